@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every error dpcohort raises on purpose, and the exit code the CLI gives it.
+
+::
+
+    DpcohortError                  1
+    ├── InputError                 2   a value, file or option that cannot be used
+    │   └── FileFormatError        2   the same, with file, line and field
+    ├── DataMissingError           3   data that was asked for is not there
+    ├── BudgetExceededError        4   a client would spend more than it promised
+    └── VerificationError          1   something stored does not hold when checked again
+
+A message says what was given, what is allowed and what to do next.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = [
+    "BudgetExceededError",
+    "DataMissingError",
+    "DpcohortError",
+    "FileFormatError",
+    "InputError",
+    "VerificationError",
+]
+
+
+class DpcohortError(Exception):
+    """Base of all errors below; catch it to catch them all."""
+
+    exit_code = 1
+
+
+class InputError(DpcohortError, ValueError):
+    """A value, file or option that cannot be used.
+
+    Example:
+        >>> raise InputError("epsilon", given=-1.0, allowed="a number above 0")
+        Traceback (most recent call last):
+        ...
+        dpcohort.errors.InputError: epsilon = -1.0 is not allowed: it must be a number above 0.
+    """
+
+    exit_code = 2
+
+    def __init__(
+        self, field: str, *, given: object, allowed: str, next_step: str | None = None
+    ) -> None:
+        message = f"{field} = {_shown(given)} is not allowed: it must be {allowed}."
+        if next_step is not None:
+            message += f" {next_step}"
+        super().__init__(message)
+        self.field = field
+
+    @classmethod
+    def because(cls, message: str) -> InputError:
+        """An input error in free words, for what no single field is to blame for."""
+        error = cls.__new__(cls)
+        ValueError.__init__(error, message)
+        error.field = ""
+        return error
+
+
+class FileFormatError(InputError):
+    """Something in a file cannot be used; says where.
+
+    Example:
+        >>> raise FileFormatError("clients.csv", "epsilon = -1 must be above 0", line=3)
+        Traceback (most recent call last):
+        ...
+        dpcohort.errors.FileFormatError: clients.csv, line 3: epsilon = -1 must be above 0
+    """
+
+    def __init__(self, path: str | Path, problem: str, *, line: int | None = None) -> None:
+        where = str(path) if line is None else f"{path}, line {line}"
+        ValueError.__init__(self, f"{where}: {problem}")
+        self.path = str(path)
+        self.line = line
+        self.field = ""
+
+
+class DataMissingError(DpcohortError):
+    """Data that was asked for is not there; the message says how to get it."""
+
+    exit_code = 3
+
+
+class BudgetExceededError(DpcohortError):
+    """A client would spend more than it promised; nothing was spent."""
+
+    exit_code = 4
+
+
+class VerificationError(DpcohortError):
+    """Something stored (a hash, a certificate, a receipt) does not hold when checked again."""
+
+
+def _shown(value: object, limit: int = 60) -> str:
+    """The value as a person can read it in one line, however long it was."""
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[: limit - 3]}... ({len(text)} characters)"
