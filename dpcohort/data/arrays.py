@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A user's own arrays as a data set: one ``.npz`` file, or a folder of ``.npy`` files.
+
+Both hold the arrays train_inputs, train_labels, test_inputs and test_labels, and optionally the
+public constants classes, scale, mean and std. Files that need pickle are refused. Arrays in a
+folder are mapped, not read, so a set may be larger than memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpcohort._validate import nearest, number, whole_number
+from dpcohort.data.dataset import Dataset, Normalisation, dataset_from_arrays
+from dpcohort.data.npz import map_npy, read_npz
+from dpcohort.errors import DataMissingError, FileFormatError, InputError
+
+__all__ = ["ARRAY_NAMES", "dataset_from_mapping", "load_arrays"]
+
+#: The arrays every set needs.
+ARRAY_NAMES = ("train_inputs", "train_labels", "test_inputs", "test_labels")
+_CONSTANT_NAMES = ("classes", "scale", "mean", "std")
+
+
+def load_arrays(path: str | Path) -> Dataset:
+    """The data set in an ``.npz`` file or in a folder of ``.npy`` files.
+
+    Raises:
+        DataMissingError: if there is nothing at that path.
+        FileFormatError: if the file is broken, needs pickle, or lacks an array.
+        InputError: if the arrays do not fit together.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "mine.npz"
+        ...     np.savez(path, train_inputs=np.zeros((3, 2)), train_labels=[0, 1, 1],
+        ...              test_inputs=np.zeros((1, 2)), test_labels=[0], classes=2)
+        ...     load_arrays(path).name
+        'mine'
+    """
+    place = Path(path).expanduser()
+    if not place.exists():
+        raise DataMissingError(
+            f"The data set {place} is not there. Give an .npz file or a folder of .npy files with "
+            f"the arrays {', '.join(ARRAY_NAMES)}."
+        )
+    if place.is_dir():
+        entries = _read_folder(place)
+    elif place.suffix == ".npz":
+        entries = read_npz(place)
+    else:
+        problem = "a data set is an .npz file, or a folder with the files " + ", ".join(
+            f"{name}.npy" for name in ARRAY_NAMES
+        )
+        raise FileFormatError(place, problem)
+    try:
+        return dataset_from_mapping(place.stem, entries)
+    except FileFormatError:
+        raise
+    except InputError as error:
+        raise FileFormatError(place, str(error)) from None
+
+
+def dataset_from_mapping(name: str, entries: Mapping[str, Any]) -> Dataset:
+    """A data set from named arrays and constants.
+
+    Raises:
+        InputError: if one is missing, unknown, or does not fit the others.
+
+    Example:
+        >>> dataset_from_mapping("tiny", {"train_inputs": [[1.0]], "train_labels": [0]})
+        Traceback (most recent call last):
+        ...
+        dpcohort.errors.InputError: The array 'test_inputs' is missing; a data set needs
+        train_inputs, train_labels, test_inputs, test_labels.
+    """
+    needed = ", ".join(ARRAY_NAMES)
+    for unknown in set(entries) - set(ARRAY_NAMES) - set(_CONSTANT_NAMES):
+        hint = nearest(unknown, (*ARRAY_NAMES, *_CONSTANT_NAMES))
+        suggestion = f" Did you mean {hint!r}?" if hint else ""
+        raise InputError.because(
+            f"The array {unknown!r} is not known; a data set has {needed}, and may have "
+            f"{', '.join(_CONSTANT_NAMES)}.{suggestion}"
+        )
+    for wanted in ARRAY_NAMES:
+        if wanted not in entries:
+            raise InputError.because(f"The array {wanted!r} is missing; a data set needs {needed}.")
+    classes = entries.get("classes")
+    return dataset_from_arrays(
+        name,
+        **{wanted: entries[wanted] for wanted in ARRAY_NAMES},
+        classes=None if classes is None else whole_number("classes", _scalar(classes), at_least=2),
+        normalisation=_normalisation(entries),
+    )
+
+
+def _read_folder(folder: Path) -> dict[str, NDArray[Any]]:
+    entries: dict[str, NDArray[Any]] = {}
+    for name in (*ARRAY_NAMES, *_CONSTANT_NAMES):
+        path = folder / f"{name}.npy"
+        if path.is_file():
+            entries[name] = map_npy(path)
+    return entries
+
+
+def _normalisation(entries: Mapping[str, Any]) -> Normalisation | None:
+    """The constants stated, the rest as for a set that states none; None if there are none."""
+    if not {"scale", "mean", "std"} & set(entries):
+        return None
+    is_bytes = np.asarray(entries["train_inputs"]).dtype == np.uint8
+    mean = _numbers("mean", entries.get("mean", 0.0))
+    std = _numbers("std", entries.get("std", [1.0] * len(mean)))
+    scale = number("scale", _scalar(entries.get("scale", 255.0 if is_bytes else 1.0)), above=0)
+    return Normalisation(scale=scale, mean=mean, std=std)
+
+
+def _numbers(field: str, values: Any) -> tuple[float, ...]:
+    array = np.atleast_1d(np.asarray(values))
+    if array.dtype.kind not in "iuf" or array.ndim != 1:
+        raise InputError(field, given=values, allowed="a number, or one number a channel")
+    return tuple(float(value) for value in array)
+
+
+def _scalar(value: Any) -> Any:
+    array = np.asarray(value)
+    return array.item() if array.size == 1 else value

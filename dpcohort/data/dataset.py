@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A data set in memory: training and test arrays, and the public constants that scale them.
+
+The normalisation is fixed before anyone looks at a client's data: constants published with a set,
+or the range of a pixel. A mean computed from the clients' records would be one more answer about
+them that no budget pays for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpcohort._validate import IntArray, whole_number
+from dpcohort.errors import InputError
+
+__all__ = ["Dataset", "Normalisation", "dataset_from_arrays"]
+
+_INPUT_TYPES = ("uint8", "float32", "int64")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Normalisation:
+    """Public constants: an input x becomes (x / scale - mean) / std, channel by channel.
+
+    Attributes:
+        scale: what stored values are divided by first (255 for bytes, 16 for the digits).
+        mean: one value, or one per channel (axis 1 of the inputs).
+        std: as ``mean``; never 0.
+
+    Example:
+        >>> mnist = Normalisation(scale=255, mean=(0.1307,), std=(0.3081,))
+        >>> [round(value, 4) for value in mnist.apply(np.array([[0, 255]], np.uint8))[0].tolist()]
+        [-0.4242, 2.8215]
+    """
+
+    scale: float = 1.0
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.scale) and self.scale > 0):
+            raise InputError("scale", given=self.scale, allowed="a finite number above 0")
+        if not self.mean or not np.isfinite(self.mean).all():
+            raise InputError("mean", given=self.mean, allowed="one or more finite numbers")
+        if len(self.std) != len(self.mean):
+            allowed = f"as many numbers as mean has ({len(self.mean)})"
+            raise InputError("std", given=self.std, allowed=allowed)
+        if not all(np.isfinite(value) and value > 0 for value in self.std):
+            raise InputError("std", given=self.std, allowed="finite numbers above 0")
+
+    @property
+    def affine(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """The same map as x * multiplier + offset, one float32 entry per channel (or just one).
+
+        Example:
+            >>> multiplier, offset = Normalisation(scale=4.0, mean=(0.5,), std=(2.0,)).affine
+            >>> multiplier.tolist(), offset.tolist()
+            ([0.125], [-0.25])
+        """
+        mean, std = np.asarray(self.mean), np.asarray(self.std)
+        multiplier, offset = 1.0 / (self.scale * std), -mean / std
+        return multiplier.astype(np.float32), offset.astype(np.float32)
+
+    def apply(self, inputs: NDArray[Any]) -> NDArray[np.float32]:
+        """The inputs as float32, normalised; axis 1 is the channel."""
+        multiplier, offset = self.affine
+        shape = (-1,) + (1,) * (inputs.ndim - 2)
+        scaled = inputs.astype(np.float32)
+        scaled *= multiplier.reshape(shape)
+        scaled += offset.reshape(shape)
+        return scaled
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Dataset:
+    """Training and test records of one classification task.
+
+    Attributes:
+        name: what the set is called in plans, runs and messages.
+        train_inputs: (records, channels, height, width) or (records, features); bytes (uint8),
+            float32, or int64 token ids, which are never normalised.
+        train_labels: int64, one per record, from 0 to ``classes`` - 1.
+        test_inputs: as ``train_inputs``; public.
+        test_labels: as ``train_labels``; public.
+        classes: number of classes; public.
+        normalisation: the constants that turn stored values into what a model sees; public.
+
+    Example:
+        >>> tiny = dataset_from_arrays("tiny", train_inputs=np.zeros((4, 2)),
+        ...     train_labels=[0, 1, 0, 1], test_inputs=np.ones((1, 2)), test_labels=[1])
+        >>> tiny.classes, tiny.input_shape, len(tiny)
+        (2, (2,), 4)
+    """
+
+    name: str
+    train_inputs: NDArray[Any]
+    train_labels: IntArray
+    test_inputs: NDArray[Any]
+    test_labels: IntArray
+    classes: int
+    normalisation: Normalisation = Normalisation()
+
+    def __post_init__(self) -> None:
+        whole_number("classes", self.classes, at_least=2)
+        _check_inputs("train_inputs", self.train_inputs)
+        _check_inputs("test_inputs", self.test_inputs)
+        if self.test_inputs.shape[1:] != self.train_inputs.shape[1:]:
+            allowed = f"records of shape {self.train_inputs.shape[1:]}, as in train_inputs"
+            raise InputError(
+                "shape of test_inputs", given=self.test_inputs.shape[1:], allowed=allowed
+            )
+        if self.test_inputs.dtype != self.train_inputs.dtype:
+            allowed = f"{self.train_inputs.dtype}, as train_inputs"
+            raise InputError(
+                "type of test_inputs", given=str(self.test_inputs.dtype), allowed=allowed
+            )
+        _check_labels("train_labels", self.train_labels, len(self.train_inputs), self.classes)
+        _check_labels("test_labels", self.test_labels, len(self.test_inputs), self.classes)
+        constants = len(self.normalisation.mean)
+        if constants not in (1, self.train_inputs.shape[1]):
+            allowed = f"1 number, or one for each of the {self.train_inputs.shape[1]} channels"
+            raise InputError("mean", given=self.normalisation.mean, allowed=allowed)
+
+    def __len__(self) -> int:
+        """The number of training records."""
+        return len(self.train_labels)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one record."""
+        return tuple(self.train_inputs.shape[1:])
+
+    def normalised(self, inputs: NDArray[Any]) -> NDArray[Any]:
+        """Inputs of this set as the model sees them; token ids stay as they are."""
+        return inputs if inputs.dtype == np.int64 else self.normalisation.apply(inputs)
+
+
+def dataset_from_arrays(
+    name: str,
+    *,
+    train_inputs: ArrayLike,
+    train_labels: ArrayLike,
+    test_inputs: ArrayLike,
+    test_labels: ArrayLike,
+    classes: int | None = None,
+    normalisation: Normalisation | None = None,
+) -> Dataset:
+    """A data set from a user's own arrays, converted to the types a `Dataset` holds.
+
+    Args:
+        name: what to call it.
+        train_inputs: bytes stay bytes; other numbers become float32, which must hold them.
+        train_labels: whole numbers.
+        test_inputs: as ``train_inputs``.
+        test_labels: as ``train_labels``.
+        classes: number of classes; without it, the largest label + 1. Give it where the presence
+            of a class is itself private.
+        normalisation: public constants; without them bytes are divided by 255 and other numbers
+            are left alone.
+
+    Raises:
+        InputError: if shapes, types or labels do not fit together.
+
+    Example:
+        >>> dataset_from_arrays("tiny", train_inputs=np.zeros((2, 1, 4, 4), np.uint8),
+        ...     train_labels=[0, 3], test_inputs=np.zeros((1, 1, 4, 4), np.uint8),
+        ...     test_labels=[2]).classes
+        4
+    """
+    train, test = _as_labels("train_labels", train_labels), _as_labels("test_labels", test_labels)
+    inputs = _as_inputs("train_inputs", train_inputs)
+    if classes is None:
+        classes = max(
+            2, 1 + max((int(part.max()) for part in (train, test) if part.size), default=0)
+        )
+    if normalisation is None:
+        normalisation = Normalisation(scale=255.0 if inputs.dtype == np.uint8 else 1.0)
+    return Dataset(
+        name=name,
+        train_inputs=inputs,
+        train_labels=train,
+        test_inputs=_as_inputs("test_inputs", test_inputs),
+        test_labels=test,
+        classes=classes,
+        normalisation=normalisation,
+    )
+
+
+def _as_inputs(field: str, values: ArrayLike) -> NDArray[Any]:
+    array = _as_numbers(field, values, "biuf", "numbers")
+    if array.dtype in (np.uint8, np.float32, np.int64):
+        return array
+    if array.dtype.kind in "iu":
+        return _fitting(field, array, np.int64)
+    if array.dtype.kind == "b":
+        return array.astype(np.uint8)
+    return _fitting(field, array, np.float32)
+
+
+def _as_labels(field: str, values: ArrayLike) -> IntArray:
+    array = _as_numbers(field, values, "iu", "whole numbers")
+    labels: IntArray = _fitting(field, array, np.int64)
+    return labels
+
+
+def _as_numbers(field: str, values: ArrayLike, kinds: str, allowed: str) -> NDArray[Any]:
+    try:
+        array = np.asarray(values)
+    except ValueError:  # rows of different lengths
+        raise InputError(field, given=values, allowed=f"an array of {allowed}") from None
+    if array.dtype.kind not in kinds:
+        raise InputError(f"type of {field}", given=str(array.dtype), allowed=allowed)
+    return array
+
+
+def _fitting(field: str, array: NDArray[Any], kind: type[Any]) -> NDArray[Any]:
+    """The array in the given type; the first entry that overflows it is named."""
+    with np.errstate(over="ignore"):  # an overflow is reported below, with its place
+        converted: NDArray[Any] = array.astype(kind)
+    if array.dtype.kind == "f":
+        lost = np.isfinite(array) & ~np.isfinite(converted)
+    else:
+        lost = (converted < 0) & (array > 0)
+    if lost.any():
+        place = tuple(int(i) for i in np.argwhere(lost)[0])
+        given = array[place].item()
+        raise InputError(_at(field, place), given=given, allowed=f"within {np.dtype(kind).name}")
+    return converted
+
+
+def _check_inputs(field: str, inputs: NDArray[Any]) -> None:
+    if str(inputs.dtype) not in _INPUT_TYPES:
+        allowed = "one of " + ", ".join(_INPUT_TYPES)
+        raise InputError(f"type of {field}", given=str(inputs.dtype), allowed=allowed)
+    if inputs.ndim < 2 or 0 in inputs.shape:
+        raise InputError(
+            f"shape of {field}",
+            given=inputs.shape,
+            allowed="(records, channels, height, width) or (records, features), no axis empty",
+        )
+    if inputs.dtype == np.float32 and not np.isfinite(inputs).all():
+        place = tuple(int(i) for i in np.argwhere(~np.isfinite(inputs))[0])
+        raise InputError(_at(field, place), given=float(inputs[place]), allowed="a finite number")
+
+
+def _check_labels(field: str, labels: IntArray, records: int, classes: int) -> None:
+    if labels.dtype != np.int64:
+        raise InputError(f"type of {field}", given=str(labels.dtype), allowed="int64")
+    if labels.shape != (records,):
+        allowed = f"({records},), one label a record"
+        raise InputError(f"shape of {field}", given=labels.shape, allowed=allowed)
+    outside = (labels < 0) | (labels >= classes)
+    if outside.any():
+        index = int(np.argmax(outside))
+        raise InputError(
+            _at(field, (index,)),
+            given=int(labels[index]),
+            allowed=f"a class from 0 to {classes - 1}",
+            next_step=f"{int(outside.sum())} of {records} labels are outside.",
+        )
+
+
+def _at(field: str, place: Sequence[int]) -> str:
+    return f"{field}[{', '.join(map(str, place))}]"

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Download of the public data sets from their original archives: resumed, checked, whole.
+
+A file being downloaded is called ``NAME.part`` and keeps what arrived, so the next attempt asks
+for the rest only. It gets its name when its size and checksum hold, never before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import ssl
+import tarfile
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from dpcohort.atomic_file import atomic_writer
+from dpcohort.data.places import DATA_VARIABLE, user_cache
+from dpcohort.data.sources import Archive, DataFile, Source, source_named
+from dpcohort.errors import DataMissingError, FileFormatError, InputError, VerificationError
+
+__all__ = ["DownloadProgress", "fetch_dataset", "fetch_source"]
+
+_PIECE = 1 << 16
+_TIMEOUT_SECONDS = 30.0
+_ATTEMPTS = 3
+_NETWORK_ERRORS = (
+    urllib.error.URLError,
+    http.client.HTTPException,
+    ssl.SSLError,
+    TimeoutError,
+    ConnectionError,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DownloadProgress:
+    """How far the download of one file is.
+
+    Attributes:
+        name: the file.
+        received: bytes on disk, those of earlier attempts included.
+        total: bytes of the whole file.
+    """
+
+    name: str
+    received: int
+    total: int
+
+
+ProgressCallback = Callable[[DownloadProgress], None]
+
+
+def fetch_dataset(
+    name: str,
+    dest: str | Path | None = None,
+    *,
+    progress: ProgressCallback | None = None,
+    mirror: str | None = None,
+) -> Path:
+    """Download a named data set, or what is still missing of it.
+
+    Args:
+        name: ``mnist``, ``fashion-mnist`` or ``cifar10``.
+        dest: the data folder, in which the set gets a folder of its own; ``$DPCOHORT_DATA`` or the
+            user's cache by default, where `load_dataset` finds it.
+        progress: called with every piece that arrives.
+        mirror: a folder on the web to try before the original archives.
+
+    Returns:
+        The folder with the files.
+
+    Raises:
+        DataMissingError: if it cannot be downloaded or written; what arrived is kept.
+        VerificationError: if what arrived is not the published file; nothing of it is kept.
+        InputError: if there is no set of that name.
+
+    Example:
+        >>> fetch_dataset("mnits")
+        Traceback (most recent call last):
+        ...
+        dpcohort.errors.InputError: data set = 'mnits' is not allowed: it must be one of mnist,
+        fashion-mnist, cifar10. Did you mean 'mnist'?
+    """
+    root = dest or os.environ.get(DATA_VARIABLE) or user_cache()
+    return fetch_source(source_named(name), Path(root), progress=progress, mirror=mirror)
+
+
+def fetch_source(
+    source: Source,
+    dest: Path,
+    *,
+    progress: ProgressCallback | None = None,
+    mirror: str | None = None,
+) -> Path:
+    """As `fetch_dataset`, for a data set that is described rather than named.
+
+    Example:
+        >>> from dpcohort.data.sources import SOURCES
+        >>> fetch_source(SOURCES["mnist"], Path("data"), mirror="ftp://example.org/")
+        Traceback (most recent call last):
+        ...
+        dpcohort.errors.InputError: mirror = 'ftp://example.org/' is not allowed: it must be an
+        address with http:// or https://.
+    """
+    urls = source.urls if mirror is None else (_checked(mirror), *source.urls)
+    folder = dest.expanduser() / source.folders[0]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if source.archives[0].name.endswith(".tar.gz"):
+            _fetch_tar(source, folder, urls, progress)
+        else:
+            for archive in source.archives:
+                if not _is_there(folder / archive.name, archive):
+                    _download(archive, folder, urls, progress)
+    except OSError as error:
+        raise DataMissingError(
+            f"The data set {source.name!r} cannot be written to {folder}: "
+            f"{error.strerror or error}. What arrived is kept."
+        ) from None
+    return folder
+
+
+def _checked(mirror: str) -> str:
+    if not mirror.startswith(("http://", "https://")):
+        raise InputError("mirror", given=mirror, allowed="an address with http:// or https://")
+    return mirror.rstrip("/") + "/"
+
+
+def _is_there(path: Path, archive: Archive) -> bool:
+    return path.is_file() and path.stat().st_size == archive.size and _md5(path) == archive.md5
+
+
+def _download(
+    archive: Archive, folder: Path, urls: tuple[str, ...], progress: ProgressCallback | None
+) -> Path:
+    """The archive in the folder, from the first address that gives it."""
+    part, target = folder / f"{archive.name}.part", folder / archive.name
+    problems: list[str] = []
+    wrong: VerificationError | None = None
+    for url in urls:
+        try:
+            if _download_from(url, part, archive, progress, problems):
+                return _accept(part, target, archive)
+        except VerificationError as error:
+            wrong = error  # the next address may have the published file
+    if wrong is not None:
+        raise wrong
+    reasons = "\n".join(f"  {problem}" for problem in dict.fromkeys(problems))
+    raise DataMissingError(
+        f"{archive.name} could not be downloaded: {_size(part):,} of {archive.size:,} bytes "
+        f"arrived and are kept in {part}; the same command continues there.\n{reasons}".rstrip()
+    )
+
+
+def _download_from(
+    url: str,
+    part: Path,
+    archive: Archive,
+    progress: ProgressCallback | None,
+    problems: list[str],
+) -> bool:
+    """Whether the part is complete, after as many attempts as bring something new."""
+    for _ in range(_ATTEMPTS):
+        before = _size(part)
+        try:
+            _receive(url + archive.name, part, archive, progress)
+        except _NETWORK_ERRORS as error:
+            problems.append(f"{url}{archive.name}: {getattr(error, 'reason', error)}")
+        if _size(part) == archive.size:
+            return True
+        if _size(part) <= before:
+            problems.append(f"{url}{archive.name}: nothing more arrived")
+            break
+    return False
+
+
+def _receive(url: str, part: Path, archive: Archive, progress: ProgressCallback | None) -> None:
+    """Append what the address gives to the part; the connection may end at any byte."""
+    start = _size(part)
+    if start > archive.size:
+        part.unlink()
+        start = 0
+    if start == archive.size:
+        return
+    request = urllib.request.Request(url, headers={"User-Agent": "dpcohort"})
+    if start:
+        request.add_header("Range", f"bytes={start}-")
+    with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as response:
+        continues = response.status == 206 and _first_byte(response) == start
+        if start and response.status == 206 and not continues:
+            raise http.client.HTTPException("the server continued at another byte")
+        received = start if continues else 0
+        with open(part, "ab" if continues else "wb") as file:
+            # One byte more than expected is enough to see that it is not the file.
+            while piece := response.read(min(_PIECE, archive.size + 1 - received)):
+                file.write(piece)
+                received += len(piece)
+                if progress is not None:
+                    report = DownloadProgress(
+                        name=archive.name, received=received, total=archive.size
+                    )
+                    progress(report)
+                if received > archive.size:
+                    break
+    if received > archive.size:
+        part.unlink()
+        raise VerificationError(
+            f"{url} is longer than the published {archive.size:,} bytes; nothing of it was kept."
+        )
+
+
+def _first_byte(response: Any) -> int | None:
+    """Where a partial answer starts, from ``Content-Range: bytes 100-199/200``."""
+    unit, _, span = (response.headers.get("Content-Range") or "").partition(" ")
+    first = span.partition("-")[0]
+    return int(first) if unit == "bytes" and first.isdecimal() else None
+
+
+def _accept(part: Path, target: Path, archive: Archive) -> Path:
+    """Give the finished part its name, if it is the published file; else remove it."""
+    found = _md5(part)
+    if found != archive.md5:
+        part.unlink()
+        raise VerificationError(
+            f"{archive.name}: what was downloaded is not the published file (MD5 {archive.md5} "
+            f"expected, found {found}); nothing of it was kept. Try again, or another mirror."
+        )
+    with open(part, "rb+") as file:
+        os.fsync(file.fileno())
+    os.replace(part, target)
+    return target
+
+
+def _fetch_tar(
+    source: Source, folder: Path, urls: tuple[str, ...], progress: ProgressCallback | None
+) -> None:
+    """The parts of a set that comes as one tar file, which is removed once they are laid out."""
+    wanted = [part for part in source.files if not _holds(folder / part.name, part)]
+    if not wanted:
+        return
+    archive = source.archives[0]
+    path = folder / archive.name
+    if not _is_there(path, archive):
+        path = _download(archive, folder, urls, progress)
+    try:
+        with tarfile.open(path, "r:gz") as tar:
+            for part in wanted:
+                _extract(tar, f"{source.folders[0]}/{part.name}", part, folder)
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise FileFormatError(path, f"the archive cannot be read ({error})") from None
+    path.unlink()
+
+
+def _extract(tar: tarfile.TarFile, member: str, part: DataFile, folder: Path) -> None:
+    """One member, by its exact name and as a plain file; the archive decides no path."""
+    try:
+        content = tar.extractfile(member)
+    except KeyError:
+        content = None
+    if content is None:
+        raise FileFormatError(folder / part.name, f"the archive has no file {member}")
+    with content, atomic_writer(folder / part.name, binary=True) as file:
+        digest = hashlib.sha256()
+        while piece := content.read(_PIECE):
+            digest.update(piece)
+            file.write(piece)  # type: ignore[arg-type]  # opened in binary
+        if digest.hexdigest() != part.sha256:
+            raise VerificationError(
+                f"{member}: SHA-256 {part.sha256} expected, found {digest.hexdigest()}; "
+                "nothing of it was kept."
+            )
+
+
+def _holds(path: Path, part: DataFile) -> bool:
+    if not path.is_file() or path.stat().st_size != part.size:
+        return False
+    with open(path, "rb") as file:
+        return _digest(file, hashlib.sha256()) == part.sha256
+
+
+def _md5(path: Path) -> str:
+    with open(path, "rb") as file:
+        return _digest(file, hashlib.md5(usedforsecurity=False))
+
+
+def _digest(file: IO[bytes], digest: Any) -> str:
+    while piece := file.read(1 << 20):
+        digest.update(piece)
+    text: str = digest.hexdigest()
+    return text
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0

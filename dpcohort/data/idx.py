@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""IDX files, the format of MNIST and Fashion-MNIST, gzipped or not.
+
+Layout: two zero bytes, a type byte (8 = unsigned byte), the number of axes, one big-endian 32-bit
+length per axis, then the values. Every part is checked, and so is that nothing follows.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import struct
+import zlib
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpcohort.errors import FileFormatError
+
+__all__ = ["open_maybe_gzip", "read_exactly", "read_idx"]
+
+_UNSIGNED_BYTE = 8
+_PIECE = 1 << 22
+_UNREADABLE = (OSError, EOFError, zlib.error)
+
+
+def read_idx(path: str | Path, *, axes: int) -> NDArray[np.uint8]:
+    """The array in an IDX file of unsigned bytes.
+
+    Args:
+        path: the file, gzipped or not; which of the two is seen from its first bytes.
+        axes: how many axes it must have (3 for images, 1 for labels).
+
+    Raises:
+        FileFormatError: if the file cannot be read, is not IDX, is cut short or too long.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "labels"
+        ...     _ = path.write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3]) + bytes([7, 2, 1]))
+        ...     read_idx(path, axes=1).tolist()
+        [7, 2, 1]
+    """
+    try:
+        with open_maybe_gzip(path) as file:
+            shape = _read_header(path, file, axes)
+            values = read_exactly(path, file, math.prod(shape))
+    except _UNREADABLE as error:
+        raise FileFormatError(path, f"the file cannot be read ({_reason(error)})") from None
+    return np.frombuffer(values, np.uint8).reshape(shape)
+
+
+def open_maybe_gzip(path: str | Path) -> IO[bytes]:
+    """The file opened for reading, decompressed on the way if it starts as gzip does.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "packed"
+        ...     _ = path.write_bytes(gzip.compress(b"content"))
+        ...     with open_maybe_gzip(path) as file:
+        ...         file.read()
+        b'content'
+    """
+    file = open(path, "rb")  # noqa: SIM115 - handed to the caller, who closes it
+    try:
+        is_gzip = file.read(2) == b"\x1f\x8b"
+    finally:
+        file.close()
+    opened: Any = gzip.open(path, "rb") if is_gzip else open(path, "rb")  # noqa: SIM115
+    stream: IO[bytes] = opened
+    return stream
+
+
+def read_exactly(path: str | Path, file: IO[bytes], count: int) -> bytearray:
+    """The rest of the file, which must be exactly ``count`` bytes.
+
+    Read in pieces, so that a header that promises too much costs no memory.
+
+    Raises:
+        FileFormatError: if it is shorter or longer.
+
+    Example:
+        >>> import io
+        >>> read_exactly("labels", io.BytesIO(b"abc"), 4)
+        Traceback (most recent call last):
+        ...
+        dpcohort.errors.FileFormatError: labels: 4 bytes of values were expected, found 3
+    """
+    content = bytearray()
+    while len(content) <= count:
+        piece = file.read(min(_PIECE, count + 1 - len(content)))
+        if not piece:
+            break
+        content += piece
+    if len(content) != count:
+        found = f"{len(content):,}" if len(content) < count else "more"
+        raise FileFormatError(path, f"{count:,} bytes of values were expected, found {found}")
+    return content
+
+
+def _read_header(path: str | Path, file: IO[bytes], axes: int) -> tuple[int, ...]:
+    expected = bytes([0, 0, _UNSIGNED_BYTE, axes])
+    magic = file.read(4)
+    if magic != expected:
+        found = magic.hex(" ") if magic else "an empty file"
+        problem = f"an IDX file must start with {expected.hex(' ')}, found {found}"
+        raise FileFormatError(path, problem)
+    lengths = file.read(4 * axes)
+    if len(lengths) != 4 * axes:
+        problem = f"an IDX header of {4 + 4 * axes} bytes was expected, found {4 + len(lengths)}"
+        raise FileFormatError(path, problem)
+    return struct.unpack(f">{axes}I", lengths)
+
+
+def _reason(error: BaseException) -> str:
+    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The networks: the paper's CNN in two readings, a CIFAR-10 CNN, an MLP, softmax regression.
+
+Plain sequences of torch's own layers, so that an engine knows every one of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import nn
+
+from dpcohort._validate import choice, whole_number
+from dpcohort.errors import InputError
+
+__all__ = ["cifar_cnn", "logistic", "mlp", "mnist_cnn", "mnist_cnn_large"]
+
+_ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
+
+
+def logistic(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Softmax regression; the loss is convex, so it starts at zero.
+
+    Example:
+        >>> sum(p.numel() for p in logistic((1, 8, 8), 10).parameters())
+        650
+    """
+    linear = nn.Linear(math.prod(shape), classes)
+    nn.init.zeros_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    return nn.Sequential(nn.Flatten(), linear)
+
+
+def mlp(
+    shape: tuple[int, ...],
+    classes: int,
+    *,
+    hidden: Sequence[int] = (128,),
+    activation: str = "relu",
+) -> nn.Module:
+    """Linear layers of the given widths with an activation after each, and one to the classes.
+
+    Example:
+        >>> mlp((4,), 3, hidden=[5])[1]
+        Linear(in_features=4, out_features=5, bias=True)
+    """
+    if not isinstance(hidden, list | tuple):
+        raise InputError("hidden", given=hidden, allowed="a list of layer widths")
+    widths = [math.prod(shape), *(whole_number("hidden", width, at_least=1) for width in hidden)]
+    layers: list[nn.Module] = [nn.Flatten()]
+    for inputs, outputs in pairwise(widths):
+        layers += [nn.Linear(inputs, outputs), _activation(activation)]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
+
+
+def mnist_cnn(shape: tuple[int, ...], classes: int, *, activation: str = "relu") -> nn.Module:
+    """Two convolutions and two linear layers, 26,010 parameters on 28x28 images.
+
+    Example:
+        >>> sum(p.numel() for p in mnist_cnn((1, 28, 28), 10).parameters())
+        26010
+    """
+    features = nn.Sequential(
+        nn.Conv2d(_channels(shape), 16, 8, stride=2, padding=3),
+        _activation(activation),
+        nn.MaxPool2d(2, 1),
+        nn.Conv2d(16, 32, 4, stride=2),
+        _activation(activation),
+        nn.MaxPool2d(2, 1),
+        nn.Flatten(),
+    )
+    width = _width("mnist-cnn", features, shape)
+    return nn.Sequential(
+        *features, nn.Linear(width, 32), _activation(activation), nn.Linear(32, classes)
+    )
+
+
+def mnist_cnn_large(shape: tuple[int, ...], classes: int, *, activation: str = "relu") -> nn.Module:
+    """The other reading of the paper's network: 3x3 convolutions, 512 and 32 hidden units.
+
+    Example:
+        >>> sum(p.numel() for p in mnist_cnn_large((1, 28, 28), 10).parameters())
+        824874
+    """
+    features = nn.Sequential(
+        nn.Conv2d(_channels(shape), 16, 3, padding=1),
+        _activation(activation),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1),
+        _activation(activation),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+    )
+    return nn.Sequential(
+        *features,
+        nn.Linear(_width("mnist-cnn-large", features, shape), 512),
+        _activation(activation),
+        nn.Linear(512, 32),
+        _activation(activation),
+        nn.Linear(32, classes),
+    )
+
+
+def cifar_cnn(shape: tuple[int, ...], classes: int, *, activation: str = "tanh") -> nn.Module:
+    """The CIFAR-10 network of Tramèr and Boneh (2021), 550,570 parameters on 3x32x32 images.
+
+    Example:
+        >>> sum(p.numel() for p in cifar_cnn((3, 32, 32), 10).parameters())
+        550570
+    """
+    layers: list[nn.Module] = []
+    channels = _channels(shape)
+    for width in (32, 64, 128):
+        for inputs in (channels, width):
+            layers += [nn.Conv2d(inputs, width, 3, padding=1), _activation(activation)]
+        layers.append(nn.MaxPool2d(2))
+        channels = width
+    features = nn.Sequential(*layers, nn.Flatten())
+    return nn.Sequential(
+        *features,
+        nn.Linear(_width("cifar-cnn", features, shape), 128),
+        _activation(activation),
+        nn.Linear(128, classes),
+    )
+
+
+def _activation(name: str) -> nn.Module:
+    return _ACTIVATIONS[choice("activation", name, _ACTIVATIONS)]()
+
+
+def _channels(shape: tuple[int, ...]) -> int:
+    if len(shape) != 3:
+        raise InputError(
+            "input_shape",
+            given=shape,
+            allowed="(channels, height, width) for a convolutional network",
+            next_step="Use 'logistic' or 'mlp' for other records.",
+        )
+    return shape[0]
+
+
+def _width(name: str, features: nn.Module, shape: tuple[int, ...]) -> int:
+    """How many features come out of the convolutions for records of this shape."""
+    try:
+        with torch.no_grad():
+            return int(features(torch.zeros(1, *shape)).shape[1])
+    except RuntimeError:
+        raise InputError(
+            "input_shape",
+            given=shape,
+            allowed=f"an image large enough for the convolutions of {name!r}",
+            next_step="Use 'logistic' or 'mlp' for small images.",
+        ) from None

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What may be trained: a model in which every record has a gradient of its own.
+
+A record's gradient can be clipped only if it is that record's alone. A layer that mixes the
+records of a batch (BatchNorm and its kin) breaks this, so a model is checked twice: by its layers,
+with the replacement named, and by its behaviour, which also finds what is written by hand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from dpcohort.errors import DpcohortError, InputError
+from dpcohort.models.seeding import seeded
+
+__all__ = ["check_trainable", "parameter_count"]
+
+
+def parameter_count(model: nn.Module) -> int:
+    """The number of trained parameters, D; a parameter used twice counts once.
+
+    Example:
+        >>> parameter_count(nn.Linear(3, 2))
+        8
+    """
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+def check_trainable(
+    model: nn.Module,
+    *,
+    input_shape: Sequence[int] | None = None,
+    classes: int | None = None,
+    input_dtype: torch.dtype = torch.float32,
+) -> None:
+    """Refuse a model whose per-record gradients are not each record's own.
+
+    Layers are looked at in the mode they are in: BatchNorm that is switched to evaluation is a
+    fixed map and passes, as long as nobody switches it back.
+
+    Args:
+        model: any ``nn.Module``.
+        input_shape: shape of one record; with it the model is also run on three random records,
+            to see that changing one leaves the output of the others alone, that the output fits,
+            and that running it changes nothing it stores.
+        classes: the output's expected length.
+        input_dtype: of the records.
+
+    Raises:
+        InputError: naming the layer, the reason and the replacement.
+
+    Example:
+        >>> check_trainable(nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8)))
+        Traceback (most recent call last):
+        ...
+        dpcohort.errors.InputError: The model cannot be trained with per-record clipping: layer '1'
+        (BatchNorm1d) normalises each record by the others of its batch, so no gradient is one
+        record's alone. Replace it by GroupNorm(8, 8).
+    """
+    for path, layer in model.named_modules():
+        problem = _layer_problem(layer)
+        if problem is not None:
+            reason, fix = problem
+            raise InputError.because(
+                "The model cannot be trained with per-record clipping: "
+                f"layer {path or '(the model itself)'!r} ({type(layer).__name__}) {reason}. {fix}"
+            )
+    if parameter_count(model) == 0:
+        raise InputError.because("The model has no parameter that is trained (requires_grad).")
+    if input_shape is not None:
+        _check_behaviour(model, tuple(input_shape), classes, input_dtype)
+
+
+def _layer_problem(layer: nn.Module) -> tuple[str, str] | None:
+    """Why a layer cannot be trained here and what to do instead, or None."""
+    if any(isinstance(p, nn.UninitializedParameter) for p in layer.parameters(recurse=False)):
+        return "has no size yet", "Give its size instead of leaving it to the first batch."
+    if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        if layer.training or layer.running_mean is None:
+            reason = (
+                "normalises each record by the others of its batch, so no gradient is one record's "
+                "alone"
+            )
+            return reason, f"Replace it by {_group_norm(layer.num_features)}."
+    elif isinstance(layer, nn.modules.instancenorm._InstanceNorm):
+        if layer.track_running_stats:
+            reason = "keeps running statistics of raw records, which no noise protects"
+            fix = "Set track_running_stats=False, or replace it by "
+            return reason, f"{fix}{_group_norm(layer.num_features)}."
+    elif isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+        if layer.scale_grad_by_freq:
+            reason = "scales gradients by how often a token occurs in the batch"
+            return reason, "Set scale_grad_by_freq=False."
+        if layer.max_norm is not None:
+            return "changes its weights whenever it is used", "Set max_norm=None."
+    return None
+
+
+def _group_norm(channels: int) -> str:
+    """GroupNorm with the most groups, at most 32, that divide the channels."""
+    return f"GroupNorm({math.gcd(channels, 32)}, {channels})"
+
+
+def _check_behaviour(
+    model: nn.Module, shape: tuple[int, ...], classes: int | None, dtype: torch.dtype
+) -> None:
+    """Run the model on two batches that differ in the middle record, with shaken weights.
+
+    The middle one, because what is summed up along the records reaches only those to one side.
+    The weights are shaken because a layer that starts at zero would hide what comes before it.
+    The stored weights and statistics are not touched.
+    """
+    with seeded(0), torch.no_grad():
+        shaken = {name: value + _shake(value) for name, value in _float_parameters(model)}
+        before = {name: value.clone() for name, value in model.named_buffers()}
+        records = _random_records((3, *shape), dtype).to(next(model.parameters()).device)
+        changed = records.clone()
+        changed[1] = _random_records(shape, dtype) if dtype.is_floating_point else 1
+        outputs, after = _run(model, shaken, before, records)
+        others, _ = _run(model, shaken, before, changed)
+    for name, value in after.items():
+        if not torch.equal(value, before[name]):
+            raise InputError.because(
+                f"The model changes its buffer {name!r} when it is run: it would store something "
+                "of raw records that no noise protects. Make it a constant, or leave it out."
+            )
+    _check_output(outputs, classes)
+    # The same shapes take the same path through the same kernels, so next to nothing may differ.
+    if not torch.allclose(outputs[::2], others[::2], rtol=1e-6, atol=1e-7, equal_nan=True):
+        raise InputError.because(
+            "The model mixes the records of a batch: changing one record changes the output of "
+            "others, so no gradient is one record's alone. Let every operation treat axis 0 (the "
+            "records) one by one; check batch_first of recurrent and attention layers."
+        )
+
+
+def _float_parameters(model: nn.Module) -> list[tuple[str, Tensor]]:
+    return [(name, p) for name, p in model.named_parameters() if p.dtype.is_floating_point]
+
+
+def _shake(weights: Tensor) -> Tensor:
+    """Noise drawn on the CPU, so that no other generator moves."""
+    return 0.1 * torch.randn(weights.shape, dtype=weights.dtype).to(weights.device)
+
+
+def _random_records(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    if dtype.is_floating_point:
+        return torch.rand(shape, dtype=dtype)
+    return torch.zeros(shape, dtype=dtype)  # the one token every vocabulary has
+
+
+def _run(
+    model: nn.Module, state: Mapping[str, Tensor], buffers: Mapping[str, Tensor], records: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The output, and the buffers as the run left them; dropout is the same in every run."""
+    values = {**state, **{name: value.clone() for name, value in buffers.items()}}
+    try:
+        with seeded(1):
+            outputs: Tensor = functional_call(model, values, (records,))
+    except DpcohortError:
+        raise
+    except Exception as error:  # the user's forward may fail in any way
+        raise InputError.because(
+            f"The model cannot be run on records of shape {tuple(records.shape[1:])} "
+            f"({records.dtype}): {type(error).__name__}: {error}"
+        ) from error
+    return outputs, {name: values[name] for name in buffers}
+
+
+def _check_output(outputs: Any, classes: int | None) -> None:
+    if not isinstance(outputs, Tensor):
+        given, allowed = type(outputs).__name__, "one tensor of scores, (records, classes)"
+        raise InputError("output of the model", given=given, allowed=allowed)
+    fits = outputs.ndim == 2 and len(outputs) == 3 and classes in (None, outputs.shape[1])
+    if not fits:
+        allowed = f"(records, {classes or 'classes'}), here (3, {classes or 'classes'})"
+        given_shape = tuple(outputs.shape)
+        raise InputError("shape of the model's output", given=given_shape, allowed=allowed)

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dpcohort.data.arrays import dataset_from_mapping, load_arrays
+from dpcohort.errors import DataMissingError, FileFormatError, InputError
+
+
+def entries(**changes):
+    rng = np.random.default_rng(0)
+    base = {
+        "train_inputs": rng.integers(0, 256, (6, 3, 4, 4), np.uint8),
+        "train_labels": np.array([0, 1, 2, 0, 1, 2]),
+        "test_inputs": rng.integers(0, 256, (2, 3, 4, 4), np.uint8),
+        "test_labels": np.array([2, 0]),
+    }
+    return {key: value for key, value in {**base, **changes}.items() if value is not None}
+
+
+def test_an_npz_file_is_read(tmp_path):
+    np.savez(tmp_path / "mine.npz", **entries())
+    dataset = load_arrays(tmp_path / "mine.npz")
+    assert (dataset.name, dataset.classes, len(dataset)) == ("mine", 3, 6)
+    np.testing.assert_array_equal(dataset.train_inputs, entries()["train_inputs"])
+
+
+def test_a_folder_of_npy_files_is_mapped_not_read(tmp_path):
+    for name, array in entries(train_inputs=np.zeros((6, 3, 4, 4), np.uint8)).items():
+        np.save(tmp_path / f"{name}.npy", array)
+    dataset = load_arrays(tmp_path)
+    assert isinstance(dataset.train_inputs.base, np.memmap)
+    dataset.train_inputs[0] = 7  # stays in memory
+    assert np.load(tmp_path / "train_inputs.npy").max() == 0
+
+
+def test_stated_constants_are_used(tmp_path):
+    path = tmp_path / "mine.npz"
+    np.savez(path, **entries(classes=5, scale=100.0, mean=[0.1, 0.2, 0.3], std=[1.0, 2.0, 4.0]))
+    dataset = load_arrays(path)
+    assert dataset.classes == 5
+    assert dataset.normalisation.scale == 100.0
+    assert dataset.normalisation.std == (1.0, 2.0, 4.0)
+
+
+def test_a_mean_alone_leaves_bytes_divided_by_255():
+    dataset = dataset_from_mapping("x", entries(mean=0.5))
+    assert (dataset.normalisation.scale, dataset.normalisation.std) == (255.0, (1.0,))
+
+
+def test_nothing_there_is_missing_data(tmp_path):
+    with pytest.raises(DataMissingError, match="is not there") as caught:
+        load_arrays(tmp_path / "mine.npz")
+    assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"test_labels": None}, "The array 'test_labels' is missing"),
+        ({"test_lables": np.array([1])}, "Did you mean 'test_labels'"),
+        ({"extra": np.array([1])}, "'extra' is not known"),
+        ({"train_labels": np.array([0, 1, 2, 0, 1, -2])}, r"train_labels\[5\] = -2"),
+        ({"classes": 2.5}, "classes = 2.5"),
+        ({"classes": np.array([2, 3])}, "classes"),
+        ({"scale": 0.0}, "scale = 0.0"),
+        ({"std": "one"}, "std = "),
+        ({"mean": [[0.0]]}, "mean = "),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_file(tmp_path, changes, message):
+    path = tmp_path / "mine.npz"
+    np.savez(path, **entries(**changes))
+    with pytest.raises(FileFormatError, match=f"mine.npz: .*{message}"):
+        load_arrays(path)
+
+
+def test_pickled_arrays_are_refused(tmp_path):
+    path = tmp_path / "mine.npz"
+    np.savez(path, **entries(train_labels=np.array([{}, 1, 2, 0, 1, 2], object)))
+    with pytest.raises(FileFormatError, match="no pickle"):
+        load_arrays(path)
+    np.save(tmp_path / "train_inputs.npy", np.array([None], object), allow_pickle=True)
+    with pytest.raises(FileFormatError, match=r"train_inputs\.npy: .*no pickle"):
+        load_arrays(tmp_path)
+
+
+def test_broken_files_are_refused(tmp_path):
+    path = tmp_path / "mine.npz"
+    np.savez(path, **entries())
+    whole = path.read_bytes()
+    changed = bytearray(whole)
+    changed[200] ^= 0xFF
+    for content in (b"", b"text", whole[: len(whole) // 2], bytes(changed)):
+        path.write_bytes(content)
+        with pytest.raises(FileFormatError, match=r"mine\.npz: "):
+            load_arrays(path)
+
+
+def test_a_single_npy_file_is_refused_with_the_way_to_do_it(tmp_path):
+    np.save(tmp_path / "inputs.npy", np.zeros(3))
+    with pytest.raises(FileFormatError, match=r"folder with the files train_inputs\.npy"):
+        load_arrays(tmp_path / "inputs.npy")
+
+
+def test_an_npy_file_called_npz_is_refused(tmp_path):
+    path = tmp_path / "mine.npz"
+    with open(path, "wb") as file:
+        np.save(file, np.zeros(3))
+    with pytest.raises(FileFormatError, match=r"mine\.npz"):
+        load_arrays(path)
+
+
+def test_an_empty_folder_lacks_every_array(tmp_path):
+    with pytest.raises(InputError, match="'train_inputs' is missing"):
+        load_arrays(tmp_path)

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dpcohort.data.dataset import Dataset, Normalisation, dataset_from_arrays
+from dpcohort.errors import InputError
+
+
+def arrays(**changes):
+    base = {
+        "train_inputs": np.zeros((4, 3, 2, 2), np.float32),
+        "train_labels": np.array([0, 1, 2, 0]),
+        "test_inputs": np.zeros((2, 3, 2, 2), np.float32),
+        "test_labels": np.array([2, 1]),
+    }
+    return {**base, **changes}
+
+
+def test_normalisation_is_per_channel_and_affine_agrees():
+    constants = Normalisation(scale=255.0, mean=(0.1, 0.2, 0.3), std=(0.5, 0.25, 2.0))
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 3, 4, 4), np.uint8)
+    expected = np.empty(pixels.shape)
+    for channel in range(3):
+        mean, std = constants.mean[channel], constants.std[channel]
+        expected[:, channel] = (pixels[:, channel] / 255.0 - mean) / std
+    got = constants.apply(pixels)
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got, expected, rtol=2e-6, atol=2e-6)
+    multiplier, offset = constants.affine
+    again = pixels * multiplier.reshape(-1, 1, 1) + offset.reshape(-1, 1, 1)
+    np.testing.assert_array_equal(got, again)
+
+
+def test_normalisation_leaves_its_input_alone():
+    inputs = np.ones((2, 3), np.float32)
+    Normalisation(scale=2.0).apply(inputs)
+    assert (inputs == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"scale": 0.0}, "scale"),
+        ({"scale": float("nan")}, "scale"),
+        ({"mean": ()}, "mean"),
+        ({"mean": (float("inf"),)}, "mean"),
+        ({"std": (1.0, 2.0)}, "std"),
+        ({"std": (0.0,)}, "std"),
+    ],
+)
+def test_bad_constants_are_refused(changes, field):
+    with pytest.raises(InputError, match=f"^{field} = "):
+        Normalisation(**changes)
+
+
+def test_token_ids_are_never_normalised():
+    tokens = np.array([[3, 1], [0, 2]])
+    labels = np.array([0, 1])
+    dataset = dataset_from_arrays(
+        "text",
+        train_inputs=tokens,
+        train_labels=labels,
+        test_inputs=tokens,
+        test_labels=labels,
+    )
+    assert dataset.normalised(dataset.train_inputs).dtype == np.int64
+    assert dataset.normalised(dataset.train_inputs).tolist() == tokens.tolist()
+
+
+def test_bytes_are_scaled_by_255_unless_told_otherwise():
+    pixels = np.full((4, 1, 2, 2), 255, np.uint8)
+    dataset = dataset_from_arrays("x", **arrays(train_inputs=pixels, test_inputs=pixels[:2]))
+    assert (dataset.normalised(dataset.train_inputs) == 1.0).all()
+
+
+def test_numbers_are_converted_and_copied_only_where_needed():
+    inputs = np.zeros((4, 2), np.float32)
+    dataset = dataset_from_arrays("x", **arrays(train_inputs=inputs, test_inputs=np.zeros((2, 2))))
+    assert dataset.train_inputs is inputs
+    assert dataset.test_inputs.dtype == np.float32
+    assert dataset.train_labels.dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train_labels": [0, 1, 2, 3]}, r"train_labels\[3\] = 3 .* 0 to 2"),
+        ({"test_labels": [0, -1]}, r"test_labels\[1\] = -1 .* 0 to 2"),
+        ({"train_labels": [0, 1, 2]}, r"shape of train_labels = \(3,\)"),
+        ({"train_labels": [0.0, 1.0, 2.0, 0.0]}, "type of train_labels = 'float64'"),
+        ({"train_labels": [[0], [1], [2], [0]]}, "shape of train_labels"),
+        ({"train_inputs": np.zeros(4)}, "shape of train_inputs"),
+        ({"train_inputs": np.zeros((0, 3, 2, 2))}, "shape of train_inputs"),
+        ({"test_inputs": np.zeros((2, 3, 2, 3))}, "shape of test_inputs"),
+        ({"test_inputs": np.zeros((2, 3, 2, 2), np.uint8)}, "type of test_inputs"),
+        ({"train_inputs": np.array(["a", "b"])}, "type of train_inputs"),
+        ({"train_inputs": [[1.0], [2.0, 3.0]]}, "train_inputs = .* array of numbers"),
+        ({"train_inputs": np.zeros((4, 2), complex)}, "type of train_inputs"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(changes, message):
+    with pytest.raises(InputError, match=message):
+        dataset_from_arrays("x", **arrays(**changes), classes=3)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_value_that_is_not_finite_is_named_by_its_place(bad):
+    inputs = np.zeros((4, 3, 2, 2), np.float32)
+    inputs[2, 1, 0, 1] = bad
+    with pytest.raises(InputError, match=r"train_inputs\[2, 1, 0, 1\]"):
+        dataset_from_arrays("x", **arrays(train_inputs=inputs))
+
+
+def test_a_value_too_large_for_float32_is_named_by_its_place():
+    inputs = np.zeros((4, 3, 2, 2))
+    inputs[1, 0, 0, 0] = 1e300
+    with pytest.raises(InputError, match=r"train_inputs\[1, 0, 0, 0\] = 1e\+300"):
+        dataset_from_arrays("x", **arrays(train_inputs=inputs))
+
+
+def test_a_label_too_large_for_int64_is_refused():
+    labels = np.array([0, 1, 2**63 + 5, 0], np.uint64)
+    with pytest.raises(InputError, match=r"train_labels\[2\]"):
+        dataset_from_arrays("x", **arrays(train_labels=labels))
+
+
+def test_constants_must_fit_the_channels():
+    two = Normalisation(mean=(0.0, 0.0), std=(1.0, 1.0))
+    with pytest.raises(InputError, match="3 channels"):
+        dataset_from_arrays("x", **arrays(), normalisation=two)
+
+
+def test_one_class_is_not_a_task():
+    with pytest.raises(InputError, match="classes = 1"):
+        Dataset(name="x", classes=1, **arrays())
+
+
+def test_classes_stated_may_exceed_the_labels_seen():
+    assert dataset_from_arrays("x", **arrays(), classes=7).classes == 7

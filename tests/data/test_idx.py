@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import gzip
+import struct
+
+import numpy as np
+import pytest
+
+from dpcohort.data.idx import read_idx
+from dpcohort.errors import FileFormatError
+
+IMAGES = np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 3, 4)
+
+
+@pytest.mark.parametrize("name", ["images", "images.gz"])
+def test_what_was_written_is_read(write_idx, name):
+    values = read_idx(write_idx(name, IMAGES), axes=3)
+    np.testing.assert_array_equal(values, IMAGES)
+    assert values.flags.writeable  # torch shares memory only with arrays it may write to
+
+
+def test_gzip_is_seen_from_the_bytes_not_the_name(tmp_path, write_idx):
+    packed = write_idx("images.gz", IMAGES)
+    plain = packed.rename(tmp_path / "images")
+    np.testing.assert_array_equal(read_idx(plain, axes=3), IMAGES)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 3, 4, 10, 15, 16, 30, 39])
+def test_a_file_cut_short_is_refused(tmp_path, write_idx, cut):
+    path = write_idx("images", IMAGES)
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(FileFormatError, match=r"images: .*(expected|must start)"):
+        read_idx(path, axes=3)
+
+
+def test_the_message_has_expected_and_found(write_idx):
+    path = write_idx("images", IMAGES)
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(FileFormatError, match="24 bytes of values were expected, found 19"):
+        read_idx(path, axes=3)
+
+
+def test_a_gzip_file_cut_short_or_broken_is_refused(write_idx):
+    path = write_idx("images.gz", np.random.default_rng(0).integers(0, 256, (5, 9, 9)))
+    whole = path.read_bytes()
+    for content in (whole[: len(whole) // 2], whole[:50] + b"\xff\x00\xff" + whole[53:]):
+        path.write_bytes(content)
+        with pytest.raises(FileFormatError, match=r"images\.gz: "):
+            read_idx(path, axes=3)
+
+
+def test_bytes_after_the_end_are_refused(write_idx):
+    path = write_idx("images", IMAGES)
+    path.write_bytes(path.read_bytes() + b"x")
+    with pytest.raises(FileFormatError, match="found more"):
+        read_idx(path, axes=3)
+
+
+def test_a_header_that_promises_terabytes_costs_no_memory(tmp_path):
+    path = tmp_path / "images"
+    path.write_bytes(struct.pack(">BBBBIII", 0, 0, 8, 3, 2**32 - 1, 2**16, 2**16) + b"abc")
+    with pytest.raises(FileFormatError, match="found 3"):
+        read_idx(path, axes=3)
+
+
+@pytest.mark.parametrize("magic", [b"\0\0\x08\x01", b"\0\0\x0d\x03", b"PK\x03\x04", b"<htm"])
+def test_other_formats_are_refused(tmp_path, magic):
+    path = tmp_path / "images"
+    path.write_bytes(magic + bytes(40))
+    with pytest.raises(FileFormatError, match="must start with 00 00 08 03"):
+        read_idx(path, axes=3)
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path):
+    for path in (tmp_path / "nothing", tmp_path):
+        with pytest.raises(FileFormatError, match="cannot be read"):
+            read_idx(path, axes=1)
+
+
+def test_an_empty_gzip_file_is_refused(tmp_path):
+    path = tmp_path / "images.gz"
+    path.write_bytes(gzip.compress(b""))
+    with pytest.raises(FileFormatError, match="an empty file"):
+        read_idx(path, axes=3)

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import hashlib
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dpcohort.data import load as load_module
+from dpcohort.data.load import load_dataset
+from dpcohort.data.sources import SOURCES, DataFile
+from dpcohort.errors import DataMissingError, FileFormatError, InputError
+
+
+def test_a_set_in_idx_files_is_assembled(small_idx_source, monkeypatch, tmp_path):
+    source, packed = small_idx_source
+    monkeypatch.setitem(load_module.SOURCES, "small", source)
+    (tmp_path / "small").mkdir()
+    for name, content in packed.items():
+        (tmp_path / "small" / name).write_bytes(content)
+    dataset = load_dataset("small", data_dir=tmp_path)
+    assert dataset.train_inputs.shape == (6, 1, 4, 4)
+    assert dataset.train_labels.tolist() == [0, 1, 2, 0, 1, 2]
+    assert dataset.test_labels.tolist() == [2, 0]
+
+
+@pytest.mark.parametrize("layout", ["bin", "python"])
+def test_cifar10_is_the_same_from_both_layouts(layout, monkeypatch, tmp_path):
+    records = np.random.default_rng(3).integers(0, 256, (6, 2, 3073), np.uint8)
+    records[:, :, 0] %= 10
+    files = tuple(
+        replace(part, sha256=hashlib.sha256(batch.tobytes()).hexdigest())
+        for part, batch in zip(SOURCES["cifar10"].files, records, strict=True)
+    )
+    monkeypatch.setitem(load_module.SOURCES, "cifar10", replace(SOURCES["cifar10"], files=files))
+    for part, batch in zip(files, records, strict=True):
+        if layout == "bin":
+            folder, name, content = "cifar-10-batches-bin", part.names[0], batch.tobytes()
+        else:
+            folder, name = "cifar-10-batches-py", part.names[1]
+            entry = {b"data": batch[:, 1:].copy(), b"labels": batch[:, 0].tolist()}
+            content = pickle.dumps(entry, protocol=2)
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / name).write_bytes(content)
+    dataset = load_dataset("cifar10", data_dir=tmp_path)
+    assert dataset.train_inputs.shape == (10, 3, 32, 32)
+    # one label byte, then the red plane row by row
+    assert dataset.train_inputs[3, 0, 0, 1] == records[1, 1, 2]
+    assert dataset.train_inputs[3, 2, 31, 31] == records[1, 1, 3072]
+    assert dataset.train_labels.tolist() == records[:5, :, 0].ravel().tolist()
+    assert dataset.test_labels.tolist() == records[5, :, 0].tolist()
+    assert dataset.train_inputs.flags.c_contiguous
+
+
+def test_the_real_mnist(real_data):
+    mnist = load_dataset("mnist", data_dir=real_data)
+    assert mnist.train_inputs.shape == (60_000, 1, 28, 28)
+    assert mnist.test_inputs.shape == (10_000, 1, 28, 28)
+    assert mnist.train_labels[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
+    seen = mnist.train_inputs / 255.0
+    assert mnist.normalisation.mean == (round(float(seen.mean()), 4),)
+    assert mnist.normalisation.std == (round(float(seen.std()), 4),)
+
+
+def test_the_real_fashion_mnist(real_data):
+    fashion = load_dataset("fashion-mnist", data_dir=real_data)
+    assert np.bincount(fashion.train_labels).tolist() == [6000] * 10
+    seen = fashion.train_inputs / 255.0
+    assert fashion.normalisation.mean == (round(float(seen.mean()), 4),)
+    assert fashion.normalisation.std == (round(float(seen.std()), 4),)
+
+
+def test_the_real_cifar10_if_it_is_here(real_data):
+    try:
+        cifar10 = load_dataset("cifar10", data_dir=real_data)
+    except DataMissingError:
+        pytest.skip("the real CIFAR-10 is not here; set DPCOHORT_DATA to a folder that has it")
+    assert np.bincount(cifar10.train_labels).tolist() == [5000] * 10
+    seen = cifar10.train_inputs / 255.0
+    means = tuple(round(float(value), 4) for value in seen.mean(axis=(0, 2, 3)))
+    assert cifar10.normalisation.mean == means
+
+
+def test_a_truncated_real_file_is_named(real_data, no_data_elsewhere, tmp_path):
+    source = SOURCES["mnist"]
+    (tmp_path / "mnist").mkdir()
+    for part in source.files:
+        content = (real_data / "mnist" / part.name).read_bytes()
+        (tmp_path / "mnist" / part.name).write_bytes(content[: -len(content) // 3])
+    with pytest.raises(FileFormatError, match=r"train-images-idx3-ubyte\.gz") as caught:
+        load_dataset("mnist", data_dir=tmp_path)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10"])
+def test_a_set_that_is_not_here_is_missing_data(no_data_elsewhere, tmp_path, name):
+    with pytest.raises(DataMissingError, match=f"dpcohort data fetch {name}") as caught:
+        load_dataset(name, data_dir=tmp_path)
+    assert caught.value.exit_code == 3
+
+
+def test_a_path_is_taken_as_text_or_as_a_path(tmp_path):
+    arrays = {"train_inputs": np.zeros((2, 3)), "test_inputs": np.zeros((1, 3))}
+    np.savez(tmp_path / "mine.npz", **arrays, train_labels=[0, 1], test_labels=[1])
+    for place in (tmp_path / "mine.npz", str(tmp_path / "mine.npz")):
+        assert load_dataset(place).input_shape == (3,)
+
+
+@pytest.mark.parametrize("name", ["", "mnits", "C:", "no such set"])
+def test_an_unknown_name_is_refused_with_what_is_possible(name, no_data_elsewhere):
+    with pytest.raises(InputError, match="one of digits, mnist, fashion-mnist, cifar10"):
+        load_dataset(name)
+
+
+def test_the_nearest_name_is_suggested():
+    with pytest.raises(InputError, match="Did you mean 'cifar10'"):
+        load_dataset("cifar-10")
+
+
+OWN = """
+import numpy as np
+from dpcohort.data import dataset_from_arrays
+
+ARRAYS = dict(train_inputs=np.zeros((2, 3)), train_labels=[0, 1],
+              test_inputs=np.zeros((1, 3)), test_labels=[1])
+def as_mapping(): return ARRAYS
+def as_dataset(): return dataset_from_arrays("own", **ARRAYS)
+def as_nothing(): return None
+def with_argument(path): return ARRAYS
+def failing(): raise RuntimeError("disk on fire")
+def refusing(): return dataset_from_arrays("own", **{**ARRAYS, "test_labels": [7.5]})
+"""
+
+
+@pytest.fixture
+def own_module(tmp_path, monkeypatch):
+    (tmp_path / "own_data_of_this_test.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    yield "own_data_of_this_test"
+    sys.modules.pop("own_data_of_this_test", None)
+
+
+def test_a_function_of_the_users(own_module):
+    assert load_dataset(f"{own_module}:as_dataset").name == "own"
+    assert load_dataset(f"{own_module}:as_mapping").input_shape == (3,)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("as_nothing", "'NoneType' is not allowed: it must be a Dataset"),
+        ("with_argument", "Called without arguments it raised TypeError"),
+        ("failing", "RuntimeError: disk on fire"),
+        ("refusing", "type of test_labels"),
+    ],
+)
+def test_a_function_that_does_not_work_is_refused(own_module, function, message):
+    with pytest.raises(InputError, match=message):
+        load_dataset(f"{own_module}:{function}")
+
+
+def test_reading_data_never_imports_torch():
+    code = "import sys, dpcohort.data as d; d.load_dataset('digits'); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_the_names_of_files_are_those_of_the_register():
+    assert isinstance(SOURCES["mnist"].files[0], DataFile)
+    assert load_module.DATASET_NAMES == ("digits", "mnist", "fashion-mnist", "cifar10")

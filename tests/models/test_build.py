@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+
+from dpcohort.errors import InputError
+from dpcohort.models import MODEL_NAMES, build_model, parameter_count
+
+SHAPES = {"cifar-cnn": (3, 32, 32)}
+
+
+def build(name, seed=0, **changes):
+    shape = SHAPES.get(name, (1, 28, 28))
+    return build_model(name, **{"input_shape": shape, "classes": 10, "seed": seed, **changes})
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("mnist-cnn", 26_010), ("mnist-cnn-large", 824_874), ("cifar-cnn", 550_570)],
+)
+def test_the_networks_of_the_paper_have_their_size(name, parameters):
+    assert parameter_count(build(name)) == parameters
+
+
+@pytest.mark.parametrize("name", MODEL_NAMES)
+def test_weights_depend_on_the_seed_alone_and_the_global_state_stays(name):
+    before = torch.get_rng_state()
+    first = build(name)
+    torch.rand(7)
+    second, other = build(name), build(name, seed=1)
+    assert all(
+        torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True)
+    )
+    same = [torch.equal(a, b) for a, b in zip(first.parameters(), other.parameters(), strict=True)]
+    assert all(same) if name == "logistic" else not any(same)
+    torch.set_rng_state(before)
+    build(name)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_weights_of_a_seed_are_the_ones_they_were():
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(17)
+        expected = torch.nn.Linear(6, 4)
+    model = build_model("mlp", input_shape=(6,), classes=3, seed=17, options={"hidden": [4]})
+    assert torch.equal(model[1].weight, expected.weight)
+
+
+def test_options_reach_the_network():
+    model = build("mlp", options={"hidden": [5, 4], "activation": "tanh"})
+    assert parameter_count(model) == 784 * 5 + 5 + 24 + 50
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("mnist-cn", {}, "Did you mean 'mnist-cnn'"),
+        ("", {}, "model = ''"),
+        ("mlp", {"options": {"hiden": [4]}}, "no option 'hiden'.*Did you mean 'hidden'"),
+        ("logistic", {"options": {"hidden": [4]}}, "it has none"),
+        ("mnist-cnn", {"classes": 1}, "classes = 1"),
+        ("mnist-cnn", {"seed": -1}, "seed = -1"),
+        ("mnist-cnn", {"seed": 2**64}, "seed = "),
+        ("mnist-cnn", {"seed": 1.5}, "seed = 1.5"),
+        ("mnist-cnn", {"input_shape": (0, 28, 28)}, "input_shape = 0"),
+        ("no_such_module_here:net", {}, "Importing no_such_module_here failed"),
+    ],
+)
+def test_bad_requests_are_refused(name, changes, message):
+    with pytest.raises(InputError, match=message):
+        build(name, **changes)
+
+
+OWN = """
+import torch
+from torch import nn
+from torch.nn import Flatten, Linear, Sequential
+
+def plain(): return Sequential(Flatten(), Linear(784, 10))
+def sized(input_shape, classes, width=3):
+    wide = torch.Size(input_shape).numel()
+    return Sequential(Flatten(), Linear(wide, width), nn.Dropout(), Linear(width, classes))
+def anything(**how): return sized(how["input_shape"], how["classes"])
+def grouped(): return Sequential(nn.Conv2d(1, 4, 28), nn.GroupNorm(2, 4), Flatten(), Linear(4, 10))
+def batch_norm(): return Sequential(Flatten(), Linear(784, 10), nn.BatchNorm1d(10))
+def too_few(): return Sequential(Flatten(), Linear(784, 9))
+def does_not_fit(): return Sequential(Flatten(), Linear(783, 10))
+def not_a_model(): return 7
+def failing(): raise RuntimeError("no luck")
+def words(): return Sequential(nn.Embedding(50, 4), Flatten(), Linear(12, 10))
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    (tmp_path / "own_models_of_this_test.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    yield "own_models_of_this_test"
+    sys.modules.pop("own_models_of_this_test", None)
+
+
+@pytest.mark.parametrize("function", ["plain", "sized", "anything", "grouped"])
+def test_a_model_of_the_users_is_built_from_the_seed(own, function):
+    before = torch.get_rng_state()
+    first, second = build(f"{own}:{function}", seed=4), build(f"{own}:{function}", seed=4)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(
+        torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True)
+    )
+
+
+def test_options_reach_the_users_function(own):
+    model = build(f"{own}:sized", options={"width": 6})
+    assert parameter_count(model) == 784 * 6 + 6 + 70
+
+
+def test_token_ids_are_tried_as_token_ids(own):
+    model = build(f"{own}:words", input_shape=(3,), input_dtype=torch.int64)
+    assert parameter_count(model) == 200 + 130
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("batch_norm", r"layer '2' \(BatchNorm1d\).*GroupNorm\(2, 10\)"),
+        ("too_few", r"\(3, 9\) is not allowed: it must be \(records, 10\)"),
+        ("does_not_fit", r"cannot be run on records of shape \(1, 28, 28\)"),
+        ("not_a_model", "'int' is not allowed: it must be a torch.nn.Module"),
+        ("failing", "failed: RuntimeError: no luck"),
+        ("words", "cannot be run on records"),
+    ],
+)
+def test_a_model_that_cannot_be_trained_is_refused(own, function, message):
+    with pytest.raises(InputError, match=message):
+        build(f"{own}:{function}")
+
+
+def test_an_option_the_users_function_does_not_have_is_refused(own):
+    with pytest.raises(InputError, match="TypeError"):
+        build(f"{own}:plain", options={"width": 6})

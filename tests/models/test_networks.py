@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from dpcohort.errors import InputError
+from dpcohort.models.networks import cifar_cnn, logistic, mlp, mnist_cnn, mnist_cnn_large
+
+
+@pytest.mark.parametrize(
+    ("network", "shape", "parameters"),
+    [
+        (mnist_cnn, (1, 28, 28), 26_010),
+        (mnist_cnn_large, (1, 28, 28), 824_874),
+        (cifar_cnn, (3, 32, 32), 550_570),
+        (logistic, (1, 28, 28), 7_850),
+        (logistic, (5,), 60),
+        (mlp, (1, 8, 8), 64 * 128 + 128 + 1290),
+    ],
+)
+def test_the_number_of_parameters(network, shape, parameters):
+    model = network(shape, 10)
+    assert sum(p.numel() for p in model.parameters()) == parameters
+    assert model(torch.zeros(2, *shape)).shape == (2, 10)
+
+
+def shapes_along(model, shape):
+    """The shape after each layer, to hold the architecture against its description."""
+    records, shapes = torch.zeros(1, *shape), []
+    for layer in model:
+        records = layer(records)
+        shapes.append((type(layer).__name__, tuple(records.shape[1:])))
+    return shapes
+
+
+def test_the_layers_of_the_mnist_network():
+    assert shapes_along(mnist_cnn((1, 28, 28), 10), (1, 28, 28)) == [
+        ("Conv2d", (16, 14, 14)),
+        ("ReLU", (16, 14, 14)),
+        ("MaxPool2d", (16, 13, 13)),
+        ("Conv2d", (32, 5, 5)),
+        ("ReLU", (32, 5, 5)),
+        ("MaxPool2d", (32, 4, 4)),
+        ("Flatten", (512,)),
+        ("Linear", (32,)),
+        ("ReLU", (32,)),
+        ("Linear", (10,)),
+    ]
+
+
+def test_the_layers_of_the_cifar_network():
+    along = shapes_along(cifar_cnn((3, 32, 32), 10), (3, 32, 32))
+    assert [shape for name, shape in along if name in ("MaxPool2d", "Linear", "Flatten")] == [
+        (32, 16, 16),
+        (64, 8, 8),
+        (128, 4, 4),
+        (2048,),
+        (128,),
+        (10,),
+    ]
+    assert [name for name, _ in along].count("Tanh") == 7
+
+
+def test_logistic_starts_at_zero():
+    assert all((p == 0).all() for p in logistic((4,), 3).parameters())
+
+
+def test_hidden_widths_and_activation():
+    model = mlp((6,), 3, hidden=[5, 4], activation="tanh")
+    widths = [tuple(layer.weight.shape) for layer in model if isinstance(layer, nn.Linear)]
+    assert widths == [(5, 6), (4, 5), (3, 4)]
+    assert sum(isinstance(layer, nn.Tanh) for layer in model) == 2
+
+
+def test_no_hidden_layer_is_a_linear_model():
+    assert sum(p.numel() for p in mlp((6,), 3, hidden=[]).parameters()) == 21
+
+
+@pytest.mark.parametrize("network", [mnist_cnn, mnist_cnn_large, cifar_cnn, mlp])
+def test_the_activation_can_be_chosen(network):
+    for name, kind in (("relu", nn.ReLU), ("tanh", nn.Tanh)):
+        model = network((1, 28, 28), 10, activation=name)
+        assert any(isinstance(layer, kind) for layer in model)
+    with pytest.raises(InputError, match=r"activation = 'rleu'.*Did you mean 'relu'"):
+        network((1, 28, 28), 10, activation="rleu")
+
+
+@pytest.mark.parametrize(
+    ("network", "shape", "message"),
+    [
+        (mnist_cnn, (1, 8, 8), "large enough"),
+        (cifar_cnn, (3, 4, 4), "large enough"),
+        (mnist_cnn, (784,), r"\(channels, height, width\)"),
+    ],
+)
+def test_records_that_do_not_fit_are_refused(network, shape, message):
+    with pytest.raises(InputError, match=f"input_shape = .*{message}"):
+        network(shape, 10)
+
+
+@pytest.mark.parametrize("hidden", [64, "64", [0], [2.5], [-1], None])
+def test_bad_widths_are_refused(hidden):
+    with pytest.raises(InputError, match="hidden = "):
+        mlp((4,), 3, hidden=hidden)
