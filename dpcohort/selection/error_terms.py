@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The three errors of the convergence analysis: G^select,clip, G^DP and G^b,clip.
+
+Theorems 1 and 2 and their corollaries see a selection only through these.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dpcohort._validate import FloatArray, float_array, whole_number
+from dpcohort.errors import InputError
+from dpcohort.selection.assumptions import Constants
+
+__all__ = ["ErrorTerms", "checked_distribution", "error_terms", "privacy_error"]
+
+#: Probabilities that a float64 computation produced sum to 1 within this.
+_SUM_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorTerms:
+    """The errors that a selection, the clipping and the noise bring into the bounds.
+
+    Attributes:
+        selection_gap: 1-norm of p^s - p^u.
+        clipping_gap: max_t of the 1-norm of Delta_t.
+        biased_clipping_gap: max_t of the 1-norm of Delta_t^b.
+        drift: B2 / C.
+        privacy_error: G^DP, so that the expected squared norm of the noise is T G^DP C^2.
+
+    Example:
+        >>> ErrorTerms(selection_gap=0.5, clipping_gap=0.1, biased_clipping_gap=0.2, drift=0.0,
+        ...            privacy_error=3.0).selection_error
+        0.6
+    """
+
+    selection_gap: float
+    clipping_gap: float
+    biased_clipping_gap: float
+    drift: float
+    privacy_error: float
+
+    @property
+    def selection_error(self) -> float:
+        """G^select,clip: selection gap + clipping gap + B2 / C."""
+        return self.selection_gap + self.clipping_gap + self.drift
+
+    @property
+    def biased_clipping_error(self) -> float:
+        """G^b,clip: clipping gap against the selected objective + B2 / C."""
+        return self.biased_clipping_gap + self.drift
+
+
+def checked_distribution(
+    field: str, values: ArrayLike, *, clients: int | None = None
+) -> FloatArray:
+    """The values as probabilities over clients, or an error that names what is wrong.
+
+    Example:
+        >>> checked_distribution("unbiased", [0.25, 0.75])
+        array([0.25, 0.75])
+    """
+    array = float_array(field, values, at_least=0, at_most=1)
+    if array.ndim != 1 or array.size == 0:
+        raise InputError(field, given=array.shape, allowed="a list with one entry per client")
+    if clients is not None and array.size != clients:
+        raise InputError(
+            field, given=f"{array.size} entries", allowed=f"{clients} entries, one per client"
+        )
+    total = math.fsum(array)
+    if abs(total - 1.0) > _SUM_TOLERANCE:
+        raise InputError(
+            field,
+            given=f"entries with sum {total:.12g}",
+            allowed="probabilities that sum to 1",
+            next_step="Divide the entries by their sum.",
+        )
+    return array
+
+
+def privacy_error(
+    probabilities: ArrayLike,
+    noise_levels: ArrayLike,
+    *,
+    dimension: int,
+    linear_levels: ArrayLike | None = None,
+) -> float:
+    """G^DP, the error that the noise brings: D times the sum of p_k^2 V_k.
+
+    The paper replaces the number of draws by its mean. With n draws in all, what a schedule of
+    independent draws really adds has V_k (1 - 1/n) in place of V_k and a linear part V_k / n;
+    a noise variance C^2 (A_k + V_k steps) adds A_k / (N^select T) to the linear part.
+
+    Args:
+        probabilities: p^s.
+        noise_levels: V_k; infinite is allowed where the probability is 0.
+        dimension: D.
+        linear_levels: W_k of the exact model, D times the sum of p_k^2 V_k + p_k W_k.
+
+    Example:
+        >>> privacy_error([0.5, 0.5], [1.0, 3.0], dimension=10)
+        10.0
+        >>> privacy_error([0.5, 0.5], [1.0, 3.0], dimension=10, linear_levels=[0.1, 0.3])
+        12.0
+    """
+    p = checked_distribution("probabilities", probabilities)
+    scale = whole_number("dimension", dimension, at_least=1)
+    quadratic = _levels("noise_levels", noise_levels, p)
+    linear = (
+        np.zeros_like(p) if linear_levels is None else _levels("linear_levels", linear_levels, p)
+    )
+    return scale * float(np.sum(p * (p * quadratic + linear)))
+
+
+def _levels(field: str, values: ArrayLike, p: FloatArray) -> FloatArray:
+    """Noise levels with those of clients that are never drawn set to 0 (inf times 0 is 0 here)."""
+    levels = float_array(field, values, at_least=0, allow_infinite=True)
+    if levels.shape != p.shape:
+        raise InputError(
+            field, given=f"{levels.size} entries", allowed=f"{p.size} entries, one per client"
+        )
+    drowned = np.flatnonzero(np.isinf(levels) & (p > 0))
+    if drowned.size:
+        raise InputError(
+            f"{field}[{drowned[0]}]",
+            given=math.inf,
+            allowed=f"finite where the probability is above 0 (here {p[drowned[0]]:.3g})",
+            next_step="Select clients of infinite noise with probability 0.",
+        )
+    return np.where(p > 0, levels, 0.0)
+
+
+def error_terms(
+    constants: Constants,
+    *,
+    probabilities: ArrayLike,
+    unbiased: ArrayLike,
+    noise_levels: ArrayLike,
+    dimension: int,
+    linear_levels: ArrayLike | None = None,
+) -> ErrorTerms:
+    """All the errors of one selection (definitions above Theorem 1).
+
+    Args:
+        constants: Assumptions 1-4 in numbers.
+        probabilities: p^s, the selection.
+        unbiased: p^u, proportional to the sizes.
+        noise_levels: V_k, of the paper or of the tight accountant.
+        dimension: D, number of trained parameters.
+        linear_levels: W_k of the exact noise model, see :func:`privacy_error`.
+
+    Example:
+        >>> constants = Constants(smoothness=1, gradient_bound=1, clip=0.5, initial_gap=1,
+        ...                       clipping_gap=0.25)
+        >>> terms = error_terms(constants, probabilities=[0.5, 0.5], unbiased=[0.25, 0.75],
+        ...                     noise_levels=[0.0, 0.1], dimension=10)
+        >>> terms.selection_gap, terms.selection_error, terms.privacy_error
+        (0.5, 0.75, 0.25)
+    """
+    u = checked_distribution("unbiased", unbiased)
+    p = checked_distribution("probabilities", probabilities, clients=u.size)
+    return ErrorTerms(
+        selection_gap=float(np.abs(p - u).sum()),
+        clipping_gap=float(constants.clipping_gap),
+        biased_clipping_gap=float(constants.biased_clipping_gap),
+        drift=constants.dissimilarity / constants.clip,
+        privacy_error=privacy_error(
+            p, noise_levels, dimension=dimension, linear_levels=linear_levels
+        ),
+    )

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The map from the paper to the code: its names exist, no label is missing, its numbers hold."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import math
+import re
+from pathlib import Path
+
+import mpmath as mp
+import numpy as np
+import pytest
+
+from dpcohort.selection.solver import solve_selection
+
+ROOT = Path(__file__).parents[1]
+DOCS = [ROOT / "docs" / "paper-map.md", ROOT / "docs" / "notation.md"]
+MAP = DOCS[0].read_text(encoding="utf-8")
+
+#: Every label of an equation or statement in the paper's source.
+LABELS = """
+algo: DP-FedAvg
+assumption: Lipschitz
+assumption: convexity
+assumption: dissimilarity
+assumption: norm
+corollary: infinite
+corollary: optimal T
+equ: 24
+equ: 25
+equ: 76
+equ: A_1
+equ: A_2
+equ: A_2_final
+equ: Gaussian mechanism
+equ: KKT1
+equ: all iterations
+equ: am-gm
+equ: avg1
+equ: avg2
+equ: avg3
+equ: clip
+equ: convergence
+equ: convergence_smooth
+equ: convex part1
+equ: convex part2
+equ: convexity
+equ: descent
+equ: f(T)
+equ: g_clip
+equ: global objective
+equ: kkt
+equ: kkt 1
+equ: kkt 2
+equ: lemma3
+equ: lemma4
+equ: lemma5
+equ: nabla F_clip
+equ: noise
+equ: noise level, variance
+equ: one-step
+equ: one-step1
+equ: p_c
+equ: quad
+equ: quadratic
+equ: selected objective
+equ: smooth_descent
+equ: solving
+equ: square convex part1
+equ: square convex part2
+equ: square inequ
+inequality: final gap inf
+inequality: learning rate 1
+inequality: learning rate 2
+inequality: loss
+lemma: A3
+lemma: A4
+lemma: A5
+lemma: convex
+lemma: strong composition
+lemma: subsampling
+opt: original
+proposition: convex
+proposition: full participation
+theorem: convergence
+theorem: convergence_smooth
+""".strip().splitlines()
+
+NAMES = sorted(
+    {
+        name
+        for document in DOCS
+        for name in re.findall(r"`(dpcohort(?:\.\w+)+)`", document.read_text(encoding="utf-8"))
+    }
+)
+
+
+def resolve(name: str) -> None:
+    """Import the longest module part of the name, then follow attributes and dataclass fields."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        module = ".".join(parts[:length])
+        try:
+            value: object = importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name is None or not module.startswith(error.name):
+                raise
+            continue
+        break
+    for attribute in parts[length:]:
+        if dataclasses.is_dataclass(value):
+            fields = {field.name for field in dataclasses.fields(value)}
+            if attribute in fields:
+                continue
+        value = getattr(value, attribute)
+
+
+def test_the_documents_name_many_things() -> None:
+    assert len(NAMES) > 40
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_name_can_be_imported(name: str) -> None:
+    resolve(name)
+
+
+@pytest.mark.parametrize("name", ["dpcohort.no_such", "dpcohort.errors.NoSuchError"])
+def test_a_wrong_name_would_be_found(name: str) -> None:
+    with pytest.raises(AttributeError):
+        resolve(name)
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_every_label_of_the_paper_is_in_the_map(label: str) -> None:
+    assert f"`{label}`" in MAP
+
+
+@pytest.mark.parametrize("line", range(1, 23))
+def test_every_line_of_algorithm_1_is_in_the_map(line: int) -> None:
+    section = MAP.split("## Algorithm 1")[1].split("##")[0]
+    ranges = re.findall(r"^\| (\d+)(?:-(\d+))? \|", section, flags=re.MULTILINE)
+    assert sum(int(a) <= line <= int(b or a) for a, b in ranges) == 1
+
+
+def test_every_file_in_the_map_exists() -> None:
+    paths = re.findall(r"\| (dpcohort/[\w/]*(?:\.py)?) \|", MAP)
+    assert paths
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+# The numbers of "Where the paper's statement had to be corrected", by point.
+
+
+def stated(number: str) -> float:
+    """A number that must stand in the map as written."""
+    assert number in MAP
+    return float(number.replace(",", ""))
+
+
+def test_point_1_eta() -> None:
+    dimension, smoothness, steps = stated("833,322"), 1.0, 1000
+    ratio = dimension * math.sqrt(steps * smoothness) / (2 * smoothness * math.sqrt(steps))
+    assert ratio == pytest.approx(stated("416,661"), rel=1e-12)
+
+
+@pytest.mark.parametrize(("clients", "percent"), [(100, "9.9 %"), (1000, "99.9 %")])
+def test_point_2_the_missing_part_of_the_noise(clients: int, percent: str) -> None:
+    draws, p = 1000, 1 / clients
+    # E[T_k | k is drawn here] = 1 + (n - 1) p against the paper's n p.
+    extra = (1 + (draws - 1) * p) / (draws * p) - 1
+    assert f"+{percent} for" in MAP.replace("\n   ", "")
+    assert 100 * extra == pytest.approx(float(percent.split()[0]), abs=1e-9)
+
+
+def huber_run(step: float) -> float:
+    w, squares = 6.5, 0.0
+    for _ in range(100):
+        gradient = max(-1.0, min(1.0, w))
+        squares += gradient**2
+        w -= step * gradient
+    return math.sqrt(squares / 100)
+
+
+def test_point_4_the_clip_above_the_gradient_bound() -> None:
+    start = 6.5 - 0.5
+    assert huber_run(1 / 2 / 10) == stated("1.0")
+    assert math.sqrt((start + 0.5) / 10) == pytest.approx(stated("0.806"), abs=5e-4)
+    assert huber_run(2 / 2 / 10) == pytest.approx(stated("0.776"), abs=5e-4)
+    assert math.sqrt((start + 0.5 * 4) / 10) == pytest.approx(stated("0.894"), abs=5e-4)
+
+
+def test_point_5_a_local_minimum_and_the_infimum() -> None:
+    def joint(steps: int) -> float:
+        root = math.sqrt(steps)
+        best = solve_selection([0.2, 0.8], [0.0, 2 * root])
+        return 0.5 * best.objective + math.sqrt(1.5 / root)
+
+    values = {steps: joint(steps) for steps in range(1, 30)}
+    assert min(values, key=values.__getitem__) == 6
+    assert values[6] == pytest.approx(stated("1.663"), abs=5e-4)
+    assert joint(10**14) == pytest.approx(stated("1.600"), abs=5e-4)
+
+
+def test_point_7_fresh_batches() -> None:
+    rate = 128 / 600
+    assert rate == pytest.approx(stated("0.213"), abs=5e-4)
+    assert 1 - (1 - rate) ** 10 == pytest.approx(stated("0.909"), abs=5e-4)
+
+
+def gaussian_delta(epsilon: mp.mpf, mu: mp.mpf) -> mp.mpf:
+    """The exact delta of a Gaussian mechanism whose sensitivity is mu standard deviations."""
+    return mp.ncdf(mu / 2 - epsilon / mu) - mp.exp(epsilon) * mp.ncdf(-mu / 2 - epsilon / mu)
+
+
+@pytest.mark.parametrize(
+    ("sensitivity", "holds_at", "fails_at"), [(1, "169", "170"), (2, "13.5", "13.6")]
+)
+def test_point_9_lemma_2_fails_for_large_epsilon(
+    sensitivity: int, holds_at: str, fails_at: str
+) -> None:
+    stated(fails_at)
+    with mp.workdps(60):
+        delta = mp.mpf("1e-5")
+        for epsilon, holds in ((mp.mpf(holds_at), True), (mp.mpf(fails_at), False)):
+            mu = sensitivity * epsilon / mp.sqrt(8 * mp.log(mp.e + epsilon / delta))
+            assert (gaussian_delta(epsilon, mu) <= delta) == holds
+
+
+def test_point_10_the_textbook_gaussian_mechanism_fails_for_large_epsilon() -> None:
+    with mp.workdps(60):
+        delta, epsilon = mp.mpf("1e-5"), mp.mpf(str(stated("8.45")))
+        mu = epsilon / mp.sqrt(2 * mp.log(mp.mpf("1.25") / delta))
+        assert gaussian_delta(epsilon, mu) > delta
+
+
+def test_point_11_clients_that_the_optimum_leaves_out() -> None:
+    empty = solve_selection([0.5, 0.5, 0.0], [1.0, 1.0, 1.0])
+    assert empty.probabilities[2] == 0.0
+    drowned = solve_selection([0.3, 0.3, 0.4], [1.0, 1.0, math.inf])
+    assert drowned.probabilities[2] == 0.0
+    draws = 100
+
+    def second(cost: float) -> float:
+        solution = solve_selection(
+            [0.5, 0.5],
+            np.array([0.0, cost]) * (1 - 1 / draws),
+            linear_costs=np.array([0.0, cost]) / draws,
+        )
+        return float(solution.probabilities[1])
+
+    assert second(stated("790")) == pytest.approx(6.4e-5, rel=0.02)
+    assert second(stated("810")) == 0.0
+
+
+def test_point_15_the_average_of_the_step_sizes() -> None:
+    printed = 1 + 1 / math.sqrt(2)
+    assert printed == pytest.approx(stated("1.707"), abs=5e-4)
+    assert 2 / math.sqrt(2) == pytest.approx(stated("1.414"), abs=5e-4)
+    for offset in (1.0, 1.5, 3.0, 50.0):
+        sums = np.cumsum(1 / np.sqrt(offset + np.arange(5000)))
+        steps = np.arange(1, 5001)
+        halves = np.sqrt(offset + steps - 0.5) - math.sqrt(offset - 0.5)
+        assert (sums <= 2 * halves * (1 + 1e-12)).all()
+        assert (2 * halves <= 2 * steps / np.sqrt(offset + steps)).all()
