@@ -159,7 +159,7 @@ def _bounds(
     above: float | None, at_least: float | None, below: float | None, at_most: float | None
 ) -> str:
     parts = [
-        f"{word} {bound:g}"
+        f"{word} {_plain(bound)}"
         for word, bound in (
             ("above", above),
             ("at least", at_least),
@@ -169,3 +169,8 @@ def _bounds(
         if bound is not None
     ]
     return " " + " and ".join(parts) if parts else ""
+
+
+def _plain(bound: float) -> str:
+    """A bound as a person writes it: 1000000, not 1e+06."""
+    return str(int(bound)) if bound == int(bound) and abs(bound) < 1e9 else f"{bound:g}"

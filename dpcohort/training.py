@@ -51,9 +51,10 @@ class Training:
 
     def __post_init__(self) -> None:
         for field in ("rounds", "cohort_size", "local_steps", "dimension"):
-            whole_number(field, getattr(self, field), at_least=1)
+            value = whole_number(field, getattr(self, field), at_least=1)
+            object.__setattr__(self, field, value)
         for field in ("clip", "smoothness"):
-            number(field, getattr(self, field), above=0)
+            object.__setattr__(self, field, number(field, getattr(self, field), above=0))
         choice("oversized_batch", self.oversized_batch, ["error", "whole"])
         if self.batch_size is not None and self.sampling_rate is not None:
             raise InputError.because(
@@ -61,9 +62,11 @@ class Training:
                 "client's rate batch_size / size, a sampling_rate makes its batch rate * size."
             )
         if self.sampling_rate is not None:
-            number("sampling_rate", self.sampling_rate, above=0, at_most=1)
+            rate = number("sampling_rate", self.sampling_rate, above=0, at_most=1)
+            object.__setattr__(self, "sampling_rate", rate)
         if self.batch_size is not None:
-            whole_number("batch_size", self.batch_size, at_least=1)
+            batch = whole_number("batch_size", self.batch_size, at_least=1)
+            object.__setattr__(self, "batch_size", batch)
 
     @property
     def total_steps(self) -> int:

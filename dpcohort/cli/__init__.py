@@ -1,1 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The command line: one file a command, and one place where errors become exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``dpcohort`` and return its exit code.
+
+    0 ok, 1 verification failed, 2 bad input, 3 data missing, 4 a budget would be exceeded.
+
+    Example:
+        >>> main(["--version"])
+        dpcohort ...
+        0
+    """
+    from dpcohort.cli.app import app
+    from dpcohort.cli.output import print_error
+    from dpcohort.errors import DpcohortError
+
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name="dpcohort")
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 2
+    except DpcohortError as error:
+        print_error(str(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        print_error("stopped.")
+        return 130
+    except BrokenPipeError:
+        # The reader (`| head`) has gone; give the interpreter nothing left to flush into it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return 0

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The noise every client really adds, calibrated to its realised draws and certified.
+
+Calibration and certificate are two different computations: whatever proposed the noise (the
+printed formula or the contour integral), a pessimistic privacy-loss distribution decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from dpcohort._validate import BoolArray, FloatArray, IntArray
+from dpcohort.accounting.contract import Contract
+from dpcohort.accounting.paper import paper_noise_multiplier
+from dpcohort.accounting.pld import certified_epsilon
+from dpcohort.accounting.tight import calibrate_noise
+from dpcohort.clients import Population
+from dpcohort.errors import BudgetExceededError
+
+__all__ = ["DeployedNoise", "Guard", "deploy_noise"]
+
+Guard = Literal["refuse", "lift"]
+
+#: The certificate rounds against us; where that alone breaks a promise, the noise is raised in
+#: steps this small until it certifies.
+_RAISE = 2.5e-4
+_RAISES = 40
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DeployedNoise:
+    """Per client, in the order of the population.
+
+    Attributes:
+        noise_multiplier: z; 0 for public clients, NaN for clients never drawn.
+        certified_epsilon: pessimistic epsilon at the client's delta after all its steps; 0 for
+            clients never drawn, NaN for public ones.
+        lifted: clients whose paper noise did not certify and was replaced by the tight noise.
+    """
+
+    noise_multiplier: FloatArray
+    certified_epsilon: FloatArray
+    lifted: BoolArray
+
+
+def deploy_noise(
+    population: Population,
+    *,
+    calibrated_epsilon: FloatArray,
+    sampling_rates: FloatArray,
+    steps: IntArray,
+    contract: Contract,
+    guard: Guard = "refuse",
+) -> DeployedNoise:
+    """Calibrate the noise of every drawn client and certify it.
+
+    Args:
+        population: the clients and their budgets.
+        calibrated_epsilon: what the noise is calibrated to; a rule may ask for less than the
+            budget, never for more.
+        sampling_rates: r_k.
+        steps: T_k T^l, from the schedule; 0 for clients never drawn.
+        contract: sampler, neighbours, accountant.
+        guard: what happens where the paper's noise does not certify.
+
+    Raises:
+        BudgetExceededError: noise that does not keep a promise; the clients are named.
+    """
+    noise_multiplier = np.where(population.public, 0.0, np.nan)
+    certified = np.where(population.public, np.nan, 0.0)
+    lifted = np.zeros(len(population), dtype=np.bool_)
+    held = np.flatnonzero((steps > 0) & ~population.public)
+    if held.size:
+        tuples = _Tuples(
+            epsilon=np.minimum(calibrated_epsilon[held], population.epsilon[held]),
+            delta=population.delta[held],
+            rate=sampling_rates[held],
+            steps=steps[held],
+            contract=contract,
+        )
+        if contract.accountant == "paper":
+            z, spent, was_lifted = _guarded_paper_noise(population, held, tuples, guard)
+            lifted[held] = was_lifted
+        else:
+            z, spent = _certified_tight_noise(tuples)
+        noise_multiplier[held] = z
+        certified[held] = spent
+    for column in (noise_multiplier, certified, lifted):
+        column.setflags(write=False)
+    return DeployedNoise(
+        noise_multiplier=noise_multiplier, certified_epsilon=certified, lifted=lifted
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Tuples:
+    """What fixes the noise of each drawn client."""
+
+    epsilon: FloatArray
+    delta: FloatArray
+    rate: FloatArray
+    steps: IntArray
+    contract: Contract
+
+    def only(self, mask: BoolArray) -> _Tuples:
+        return _Tuples(
+            epsilon=self.epsilon[mask],
+            delta=self.delta[mask],
+            rate=self.rate[mask],
+            steps=self.steps[mask],
+            contract=self.contract,
+        )
+
+    def tight(self) -> FloatArray:
+        return calibrate_noise(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            sampling_rate=self.rate,
+            steps=self.steps,
+            sampler=self.contract.sampler,
+            neighbours=self.contract.neighbours,
+        )
+
+    def paper(self) -> FloatArray:
+        return paper_noise_multiplier(
+            epsilon=self.epsilon, delta=self.delta, sampling_rate=self.rate, steps=self.steps
+        )
+
+    def certified(self, noise_multiplier: FloatArray) -> FloatArray:
+        return certified_epsilon(
+            delta=self.delta,
+            noise_multiplier=noise_multiplier,
+            sampling_rate=self.rate,
+            steps=self.steps,
+            sampler=self.contract.sampler,
+            neighbours=self.contract.neighbours,
+        )
+
+
+def _certified_tight_noise(tuples: _Tuples) -> tuple[FloatArray, FloatArray]:
+    z = tuples.tight()
+    spent = tuples.certified(z)
+    for _ in range(_RAISES):
+        over = spent > tuples.epsilon
+        if not over.any():
+            return z, spent
+        z[over] *= 1 + _RAISE
+        spent[over] = tuples.only(over).certified(z[over])
+    raise BudgetExceededError(
+        f"the noise of {int((spent > tuples.epsilon).sum())} clients could not be certified; the "
+        "budgets or deltas are beyond what double precision can prove. Raise epsilon or delta."
+    )
+
+
+def _guarded_paper_noise(
+    population: Population, held: IntArray, tuples: _Tuples, guard: Guard
+) -> tuple[FloatArray, FloatArray, BoolArray]:
+    z = tuples.paper()
+    spent = tuples.certified(z)
+    broken = spent > tuples.epsilon
+    if not broken.any():
+        return z, spent, broken
+    if guard == "refuse":
+        raise BudgetExceededError(_refusal(population, held, tuples, spent, broken))
+    z[broken], spent[broken] = _certified_tight_noise(tuples.only(broken))
+    return z, spent, broken
+
+
+def _refusal(
+    population: Population,
+    held: IntArray,
+    tuples: _Tuples,
+    spent: FloatArray,
+    broken: BoolArray,
+    shown: int = 5,
+) -> str:
+    count = int(broken.sum())
+    clients = "client" if count == 1 else "clients"
+    rows = [
+        f"  {population.ids[held[i]]}: promised epsilon {tuples.epsilon[i]:.4g}, "
+        f"the paper's noise spends {spent[i]:.4g} ({tuples.steps[i]} steps)"
+        for i in np.flatnonzero(broken)[:shown]
+    ]
+    if count > shown:
+        rows.append(f"  ... and {count - shown} more")
+    return (
+        f"the paper's noise does not keep the promise of {count} {clients} "
+        f"({tuples.contract.sampler} batches, {tuples.contract.neighbours} neighbours):\n"
+        + "\n".join(rows)
+        + "\nUse the guard 'lift' to give them the tight noise, or the accountant 'tight'."
+    )

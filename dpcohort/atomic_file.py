@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that are either the old one or the whole new one, never half of it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import IO, Any, Literal, overload
+
+from dpcohort.errors import InputError
+
+__all__ = ["atomic_writer", "write_text"]
+
+
+@overload
+def atomic_writer(
+    path: str | Path, *, binary: Literal[False] = ...
+) -> AbstractContextManager[IO[str]]: ...
+@overload
+def atomic_writer(
+    path: str | Path, *, binary: Literal[True]
+) -> AbstractContextManager[IO[bytes]]: ...
+
+
+@contextmanager
+def atomic_writer(path: str | Path, *, binary: bool = False) -> Iterator[IO[Any]]:
+    """A file to write to that takes the place of ``path`` only when the block ends well.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with atomic_writer(Path(folder) / "note.txt") as file:
+        ...         _ = file.write("whole")
+        ...     (Path(folder) / "note.txt").read_text()
+        'whole'
+    """
+    target = Path(path)
+    folder = target.parent
+    try:
+        if target.exists() and not target.is_file():
+            raise OSError("it is not an ordinary file")  # a rename would replace a device or folder
+        handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{target.name}.")
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        reason = getattr(error, "strerror", None) or error
+        raise InputError.because(
+            f"{target} cannot be written: {reason}. Choose another place."
+        ) from None
+    try:
+        with os.fdopen(handle, "wb" if binary else "w", encoding=None if binary else "utf-8") as f:
+            yield f
+            f.flush()
+            os.fsync(f.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, target)
+    except OSError as error:
+        Path(temporary).unlink(missing_ok=True)
+        raise InputError.because(
+            f"{target} could not be written: {error.strerror or error}. Nothing was changed."
+        ) from None
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    _sync_folder(folder)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a text file atomically."""
+    with atomic_writer(path) as file:
+        file.write(text)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself survive a power cut, where the system lets a folder be synced."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)

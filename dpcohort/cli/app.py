@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All commands, by name."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from dpcohort._version import __version__
+from dpcohort.cli import bound, demo, doctor, explain, figure, new, plan, what_if
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="dpcohort",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Differentially private federated learning in which every client brings its own privacy "
+    "budget. Start with [bold]dpcohort demo[/bold] or [bold]dpcohort new[/bold].",
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"dpcohort {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show it.")
+    ] = False,
+) -> None:
+    """Options before the command."""
+
+
+app.command("new")(new.command)
+app.command("plan")(plan.command)
+app.command("explain")(explain.command)
+app.command("what-if")(what_if.command)
+app.command("bound")(bound.command)
+app.command("figure")(figure.command)
+app.command("doctor")(doctor.command)
+app.command("demo")(demo.command)

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``dpcohort bound``: what the convergence theorems say about a selection, term by term."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from dpcohort.cli.output import console, print_json
+from dpcohort.cli.source import ClientsOption, JsonOption, SetOption, SourceArgument, read_config
+from dpcohort.plan import selection_problem
+from dpcohort.selection.assumptions import Constants
+from dpcohort.selection.best_rounds import BestSteps, best_total_steps
+from dpcohort.selection.bound import (
+    NonconvexBound,
+    StronglyConvexBound,
+    nonconvex_bound,
+    strongly_convex_bound,
+    strongly_convex_limit,
+)
+from dpcohort.selection.path import SelectionPath
+from dpcohort.selection.rules import rule_from_settings
+
+__all__ = ["command"]
+
+
+def command(
+    source: SourceArgument = None,
+    clients: ClientsOption = None,
+    changes: SetOption = None,
+    gradient_bound: Annotated[float, typer.Option(help="B1, largest gradient norm.")] = 1.0,
+    initial_gap: Annotated[float, typer.Option(help="F(w1) - F*, where training starts.")] = 2.303,
+    strong_convexity: Annotated[
+        float | None, typer.Option(help="mu; gives Theorem 1 and Corollary 1 as well.")
+    ] = None,
+    dissimilarity: Annotated[float, typer.Option(help="B2; 0 with one local step.")] = 0.0,
+    clipping_gap: Annotated[float, typer.Option(help="max_t ||Delta_t||_1.")] = 0.0,
+    as_printed: Annotated[
+        bool, typer.Option("--as-printed", help="The paper's statements, uncorrected.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show every term of Theorems 1 and 2, the best T, and when a bound says nothing."""
+    config = read_config(source, clients, changes)
+    training, population = config.training, config.population()
+    problem, levels = selection_problem(
+        population, training, contract=config.contract, noise_model=config.noise_model
+    )
+    chosen = rule_from_settings(config.rule, **config.rule_settings).select(problem)
+    constants = Constants(
+        smoothness=training.smoothness,
+        gradient_bound=gradient_bound,
+        clip=training.clip,
+        initial_gap=initial_gap,
+        strong_convexity=strong_convexity,
+        dissimilarity=dissimilarity,
+        clipping_gap=clipping_gap,
+        biased_clipping_gap=clipping_gap,
+    )
+    shared: dict[str, Any] = {
+        "probabilities": chosen.probabilities,
+        "unbiased": problem.unbiased,
+        "dimension": training.dimension,
+    }
+    exact: dict[str, Any] = {
+        "noise_levels": problem.noise_costs / training.dimension,
+        "linear_levels": problem.linear_costs / training.dimension,
+    }
+    theorem_2 = nonconvex_bound(
+        constants, total_steps=training.total_steps, as_printed=as_printed, **shared, **exact
+    )
+    # The search is over T, so it weighs only the noise that grows with T.
+    best = best_total_steps(
+        constants,
+        unbiased=problem.unbiased,
+        noise_levels=levels.level,
+        dimension=training.dimension,
+    )
+    threshold = SelectionPath(
+        problem.unbiased, problem.noise_costs, linear_costs=problem.linear_costs
+    ).threshold
+    convex = limit = None
+    if strong_convexity is not None:
+        convex = strongly_convex_bound(
+            constants, total_steps=training.total_steps, as_printed=as_printed, **shared, **exact
+        )
+        limit = strongly_convex_limit(
+            constants, as_printed=as_printed, noise_levels=levels.level, **shared
+        )
+    if as_json:
+        print_json(_as_dict(theorem_2, convex, limit, best, chosen.eta, threshold))
+    else:
+        _print(theorem_2, convex, limit, best, chosen.eta, threshold)
+
+
+def _as_dict(
+    theorem_2: NonconvexBound,
+    convex: StronglyConvexBound | None,
+    limit: StronglyConvexBound | None,
+    best: BestSteps,
+    eta: float | None,
+    threshold: float,
+) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "eta": eta,
+        "unbiased_optimal_below_eta": threshold,
+        "theorem_2": {**asdict(theorem_2), "vacuous": theorem_2.vacuous},
+        "best_total_steps": {
+            key: value for key, value in asdict(best).items() if key != "probabilities"
+        },
+    }
+    if convex is not None and limit is not None:
+        found["theorem_1"] = {**asdict(convex), "vacuous": convex.vacuous}
+        found["corollary_1"] = {**asdict(limit), "vacuous": limit.vacuous}
+    return found
+
+
+def _print(
+    theorem_2: NonconvexBound,
+    convex: StronglyConvexBound | None,
+    limit: StronglyConvexBound | None,
+    best: BestSteps,
+    eta: float | None,
+    threshold: float,
+) -> None:
+    errors = theorem_2.errors
+    rows = [
+        ("selection gap  ||p - p^u||_1", errors.selection_gap),
+        ("G^select,clip", errors.selection_error),
+        ("G^DP", errors.privacy_error),
+        ("non-vanishing error", theorem_2.non_vanishing),
+        ("vanishing error", theorem_2.vanishing),
+        ("Theorem 2", theorem_2.total),
+        ("  before it was loosened", theorem_2.sharper_total),
+    ]
+    if convex is not None and limit is not None:
+        rows += [
+            ("Theorem 1: vanishing error", convex.vanishing),
+            ("  clipping  G^b,clip", convex.clipping),
+            ("  selection and privacy", convex.selection_and_privacy),
+            (f"Theorem 1 (Γ = {convex.balance:.3g})", convex.total),
+            ("Corollary 1, T → ∞", limit.total),
+        ]
+    for name, value in rows:
+        console.print(f"{name:<32} {value:>12.5g}", markup=False)
+    console.print()
+    console.print(theorem_2.sentence, markup=False)
+    if convex is not None:
+        console.print(convex.sentence, markup=False)
+    console.print(f"Best length (Corollary 2, best selection for each T): {best.sentence}")
+    weight = "" if eta is None else f" The plan uses η = {eta:.4g}."
+    console.print(f"Below η₀ = {threshold:.4g} unbiased selection is optimal.{weight}")

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``dpcohort new``: a commented config to start from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dpcohort.atomic_file import write_text
+from dpcohort.cli.output import console
+from dpcohort.config import EXAMPLES, commented_config
+from dpcohort.errors import InputError
+
+__all__ = ["command"]
+
+
+def command(
+    path: Annotated[Path, typer.Argument(help="Where to write it; - for the terminal.")] = Path(
+        "dpcohort.toml"
+    ),
+    example: Annotated[
+        str, typer.Option("--from", help=f"Which example: {', '.join(EXAMPLES)}.")
+    ] = "hospitals",
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
+) -> None:
+    """Write a commented config to start from."""
+    text = commented_config(example)
+    if str(path) == "-":
+        print(text, end="")
+        return
+    if path.exists() and not force:
+        raise InputError.because(f"{path} exists already. Choose another name, or use --force.")
+    write_text(path, text)
+    console.print(f"Wrote {path}. Look at it, change it, then: dpcohort plan {path}", markup=False)

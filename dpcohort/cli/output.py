@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a command's words go: results to stdout, errors and progress to stderr."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+
+__all__ = ["console", "print_error", "print_json", "sparkline"]
+
+console = Console(highlight=False)
+_errors = Console(stderr=True, highlight=False)
+
+
+def print_error(message: str) -> None:
+    """One message on stderr, never marked up: it may quote a user's file."""
+    _errors.print("error: ", style="bold red", end="")
+    _errors.print(message, markup=False, soft_wrap=True)
+
+
+def print_json(value: Any) -> None:
+    """The value as JSON on stdout; what is not a finite number becomes null."""
+    print(json.dumps(_finite(value), indent=2, ensure_ascii=False))
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """The values as a row of bars, lowest to highest.
+
+    Example:
+        >>> sparkline([0, 1, 2, 4])
+        '▁▃▅█'
+    """
+    bars = "▁▂▃▄▅▆▇█"
+    finite = [v for v in values if math.isfinite(v)]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    span = high - low
+    return "".join(
+        " " if not math.isfinite(v) else bars[round((v - low) / span * 7) if span > 0 else 0]
+        for v in values
+    )
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``dpcohort plan``: from clients and budgets to a certified plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dpcohort.cli.output import console, print_json
+from dpcohort.cli.source import ClientsOption, JsonOption, SetOption, SourceArgument, plan_from
+from dpcohort.plan import Plan
+
+__all__ = ["command"]
+
+
+def command(
+    source: SourceArgument = None,
+    clients: ClientsOption = None,
+    changes: SetOption = None,
+    rounds: Annotated[int | None, typer.Option(help="Global rounds.")] = None,
+    cohort_size: Annotated[int | None, typer.Option(help="Draws per round.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Expected batch of a client.")] = None,
+    rule: Annotated[str | None, typer.Option(help="Selection rule.")] = None,
+    eta: Annotated[str | None, typer.Option(help="Weight of the noise: a number or auto.")] = None,
+    bias_cap: Annotated[float | None, typer.Option(help="Largest ||p - p^u||_1.")] = None,
+    accountant: Annotated[str | None, typer.Option(help="tight or paper.")] = None,
+    guard: Annotated[
+        str | None, typer.Option(help="Where paper noise does not certify: refuse or lift.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="What the schedule is drawn from.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Save the plan here.")] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw size x epsilon here (.png, .pdf, .svg).")
+    ] = None,
+    rows: Annotated[int, typer.Option(min=2, help="Clients in the table.")] = 12,
+    as_json: JsonOption = False,
+) -> None:
+    """Select, schedule, calibrate and certify; nothing is trained."""
+    overrides = list(changes or [])
+    for key, value in (
+        ("training.rounds", rounds),
+        ("training.cohort_size", cohort_size),
+        ("training.batch_size", batch_size),
+        ("selection.rule", rule),
+        ("selection.eta", eta),
+        ("selection.bias_cap", bias_cap),
+        ("privacy.accountant", accountant),
+        ("privacy.guard", guard),
+        ("schedule.seed", seed),
+    ):
+        if value is not None:
+            overrides.append(f"{key}={value}")
+    plan = plan_from(source, clients, overrides)
+    if out is not None:
+        plan.save(out)
+    if picture is not None:
+        _draw(plan, picture)
+    if as_json:
+        print_json(_as_dict(plan))
+        return
+    from dpcohort.report.plan_summary import plan_table
+
+    console.print(plan_table(plan, rows=rows))
+    for path in (out, picture):
+        if path is not None:
+            console.print(f"Wrote {path}", markup=False)
+
+
+def _draw(plan: Plan, picture: Path) -> None:
+    from dpcohort.report.selection_figure import save_selection_figure
+
+    panels = {
+        "unbiased": plan.selection.unbiased,
+        plan.selection.rule: plan.selection.probabilities,
+    }
+    save_selection_figure(plan.population, panels, picture)
+
+
+def _as_dict(plan: Plan) -> dict[str, object]:
+    from dpcohort.report.plan_summary import summarise
+
+    population = plan.population
+    return {
+        "summary": summarise(plan).to_dict(),
+        "clients": {
+            "id": list(population.ids),
+            "size": population.sizes.tolist(),
+            "epsilon": population.epsilon.tolist(),
+            "delta": population.delta.tolist(),
+            "public": population.public.tolist(),
+            "batch_size": plan.batch_sizes.tolist(),
+            "unbiased": plan.selection.unbiased.tolist(),
+            "probability": plan.selection.probabilities.tolist(),
+            "draws": plan.schedule.counts.tolist(),
+            "noise_multiplier": plan.noise_multipliers.tolist(),
+            "certified_epsilon": plan.certified_epsilon.tolist(),
+        },
+    }

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a command takes its clients and settings from, said the same way in every command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dpcohort.config import Config, config_for_clients, load_config
+from dpcohort.errors import InputError
+from dpcohort.plan import Plan, make_plan
+from dpcohort.selection.rules import rule_from_settings
+
+__all__ = [
+    "ClientsOption",
+    "JsonOption",
+    "SetOption",
+    "SourceArgument",
+    "plan_from",
+    "plan_of",
+    "read_config",
+]
+
+SourceArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[SOURCE]",
+        help="A config (.toml), a list of clients (.csv) or a saved plan (.json).",
+        show_default=False,
+    ),
+]
+ClientsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--clients",
+        metavar="FILE.csv",
+        help="Clients as id,size,epsilon,delta[,batch_size][,public]; replaces a config's own.",
+        show_default=False,
+    ),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a setting, e.g. --set training.rounds=200; may be repeated.",
+        show_default=False,
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def read_config(
+    source: Path | None, clients: Path | None, overrides: list[str] | None = None
+) -> Config:
+    """The config behind a SOURCE that is a config or a list of clients."""
+    if source is not None and source.suffix.lower() == ".csv":
+        if clients is not None:
+            raise InputError.because(f"two lists of clients are given: {source} and {clients}.")
+        source, clients = None, source
+    if source is not None:
+        config = load_config(source)
+        config = config if clients is None else config.with_clients(clients)
+    elif clients is not None:
+        config = config_for_clients(clients)
+    else:
+        raise InputError.because(
+            "nothing to plan: give a config (dpcohort new writes one) or --clients FILE.csv."
+        )
+    return config.with_overrides(overrides) if overrides else config
+
+
+def plan_of(config: Config) -> Plan:
+    """The plan a config asks for."""
+    return make_plan(
+        config.population(),
+        config.training,
+        selection=rule_from_settings(config.rule, **config.rule_settings),
+        accountant=config.contract,
+        noise_model=config.noise_model,
+        draws=config.draws,
+        guard=config.guard,
+        seed=config.seed,
+    )
+
+
+def plan_from(
+    source: Path | None, clients: Path | None = None, overrides: list[str] | None = None
+) -> Plan:
+    """A saved plan, or the plan a config or a list of clients asks for."""
+    if source is not None and source.suffix.lower() == ".json":
+        if clients is not None or overrides:
+            raise InputError.because(
+                f"{source} is a finished plan: --clients and --set cannot change it. Give the "
+                "config it was made from."
+            )
+        return Plan.load(source)
+    return plan_of(read_config(source, clients, overrides))

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Distributions of positive numbers: budgets and the weights of sizes in simulated populations.
+
+What is not above 0 (or is below a stated minimum) is discarded and drawn again, as the paper does
+with the negative values of its Gaussian mixtures. Nothing is clipped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from dpcohort._validate import BoolArray, FloatArray, number, whole_number
+from dpcohort.errors import InputError
+
+__all__ = [
+    "DISTRIBUTIONS",
+    "Choices",
+    "Distribution",
+    "Fixed",
+    "GaussianMixture",
+    "Uniform",
+]
+
+# A distribution that keeps fewer of its draws than this is a mistake, and slow to draw from.
+_LEAST_KEPT = 0.01
+# With 1 % kept, the chance that one value needs more tries than this is below 1e-43.
+_MOST_TRIES = 10_000
+
+
+class Distribution(Protocol):
+    """Something positive numbers are drawn from."""
+
+    def draw(self, count: int, rng: np.random.Generator) -> FloatArray:
+        """``count`` independent draws."""
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """The same value for everyone.
+
+    Example:
+        >>> Fixed(2.0).draw(3, np.random.default_rng(0))
+        array([2., 2., 2.])
+    """
+
+    value: float
+
+    def __post_init__(self) -> None:
+        number("value", self.value, above=0)
+
+    def draw(self, count: int, rng: np.random.Generator) -> FloatArray:
+        """``count`` times the value; ``rng`` is not used."""
+        return np.full(_count(count), float(self.value))
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """U(low, high); 0 itself is never drawn.
+
+    U(0, 1), the paper's budgets, now and then gives a client an epsilon near 0 whose noise makes
+    it useless. That is left as it is unless ``minimum`` is given.
+
+    Attributes:
+        low: at least 0.
+        high: above low.
+        minimum: draws below it are discarded and drawn again.
+
+    Example:
+        >>> draws = Uniform(0, 1, minimum=0.1).draw(1000, np.random.default_rng(0))
+        >>> bool(draws.min() >= 0.1), bool(draws.max() < 1)
+        (True, True)
+    """
+
+    low: float
+    high: float
+    minimum: float | None = None
+
+    def __post_init__(self) -> None:
+        number("low", self.low, at_least=0)
+        number("high", self.high, above=self.low)
+        if self.minimum is not None:
+            number("minimum", self.minimum, at_least=0, below=self.high)
+            kept = (self.high - max(self.low, self.minimum)) / (self.high - self.low)
+            _check_kept(kept, self.minimum)
+
+    def draw(self, count: int, rng: np.random.Generator) -> FloatArray:
+        """``count`` independent draws."""
+
+        def some(missing: int) -> FloatArray:
+            return rng.uniform(self.low, self.high, missing)
+
+        return _draw_kept(count, some, lambda x: (x > 0) & _above(x, self.minimum))
+
+
+@dataclass(frozen=True)
+class GaussianMixture:
+    """A mixture of normal distributions, what is not positive discarded and drawn again.
+
+    Attributes:
+        components: (weight, mean, standard deviation) of each; weights are relative.
+        minimum: draws below it are discarded too.
+
+    Example:
+        >>> mixture = GaussianMixture([(0.3, 0.5, 0.2), (0.7, 10, 1)])
+        >>> draws = mixture.draw(10_000, np.random.default_rng(0))
+        >>> bool(draws.min() > 0), round(float(np.mean(draws < 5)), 2)
+        (True, 0.3)
+    """
+
+    components: Sequence[tuple[float, float, float]]
+    minimum: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "components", _as_components(self.components))
+        if self.minimum is not None:
+            number("minimum", self.minimum, at_least=0)
+        lowest = self.minimum or 0.0
+        kept = sum(weight * _share_above(lowest, mean, std) for weight, mean, std in self._shares)
+        _check_kept(kept, lowest)
+
+    def draw(self, count: int, rng: np.random.Generator) -> FloatArray:
+        """``count`` independent draws of the mixture, given that they are kept."""
+        weights, means, stds = (np.array(column) for column in zip(*self._shares, strict=True))
+
+        def some(missing: int) -> FloatArray:
+            which = rng.choice(len(weights), size=missing, p=weights)
+            return np.asarray(rng.normal(means[which], stds[which]), dtype=np.float64)
+
+        return _draw_kept(count, some, lambda x: (x > 0) & _above(x, self.minimum))
+
+    @property
+    def _shares(self) -> list[tuple[float, float, float]]:
+        total = math.fsum(weight for weight, _, _ in self.components)
+        return [(weight / total, mean, std) for weight, mean, std in self.components]
+
+
+@dataclass(frozen=True)
+class Choices:
+    """One of a few values, each with its weight.
+
+    Attributes:
+        values: what can be drawn, all above 0.
+        weights: relative; equal if not given.
+
+    Example:
+        >>> sorted(set(Choices([0.5, 2, 8]).draw(100, np.random.default_rng(0)).tolist()))
+        [0.5, 2.0, 8.0]
+    """
+
+    values: Sequence[float]
+    weights: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        values = _as_tuple("values", self.values)
+        for value in values:
+            number("values", value, above=0)
+        object.__setattr__(self, "values", values)
+        if self.weights is None:
+            return
+        weights = _as_tuple("weights", self.weights)
+        if len(weights) != len(values):
+            allowed = f"one for each of the {len(values)} values"
+            raise InputError("weights", given=weights, allowed=allowed)
+        for weight in weights:
+            number("weights", weight, at_least=0, at_most=1e100)
+        if not any(weights):
+            raise InputError("weights", given=weights, allowed="above 0 for at least one value")
+        object.__setattr__(self, "weights", weights)
+
+    def draw(self, count: int, rng: np.random.Generator) -> FloatArray:
+        """``count`` independent draws."""
+        share = None
+        if self.weights is not None:
+            share = np.array(self.weights, dtype=np.float64) / math.fsum(self.weights)
+        values = np.array(self.values, dtype=np.float64)
+        return np.asarray(rng.choice(values, size=_count(count), p=share), dtype=np.float64)
+
+
+#: The distributions by the name a configuration file calls them.
+DISTRIBUTIONS: dict[str, Callable[..., Distribution]] = {
+    "uniform": Uniform,
+    "gaussian-mixture": GaussianMixture,
+    "fixed": Fixed,
+    "choices": Choices,
+}
+
+
+def _as_components(given: object) -> tuple[tuple[float, float, float], ...]:
+    """The components as triples; a table {weight, mean, std} is one too."""
+    allowed = "a list of (weight, mean, std), each weight above 0 and each std at least 0"
+    components = []
+    for row in _as_tuple("components", given):
+        triple = row
+        if isinstance(row, Mapping):
+            if set(row) != {"weight", "mean", "std"}:
+                raise InputError("components", given=row, allowed=allowed)
+            triple = (row["weight"], row["mean"], row["std"])
+        if not isinstance(triple, Sequence) or isinstance(triple, str) or len(triple) != 3:
+            raise InputError("components", given=row, allowed=allowed)
+        weight, mean, std = triple
+        components.append(
+            (
+                number("components.weight", weight, above=0, at_most=1e100),
+                number("components.mean", mean, at_least=-1e100, at_most=1e100),
+                number("components.std", std, at_least=0, at_most=1e100),
+            )
+        )
+    return tuple(components)
+
+
+def _as_tuple(field: str, given: object) -> tuple[Any, ...]:
+    if isinstance(given, np.ndarray):
+        given = given.tolist()
+    if not isinstance(given, Sequence) or isinstance(given, str) or not given:
+        raise InputError(field, given=given, allowed="a list with at least one entry")
+    return tuple(given)
+
+
+def _count(count: int) -> int:
+    return whole_number("count", count, at_least=0)
+
+
+def _above(draws: FloatArray, minimum: float | None) -> BoolArray:
+    return draws >= (0.0 if minimum is None else minimum)
+
+
+def _share_above(lowest: float, mean: float, std: float) -> float:
+    """P(X > lowest) of a normal X."""
+    if std == 0:
+        return float(mean > lowest)
+    return 0.5 * math.erfc((lowest - mean) / std / math.sqrt(2))
+
+
+def _check_kept(kept: float, lowest: float) -> None:
+    if kept < _LEAST_KEPT:
+        raise InputError.because(
+            f"only {kept:.2g} of the draws of this distribution would be above {lowest:g}; the "
+            f"rest would have to be discarded. At least {_LEAST_KEPT:g} must remain: raise its "
+            "values or lower the minimum."
+        )
+
+
+def _draw_kept(
+    count: int, some: Callable[[int], FloatArray], keep: Callable[[FloatArray], BoolArray]
+) -> FloatArray:
+    """``count`` draws that are kept, each discarded one drawn again in its place."""
+    draws = some(_count(count))
+    for _ in range(_MOST_TRIES):
+        discarded = ~keep(draws)
+        if not discarded.any():
+            return draws
+        draws[discarded] = some(int(np.count_nonzero(discarded)))
+    raise InputError.because(
+        "this distribution hardly ever gives a number above 0 and its minimum; raise its values."
+    )

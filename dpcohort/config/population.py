@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The section [population] of a configuration: a list of clients, or clients to be drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpcohort._validate import IntArray, choice, nearest, number, whole_number
+from dpcohort.clients import Population
+from dpcohort.clients.budgets import PAPER_BUDGETS, Budget
+from dpcohort.clients.columns import MAX_SIZE
+from dpcohort.clients.distributions import DISTRIBUTIONS, Distribution, Fixed
+from dpcohort.clients.ids import numbered
+from dpcohort.clients.sizes import PAPER_SIZE_WEIGHTS, share_out
+from dpcohort.config.schema import PopulationSection
+from dpcohort.errors import InputError
+
+__all__ = [
+    "DrawnPopulation",
+    "ListedPopulation",
+    "distribution_from",
+    "population_source",
+]
+
+MAX_COUNT = 10_000_000
+# Sizes and budgets come from streams of their own, so that changing one leaves the other alone.
+_SIZE_STREAM, _EPSILON_STREAM = 1, 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedPopulation:
+    """Clients from a CSV file."""
+
+    path: Path
+    allow_large_delta: bool = False
+
+    def build(self) -> Population:
+        """Read the file."""
+        return Population.from_csv(self.path, allow_large_delta=self.allow_large_delta)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawnPopulation:
+    """Clients drawn from distributions; the same seed draws the same clients.
+
+    Attributes:
+        count: clients that are not public.
+        total_size: their records together; ``size`` then gives weights. None: ``size`` draws
+            sizes.
+        size: distribution of weights or sizes.
+        epsilon: distribution of the budgets.
+        delta: the same for all.
+        seed: what is drawn from.
+        allow_large_delta: accept delta >= 1/size.
+        public: (count, size) of groups of public clients, added to the others.
+
+    Example:
+        >>> drawn = DrawnPopulation(count=3, total_size=100, epsilon=Fixed(1.0), public=((1, 50),))
+        >>> population = drawn.build()
+        >>> population.ids, int(population.sizes[:3].sum())
+        (('client-0', 'client-1', 'client-2', 'public-0'), 100)
+    """
+
+    count: int
+    epsilon: Distribution
+    total_size: int | None = None
+    size: Distribution = PAPER_SIZE_WEIGHTS
+    delta: float = 1e-5
+    seed: int = 0
+    allow_large_delta: bool = False
+    public: tuple[tuple[int, int], ...] = ()
+
+    def build(self) -> Population:
+        """Draw the clients."""
+        groups = [np.full(count, size, dtype=np.int64) for count, size in self.public]
+        public_sizes = np.concatenate([np.empty(0, dtype=np.int64), *groups])
+        nothing = np.full(len(public_sizes), np.nan)
+        rng = np.random.default_rng([self.seed, _EPSILON_STREAM])
+        epsilon = self.epsilon.draw(self.count, rng)
+        return Population.from_arrays(
+            ids=numbered("client", self.count) + numbered("public", len(public_sizes)),
+            sizes=np.concatenate([self._sizes(), public_sizes]),
+            epsilon=np.concatenate([epsilon, nothing]),
+            delta=np.concatenate([np.full(self.count, self.delta), nothing]),
+            public=np.arange(self.count + len(public_sizes)) >= self.count,
+            allow_large_delta=self.allow_large_delta,
+        )
+
+    def _sizes(self) -> IntArray:
+        draws = self.size.draw(self.count, np.random.default_rng([self.seed, _SIZE_STREAM]))
+        if self.total_size is not None:
+            return share_out(self.total_size, draws)
+        if draws.max() > MAX_SIZE:
+            raise InputError("size", given=float(draws.max()), allowed="at most 10^15")
+        return np.rint(draws).astype(np.int64)
+
+
+def population_source(
+    section: PopulationSection, folder: Path
+) -> ListedPopulation | DrawnPopulation:
+    """What the section asks for; fields in errors are named without the section.
+
+    Args:
+        section: the keys as they were written.
+        folder: what a relative path of clients starts from.
+    """
+    if section.clients is None:
+        return _drawn(section)
+    unused = [name for name in section.model_fields_set if name not in _WITH_A_FILE]
+    if unused:
+        name = min(unused, key=list(PopulationSection.model_fields).index)
+        raise _about(
+            "clients",
+            f"and {name} are both given; keep one. The file of clients says everything about them "
+            "(public ones have true in its column public); without a file, count, total_size and "
+            "epsilon describe clients to be drawn.",
+        )
+    if not section.clients or "\0" in section.clients:
+        raise InputError("clients", given=section.clients, allowed="the path of a CSV file")
+    return ListedPopulation(
+        path=folder / section.clients, allow_large_delta=section.allow_large_delta
+    )
+
+
+_WITH_A_FILE = frozenset({"clients", "allow_large_delta"})
+
+
+def _drawn(section: PopulationSection) -> DrawnPopulation:
+    for name in ("count", "epsilon"):
+        if getattr(section, name) is None:
+            words = 'is missing. Give clients = "FILE.csv", or count, total_size and epsilon.'
+            raise _about(name, words)
+    if section.total_size is None and section.size is None:
+        raise _about("total_size", "is missing; or give size, if each client draws its own.")
+    if isinstance(section.epsilon, int | float) and not isinstance(section.epsilon, bool):
+        Budget(section.epsilon, 0.5)  # says what to do about a huge epsilon
+    size: Distribution = PAPER_SIZE_WEIGHTS
+    if section.size is not None:
+        size = distribution_from("size", section.size, {"paper": PAPER_SIZE_WEIGHTS})
+    total = section.total_size
+    if total is not None:
+        whole_number("total_size", total, at_least=1, at_most=MAX_SIZE)
+    for row, group in enumerate(section.public):
+        whole_number(f"public[{row}].count", group.count, at_least=1, at_most=MAX_COUNT)
+        whole_number(f"public[{row}].size", group.size, at_least=1, at_most=MAX_SIZE)
+    return DrawnPopulation(
+        count=whole_number("count", section.count, at_least=1, at_most=MAX_COUNT),
+        total_size=total,
+        size=size,
+        epsilon=distribution_from("epsilon", section.epsilon, PAPER_BUDGETS),
+        delta=number("delta", section.delta, above=0, below=1),
+        seed=whole_number("seed", section.seed, at_least=0),
+        allow_large_delta=section.allow_large_delta,
+        public=tuple((group.count, group.size) for group in section.public),
+    )
+
+
+def distribution_from(
+    field: str, given: object, names: Mapping[str, Distribution] = PAPER_BUDGETS
+) -> Distribution:
+    """A distribution from what a configuration says: a number, a name, or a table.
+
+    Args:
+        field: what it is for, named in errors.
+        given: a number (the same for all), one of ``names``, or a table with ``distribution`` (a
+            name in ``DISTRIBUTIONS``) and that distribution's settings.
+        names: distributions that have a name.
+
+    Example:
+        >>> distribution_from("epsilon", {"distribution": "uniform", "low": 0.5, "high": 1.5})
+        Uniform(low=0.5, high=1.5, minimum=None)
+    """
+    if isinstance(given, str):
+        return names[choice(field, given, names)]
+    if isinstance(given, Mapping):
+        return _from_table(field, given)
+    return Fixed(number(field, given, above=0))
+
+
+def _from_table(field: str, table: Mapping[str, Any]) -> Distribution:
+    settings = dict(table)
+    if "distribution" not in settings:
+        words = f"is missing; it must be one of {', '.join(DISTRIBUTIONS)}."
+        raise _about(f"{field}.distribution", words)
+    name = choice(f"{field}.distribution", settings.pop("distribution"), DISTRIBUTIONS)
+    kind: Any = DISTRIBUTIONS[name]
+    known = {setting.name: setting.default is MISSING for setting in fields(kind)}
+    for key in settings:
+        if key not in known:
+            hint = nearest(key, known)
+            step = f"Did you mean {hint!r}?" if hint else f"Known: {', '.join(known)}."
+            raise _about(f"{field}.{key}", f"is not a setting of {name}. {step}")
+    missing = [key for key, is_needed in known.items() if is_needed and key not in settings]
+    if missing:
+        raise _about(f"{field}.{missing[0]}", f"is missing; {name} needs it.")
+    try:
+        distribution: Distribution = kind(**settings)
+    except InputError as error:
+        if not error.field:
+            raise _about(field, f"cannot be used: {error}") from None
+        words = str(error).removeprefix(error.field).lstrip()
+        raise _about(f"{field}.{error.field}", words) from None
+    return distribution
+
+
+def _about(field: str, words: str) -> InputError:
+    """An error in free words that begin with the field they are about."""
+    error = InputError.because(f"{field} {words}")
+    error.field = field
+    return error

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables and keys of a configuration file, and the type of each value.
+
+Ranges and what goes together are checked where the values are used; here it is only made sure that
+every key is known and every value of its kind.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from dpcohort.accounting.contract import AccountantName, Neighbours, Sampler
+
+__all__ = [
+    "RULE_SETTINGS",
+    "ConfigFile",
+    "Draws",
+    "Guard",
+    "NoiseModel",
+    "PopulationSection",
+    "PrivacySection",
+    "PublicClients",
+    "ScheduleSection",
+    "Section",
+    "SelectionSection",
+    "TrainingSection",
+    "config_keys",
+]
+
+NoiseModel = Literal["exact", "paper"]
+Guard = Literal["refuse", "lift"]
+Draws = Literal["systematic", "independent"]
+
+#: Settings a selection rule may take; which rule takes which is the rule's to say.
+RULE_SETTINGS = ("eta", "bias_cap", "floor", "cap", "threshold", "public_epsilon")
+
+
+class Section(BaseModel):
+    """A table of a configuration: known keys only, and no silent change of type."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class PublicClients(Section):
+    """One table [[population.public]]: clients whose data needs no privacy."""
+
+    size: int
+    count: int = 1
+
+
+class PopulationSection(Section):
+    """The keys of [population]; either ``clients``, or ``count`` and what to draw."""
+
+    clients: str | None = None
+    count: int | None = None
+    total_size: int | None = None
+    size: Any = None
+    epsilon: Any = None
+    delta: float = 1e-5
+    seed: int = 0
+    allow_large_delta: bool = False
+    public: list[PublicClients] = Field(default_factory=list)
+
+
+class TrainingSection(Section):
+    """The keys of [training]: the fields of ``Training``, which has the defaults."""
+
+    rounds: int | None = None
+    cohort_size: int | None = None
+    local_steps: int | None = None
+    batch_size: int | None = None
+    sampling_rate: float | None = None
+    oversized_batch: Literal["error", "whole"] | None = None
+    clip: float | None = None
+    dimension: int | None = None
+    smoothness: float | None = None
+
+
+class SelectionSection(Section):
+    """The keys of [selection]."""
+
+    rule: str = "privacy-aware"
+    eta: Any = None
+    bias_cap: float | None = None
+    floor: float | None = None
+    cap: float | None = None
+    threshold: float | None = None
+    public_epsilon: float | None = None
+    noise_model: NoiseModel = "exact"
+
+
+class PrivacySection(Section):
+    """The keys of [privacy]."""
+
+    accountant: AccountantName = "tight"
+    sampler: Sampler | None = None
+    neighbours: Neighbours | None = None
+    guard: Guard = "refuse"
+
+
+class ScheduleSection(Section):
+    """The keys of [schedule]."""
+
+    draws: Draws = "systematic"
+    seed: int | None = None
+
+
+class ConfigFile(Section):
+    """The whole file."""
+
+    population: PopulationSection
+    training: TrainingSection = Field(default_factory=TrainingSection)
+    selection: SelectionSection = Field(default_factory=SelectionSection)
+    privacy: PrivacySection = Field(default_factory=PrivacySection)
+    schedule: ScheduleSection = Field(default_factory=ScheduleSection)
+
+
+def config_keys() -> dict[str, list[str]]:
+    """The known keys of each section; the sections themselves under "".
+
+    Example:
+        >>> config_keys()["schedule"]
+        ['draws', 'seed']
+    """
+    sections: dict[str, type[Section]] = {
+        "population": PopulationSection,
+        "population.public": PublicClients,
+        "training": TrainingSection,
+        "selection": SelectionSection,
+        "privacy": PrivacySection,
+        "schedule": ScheduleSection,
+    }
+    keys = {name: list(section.model_fields) for name, section in sections.items()}
+    return {"": list(ConfigFile.model_fields), **keys}

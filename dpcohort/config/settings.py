@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A configuration file (TOML): everything a plan needs, in the words of the package.
+
+::
+
+    [population]   who takes part            -> Population
+    [training]     how long, how large       -> Training
+    [selection]    who is drawn how often    -> a rule and its settings
+    [privacy]      what the promise means    -> Contract
+    [schedule]     how cohorts are drawn
+
+``dpcohort new`` writes one with comments. Unknown keys are refused, never ignored.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from dpcohort._validate import choice, whole_number
+from dpcohort.accounting.contract import Contract
+from dpcohort.clients import Population
+from dpcohort.config.overrides import apply_overrides
+from dpcohort.config.population import DrawnPopulation, ListedPopulation, population_source
+from dpcohort.config.problems import ConfigProblem, Lines, error_of, key_lines, within, words_of
+from dpcohort.config.schema import (
+    RULE_SETTINGS,
+    ConfigFile,
+    Draws,
+    Guard,
+    NoiseModel,
+    SelectionSection,
+    config_keys,
+)
+from dpcohort.errors import FileFormatError, InputError
+from dpcohort.text_files import read_utf8
+from dpcohort.training import Training
+
+__all__ = ["Config", "config_for_clients", "load_config", "loads_config"]
+
+Made = TypeVar("Made")
+
+_MAX_BYTES = 1_000_000
+_SYNTAX_PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """All settings of a plan, checked; ``population()`` reads or draws the clients.
+
+    Attributes:
+        path: the file it was read from; None if there is none.
+        clients: where the clients come from.
+        training: rounds, cohort, batches, clip.
+        rule: name of the selection rule.
+        rule_settings: its settings, as far as they are given.
+        contract: accountant, sampler and neighbours.
+        noise_model: ``exact`` or ``paper``.
+        guard: ``refuse`` or ``lift``.
+        draws: ``systematic`` or ``independent``.
+        seed: of the schedule; None draws one.
+        values: the tables as they were written.
+    """
+
+    path: Path | None
+    clients: ListedPopulation | DrawnPopulation
+    training: Training
+    rule: str
+    rule_settings: Mapping[str, Any]
+    contract: Contract
+    noise_model: NoiseModel
+    guard: Guard
+    draws: Draws
+    seed: int | None
+    values: Mapping[str, Any] = field(repr=False)
+    _folder: Path = field(repr=False)  # what a relative path of clients starts from
+    _lines: Lines = field(repr=False, compare=False)
+
+    @property
+    def selection(self) -> tuple[str, dict[str, Any]]:
+        """The selection rule and its settings."""
+        return self.rule, dict(self.rule_settings)
+
+    def population(self) -> Population:
+        """Read or draw the clients.
+
+        Raises:
+            FileFormatError: with the file of clients and its line, or with this file.
+        """
+        try:
+            return self.clients.build()
+        except FileFormatError:
+            raise
+        except InputError as error:
+            raise error_of(_label(self.path), [within("population", error)], self._lines) from None
+
+    def with_overrides(self, overrides: Iterable[str]) -> Config:
+        """The same configuration with some keys changed, each given as ``section.key=value``.
+
+        Values are TOML; a single word needs no quotes; nothing after ``=`` takes the key out.
+
+        Example:
+            >>> config = config_for_clients("clients.csv")
+            >>> config.with_overrides(["training.rounds=200"]).training.rounds
+            200
+        """
+        changes = list(overrides)
+        values, places = apply_overrides(self.values, changes)
+        # What was changed here does not stand in the file any more.
+        lines = {
+            where: None if any(where[: len(place)] == place for place in places) else line
+            for where, line in (self._lines | dict.fromkeys(places)).items()
+        }
+        label = f"{_label(self.path)} with {', '.join(changes)}" if changes else _label(self.path)
+        return _build(values, path=self.path, folder=self._folder, label=label, lines=lines)
+
+    def with_clients(self, path: str | Path) -> Config:
+        """The same configuration for the clients of a CSV file.
+
+        Example:
+            >>> config_for_clients("old.csv").with_clients("new.csv").clients.path.name
+            'new.csv'
+        """
+        section = self.values.get("population", {})
+        kept = {key: section[key] for key in ("allow_large_delta",) if key in section}
+        values = {**self.values, "population": {**kept, "clients": str(path)}}
+        # A path in a file starts from the file's folder; this one starts from where we are.
+        label, lines = _label(self.path), self._lines
+        return _build(values, path=self.path, folder=Path(), label=label, lines=lines)
+
+
+def load_config(path: str | Path) -> Config:
+    """Read and check a configuration file; the clients themselves are read by ``population()``.
+
+    Raises:
+        FileFormatError: with the file, the line where it can be found, and every problem.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "plan.toml"
+        >>> _ = path.write_text("population = { count = 3, total_size = 900, epsilon = 1.0 }")
+        >>> load_config(path).population()
+        Population(3 clients, 900 records, 0 public)
+    """
+    content = read_utf8(path, at_most_bytes=_MAX_BYTES).decode("utf-8")
+    return _parsed(content, Path(path))
+
+
+def loads_config(text: str) -> Config:
+    """The configuration a TOML text describes; a relative path of clients starts from here.
+
+    Example:
+        >>> loads_config("population = { count = 3, size = 50, epsilon = 1 }").population()
+        Population(3 clients, 150 records, 0 public)
+    """
+    return _parsed(text, None)
+
+
+def config_for_clients(path: str | Path) -> Config:
+    """The default settings for the clients of a CSV file.
+
+    Example:
+        >>> config_for_clients("clients.csv").rule
+        'privacy-aware'
+    """
+    values = {"population": {"clients": str(path)}}
+    return _build(values, path=None, folder=Path(), label=_label(None), lines={})
+
+
+def _parsed(content: str, path: Path | None) -> Config:
+    try:
+        values = tomllib.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise _syntax_error(_label(path), content, error) from None
+    folder = Path() if path is None else path.parent
+    return _build(values, path=path, folder=folder, label=_label(path), lines=key_lines(content))
+
+
+def _label(path: Path | None) -> str:
+    return "settings" if path is None else str(path)
+
+
+def _syntax_error(path: str, content: str, error: Exception) -> FileFormatError:
+    if isinstance(error, RecursionError):
+        return FileFormatError(path, "the tables are nested too deeply")
+    words = str(error)
+    if "digits" in words:  # Python's own limit, which tomllib does not put into its words
+        return FileFormatError(path, "a whole number has too many digits")
+    line: int | None = None
+    if found := _SYNTAX_PLACE.search(words):
+        line = int(found[1]) if found[1] else len(content.splitlines())
+        words = words[: found.start()]
+    return FileFormatError(path, f"this is not valid TOML: {words}", line=line)
+
+
+def _build(
+    values: Mapping[str, Any],
+    *,
+    path: Path | None,
+    folder: Path,
+    label: str,
+    lines: Lines,
+) -> Config:
+    try:
+        file = ConfigFile.model_validate(dict(values))
+    except ValidationError as error:
+        keys = config_keys()
+        found = [words_of(dict(details), keys) for details in error.errors(include_url=False)]
+        raise error_of(label, found, lines) from None
+    problems: list[ConfigProblem] = []
+
+    def made(section: str, make: Callable[[], Made]) -> Made | None:
+        try:
+            return make()
+        except InputError as error:
+            problems.append(within(section, error))
+            return None
+
+    privacy = file.privacy
+    clients = made("population", lambda: population_source(file.population, folder))
+    training = made("training", lambda: Training(**file.training.model_dump(exclude_unset=True)))
+    settings = made("selection", lambda: _rule_settings(file.selection))
+    contract = made(
+        "privacy", lambda: Contract.of(privacy.accountant, privacy.sampler, privacy.neighbours)
+    )
+    made("schedule", lambda: _checked_seed(file.schedule.seed))
+    if clients is None or training is None or settings is None or contract is None or problems:
+        raise error_of(label, problems, lines)
+    return Config(
+        path=path,
+        clients=clients,
+        training=training,
+        rule=file.selection.rule,
+        rule_settings=settings,
+        contract=contract,
+        noise_model=file.selection.noise_model,
+        guard=privacy.guard,
+        draws=file.schedule.draws,
+        seed=file.schedule.seed,
+        values=values,
+        _folder=folder,
+        _lines=lines,
+    )
+
+
+def _checked_seed(seed: int | None) -> None:
+    if seed is not None:
+        whole_number("seed", seed, at_least=0)
+
+
+def _rule_settings(section: SelectionSection) -> dict[str, Any]:
+    """The settings that are given, once the rule itself has accepted them."""
+    from dpcohort.selection.rules import RULES, rule_from_settings
+
+    rule = choice("rule", section.rule, RULES)
+    known = [setting.name for setting in fields(RULES[rule])]  # type: ignore[arg-type]
+    given = {name: getattr(section, name) for name in RULE_SETTINGS}
+    settings = {name: value for name, value in given.items() if value is not None}
+    for name in settings:
+        if name not in known:
+            step = f"It takes {', '.join(known)}." if known else "It takes none; remove this one."
+            error = InputError.because(f"{name} is not a setting of the rule {rule}. {step}")
+            error.field = name
+            raise error
+    rule_from_settings(rule, **settings)
+    return settings

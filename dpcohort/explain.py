@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One client's place in a plan, in words and numbers.
+
+Why this probability, how much noise, what one more draw would cost, and what a larger epsilon
+would change. Everything here follows from public settings; no data are looked at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from dpcohort._validate import FloatArray, number
+from dpcohort.accounting.certify import certify_epsilon
+from dpcohort.accounting.paper import paper_noise_multiplier
+from dpcohort.accounting.tight import calibrate_noise
+from dpcohort.clients import Budget
+from dpcohort.plan import Plan, selection_problem
+from dpcohort.selection.problem import SelectionProblem
+from dpcohort.selection.rules import rule_from_settings
+
+__all__ = ["Explanation", "LargerBudget", "explain_client"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LargerBudget:
+    """What a client would get for a larger epsilon, everyone else unchanged.
+
+    Attributes:
+        epsilon: the larger budget.
+        probability: its selection probability then.
+        times_as_often: that, relative to now.
+    """
+
+    epsilon: float
+    probability: float
+    times_as_often: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """Numbers about one client of a plan; ``text()`` says them in sentences.
+
+    Attributes:
+        client: its id.
+        size: records it holds.
+        public: whether it has no budget.
+        epsilon: promised; None for public clients.
+        delta: promised; None for public clients.
+        batch_size: expected batch of a step.
+        sampling_rate: batch over size.
+        unbiased: its probability by size alone.
+        probability: its probability in the plan.
+        expected_draws: probability times all draws.
+        draws: times it is drawn in the schedule.
+        steps: noisy steps it takes.
+        noise_multiplier: std of its noise on the clipped sum, over C; None if never drawn.
+        noise_std: std of its noise on the mean gradient, per coordinate, in units of C.
+        certified_epsilon: what it will have spent at its delta; None for public clients.
+        noise_vs_median: its noise at equal participation, relative to the median client.
+        noise_share: its share of all expected noise in this plan.
+        unbiased_noise_share: the same if clients were selected by size.
+        one_more_draw: noise variance after one more draw, relative to now; None if public.
+        epsilon_of_one_more_draw: what one more draw at the planned noise would spend in all.
+        larger_budget: what doubling epsilon would change; None if public.
+    """
+
+    client: str
+    size: int
+    public: bool
+    epsilon: float | None
+    delta: float | None
+    batch_size: int
+    sampling_rate: float
+    unbiased: float
+    probability: float
+    expected_draws: float
+    draws: int
+    steps: int
+    noise_multiplier: float | None
+    noise_std: float | None
+    certified_epsilon: float | None
+    noise_vs_median: float
+    noise_share: float
+    unbiased_noise_share: float
+    one_more_draw: float | None
+    epsilon_of_one_more_draw: float | None
+    larger_budget: LargerBudget | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and words, ready for JSON."""
+        return asdict(self)
+
+    def text(self) -> str:
+        """The explanation in plain sentences, one a line."""
+        lines = [self._who(), self._why(), self._noise()]
+        if self.one_more_draw is not None:
+            lines.append(self._one_more())
+        if self.larger_budget is not None:
+            lines.append(self._larger())
+        return "\n".join(lines)
+
+    def _who(self) -> str:
+        promise = (
+            "is public: its records need no privacy"
+            if self.public
+            else f"promised epsilon {self.epsilon:.4g} at delta {self.delta:.2g}"
+        )
+        return (
+            f"{self.client} holds {self.size:,} records and {promise}. Each step uses about "
+            f"{self.batch_size} of them (rate {self.sampling_rate:.3g})."
+        )
+
+    def _why(self) -> str:
+        ratio = self.probability / self.unbiased if self.unbiased > 0 else float("nan")
+        chosen = (
+            f"It is drawn with probability {self.probability:.4g} per slot, "
+            f"{self.expected_draws:.3g} draws expected and {self.draws} scheduled. "
+        )
+        if self.probability == 0:
+            verdict = "It is left out"
+        elif abs(ratio - 1) < 1e-9:
+            return chosen + "That is exactly its share of all records."
+        else:
+            verdict = f"Its share of all records alone would ask for {self.unbiased:.4g}, so it "
+            verdict += f"is heard {ratio:.3g} times as often"
+        reason = (
+            "it adds no noise"
+            if self.public
+            else f"its noise, at equal participation, has {self.noise_vs_median:.3g} times the "
+            "variance of the median client's"
+        )
+        return chosen + f"{verdict}: {reason}."
+
+    def _noise(self) -> str:
+        share = (
+            f"It brings {self.noise_share:.1%} of all noise; selected by size it would bring "
+            f"{self.unbiased_noise_share:.1%}."
+        )
+        if self.public:
+            return "It adds no noise."
+        if self.draws == 0:
+            return f"It is never drawn and spends nothing. {share}"
+        return (
+            f"Its noise multiplier is {self.noise_multiplier:.4g} (std {self.noise_std:.4g} C on "
+            f"the mean gradient) for {self.steps} steps, certified to spend epsilon "
+            f"{self.certified_epsilon:.4g} of {self.epsilon:.4g}. {share}"
+        )
+
+    def _one_more(self) -> str:
+        if self.draws == 0:
+            return (
+                "A first draw would need a noise variance of "
+                f"{self.one_more_draw:.3g} C^2 on the mean gradient."
+            )
+        return (
+            f"One more draw would raise the variance of its noise by "
+            f"{(self.one_more_draw or 1) - 1:.1%} in every draw; taken without raising it, it "
+            f"would spend epsilon {self.epsilon_of_one_more_draw:.4g}."
+        )
+
+    def _larger(self) -> str:
+        larger = self.larger_budget
+        if larger is None:
+            return ""
+        return (
+            f"With epsilon {larger.epsilon:.4g} instead of {self.epsilon:.4g} it would be drawn "
+            f"{larger.times_as_often:.3g} times as often (probability {larger.probability:.4g})."
+        )
+
+
+def explain_client(plan: Plan, client: str, *, larger_epsilon: float | None = None) -> Explanation:
+    """Explain one client of a plan.
+
+    Args:
+        plan: the plan.
+        client: the client's id.
+        larger_epsilon: budget for the "what if it were larger" sentence; twice its own if None.
+
+    Example:
+        >>> from dpcohort import Population, Training, make_plan
+        >>> clients = Population.from_arrays(
+        ...     ids=["strict", "open"], sizes=[500, 500], epsilon=[0.2, 4], delta=1e-5)
+        >>> plan = make_plan(clients, Training(rounds=10, cohort_size=2, batch_size=50), seed=1)
+        >>> explain_client(plan, "strict").probability < 0.5
+        True
+    """
+    k = plan.population.index_of(client)
+    member = plan.population[k]
+    problem, levels = selection_problem(
+        plan.population, plan.training, contract=plan.contract, noise_model=plan.noise_model
+    )
+    variance = _variance_at_equal_participation(plan, levels.level, levels.floor)
+    private = ~plan.population.public
+    median = float(np.median(variance[private])) if private.any() else 1.0
+    is_public = bool(plan.population.public[k])
+    z = float(plan.noise_multipliers[k])
+    draws = int(plan.schedule.counts[k])
+    batch = int(plan.batch_sizes[k])
+    more, more_epsilon = (None, None) if is_public else _one_more_draw(plan, k)
+    return Explanation(
+        client=client,
+        size=member.size,
+        public=is_public,
+        epsilon=None if is_public else float(plan.population.epsilon[k]),
+        delta=None if is_public else float(plan.population.delta[k]),
+        batch_size=batch,
+        sampling_rate=float(plan.sampling_rates[k]),
+        unbiased=float(plan.selection.unbiased[k]),
+        probability=float(plan.selection.probabilities[k]),
+        expected_draws=float(plan.selection.probabilities[k]) * plan.training.total_draws,
+        draws=draws,
+        steps=int(plan.steps[k]),
+        noise_multiplier=z if draws or is_public else None,
+        noise_std=z / batch if draws or is_public else None,
+        certified_epsilon=None if is_public else float(plan.certified_epsilon[k]),
+        noise_vs_median=float(variance[k]) / median if median > 0 else 0.0,
+        noise_share=_noise_share(problem, plan.selection.probabilities, k),
+        unbiased_noise_share=_noise_share(problem, plan.selection.unbiased, k),
+        one_more_draw=more,
+        epsilon_of_one_more_draw=more_epsilon,
+        larger_budget=None if is_public else _with_larger_budget(plan, k, larger_epsilon),
+    )
+
+
+def _variance_at_equal_participation(
+    plan: Plan, level: FloatArray, floor: FloatArray
+) -> FloatArray:
+    """Noise variance of a draw if every client were drawn equally often."""
+    equal_steps = plan.training.total_draws / len(plan.population) * plan.training.local_steps
+    return floor + level * equal_steps
+
+
+def _noise_share(problem: SelectionProblem, probabilities: FloatArray, k: int) -> float:
+    noise = problem.noise_costs * probabilities**2 + problem.linear_costs * probabilities
+    total = float(noise.sum())
+    return float(noise[k]) / total if total > 0 else 0.0
+
+
+def _one_more_draw(plan: Plan, k: int) -> tuple[float, float | None]:
+    """Noise variance with one more draw, over now, and the epsilon if it were not raised.
+
+    For a client that is not drawn at all: the variance of a first draw, and None.
+    """
+    steps = int(plan.steps[k])
+    more = steps + plan.training.local_steps
+    epsilon, delta = float(plan.population.epsilon[k]), float(plan.population.delta[k])
+    rate = float(plan.sampling_rates[k])
+    sampler, neighbours = plan.contract.sampler, plan.contract.neighbours
+
+    def noise_for(count: int) -> float:
+        if plan.contract.accountant == "paper":
+            return paper_noise_multiplier(
+                epsilon=epsilon, delta=delta, sampling_rate=rate, steps=count
+            )
+        return calibrate_noise(
+            epsilon=epsilon,
+            delta=delta,
+            sampling_rate=rate,
+            steps=count,
+            sampler=sampler,
+            neighbours=neighbours,
+        )
+
+    if steps == 0:
+        return (noise_for(more) / int(plan.batch_sizes[k])) ** 2, None
+    unraised = certify_epsilon(
+        noise_multiplier=float(plan.noise_multipliers[k]),
+        delta=delta,
+        sampling_rate=rate,
+        steps=more,
+        sampler=sampler,
+        neighbours=neighbours,
+        method="pld",
+    )
+    return (noise_for(more) / noise_for(steps)) ** 2, unraised
+
+
+def _with_larger_budget(plan: Plan, k: int, larger_epsilon: float | None) -> LargerBudget:
+    now = float(plan.population.epsilon[k])
+    if larger_epsilon is None:
+        larger_epsilon = 2 * now
+    larger = number("larger epsilon", larger_epsilon, above=now)
+    budget = Budget(epsilon=larger, delta=float(plan.population.delta[k]))
+    problem, _ = selection_problem(
+        plan.population.with_budget(plan.population.ids[k], budget),
+        plan.training,
+        contract=plan.contract,
+        noise_model=plan.noise_model,
+    )
+    rule = rule_from_settings(plan.selection.rule, **plan.selection.settings)
+    probability = float(rule.select(problem).probabilities[k])
+    before = float(plan.selection.probabilities[k])
+    return LargerBudget(
+        epsilon=larger,
+        probability=probability,
+        times_as_often=probability / before if before > 0 else float("inf"),
+    )

@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan: everything decided before training, frozen.
+
+Population, training settings, contract, selection, schedule and noise are in it, and with them a
+certificate of each client's epsilon. Nothing random is left but the batches and the noise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+
+from dpcohort._validate import BoolArray, FloatArray, IntArray, choice, whole_number
+from dpcohort.accounting.certify import certify_epsilon
+from dpcohort.accounting.contract import Contract
+from dpcohort.accounting.deployed_noise import DeployedNoise, Guard, deploy_noise
+from dpcohort.accounting.noise_levels import NoiseLevels, noise_levels
+from dpcohort.clients import Population
+from dpcohort.errors import InputError, VerificationError
+from dpcohort.schedule import Draws, Schedule, draw_schedule
+from dpcohort.selection.problem import (
+    PlannedRule,
+    Selection,
+    SelectionProblem,
+    exact_costs,
+    paper_costs,
+)
+from dpcohort.selection.rules import rule_from_settings
+from dpcohort.training import Training
+
+if TYPE_CHECKING:
+    from dpcohort.explain import Explanation
+    from dpcohort.plan_comparison import PlanComparison
+
+__all__ = ["NoiseModel", "Plan", "make_plan", "selection_problem"]
+
+NoiseModel = Literal["exact", "paper"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Plan:
+    """Who takes part when, with how much noise, and what that is certified to spend.
+
+    Attributes:
+        population: the clients and their budgets.
+        training: rounds, cohort size, clip and the rest.
+        contract: sampler, neighbours and accountant.
+        noise_model: which expected noise the selection weighed.
+        selection: the probabilities and the certificate of their optimality.
+        schedule: all cohorts.
+        noise: noise multiplier and certified epsilon of every client.
+        seed: what the schedule was drawn from. It is public: batches and noise never use it in a
+            deployment.
+    """
+
+    population: Population
+    training: Training
+    contract: Contract
+    noise_model: NoiseModel
+    selection: Selection
+    schedule: Schedule
+    noise: DeployedNoise
+    seed: int
+
+    def __post_init__(self) -> None:
+        clients = len(self.population)
+        for name, length in (
+            ("selection", self.selection.probabilities.size),
+            ("schedule", self.schedule.clients),
+            ("noise", self.noise.noise_multiplier.size),
+        ):
+            if length != clients:
+                raise InputError.because(
+                    f"the {name} is for {length} clients but the population has {clients}."
+                )
+        if (self.schedule.rounds, self.schedule.cohort_size) != (
+            self.training.rounds,
+            self.training.cohort_size,
+        ):
+            raise InputError.because(
+                f"the schedule has {self.schedule.rounds} rounds of {self.schedule.cohort_size} "
+                f"draws but training asks for {self.training.rounds} of "
+                f"{self.training.cohort_size}."
+            )
+
+    @cached_property
+    def batch_sizes(self) -> IntArray:
+        """Expected batch B_k of each client, the public denominator of its mean gradient."""
+        return self.population.batches(self.training)
+
+    @cached_property
+    def sampling_rates(self) -> FloatArray:
+        """r_k = B_k / |M_k|."""
+        return self.population.sampling_rates(self.training)
+
+    @property
+    def noise_multipliers(self) -> FloatArray:
+        """z_k: std of the noise on the sum of clipped gradients, in units of C.
+
+        0 for public clients; NaN for clients that are never drawn, so that using one by mistake
+        spoils the model instead of sending its gradient without noise.
+        """
+        return self.noise.noise_multiplier
+
+    @property
+    def certified_epsilon(self) -> FloatArray:
+        """What each client will have spent at its delta; 0 if never drawn, NaN if public."""
+        return self.noise.certified_epsilon
+
+    @cached_property
+    def drawn(self) -> BoolArray:
+        """Clients with at least one draw."""
+        return self.schedule.counts > 0
+
+    @cached_property
+    def steps(self) -> IntArray:
+        """Noisy steps of each client over the whole training, T_k T^l."""
+        return self.schedule.counts * self.training.local_steps
+
+    @cached_property
+    def noise_to_clip(self) -> float:
+        """Norm of the noise on one round's mean gradient, in units of C (root mean square)."""
+        z = np.nan_to_num(self.noise_multipliers, nan=0.0)
+        per_draw = (z / self.batch_sizes) ** 2
+        mean_draw = float((self.schedule.counts * per_draw).sum()) / self.training.total_draws
+        return float(np.sqrt(self.training.dimension * mean_draw / self.training.cohort_size))
+
+    @cached_property
+    def sha256(self) -> str:
+        """Hash of everything in the plan; two plans with the same hash train the same way."""
+        settings = {
+            "training": asdict(self.training),
+            "contract": asdict(self.contract),
+            "noise_model": self.noise_model,
+            "selection": {
+                "rule": self.selection.rule,
+                "settings": dict(self.selection.settings),
+                "eta": self.selection.eta,
+            },
+            "draws": self.schedule.draws,
+            "seed": self.seed,
+        }
+        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+        digest.update("\0".join(self.population.ids).encode())
+        for column in (
+            self.population.sizes,
+            self.population.epsilon,
+            self.population.delta,
+            self.population.batch_sizes,
+            self.population.public,
+            self.selection.probabilities,
+            self.schedule.cohorts,
+            self.noise_multipliers,
+            self.certified_epsilon,
+            self.noise.lifted,
+        ):
+            digest.update(column.dtype.str.encode())
+            digest.update(np.ascontiguousarray(column).tobytes())
+        return digest.hexdigest()
+
+    def verify(self, method: str = "auto") -> None:
+        """Check every promise again with an accountant that did not make the plan.
+
+        Raises:
+            VerificationError: a client's noise does not keep its budget; all are named.
+        """
+        held = self.drawn & ~self.population.public
+        certified = certify_epsilon(
+            noise_multiplier=self.noise_multipliers[held],
+            delta=self.population.delta[held],
+            sampling_rate=self.sampling_rates[held],
+            steps=self.steps[held],
+            sampler=self.contract.sampler,
+            neighbours=self.contract.neighbours,
+            method=method,
+        )
+        promised = self.population.epsilon[held]
+        broken = np.flatnonzero(held)[certified > promised]
+        if broken.size:
+            named = ", ".join(self.population.ids[k] for k in broken[:5])
+            raise VerificationError(
+                f"{broken.size} clients would spend more than promised: {named}"
+                + (", ..." if broken.size > 5 else "")
+                + ". Do not train with this plan; make it again."
+            )
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as JSON, atomically."""
+        from dpcohort.plan_file import save_plan
+
+        save_plan(self, path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """Read a plan and check its hash and shapes."""
+        from dpcohort.plan_file import load_plan
+
+        return load_plan(path)
+
+    def explain(self, client: str) -> Explanation:
+        """Why this client has this probability and this noise, in words and numbers."""
+        from dpcohort.explain import explain_client
+
+        return explain_client(self, client)
+
+    def compare(self, other: Plan) -> PlanComparison:
+        """What differs between this plan and another for the same clients."""
+        from dpcohort.plan_comparison import compare_plans
+
+        return compare_plans(self, other)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Plan) and self.sha256 == other.sha256
+
+    def __hash__(self) -> int:
+        return hash(self.sha256)
+
+
+def make_plan(
+    population: Population,
+    training: Training,
+    *,
+    selection: str | PlannedRule = "privacy-aware",
+    accountant: str | Contract = "tight",
+    noise_model: str = "exact",
+    draws: str = "systematic",
+    guard: str = "refuse",
+    seed: int | None = None,
+) -> Plan:
+    """Select, schedule, calibrate and certify (Algorithm 1, lines 1 to 4, and NoiseComputation).
+
+    Args:
+        population: clients with sizes and budgets.
+        training: rounds, cohort size, batch, clip and model dimension.
+        selection: a rule, or the name of one with its default settings.
+        accountant: ``tight``, ``paper``, or a whole ``Contract``.
+        noise_model: ``exact`` weighs the noise the schedule really adds, ``paper`` Σ p² V.
+        draws: ``systematic`` or ``independent``.
+        guard: what happens to a client whose paper noise does not certify: ``refuse`` the plan, or
+            ``lift`` that client to the tight noise.
+        seed: what the schedule is drawn from; drawn and recorded if not given.
+
+    Example:
+        >>> clients = Population.from_arrays(sizes=[600] * 4, epsilon=[0.1, 1, 4, 8], delta=1e-5)
+        >>> plan = make_plan(clients, Training(rounds=20, cohort_size=2, batch_size=60), seed=0)
+        >>> bool((plan.certified_epsilon <= clients.epsilon).all())
+        True
+    """
+    contract = accountant if isinstance(accountant, Contract) else Contract.of(accountant)
+    rule = rule_from_settings(selection) if isinstance(selection, str) else selection
+    choice("guard", guard, get_args(Guard))
+    choice("draws", draws, get_args(Draws))
+    seed = secrets.randbits(63) if seed is None else whole_number("seed", seed, at_least=0)
+    problem, _ = selection_problem(population, training, contract=contract, noise_model=noise_model)
+    chosen = rule.select(problem)
+    schedule = draw_schedule(
+        chosen.probabilities,
+        rounds=training.rounds,
+        cohort_size=training.cohort_size,
+        draws=draws,
+        rng=np.random.default_rng([seed, _SCHEDULE_STREAM]),
+    )
+    noise = deploy_noise(
+        population,
+        calibrated_epsilon=rule.effective_epsilon(problem),
+        sampling_rates=population.sampling_rates(training),
+        steps=schedule.counts * training.local_steps,
+        contract=contract,
+        guard="lift" if guard == "lift" else "refuse",
+    )
+    return Plan(
+        population=population,
+        training=training,
+        contract=contract,
+        noise_model="exact" if noise_model == "exact" else "paper",
+        selection=chosen,
+        schedule=schedule,
+        noise=noise,
+        seed=seed,
+    )
+
+
+def selection_problem(
+    population: Population, training: Training, *, contract: Contract, noise_model: str
+) -> tuple[SelectionProblem, NoiseLevels]:
+    """What a planned rule may look at, and the noise levels behind its costs."""
+    choice("noise_model", noise_model, get_args(NoiseModel))
+    unbiased = population.unbiased
+    levels = noise_levels(
+        epsilon=population.epsilon,
+        delta=population.delta,
+        public=population.public,
+        sizes=population.sizes,
+        batch_sizes=population.batches(training),
+        expected_draws=unbiased * training.total_draws,
+        local_steps=training.local_steps,
+        contract=contract,
+        calibrated=noise_model == "exact",
+    )
+    if noise_model == "exact":
+        noise_costs, linear_costs = exact_costs(
+            levels.level,
+            levels.floor,
+            dimension=training.dimension,
+            total_draws=training.total_draws,
+            local_steps=training.local_steps,
+        )
+    else:
+        noise_costs, linear_costs = paper_costs(levels.level, dimension=training.dimension)
+    problem = SelectionProblem(
+        unbiased=unbiased,
+        epsilon=population.epsilon,
+        public=population.public,
+        noise_costs=noise_costs,
+        linear_costs=linear_costs,
+        total_steps=training.total_steps,
+        smoothness=training.smoothness,
+    )
+    return problem, levels
+
+
+#: Keeps the schedule's stream apart from any other stream made of the same seed.
+_SCHEDULE_STREAM = 1

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from dpcohort import __version__
+from dpcohort.cli import main
+
+
+def test_version(terminal):
+    assert terminal("--version") == f"dpcohort {__version__}\n"
+
+
+def test_every_command_explains_itself(terminal):
+    listed = terminal("--help")
+    for command in ("new", "plan", "explain", "what-if", "bound", "figure", "doctor", "demo"):
+        assert command in listed
+        assert "Usage" in terminal(command, "--help")
+
+
+def test_an_unknown_command_is_code_2(terminal):
+    terminal("plann", code=2)
+    assert "plan" in terminal.errors
+
+
+def test_interrupt_is_code_130(monkeypatch, capsys):
+    def stop(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dpcohort.cli.app.app", stop)
+    assert main([]) == 130
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a closed pipe is different elsewhere")
+def test_a_reader_that_goes_away_is_no_error(config):
+    command = f'"{sys.executable}" -m dpcohort plan "{config}" --json | head -n 1'
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+    assert done.stdout.startswith("{")

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from dpcohort.cli import doctor
+
+
+def test_everything_has_a_name_and_a_purpose(terminal):
+    found = terminal.json("doctor")
+    assert {"dpcohort", "numpy", "torch"} <= {row["name"] for row in found}
+    assert "numpy" in terminal("doctor")
+
+
+def test_what_is_missing_comes_with_its_command(terminal, monkeypatch):
+    real = doctor.importlib.util.find_spec
+    monkeypatch.setattr(
+        doctor.importlib.util, "find_spec", lambda name: None if name == "torch" else real(name)
+    )
+    shown = terminal("doctor")
+    assert "missing" in shown
+    assert "dpcohort[train]" in shown
+
+
+def test_it_imports_nothing_heavy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)  # importing it now would raise
+    assert doctor.examine()
+    with pytest.raises(ImportError):
+        import torch  # noqa: F401

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from dpcohort.plan import Plan
+
+
+def test_the_table_says_what_was_decided(terminal, config):
+    shown = terminal("plan", config)
+    for words in ("4 clients, 1 public", "privacy-aware", "promises certified", "strict", "gift"):
+        assert words in shown
+
+
+def test_json_holds_every_client(terminal, config):
+    found = terminal.json("plan", config)
+    assert found["clients"]["id"] == ["strict", "middle", "open", "gift"]
+    assert sum(found["clients"]["draws"]) == 60
+    assert found["clients"]["epsilon"][3] is None
+    assert found["summary"]["certified"] == sum(
+        d > 0
+        for d, p in zip(found["clients"]["draws"], found["clients"]["public"], strict=True)
+        if not p
+    )
+
+
+def test_a_list_of_clients_is_enough(terminal, clients):
+    assert "4 clients" in terminal("plan", "--clients", clients)
+    assert "4 clients" in terminal("plan", clients)
+
+
+def test_the_saved_plan_is_the_one_shown(terminal, config, tmp_path):
+    found = terminal.json("plan", config, "--out", tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json").sha256 == found["summary"]["sha256"]
+    assert found["summary"] == terminal.json("plan", tmp_path / "plan.json")["summary"]
+
+
+def test_options_change_the_config(terminal, config):
+    found = terminal.json(
+        "plan", config, "--rounds", 5, "--rule", "uniform", "--set", "training.cohort_size=2"
+    )
+    assert sum(found["clients"]["draws"]) == 10
+    assert found["clients"]["probability"] == [0.25] * 4
+
+
+def test_a_picture_on_request(terminal, config, tmp_path):
+    terminal("plan", config, "--picture", tmp_path / "p.png")
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("row", "field", "value"),
+    [
+        ("x,600,0,1e-5,", "epsilon", "0"),
+        ("x,600,-1,1e-5,", "epsilon", "-1"),
+        ("x,600,nan,1e-5,", "epsilon", "nan"),
+        ("x,600,much,1e-5,", "epsilon", "much"),
+        ("x,600,1e308,1e-5,", "epsilon", "1e308"),
+        ("x,600,inf,1e-5,", "epsilon", "public"),
+        ("x,600,1,0,", "delta", "0"),
+        ("x,600,1,1,", "delta", "1"),
+        ("x,600,1,0.01,", "delta", "0.01"),
+        ("x,0,1,1e-5,", "size", "0"),
+        ("x,-5,1,1e-5,", "size", "-5"),
+        ("x,1.5,1,1e-5,", "size", "1.5"),
+        ("x,1e18,1,1e-5,", "size", "1e18"),
+        ("strict,600,1,1e-5,", "strict", "line 2"),
+        ("x,600,1,1e-5,perhaps", "public", "perhaps"),
+    ],
+)
+def test_a_bad_row_is_named_by_file_line_and_field(terminal, clients, tmp_path, row, field, value):
+    clients.write_text(clients.read_text() + row + "\n")
+    terminal("plan", "--clients", clients, "--out", tmp_path / "plan.json", code=2)
+    for part in (str(clients), "line 6", field, value):
+        assert part in terminal.errors
+    assert not (tmp_path / "plan.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "empty"),
+        (b"id,size,epsilon,delta\n", "client"),
+        (b"id,size,epsilom,delta\na,1,1,1e-5\n", "epsilon"),
+        (b"id,size,delta\na,1,1e-5\n", "epsilon"),
+        ("id,size,epsilon,delta\na,9,1,1e-5\n".encode("utf-16"), "UTF-16"),
+        (b"id,size,epsilon,delta\na\x00,9,1,1e-5\n", "NUL"),
+        (b"id,size,epsilon,delta\n" + b"a" * 1_000_000 + b",9,1,1e-5\n", "line 2"),
+    ],
+)
+def test_a_bad_file_gets_one_clear_message(terminal, clients, content, words):
+    clients.write_bytes(content)
+    terminal("plan", "--clients", clients, code=2)
+    assert words in terminal.errors
+    assert str(clients) in terminal.errors
+
+
+def test_bom_and_crlf_are_read(terminal, clients):
+    clients.write_bytes(b"\xef\xbb\xbf" + clients.read_bytes().replace(b"\n", b"\r\n"))
+    assert "4 clients" in terminal("plan", clients)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "nothing to plan"),
+        (["missing.toml"], "missing.toml"),
+        (["--clients", "missing.csv"], "missing.csv"),
+        (["CONFIG", "--set", "training.roundz=3"], "rounds"),
+        (["CONFIG", "--set", "training.rounds"], "training.rounds"),
+        (["CONFIG", "--batch-size", "450"], "'open' has 400 records"),
+        (["CONFIG", "--rule", "privacy-awar"], "privacy-aware"),
+        (["CONFIG", "--accountant", "loose"], "tight"),
+        (["CONFIG", "--picture", "plan.gif"], ".png"),
+        (["CONFIG", "--out", "none/plan.json"], "none"),
+        (["CONFIG", "--rounds", "many"], "--rounds"),
+    ],
+)
+def test_bad_options_end_with_code_2_and_a_message(
+    terminal, config, tmp_path, monkeypatch, options, words
+):
+    monkeypatch.chdir(tmp_path)
+    terminal("plan", *[config if o == "CONFIG" else o for o in options], code=2)
+    assert words in terminal.errors
+    assert sorted(os.listdir(tmp_path)) == ["clients.csv", "config.toml"]
+
+
+def test_paper_noise_that_does_not_certify_is_refused_or_lifted(terminal, tmp_path):
+    clients = tmp_path / "loose.csv"
+    clients.write_text("id,size,epsilon,delta\nloose,600,14,1e-5\nother,600,14,1e-5\n")
+    settings = ["plan", clients, "--accountant", "paper", "--rounds", 1, "--cohort-size", 2]
+    settings += ["--batch-size", 32, "--rule", "unbiased"]
+    terminal(*settings, "--out", tmp_path / "plan.json", code=4)
+    assert "loose" in terminal.errors
+    assert "lift" in terminal.errors
+    assert not (tmp_path / "plan.json").exists()
+    assert "lifted" in terminal(*settings, "--guard", "lift", "--out", tmp_path / "plan.json")
+
+
+def test_a_finished_plan_cannot_be_changed(terminal, config, tmp_path):
+    terminal("plan", config, "--out", tmp_path / "plan.json")
+    terminal("plan", tmp_path / "plan.json", "--rounds", 3, code=2)
+    assert "finished plan" in terminal.errors
+
+
+def test_an_edited_plan_fails_verification(terminal, config, tmp_path):
+    path = tmp_path / "plan.json"
+    terminal("plan", config, "--out", path)
+    path.write_text(path.read_text().replace('"clip": 1.0', '"clip": 1.5'))
+    terminal("plan", path, code=1)
+    assert "changed after it was written" in terminal.errors
+
+
+def test_ids_with_markup_are_inert(terminal, clients):
+    clients.write_text("id,size,epsilon,delta\n[red]x[/red],600,1,1e-5\n[/],500,1,1e-5\n")
+    shown = terminal("plan", clients)
+    assert "[red]x[/red]" in shown
+    assert "[/]" in shown

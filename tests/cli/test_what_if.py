@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.parametrize("setting", ["eta", "bias_cap", "rounds", "batch_size", "accountant"])
+def test_each_setting_has_usual_values(terminal, config, setting):
+    shown = terminal("what-if", setting, config)
+    assert setting in shown
+    assert "█" in shown
+
+
+def test_one_clients_epsilon(terminal, config):
+    found = terminal.json("what-if", "epsilon", config, "--client", "middle", "--values", "0.5:8:5")
+    values = [outcome["value"] for outcome in found["outcomes"]]
+    assert values == pytest.approx([0.5, 1, 2, 4, 8])
+    followed = [outcome["client_probability"] for outcome in found["outcomes"]]
+    assert followed == sorted(followed)
+    assert "middle" in terminal("what-if", "epsilon", config, "--client", "middle")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["etta"], "eta"),
+        (["eta", "--values", "a,b"], "numbers as"),
+        (["eta", "--values", "0:1:5"], "0 < low"),
+        (["eta", "--values", "1:2"], "low:high:count"),
+        (["eta", "--values", "nan"], "eta"),
+        (["epsilon"], "client"),
+        (["epsilon", "--client", "gift"], "public"),
+        (["rounds", "--values", "0"], "rounds"),
+        (["rounds", "--values", "inf"], "rounds"),
+        (["accountant", "--values", "loose"], "tight"),
+    ],
+)
+def test_bad_sweeps(terminal, config, arguments, words):
+    terminal("what-if", *arguments[:1], config, *arguments[1:], code=2)
+    assert words in terminal.errors

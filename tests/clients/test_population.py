@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpcohort.clients import PUBLIC, Budget, Client, Population
+from dpcohort.errors import DpcohortError, FileFormatError, InputError
+from dpcohort.training import Training
+
+
+@pytest.fixture
+def population() -> Population:
+    return Population.from_clients(
+        [
+            Client("north", 600, Budget(0.5, 1e-5)),
+            Client("south", 300, Budget(4, 1e-6), batch_size=30),
+            Client("open", 100, PUBLIC),
+        ]
+    )
+
+
+def test_columns_have_their_types_and_marks(population: Population):
+    assert population.ids == ("north", "south", "open")
+    assert population.sizes.dtype == population.batch_sizes.dtype == np.int64
+    assert population.epsilon.dtype == population.delta.dtype == np.float64
+    assert population.public.dtype == np.bool_
+    np.testing.assert_array_equal(population.epsilon, [0.5, 4, np.nan])
+    np.testing.assert_array_equal(population.delta, [1e-5, 1e-6, np.nan])
+    np.testing.assert_array_equal(population.batch_sizes, [0, 30, 0])
+    np.testing.assert_array_equal(population.public, [False, False, True])
+
+
+@pytest.mark.parametrize("field", ["sizes", "epsilon", "delta", "batch_sizes", "public"])
+def test_nothing_can_be_written_to(population: Population, field: str):
+    with pytest.raises(ValueError, match="read-only"):
+        getattr(population, field)[0] = 1
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(population, field, np.zeros(3))
+
+
+def test_changing_the_arrays_it_was_made_from_changes_nothing():
+    sizes = np.array([5, 6])
+    population = Population.from_arrays(sizes=sizes, epsilon=1.0, delta=1e-5)
+    sizes[0] = 99
+    assert population.sizes[0] == 5
+
+
+def test_clients_come_back_as_they_went_in(population: Population):
+    assert list(population) == [
+        Client("north", 600, Budget(0.5, 1e-5)),
+        Client("south", 300, Budget(4, 1e-6), batch_size=30),
+        Client("open", 100, PUBLIC),
+    ]
+    assert Population.from_clients(population) == population
+    assert population["open"].is_public
+    assert population[-1] == population[2] == population["open"]
+    assert population[np.int64(1)].id == "south"
+
+
+def test_unbiased_is_proportional_to_sizes(population: Population):
+    np.testing.assert_array_equal(population.unbiased, [0.6, 0.3, 0.1])
+    assert population.total_size == 1000
+
+
+def test_very_large_populations_do_not_overflow():
+    population = Population.from_arrays(sizes=np.full(10_000, 10**15), epsilon=1, delta=1e-20)
+    assert population.total_size == 10**19
+    np.testing.assert_allclose(population.unbiased, 1e-4, rtol=1e-15)
+
+
+@pytest.mark.parametrize("key", [3, -4, 1.5, None, slice(2)])
+def test_a_position_that_is_not_there(population: Population, key: object):
+    with pytest.raises(InputError, match=r"client = .* an id, or a position from 0 to 2"):
+        population[key]
+
+
+def test_an_unknown_id_is_answered_with_the_nearest(population: Population):
+    with pytest.raises(InputError, match=r"client = 'nroth'.*3 clients\. Did you mean 'north'\?"):
+        population.index_of("nroth")
+    with pytest.raises(InputError, match=r"client = \['north'\]"):
+        population.index_of(["north"])
+
+
+def test_what_if_one_budget_were_another(population: Population):
+    changed = population.with_budget("north", Budget(2.0, 1e-7))
+    assert changed["north"].budget == Budget(2.0, 1e-7)
+    assert changed["south"] == population["south"]
+    assert population["north"].budget == Budget(0.5, 1e-5)
+    assert population.with_budget("north", PUBLIC).public.tolist() == [True, False, True]
+    assert population.with_budget("open", Budget(1, 1e-5)).public.sum() == 0
+
+
+def test_what_if_is_checked_like_anything_else(population: Population):
+    with pytest.raises(InputError, match=r"delta of client 'north' = 0\.5"):
+        population.with_budget("north", Budget(1, 0.5))
+    with pytest.raises(InputError, match=r"budget = 1\.0 .* a Budget, or PUBLIC"):
+        population.with_budget("north", 1.0)
+    with pytest.raises(InputError, match="Did you mean 'south'"):
+        population.with_budget("soth", PUBLIC)
+
+
+def test_batches_and_rates(population: Population):
+    training = Training(batch_size=60)
+    np.testing.assert_array_equal(population.batches(training), [60, 30, 60])
+    np.testing.assert_array_equal(population.sampling_rates(training), [0.1, 0.1, 0.6])
+    with pytest.raises(InputError, match="'open' has 100 records"):
+        population.batches(Training(batch_size=101))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"sizes": [500, 0]}, "size of client 'client-1' = 0 .* a whole number from 1 to 10.15"),
+        ({"sizes": [500, 10**18]}, "size of client 'client-1' = "),
+        ({"epsilon": [1, -1]}, r"epsilon of client 'client-1' = -1\.0 .* above 0"),
+        (
+            {"epsilon": [1, math.inf]},
+            "epsilon of client 'client-1' = inf .* mark the client public",
+        ),
+        ({"delta": [1e-5, 1.0]}, r"delta of client 'client-1' = 1\.0"),
+        ({"delta": 0.5}, r"delta of client 'client-0' = 0\.5 .* below 1/size = 1/500"),
+        ({"batch_sizes": [0, -1]}, "batch_size of client 'client-1' = -1"),
+        ({"ids": ["a", "a "]}, "id = 'a' .* different for every client"),
+        ({"ids": ["a", " "]}, "id = ''"),
+    ],
+)
+def test_a_bad_client_is_named(changes: dict[str, object], words: str):
+    columns = {"sizes": [500, 400], "epsilon": 1.0, "delta": 1e-5}
+    with pytest.raises(InputError, match=words):
+        Population.from_arrays(**(columns | changes))
+
+
+def test_the_plain_constructor_checks_too():
+    columns = {
+        "sizes": [5],
+        "epsilon": [1.0],
+        "delta": [0.1],
+        "batch_sizes": [0],
+        "public": [False],
+    }
+    assert Population(ids=["a"], **columns).sizes.dtype == np.int64
+    with pytest.raises(InputError, match="epsilon of client 'a' = 0"):
+        Population(ids=["a"], **(columns | {"epsilon": [0.0]}))
+
+
+def test_a_large_delta_is_counted_when_allowed():
+    columns = {"sizes": [10, 1000, 10], "epsilon": 1.0, "delta": 0.01}
+    with pytest.raises(InputError, match="whole record"):
+        Population.from_arrays(**columns)
+    population = Population.from_arrays(**columns, allow_large_delta=True)
+    assert population.large_delta == 1
+    assert population.with_budget("client-0", Budget(1, 0.5)).large_delta == 2
+    assert Population.from_arrays(**(columns | {"delta": 1e-5})).large_delta == 0
+
+
+def test_a_file_and_back(population: Population, tmp_path: Path):
+    path = tmp_path / "clients.csv"
+    population.to_csv(path)
+    assert Population.from_csv(path) == population
+    assert path.read_text() == (
+        "id,size,epsilon,delta,batch_size,public\n"
+        "north,600,0.5,1e-05,,false\n"
+        "south,300,4.0,1e-06,30,false\n"
+        "open,100,,,,true\n"
+    )
+
+
+def test_a_bad_file_changes_nothing_and_says_where(tmp_path: Path):
+    path = tmp_path / "clients.csv"
+    path.write_text("id,size,epsilon,delta\na,10,1,0.2\n")
+    with pytest.raises(FileFormatError, match=r"clients\.csv, line 2: delta = '0\.2'"):
+        Population.from_csv(path)
+    assert Population.from_csv(path, allow_large_delta=True).large_delta == 1
+
+
+def test_a_hundred_thousand_clients_are_made_and_found():
+    rng = np.random.default_rng(0)
+    public = rng.random(100_000) < 0.01
+    population = Population.from_arrays(
+        sizes=rng.integers(1, 10**6, 100_000), epsilon=1.0, delta=1e-9, public=public
+    )
+    assert len(population) == 100_000
+    assert population.index_of("client-99999") == 99_999
+    assert int(np.isnan(population.epsilon).sum()) == int(public.sum())
+
+
+def test_equality_looks_at_the_clients(population: Population):
+    assert population == Population.from_clients(list(population))
+    assert population != population.with_budget("north", Budget(1, 1e-5))
+    assert population != "population"
+    assert repr(population) == "Population(3 clients, 1000 records, 1 public)"
+    assert copy.deepcopy(population) == pickle.loads(pickle.dumps(population)) == population
+
+
+@pytest.mark.parametrize("epsilon", [0, -1, math.nan, "1", None, True, 700.5])
+def test_a_budget_needs_a_positive_epsilon(epsilon: object):
+    with pytest.raises(InputError, match=r"epsilon = .* a finite number above 0 and at most 700"):
+        Budget(epsilon, 1e-5)
+
+
+@pytest.mark.parametrize("epsilon", [math.inf, 1e308, 10**400])
+def test_a_huge_epsilon_points_to_public_clients(epsilon: float):
+    with pytest.raises(InputError, match="For data that needs no privacy mark the client public"):
+        Budget(epsilon, 1e-5)
+
+
+@pytest.mark.parametrize("delta", [0, 1, -1e-5, math.nan, "x", math.inf])
+def test_a_budget_needs_a_delta_between_zero_and_one(delta: object):
+    with pytest.raises(InputError, match=r"delta = .* above 0 and below 1"):
+        Budget(1.0, delta)
+
+
+def test_a_budget_keeps_plain_floats():
+    budget = Budget(np.float32(0.5), 1 / np.int64(4))
+    assert (type(budget.epsilon), type(budget.delta)) == (float, float)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("", 5, PUBLIC), "id = ''"),
+        ((7, 5, PUBLIC), "id = 7"),
+        (("a", 0, PUBLIC), "size = 0"),
+        (("a", 2.5, PUBLIC), "size = 2.5"),
+        (("a", 10**18, PUBLIC), "size = 1000000000000000000"),
+        (("a", 5, 1.0), "budget = 1.0 .* a Budget, or PUBLIC"),
+        (("a", 5, math.inf), "budget = inf .* a Budget, or PUBLIC"),
+        (("a", 5, PUBLIC, 0), "batch_size = 0"),
+    ],
+)
+def test_a_client_that_cannot_be(arguments: tuple[object, ...], words: str):
+    with pytest.raises(InputError, match=words):
+        Client(*arguments)
+
+
+def test_a_population_is_made_of_clients():
+    with pytest.raises(InputError, match=r"clients = 'a' .* Client objects only"):
+        Population.from_clients(["a"])
+    with pytest.raises(InputError, match="at least one client"):
+        Population.from_clients([])
+
+
+def test_public_is_one_of_a_kind():
+    assert copy.deepcopy(PUBLIC) is pickle.loads(pickle.dumps(PUBLIC)) is PUBLIC
+    assert repr(PUBLIC) == "PUBLIC"
+    assert not isinstance(PUBLIC, Budget)
+
+
+anything = st.one_of(
+    st.none(), st.text(max_size=3), st.integers(), st.floats(), st.booleans(), st.just(10**400)
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    sizes=st.lists(anything, max_size=3),
+    epsilon=st.one_of(anything, st.lists(anything, max_size=3)),
+    public=st.one_of(st.none(), st.lists(st.booleans(), max_size=3)),
+)
+def test_whatever_is_given_is_a_population_or_one_of_our_errors(sizes, epsilon, public):
+    try:
+        population = Population.from_arrays(sizes=sizes, epsilon=epsilon, delta=1e-6, public=public)
+    except DpcohortError:
+        return
+    private = ~population.public
+    assert ((population.epsilon[private] > 0) & (population.epsilon[private] <= 700)).all()
+    assert ((population.sizes >= 1) & (population.sizes <= 10**15)).all()
+
+
+def test_the_example_list_is_a_population():
+    path = Path(__file__).parents[2] / "examples" / "clients" / "hospitals.csv"
+    population = Population.from_csv(path)
+    assert (len(population), int(population.public.sum()), population.large_delta) == (12, 1, 0)
+    assert (population.batches(Training()) <= population.sizes).all()

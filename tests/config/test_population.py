@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpcohort.clients.budgets import PAPER_BUDGETS
+from dpcohort.clients.distributions import Choices, Fixed, GaussianMixture, Uniform
+from dpcohort.config.population import (
+    DrawnPopulation,
+    ListedPopulation,
+    distribution_from,
+    population_source,
+)
+from dpcohort.config.schema import PopulationSection
+from dpcohort.errors import InputError
+
+PAPER = {"count": 100, "total_size": 60_000, "epsilon": "uniform-0-1"}
+
+
+def source(**keys: object):
+    return population_source(PopulationSection.model_validate(keys), Path("folder"))
+
+
+def test_the_papers_population():
+    population = source(**PAPER).build()
+    assert len(population) == 100
+    assert population.total_size == 60_000
+    assert (population.delta == 1e-5).all()
+    assert not population.public.any()
+    # U(0.5, 1.5) weights: no client is more than three times another
+    assert population.sizes.max() <= 3 * population.sizes.min()
+    assert population.sizes.std() > 100
+    assert ((population.epsilon > 0) & (population.epsilon < 1)).all()
+
+
+def test_the_seed_decides_and_streams_are_apart():
+    assert source(**PAPER, seed=3).build() == source(**PAPER, seed=3).build()
+    assert source(**PAPER, seed=3).build() != source(**PAPER, seed=4).build()
+    other = source(**(PAPER | {"epsilon": "mixture-2-8"})).build()
+    np.testing.assert_array_equal(other.sizes, source(**PAPER).build().sizes)
+
+
+def test_public_clients_come_on_top():
+    public = [{"count": 2, "size": 500}, {"size": 70}]
+    population = source(**PAPER, public=public).build()
+    assert population.ids[-3:] == ("public-0", "public-1", "public-2")
+    assert population.sizes[-3:].tolist() == [500, 500, 70]
+    assert int(population.public.sum()) == 3
+    assert population.total_size == 61_070
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        (120, [120, 120, 120]),
+        ({"distribution": "choices", "values": [80]}, [80, 80, 80]),
+    ],
+)
+def test_sizes_without_a_total_are_drawn_themselves(size: object, expected: list[int]):
+    population = source(count=3, size=size, epsilon=1).build()
+    assert population.sizes.tolist() == expected
+
+
+def test_a_list_starts_from_the_folder_of_the_file():
+    listed = source(clients="clients.csv", allow_large_delta=True)
+    assert listed == ListedPopulation(path=Path("folder/clients.csv"), allow_large_delta=True)
+    assert source(clients="/else/where.csv").path == Path("/else/where.csv")
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"epsilon": 1}, "count is missing"),
+        ({"count": 3, "size": 5}, "epsilon is missing"),
+        ({"count": 3, "epsilon": 1}, "total_size is missing"),
+        ({"clients": "a.csv", "count": 3}, "clients and count are both given; keep one"),
+        ({"clients": "a.csv", "seed": 3}, "clients and seed are both given; keep one"),
+        ({"clients": ""}, "clients = ''"),
+        (PAPER | {"count": 0}, "count = 0"),
+        (PAPER | {"count": 10**9}, "count = 1000000000"),
+        (PAPER | {"total_size": 0}, "total_size = 0"),
+        (PAPER | {"epsilon": 0}, "epsilon = 0 .* above 0"),
+        (PAPER | {"epsilon": float("inf")}, "epsilon = inf .* mark the client public"),
+        (PAPER | {"epsilon": True}, "epsilon = True"),
+        (PAPER | {"epsilon": [1, 2]}, r"epsilon = \[1, 2\]"),
+        (PAPER | {"epsilon": "uniform-0-2"}, "epsilon = 'uniform-0-2'.*mean 'uniform-0-1'"),
+        (PAPER | {"epsilon": {"low": 0}}, "epsilon.distribution is missing; .* uniform"),
+        (PAPER | {"size": "papper"}, "size = 'papper'.*mean 'paper'"),
+        (PAPER | {"size": {"distribution": "fixed"}}, "size.value is missing; fixed needs it"),
+        (PAPER | {"delta": 0.0}, "delta = 0.0"),
+        (PAPER | {"seed": -1}, "seed = -1"),
+        (PAPER | {"public": [{"size": 5}, {"size": 0}]}, r"public\[1\]\.size = 0"),
+        (PAPER | {"public": [{"size": 5, "count": 0}]}, r"public\[0\]\.count = 0"),
+    ],
+)
+def test_what_cannot_be_a_population(keys: dict[str, object], words: str):
+    with pytest.raises(InputError, match=words):
+        source(**keys)
+
+
+def test_clients_too_small_for_their_delta_are_refused_when_drawn():
+    drawn = source(count=2, size=50, epsilon=1, delta=0.1)
+    with pytest.raises(InputError, match=r"delta of client 'client-0' = 0\.1"):
+        drawn.build()
+    allowed = source(count=2, size=50, epsilon=1, delta=0.1, allow_large_delta=True)
+    assert allowed.build().large_delta == 2
+
+
+def test_drawn_sizes_must_be_possible_sizes():
+    with pytest.raises(InputError, match=r"size = 1e[+]16 .* at most 10"):
+        DrawnPopulation(count=1, size=Fixed(1e16), epsilon=Fixed(1)).build()
+    with pytest.raises(InputError, match="size of client 'client-0' = 0"):
+        DrawnPopulation(count=1, size=Fixed(0.2), epsilon=Fixed(1)).build()
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (2, Fixed(2.0)),
+        ("mixture-2-8-std", PAPER_BUDGETS["mixture-2-8-std"]),
+        (
+            {"distribution": "uniform", "low": 0, "high": 1, "minimum": 0.1},
+            Uniform(0, 1, minimum=0.1),
+        ),
+        ({"distribution": "fixed", "value": 3}, Fixed(3)),
+        ({"distribution": "choices", "values": [1, 2]}, Choices([1, 2])),
+        (
+            {
+                "distribution": "gaussian-mixture",
+                "components": [{"weight": 1, "mean": 2, "std": 0.5}, [1, 3, 0.5]],
+            },
+            GaussianMixture([(1, 2, 0.5), (1, 3, 0.5)]),
+        ),
+    ],
+)
+def test_a_distribution_is_a_number_a_name_or_a_table(given: object, expected: object):
+    assert distribution_from("epsilon", given) == expected
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"distribution": "normal"}, "epsilon.distribution = 'normal'"),
+        ({"distribution": "unifrom"}, "Did you mean 'uniform'"),
+        ({"distribution": 3}, "epsilon.distribution = 3"),
+        (
+            {"distribution": "fixed", "val": 3},
+            "epsilon.val is not a setting of fixed.*mean 'value'",
+        ),
+        (
+            {"distribution": "fixed", "zz": 3},
+            r"epsilon\.zz is not a setting of fixed\. Known: value",
+        ),
+        ({"distribution": "uniform", "low": 0}, "epsilon.high is missing; uniform needs it"),
+        ({"distribution": "fixed", "value": -3}, r"epsilon\.value = -3 .* above 0"),
+        ({"distribution": "choices", "values": 3}, r"epsilon\.values = 3"),
+        (
+            {"distribution": "gaussian-mixture", "components": [[1, -9, 1]]},
+            "epsilon cannot be used: only",
+        ),
+    ],
+)
+def test_a_table_that_is_no_distribution(table: dict[str, object], words: str):
+    with pytest.raises(InputError, match=words) as caught:
+        distribution_from("epsilon", table)
+    assert str(caught.value).startswith(caught.value.field)
+    assert caught.value.field.startswith("epsilon")

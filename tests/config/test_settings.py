@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dpcohort.accounting.contract import Contract
+from dpcohort.config import Config, config_for_clients, load_config, loads_config
+from dpcohort.config.template import commented_config
+from dpcohort.errors import DpcohortError, FileFormatError, InputError
+from dpcohort.training import Training
+
+POPULATION = "[population]\ncount = 10\ntotal_size = 1000\nepsilon = 1.0\n"
+
+
+def load(tmp_path: Path, text: str | bytes) -> Config:
+    path = tmp_path / "plan.toml"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return load_config(path)
+
+
+def test_what_is_left_out_has_the_defaults_of_the_package(tmp_path: Path):
+    config = load(tmp_path, POPULATION)
+    assert config.training == Training()
+    assert config.selection == ("privacy-aware", {})
+    assert config.contract == Contract()
+    assert (config.noise_model, config.guard) == ("exact", "refuse")
+    assert (config.draws, config.seed) == ("systematic", None)
+    assert len(config.population()) == 10
+
+
+def test_what_is_written_arrives(tmp_path: Path):
+    config = load(
+        tmp_path,
+        POPULATION
+        + "[training]\nrounds = 7\nclip = 2\nbatch_size = 9\n"
+        + '[selection]\nrule = "privacy-aware"\neta = 3\nfloor = 0.1\nnoise_model = "paper"\n'
+        + '[privacy]\naccountant = "paper"\nguard = "lift"\n'
+        + '[schedule]\ndraws = "independent"\nseed = 5\n',
+    )
+    assert config.training == Training(rounds=7, clip=2.0, batch_size=9)
+    assert config.selection == ("privacy-aware", {"eta": 3, "floor": 0.1})
+    assert config.contract == Contract.of("paper")
+    assert (config.noise_model, config.guard) == ("paper", "lift")
+    assert (config.draws, config.seed) == ("independent", 5)
+
+
+@pytest.mark.parametrize("text", ["\ufeff" + POPULATION, POPULATION.replace("\n", "\r\n")])
+def test_files_from_other_editors(tmp_path: Path, text: str):
+    assert load(tmp_path, text).clients.count == 10
+
+
+def test_it_cannot_be_changed(tmp_path: Path):
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        load(tmp_path, POPULATION).seed = 3
+
+
+BAD_FILES = [
+    ("[population", 1, "this is not valid TOML: Expected ']'"),
+    (POPULATION + "count = 3\n", 5, "this is not valid TOML: Cannot overwrite a value"),
+    (POPULATION + "seed = 1 2\n", 5, "this is not valid TOML"),
+    (POPULATION + "seed = " + "9" * 5000, None, "a whole number has too many digits"),
+    ("a = " + "[" * 100_000, None, "nested too deeply"),
+    ("", None, r"the table \[population\] is missing"),
+    (POPULATION.encode("utf-16"), None, "UTF-16"),
+    (POPULATION.encode() + b"x\0", 5, "NUL byte"),
+    (b"[population]\n\xff", 2, "0xff is not valid UTF-8"),
+    ("#" * 2_000_000, None, "at most 1,000,000"),
+    ("population = 3", 1, r"population = 3 .* a table, under its own line \[population\]"),
+    ("[populaton]\n" + POPULATION, 1, "populaton is not a known key. Did you mean 'population'"),
+    (POPULATION + "[training]\nrouns = 3\n", 6, "training.rouns is not .* Did you mean 'rounds'"),
+    (POPULATION + "rounds = 3\n", 5, r"population.rounds is not .* It belongs under \[training\]"),
+    (POPULATION + "[training]\nrounds = 0\n", 6, "training.rounds = 0 .* at least 1"),
+    (POPULATION + '[training]\nrounds = "7"\n', 6, "training.rounds = '7' .* a whole number"),
+    (POPULATION + "[training]\nrounds = 7.5\n", 6, r"training.rounds = 7\.5 .* a whole number"),
+    (POPULATION + "[training]\nclip = true\n", 6, "training.clip = True .* a number"),
+    (POPULATION + "[training]\nclip = nan\n", 6, "training.clip = nan .* a finite number"),
+    (
+        POPULATION + "[training]\nbatch_size = 5\nsampling_rate = 0.1\n",
+        5,
+        "training: batch_size and sampling_rate are both given",
+    ),
+    (POPULATION + '[privacy]\naccountant = "tigth"\n', 6, "accountant = 'tigth'.*mean 'tight'"),
+    (
+        POPULATION + '[privacy]\nsampler = "fixed"\nneighbours = "zero-out"\n',
+        7,
+        "privacy.neighbours = 'zero-out' .* 'replace-one' when sampler = 'fixed'",
+    ),
+    (POPULATION + '[selection]\nrule = "unbiassed"\n', 6, "selection.rule = .*mean 'unbiased'"),
+    (POPULATION + "[selection]\nrule = 3\n", 6, "selection.rule = 3 .* text in quotes"),
+    (
+        POPULATION + '[selection]\nrule = "uniform"\ncap = 0.2\n',
+        7,
+        r"selection.cap is not a setting of the rule uniform\. It takes none",
+    ),
+    (POPULATION + "[selection]\nthreshold = 2\n", 6, "selection.threshold is not a .*It takes eta"),
+    (POPULATION + '[selection]\nrule = "threshold"\n', 5, "needs the setting 'threshold'"),
+    (POPULATION + "[selection]\neta = -1\n", 6, "selection.eta = -1"),
+    (POPULATION + '[selection]\neta = "automatic"\n', 6, "selection.eta = 'automatic'"),
+    (POPULATION + "[selection]\neta = [1]\n", 6, r"selection.eta = \[1\]"),
+    (POPULATION + "[selection]\neta = 1\nbias_cap = 1\n", 5, "are both given; keep one"),
+    (POPULATION + "[selection]\nfloor = 2\n", 6, r"selection.floor = 2"),
+    (POPULATION + '[selection]\nnoise_model = "exat"\n', 6, "'exat'.*exact, paper.*mean 'exact'"),
+    (POPULATION + "[schedule]\nseed = -1\n", 6, "schedule.seed = -1"),
+    (POPULATION + '[schedule]\ndraws = "indep"\n', 6, "schedule.draws = 'indep'"),
+    (POPULATION.replace("1.0", "inf"), 4, "population.epsilon = inf .* mark the client public"),
+    (POPULATION.replace("1.0", '"low"'), 4, "population.epsilon = 'low' .* uniform-0-1"),
+    (POPULATION.replace("1.0", "2020-01-01"), 4, "population.epsilon = "),
+    (POPULATION + "allow_large_delta = 1\n", 5, "allow_large_delta = 1 .* true or false"),
+    (
+        POPULATION + "public = 3\n",
+        5,
+        r"a list of tables, each under its own line \[\[population.pub",
+    ),
+    (
+        POPULATION + "[[population.public]]\ncount = 2\n",
+        5,
+        r"population.public\[0\].size is missing",
+    ),
+    (POPULATION + '[[population.public]]\nsize = "x"\n', 6, r"population.public\[0\].size = 'x'"),
+    (POPULATION + 'clients = "a.csv"\n', 5, "population.clients and count are both given"),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "words"), BAD_FILES)
+def test_a_bad_file_is_one_clear_message(tmp_path: Path, text, line: int | None, words: str):
+    with pytest.raises(FileFormatError, match=words) as caught:
+        load(tmp_path, text)
+    message = str(caught.value)
+    assert caught.value.line == line
+    assert caught.value.exit_code == 2
+    assert "plan.toml" in message
+    assert len(message) < 800
+    for jargon in ("pydantic", "http", "Input should", "_type", "Section"):
+        assert jargon not in message
+
+
+def test_several_problems_are_listed_with_their_lines(tmp_path: Path):
+    with pytest.raises(FileFormatError) as caught:
+        load(tmp_path, POPULATION + "x = 1\n[training]\nrounds = 'a'\nclop = 2\n")
+    lines = str(caught.value).splitlines()
+    assert lines[0].endswith("plan.toml: 3 problems")
+    assert [line.split(":")[0].strip() for line in lines[1:]] == ["line 5", "line 7", "line 8"]
+
+
+def test_a_text_is_checked_like_a_file():
+    assert loads_config(POPULATION).clients.count == 10
+    with pytest.raises(FileFormatError, match=r"^settings, line 6: training.rounds = 0"):
+        loads_config(POPULATION + "[training]\nrounds = 0\n")
+    with pytest.raises(FileFormatError, match=r"^settings, line 1: this is not valid TOML"):
+        loads_config("[population")
+
+
+def test_a_missing_file(tmp_path: Path):
+    with pytest.raises(FileFormatError, match=r"none\.toml: there is no such file"):
+        load_config(tmp_path / "none.toml")
+
+
+def test_clients_that_cannot_be_drawn_are_told_with_the_file(tmp_path: Path):
+    config = load(tmp_path, POPULATION + "delta = 0.1\n")
+    with pytest.raises(FileFormatError, match=r"plan\.toml, line 5: population\.delta of client"):
+        config.population()
+
+
+def test_a_list_of_clients_is_found_beside_the_file(tmp_path: Path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "c.csv").write_text("id,size,epsilon,delta\na,500,1,1e-5\n")
+    config = load(tmp_path, '[population]\nclients = "data/c.csv"\n')
+    assert config.population().ids == ("a",)
+    (tmp_path / "data" / "c.csv").write_text("id,size,epsilon,delta\na,500,0,1e-5\n")
+    with pytest.raises(FileFormatError, match=r"c\.csv, line 2: epsilon = '0'"):
+        config.population()
+
+
+def test_overrides_change_what_they_name(tmp_path: Path):
+    config = load(tmp_path, POPULATION + "[selection]\neta = 2\n[training]\nbatch_size = 5\n")
+    changed = config.with_overrides(
+        ["training.rounds=200", "selection.rule=unbiased", "training.sampling_rate=0.5"]
+    )
+    assert changed.training == Training(rounds=200, sampling_rate=0.5)
+    assert changed.selection == ("unbiased", {})
+    assert config.training == Training(batch_size=5)
+    assert config.with_overrides([]) == config
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("training.rounds=0", r"plan\.toml with training\.rounds=0: training\.rounds = 0 "),
+        ("training.rouns=5", "training.rouns is not a known key. Did you mean 'rounds'"),
+        ("trainin.rounds=5", "trainin is not a known key. Did you mean 'training'"),
+        ("training.rounds=many", "training.rounds = 'many' .* a whole number"),
+        ("training.rounds", r"--set = 'training\.rounds'"),
+        ("population.clients=c.csv", "population.clients and count are both given"),
+    ],
+)
+def test_an_override_that_cannot_be_used(tmp_path: Path, override: str, words: str):
+    with pytest.raises(InputError, match=words) as caught:
+        load(tmp_path, POPULATION).with_overrides([override])
+    assert getattr(caught.value, "line", None) is None  # it does not stand in the file
+
+
+def test_a_problem_of_the_file_keeps_its_line_beside_an_override(tmp_path: Path):
+    config = load(tmp_path, POPULATION + '[privacy]\nneighbours = "zero-out"\n')
+    words = r"with privacy.sampler=fixed, line 6: privacy.neighbours = 'zero-out'"
+    with pytest.raises(FileFormatError, match=words):
+        config.with_overrides(["privacy.sampler=fixed"])
+
+
+def test_other_clients_for_the_same_settings(tmp_path: Path, monkeypatch):
+    (tmp_path / "settings").mkdir()
+    config = load(
+        tmp_path / "settings", POPULATION + "allow_large_delta = true\n[training]\nrounds = 3"
+    )
+    (tmp_path / "c.csv").write_text("id,size,epsilon,delta\na,500,1,0.5\n")
+    monkeypatch.chdir(tmp_path)
+    changed = config.with_clients("c.csv").with_overrides(["training.clip=2"])
+    assert changed.training == Training(rounds=3, clip=2.0)
+    assert changed.population().ids == ("a",)
+
+
+def test_clients_without_a_file_of_settings(tmp_path: Path):
+    path = tmp_path / "c.csv"
+    path.write_text("id,size,epsilon,delta\na,500,1,1e-5\n")
+    config = config_for_clients(path).with_overrides(["training.rounds=3"])
+    assert (config.path, config.training) == (None, Training(rounds=3))
+    assert len(config.population()) == 1
+    with pytest.raises(FileFormatError, match=r"^settings with training\.rounds=0: training"):
+        config.with_overrides(["training.rounds=0"])
+
+
+fuzz = settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+SAMPLE = commented_config("hospitals")
+
+
+@fuzz
+@given(content=st.binary(max_size=100))
+def test_random_bytes_are_never_a_config(tmp_path: Path, content: bytes):
+    with pytest.raises(DpcohortError):
+        load(tmp_path, content)
+
+
+@fuzz
+@given(
+    place=st.integers(0, len(SAMPLE)),
+    length=st.integers(0, 30),
+    text=st.sampled_from(["", "x", "=", "[", "]", '"', "\n", "-1", "1e999", "nan", "{", "\0", "é"]),
+)
+def test_a_changed_config_loads_or_is_refused(tmp_path: Path, place: int, length: int, text: str):
+    changed = SAMPLE[:place] + text + SAMPLE[place + length :]
+    try:
+        load(tmp_path, changed).population()
+    except DpcohortError as error:
+        refused = error
+    else:
+        return
+    assert refused.exit_code == 2
+    assert "plan.toml" in str(refused)
+
+
+@fuzz
+@given(override=st.text(max_size=20), key=st.sampled_from(["", "training.rounds=", "population."]))
+def test_random_overrides_change_or_are_refused(tmp_path: Path, override: str, key: str):
+    config = config_for_clients("clients.csv")
+    try:
+        config.with_overrides([key + override])
+    except DpcohortError as error:
+        refused = error
+    else:
+        return
+    assert refused.exit_code == 2

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpcohort.config import Config, load_config
+from dpcohort.config.schema import config_keys
+from dpcohort.config.template import EXAMPLES, commented_config
+from dpcohort.errors import InputError
+
+
+def loaded(tmp_path: Path, example: str) -> Config:
+    path = tmp_path / f"{example}.toml"
+    path.write_text(commented_config(example))
+    return load_config(path)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_every_example_loads(tmp_path: Path, example: str):
+    config = loaded(tmp_path, example)
+    assert config.rule == "privacy-aware"
+    assert config.training.rounds == 100
+    assert config.training.cohort_size == 10
+
+
+def sections(text: str) -> dict[str, set[str]]:
+    """The keys of each table, those that are commented out included."""
+    found: dict[str, set[str]] = {}
+    table = ""
+    for line in text.splitlines():
+        if header := re.match(r"(?:# )?\[\[?([a-z.]+)\]\]?", line):
+            table = header[1]
+        elif key := re.match(r"(?:# )?([a-z_]+) = ", line):
+            found.setdefault(table, set()).add(key[1])
+    return found
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_every_key_is_in_every_example(example: str):
+    text = commented_config(example)
+    written = sections(text)
+    # Some keys of [population] are explained in a sentence or are tables of their own.
+    written["population"] |= set(re.findall(r"(clients) = \"", text))
+    written["population"] |= {name.split(".")[1] for name in written if "population." in name}
+    for section, keys in config_keys().items():
+        if section:
+            assert set(keys) <= written[section], section
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_lines_fit_a_terminal(example: str):
+    assert max(map(len, commented_config(example).splitlines())) <= 100
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["selection.bias_cap=0.5", "selection.floor=0.1", "selection.cap=0.1"],
+        ["selection.rule=threshold", "selection.threshold=0.5"],
+        ["selection.rule=epsilon-proportional", "selection.public_epsilon=10"],
+        ["privacy.sampler=poisson", "privacy.neighbours=zero-out"],
+        ["training.batch_size=128"],
+        ["training.sampling_rate=0.1"],
+    ],
+)
+def test_what_is_commented_out_works_too(tmp_path: Path, example: str, settings: list[str]):
+    for setting in settings:
+        key, value = setting.split(".")[1].split("=", 1)[0], setting.split("=", 1)[1]
+        assert re.search(rf"{key} = \"?{re.escape(value)}|\"{value}\"", commented_config(example))
+    loaded(tmp_path, example).with_overrides(settings)
+
+
+def test_the_hospitals(tmp_path: Path):
+    config = loaded(tmp_path, "hospitals")
+    population = config.population()
+    assert len(population) == 61
+    assert int(population.public.sum()) == 1
+    private = population.epsilon[~population.public]
+    assert private.min() < 1 < 3 < private.max()
+    assert population.large_delta == 0
+    assert (population.batches(config.training) >= 1).all()
+    assert commented_config() == commented_config("hospitals")
+
+
+def test_the_papers_mnist(tmp_path: Path):
+    config = loaded(tmp_path, "paper-mnist")
+    population = config.population()
+    assert (len(population), population.total_size) == (100, 60_000)
+    assert ((population.epsilon > 0) & (population.epsilon < 1)).all()
+    assert (population.delta == 1e-5).all()
+    np.testing.assert_array_equal(population.batches(config.training), 128)
+
+
+def test_the_papers_figure(tmp_path: Path):
+    config = loaded(tmp_path, "paper-figure")
+    population = config.population()
+    assert population == loaded(tmp_path, "paper-mnist").population()
+    rates = population.sampling_rates(config.training)
+    np.testing.assert_allclose(rates, 0.1, atol=0.5 / population.sizes.min())
+    assert (config.contract.accountant, config.noise_model) == ("paper", "paper")
+
+
+def test_the_papers_cifar(tmp_path: Path):
+    config = loaded(tmp_path, "paper-cifar10")
+    population = config.population()
+    assert (len(population), population.total_size) == (100, 50_000)
+    assert 0.1 < np.mean(population.epsilon < 3) < 0.5
+    np.testing.assert_array_equal(population.batches(config.training), 128)
+
+
+def test_the_list(tmp_path: Path):
+    config = loaded(tmp_path, "csv")
+    (tmp_path / "clients.csv").write_text("id,size,epsilon,delta\na,500,1,1e-5\n")
+    assert config.population().ids == ("a",)
+
+
+def test_an_unknown_example_is_answered_with_the_nearest():
+    with pytest.raises(InputError, match=r"example = 'paper-mnits'.*Did you mean 'paper-mnist'"):
+        commented_config("paper-mnits")

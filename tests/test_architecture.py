@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shape of the house: imports point backwards and every room has its tests."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dpcohort
+
+ROOT = Path(dpcohort.__file__).parent
+TESTS = Path(__file__).parent
+MODULES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
+
+#: Rooms in the order data flows; a module may import from its own room and the ones before it.
+ROOMS = [
+    ["errors", "_validate", "_version", "atomic_file", "text_files"],
+    ["training", "clients"],
+    ["accounting"],
+    ["selection"],
+    ["schedule"],
+    ["plan", "plan_file", "explain", "plan_comparison", "what_if"],
+    ["config"],
+    ["data", "models"],
+    ["aggregation", "engine", "audit"],
+    ["runs"],
+    ["report"],
+    ["cli", "__main__"],
+]
+
+
+def _room(name: str) -> int:
+    for position, names in enumerate(ROOMS):
+        if name in names or any(n.endswith("*") and name.startswith(n[:-1]) for n in names):
+            return position
+    raise AssertionError(f"dpcohort.{name} is in no room: add it to ROOMS where data reach it")
+
+
+def _imported(path: Path) -> set[str]:
+    """First parts of the dpcohort modules that a file imports when it is loaded or used."""
+    tree = ast.parse(path.read_text())
+    # Imports for type checkers only do not run.
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            node.body = []
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+    parts = [name.split(".") for name in names if name.startswith("dpcohort.")]
+    return {part[1] for part in parts}
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if m.name != "__init__.py"], ids=str)
+def test_imports_point_backwards(module):
+    own = module.parts[0].removesuffix(".py")
+    ahead = {name for name in _imported(ROOT / module) if _room(name) > _room(own)}
+    assert not ahead, f"{module} imports from rooms ahead of it: {sorted(ahead)}"
+
+
+@pytest.mark.parametrize("module", MODULES, ids=str)
+def test_every_module_says_what_it_is(module):
+    text = (ROOT / module).read_text()
+    assert text.startswith("# SPDX-License-Identifier: Apache-2.0\n")
+    assert ast.get_docstring(ast.parse(text)), f"{module} has no docstring"
+    assert module.stem not in {"utils", "helpers", "common", "misc"}
+    assert len(text.splitlines()) <= 450, f"{module} is long: split it by concept"
+
+
+@pytest.mark.parametrize(
+    "module", [m for m in MODULES if m.name not in {"__init__.py", "__main__.py", "_version.py"}], ids=str
+)
+def test_every_module_has_its_test_file(module):
+    mirror = TESTS / module.parent / f"test_{module.stem.removeprefix('_')}.py"
+    assert mirror.exists(), f"{module} has no {mirror.relative_to(TESTS.parent)}"
+
+
+@pytest.mark.parametrize("module", MODULES, ids=str)
+def test_public_names_exist_and_are_documented(module):
+    name = ".".join(["dpcohort", *module.with_suffix("").parts]).removesuffix(".__init__")
+    if name.endswith("__main__"):
+        return
+    loaded = importlib.import_module(name)
+    for public in getattr(loaded, "__all__", []):
+        value = getattr(loaded, public)
+        if callable(value) and getattr(value, "__module__", "").startswith("dpcohort"):
+            assert value.__doc__, f"{name}.{public} has no docstring"
+
+
+def test_package_names_are_what_all_says():
+    assert dpcohort.__all__ == sorted(dpcohort.__all__)
+    assert set(dpcohort._HOMES) | {"__version__"} == set(dpcohort.__all__)
+    assert set(dir(dpcohort)) == set(dpcohort.__all__)
+    for name in dpcohort.__all__:
+        assert getattr(dpcohort, name) is not None
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = dpcohort.no_such_name
+
+
+PLAN_WITHOUT_TORCH = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {"torch", "flwr", "sklearn", "dp_accounting", "cvxpy"}:
+            raise AssertionError(f"planning imported {name}")
+sys.meta_path.insert(0, Refuse())
+import dpcohort
+for name in dpcohort.__all__:
+    getattr(dpcohort, name)
+from dpcohort.cli import main
+rows = "".join(f"c{i},{500 + i},{0.1 + i / 20},1e-5\\n" for i in range(100))
+open("clients.csv", "w").write("id,size,epsilon,delta\\n" + rows)
+assert main(["plan", "--clients", "clients.csv", "--out", "plan.json", "--seed", "1"]) == 0
+assert main(["explain", "c7", "plan.json"]) == 0
+"""
+
+
+def test_planning_never_imports_torch(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PLAN_WITHOUT_TORCH],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "plan.json").exists()

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from dpcohort.accounting import calibrate_noise, certify_epsilon
+from dpcohort.clients import Population
+from dpcohort.errors import InputError
+from dpcohort.explain import explain_client
+from dpcohort.plan import make_plan
+from dpcohort.training import Training
+
+
+@pytest.fixture(scope="module")
+def plan():
+    clients = Population.from_arrays(
+        ids=["strict", "middle", "open", "gift"],
+        sizes=[600, 500, 400, 300],
+        epsilon=[0.5, 1.5, 6.0, np.nan],
+        delta=[1e-5, 1e-5, 1e-5, np.nan],
+        public=[False, False, False, True],
+    )
+    training = Training(rounds=20, cohort_size=4, batch_size=60)
+    return make_plan(clients, training, seed=1)
+
+
+def test_numbers_are_the_plans_own(plan):
+    explanation = plan.explain("open")
+    assert explanation.probability == plan.selection.probabilities[2]
+    assert explanation.draws == plan.schedule.counts[2]
+    assert explanation.noise_multiplier == plan.noise_multipliers[2]
+    assert explanation.noise_std == plan.noise_multipliers[2] / 60
+    assert explanation.certified_epsilon == plan.certified_epsilon[2]
+    assert explanation.expected_draws == pytest.approx(80 * explanation.probability)
+
+
+def test_shares_of_noise_add_up_to_one(plan):
+    shares = [plan.explain(name) for name in plan.population.ids]
+    assert sum(e.noise_share for e in shares) == pytest.approx(1)
+    assert sum(e.unbiased_noise_share for e in shares) == pytest.approx(1)
+    assert shares[0].unbiased_noise_share > shares[2].unbiased_noise_share
+
+
+def test_one_more_draw_is_priced_by_the_accountant(plan):
+    explanation = plan.explain("open")
+    settings = {"delta": 1e-5, "sampling_rate": 60 / 400}
+    before = calibrate_noise(epsilon=6.0, steps=explanation.steps, **settings)
+    after = calibrate_noise(epsilon=6.0, steps=explanation.steps + 1, **settings)
+    assert explanation.one_more_draw == pytest.approx((after / before) ** 2)
+    spent = certify_epsilon(
+        noise_multiplier=explanation.noise_multiplier,
+        steps=explanation.steps + 1,
+        method="pld",
+        **settings,
+    )
+    assert explanation.epsilon_of_one_more_draw == spent
+    assert spent > explanation.certified_epsilon
+
+
+def test_a_larger_budget_is_heard_more_often(plan):
+    larger = explain_client(plan, "strict", larger_epsilon=3.0).larger_budget
+    assert larger.epsilon == 3.0
+    assert larger.times_as_often > 1
+    changed = make_plan(
+        plan.population.with_budget("strict", plan.population["middle"].budget),
+        plan.training,
+        seed=1,
+    )
+    same = explain_client(plan, "strict", larger_epsilon=1.5).larger_budget
+    assert same.probability == pytest.approx(changed.selection.probabilities[0], rel=1e-9)
+
+
+def test_a_public_client_has_no_promise_to_explain(plan):
+    explanation = plan.explain("gift")
+    assert explanation.public
+    assert explanation.epsilon is None
+    assert explanation.larger_budget is None
+    assert "needs no privacy" in explanation.text() or "need no privacy" in explanation.text()
+    assert "adds no noise" in explanation.text()
+
+
+def test_sentences_name_budget_noise_and_what_would_change(plan):
+    text = plan.explain("middle").text()
+    for words in ("middle holds 500 records", "epsilon 1.5", "One more draw", "With epsilon 3"):
+        assert words in text
+
+
+def test_a_client_that_is_never_drawn_is_told_so():
+    clients = Population.from_arrays(
+        ids=["silent", "a", "b"], sizes=[10, 4000, 4000], epsilon=[0.01, 5, 5], delta=1e-5
+    )
+    training = Training(rounds=3, cohort_size=2, sampling_rate=0.1)
+    explanation = make_plan(clients, training, seed=0).explain("silent")
+    assert explanation.draws == 0
+    assert explanation.noise_multiplier is None
+    assert "spends nothing" in explanation.text()
+    assert "first draw" in explanation.text()
+    json.dumps(explanation.to_dict())
+
+
+def test_paper_plans_are_explained_with_the_papers_noise(plan):
+    paper = make_plan(plan.population, plan.training, accountant="paper", seed=1)
+    explanation = paper.explain("open")
+    # The printed variance is proportional to the number of steps.
+    assert explanation.one_more_draw == pytest.approx(1 + 1 / explanation.steps)
+
+
+def test_an_unknown_client_gets_the_nearest_name(plan):
+    with pytest.raises(InputError, match="strict"):
+        plan.explain("strickt")
+
+
+@pytest.mark.parametrize("epsilon", [1.5, 0.1, float("nan"), float("inf")])
+def test_the_larger_budget_must_be_larger(plan, epsilon):
+    with pytest.raises(InputError, match="larger epsilon"):
+        explain_client(plan, "middle", larger_epsilon=epsilon)

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from dpcohort.accounting import Contract
+from dpcohort.clients import Population
+from dpcohort.errors import BudgetExceededError, InputError, VerificationError
+from dpcohort.plan import make_plan, selection_problem
+from dpcohort.selection.rules import rule_from_settings
+from dpcohort.training import Training
+
+TRAINING = Training(rounds=30, cohort_size=5, local_steps=2, batch_size=50)
+
+
+def _population(count=12, public=1):
+    rng = np.random.default_rng(5)
+    epsilon = rng.uniform(0.1, 6, count)
+    epsilon[:public] = np.nan
+    delta = np.where(np.isnan(epsilon), np.nan, 1e-5)
+    return Population.from_arrays(
+        sizes=rng.integers(300, 900, count),
+        epsilon=epsilon,
+        delta=delta,
+        public=np.isnan(epsilon),
+    )
+
+
+@pytest.mark.parametrize("accountant", ["tight", "paper", Contract.of("tight", sampler="fixed")])
+@pytest.mark.parametrize("draws", ["systematic", "independent"])
+def test_a_plan_keeps_every_promise(accountant, draws):
+    clients = _population()
+    plan = make_plan(clients, TRAINING, accountant=accountant, draws=draws, seed=3)
+    held = plan.drawn & ~clients.public
+    assert held.any()
+    assert (plan.certified_epsilon[held] <= clients.epsilon[held]).all()
+    plan.verify(method="pld")
+
+
+def test_an_independent_accountant_agrees():
+    make_plan(_population(4, 0), TRAINING, seed=0).verify(method="dp-accounting")
+
+
+def test_noise_is_calibrated_to_the_realised_steps():
+    plan = make_plan(_population(), TRAINING, seed=3)
+    assert plan.steps.sum() == 30 * 5 * 2
+    assert (plan.steps == plan.schedule.counts * 2).all()
+    # All of the budget is used: the certificate comes within 1 % of the promise.
+    held = plan.drawn & ~plan.population.public
+    used = plan.certified_epsilon[held] / plan.population.epsilon[held]
+    assert (used > 0.99).all()
+
+
+def test_verify_names_clients_whose_noise_is_too_small():
+    plan = make_plan(_population(), TRAINING, seed=3)
+    halved = dataclasses.replace(plan.noise, noise_multiplier=plan.noise.noise_multiplier / 2)
+    broken = dataclasses.replace(plan, noise=halved)
+    with pytest.raises(VerificationError, match="would spend more than promised: client"):
+        broken.verify(method="pld")
+
+
+def test_same_seed_same_plan_and_another_seed_another():
+    clients = _population()
+    assert make_plan(clients, TRAINING, seed=1) == make_plan(clients, TRAINING, seed=1)
+    assert (
+        make_plan(clients, TRAINING, seed=1).sha256 != make_plan(clients, TRAINING, seed=2).sha256
+    )
+
+
+def test_without_a_seed_one_is_drawn_and_recorded():
+    clients = _population()
+    plan, other = make_plan(clients, TRAINING), make_plan(clients, TRAINING)
+    assert plan.seed != other.seed
+    assert make_plan(clients, TRAINING, seed=plan.seed) == plan
+
+
+@pytest.mark.parametrize(
+    ("change", "value"),
+    [
+        ("training", dataclasses.replace(TRAINING, clip=2.0)),
+        ("noise_model", "paper"),
+        ("seed", 99),
+        ("contract", Contract.of("paper")),
+    ],
+)
+def test_hash_covers_every_setting(change, value):
+    plan = make_plan(_population(), TRAINING, seed=1)
+    assert dataclasses.replace(plan, **{change: value}).sha256 != plan.sha256
+
+
+def test_privacy_aware_adds_less_noise_than_unbiased():
+    clients = _population(public=0)
+    aware = make_plan(clients, TRAINING, seed=1)
+    plain = make_plan(clients, TRAINING, selection="unbiased", seed=1)
+    assert aware.noise_to_clip < 0.6 * plain.noise_to_clip
+
+
+def test_noise_to_clip_is_the_norm_of_the_averaged_noise():
+    plan = make_plan(_population(), dataclasses.replace(TRAINING, dimension=400), seed=1)
+    rng = np.random.default_rng(0)
+    squares = []
+    for cohort in plan.schedule.cohorts:
+        std = (plan.noise_multipliers / plan.batch_sizes)[cohort]
+        noise = (rng.standard_normal((50, cohort.size, 400)) * std[:, None]).mean(axis=1)
+        squares.append((noise**2).sum(axis=1).mean())
+    assert plan.noise_to_clip == pytest.approx(np.sqrt(np.mean(squares)), rel=0.02)
+
+
+def test_expected_noise_of_the_exact_model_is_what_schedules_add():
+    clients = _population(public=0)
+    training = Training(rounds=40, cohort_size=5, batch_size=50, dimension=100)
+    contract = Contract.of("paper")
+    problem, _ = selection_problem(clients, training, contract=contract, noise_model="exact")
+    p = clients.unbiased
+    expected = np.sqrt(
+        training.total_steps * (problem.noise_costs * p**2 + problem.linear_costs * p).sum()
+    )
+    realised = [
+        make_plan(
+            clients, training, selection="unbiased", accountant="paper", draws="independent", seed=s
+        ).noise_to_clip
+        for s in range(60)
+    ]
+    assert np.sqrt(np.mean(np.square(realised))) == pytest.approx(expected, rel=0.03)
+
+
+def test_systematic_draws_waste_less_than_independent_ones():
+    clients = _population(public=0)
+    training = Training(rounds=20, cohort_size=2, batch_size=50)
+    noise = {
+        draws: np.mean(
+            [
+                make_plan(clients, training, accountant="paper", draws=draws, seed=s).noise_to_clip
+                for s in range(15)
+            ]
+        )
+        for draws in ("systematic", "independent")
+    }
+    assert noise["systematic"] < noise["independent"]
+
+
+def test_minimum_epsilon_treats_everyone_as_the_strictest():
+    clients = _population(public=0)
+    plan = make_plan(clients, TRAINING, selection="minimum-epsilon", seed=1)
+    held = plan.drawn
+    assert (plan.certified_epsilon[held] <= clients.epsilon.min()).all()
+
+
+def test_a_million_settings_do_not_fit_together():
+    plan = make_plan(_population(), TRAINING, seed=1)
+    with pytest.raises(InputError, match="rounds"):
+        dataclasses.replace(plan, training=dataclasses.replace(TRAINING, rounds=31))
+    with pytest.raises(InputError, match="clients"):
+        dataclasses.replace(plan, population=_population(11))
+
+
+def test_paper_noise_that_does_not_certify_refuses_the_plan_or_is_lifted():
+    clients = Population.from_arrays(
+        ids=["loose", "other"], sizes=[600, 600], epsilon=[14.0, 14.0], delta=1e-5
+    )
+    training = Training(rounds=1, cohort_size=2, batch_size=32)
+    rule = rule_from_settings("unbiased")
+    with pytest.raises(BudgetExceededError, match="loose"):
+        make_plan(clients, training, selection=rule, accountant="paper", seed=0)
+    lifted = make_plan(clients, training, selection=rule, accountant="paper", guard="lift", seed=0)
+    assert lifted.noise.lifted.all()
+    assert (lifted.certified_epsilon <= 14).all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"selection": "privacy-awre"}, "privacy-aware"),
+        ({"accountant": "tigth"}, "tight"),
+        ({"noise_model": "exakt"}, "exact"),
+        ({"draws": "random"}, "systematic"),
+        ({"guard": "no"}, "refuse"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 1.5}, "seed"),
+    ],
+)
+def test_bad_settings_are_named(settings, message):
+    with pytest.raises(InputError, match=message):
+        make_plan(_population(), TRAINING, **settings)
+
+
+def test_a_batch_larger_than_a_client_names_the_client():
+    clients = Population.from_arrays(ids=["big", "tiny"], sizes=[500, 20], epsilon=1, delta=1e-5)
+    with pytest.raises(InputError, match="tiny"):
+        make_plan(clients, TRAINING)
+    whole = dataclasses.replace(TRAINING, oversized_batch="whole")
+    assert make_plan(clients, whole, seed=0).sampling_rates[1] == 1.0

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dpcohort.errors import FileFormatError
+from dpcohort.text_files import read_utf8
+
+
+def test_a_byte_order_mark_is_taken_off(tmp_path: Path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\xef\xbb\xbfid\r\n")
+    assert read_utf8(path) == b"id\r\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "words"),
+    [
+        ("id\n".encode("utf-16"), None, "UTF-16"),
+        ("id\n".encode("utf-16-le"), 1, "NUL byte"),
+        (b"a\nb\r\nc\0", 3, "NUL byte"),
+        (b"a\rb\n\xff", 3, "0xff is not valid UTF-8"),
+        ("a\ncaf\u00e9".encode("latin-1"), 2, "0xe9 is not valid UTF-8"),
+    ],
+)
+def test_what_is_not_utf8_is_named_with_its_line(tmp_path: Path, content, line, words):
+    path = tmp_path / "a.txt"
+    path.write_bytes(content)
+    with pytest.raises(FileFormatError, match=words) as caught:
+        read_utf8(path)
+    assert caught.value.line == line
+    assert str(path) in str(caught.value)
+    assert "save it as UTF-8" in str(caught.value)
+
+
+def test_a_missing_file(tmp_path: Path):
+    with pytest.raises(FileFormatError, match=r"nowhere\.csv: there is no such file") as caught:
+        read_utf8(tmp_path / "nowhere.csv")
+    assert caught.value.exit_code == 2
+
+
+def test_a_directory(tmp_path: Path):
+    with pytest.raises(FileFormatError, match="this is a directory, not a file"):
+        read_utf8(tmp_path)
+
+
+def test_a_pipe_is_refused_before_it_blocks(tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FileFormatError, match="not a regular file"):
+        read_utf8(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize("path", ["a\0b", "x" * 5000])
+def test_an_impossible_path(path: str):
+    with pytest.raises(FileFormatError, match=r"cannot be read|no such file"):
+        read_utf8(path)
+
+
+def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "secret.csv"
+    path.write_text("id")
+
+    def refuse(self: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(FileFormatError, match=r"secret\.csv: the file cannot be read .permission"):
+        read_utf8(path)
+
+
+def test_a_file_that_is_too_long_is_not_read(tmp_path: Path):
+    path = tmp_path / "a.txt"
+    path.write_text("12345")
+    assert read_utf8(path, at_most_bytes=5) == b"12345"
+    with pytest.raises(FileFormatError, match=r"5 bytes; at most 4"):
+        read_utf8(path, at_most_bytes=4)
