@@ -1,1 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Who is drawn, how often, and the proof that no other choice has a smaller bound."""
+
+from __future__ import annotations
+
+from dpcohort.selection.eta import estimate_smoothness, resolve_eta
+from dpcohort.selection.path import SelectionPath
+from dpcohort.selection.problem import (
+    PlannedRule,
+    Selection,
+    SelectionProblem,
+    exact_costs,
+    paper_costs,
+)
+from dpcohort.selection.solver import Solution, solve_selection
+
+__all__ = [
+    "PlannedRule",
+    "Selection",
+    "SelectionPath",
+    "SelectionProblem",
+    "Solution",
+    "estimate_smoothness",
+    "exact_costs",
+    "paper_costs",
+    "resolve_eta",
+    "solve_selection",
+]

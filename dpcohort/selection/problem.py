@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a planned rule may look at, what it gives back, and where the noise costs come from.
+
+A *planned* rule fixes the probabilities before training, from public facts only: sizes, budgets
+and the noise they lead to. It is the only kind built here. An *adaptive* rule would choose each
+cohort from what clients report; it cannot have this interface, because every report must be
+noised, charged to the client's ledger and capped in number. It will be a protocol of its own,
+next to :class:`PlannedRule`, and receive a round's reports through the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dpcohort._validate import BoolArray, FloatArray, float_array, number, whole_number
+from dpcohort.errors import InputError
+from dpcohort.selection.certificate import Costs, objective_of
+from dpcohort.selection.eta import Eta, resolve_eta
+from dpcohort.selection.instance import checked_unbiased, scaled_costs
+from dpcohort.selection.solver import solve_selection
+
+__all__ = [
+    "PlannedRule",
+    "Selection",
+    "SelectionProblem",
+    "evaluated",
+    "exact_costs",
+    "paper_costs",
+]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SelectionProblem:
+    """Everything a planned rule may look at: public facts about every client.
+
+    Attributes:
+        unbiased: p^u, proportional to the sizes.
+        epsilon: epsilon of each client; NaN for public clients.
+        public: which clients need no privacy.
+        noise_costs: a'_k, the quadratic noise cost per unit of eta.
+        linear_costs: b'_k, the linear noise cost per unit of eta; zeros in the paper's noise model.
+        total_steps: T, for ``eta = "auto"``.
+        smoothness: L, for ``eta = "auto"``.
+
+    Example:
+        >>> problem = SelectionProblem(
+        ...     unbiased=np.array([0.5, 0.5]),
+        ...     epsilon=np.array([1.0, np.nan]),
+        ...     public=np.array([False, True]),
+        ...     noise_costs=np.array([3.0, 0.0]),
+        ...     linear_costs=np.zeros(2),
+        ...     total_steps=100,
+        ...     smoothness=1.0,
+        ... )
+        >>> problem.eta("auto")
+        20.0
+    """
+
+    unbiased: FloatArray
+    epsilon: FloatArray
+    public: BoolArray
+    noise_costs: FloatArray
+    linear_costs: FloatArray
+    total_steps: int
+    smoothness: float
+
+    def __post_init__(self) -> None:
+        size = checked_unbiased(self.unbiased).size
+        for field in ("epsilon", "public", "noise_costs", "linear_costs"):
+            shape = np.shape(getattr(self, field))
+            if shape != (size,):
+                raise InputError(
+                    f"shape of {field}", given=shape, allowed=f"({size},), as that of unbiased"
+                )
+        for field in ("noise_costs", "linear_costs"):
+            float_array(field, getattr(self, field), at_least=0, allow_infinite=True)
+        if self.public.dtype != np.bool_:
+            raise InputError("public", given=self.public.dtype, allowed="True or False values")
+        # A public client has no epsilon; 1 stands in so that the others keep their position.
+        float_array("epsilon", np.where(self.public, 1.0, self.epsilon), above=0)
+        whole_number("total_steps", self.total_steps, at_least=1)
+        number("smoothness", self.smoothness, above=0)
+
+    @property
+    def size(self) -> int:
+        """Number of clients, N."""
+        return int(self.unbiased.size)
+
+    def eta(self, eta: Eta) -> float:
+        """Eta as a number, ``"auto"`` resolved from T and L."""
+        return resolve_eta(eta, total_steps=self.total_steps, smoothness=self.smoothness)
+
+    def costs(self, eta: float) -> tuple[FloatArray, FloatArray | None]:
+        """Noise and linear costs at one eta; None where there are no linear costs."""
+        noise = scaled_costs(eta, self.noise_costs)
+        return noise, scaled_costs(eta, self.linear_costs) if self.linear_costs.any() else None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Selection:
+    """What a rule returns: probabilities, and how they stand against the optimum of Problem 1.
+
+    Attributes:
+        rule: name of the rule.
+        probabilities: p^s.
+        unbiased: p^u.
+        eta: the finite eta that the next three refer to.
+        objective: Problem 1's objective at ``probabilities``.
+        lower_bound: a proved lower bound on Problem 1's optimum (under the rule's own floor and
+            cap, where it has any).
+        gap: ``objective - lower_bound``: for an optimal rule its certificate, for any other the
+            price of not being optimal.
+        settings: the rule's settings as given, to make the same rule again.
+    """
+
+    rule: str
+    probabilities: FloatArray
+    unbiased: FloatArray
+    eta: float
+    objective: float
+    lower_bound: float
+    gap: float
+    settings: Mapping[str, object]
+
+    @property
+    def bias(self) -> float:
+        """``||p^s - p^u||_1``, between 0 and 2."""
+        return float(np.abs(self.probabilities - self.unbiased).sum())
+
+
+@runtime_checkable
+class PlannedRule(Protocol):
+    """A rule that fixes the probabilities before training.
+
+    Inherit from it to get :meth:`effective_epsilon`; anything with the same members will do.
+    """
+
+    name: ClassVar[str]
+
+    def select(self, problem: SelectionProblem) -> Selection:
+        """The selection for one problem."""
+        ...
+
+    def effective_epsilon(self, problem: SelectionProblem) -> FloatArray:
+        """The epsilon that each client's noise is calibrated to: its own, unless a rule differs.
+
+        It may be smaller than the client's own, never larger. NaN for public clients.
+        """
+        return problem.epsilon
+
+
+def evaluated(
+    rule: str,
+    probabilities: FloatArray,
+    problem: SelectionProblem,
+    *,
+    settings: Mapping[str, object],
+    eta: Eta = "auto",
+) -> Selection:
+    """A selection from any probabilities, measured against the optimum of Problem 1 at ``eta``.
+
+    Example:
+        >>> problem = SelectionProblem(
+        ...     unbiased=np.array([0.5, 0.5]), epsilon=np.array([1.0, 1.0]),
+        ...     public=np.zeros(2, dtype=bool), noise_costs=np.array([0.0, 40.0]),
+        ...     linear_costs=np.zeros(2), total_steps=100, smoothness=1.0,
+        ... )
+        >>> evaluated("mine", problem.unbiased, problem, settings={}).gap > 10
+        True
+    """
+    weight = problem.eta(eta)
+    noise, linear = problem.costs(weight)
+    optimum = solve_selection(problem.unbiased, noise, linear_costs=linear)
+    objective = objective_of(probabilities, Costs(problem.unbiased, noise, linear))
+    lower_bound = min(optimum.lower_bound, objective)
+    return Selection(
+        rule=rule,
+        probabilities=probabilities,
+        unbiased=problem.unbiased,
+        eta=weight,
+        objective=objective,
+        lower_bound=lower_bound,
+        gap=objective - lower_bound,
+        settings=settings,
+    )
+
+
+def paper_costs(noise_level: ArrayLike, *, dimension: int) -> tuple[FloatArray, FloatArray]:
+    """Costs per unit of eta in the paper's noise model: ``a' = D V``, ``b' = 0`` (Problem 1).
+
+    Args:
+        noise_level: V_k, 0 for public clients.
+        dimension: D.
+
+    Example:
+        >>> paper_costs([0.5, 0.0], dimension=10)
+        (array([5., 0.]), array([0., 0.]))
+    """
+    level = float_array("noise_level", noise_level, at_least=0, allow_infinite=True)
+    costs = whole_number("dimension", dimension, at_least=1) * level
+    return costs, np.zeros_like(costs)
+
+
+def exact_costs(
+    noise_level: ArrayLike,
+    noise_floor: ArrayLike,
+    *,
+    dimension: int,
+    total_draws: int,
+    local_steps: int,
+) -> tuple[FloatArray, FloatArray]:
+    """Costs per unit of eta of the noise that a schedule of independent draws really adds.
+
+    A client drawn T_k times adds noise of variance ``(A_k + V_k T^l T_k) C^2`` in each draw. Given
+    that it is drawn in one slot, ``T_k = 1 + Bin(n - 1, p_k)`` with n draws in all, so
+
+        E||n_t||^2 = D C^2 T sum_k [V_k (1 - 1/n) p_k^2 + (V_k / n + A_k / (n T^l)) p_k].
+
+    The paper puts the mean of T_k for T_k, which keeps only ``V_k p_k^2``. With systematic draws
+    T_k varies less, and this is an upper bound.
+
+    Args:
+        noise_level: V_k, 0 for public clients.
+        noise_floor: A_k, what a single step costs beyond proportion; 0 in the paper's formula.
+        dimension: D.
+        total_draws: n = T^g N^select.
+        local_steps: T^l.
+
+    Returns:
+        Quadratic costs a' and linear costs b'.
+
+    Example:
+        >>> exact_costs([0.5, 0.0], [1.0, 0.0], dimension=10, total_draws=100, local_steps=2)
+        (array([4.95, 0.  ]), array([0.1, 0. ]))
+    """
+    level = float_array("noise_level", noise_level, at_least=0, allow_infinite=True)
+    floor = float_array("noise_floor", noise_floor, at_least=0, allow_infinite=True)
+    if level.shape != floor.shape:
+        raise InputError(
+            "shape of noise_floor", given=floor.shape, allowed=f"{level.shape}, as noise_level"
+        )
+    size = whole_number("dimension", dimension, at_least=1)
+    draws = whole_number("total_draws", total_draws, at_least=1)
+    steps = whole_number("local_steps", local_steps, at_least=1)
+    quadratic = scaled_costs(size * (1.0 - 1.0 / draws), level)
+    return quadratic, size * (level / draws + floor / (draws * steps))

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all rules have in common, and how one is made from a name and settings."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from dpcohort.errors import InputError
+from dpcohort.selection import solve_selection
+from dpcohort.selection.problem import PlannedRule, evaluated
+from dpcohort.selection.rules import RULES, PrivacyAware, rule_from_settings
+
+SETTINGS = {"threshold": {"threshold": 1.0}}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_rule_gives_a_selection_measured_against_the_optimum(name, problem):
+    rule = rule_from_settings(name, **SETTINGS.get(name, {}))
+    assert isinstance(rule, PlannedRule)
+    assert rule.name == name
+    chosen = rule.select(problem)
+    assert chosen.rule == name
+    assert chosen.probabilities.sum() == pytest.approx(1.0, abs=1e-14)
+    assert (chosen.probabilities >= 0).all()
+    assert chosen.eta == 20.0
+    optimum = solve_selection(problem.unbiased, 20.0 * problem.noise_costs)
+    assert chosen.lower_bound == optimum.lower_bound
+    assert chosen.objective >= optimum.lower_bound
+    assert chosen.gap == chosen.objective - chosen.lower_bound
+    assert np.array_equal(chosen.unbiased, problem.unbiased)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_settings_make_the_same_rule_again(name, problem):
+    first = rule_from_settings(name, **SETTINGS.get(name, {})).select(problem)
+    settings = json.loads(json.dumps(dict(first.settings)))
+    again = rule_from_settings(name, **settings).select(problem)
+    assert np.array_equal(first.probabilities, again.probabilities)
+    assert first.settings == again.settings
+
+
+@pytest.mark.parametrize("name", set(RULES) - {"minimum-epsilon"})
+def test_noise_follows_each_clients_own_epsilon(name, problem):
+    rule = rule_from_settings(name, **SETTINGS.get(name, {}))
+    assert np.array_equal(rule.effective_epsilon(problem), problem.epsilon, equal_nan=True)
+
+
+def test_privacy_aware_is_the_best_of_all_rules(private_problem):
+    objectives = {
+        name: rule_from_settings(name, **SETTINGS.get(name, {})).select(private_problem).objective
+        for name in RULES
+    }
+    assert min(objectives, key=objectives.get) == "privacy-aware"
+
+
+def test_a_rule_of_ones_own_needs_no_base_class(problem):
+    class Mine:
+        name = "mine"
+
+        def select(self, problem):
+            return evaluated(self.name, problem.unbiased, problem, settings={})
+
+        def effective_epsilon(self, problem):
+            return problem.epsilon
+
+    assert isinstance(Mine(), PlannedRule)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("privacy-awar", {}, "Did you mean 'privacy-aware'"),
+        ("best", {}, "one of unbiased, uniform, privacy-aware"),
+        ("privacy-aware", {"bias_cup": 0.1}, "Did you mean 'bias_cap'"),
+        ("privacy-aware", {"x": 0.1}, "one of eta, bias_cap, floor, cap"),
+        ("unbiased", {"eta": 0.1}, "has no settings"),
+        ("threshold", {}, "needs the setting 'threshold'"),
+        ("threshold", {"threshold": -1}, "threshold = -1"),
+        ("privacy-aware", {"eta": 1.0, "bias_cap": 0.1}, "both given"),
+        ("privacy-aware", {"eta": "automatic"}, "'auto'"),
+        ("privacy-aware", {"bias_cap": 3.0}, "bias_cap = 3.0"),
+        ("privacy-aware", {"floor": 1.5}, "floor = 1.5"),
+        ("privacy-aware", {"cap": 0.0}, "cap = 0.0"),
+        ("epsilon-proportional", {"public_epsilon": 0}, "public_epsilon = 0"),
+    ],
+)
+def test_bad_names_and_settings_are_explained(name, settings, message):
+    with pytest.raises(InputError, match=message):
+        rule_from_settings(name, **settings)
+
+
+def test_the_dictionary_and_the_names_agree():
+    assert {name: rule.name for name, rule in RULES.items()} == {name: name for name in RULES}
+    assert RULES["privacy-aware"] is PrivacyAware

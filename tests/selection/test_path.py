@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from dpcohort.errors import InputError
+from dpcohort.selection import SelectionPath, solve_selection
+from dpcohort.selection.instance import scaled_costs
+
+
+def _path(one):
+    return SelectionPath(
+        one.u,
+        one.a,
+        linear_costs=one.b,
+        floor=one.floor,
+        cap=one.cap,
+        clipping_gap=one.g0,
+    )
+
+
+def _solved(one, eta):
+    return solve_selection(
+        one.u,
+        scaled_costs(eta, one.a),
+        linear_costs=None if one.b is None else scaled_costs(eta, one.b),
+        floor=one.floor,
+        cap=one.cap,
+        clipping_gap=one.g0,
+    )
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+@pytest.mark.parametrize("block", range(3))
+def test_path_is_the_solver_at_every_eta(bounded, block, instance):
+    for seed in range(40 * block, 40 * block + 40):
+        one = instance(np.random.default_rng(seed), bounded=bounded)
+        path = _path(one)
+        for eta in (0.0, 1e-9, 0.01, 1.0, 30.0, 1e5, 1e12):
+            ours, solver = path.at(eta), _solved(one, eta)
+            scale = 1 + solver.objective
+            assert ours.eta == eta
+            assert abs(ours.objective - solver.objective) <= 1e-13 * scale
+            assert ours.gap <= 1e-10 * scale
+
+
+def test_one_sort_serves_a_large_population():
+    rng = np.random.default_rng(0)
+    n = 20_000
+    u, c = rng.dirichlet(np.ones(n)), n * 10.0 ** rng.uniform(-3, 3, n)
+    path = SelectionPath(u, c)
+    for eta in path.threshold * np.array([0.5, 1.001, 3.0, 1e3, 1e9]):
+        ours, solver = path.at(eta), solve_selection(u, eta * c)
+        assert np.abs(ours.probabilities - solver.probabilities).sum() < 1e-12
+        assert ours.gap <= 1e-13 * (1 + ours.objective)
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+def test_threshold_is_where_somebody_begins_to_move(bounded, instance):
+    tried = 0
+    for seed in range(150):
+        one = instance(np.random.default_rng(seed), bounded=bounded)
+        path = _path(one)
+        eta = path.threshold
+        if 0.0 < eta < 1e200:
+            tried += 1
+            before, after = path.at(eta * (1 - 1e-12)), path.at(eta * (1 + 1e-6))
+            assert np.array_equal(before.probabilities, one.u)
+            assert not np.array_equal(after.probabilities, one.u)
+        elif eta == 0.0:
+            assert not np.array_equal(path.at(1e-3).probabilities, one.u)
+        else:
+            assert np.array_equal(path.at(1e6).probabilities, one.u)
+    assert tried >= 30
+
+
+def test_threshold_in_closed_form():
+    """Eta_0 = 4 sum c u^2 / (max c u - min c u)^2; a clipping gap raises it."""
+    u, c = np.array([0.2, 0.3, 0.5]), np.array([10.0, 1.0, 4.0])
+    spread = 2.0 - 0.3
+    assert SelectionPath(u, c).threshold == pytest.approx(4 * (c * u * u).sum() / spread**2)
+    raised = SelectionPath(u, c, clipping_gap=0.5).threshold
+    assert raised == pytest.approx(4 * ((c * u * u).sum() + 0.5 * spread) / spread**2)
+    assert SelectionPath([0.5, 0.5], [3.0, 3.0]).threshold == math.inf
+    assert SelectionPath([0.5, 0.5], [3.0, math.inf]).threshold == 0.0
+    linear = SelectionPath(u, c, linear_costs=[1.0, 2.0, 3.0])
+    e = c * u + np.array([0.5, 1.0, 1.5])
+    noise = (c * u * u).sum() + (np.array([1.0, 2.0, 3.0]) * u).sum()
+    assert linear.threshold == pytest.approx(4 * noise / (e.max() - e.min()) ** 2)
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+def test_bias_cap_is_met_and_belongs_to_its_eta(bounded, instance):
+    tried = 0
+    for seed in range(150):
+        one = instance(np.random.default_rng(seed), bounded=bounded)
+        path = _path(one)
+        least = path.at(0.0).probabilities
+        least = float(np.abs(least - one.u).sum())
+        for share in (0.1, 0.5, 0.9, 0.999):
+            gap = least + share * (path.maximum_gap - least)
+            if path.maximum_gap - least < 1e-9:
+                continue
+            ours = path.at_gap(gap)
+            assert abs(float(np.abs(ours.probabilities - one.u).sum()) - gap) < 1e-12
+            if math.isfinite(ours.eta):
+                tried += 1
+                assert ours.gap <= 1e-10 * (1 + ours.objective)
+                solver = _solved(one, ours.eta)
+                assert abs(ours.objective - solver.objective) <= 1e-12 * (1 + solver.objective)
+    assert tried >= 100
+
+
+def test_a_large_population_meets_its_bias_cap():
+    rng = np.random.default_rng(1)
+    n = 50_000
+    u, c = rng.dirichlet(np.ones(n)), n * 10.0 ** rng.uniform(-6, 6, n)
+    path = SelectionPath(u, c)
+    for gap in (1e-6, 0.1, 0.9):
+        assert abs(np.abs(path.at_gap(gap).probabilities - u).sum() - gap) < 1e-12
+
+
+def test_the_ends_of_the_path():
+    u, c = np.array([0.5, 0.5]), np.array([1.0, 4.0])
+    path = SelectionPath(u, c)
+    assert path.limit == pytest.approx([0.8, 0.2])
+    assert path.maximum_gap == pytest.approx(0.6)
+    beyond = path.at_gap(1.0)
+    assert beyond.eta == beyond.objective == math.inf
+    assert beyond.probabilities == pytest.approx([0.8, 0.2])
+    at_zero = path.at_gap(0.0)
+    assert at_zero.eta == pytest.approx(path.threshold)
+    assert at_zero.probabilities == pytest.approx(u)
+    public = SelectionPath([0.2, 0.2, 0.6], [0.0, 0.0, 3.0])
+    assert public.limit == pytest.approx([0.5, 0.5, 0.0])
+    assert public.at_gap(2.0).objective == pytest.approx(2 * 1.2)
+    assert path.at(1e14).probabilities == pytest.approx(path.limit, rel=1e-5)
+    linear = SelectionPath(u, c, linear_costs=[0.0, 2.0])
+    # a p = nu and a p + b/2 = nu: p = nu, (nu - 1)/4 with sum 1.
+    assert linear.limit == pytest.approx([1.0, 0.0])
+
+
+def test_breakpoints_are_where_somebody_joins(instance):
+    rng = np.random.default_rng(2)
+    u, c = rng.dirichlet(np.ones(30)), 10.0 ** rng.uniform(0, 4, 30)
+    path = SelectionPath(u, c)
+    etas, gaps = path.breakpoints
+    assert etas[0] == pytest.approx(path.threshold)
+    assert (np.diff(etas) >= 0).all()
+    assert (np.diff(gaps) > 0).all()
+    for eta, gap in zip(etas, gaps, strict=True):
+        p = path.at(float(eta)).probabilities
+        assert np.abs(p - u).sum() == pytest.approx(gap, abs=1e-9)
+    moved = [
+        np.count_nonzero(path.at(float(eta)).probabilities != u)
+        for eta in 0.5 * (etas[1:] + etas[:-1])
+    ]
+    assert (np.diff(moved) >= 1).all()
+
+
+def test_breakpoints_with_linear_costs_are_a_sample():
+    rng = np.random.default_rng(3)
+    u, c = rng.dirichlet(np.ones(10)), 10.0 ** rng.uniform(0, 3, 10)
+    path = SelectionPath(u, c, linear_costs=0.01 * c)
+    etas, gaps = path.breakpoints
+    assert etas.size == gaps.size > 50
+    assert etas[0] == path.threshold
+    assert (np.diff(etas) >= 0).all()
+    everybody_public = SelectionPath([0.5, 0.5], [0.0, 0.0])
+    assert everybody_public.breakpoints[0].size == 0
+
+
+def test_costs_beyond_safe_arithmetic_when_scaled():
+    path = SelectionPath([0.5, 0.5], [1e-200, 1e200])
+    assert path.at(1e100).gap <= 1e-13 * (1 + path.at(1e100).objective)
+    assert path.at(1e-100).probabilities.sum() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda path: path.at(-1.0), "eta = -1.0"),
+        (lambda path: path.at(math.inf), "eta = inf"),
+        (lambda path: path.at("auto"), "eta = 'auto'"),
+        (lambda path: path.at_gap(-0.1), "bias_cap = -0.1"),
+        (lambda path: path.at_gap(0.1), "bias_cap = 0.1 .*floors, caps and infinite costs force"),
+    ],
+)
+def test_bad_questions_are_refused(call, message):
+    with pytest.raises(InputError, match=message):
+        call(SelectionPath([0.3, 0.3, 0.4], [1.0, 2.0, math.inf]))
+
+
+def test_a_floor_can_make_a_bias_cap_impossible():
+    path = SelectionPath([0.9, 0.1], [1.0, 1.0], floor=[0.0, 0.4])
+    with pytest.raises(InputError, match="bias_cap"):
+        path.at_gap(0.2)

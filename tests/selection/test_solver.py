@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import math
+import warnings
+
+import cvxpy
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import brentq
+
+from dpcohort.errors import InputError
+from dpcohort.selection import solve_selection
+from dpcohort.selection.certificate import Costs, objective_of
+
+
+def _checked_against(reference, solution, instance):
+    """What every answer has to satisfy, given the optimum in 60 digits."""
+    optimum = reference.objective
+    scale = 1.0 + float(optimum)
+    assert reference.proof < 1e-30 * scale
+    assert abs(float(solution.objective - optimum)) <= 1e-12 * scale
+    assert solution.lower_bound <= optimum
+    assert solution.gap >= solution.objective - optimum
+    assert solution.gap <= 1e-10 * scale
+    p = solution.probabilities
+    assert abs(p.sum() - 1.0) < 1e-13
+    assert (p >= (0.0 if instance.floor is None else instance.floor)).all()
+    assert (p <= (1.0 + 1e-15 if instance.cap is None else instance.cap)).all()
+    assert (p[np.isinf(instance.a)] == 0.0).all()
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_a_thousand_instances_in_sixty_digits(block, instance, optimum):
+    for seed in range(100 * block, 100 * block + 100):
+        one = instance(np.random.default_rng(seed))
+        solution = solve_selection(one.u, one.a, clipping_gap=one.g0)
+        reference = optimum(one)
+        _checked_against(reference, solution, one)
+        # Where p is unique (at most one public client) it is right to the last digits as well.
+        if (one.a == 0).sum() <= 1:
+            found = np.array([float(x) for x in reference.probabilities])
+            assert np.abs(found - solution.probabilities).sum() < 1e-11
+
+
+@pytest.mark.parametrize("block", range(6))
+def test_linear_costs_floors_and_caps_in_sixty_digits(block, instance, optimum):
+    for seed in range(100 * block, 100 * block + 100):
+        one = instance(np.random.default_rng(seed), bounded=True)
+        _checked_against(optimum(one), solve_selection(one.u, one.a, **one.options), one)
+
+
+def _conic(u, a, floor, cap):
+    """Problem 1 by CLARABEL at tight tolerances."""
+    p, bias = cvxpy.Variable(u.size), cvxpy.Variable()
+    objective = bias + cvxpy.norm(cvxpy.hstack([bias, cvxpy.multiply(np.sqrt(a), p)]))
+    constraints = [cvxpy.sum(p) == 1, p >= floor, p <= cap, cvxpy.norm1(p - u) <= bias]
+    return _value(cvxpy.Problem(cvxpy.Minimize(objective), constraints))
+
+
+def _value(problem):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # "may be inaccurate" at these tolerances
+        return problem.solve(
+            solver=cvxpy.CLARABEL, tol_gap_abs=1e-12, tol_gap_rel=1e-12, tol_feas=1e-12
+        )
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_agrees_with_a_conic_solver(seed):
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(3, 60))
+    u = rng.dirichlet(np.ones(n))
+    a = n * 10.0 ** rng.uniform(-2, 3, n)
+    a[rng.random(n) < 0.1] = 0.0
+    floor, cap = np.zeros(n), np.ones(n)
+    if seed % 2:
+        floor, cap = 0.2 * u, np.minimum(1.5 * u + 0.5 / n, 1.0)
+        ours = solve_selection(u, a, floor=floor, cap=cap)
+    else:
+        ours = solve_selection(u, a)
+    assert ours.objective == pytest.approx(_conic(u, a, floor, cap), rel=2e-8)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_linear_costs_agree_with_a_conic_solver(seed):
+    """F is not convex here, but F* is where the convex problem min Q + 2 f G is worth f^2."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(3, 40))
+    u = rng.dirichlet(np.ones(n))
+    a, b = 10.0 ** rng.uniform(-1, 3, n), 10.0 ** rng.uniform(-2, 1, n)
+    cap = np.minimum(3 * u + 1 / n, 1.0)
+    f = solve_selection(u, a, linear_costs=b, cap=cap).objective
+    p = cvxpy.Variable(n)
+    cost = cvxpy.sum(cvxpy.multiply(a, cvxpy.square(p))) + b @ p + 2 * f * cvxpy.norm1(p - u)
+    problem = cvxpy.Problem(cvxpy.Minimize(cost), [cvxpy.sum(p) == 1, p >= 0, p <= cap])
+    assert _value(problem) == pytest.approx(f * f, rel=1e-8)
+
+
+def test_nobody_is_left_out_by_the_papers_noise():
+    """Proposition 2 with a number: p_k >= min(u_k, 2 F* / a_k)."""
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        n = int(rng.integers(2, 50))
+        u, a = rng.dirichlet(np.ones(n)), 10.0 ** rng.uniform(-3, 6, n)
+        solution = solve_selection(u, a)
+        bound = np.minimum(u, 2.0 * solution.lower_bound / a)
+        assert (solution.probabilities >= bound * (1 - 1e-12)).all()
+        assert (solution.probabilities > 0).all()
+
+
+def _least(cost, draws):
+    """The best p_2 for u = (1/2, 1/2) and costs (0, a_2), from the derivative of F in p_2."""
+
+    def slope(p):
+        bias = 2 * (0.5 - p)
+        root = math.sqrt(bias**2 + cost * ((1 - 1 / draws) * p * p + p / draws))
+        return -2 * (bias + root) + cost * ((1 - 1 / draws) * p + 1 / (2 * draws))
+
+    return 0.0 if slope(0.0) >= 0 else brentq(slope, 0.0, 0.5, xtol=1e-16, rtol=1e-14)
+
+
+@pytest.mark.parametrize("cost", [100.0, 790.0, 799.9, 800.0, 810.0, 1e9])
+def test_the_noise_of_a_real_schedule_can_exclude_a_client(cost):
+    """With the noise of n draws, p_k = 0 is optimal if and only if a_k / (2 n) >= y."""
+    draws = 100
+    noise, linear = np.array([0.0, cost * (1 - 1 / draws)]), np.array([0.0, cost / draws])
+    p = solve_selection([0.5, 0.5], noise, linear_costs=linear).probabilities
+    assert p[1] == pytest.approx(_least(cost, draws), rel=1e-8, abs=1e-15)
+    # Without client 2, F = 2 and y = 4: excluded from a_2 = 8 n on.
+    assert (p[1] == 0.0) == (cost >= 800.0)
+
+
+def test_thresholds_explain_the_probabilities():
+    rng = np.random.default_rng(3)
+    u, a = rng.dirichlet(np.ones(200)), 10.0 ** rng.uniform(0, 5, 200)
+    solution = solve_selection(u, a)
+    lower, upper = solution.thresholds
+    assert upper - lower == pytest.approx(2 * solution.objective, rel=1e-13)
+    assert np.array_equal(solution.probabilities > u, a * u < lower)
+    assert np.array_equal(solution.probabilities < u, a * u > upper)
+
+
+def test_public_clients_share_what_moves_in_proportion_to_u():
+    u = np.array([0.1, 0.3, 0.0, 0.6])
+    for options in ({}, {"cap": 1.0}, {"linear_costs": np.zeros(4)}):
+        p = solve_selection(u, [0.0, 0.0, 0.0, 1e4], **options).probabilities
+        assert p[1] == pytest.approx(3 * p[0], rel=1e-12)
+        assert p[2] == 0.0
+    weightless = solve_selection([0.0, 0.0, 1.0], [0.0, 0.0, 1e4]).probabilities
+    assert weightless[0] == weightless[1] > 0.4
+
+
+def test_capped_public_clients_keep_their_proportions_below_the_cap():
+    u = np.array([0.2, 0.1, 0.05, 0.65])
+    p = solve_selection(u, [0.0, 0.0, 0.0, 1e6], cap=[0.4, 1.0, 1.0, 1.0]).probabilities
+    assert p[0] == pytest.approx(0.4)
+    assert p[1] == pytest.approx(2 * p[2], rel=1e-9)
+
+
+def test_edges():
+    assert solve_selection([1.0], [7.0]).probabilities.tolist() == [1.0]
+    everybody_public = solve_selection([0.3, 0.7], [0.0, 0.0])
+    assert everybody_public.probabilities.tolist() == [0.3, 0.7]
+    assert (everybody_public.objective, everybody_public.gap) == (0.0, 0.0)
+    only_one_left = solve_selection([0.3, 0.7], [5.0, math.inf])
+    assert only_one_left.probabilities.tolist() == [1.0, 0.0]
+    assert only_one_left.objective == pytest.approx(1.4 + math.sqrt(1.4**2 + 5.0))
+    public_and_barred = solve_selection([0.2, 0.3, 0.5], [0.0, 0.0, math.inf])
+    assert public_and_barred.probabilities == pytest.approx([0.4, 0.6, 0.0])
+    assert public_and_barred.objective == pytest.approx(2.0)
+    unused = solve_selection([1.0, 0.0], [5.0, math.inf])
+    assert unused.probabilities.tolist() == [1.0, 0.0]
+
+
+def test_a_floor_under_an_infinite_cost_makes_the_objective_infinite():
+    solution = solve_selection([0.5, 0.5], [1.0, math.inf], floor=[0.0, 0.25])
+    assert solution.probabilities == pytest.approx([0.75, 0.25])
+    assert (solution.objective, solution.lower_bound, solution.gap) == (math.inf, math.inf, 0.0)
+    harmless = solve_selection([0.5, 0.5], [1.0, math.inf], floor=[0.25, 0.0])
+    assert math.isfinite(harmless.objective)
+
+
+def test_two_hundred_and_more_decades_of_costs():
+    rng = np.random.default_rng(0)
+    u, a = rng.dirichlet(np.ones(5000)), 10.0 ** rng.uniform(-120, 120, 5000)
+    solution = solve_selection(u, a)
+    assert solution.gap <= 1e-13 * (1 + solution.objective)
+    extreme = solve_selection([0.25] * 4, [5e-324, 1e-310, 1e300, 1.7e308])
+    assert extreme.probabilities == pytest.approx([0.5, 0.5, 0.0, 0.0])
+
+
+def test_a_hundred_thousand_clients_with_and_without_bounds():
+    rng = np.random.default_rng(1)
+    n = 100_000
+    u = rng.uniform(0.5, 1.5, n)
+    u /= u.sum()
+    a = n * 10.0 ** rng.uniform(-2, 4, n)
+    a[::7] = 0.0
+    a[::11] = math.inf
+    plain, bounded = solve_selection(u, a), solve_selection(u, a, cap=1.0)
+    assert plain.gap < 1e-13
+    assert bounded.gap < 1e-11
+    assert np.abs(plain.probabilities - bounded.probabilities).sum() < 1e-10
+
+
+def test_unbiased_may_be_scaled_a_little_but_not_more():
+    solution = solve_selection([0.5, 0.5 + 1e-10], [1.0, 1.0])
+    assert abs(solution.probabilities.sum() - 1) < 1e-15
+    with pytest.raises(InputError, match=r"sum of unbiased = 1\.01"):
+        solve_selection([0.5, 0.51], [1.0, 1.0])
+
+
+def test_the_answer_is_read_only_and_the_input_untouched():
+    u, a = np.array([0.5, 0.5]), np.array([0.0, 4.0])
+    solution = solve_selection(u, a)
+    with pytest.raises(ValueError, match="read-only"):
+        solution.probabilities[0] = 1.0
+    u[0] = 0.75
+    assert solution.probabilities[0] == 0.5
+    assert u.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"unbiased": []}, "unbiased"),
+        ({"unbiased": [[0.5, 0.5]]}, "unbiased"),
+        ({"unbiased": [1.5, -0.5]}, r"unbiased\[1\] = -0.5"),
+        ({"unbiased": [math.nan, 1.0]}, r"unbiased\[0\] = nan"),
+        ({"unbiased": [math.inf, 1.0]}, r"unbiased\[0\] = inf"),
+        ({"unbiased": ["a", "b"]}, "numbers only"),
+        ({"noise_costs": [1.0, -2.0]}, r"noise_costs\[1\] = -2.0"),
+        ({"noise_costs": [math.nan, 1.0]}, r"noise_costs\[0\] = nan"),
+        ({"noise_costs": [1.0]}, r"shape of noise_costs = \(1,\)"),
+        ({"noise_costs": "many"}, "numbers only"),
+        ({"noise_costs": [math.inf, math.inf]}, "all 2 clients"),
+        ({"linear_costs": [1.0, -1.0]}, r"linear_costs\[1\]"),
+        ({"linear_costs": [1.0]}, "shape of linear_costs"),
+        ({"linear_costs": [math.inf, math.inf]}, "infinite costs"),
+        ({"floor": 0.6}, r"floor = 1.2 .*at most 1"),
+        ({"floor": [0.1, -0.1]}, r"floor\[1\]"),
+        ({"floor": [0.1]}, "shape of floor"),
+        ({"floor": math.inf}, "floor"),
+        ({"cap": 0.4}, r"cap = 0.8 .*at least 1"),
+        ({"cap": [0.9, math.nan]}, r"cap\[1\]"),
+        ({"floor": [0.6, 0.0], "cap": [0.5, 0.9]}, r"floor\[0\] = 0.6 .*cap\[0\] = 0.5"),
+        ({"noise_costs": [1.0, math.inf], "cap": 0.9}, "1 of 2 clients have infinite costs"),
+        ({"clipping_gap": -1.0}, "clipping_gap"),
+        ({"clipping_gap": math.inf}, "clipping_gap"),
+    ],
+)
+def test_bad_input_is_named(arguments, message):
+    given = {"unbiased": [0.5, 0.5], "noise_costs": [1.0, 2.0], **arguments}
+    with pytest.raises(InputError, match=message):
+        solve_selection(given.pop("unbiased"), given.pop("noise_costs"), **given)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(1e-6, 1.0), st.one_of(st.just(0.0), st.floats(1e-12, 1e12), st.just(math.inf))
+        ),
+        min_size=1,
+        max_size=30,
+    )
+)
+def test_no_feasible_neighbour_is_better(clients):
+    weights, a = (np.array(column) for column in zip(*clients, strict=True))
+    u = weights / weights.sum()
+    if np.isinf(a).all():
+        return
+    solution = solve_selection(u, a)
+    finite = np.isfinite(a)
+    costs = Costs(u, a)
+    target = np.where(finite, u, 0.0)
+    for other in (target / target.sum(), finite / finite.sum()):
+        for step in (1e-6, 1e-2, 1.0):
+            moved = (1 - step) * solution.probabilities + step * other
+            assert objective_of(moved, costs) >= solution.lower_bound
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_order_of_clients_does_not_matter(seed):
+    rng = np.random.default_rng(seed)
+    u, a = rng.dirichlet(np.ones(3000)), 10.0 ** rng.uniform(-4, 8, 3000)
+    order = rng.permutation(3000)
+    one, other = solve_selection(u, a), solve_selection(u[order], a[order])
+    assert np.abs(one.probabilities[order] - other.probabilities).sum() < 1e-13
