@@ -189,10 +189,7 @@ def explain_client(plan: Plan, client: str, *, larger_epsilon: float | None = No
     """
     k = plan.population.index_of(client)
     member = plan.population[k]
-    problem, levels = selection_problem(
-        plan.population, plan.training, contract=plan.contract, noise_model=plan.noise_model
-    )
-    variance = _variance_at_equal_participation(plan, levels.level, levels.floor)
+    variance = _variance_at_equal_participation(plan)
     private = ~plan.population.public
     median = float(np.median(variance[private])) if private.any() else 1.0
     is_public = bool(plan.population.public[k])
@@ -217,20 +214,18 @@ def explain_client(plan: Plan, client: str, *, larger_epsilon: float | None = No
         noise_std=z / batch if draws or is_public else None,
         certified_epsilon=None if is_public else float(plan.certified_epsilon[k]),
         noise_vs_median=float(variance[k]) / median if median > 0 else 0.0,
-        noise_share=_noise_share(problem, plan.selection.probabilities, k),
-        unbiased_noise_share=_noise_share(problem, plan.selection.unbiased, k),
+        noise_share=_noise_share(plan.problem, plan.selection.probabilities, k),
+        unbiased_noise_share=_noise_share(plan.problem, plan.selection.unbiased, k),
         one_more_draw=more,
         epsilon_of_one_more_draw=more_epsilon,
         larger_budget=None if is_public else _with_larger_budget(plan, k, larger_epsilon),
     )
 
 
-def _variance_at_equal_participation(
-    plan: Plan, level: FloatArray, floor: FloatArray
-) -> FloatArray:
+def _variance_at_equal_participation(plan: Plan) -> FloatArray:
     """Noise variance of a draw if every client were drawn equally often."""
     equal_steps = plan.training.total_draws / len(plan.population) * plan.training.local_steps
-    return floor + level * equal_steps
+    return plan.noise_levels.floor + plan.noise_levels.level * equal_steps
 
 
 def _noise_share(problem: SelectionProblem, probabilities: FloatArray, k: int) -> float:

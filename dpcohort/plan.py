@@ -24,6 +24,7 @@ from dpcohort.accounting.deployed_noise import DeployedNoise, Guard, deploy_nois
 from dpcohort.accounting.noise_levels import NoiseLevels, noise_levels
 from dpcohort.clients import Population
 from dpcohort.errors import InputError, VerificationError
+from dpcohort.progress import Progress, silent
 from dpcohort.schedule import Draws, Schedule, draw_schedule
 from dpcohort.selection.problem import (
     PlannedRule,
@@ -132,6 +133,22 @@ class Plan:
         mean_draw = float((self.schedule.counts * per_draw).sum()) / self.training.total_draws
         return float(np.sqrt(self.training.dimension * mean_draw / self.training.cohort_size))
 
+    @property
+    def problem(self) -> SelectionProblem:
+        """What the rule weighed: noise costs against unbiased probabilities."""
+        return self._selection_problem[0]
+
+    @property
+    def noise_levels(self) -> NoiseLevels:
+        """How each client's noise grows with its draws, as the selection saw it."""
+        return self._selection_problem[1]
+
+    @cached_property
+    def _selection_problem(self) -> tuple[SelectionProblem, NoiseLevels]:
+        return selection_problem(
+            self.population, self.training, contract=self.contract, noise_model=self.noise_model
+        )
+
     @cached_property
     def sha256(self) -> str:
         """Hash of everything in the plan; two plans with the same hash train the same way."""
@@ -233,6 +250,7 @@ def make_plan(
     draws: str = "systematic",
     guard: str = "refuse",
     seed: int | None = None,
+    progress: Progress = silent,
 ) -> Plan:
     """Select, schedule, calibrate and certify (Algorithm 1, lines 1 to 4, and NoiseComputation).
 
@@ -246,6 +264,7 @@ def make_plan(
         guard: what happens to a client whose paper noise does not certify: ``refuse`` the plan, or
             ``lift`` that client to the tight noise.
         seed: what the schedule is drawn from; drawn and recorded if not given.
+        progress: told how far a plan for many clients has come.
 
     Example:
         >>> clients = Population.from_arrays(sizes=[600] * 4, epsilon=[0.1, 1, 4, 8], delta=1e-5)
@@ -258,7 +277,9 @@ def make_plan(
     choice("guard", guard, get_args(Guard))
     choice("draws", draws, get_args(Draws))
     seed = secrets.randbits(63) if seed is None else whole_number("seed", seed, at_least=0)
-    problem, _ = selection_problem(population, training, contract=contract, noise_model=noise_model)
+    problem, levels = selection_problem(
+        population, training, contract=contract, noise_model=noise_model
+    )
     chosen = rule.select(problem)
     schedule = draw_schedule(
         chosen.probabilities,
@@ -274,8 +295,9 @@ def make_plan(
         steps=schedule.counts * training.local_steps,
         contract=contract,
         guard="lift" if guard == "lift" else "refuse",
+        progress=progress,
     )
-    return Plan(
+    plan = Plan(
         population=population,
         training=training,
         contract=contract,
@@ -285,6 +307,9 @@ def make_plan(
         noise=noise,
         seed=seed,
     )
+    # What was just computed need not be computed again; a plan read from a file computes it.
+    plan.__dict__["_selection_problem"] = (problem, levels)
+    return plan
 
 
 def selection_problem(

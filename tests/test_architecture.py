@@ -19,7 +19,7 @@ MODULES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
 
 #: Rooms in the order data flows; a module may import from its own room and the ones before it.
 ROOMS = [
-    ["errors", "_validate", "_version", "atomic_file", "text_files"],
+    ["errors", "_validate", "_version", "atomic_file", "text_files", "progress"],
     ["training", "clients"],
     ["accounting"],
     ["selection"],
@@ -75,7 +75,9 @@ def test_every_module_says_what_it_is(module):
 
 
 @pytest.mark.parametrize(
-    "module", [m for m in MODULES if m.name not in {"__init__.py", "__main__.py", "_version.py"}], ids=str
+    "module",
+    [m for m in MODULES if m.name not in {"__init__.py", "__main__.py", "_version.py"}],
+    ids=str,
 )
 def test_every_module_has_its_test_file(module):
     mirror = TESTS / module.parent / f"test_{module.stem.removeprefix('_')}.py"

@@ -19,6 +19,7 @@ from dpcohort.accounting.pld import certified_epsilon
 from dpcohort.accounting.tight import calibrate_noise
 from dpcohort.clients import Population
 from dpcohort.errors import BudgetExceededError
+from dpcohort.progress import Progress, silent
 
 __all__ = ["DeployedNoise", "Guard", "deploy_noise"]
 
@@ -28,6 +29,9 @@ Guard = Literal["refuse", "lift"]
 #: steps this small until it certifies.
 _RAISE = 2.5e-4
 _RAISES = 40
+
+#: Clients certified between two words of progress.
+_BLOCK = 200
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,6 +58,7 @@ def deploy_noise(
     steps: IntArray,
     contract: Contract,
     guard: Guard = "refuse",
+    progress: Progress = silent,
 ) -> DeployedNoise:
     """Calibrate the noise of every drawn client and certify it.
 
@@ -65,6 +70,7 @@ def deploy_noise(
         steps: T_k T^l, from the schedule; 0 for clients never drawn.
         contract: sampler, neighbours, accountant.
         guard: what happens where the paper's noise does not certify.
+        progress: told how many clients are certified.
 
     Raises:
         BudgetExceededError: noise that does not keep a promise; the clients are named.
@@ -80,6 +86,7 @@ def deploy_noise(
             rate=sampling_rates[held],
             steps=steps[held],
             contract=contract,
+            progress=progress,
         )
         if contract.accountant == "paper":
             z, spent, was_lifted = _guarded_paper_noise(population, held, tuples, guard)
@@ -104,6 +111,7 @@ class _Tuples:
     rate: FloatArray
     steps: IntArray
     contract: Contract
+    progress: Progress
 
     def only(self, mask: BoolArray) -> _Tuples:
         return _Tuples(
@@ -112,6 +120,7 @@ class _Tuples:
             rate=self.rate[mask],
             steps=self.steps[mask],
             contract=self.contract,
+            progress=silent,
         )
 
     def tight(self) -> FloatArray:
@@ -130,14 +139,20 @@ class _Tuples:
         )
 
     def certified(self, noise_multiplier: FloatArray) -> FloatArray:
-        return certified_epsilon(
-            delta=self.delta,
-            noise_multiplier=noise_multiplier,
-            sampling_rate=self.rate,
-            steps=self.steps,
-            sampler=self.contract.sampler,
-            neighbours=self.contract.neighbours,
-        )
+        spent = np.empty_like(noise_multiplier)
+        for start in range(0, spent.size, _BLOCK):
+            self.progress("certifying", start, spent.size)
+            block = slice(start, start + _BLOCK)
+            spent[block] = certified_epsilon(
+                delta=self.delta[block],
+                noise_multiplier=noise_multiplier[block],
+                sampling_rate=self.rate[block],
+                steps=self.steps[block],
+                sampler=self.contract.sampler,
+                neighbours=self.contract.neighbours,
+            )
+        self.progress("certifying", spent.size, spent.size)
+        return spent
 
 
 def _certified_tight_noise(tuples: _Tuples) -> tuple[FloatArray, FloatArray]:

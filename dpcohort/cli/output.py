@@ -10,16 +10,28 @@ from typing import Any
 
 from rich.console import Console
 
-__all__ = ["console", "print_error", "print_json", "sparkline"]
+__all__ = ["console", "print_error", "print_json", "print_progress", "sparkline"]
 
 console = Console(highlight=False)
 _errors = Console(stderr=True, highlight=False)
+
+#: Work of fewer items is done before one could read how far it is.
+_WORTH_TELLING = 500
 
 
 def print_error(message: str) -> None:
     """One message on stderr, never marked up: it may quote a user's file."""
     _errors.print("error: ", style="bold red", end="")
     _errors.print(message, markup=False, soft_wrap=True)
+
+
+def print_progress(work: str, done: int, total: int) -> None:
+    """One line on a terminal that says how far long work is, and goes away when it is done."""
+    if not _errors.is_terminal or total <= _WORTH_TELLING:
+        return
+    text = f"{work} {done:,} of {total:,}" if done < total else ""
+    _errors.file.write(f"\r\x1b[2K{text}")
+    _errors.file.flush()
 
 
 def print_json(value: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from dpcohort.cli.output import print_progress
 from dpcohort.config import Config, config_for_clients, load_config
 from dpcohort.errors import InputError
 from dpcohort.plan import Plan, make_plan
@@ -83,6 +84,7 @@ def plan_of(config: Config) -> Plan:
         draws=config.draws,
         guard=config.guard,
         seed=config.seed,
+        progress=print_progress,
     )
 
 

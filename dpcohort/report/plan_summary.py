@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dpcohort._validate import IntArray
-from dpcohort.plan import Plan, selection_problem
+from dpcohort.plan import Plan
 
 __all__ = ["PlanSummary", "plan_table", "summarise"]
 
@@ -68,10 +68,7 @@ class PlanSummary:
 def summarise(plan: Plan) -> PlanSummary:
     """The plan's headline numbers."""
     population = plan.population
-    problem, _ = selection_problem(
-        population, plan.training, contract=plan.contract, noise_model=plan.noise_model
-    )
-    u = plan.selection.unbiased
+    problem, u = plan.problem, plan.selection.unbiased
     unbiased_noise = float((problem.noise_costs * u**2 + problem.linear_costs * u).sum())
     private = ~population.public
     held = plan.drawn & private
