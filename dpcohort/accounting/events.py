@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one client has already spent: a history of events, and what still fits after it.
+
+Steps with different noise, rate or sampler compose as the sum of their privacy losses. This is
+how a plan is made again after drop-outs: a client that took part less often than planned may use
+what is left with less noise.
+
+The totals hold when the parameters of every event were chosen without looking at the private
+data, e.g. because other clients dropped out. They do not hold when parameters are chosen
+adaptively from earlier outputs: then a privacy filter is needed, and the obvious one (stop when
+the composed profile is used up) is not valid in general (arXiv 2602.06756). Stopping early, or
+skipping planned steps, is always fine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from scipy.optimize import brentq
+
+from dpcohort._validate import nearest, number, whole_number
+from dpcohort.accounting.contract import Neighbours, Sampler, resolve_neighbours
+from dpcohort.accounting.pld import Steps, composed_delta, composed_epsilon
+from dpcohort.errors import BudgetExceededError, InputError
+
+__all__ = ["Event", "History", "affordable_steps", "calibrate_remaining"]
+
+_MOST_STEPS = 10**9
+_NOISE_ACCURACY = 1e-5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """A number of equal noisy steps of one client.
+
+    Attributes:
+        noise_multiplier: z > 0, noise on the clipped sum in units of the clip.
+        sampling_rate: r in (0, 1].
+        steps: how many steps.
+        sampler: ``poisson`` or ``fixed``.
+        neighbours: ``zero-out`` or ``replace-one``.
+
+    Example:
+        >>> Event(noise_multiplier=1.5, sampling_rate=0.2, steps=100).neighbours
+        'zero-out'
+    """
+
+    noise_multiplier: float
+    sampling_rate: float
+    steps: int
+    sampler: Sampler = "poisson"
+    neighbours: Neighbours | None = None
+
+    def __post_init__(self) -> None:
+        noise = number("noise_multiplier", self.noise_multiplier, above=0)
+        rate = number("sampling_rate", self.sampling_rate, above=0, at_most=1)
+        steps = whole_number("steps", self.steps, at_least=0, at_most=_MOST_STEPS)
+        relation = resolve_neighbours(self.sampler, self.neighbours)
+        # Frozen, so the normalised values go in through the back door, once.
+        for name, value in (
+            ("noise_multiplier", noise),
+            ("sampling_rate", rate),
+            ("steps", steps),
+            ("neighbours", relation),
+        ):
+            object.__setattr__(self, name, value)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The event as plain JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Event:
+        """The event from :meth:`to_dict`; unknown and missing keys are refused."""
+        names = list(cls.__dataclass_fields__)
+        _check_keys(values, names, required=["noise_multiplier", "sampling_rate", "steps"])
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class History:
+    """All events of one client, in order; the total does not depend on the order.
+
+    Attributes:
+        events: what was done, oldest first.
+
+    Example:
+        >>> half = Event(noise_multiplier=1.5, sampling_rate=0.2, steps=50)
+        >>> history = History().append(half).append(half)
+        >>> round(history.epsilon(1e-5), 2)
+        7.55
+        >>> History.from_dict(history.to_dict()) == history
+        True
+    """
+
+    events: tuple[Event, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not all(isinstance(event, Event) for event in self.events):
+            raise InputError("events", given=self.events, allowed="a sequence of Event")
+        object.__setattr__(self, "events", tuple(self.events))
+
+    def append(self, event: Event) -> History:
+        """A new history with one more event."""
+        return History((*self.events, event))
+
+    @property
+    def steps(self) -> int:
+        """Number of noisy steps so far."""
+        return sum(event.steps for event in self.events)
+
+    @property
+    def neighbours(self) -> Neighbours:
+        """The neighbouring relation of all events; a mixture has none and is refused."""
+        found = {event.neighbours for event in self.events}
+        if len(found) > 1:
+            raise InputError(
+                "neighbours",
+                given=sorted(str(relation) for relation in found),
+                allowed="the same in all events of a history",
+                next_step="A zero-out guarantee says nothing about replacing a record. "
+                "history.promoted() counts every event under replace-one, the stronger relation.",
+            )
+        return found.pop() or "zero-out" if found else "zero-out"
+
+    def promoted(self) -> History:
+        """The same events, all counted under replace-one (which also covers zero-out).
+
+        The noise stays what it was, so the epsilon gets larger: replacing a record moves the
+        clipped sum by up to 2C, zeroing it out by up to C.
+        """
+        return History(
+            tuple(
+                Event(**{**event.to_dict(), "neighbours": "replace-one"}) for event in self.events
+            )
+        )
+
+    def epsilon(self, delta: float) -> float:
+        """An upper bound on the ε spent so far, at this δ."""
+        delta = number("delta", delta, above=0, below=1)
+        return composed_epsilon(self._composition(), self.neighbours, delta)
+
+    def delta(self, epsilon: float) -> float:
+        """An upper bound on the δ spent so far, at this ε."""
+        epsilon = number("epsilon", epsilon, at_least=0)
+        return composed_delta(self._composition(), self.neighbours, epsilon)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The history as plain JSON values."""
+        return {"events": [event.to_dict() for event in self.events]}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> History:
+        """The history from :meth:`to_dict`."""
+        _check_keys(values, ["events"], required=["events"])
+        if not isinstance(values["events"], list | tuple):
+            raise InputError("events", given=values["events"], allowed="a list of events")
+        return cls(tuple(Event.from_dict(event) for event in values["events"]))
+
+    def _composition(self) -> tuple[Steps, ...]:
+        """The events in an order of their own, so that equal totals are computed equally."""
+        return tuple(
+            sorted(
+                Steps(event.noise_multiplier, event.sampling_rate, event.steps, event.sampler)
+                for event in self.events
+            )
+        )
+
+
+def calibrate_remaining(
+    history: History,
+    *,
+    epsilon: float,
+    delta: float,
+    sampling_rate: float,
+    steps: int,
+    sampler: Sampler = "poisson",
+    neighbours: Neighbours | None = None,
+    largest_noise_multiplier: float = 1e6,
+) -> float:
+    """The smallest noise multiplier for further steps that keeps the total within (ε, δ).
+
+    Valid when the new parameters do not depend on the private data or on earlier outputs
+    (drop-outs, a changed timetable); see the head of this module.
+
+    Args:
+        history: what the client has spent.
+        epsilon: the client's ε for everything, past and future.
+        delta: the client's δ for everything.
+        sampling_rate: r of the further steps.
+        steps: number of further steps.
+        sampler: sampler of the further steps.
+        neighbours: neighbouring relation; must be that of the history.
+        largest_noise_multiplier: more noise than this counts as out of reach.
+
+    Returns:
+        z, at most 0.01 % above the smallest that certifies; 0 if no step is left to take.
+
+    Raises:
+        BudgetExceededError: if the budget is spent, or if it would take more noise than
+            ``largest_noise_multiplier``; the message says how many steps still fit.
+
+    Example:
+        >>> past = History().append(Event(noise_multiplier=2.0, sampling_rate=0.1, steps=50))
+        >>> z = calibrate_remaining(past, epsilon=2.0, delta=1e-5, sampling_rate=0.1, steps=50)
+        >>> past.append(Event(noise_multiplier=z, sampling_rate=0.1, steps=50)).epsilon(1e-5) <= 2.0
+        True
+    """
+    epsilon = number("epsilon", epsilon, above=0)
+    delta = number("delta", delta, above=0, below=1)
+    steps = whole_number("steps", steps, at_least=0, at_most=_MOST_STEPS)
+    largest = number("largest_noise_multiplier", largest_noise_multiplier, above=0)
+    spent = history.delta(epsilon)
+    if spent > delta:
+        raise BudgetExceededError(
+            f"The client has already spent epsilon = {history.epsilon(delta):.6g} at delta = "
+            f"{delta:g} in {history.steps} steps, and promised {epsilon:g}: 0 steps still fit."
+        )
+    if steps == 0:
+        return 0.0
+
+    def excess(log_noise: float) -> float:
+        more = Event(
+            noise_multiplier=math.exp(log_noise),
+            sampling_rate=sampling_rate,
+            steps=steps,
+            sampler=sampler,
+            neighbours=neighbours,
+        )
+        total = history.append(more).delta(epsilon)
+        return math.log(max(total, 1e-300)) - math.log(delta)
+
+    if excess(math.log(largest)) > 0:
+        fit = affordable_steps(
+            history,
+            epsilon=epsilon,
+            delta=delta,
+            noise_multiplier=largest,
+            sampling_rate=sampling_rate,
+            sampler=sampler,
+            neighbours=neighbours,
+            at_most=steps,
+        )
+        raise BudgetExceededError(
+            f"{steps} further steps do not fit: the client has spent epsilon = "
+            f"{history.epsilon(delta):.6g} of {epsilon:g} at delta = {delta:g}, and even at noise "
+            f"multiplier {largest:g} only {fit} steps still fit."
+        )
+    return math.exp(_smallest_root(excess, math.log(largest)))
+
+
+def _smallest_root(excess: Callable[[float], float], largest: float) -> float:
+    """Where a decreasing function becomes ≤ 0, from the right, to ``_NOISE_ACCURACY``."""
+    high = min(0.0, largest)
+    while high < largest and excess(high) > 0:
+        high = min(high + 1.5, largest)
+    low = high - 1.5
+    while excess(low) <= 0:
+        low, high = low - 1.5, low
+    root = float(brentq(excess, low, high, xtol=_NOISE_ACCURACY))
+    margin = _NOISE_ACCURACY
+    while excess(root) > 0:
+        root, margin = min(root + margin, high), 2 * margin
+    return root
+
+
+def affordable_steps(
+    history: History,
+    *,
+    epsilon: float,
+    delta: float,
+    noise_multiplier: float,
+    sampling_rate: float,
+    sampler: Sampler = "poisson",
+    neighbours: Neighbours | None = None,
+    at_most: int = _MOST_STEPS,
+) -> int:
+    """How many more steps at this noise keep the total within (ε, δ).
+
+    Valid when the new parameters do not depend on the private data or on earlier outputs; see
+    the head of this module.
+
+    Args:
+        history: what the client has spent.
+        epsilon: the client's ε for everything, past and future.
+        delta: the client's δ for everything.
+        noise_multiplier: z of the further steps.
+        sampling_rate: r of the further steps.
+        sampler: sampler of the further steps.
+        neighbours: neighbouring relation; must be that of the history.
+        at_most: where to stop counting.
+
+    Example:
+        >>> past = History().append(Event(noise_multiplier=1.5, sampling_rate=0.2, steps=60))
+        >>> affordable_steps(past, epsilon=7.56, delta=1e-5, noise_multiplier=1.5,
+        ...                  sampling_rate=0.2)
+        40
+    """
+    epsilon = number("epsilon", epsilon, above=0)
+    delta = number("delta", delta, above=0, below=1)
+    at_most = whole_number("at_most", at_most, at_least=0, at_most=_MOST_STEPS)
+
+    def fits(steps: int) -> bool:
+        more = Event(
+            noise_multiplier=noise_multiplier,
+            sampling_rate=sampling_rate,
+            steps=steps,
+            sampler=sampler,
+            neighbours=neighbours,
+        )
+        return history.append(more).delta(epsilon) <= delta
+
+    if not fits(0):
+        return 0
+    good, bad = 0, 1
+    while bad <= at_most and fits(bad):
+        good, bad = bad, 2 * bad
+    bad = min(bad, at_most + 1)
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if fits(middle) else (good, middle)
+    return good
+
+
+def _check_keys(values: Any, names: list[str], *, required: list[str]) -> None:
+    if not isinstance(values, Mapping):
+        raise InputError("history", given=values, allowed="a mapping with keys " + ", ".join(names))
+    for key in values:
+        if key not in names:
+            hint = nearest(str(key), names)
+            raise InputError(
+                "key",
+                given=key,
+                allowed="one of " + ", ".join(names),
+                next_step=f"Did you mean {hint!r}?" if hint else None,
+            )
+    for key in required:
+        if key not in values:
+            raise InputError("key", given=None, allowed=f"{key!r}, which is missing")

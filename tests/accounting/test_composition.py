@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Composition: never below the truth, close to it, and mutants that would be caught."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from dpcohort.accounting import composition
+from dpcohort.accounting.composition import Composition
+from dpcohort.accounting.gaussian import gaussian_delta
+from dpcohort.accounting.grids import Grid, Window
+from dpcohort.accounting.pairs import LossPair
+
+KINDS = ["remove", "add", "replace", "fixed"]
+CASES = [(1.0, 0.2, 30), (0.2, 0.5, 400), (0.6, 0.05, 200), (1.5, 0.5, 40), (0.05, 0.21, 1000)]
+
+
+def exact_delta(pair, steps, epsilon):
+    """δ(ε) as a contour integral of the moment function, by quadrature (an oracle)."""
+    nodes, weights = np.polynomial.legendre.leggauss(240)
+    if pair.kind == "fixed":
+        low, high = pair.shift / 2, pair.shift + 12.0
+    else:
+        low, high = -12.0, pair.shift + 12.0
+    x = low + (high - low) * (nodes + 1) / 2
+    weights = weights * (high - low) / 2 / math.sqrt(2 * math.pi)
+    base, moved = np.exp(-(x**2) / 2), np.exp(-((x - pair.shift) ** 2) / 2)
+    loss = pair.loss(x)
+    p = weights * (base if pair.kind == "add" else (1 - pair.rate) * base + pair.rate * moved)
+    if pair.kind == "fixed":
+        q = weights * base
+        loss, p = np.r_[-loss, 0.0, loss], np.r_[q, 1 - q.sum() - p.sum(), p]
+
+    def log_integrand(t):
+        moment = np.exp(np.multiply.outer(t, loss)) @ p
+        return steps * np.log(moment) - epsilon * t - np.log(t * (1 + t))
+
+    real = np.geomspace(1e-3, 300, 300)
+    with np.errstate(over="ignore", invalid="ignore"):
+        heights = np.nan_to_num(log_integrand(real), nan=np.inf)
+    saddle = real[np.argmin(heights)]
+    bend = 1e-3 * saddle
+    around = log_integrand(np.array([saddle - bend, saddle, saddle + bend]))
+    width = 1 / math.sqrt((around[0] - 2 * around[1] + around[2]) / bend**2)
+    spacing = width / 12
+    path = saddle + 1j * spacing * np.arange(0, 300)
+    values = np.exp(log_integrand(path))
+    assert abs(values[-1]) < 1e-9 * abs(values[0])
+    return spacing / math.pi * (values.real.sum() - values[0].real / 2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("shift", "rate", "steps"), CASES)
+@pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-10])
+def test_never_below_the_truth_and_close_to_it(kind, shift, rate, steps, delta):
+    pair = LossPair(kind=kind, shift=shift, rate=rate)
+    steps_of_pair = Composition([(pair, steps)])
+    epsilon = steps_of_pair.epsilon(delta)
+    truth = exact_delta(pair, steps, epsilon)
+    assert truth < delta
+    assert exact_delta(pair, steps, epsilon * (1 - 5e-4)) > delta
+    assert truth < steps_of_pair.delta(epsilon) < 1.1 * truth
+
+
+@pytest.mark.parametrize("mu", [0.1, 1.0, 5.0])
+@pytest.mark.parametrize("delta", [0.05, 1e-5, 1e-12, 1e-200])
+def test_gaussian_in_closed_form(mu, delta):
+    gaussian = Composition([(LossPair(kind="remove", shift=mu / 4, rate=1.0), 16)])
+    epsilon = gaussian.epsilon(delta)
+    assert gaussian_delta(epsilon=epsilon, mu=mu) < delta
+    if gaussian_delta(epsilon=0.0, mu=mu) < delta:
+        assert epsilon == 0
+    else:
+        assert gaussian_delta(epsilon=0.9995 * epsilon, mu=mu) > delta
+
+
+def test_no_steps_spend_nothing():
+    pair = LossPair(kind="remove", shift=1.0, rate=0.5)
+    for nothing in (Composition([]), Composition([(pair, 0)])):
+        assert nothing.epsilon(1e-5) == 0.0
+        assert nothing.delta(0.0) == 0.0
+
+
+def test_different_steps_compose():
+    first, second = (
+        LossPair(kind="remove", shift=0.4, rate=1.0),
+        LossPair(kind="remove", shift=0.3, rate=1.0),
+    )
+    mu = math.sqrt(9 * 0.4**2 + 16 * 0.3**2)
+    mixed = Composition([(first, 9), (second, 16)])
+    truth = gaussian_delta(epsilon=3.0, mu=mu)
+    assert truth < mixed.delta(3.0) < 1.01 * truth
+    assert mixed.epsilon(1e-5) == pytest.approx(
+        Composition([(second, 16), (first, 9)]).epsilon(1e-5), rel=1e-9
+    )
+
+
+def test_a_finer_tolerance_is_closer():
+    pair = LossPair(kind="replace", shift=0.5, rate=0.1)
+    coarse, usual, fine = (
+        Composition([(pair, 100)], tolerance=tolerance).epsilon(1e-5)
+        for tolerance in (1e-2, 1e-4, 1e-6)
+    )
+    assert fine < usual < coarse
+    assert usual < fine * (1 + 3e-4)
+
+
+def test_large_tails_are_charged_and_a_mutant_that_drops_them_is_seen(monkeypatch):
+    pair = LossPair(kind="remove", shift=1.0, rate=0.2)
+    delta = Composition([(pair, 30)]).delta(4.0)
+    truth = exact_delta(pair, 30, 4.0)
+    monkeypatch.setattr(composition, "NEGLIGIBLE", 3e9)  # cut far into the bulk of the tail
+    charged = Composition([(pair, 30)]).delta(4.0)
+    assert charged > delta > truth
+    monkeypatch.setattr(composition._GridSteps, "infinity", 0.0)
+    assert Composition([(pair, 30)]).delta(4.0) < truth
+
+
+def test_a_window_that_is_too_small_still_gives_an_upper_bound(monkeypatch):
+    pair = LossPair(kind="remove", shift=1.0, rate=0.2)
+    truth = exact_delta(pair, 30, 4.0)
+    wide = composition.Sketch.grid
+
+    def narrow(self, target, **options):
+        grid = wide(self, target, **options)
+        window = Window(low=3.5, high=5.0, length=1.5, high_order=grid.window.high_order)
+        return Grid(
+            tilt=grid.tilt,
+            log_delta=grid.log_delta,
+            step=grid.step,
+            window=window,
+            lowest=grid.lowest,
+        )
+
+    monkeypatch.setattr(composition.Sketch, "grid", narrow)
+    assert truth < Composition([(pair, 30)]).delta(4.0) <= 1.0
+    epsilon = Composition([(pair, 30)]).epsilon(1e-4)
+    assert exact_delta(pair, 30, epsilon) < 1e-4
+
+
+def test_profile_between_points_is_linear_in_e_to_the_epsilon():
+    pair = LossPair(kind="remove", shift=1.0, rate=0.2)
+    steps = Composition([(pair, 30)])
+    sketch = composition.Sketch([(pair, 30)], math.log(1e-6))
+    profile, _ = steps._profile(sketch.grid(sketch.at_delta(math.log(1e-6)), tolerance=1e-2))
+    index = int(np.searchsorted(-profile.at_points, -1e-6))
+    low = profile.first_loss + profile.slop + index * profile.step
+    ends = profile.delta(low), profile.delta(low + profile.step)
+    share = math.expm1(0.3 * profile.step) / math.expm1(profile.step)
+    middle = profile.delta(low + 0.3 * profile.step)
+    assert middle == pytest.approx(ends[0] + share * (ends[1] - ends[0]), rel=1e-9)
+    assert profile.epsilon(middle) == pytest.approx(low + 0.3 * profile.step, rel=1e-9)
+    assert profile.delta(profile.first_loss - 1) == 1.0
+    assert profile.epsilon(profile.added / 2) is None
