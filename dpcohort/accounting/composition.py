@@ -25,7 +25,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
-from scipy.signal import lfilter
 
 from dpcohort._validate import FloatArray
 from dpcohort.accounting.grids import NEGLIGIBLE, SMALLEST_TAIL, Grid, Sketch, log_gap
@@ -184,7 +183,7 @@ class Composition:
         # D_j = Σ_{i>j} u_i (1 - e^{-(i-j)h}) = e^{-h} D_{j+1} + (1 - e^{-h}) A_{j+1}: all terms
         # are positive, so nothing cancels.
         shifted = np.append(above[1:], 0.0)[::-1] * -math.expm1(-grid.step)
-        at_points = lfilter([1.0], [1.0, -math.exp(-grid.step)], shifted)
+        at_points = _discounted_sums(shifted, math.exp(-grid.step))
         profile = Profile(
             first_loss=float(loss[useful][0]),
             step=grid.step,
@@ -258,6 +257,15 @@ class _Chernoff:
             return math.inf
         bound = self.log_moment - math.log(delta - self.infinity) + log_gap(self.tilt)
         return max(0.0, bound / self.tilt + self.slop)
+
+
+def _discounted_sums(terms: FloatArray, factor: float) -> FloatArray:
+    """y_k = x_k + factor y_{k-1}, by doubling; positive terms only, so nothing cancels."""
+    sums, reach = terms.copy(), 1
+    while reach < sums.size and factor > 0:
+        sums[reach:] += factor * sums[:-reach]
+        factor, reach = factor * factor, 2 * reach
+    return sums
 
 
 def _law_of_sum(

@@ -25,10 +25,10 @@ __all__ = ["DeployedNoise", "Guard", "deploy_noise"]
 
 Guard = Literal["refuse", "lift"]
 
-#: The certificate rounds against us; where that alone breaks a promise, the noise is raised in
-#: steps this small until it certifies.
+#: The certificate rounds against us; where that alone breaks a promise, the noise is raised by
+#: this share, then by twice as much, and so on, until it certifies or has more than doubled.
 _RAISE = 2.5e-4
-_RAISES = 40
+_RAISES = 12
 
 #: Clients certified between two words of progress.
 _BLOCK = 200
@@ -158,11 +158,11 @@ class _Tuples:
 def _certified_tight_noise(tuples: _Tuples) -> tuple[FloatArray, FloatArray]:
     z = tuples.tight()
     spent = tuples.certified(z)
-    for _ in range(_RAISES):
+    for attempt in range(_RAISES):
         over = spent > tuples.epsilon
         if not over.any():
             return z, spent
-        z[over] *= 1 + _RAISE
+        z[over] *= 1 + _RAISE * 2**attempt
         spent[over] = tuples.only(over).certified(z[over])
     raise BudgetExceededError(
         f"the noise of {int((spent > tuples.epsilon).sum())} clients could not be certified; the "

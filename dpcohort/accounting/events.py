@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from scipy.optimize import brentq
 
 from dpcohort._validate import nearest, number, whole_number
 from dpcohort.accounting.contract import Neighbours, Sampler, resolve_neighbours
@@ -260,6 +259,8 @@ def _smallest_root(excess: Callable[[float], float], largest: float) -> float:
     low = high - 1.5
     while excess(low) <= 0:
         low, high = low - 1.5, low
+    from scipy.optimize import brentq  # a tenth of a second to import, and rarely needed
+
     root = float(brentq(excess, low, high, xtol=_NOISE_ACCURACY))
     margin = _NOISE_ACCURACY
     while excess(root) > 0:

@@ -15,7 +15,6 @@ from functools import lru_cache
 from typing import NamedTuple, overload
 
 from numpy.typing import ArrayLike
-from scipy.optimize import brentq
 
 from dpcohort._validate import FloatArray, float_array
 from dpcohort.accounting.broadcast import answer_each
@@ -296,6 +295,8 @@ def _gaussian_epsilon(mu: float, delta: float) -> float:
         return math.inf
     if mu == 0 or gaussian_delta(epsilon=0.0, mu=mu) <= delta:
         return 0.0
+    from scipy.optimize import brentq  # a tenth of a second to import, and rarely needed
+
     # P(loss > ε) bounds δ, and the loss is N(µ²/2, µ²).
     high = mu * (mu / 2 + math.sqrt(2 * math.log(1 / delta)) + 1)
     root = float(

@@ -155,3 +155,14 @@ def test_profile_between_points_is_linear_in_e_to_the_epsilon():
     assert profile.epsilon(middle) == pytest.approx(low + 0.3 * profile.step, rel=1e-9)
     assert profile.delta(profile.first_loss - 1) == 1.0
     assert profile.epsilon(profile.added / 2) is None
+
+
+@pytest.mark.parametrize("factor", [0.999, 0.5, 0.0])
+def test_discounted_sums_are_the_plain_recurrence(factor):
+    terms = np.random.default_rng(0).random(777)
+    expected, last = [], 0.0
+    for term in terms:
+        last = term + factor * last
+        expected.append(last)
+    found = composition._discounted_sums(terms, factor)
+    assert np.abs(found / expected - 1).max() < 8 * 2.0**-53 * 777
