@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-
 from dpcohort._validate import nearest, number, whole_number
 from dpcohort.accounting.contract import Neighbours, Sampler, resolve_neighbours
 from dpcohort.accounting.pld import Steps, composed_delta, composed_epsilon

@@ -8,7 +8,21 @@ from typing import Annotated
 import typer
 
 from dpcohort._version import __version__
-from dpcohort.cli import bound, demo, doctor, explain, figure, new, plan, what_if
+from dpcohort.cli import (
+    bound,
+    compare,
+    data,
+    demo,
+    doctor,
+    explain,
+    figure,
+    new,
+    plan,
+    receipt,
+    train,
+    verify,
+    what_if,
+)
 
 __all__ = ["app"]
 
@@ -44,5 +58,10 @@ app.command("explain")(explain.command)
 app.command("what-if")(what_if.command)
 app.command("bound")(bound.command)
 app.command("figure")(figure.command)
+app.command("train")(train.command)
+app.command("verify")(verify.command)
+app.command("receipt")(receipt.command)
+app.command("compare")(compare.command)
+app.add_typer(data.app, name="data")
 app.command("doctor")(doctor.command)
 app.command("demo")(demo.command)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +39,8 @@ class ListedPopulation:
     path: Path
     allow_large_delta: bool = False
 
-    def build(self) -> Population:
-        """Read the file."""
+    def build(self, records: int | None = None) -> Population:
+        """Read the file; ``records`` does not matter, since the file has the sizes."""
         return Population.from_csv(self.path, allow_large_delta=self.allow_large_delta)
 
 
@@ -58,6 +58,7 @@ class DrawnPopulation:
         seed: what is drawn from.
         allow_large_delta: accept delta >= 1/size.
         public: (count, size) of groups of public clients, added to the others.
+        fills_data: ``total_size`` is what the data set has; it is said when they are drawn.
 
     Example:
         >>> drawn = DrawnPopulation(count=3, total_size=100, epsilon=Fixed(1.0), public=((1, 50),))
@@ -74,9 +75,12 @@ class DrawnPopulation:
     seed: int = 0
     allow_large_delta: bool = False
     public: tuple[tuple[int, int], ...] = ()
+    fills_data: bool = False
 
-    def build(self) -> Population:
-        """Draw the clients."""
+    def build(self, records: int | None = None) -> Population:
+        """Draw the clients; ``records`` is how many records there are to share out."""
+        if self.fills_data:
+            return replace(self, total_size=self._left_of(records), fills_data=False).build()
         groups = [np.full(count, size, dtype=np.int64) for count, size in self.public]
         public_sizes = np.concatenate([np.empty(0, dtype=np.int64), *groups])
         nothing = np.full(len(public_sizes), np.nan)
@@ -91,6 +95,18 @@ class DrawnPopulation:
             allow_large_delta=self.allow_large_delta,
         )
 
+    def _left_of(self, records: int | None) -> int:
+        if records is None:
+            words = "is missing; without the data it must be given (with it: dpcohort train)."
+            raise _about("total_size", words)
+        left = records - sum(count * size for count, size in self.public)
+        if left < self.count:
+            words = (
+                f"must be at least one record a client; the data leaves {left} for {self.count}."
+            )
+            raise _about("total_size", words)
+        return left
+
     def _sizes(self) -> IntArray:
         draws = self.size.draw(self.count, np.random.default_rng([self.seed, _SIZE_STREAM]))
         if self.total_size is not None:
@@ -101,16 +117,17 @@ class DrawnPopulation:
 
 
 def population_source(
-    section: PopulationSection, folder: Path
+    section: PopulationSection, folder: Path, *, has_data: bool = False
 ) -> ListedPopulation | DrawnPopulation:
     """What the section asks for; fields in errors are named without the section.
 
     Args:
         section: the keys as they were written.
         folder: what a relative path of clients starts from.
+        has_data: there is a data set whose records can be shared out.
     """
     if section.clients is None:
-        return _drawn(section)
+        return _drawn(section, has_data)
     unused = [name for name in section.model_fields_set if name not in _WITH_A_FILE]
     if unused:
         name = min(unused, key=list(PopulationSection.model_fields).index)
@@ -130,12 +147,13 @@ def population_source(
 _WITH_A_FILE = frozenset({"clients", "allow_large_delta"})
 
 
-def _drawn(section: PopulationSection) -> DrawnPopulation:
+def _drawn(section: PopulationSection, has_data: bool) -> DrawnPopulation:
     for name in ("count", "epsilon"):
         if getattr(section, name) is None:
             words = 'is missing. Give clients = "FILE.csv", or count, total_size and epsilon.'
             raise _about(name, words)
-    if section.total_size is None and section.size is None:
+    fills_data = has_data and section.total_size is None and section.size in (None, "paper")
+    if section.total_size is None and section.size is None and not fills_data:
         raise _about("total_size", "is missing; or give size, if each client draws its own.")
     if isinstance(section.epsilon, int | float) and not isinstance(section.epsilon, bool):
         Budget(section.epsilon, 0.5)  # says what to do about a huge epsilon
@@ -157,6 +175,7 @@ def _drawn(section: PopulationSection) -> DrawnPopulation:
         seed=whole_number("seed", section.seed, at_least=0),
         allow_large_delta=section.allow_large_delta,
         public=tuple((group.count, group.size) for group in section.public),
+        fills_data=fills_data,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from dpcohort.accounting.contract import AccountantName, Neighbours, Sampler
+from dpcohort.config.execution import DataSection, ModelSection, OptimiserSection, RunSection
 
 __all__ = [
     "RULE_SETTINGS",
@@ -115,6 +116,11 @@ class ConfigFile(Section):
     selection: SelectionSection = Field(default_factory=SelectionSection)
     privacy: PrivacySection = Field(default_factory=PrivacySection)
     schedule: ScheduleSection = Field(default_factory=ScheduleSection)
+    data: DataSection | None = None
+    model: ModelSection = Field(default_factory=ModelSection)
+    optimiser: OptimiserSection = Field(default_factory=OptimiserSection)
+    run: RunSection = Field(default_factory=RunSection)
+    grid: dict[str, Any] = Field(default_factory=dict)
 
 
 def config_keys() -> dict[str, list[str]]:
@@ -124,13 +130,18 @@ def config_keys() -> dict[str, list[str]]:
         >>> config_keys()["schedule"]
         ['draws', 'seed']
     """
-    sections: dict[str, type[Section]] = {
+    sections: dict[str, type[BaseModel]] = {
         "population": PopulationSection,
         "population.public": PublicClients,
         "training": TrainingSection,
         "selection": SelectionSection,
         "privacy": PrivacySection,
         "schedule": ScheduleSection,
+        "data": DataSection,
+        "model": ModelSection,
+        "optimiser": OptimiserSection,
+        "run": RunSection,
     }
     keys = {name: list(section.model_fields) for name, section in sections.items()}
-    return {"": list(ConfigFile.model_fields), **keys}
+    # [grid] has the names of other settings for keys.
+    return {"": list(ConfigFile.model_fields), **keys, "grid": []}

@@ -8,6 +8,7 @@
     [selection]    who is drawn how often    -> a rule and its settings
     [privacy]      what the promise means    -> Contract
     [schedule]     how cohorts are drawn
+    [data] [model] [optimiser] [run] [grid]    how the plan is executed
 
 ``dpcohort new`` writes one with comments. Unknown keys are refused, never ignored.
 """
@@ -26,6 +27,16 @@ from pydantic import ValidationError
 from dpcohort._validate import choice, whole_number
 from dpcohort.accounting.contract import Contract
 from dpcohort.clients import Population
+from dpcohort.config.execution import (
+    DataSection,
+    ModelSection,
+    OptimiserSection,
+    RunSection,
+    check_data,
+    check_optimiser,
+    check_run,
+    flat_grid,
+)
 from dpcohort.config.overrides import apply_overrides
 from dpcohort.config.population import DrawnPopulation, ListedPopulation, population_source
 from dpcohort.config.problems import ConfigProblem, Lines, error_of, key_lines, within, words_of
@@ -65,6 +76,11 @@ class Config:
         guard: ``refuse`` or ``lift``.
         draws: ``systematic`` or ``independent``.
         seed: of the schedule; None draws one.
+        data: which records train the model; None if the file only plans.
+        model: which model.
+        optimiser: step sizes, momentum, average.
+        run: seed, engine, device.
+        grid: settings to be varied by ``dpcohort compare``.
         values: the tables as they were written.
     """
 
@@ -78,6 +94,11 @@ class Config:
     guard: Guard
     draws: Draws
     seed: int | None
+    data: DataSection | None
+    model: ModelSection
+    optimiser: OptimiserSection
+    run: RunSection
+    grid: Mapping[str, tuple[Any, ...]]
     values: Mapping[str, Any] = field(repr=False)
     _folder: Path = field(repr=False)  # what a relative path of clients starts from
     _lines: Lines = field(repr=False, compare=False)
@@ -87,14 +108,22 @@ class Config:
         """The selection rule and its settings."""
         return self.rule, dict(self.rule_settings)
 
-    def population(self) -> Population:
+    @property
+    def folder(self) -> Path:
+        """What relative paths in the file start from."""
+        return self._folder
+
+    def population(self, records: int | None = None) -> Population:
         """Read or draw the clients.
+
+        Args:
+            records: how many the data set has; used where the file leaves ``total_size`` to it.
 
         Raises:
             FileFormatError: with the file of clients and its line, or with this file.
         """
         try:
-            return self.clients.build()
+            return self.clients.build(records)
         except FileFormatError:
             raise
         except InputError as error:
@@ -223,13 +252,20 @@ def _build(
             return None
 
     privacy = file.privacy
-    clients = made("population", lambda: population_source(file.population, folder))
+    has_data = file.data is not None
+    clients = made(
+        "population", lambda: population_source(file.population, folder, has_data=has_data)
+    )
     training = made("training", lambda: Training(**file.training.model_dump(exclude_unset=True)))
     settings = made("selection", lambda: _rule_settings(file.selection))
     contract = made(
         "privacy", lambda: Contract.of(privacy.accountant, privacy.sampler, privacy.neighbours)
     )
     made("schedule", lambda: _checked_seed(file.schedule.seed))
+    made("data", lambda: check_data(file.data))
+    made("optimiser", lambda: check_optimiser(file.optimiser))
+    made("run", lambda: check_run(file.run))
+    grid = made("grid", lambda: flat_grid(file.grid)) or {}
     if clients is None or training is None or settings is None or contract is None or problems:
         raise error_of(label, problems, lines)
     return Config(
@@ -243,6 +279,11 @@ def _build(
         guard=privacy.guard,
         draws=file.schedule.draws,
         seed=file.schedule.seed,
+        data=file.data,
+        model=file.model,
+        optimiser=file.optimiser,
+        run=file.run,
+        grid=grid,
         values=values,
         _folder=folder,
         _lines=lines,

@@ -20,6 +20,7 @@ class _Example:
     dimension: str
     accountant: str = "tight"
     noise_model: str = "exact"
+    has_data: bool = False
 
 
 _HOSPITALS = """\
@@ -109,6 +110,79 @@ allow_large_delta = false   # true accepts delta >= 1/size
 # size = 500
 """
 
+_DIGITS = """\
+[population]
+# Twenty clients share the training records of the digits. (Your own list instead:
+# clients = "clients.csv", and nothing else.)
+count = 20
+total_size = 1_442          # all of them; may be left out where there is [data]
+size = "paper"              # shared out by weights from U(0.5, 1.5)
+delta = 1e-5                # well below 1/size, or whole records may leak
+seed = 1                    # the same seed draws the same clients
+allow_large_delta = false   # true accepts delta >= 1/size
+
+# Four in ten clients are strict (about 0.5), the others less so (about 4).
+[population.epsilon]
+distribution = "gaussian-mixture"
+minimum = 0.1               # draws below it are discarded and drawn again
+components = [
+  { weight = 0.4, mean = 0.5, std = 0.2 },
+  { weight = 0.6, mean = 4, std = 1 },
+]
+
+# Public clients, if there are any:
+# [[population.public]]
+# count = 1
+# size = 100
+"""
+
+#: How a plan is executed; only the digits come with data, for the others it is commented out.
+_EXECUTION = """
+[data]
+name = "digits"             # embedded; or "mnist", "fashion-mnist", "cifar10", an .npz file
+# dir = "data"              # where to look for it first
+partition = "paper"         # "similarity" % of a client's records are IID, the rest label-sorted
+similarity = 100.0
+# alpha = 0.3               # for partition = "dirichlet": small means few labels a client
+# column = "hospital.npy"   # for partition = "column": each record's client
+public_share = 0.0          # share of the records that a public client holds, without noise
+# seed = 1                  # of the partition; without it, the run's
+
+[model]
+name = "logistic"           # or "mlp", "mnist-cnn", "cifar-cnn", or your own module:function
+# options = { activation = "tanh" }   # of the model
+
+[optimiser]
+step = "constant"           # or "inverse-time" (beta, gamma), "inverse-root" (gradient_bound)
+learning_rate = 1.0         # of the local steps
+# beta = 2.0
+# gamma = 10.0
+# gradient_bound = 1.0
+server_learning_rate = 1.0
+server_momentum = 0.0
+average_decay = 0.8         # average of iterates; costs no privacy
+
+[run]
+seed = 0                    # of model, partition, batches and noise: a seeded run is NOT PRIVATE
+engine = "batched"          # or "reference": Algorithm 1 line by line, slow
+device = "auto"             # "cpu" or "cuda"
+evaluate_every = 5          # rounds between looks at the public test set
+checkpoint_every = 10       # rounds between checkpoints
+
+# For dpcohort compare: every combination, with the same seeds.
+[grid]
+selection = { rule = ["unbiased", "privacy-aware"] }
+"""
+
+
+def _commented_out(text: str) -> str:
+    """The lines as comments; empty ones and comments stay as they are."""
+    return "".join(
+        line if not line.strip() or line.startswith("#") else f"# {line}"
+        for line in text.splitlines(keepends=True)
+    )
+
+
 _SETTINGS = """
 [training]
 rounds = 100                # global rounds
@@ -155,6 +229,13 @@ batch_size = 128            # expected batch (a client's own comes first)
 # sampling_rate = 0.1       # or a share of each client's records"""
 
 _EXAMPLES = {
+    "digits": _Example(
+        "A first training: 20 clients with budgets of their own share the digits.",
+        _DIGITS,
+        _NO_BATCH,
+        "dimension = 650             # trained parameters; softmax regression on 64 pixels",
+        has_data=True,
+    ),
     "hospitals": _Example(
         "Sixty hospitals with budgets of their own, and one public data set.",
         _HOSPITALS,
@@ -197,7 +278,8 @@ def commented_config(example: str = "hospitals") -> str:
     """A configuration with comments, as TOML text.
 
     Args:
-        example: ``hospitals``, ``paper-mnist``, ``paper-figure``, ``paper-cifar10`` or ``csv``.
+        example: ``digits``, ``hospitals``, ``paper-mnist``, ``paper-figure``, ``paper-cifar10`` or
+            ``csv``.
 
     Example:
         >>> print(commented_config("csv").splitlines()[0])
@@ -210,4 +292,11 @@ def commented_config(example: str = "hospitals") -> str:
         accountant=chosen.accountant,
         noise_model=chosen.noise_model,
     )
-    return f"# {chosen.title}\n# Next: dpcohort plan FILE\n\n{chosen.population}{settings}"
+    if chosen.has_data:
+        following, execution = "dpcohort train FILE --out RUN", _EXECUTION
+    else:
+        following = "dpcohort plan FILE"
+        execution = "\n# To train as well, with data of as many records:" + _commented_out(
+            _EXECUTION
+        )
+    return f"# {chosen.title}\n# Next: {following}\n\n{chosen.population}{settings}{execution}"

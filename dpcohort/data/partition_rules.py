@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpcohort._validate import FloatArray, IntArray, number, whole_number
+from dpcohort.clients.distributions import Uniform
+from dpcohort.clients.sizes import share_out
 from dpcohort.data.partition import Partition
-from dpcohort.distributions import Uniform
 from dpcohort.errors import InputError
-from dpcohort.sizes import share_out
 
 __all__ = ["column_partition", "dirichlet_partition", "paper_partition", "public_split"]
 

@@ -1,20 +1,62 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import pytest
+
+from dpcohort.cli import main
+from dpcohort.cli.demo import SETTINGS
 from dpcohort.plan import Plan
+from dpcohort.runs import verify_run
+
+QUICK = ["--seeds", 2, "--rounds", 10]
 
 
-def test_the_demo_shows_a_plan_and_leaves_its_files(terminal, tmp_path):
-    shown = terminal("demo", "--out", tmp_path / "demo")
-    assert "promises certified" in shown
-    assert "plan.json" in shown
-    Plan.load(tmp_path / "demo" / "plan.json").verify(method="pld")
-    assert (tmp_path / "demo" / "selection.png").read_bytes().startswith(b"\x89PNG")
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """The demo as everyone sees it: all seeds, all rounds."""
+    out = tmp_path_factory.mktemp("demo")
+    assert main(["demo", "--out", str(out), "--json"]) == 0
+    return out
+
+
+def test_privacy_aware_beats_unbiased_outside_the_confidence_interval(whole):
+    results = json.loads((whole / "results.json").read_text())
+    by_pair = {(c["name"], c["baseline"]): c for c in results["comparisons"]}
+    for noise in ("paper noise", "tight noise"):
+        found = by_pair[(f"{noise}, privacy-aware", f"{noise}, unbiased")]
+        assert found["difference_points"]["count"] == 5
+        assert found["difference_points"]["low"] > 0
+    tight = by_pair[("tight noise, privacy-aware", "paper noise, privacy-aware")]
+    assert tight["difference_points"]["low"] > 0
+
+
+def test_everything_it_names_is_there_and_holds(whole):
+    results = json.loads((whole / "results.json").read_text())
+    assert all(Path(name).exists() for name in results["files"])
+    assert results["promises_hold"]
+    Plan.load(whole / "plan.json").verify(method="pld")
+    assert (whole / "selection.png").read_bytes().startswith(b"\x89PNG")
+    runs = sorted((whole / "runs").iterdir())
+    assert len(runs) == len(SETTINGS)
+    assert all(verify_run(run).holds for run in runs)
+
+
+def test_it_shows_the_plan_one_client_and_the_table_twice_over(terminal, tmp_path):
+    for _ in range(2):  # a second demo takes the place of the first
+        shown = terminal("demo", "--out", tmp_path / "demo", *QUICK)
+        for words in ("promises certified", "The strictest client", "tight noise", "points"):
+            assert words in shown
+    assert "results.json" in shown
+    assert "dpcohort verify" in shown
 
 
 def test_json_and_the_gap_to_unbiased(terminal, tmp_path):
-    found = terminal.json("demo", "--out", tmp_path)
+    found = terminal.json("demo", "--out", tmp_path, "--seeds", 1, "--rounds", 2)
     assert found["against_unbiased"]["noise_ratio"] < 1
+    assert set(found["settings"]) == set(SETTINGS)
 
 
 def test_a_folder_that_cannot_be_made(terminal, tmp_path):

@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Milliseconds per client step: our engines, plain SGD without privacy, and Opacus.
+
+A client step is one local step of one draw: gather a batch, clip every example's gradient, add
+noise, move the weights. Rounds of ten clients with batches of 128 are timed; every method goes
+through batches of the same size from the same data. Methods take turns, and the median over turns
+is told. Wall times mean something on a quiet machine only; ``--cpu-time`` counts the processor time
+of this process instead, which other load distorts less (use it with ``--threads 1``).
+
+    python benchmarks/engine.py                 # all networks and methods, on the CPU
+    python benchmarks/engine.py --quick         # fewer turns, without the slowest methods
+    python benchmarks/engine.py --device cuda --stack 32
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+CLIENTS, RECORDS, COHORT, BATCH, CLIP = 20, 600, 10, 128, 1.0
+STEP_SIZE, NOISE_MULTIPLIER = 0.05, 1.0
+Turn = Callable[[], int]  # does some client steps and says how many
+
+
+def mnist_small() -> nn.Module:
+    """The 26,010-parameter network of the paper."""
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 8, stride=2, padding=3), nn.ReLU(), nn.MaxPool2d(2, 1),
+        nn.Conv2d(16, 32, 4, stride=2), nn.ReLU(), nn.MaxPool2d(2, 1),
+        nn.Flatten(), nn.Linear(512, 32), nn.ReLU(), nn.Linear(32, 10),
+    )  # fmt: skip
+
+
+def mnist_large() -> nn.Module:
+    """The 824,874-parameter reading of the same description."""
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(32 * 49, 512), nn.ReLU(), nn.Linear(512, 32), nn.ReLU(),
+        nn.Linear(32, 10),
+    )  # fmt: skip
+
+
+def cifar() -> nn.Module:
+    """The tanh network of Tramer and Boneh, 550,570 parameters."""
+    layers: list[nn.Module] = []
+    channels = 3
+    for width in (32, 64, 128):
+        for _ in range(2):
+            layers += [nn.Conv2d(channels, width, 3, padding=1), nn.Tanh()]
+            channels = width
+        layers.append(nn.MaxPool2d(2))
+    layers += [nn.Flatten(), nn.Linear(2048, 128), nn.Tanh(), nn.Linear(128, 10)]
+    return nn.Sequential(*layers)
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "mnist-26k": (mnist_small, (1, 28, 28)),
+    "mnist-825k": (mnist_large, (1, 28, 28)),
+    "cifar-551k": (cifar, (3, 32, 32)),
+}
+
+
+def make_plan(rounds: int, seed: int) -> Any:
+    cohorts = np.random.default_rng(seed).integers(0, CLIENTS, (rounds, COHORT))
+    return SimpleNamespace(
+        training=SimpleNamespace(rounds=rounds, cohort_size=COHORT, local_steps=1, clip=CLIP),
+        schedule=SimpleNamespace(cohorts=cohorts),
+        contract=SimpleNamespace(sampler="fixed"),
+        population=SimpleNamespace(sizes=np.full(CLIENTS, RECORDS)),
+        noise_multipliers=np.full(CLIENTS, NOISE_MULTIPLIER),
+        batch_sizes=np.full(CLIENTS, BATCH),
+        sampling_rates=np.full(CLIENTS, BATCH / RECORDS),
+    )
+
+
+def make_records(shape: tuple[int, ...], device: str) -> Any:
+    from dpcohort.engine import ClientRecords
+
+    rng = np.random.default_rng(0)
+    rows = CLIENTS * RECORDS
+    return ClientRecords(
+        rng.standard_normal((rows, *shape), dtype=np.float32),
+        rng.integers(0, 10, rows),
+        indices=np.arange(rows),
+        offsets=np.arange(CLIENTS + 1) * RECORDS,
+        device=device,
+        dtype=torch.float32,
+    )
+
+
+def our_turn(model: nn.Module, records: Any, *, engine: str, stack: int) -> Turn:
+    """One round of ``stack`` experiments; the engine is built once, outside of the clock."""
+    from dpcohort.engine import (
+        ConstantStep,
+        Experiment,
+        Optimiser,
+        ReferenceEngine,
+        StackedEngine,
+        Streams,
+    )
+
+    optimiser = Optimiser(local_step=ConstantStep(STEP_SIZE))
+    if engine == "reference":
+        slow = ReferenceEngine(
+            make_plan(10_000, 0), model, records, streams=Streams.seeded(0), optimiser=optimiser
+        )
+        rounds = slow.rounds(slow.initial_state())
+
+        def turn() -> int:
+            next(rounds)
+            return COHORT
+
+        return turn
+    experiments = [
+        Experiment(
+            plan=make_plan(10_000, seed),
+            records=records,
+            streams=Streams.seeded(seed),
+            optimiser=optimiser,
+        )
+        for seed in range(stack)
+    ]
+    fast = StackedEngine(model, experiments)
+    stacked = fast.rounds(fast.initial_states())
+
+    def stacked_turn() -> int:
+        next(stacked)
+        return COHORT * stack
+
+    return stacked_turn
+
+
+def random_batch(records: Any, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+    client = int(rng.integers(CLIENTS))
+    positions = rng.permutation(RECORDS)[:BATCH]
+    inputs, targets = records.gather(records.rows(client, positions))
+    return inputs, targets
+
+
+def plain_turn(model: nn.Module, records: Any, *, channels_last: bool) -> Turn:
+    """SGD without clipping or noise, the floor."""
+    memory = torch.channels_last if channels_last else torch.contiguous_format
+    model = model.to(memory_format=memory)  # type: ignore[call-overload]
+    optimiser = torch.optim.SGD(model.parameters(), lr=STEP_SIZE)
+    rng = np.random.default_rng(0)
+
+    def turn() -> int:
+        for _ in range(COHORT):
+            inputs, targets = random_batch(records, rng)
+            optimiser.zero_grad()
+            loss = F.cross_entropy(model(inputs.contiguous(memory_format=memory)), targets)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+        return COHORT
+
+    return turn
+
+
+def opacus_turn(model: nn.Module, records: Any, *, mode: str) -> Turn:
+    """Opacus through its own privacy engine: modes ``hooks``, ``ew`` and ``ghost``."""
+    from opacus import PrivacyEngine  # type: ignore[import-untyped]
+
+    optimiser = torch.optim.SGD(model.parameters(), lr=STEP_SIZE)
+    one = torch.utils.data.TensorDataset(torch.zeros(RECORDS, 1))
+    loader = torch.utils.data.DataLoader(one, batch_size=BATCH)
+    options = {
+        "module": model, "optimizer": optimiser, "data_loader": loader,
+        "noise_multiplier": NOISE_MULTIPLIER, "max_grad_norm": CLIP, "poisson_sampling": False,
+        "grad_sample_mode": mode,
+    }  # fmt: skip
+    criterion: Any = nn.CrossEntropyLoss()
+    if mode == "ghost":
+        model, optimiser, criterion, _ = PrivacyEngine().make_private(
+            **options, criterion=criterion
+        )
+    else:
+        model, optimiser, _ = PrivacyEngine().make_private(**options)
+    rng = np.random.default_rng(0)
+
+    def turn() -> int:
+        for _ in range(COHORT):
+            inputs, targets = random_batch(records, rng)
+            optimiser.zero_grad()
+            criterion(model(inputs.contiguous()), targets).backward()
+            optimiser.step()
+        return COHORT
+
+    return turn
+
+
+def methods(arguments: argparse.Namespace) -> dict[str, Callable[[nn.Module, Any], Turn]]:
+    chosen: dict[str, Callable[[nn.Module, Any], Turn]] = {
+        "plain SGD": lambda m, r: plain_turn(m, r, channels_last=False),
+        "plain SGD, channels last": lambda m, r: plain_turn(m, r, channels_last=True),
+        "dpcohort batched": lambda m, r: our_turn(m, r, engine="batched", stack=1),
+    }
+    if arguments.stack > 1:
+        chosen[f"dpcohort batched, {arguments.stack} stacked"] = lambda m, r: our_turn(
+            m, r, engine="batched", stack=arguments.stack
+        )
+    if not arguments.quick:
+        chosen["dpcohort reference"] = lambda m, r: our_turn(m, r, engine="reference", stack=1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import opacus  # noqa: F401
+    except ImportError:
+        print("opacus is not installed here: its rows are left out.")
+        return chosen
+    for mode in ("hooks", "ew", "ghost"):
+        chosen[f"Opacus {mode}"] = functools.partial(opacus_turn, mode=mode)
+    return chosen
+
+
+def measure(
+    build: Callable[[], nn.Module], shape: tuple[int, ...], arguments: argparse.Namespace
+) -> dict[str, float]:
+    """Median milliseconds per client step of each method, the methods taking turns."""
+    records = make_records(shape, arguments.device)
+    turns: dict[str, Turn] = {}
+    for name, prepare in methods(arguments).items():
+        torch.manual_seed(0)
+        turns[name] = prepare(build().to(arguments.device), records)
+    times: dict[str, list[float]] = {name: [] for name in turns}
+    clock = time.process_time if arguments.cpu_time else time.perf_counter
+    for repeat in range(arguments.turns + 1):
+        for name, turn in turns.items():
+            synchronise(arguments.device)
+            started = clock()
+            steps = turn()
+            synchronise(arguments.device)
+            if repeat > 0:  # the first turn warms up
+                times[name].append(1e3 * (clock() - started) / steps)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def synchronise(device: str) -> None:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+
+
+def show(name: str, parameters: int, results: dict[str, float], opacus_ms: float | None) -> None:
+    peers = [ms for method, ms in results.items() if method.startswith("Opacus")]
+    best = min(peers) if peers else opacus_ms
+    floor = min(ms for method, ms in results.items() if method.startswith("plain"))
+    print(f"\n{name}: {parameters:,} parameters, batches of {BATCH}, {COHORT} clients a round")
+    print(f"  {'method':32} {'ms per client step':>19} {'vs best Opacus':>15} {'vs plain':>9}")
+    for method, ms in sorted(results.items(), key=lambda item: item[1]):
+        ratio = f"{best / ms:.2f}x" if best else "-"
+        print(f"  {method:32} {ms:19.3f} {ratio:>15} {ms / floor:8.2f}x")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer turns, no reference engine")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--stack", type=int, default=1, help="experiments side by side")
+    parser.add_argument("--networks", nargs="*", default=list(NETWORKS), choices=list(NETWORKS))
+    parser.add_argument("--turns", type=int, default=None, help="timed rounds of each method")
+    parser.add_argument("--cpu-time", action="store_true", help="processor instead of wall time")
+    parser.add_argument("--threads", type=int, default=None, help="torch threads")
+    parser.add_argument(
+        "--opacus-ms", type=float, default=None,
+        help="Opacus' milliseconds on this machine, where it cannot be measured here",
+    )  # fmt: skip
+    arguments = parser.parse_args()
+    if arguments.turns is None:
+        arguments.turns = 3 if arguments.quick else 7
+    if arguments.threads is not None:
+        torch.set_num_threads(arguments.threads)
+    torch.backends.cudnn.benchmark = True
+    device = "CUDA" if arguments.device != "cpu" else f"{torch.get_num_threads()} threads"
+    print(f"torch {torch.__version__}, {device}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in arguments.networks:
+            build, shape = NETWORKS[name]
+            parameters = sum(p.numel() for p in build().parameters())
+            show(name, parameters, measure(build, shape, arguments), arguments.opacus_ms)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The smallest noise multiplier of a subsampled composition: start, refine, confirm, fall back.
+
+Everything happens in u = log z, for all clients at once:
+
+1. **Bracket.** z is at least that of a single step and at most that without sampling; both are
+   closed forms.
+2. **Start** from the saddle-point approximation, which is cheap.
+3. **Refine** by the secant method on the contour integral.
+4. **Confirm** with a second integral on other, finer grids, a little above the root; for zero-out
+   neighbours in both directions.
+5. **Fall back** on bounds that are always valid (:mod:`dpcohort.accounting.noise_fallback`) where
+   the confirmation fails or the grids would be too large: records that are hardly ever seen. They
+   give more noise than needed, never less.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpcohort._validate import BoolArray, FloatArray, IntArray
+from dpcohort.accounting.contour import Contour, contour_log_delta, place_contour
+from dpcohort.accounting.gaussian import gaussian_mu
+from dpcohort.accounting.moments import (
+    Clients,
+    chernoff_log_delta,
+    cumulants,
+    saddle_order,
+    saddle_point_log_delta,
+)
+from dpcohort.accounting.noise_fallback import fallback_noise
+
+__all__ = ["NoiseFound", "find_noise"]
+
+# Smoothing may cost this share of z; ten times as much while the root is still far away.
+_SMOOTHING_SHARE = 2e-4
+_FIRST_SHARE = 2e-3
+
+# A step in log z smaller than this is the last one; the confirmation is made this far above.
+_STEP = 5e-5
+_ABOVE = 2e-4
+
+# The bracket gives way this much, as the smoothing changes on the way.
+_SLACK = 2e-3
+
+# Truncated terms of the integral, relative to the sum.
+_TAIL = 1e-5
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseFound:
+    """The answer of a search.
+
+    Attributes:
+        log_noise: log z, confirmed to be private.
+        exact: True where the contour integral gave it, False where a bound did.
+    """
+
+    log_noise: FloatArray
+    exact: BoolArray
+
+
+@dataclass(kw_only=True)
+class _State:
+    """Where the search of each client stands; everything but ``far_order`` is in log z."""
+
+    log_noise: FloatArray
+    low: FloatArray
+    high: FloatArray
+    slope: FloatArray  # of log delta, negative
+    far_order: FloatArray
+    smoothing_rate: FloatArray
+    smoothing: FloatArray
+    points: IntArray
+
+
+def find_noise(clients: Clients, *, low: FloatArray, high: FloatArray) -> NoiseFound:
+    """The smallest log z for which every client keeps its promise, from a bracket that holds it.
+
+    For the pair ``remove`` the answer also covers ``add``, the other direction of zero-out.
+
+    Args:
+        clients: the clients, with sampling rate below 1 and at least one step.
+        low: a lower bound of log z.
+        high: an upper bound of log z.
+    """
+    state = _start(clients, low, high)
+    solved = _refine(clients, state)
+    log_noise = state.log_noise + _ABOVE
+    exact = _confirm(clients, state, log_noise, np.flatnonzero(solved))
+    if clients.pair == "remove":
+        index = np.flatnonzero(exact)
+        some = clients.take(index).facing("add")
+        worse = index[~_keeps_promise(some, log_noise[index], state.slope[index])]
+        if worse.size:
+            other = clients.take(worse).facing("add")
+            found = find_noise(other, low=log_noise[worse], high=high[worse])
+            log_noise[worse], exact[worse] = found.log_noise, found.exact
+    lost = np.flatnonzero(~exact)
+    if lost.size:
+        log_noise[lost] = fallback_noise(clients.take(lost), low=low[lost], high=high[lost])
+    return NoiseFound(log_noise=np.minimum(log_noise, high), exact=exact)
+
+
+def _start(clients: Clients, low: FloatArray, high: FloatArray) -> _State:
+    """The root of the saddle-point approximation."""
+    single = gaussian_mu(epsilon=clients.epsilon, delta=np.exp(clients.log_delta))
+    order = _gaussian_order(clients.epsilon, single)
+    # central limit: T steps at rate r are like one with mu^2 = r^2 T (e^(1/z^2) - 1)
+    scale = 2.0 if clients.pair in ("replace", "fixed") else 1.0
+    guess = np.log(scale) - 0.5 * np.log(np.log1p(single**2 / (clients.rate**2 * clients.steps)))
+    bottom, top = low, high
+    low, high = low.copy(), high.copy()
+    u = np.clip(guess + 0.02, low + 0.02 * (high - low), high)
+    slope = np.full_like(u, np.nan)
+    last_u, last_f = np.full_like(u, np.nan), np.full_like(u, np.nan)
+    active = np.arange(u.size)
+    for _ in range(60):
+        some = clients.take(active)
+        order[active], at = saddle_order(some, some.shift(u[active]), order[active])
+        t = order[active]
+        f = saddle_point_log_delta(some, t, at) - some.log_delta
+        gaussian_slope = -np.maximum(t * (1.0 + t) * some.steps * at.variance, 1.0)
+        known = np.where(np.isnan(slope[active]), gaussian_slope, slope[active])
+        slope[active] = _secant(u[active], f, last_u[active], last_f[active], known, least=2e-3)
+        last_u[active], last_f[active] = u[active], f
+        moved = _next(u, f, slope, low, high, active, slack=0.0)
+        active = active[moved > 3e-3]
+        if active.size == 0:
+            break
+    return _State(
+        log_noise=u,
+        low=bottom - 1e-3,
+        high=top + 1e-3,
+        slope=np.clip(slope, -60.0, -2.0),
+        far_order=2.0 * order,
+        smoothing_rate=0.5 * order * (1.0 + order),
+        smoothing=np.zeros_like(u),
+        points=np.zeros(u.size, dtype=np.int64),
+    )
+
+
+def _gaussian_order(epsilon: FloatArray, mu: FloatArray) -> FloatArray:
+    """The saddle of a plain Gaussian mechanism, from which Newton's method starts."""
+    centre = epsilon / mu**2 - 0.5
+    order: FloatArray = 0.5 * (centre + np.sqrt(centre**2 + 8.0 / mu**2))
+    return np.maximum(order, 1e-3)
+
+
+def _secant(
+    u: FloatArray,
+    f: FloatArray,
+    last_u: FloatArray,
+    last_f: FloatArray,
+    known: FloatArray,
+    *,
+    least: float,
+) -> FloatArray:
+    """The slope between two evaluations, or the known one where they are too close to tell."""
+    moved = u - last_u
+    usable = np.abs(moved) > least  # False where there is no last evaluation
+    slope = known.copy()
+    slope[usable] = (f[usable] - last_f[usable]) / moved[usable]
+    return np.where((slope < -0.3) & (slope > -300.0), slope, known)
+
+
+def _next(
+    u: FloatArray,
+    f: FloatArray,
+    slope: FloatArray,
+    low: FloatArray,
+    high: FloatArray,
+    active: IntArray,
+    *,
+    slack: float,
+) -> FloatArray:
+    """Tighten the bracket, move u by a secant step inside it, and say how far it moved."""
+    here = u[active]
+    low[active] = np.where(f > 0, np.maximum(low[active], here - slack), low[active])
+    high[active] = np.where(f <= 0, np.minimum(high[active], here + slack), high[active])
+    step = np.clip(-f / slope[active], -0.5, 0.5)
+    there = here + step
+    outside = (there < low[active]) | (there > high[active])
+    outside &= np.abs(step) > _STEP
+    there = np.where(outside, 0.5 * (low[active] + high[active]), there)
+    u[active] = there
+    moved: FloatArray = np.abs(there - here)
+    return moved
+
+
+def _refine(clients: Clients, state: _State) -> BoolArray:
+    """Secant steps on the contour integral; says for which clients they converged.
+
+    Far from the root a coarse smoothing is good enough, and its price is deducted; from the first
+    small step on it is the final one, and stays.
+    """
+    solved, near, final = (np.zeros(clients.size, dtype=np.bool_) for _ in range(3))
+    last_u, last_f = np.full(clients.size, np.nan), np.full(clients.size, np.nan)
+    active = np.arange(clients.size)
+    for _ in range(20):
+        some = clients.take(active)
+        mu = some.shift(state.log_noise[active])
+        contour = place_contour(some, mu, state.far_order[active])
+        state.far_order[active] = contour.far_order
+        share = np.where(near[active], _SMOOTHING_SHARE, _FIRST_SHARE)
+        fresh = share * -state.slope[active] / state.smoothing_rate[active]
+        state.smoothing[active] = np.where(final[active], state.smoothing[active], fresh)
+        final[active] |= near[active]
+        f = _integral(some, mu, contour, state, active) - some.log_delta
+        price = state.smoothing_rate[active] * state.smoothing[active]
+        f = np.where(final[active], f, f - price - _SMOOTHING_SHARE * state.slope[active])
+        finite = np.isfinite(f)
+        active, f = active[finite], f[finite]
+        here = state.log_noise[active]
+        state.slope[active] = _secant(
+            here, f, last_u[active], last_f[active], state.slope[active], least=1e-3
+        )
+        last_u[active], last_f[active] = here, f
+        moved = _next(state.log_noise, f, state.slope, state.low, state.high, active, slack=_SLACK)
+        near[active] |= moved < 0.02
+        solved[active] = final[active] & (moved <= _STEP)
+        active = active[~solved[active]]
+        if active.size == 0:
+            break
+    return solved
+
+
+def _integral(
+    clients: Clients, mu: FloatArray, contour: Contour, state: _State, index: IntArray
+) -> FloatArray:
+    """Log delta with as many points as the tail needs; the number is remembered."""
+    width = np.sqrt(state.smoothing[index])
+    # at this many points smoothing alone has brought the terms to e^-72
+    enough = np.maximum(np.ceil(12.0 / (width * contour.step)), 8.0)
+    unknown = state.points[index] == 0
+    points = state.points[index].astype(np.float64)
+    if unknown.any():
+        at = cumulants(clients.take(np.flatnonzero(unknown)), mu[unknown], contour.order[unknown])
+        spread = np.sqrt(clients.steps[unknown] * at.variance) + 1e-150
+        points[unknown] = 6.0 / (spread * contour.step[unknown])
+    points = np.clip(np.ceil(points), 8.0, np.minimum(enough, 1e7))
+    log_delta = np.full(clients.size, np.nan)
+    todo = np.arange(clients.size)
+    while todo.size:
+        result = contour_log_delta(
+            clients.take(todo),
+            mu[todo],
+            Contour(
+                order=contour.order[todo],
+                step=contour.step[todo],
+                far_order=contour.far_order[todo],
+            ),
+            points=_rounded(points[todo]),
+            smoothing=state.smoothing[index[todo]],
+        )
+        good = result.tail <= _TAIL
+        log_delta[todo[good]] = result.log_delta[good]
+        known = good & (result.smoothing_rate > 1e-6)
+        state.smoothing_rate[index[todo[known]]] = result.smoothing_rate[known]
+        # NaN: over the cost limit; more points will not help
+        more = ~good & (points[todo] < enough[todo]) & np.isfinite(result.tail)
+        todo = todo[more]
+        points[todo] = np.minimum(2.0 * points[todo], enough[todo])
+    state.points[index] = points.astype(np.int64)
+    return log_delta
+
+
+def _rounded(points: FloatArray) -> IntArray:
+    """Rows times columns of the matrix product that computes this many points."""
+    rows = np.ceil(np.sqrt(points))
+    result: IntArray = (rows * np.ceil(points / rows)).astype(np.int64)
+    return result
+
+
+def _confirm(clients: Clients, state: _State, log_noise: FloatArray, index: IntArray) -> BoolArray:
+    """Whether delta is within the promise on a second set of grids, all of them finer.
+
+    Where it is not by little, ``log_noise`` is raised by what is missing and looked at again.
+    """
+    confirmed = np.zeros(clients.size, dtype=np.bool_)
+    for _ in range(3):
+        some = clients.take(index)
+        log_delta = _second_opinion(
+            some,
+            log_noise[index],
+            far_order=state.far_order[index],
+            points=state.points[index],
+            smoothing=state.smoothing[index],
+        )
+        confirmed[index] = log_delta <= some.log_delta
+        missing = (log_delta - some.log_delta) / -state.slope[index]
+        again = ~confirmed[index] & (missing < 1e-3)
+        log_noise[index[again]] += missing[again] + 0.5 * _ABOVE
+        index = index[again]
+        if index.size == 0:
+            break
+    return confirmed
+
+
+def _second_opinion(
+    clients: Clients,
+    log_noise: FloatArray,
+    *,
+    far_order: FloatArray,
+    points: IntArray,
+    smoothing: FloatArray,
+) -> FloatArray:
+    mu = clients.shift(log_noise)
+    placed = place_contour(clients, mu, far_order)
+    contour = Contour(order=placed.order, step=0.8 * placed.step, far_order=placed.far_order)
+    result = contour_log_delta(
+        clients,
+        mu,
+        contour,
+        points=_rounded(1.5 * points.astype(np.float64)),
+        smoothing=smoothing,
+        fineness=1.2,
+        shift=0.5,
+    )
+    return np.where(result.tail <= 10 * _TAIL, result.log_delta, np.inf)
+
+
+def _keeps_promise(clients: Clients, log_noise: FloatArray, slope: FloatArray) -> BoolArray:
+    """Whether the pair ``add``, at noise found for ``remove``, is within the promise too."""
+    # a step removes at most log(1/(1-r)) this way round, so delta is 0 from T times that on
+    keeps = clients.epsilon >= -clients.steps * np.log1p(-clients.rate)
+    index = np.flatnonzero(~keeps)
+    some = clients.take(index)
+    mu = some.shift(log_noise[index])
+    single = gaussian_mu(epsilon=some.epsilon, delta=np.exp(some.log_delta))
+    order, at = saddle_order(some, mu, _gaussian_order(some.epsilon, single))
+    bounded = chernoff_log_delta(some, order, at) <= some.log_delta
+    keeps[index] = bounded
+    index, order = index[~bounded], order[~bounded]
+    some, mu = clients.take(index), mu[~bounded]
+    contour = place_contour(some, mu, 2.0 * order)
+    rate = 0.5 * order * (1.0 + order)
+    state = _State(
+        log_noise=log_noise[index],
+        low=log_noise[index],
+        high=log_noise[index],
+        slope=slope[index],
+        far_order=contour.far_order,
+        smoothing_rate=rate,
+        smoothing=_SMOOTHING_SHARE * -slope[index] / rate,
+        points=np.zeros(index.size, dtype=np.int64),
+    )
+    log_delta = _integral(some, mu, contour, state, np.arange(index.size))
+    keeps[index] = log_delta <= some.log_delta  # False for NaN
+    return keeps

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is tested: a private training seen from outside, what it claims, and what was found.
+
+The tests choose the gradients. Every client of the training under test holds records whose raw
+gradients are the rows of a given matrix, whatever the weights; out come the updates of every draw.
+An engine offers that by training a linear model, whose gradients are its inputs; any other
+implementation can be wrapped the same way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from dpcohort._validate import FloatArray, IntArray, choice, number
+
+__all__ = ["Claim", "Finding", "PrivateTraining"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What a training says it does in each local step.
+
+    Attributes:
+        sampler: ``poisson`` or ``fixed``.
+        clip: norm C to which each record's gradient is clipped.
+        noise_multiplier: z; the noise on the mean has standard deviation z C / B.
+
+    Example:
+        >>> Claim(sampler="poisson").sensitivity
+        1.0
+    """
+
+    sampler: str
+    clip: float = 1.0
+    noise_multiplier: float = 1.0
+
+    def __post_init__(self) -> None:
+        choice("sampler", self.sampler, ["poisson", "fixed"])
+        number("clip", self.clip, above=0)
+        number("noise_multiplier", self.noise_multiplier, at_least=0)
+
+    @property
+    def sensitivity(self) -> float:
+        """How far one record can move the clipped sum, in units of C, under its neighbours."""
+        return 1.0 if self.sampler == "poisson" else 2.0
+
+
+class PrivateTraining(Protocol):
+    """A training whose raw gradients the tests choose."""
+
+    def __call__(
+        self,
+        gradients: FloatArray,
+        *,
+        claim: Claim,
+        batch_size: int,
+        seed: int,
+        cohorts: IntArray,
+        local_steps: int = 1,
+    ) -> FloatArray:
+        """Updates [rounds, draws, D] of every draw, in units of the step size.
+
+        Args:
+            gradients: [records, D] raw gradients of the records every client holds.
+            claim: sampler, clip and noise to use.
+            batch_size: the public denominator B; the sampling rate is B / records.
+            seed: the seed of all batches and noise.
+            cohorts: [rounds, draws] clients; one that comes twice in a round has two draws.
+            local_steps: noisy steps each draw takes; its update is their sum.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """The outcome of one test.
+
+    Attributes:
+        test: its name.
+        passed: whether the claim holds as far as the test can see.
+        detail: what was seen, in words and numbers.
+        false_alarm_rate: probability that a correct training fails the test.
+    """
+
+    test: str
+    passed: bool
+    detail: str
+    false_alarm_rate: float
+
+    def __str__(self) -> str:
+        return f"{'ok    ' if self.passed else 'FAILED'} {self.test}: {self.detail}"

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Test E: which records a step uses follows the claimed sampler.
+
+Each record's gradient is a direction of its own, and the noise is small, so that an update shows
+which records are in it. Checked: a record counts once, how many records are used in all and how
+often each, how the size of a batch varies (not at all for the fixed sampler), and that a batch says
+nothing about the next one, be it of another round or of a second draw in the same round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from scipy import stats
+
+from dpcohort._validate import FloatArray
+from dpcohort.audit.claims import Claim, Finding, PrivateTraining
+
+__all__ = ["sampler"]
+
+_RECORDS, _BATCH, _ROUNDS, _DRAWS = 200, 40, 200, 2
+_SMALL_NOISE = 1e-3
+
+
+def sampler(
+    training: PrivateTraining, claim: Claim, *, seed: int = 0, false_alarm_rate: float = 1e-7
+) -> Finding:
+    """Test the batches; the noise multiplier is set to 1/1000 meanwhile."""
+    updates = training(
+        np.eye(_RECORDS) * claim.clip,
+        claim=replace(claim, noise_multiplier=_SMALL_NOISE),
+        batch_size=_BATCH,
+        seed=seed,
+        cohorts=np.zeros((_ROUNDS, _DRAWS), dtype=np.int64),
+    )
+    counts = updates.reshape(_ROUNDS * _DRAWS, _RECORDS) * _BATCH / claim.clip
+    used = (counts > 0.5).astype(np.float64)
+    problems = []
+    if not np.all(np.abs(counts - used) < 0.1):
+        problems.append("a record counts otherwise than once or not at all")
+    level = false_alarm_rate / 4
+    poisson = claim.sampler == "poisson"
+    problems += _total(used, level, poisson=poisson)
+    problems += _each(used, level)
+    problems += _spread(used, level, poisson=poisson)
+    problems += _memory(used, level, poisson=poisson)
+    return Finding(
+        test="E sampler",
+        passed=not problems,
+        detail=f"{used.mean():.4f} of the records used (claimed {_BATCH / _RECORDS:.4f}), "
+        f"batches of {used.sum(1).min():.0f} to {used.sum(1).max():.0f}"
+        + "".join(f"; {problem}" for problem in problems),
+        false_alarm_rate=false_alarm_rate,
+    )
+
+
+def _total(used: FloatArray, level: float, *, poisson: bool) -> list[str]:
+    if not poisson:
+        exact = bool(np.all(used.sum(1) == _BATCH))
+        return [] if exact else ["a batch does not have B records"]
+    law = stats.binom(used.size, _BATCH / _RECORDS)
+    return _two_sided(law, np.array([used.sum()]), level, "wrong number of records in all")
+
+
+def _each(used: FloatArray, level: float) -> list[str]:
+    law = stats.binom(used.shape[0], _BATCH / _RECORDS)
+    return _two_sided(law, used.sum(0), level, "a record is used too often or too rarely")
+
+
+def _two_sided(law: object, seen: FloatArray, level: float, problem: str) -> list[str]:
+    lower, upper = law.cdf(seen), law.sf(seen - 1)  # type: ignore[attr-defined]
+    p_value = 2 * float(np.minimum(lower, upper).min()) * seen.size
+    return [problem] if p_value < level else []
+
+
+def _spread(used: FloatArray, level: float, *, poisson: bool) -> list[str]:
+    """Batch sizes have the binomial variance, by a chi-squared test."""
+    if not poisson:
+        return []
+    rate = _BATCH / _RECORDS
+    total = float(np.sum((used.sum(1) - _BATCH) ** 2) / (_RECORDS * rate * (1 - rate)))
+    law = stats.chi2(used.shape[0])
+    p_value = 2 * min(law.cdf(total), law.sf(total))
+    return ["batch sizes vary too little or too much"] if p_value < level else []
+
+
+def _memory(used: FloatArray, level: float, *, poisson: bool) -> list[str]:
+    """Neighbouring batches are uncorrelated; the sum over records and pairs is near normal."""
+    rate = _BATCH / _RECORDS
+    centred = used - rate
+    variance = (rate * (1 - rate)) ** 2 * _RECORDS
+    if not poisson:  # B of n without replacement: the entries of a batch add up to zero
+        variance *= _RECORDS / (_RECORDS - 1)
+    for lag in (1, 2):
+        products = centred[lag:] * centred[:-lag]
+        score = abs(float(products.sum())) / np.sqrt(variance * len(products))
+        if 2 * stats.norm.sf(score) < level / 2:
+            return [f"batches {lag} apart are not independent"]
+    return []

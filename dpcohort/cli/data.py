@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``dpcohort data``: which data sets are here, whether they are whole, and how to get them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dpcohort.cli.output import console, print_json
+from dpcohort.cli.source import JsonOption
+from dpcohort.errors import FileFormatError
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    no_args_is_help=True, help="List, check and fetch data sets.", pretty_exceptions_enable=False
+)
+
+FolderOption = Annotated[
+    Path | None, typer.Option("--data-dir", help="Folder to look in first.", show_default=False)
+]
+NameArgument = Annotated[str, typer.Argument(help="mnist, fashion-mnist or cifar10.")]
+
+
+@app.command("list")
+def list_(data_dir: FolderOption = None, as_json: JsonOption = False) -> None:
+    """Show every data set that has a name, and where it is."""
+    from rich import box
+    from rich.table import Table
+
+    from dpcohort.data import describe_datasets
+
+    rows = describe_datasets(data_dir)
+    if as_json:
+        print_json([asdict(row) for row in rows])
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("name", "record", "classes", "train", "test", "where, or how to get it"):
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        shape = "x".join(map(str, row.shape))
+        where = row.found or " or: ".join(row.how_to_get)
+        numbers = (str(row.classes), f"{row.train_records:,}", f"{row.test_records:,}")
+        table.add_row(row.name, shape, *numbers, where)
+    console.print(table)
+
+
+@app.command("check")
+def check(name: NameArgument, data_dir: FolderOption = None, as_json: JsonOption = False) -> None:
+    """Compare every file of a data set with its published checksum."""
+    from dpcohort.data import check_dataset
+
+    statuses = check_dataset(name, data_dir)
+    if as_json:
+        print_json([{**asdict(s), "path": s.path and str(s.path)} for s in statuses])
+    else:
+        for status in statuses:
+            console.print(
+                f"{status.state:<8} {status.name}: {status.detail}", markup=False, soft_wrap=True
+            )
+    bad = [status.name for status in statuses if status.state != "ok"]
+    if bad:
+        raise FileFormatError(
+            name, f"{', '.join(bad)} not whole. Get them again with: dpcohort data fetch {name}"
+        )
+
+
+@app.command("fetch")
+def fetch(
+    name: NameArgument,
+    to: Annotated[
+        Path | None, typer.Option("--to", help="The data folder; the user's cache if not given.")
+    ] = None,
+    mirror: Annotated[
+        str | None, typer.Option(help="A web folder to try before the original archives.")
+    ] = None,
+) -> None:
+    """Download a data set, or the rest of it, and check it."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    from dpcohort.data import DownloadProgress, fetch_dataset
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bars:
+        tasks: dict[str, int] = {}
+
+        def show(progress: DownloadProgress) -> None:
+            if progress.name not in tasks:
+                tasks[progress.name] = int(bars.add_task(progress.name, total=progress.total))
+            bars.update(tasks[progress.name], completed=progress.received)  # type: ignore[arg-type]
+
+        folder = fetch_dataset(name, to, progress=show, mirror=mirror)
+    console.print(f"{name} is whole in {folder}", markup=False)

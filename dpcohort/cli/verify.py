@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``dpcohort verify``: every promise of a run checked again; exit code 1 if one is broken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dpcohort.cli.output import console, print_json
+from dpcohort.cli.source import JsonOption
+from dpcohort.errors import DataMissingError
+from dpcohort.runs.folder import RunFolder
+from dpcohort.runs.verification import Verification, verify_run
+
+__all__ = ["command", "run_folders"]
+
+_SHOWN = 20
+
+
+def command(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
+    method: Annotated[
+        str, typer.Option(help="The second opinion: auto, pld or dp-accounting.")
+    ] = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Replay every receipt from the ledger with the independent accountant."""
+    found = [verify_run(path, method=method) for run in runs for path in run_folders(run)]
+    if as_json:
+        print_json([verification.to_dict() for verification in found])
+    else:
+        for verification in found:
+            _print(verification)
+    if not all(verification.holds for verification in found):
+        raise typer.Exit(1)
+
+
+def run_folders(path: Path) -> list[Path]:
+    """The run folder itself, or the run folders of the seeds in it.
+
+    Raises:
+        DataMissingError: there is none.
+    """
+    if RunFolder(path).is_run:
+        return [path]
+    inside = [p for p in sorted(path.glob("*")) if RunFolder(p).is_run] if path.is_dir() else []
+    if not inside:
+        raise DataMissingError(
+            f"{path} is not a run folder. Make one with: dpcohort train CONFIG --out {path}"
+        )
+    return inside
+
+
+def _print(verification: Verification) -> None:
+    word, style = ("holds", "bold green") if verification.holds else ("BROKEN", "bold red")
+    console.print(f"{verification.path}: ", end="", markup=False)
+    console.print(word, style=style, end="")
+    console.print(
+        f"; {verification.clients} promises and {verification.rounds} rounds checked, at most "
+        f"{verification.tightest:.1%} of a budget spent; plan {verification.plan[:12]}",
+        markup=False,
+    )
+    for finding in verification.findings[:_SHOWN]:
+        console.print(
+            f"  {finding.kind}: {finding.subject}: {finding.message}", markup=False, soft_wrap=True
+        )
+    if len(verification.findings) > _SHOWN:
+        console.print(f"  ... and {len(verification.findings) - _SHOWN} more (--json has all)")

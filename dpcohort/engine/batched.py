@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fast engine: all draws of a cohort at once, and many experiments side by side.
+
+It does what ``reference`` does, with the same batches and the same noise; the two differ by the
+rounding of floating-point sums only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import nn
+
+from dpcohort._validate import whole_number
+from dpcohort.aggregation import AggregationRule, Cohort, Mean
+from dpcohort.engine.clipping import ClippingPath, Loss
+from dpcohort.engine.evaluation import Evaluator
+from dpcohort.engine.experiment import Experiment
+from dpcohort.engine.planned import TrainingPlan, cohort_of
+from dpcohort.engine.randomness import Streams
+from dpcohort.engine.records import ClientRecords
+from dpcohort.engine.reference import cross_entropy
+from dpcohort.engine.server import Optimiser
+from dpcohort.engine.slots import SlotRunner, one_thread_each
+from dpcohort.engine.state import EngineState, RoundRecord
+from dpcohort.errors import InputError
+
+__all__ = ["BatchedEngine", "StackedEngine"]
+
+
+class StackedEngine:
+    """Trains several experiments side by side: seeds, rules or settings that share shapes.
+
+    Args:
+        model: the module they train; it is not changed.
+        experiments: plans, streams and optimisers; as many rounds and local steps each.
+        loss: one number an example.
+        evaluator: test set, None for none.
+        evaluate_every: rounds between evaluations; the last round is always evaluated.
+        micro_batch: examples in one pass at most; bounds memory and changes results only by
+            rounding.
+        workers: slots at a time on a CPU; changes nothing but the time.
+        slots_per_pass: draws that share a pass at most; None is 1 on a CPU and as many as fit
+            elsewhere.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        experiments: Sequence[Experiment],
+        *,
+        loss: Loss = cross_entropy,
+        evaluator: Evaluator | None = None,
+        evaluate_every: int = 1,
+        micro_batch: int | None = None,
+        workers: int | None = None,
+        slots_per_pass: int | None = None,
+    ) -> None:
+        _check_stack(experiments)
+        whole_number("evaluate_every", evaluate_every, at_least=1)
+        self._experiments = list(experiments)
+        self._model = experiments[0].records.fit(model)
+        self._evaluator, self._evaluate_every = evaluator, evaluate_every
+        self._runner = SlotRunner(
+            self._model,
+            loss,
+            experiments,
+            micro_batch=micro_batch,
+            workers=workers,
+            slots_per_pass=slots_per_pass,
+        )
+        self._layout = self._runner.networks[0].layout
+
+    @property
+    def path(self) -> ClippingPath:
+        """How the model's gradients are clipped, and why so."""
+        return self._runner.networks[0].path
+
+    @property
+    def raw_nonfinite_count(self) -> int:
+        """Records left out so far because their gradient was not finite. SENSITIVE.
+
+        It depends on private records and carries no noise: it is for the client's own eyes, in
+        a simulation for the developer's, and must not enter a record, a log or a file.
+        """
+        return sum(network.raw_nonfinite_count for network in self._runner.networks)
+
+    def initial_states(self) -> list[EngineState]:
+        """Every experiment before its first round."""
+        own = self._layout.flatten(self._model)
+        states = []
+        for experiment in self._experiments:
+            start = own if experiment.initial is None else experiment.initial.to(own)
+            if start.shape != own.shape:
+                raise InputError(
+                    "initial", given=tuple(start.shape), allowed=f"a vector {tuple(own.shape)}"
+                )
+            states.append(EngineState(start.clone()))
+        return states
+
+    def rounds(self, states: Sequence[EngineState]) -> Iterator[tuple[RoundRecord, ...]]:
+        """Do the remaining rounds; after each, the states are complete.
+
+        Yields:
+            The records of one round, one for each experiment. Their seconds are the stack's.
+        """
+        if len({state.next_round for state in states}) != 1 or len(states) != len(
+            self._experiments
+        ):
+            raise InputError(
+                "states",
+                given=[state.next_round for state in states],
+                allowed=f"{len(self._experiments)} states at the same round",
+            )
+        total = self._experiments[0].plan.training.rounds
+        for t in range(states[0].next_round, total):
+            started = time.perf_counter()
+            cohorts = [cohort_of(experiment.plan, t) for experiment in self._experiments]
+            self._round(states, cohorts)
+            seconds = time.perf_counter() - started
+            due = (t + 1) % self._evaluate_every == 0 or t + 1 == total
+            yield tuple(
+                self._record(state, cohort, seconds, evaluated=due)
+                for state, cohort in zip(states, cohorts, strict=True)
+            )
+
+    def _round(self, states: Sequence[EngineState], cohorts: list[Cohort]) -> None:
+        updates = self._runner.updates([state.parameters for state in states], cohorts)
+        with one_thread_each():
+            for state, cohort, update, experiment in zip(
+                states, cohorts, updates, self._experiments, strict=True
+            ):
+                combined = experiment.aggregation.combine(update, cohort)
+                experiment.optimiser.apply(state, combined)
+        if states[0].parameters.is_cuda:
+            torch.cuda.synchronize(states[0].parameters.device)
+
+    def _record(
+        self, state: EngineState, cohort: Cohort, seconds: float, *, evaluated: bool
+    ) -> RoundRecord:
+        test = self._evaluator.evaluate if self._evaluator is not None and evaluated else None
+        return RoundRecord(
+            round=cohort.round,
+            clients=tuple(cohort.clients.tolist()),
+            noise_stds=tuple(cohort.noise_stds.tolist()),
+            seconds=seconds,
+            test=test(state.parameters) if test else None,
+            test_average=test(state.average) if test and state.average is not None else None,
+        )
+
+
+class BatchedEngine:
+    """Trains one experiment fast; takes the arguments of ``ReferenceEngine`` and gives its results.
+
+    Args:
+        plan: cohorts, noise, clip.
+        model: any module whose examples do not mix; its parameters are w_{0,0}.
+        records: the clients' data.
+        streams: where batches and noise come from.
+        optimiser: step sizes, momentum, average.
+        aggregation: how updates are combined.
+        loss: one number an example.
+        evaluator: test set, None for none.
+        evaluate_every: rounds between evaluations; the last round is always evaluated.
+        micro_batch: examples in one pass at most.
+        workers: slots at a time on a CPU.
+        slots_per_pass: draws that share a pass at most.
+    """
+
+    def __init__(
+        self,
+        plan: TrainingPlan,
+        model: nn.Module,
+        records: ClientRecords,
+        *,
+        streams: Streams,
+        optimiser: Optimiser | None = None,
+        aggregation: AggregationRule | None = None,
+        loss: Loss = cross_entropy,
+        evaluator: Evaluator | None = None,
+        evaluate_every: int = 1,
+        micro_batch: int | None = None,
+        workers: int | None = None,
+        slots_per_pass: int | None = None,
+    ) -> None:
+        experiment = Experiment(
+            plan=plan,
+            records=records,
+            streams=streams,
+            optimiser=optimiser or Optimiser(),
+            aggregation=aggregation or Mean(),
+        )
+        self._stack = StackedEngine(
+            model,
+            [experiment],
+            loss=loss,
+            evaluator=evaluator,
+            evaluate_every=evaluate_every,
+            micro_batch=micro_batch,
+            workers=workers,
+            slots_per_pass=slots_per_pass,
+        )
+
+    @property
+    def path(self) -> ClippingPath:
+        """How the model's gradients are clipped, and why so."""
+        return self._stack.path
+
+    @property
+    def raw_nonfinite_count(self) -> int:
+        """SENSITIVE, see ``StackedEngine.raw_nonfinite_count``."""
+        return self._stack.raw_nonfinite_count
+
+    def initial_state(self) -> EngineState:
+        """The model as given, before the first round."""
+        return self._stack.initial_states()[0]
+
+    def rounds(self, state: EngineState) -> Iterator[RoundRecord]:
+        """Do the remaining rounds; after each, ``state`` is complete and its record is yielded."""
+        for (record,) in self._stack.rounds([state]):
+            yield record
+
+
+def _check_stack(experiments: Sequence[Experiment]) -> None:
+    if not experiments:
+        raise InputError("experiments", given=[], allowed="at least one")
+    first = experiments[0]
+    for experiment in experiments:
+        experiment.records.check_against(experiment.plan)
+        ours, theirs = experiment.plan.training, first.plan.training
+        if (ours.rounds, ours.local_steps) != (theirs.rounds, theirs.local_steps):
+            raise InputError.because(
+                "experiments side by side need as many rounds and local steps each; "
+                f"one has {ours.rounds} x {ours.local_steps}, another {theirs.rounds} x "
+                f"{theirs.local_steps}."
+            )
+        if not experiment.records.shares_rows_with(first.records):
+            raise InputError.because(
+                "experiments side by side must read the same stored rows; "
+                "use ClientRecords.repartitioned for another partition of them."
+            )

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums of clipped per-example gradients, without forming the gradients where a layer allows."""
+
+from __future__ import annotations
+
+from dpcohort.engine.clipping.factors import CLIP_SLACK, clip_factors
+from dpcohort.engine.clipping.network import ClippedNetwork, ClippingPath
+from dpcohort.engine.clipping.per_example import Loss, PerExampleGradients
+from dpcohort.engine.clipping.rules import refuse_unfit_layers
+
+__all__ = [
+    "CLIP_SLACK",
+    "ClippedNetwork",
+    "ClippingPath",
+    "Loss",
+    "PerExampleGradients",
+    "clip_factors",
+    "refuse_unfit_layers",
+]

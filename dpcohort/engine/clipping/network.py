@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums of clipped gradients of a whole model, for many draws in one forward and backward pass.
+
+The model is copied and its layers are exchanged for banked ones; its own ``forward`` stays as it
+is. Models that this does not cover (a parameter used directly, tied or twice, a layer without a
+fast path) go through ``torch.func`` instead, and say why in ``path``. Before a model may take the
+fast path it is examined on a few made-up examples, in 64 bits, against ``torch.func``.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from dpcohort.engine.clipping.banked import Bank, BankedLayer, UnsupportedUseError
+from dpcohort.engine.clipping.commuting import pool_before_relu
+from dpcohort.engine.clipping.convolution import BankedConvolution
+from dpcohort.engine.clipping.embedding import BankedEmbedding
+from dpcohort.engine.clipping.factors import clip_factors
+from dpcohort.engine.clipping.linear import BankedLinear
+from dpcohort.engine.clipping.normalisation import BankedGroupNorm, BankedLayerNorm
+from dpcohort.engine.clipping.per_example import Loss, PerExampleGradients
+from dpcohort.engine.clipping.rules import refuse_unfit_layers
+from dpcohort.engine.layout import FlatLayout
+from dpcohort.errors import InputError
+
+__all__ = ["BANKED_LAYERS", "ClippedNetwork", "ClippingPath"]
+
+BANKED_LAYERS: tuple[type[BankedLayer], ...] = (
+    BankedLinear,
+    BankedConvolution,
+    BankedEmbedding,
+    BankedGroupNorm,
+    BankedLayerNorm,
+)
+
+_EXAMPLES = 3  # made-up examples a model is examined on
+_AGREEMENT = 1e-9  # relative difference from torch.func that is still rounding, in 64 bits
+
+
+@dataclass(frozen=True)
+class ClippingPath:
+    """How a model's gradients are clipped.
+
+    Attributes:
+        kind: ``banked`` (fast), ``vmap`` or ``loop``.
+        reason: why this path.
+        floats_per_example: about how many numbers a pass keeps for each example.
+    """
+
+    kind: Literal["banked", "vmap", "loop"]
+    reason: str
+    floats_per_example: int = 1
+
+
+class ClippedNetwork:
+    """A model that answers with sums of clipped gradients.
+
+    Args:
+        model: any module whose examples do not mix; it is copied.
+        loss: one number for each example.
+        example_inputs: [n, ...] inputs of the right shape and type. Only integers are looked at
+            (tokens must exist); floats are replaced by made-up ones.
+        example_targets: [n, ...] targets.
+        path: take this path instead of examining the model again, as a copy for a second
+            thread does.
+
+    Example:
+        >>> net = ClippedNetwork(nn.Linear(2, 1, bias=False), lambda o, t: o[:, 0],
+        ...                      torch.zeros(1, 2), torch.zeros(1))
+        >>> x = torch.tensor([[[3.0, 4.0], [0.1, 0.0]]])
+        >>> net.clipped_sums(torch.zeros(1, 2), x, torch.zeros(1, 2), clip=torch.tensor([1.0]))
+        tensor([[0.7000, 0.8000]])
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        example_inputs: Tensor,
+        example_targets: Tensor,
+        *,
+        path: ClippingPath | None = None,
+    ) -> None:
+        refuse_unfit_layers(model)
+        self.layout = FlatLayout(model)
+        self._loss = loss
+        self._model = copy.deepcopy(model)
+        self._layers: list[BankedLayer] = []
+        self._banked: nn.Module = self._model
+        self.path = path or _examine(model, loss, example_inputs, example_targets)
+        if self.path.kind == "banked":
+            self._banked, self._layers = _banked_copy(model, self.layout)
+        vectorised = self.path.kind != "loop"
+        self._per_example = PerExampleGradients(self._model, loss, vectorised=vectorised)
+        #: SENSITIVE: records left out so far because their gradient was not finite. It depends on
+        #: private records and has no noise: it may be looked at by the client alone.
+        self.raw_nonfinite_count = 0
+
+    @torch.no_grad()
+    def clipped_sums(
+        self,
+        weights: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        *,
+        clip: Tensor,
+        mask: Tensor | None = None,
+        total: Tensor | None = None,
+        micro_batch: int | None = None,
+    ) -> Tensor:
+        """Sum of the clipped gradients of each draw's examples (Algorithm 1, lines 14-16).
+
+        Args:
+            weights: [groups, D]; the draws are split evenly among the groups, in order.
+            inputs: [draws, width, ...].
+            targets: [draws, width, ...].
+            clip: C of each draw, [draws].
+            mask: [draws, width], false for padding; None if there is none.
+            total: [draws, D] to add to; a new one if None.
+            micro_batch: examples in one pass at most, all draws together. It bounds memory and
+                changes the result only by the order of additions, that is by rounding.
+
+        Returns:
+            [draws, D] sums. SENSITIVE until noise is added. A record whose gradient is not finite
+            contributes nothing.
+        """
+        draws, width = inputs.shape[:2]
+        if total is None:
+            total = weights.new_zeros(draws, self.layout.dimension)
+        if mask is None:
+            mask = torch.ones(draws, width, dtype=torch.bool, device=inputs.device)
+        step = width if micro_batch is None else max(1, micro_batch // draws)
+        for start in range(0, width, max(1, step)):
+            part = slice(start, start + step)
+            self._add(weights, inputs[:, part], targets[:, part], clip, mask[:, part], total)
+        return total
+
+    @torch.no_grad()
+    def squared_norms(self, weights: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Squared gradient norm of each example, [draws, width]. SENSITIVE."""
+        if self.path.kind != "banked":
+            raws = [raw for _, raw in self._raw_gradients(weights, inputs, targets)]
+            return torch.stack([raw.square().sum(1) for raw in raws])
+        norms = self._pass(weights, inputs, targets)
+        self._release()
+        return norms
+
+    def floats_per_example(self) -> int:
+        """About how many numbers the last pass kept for each example.
+
+        A layer's output is there about six times: the output, its activation, what follows them,
+        and their gradients; convolutions may form their gradients besides.
+        """
+        convolutions = (layer for layer in self._layers if isinstance(layer, BankedConvolution))
+        formed = sum(layer.spans["weight"].size for layer in convolutions)
+        return max(1, 6 * sum(layer.outputs_per_row for layer in self._layers) + formed)
+
+    def _add(
+        self, weights: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor, mask: Tensor,
+        total: Tensor,
+    ) -> None:  # fmt: skip
+        if inputs.shape[1] == 0:
+            return
+        if self.path.kind == "banked":
+            self._add_banked(weights, inputs, targets, clip, mask, total)
+        else:
+            self._add_formed(weights, inputs, targets, clip, mask, total)
+
+    def _add_banked(
+        self, weights: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor, mask: Tensor,
+        total: Tensor,
+    ) -> None:  # fmt: skip
+        norms = self._pass(weights, inputs, targets)
+        finite = torch.isfinite(norms)
+        if not bool(finite.all()):
+            # A NaN times a factor of 0 is still NaN, so such records are taken out of the batch
+            # before the sums: their inputs become zeros, and their factors 0 below.
+            self._release()
+            self.raw_nonfinite_count += int((mask & ~finite).sum())
+            mask = mask & finite
+            shape = (*finite.shape, *[1] * (inputs.dim() - 2))
+            inputs = torch.where(finite.view(shape), inputs, torch.zeros_like(inputs))
+            norms = self._pass(weights, inputs, targets)
+            if not bool(torch.isfinite(norms).all()):  # the weights themselves have diverged
+                self._release()
+                self.raw_nonfinite_count += int(mask.sum())
+                return
+        factors = clip_factors(norms, clip[:, None]) * mask
+        for layer in self._layers:
+            layer.add_clipped_sum(factors, total)
+        self._release()
+
+    def _pass(self, weights: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+        """One forward and one backward; squared norms [draws, width]."""
+        draws, width = inputs.shape[:2]
+        bank = Bank(weights, draws=draws, rows=draws * width)
+        for layer in self._layers:
+            layer.bind(bank)
+        with torch.enable_grad():
+            outputs = self._banked(inputs.flatten(0, 1))
+            losses = self._loss(outputs, targets.flatten(0, 1))
+            losses.sum().backward()  # type: ignore[no-untyped-call]
+        norms = weights.new_zeros(draws * width)
+        for layer in self._layers:
+            if layer.squared_norms is not None:
+                norms = norms + layer.squared_norms
+        return norms.view(draws, width)
+
+    def _release(self) -> None:
+        for layer in self._layers:
+            layer.release()
+
+    def _add_formed(
+        self, weights: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor, mask: Tensor,
+        total: Tensor,
+    ) -> None:  # fmt: skip
+        for draw, raw in self._raw_gradients(weights, inputs, targets):
+            factors = clip_factors(raw.square().sum(1), clip[draw])
+            self.raw_nonfinite_count += int((mask[draw] & (factors == 0)).sum())
+            factors = factors * mask[draw]
+            raw = torch.where(factors[:, None] > 0, raw, torch.zeros_like(raw))
+            total[draw] += factors @ raw
+
+    def _raw_gradients(
+        self, weights: Tensor, inputs: Tensor, targets: Tensor
+    ) -> list[tuple[int, Tensor]]:
+        per_group = inputs.shape[0] // weights.shape[0]
+        return [
+            (draw, self._per_example(weights[draw // per_group], inputs[draw], targets[draw]))
+            for draw in range(inputs.shape[0])
+        ]
+
+
+def _banked_copy(model: nn.Module, layout: FlatLayout) -> tuple[nn.Module, list[BankedLayer]]:
+    """The model with every layer that has trained parameters exchanged for a banked one."""
+    names = [n for n, p in model.named_parameters(remove_duplicate=False) if p.requires_grad]
+    if len(names) != len(layout):
+        raise UnsupportedUseError("parameters are tied")
+    banked = copy.deepcopy(model)
+    layers: list[BankedLayer] = []
+    for name, layer in model.named_modules():
+        own = [p for p in layer.parameters(recurse=False) if p.requires_grad]
+        if not own:
+            continue
+        kind = next((k for k in BANKED_LAYERS if k.supports(layer)), None)
+        if kind is None:
+            raise UnsupportedUseError(f"{name or 'the model'} ({type(layer).__name__})")
+        exchanged = kind(layer, name, layout)
+        layers.append(exchanged)
+        if not name:
+            return exchanged, layers
+        parent, _, child = name.rpartition(".")
+        setattr(banked.get_submodule(parent), child, exchanged)
+    banked.requires_grad_(requires_grad=False)
+    pool_before_relu(banked)
+    return banked, layers
+
+
+def _examine(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> ClippingPath:
+    """The path a model takes, tried on made-up examples in 64 bits."""
+    probe = copy.deepcopy(model).double().cpu()
+    x, y = _made_up(inputs), _made_up(targets)
+    _refuse_mixing(probe, x)
+    layout = FlatLayout(probe)
+    weights = layout.flatten(probe)
+    kind: Literal["vmap", "loop"] = "vmap"
+    try:
+        expected = PerExampleGradients(probe, loss)(weights, x, y)
+    except RuntimeError:
+        kind = "loop"
+        expected = PerExampleGradients(probe, loss, vectorised=False)(weights, x, y)
+    try:
+        net = ClippedNetwork(probe, loss, x, y, path=ClippingPath("banked", "on trial"))
+        reason = _disagreement(net, weights, x, y, expected)
+    except (UnsupportedUseError, AttributeError, RuntimeError, TypeError) as problem:
+        reason = str(problem)
+    if reason is not None:
+        return ClippingPath(kind, f"no fast path: {reason}", 2 * layout.dimension)
+    return ClippingPath("banked", "every layer has a fast path", net.floats_per_example())
+
+
+def _disagreement(
+    net: ClippedNetwork, weights: Tensor, x: Tensor, y: Tensor, expected: Tensor
+) -> str | None:
+    """What the fast path gets wrong on the made-up examples, None if nothing."""
+    for rows in (_EXAMPLES - 1, _EXAMPLES):  # two sizes, so that no other dimension passes for rows
+        norms = expected[:rows].square().sum(1)
+        clip = norms.max().sqrt()[None] * 0.5 + 1e-12
+        sums = net.clipped_sums(weights[None], x[None, :rows], y[None, :rows], clip=clip)[0]
+        wanted = clip_factors(norms, clip) @ expected[:rows]
+        if float((sums - wanted).norm()) > _AGREEMENT * float(wanted.norm()):
+            return "its gradients differ from torch.func's"
+    return None
+
+
+def _refuse_mixing(probe: nn.Module, x: Tensor) -> None:
+    with torch.no_grad():
+        together = probe(x)
+        alone = torch.cat([probe(row[None]) for row in x])
+    if together.shape != alone.shape or not torch.allclose(together, alone, rtol=1e-6, atol=1e-9):
+        raise InputError.because(
+            f"the model ({type(probe).__name__}) answers an example differently depending on the "
+            "others in its batch, so no record has a gradient of its own to clip."
+        )
+
+
+def _made_up(values: Tensor) -> Tensor:
+    """A few examples of the same shape and kind, in 64 bits if they are floats."""
+    if not values.is_floating_point():
+        some = values[:_EXAMPLES].cpu()
+        return torch.cat([some] * _EXAMPLES)[:_EXAMPLES]
+    shape = (_EXAMPLES, *values.shape[1:])
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(shape, generator=generator, dtype=torch.float64)

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Per-example gradients of any model, by ``torch.func``: the slow way that always works.
+
+``vmap(grad)`` does all examples at once; models that vmap cannot map (GRU and RNN layers) are
+taken one example after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from dpcohort.engine.layout import FlatLayout
+
+__all__ = ["Loss", "PerExampleGradients"]
+
+#: Losses [n] of outputs [n, ...] against targets [n, ...], one number an example.
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+class PerExampleGradients:
+    """Gradients of single examples as the rows of a matrix.
+
+    Args:
+        model: any module that treats the examples of a batch separately.
+        loss: one number for each example.
+        vectorised: use ``vmap``; otherwise a loop over examples.
+
+    Example:
+        >>> model = nn.Linear(2, 1, bias=False)
+        >>> gradients = PerExampleGradients(model, lambda outputs, targets: outputs[:, 0])
+        >>> weights = torch.zeros(2)
+        >>> gradients(weights, torch.tensor([[1.0, 2.0]]), torch.zeros(1)).tolist()
+        [[1.0, 2.0]]
+    """
+
+    def __init__(self, model: nn.Module, loss: Loss, *, vectorised: bool = True) -> None:
+        self.layout = FlatLayout(model)
+        self.vectorised = vectorised
+        self._model = model
+        self._loss = loss
+
+    def __call__(self, weights: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+        """[examples, D] raw gradients at one weight vector. SENSITIVE: clip before any use."""
+        if self.vectorised:
+            mapped = vmap(grad(self._single), in_dims=(None, 0, 0))
+            raw: Tensor = mapped(weights, inputs, targets)
+            return raw
+        rows = []
+        for x, y in zip(inputs, targets, strict=True):
+            point = weights.detach().requires_grad_()
+            with torch.enable_grad():
+                (row,) = torch.autograd.grad(self._single(point, x, y), point)
+            rows.append(row)
+        return torch.stack(rows) if rows else weights.new_zeros(0, self.layout.dimension)
+
+    def _single(self, weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        parameters = self.layout.unflatten(weights)
+        outputs = functional_call(self._model, parameters, (x[None],))
+        return self._loss(outputs, y[None]).sum()

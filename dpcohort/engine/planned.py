@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an engine reads from a plan, and nothing more; any object with these parts will do."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from dpcohort._validate import FloatArray, IntArray
+from dpcohort.aggregation import Cohort
+from dpcohort.engine.noise import noise_std
+from dpcohort.errors import InputError
+
+__all__ = ["TrainingPlan", "cohort_of", "draw_numbers"]
+
+
+class _Training(Protocol):
+    @property
+    def rounds(self) -> int: ...
+    @property
+    def cohort_size(self) -> int: ...
+    @property
+    def local_steps(self) -> int: ...
+    @property
+    def clip(self) -> float: ...
+
+
+class _Schedule(Protocol):
+    @property
+    def cohorts(self) -> IntArray: ...
+
+
+class _Contract(Protocol):
+    @property
+    def sampler(self) -> str: ...
+
+
+class _Population(Protocol):
+    @property
+    def sizes(self) -> IntArray: ...
+
+
+class TrainingPlan(Protocol):
+    """The part of a plan that training executes."""
+
+    @property
+    def training(self) -> _Training:
+        """Rounds, cohort size, local steps and clip."""
+        ...
+
+    @property
+    def schedule(self) -> _Schedule:
+        """All cohorts, [rounds, cohort size] client positions."""
+        ...
+
+    @property
+    def contract(self) -> _Contract:
+        """The sampler in force."""
+        ...
+
+    @property
+    def population(self) -> _Population:
+        """The clients' sizes."""
+        ...
+
+    @property
+    def noise_multipliers(self) -> FloatArray:
+        """z_k of each client; 0 for public ones."""
+        ...
+
+    @property
+    def batch_sizes(self) -> IntArray:
+        """Public denominator B_k of each client."""
+        ...
+
+    @property
+    def sampling_rates(self) -> FloatArray:
+        """r_k of each client."""
+        ...
+
+
+def draw_numbers(clients: IntArray) -> IntArray:
+    """For each draw of a round, how many earlier draws of the round the same client had.
+
+    Example:
+        >>> draw_numbers(np.array([4, 2, 4, 4])).tolist()
+        [0, 0, 1, 2]
+    """
+    seen: dict[int, int] = {}
+    numbers = np.empty(clients.size, dtype=np.int64)
+    for i, client in enumerate(clients.tolist()):
+        numbers[i] = seen.get(client, 0)
+        seen[client] = seen.get(client, 0) + 1
+    return numbers
+
+
+def cohort_of(plan: TrainingPlan, round: int) -> Cohort:
+    """The draws of one round of a plan.
+
+    Raises:
+        InputError: a drawn client has no noise multiplier; nothing is computed for it.
+    """
+    clients = np.asarray(plan.schedule.cohorts[round], dtype=np.int64)
+    multipliers = np.asarray(plan.noise_multipliers, dtype=np.float64)[clients]
+    if not np.all(np.isfinite(multipliers) & (multipliers >= 0)):
+        worst = int(clients[~(np.isfinite(multipliers) & (multipliers >= 0))][0])
+        raise InputError(
+            f"noise_multipliers[{worst}]",
+            given=float(plan.noise_multipliers[worst]),
+            allowed="a finite number at least 0 for a client that is drawn",
+            next_step="Make the plan again: the schedule and the noise do not belong together.",
+        )
+    batches = np.asarray(plan.batch_sizes, dtype=np.int64)[clients]
+    return Cohort(
+        round=round,
+        clients=clients,
+        draws=draw_numbers(clients),
+        noise_multipliers=multipliers,
+        batch_sizes=batches,
+        noise_stds=noise_std(multipliers, plan.training.clip, batches),
+    )

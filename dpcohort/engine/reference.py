@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Algorithm 1 of the paper, line by line: one client after the other, slow and obvious.
+
+The numbers in the comments are the lines of Algorithm 1. Lines 3, 4 and 20-22 (selection, counts,
+noise) are the plan's. Two lines are built otherwise than printed: line 8, because the client's
+update already contains the step size, and line 16, because dividing by the number of records that
+happened to be drawn would tell that number.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from dpcohort._validate import IntArray
+from dpcohort.aggregation import AggregationRule, Cohort, Mean
+from dpcohort.engine.clipping import Loss, PerExampleGradients, clip_factors, refuse_unfit_layers
+from dpcohort.engine.evaluation import Evaluator
+from dpcohort.engine.noise import standard_noise_
+from dpcohort.engine.planned import TrainingPlan, cohort_of
+from dpcohort.engine.randomness import Streams
+from dpcohort.engine.records import ClientRecords
+from dpcohort.engine.sampling import draw_positions
+from dpcohort.engine.server import Optimiser
+from dpcohort.engine.state import EngineState, RoundRecord
+
+__all__ = ["ReferenceEngine", "cross_entropy"]
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The loss of each example: cross-entropy of class scores."""
+    return F.cross_entropy(outputs, targets, reduction="none")
+
+
+class ReferenceEngine:
+    """Trains a model as Algorithm 1 says.
+
+    Args:
+        plan: cohorts, noise, clip.
+        model: any module whose examples do not mix; its parameters are w_{0,0}.
+        records: the clients' data.
+        streams: where batches and noise come from.
+        optimiser: step sizes, momentum, average.
+        aggregation: how updates are combined.
+        loss: one number an example.
+        evaluator: test set, None for none.
+        evaluate_every: rounds between evaluations; the last round is always evaluated.
+        vectorised: per-example gradients by ``vmap``; False for models it cannot map.
+    """
+
+    def __init__(
+        self,
+        plan: TrainingPlan,
+        model: nn.Module,
+        records: ClientRecords,
+        *,
+        streams: Streams,
+        optimiser: Optimiser | None = None,
+        aggregation: AggregationRule | None = None,
+        loss: Loss = cross_entropy,
+        evaluator: Evaluator | None = None,
+        evaluate_every: int = 1,
+        vectorised: bool = True,
+    ) -> None:
+        refuse_unfit_layers(model)
+        records.check_against(plan)
+        self._plan, self._records, self._streams = plan, records, streams
+        self._optimiser = optimiser or Optimiser()
+        self._aggregation = aggregation or Mean()
+        self._model = records.fit(model)
+        self._gradients = PerExampleGradients(self._model, loss, vectorised=vectorised)
+        self._evaluator, self._evaluate_every = evaluator, evaluate_every
+
+    def initial_state(self) -> EngineState:
+        """The model as given, before the first round."""
+        return EngineState(self._gradients.layout.flatten(self._model))  # 2
+
+    def rounds(self, state: EngineState) -> Iterator[RoundRecord]:
+        """Do the remaining rounds; after each, ``state`` is complete and its record is yielded."""
+        rounds = self._plan.training.rounds
+        for t in range(state.next_round, rounds):  # 5
+            started = time.perf_counter()
+            cohort = cohort_of(self._plan, t)
+            updates = [  # 6-7
+                self._client_update(state.parameters, cohort, i) for i in range(len(cohort))
+            ]
+            combined = self._aggregation.combine(torch.stack(updates), cohort)
+            self._optimiser.apply(state, combined)  # 8
+            seconds = time.perf_counter() - started
+            due = (t + 1) % self._evaluate_every == 0 or t + 1 == rounds
+            test = self._evaluator.evaluate if self._evaluator is not None and due else None
+            yield RoundRecord(
+                round=t,
+                clients=tuple(cohort.clients.tolist()),
+                noise_stds=tuple(cohort.noise_stds.tolist()),
+                seconds=seconds,
+                test=test(state.parameters) if test else None,
+                test_average=test(state.average) if test and state.average is not None else None,
+            )
+
+    def _client_update(self, global_weights: Tensor, cohort: Cohort, i: int) -> Tensor:  # 9
+        plan, k = self._plan, int(cohort.clients[i])
+        where = {"round": cohort.round, "client": k, "draw": int(cohort.draws[i])}
+        sigma, size = float(cohort.noise_stds[i]), int(cohort.batch_sizes[i])  # 11
+        steps = plan.training.local_steps
+        weights = global_weights.clone()  # 10
+        for step in range(steps):  # 12
+            positions = draw_positions(  # 13
+                self._streams,
+                plan.contract.sampler,
+                size=int(plan.population.sizes[k]),
+                rate=float(plan.sampling_rates[k]),
+                batch_size=size,
+                **where,
+                step=step,
+            )
+            mean = self._clipped_sum(weights, k, positions) / size  # 16, by the public B
+            noise = standard_noise_(torch.empty_like(weights), self._streams, **where, step=step)
+            time_now, total = cohort.round * steps + step, plan.training.rounds * steps
+            alpha = self._optimiser.local_step.at(time_now, total)
+            weights = weights - alpha * (mean + sigma * noise)  # 17
+        return global_weights - weights  # 18-19
+
+    def _clipped_sum(self, weights: Tensor, k: int, positions: IntArray) -> Tensor:
+        inputs, targets = self._records.gather(self._records.rows(k, positions))
+        if inputs.shape[0] == 0:
+            return torch.zeros_like(weights)
+        raw = self._gradients(weights, inputs, targets)  # 14
+        factors = clip_factors(raw.square().sum(1), self._plan.training.clip)  # 15
+        raw[factors == 0] = 0  # not finite: contributes nothing
+        return factors @ raw

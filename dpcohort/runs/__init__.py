@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs: a plan executed, written down as it happens, and checked afterwards.
+
+Reading, verifying and comparing runs needs no torch; names are imported when first used, so only
+training loads it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dpcohort.runs.callbacks import Callback
+    from dpcohort.runs.comparison import Comparison, compare_runs
+    from dpcohort.runs.intervals import Interval, mean_interval
+    from dpcohort.runs.receipts import Receipt
+    from dpcohort.runs.run import Curve, Run
+    from dpcohort.runs.training import train
+    from dpcohort.runs.verification import Finding, Verification, verify_run
+
+__all__ = [
+    "Callback",
+    "Comparison",
+    "Curve",
+    "Finding",
+    "Interval",
+    "Receipt",
+    "Run",
+    "Verification",
+    "compare_runs",
+    "mean_interval",
+    "train",
+    "verify_run",
+]
+
+_HOMES = {
+    "Callback": "callbacks",
+    "Comparison": "comparison",
+    "Curve": "run",
+    "Finding": "verification",
+    "Interval": "intervals",
+    "Receipt": "receipts",
+    "Run": "run",
+    "Verification": "verification",
+    "compare_runs": "comparison",
+    "mean_interval": "intervals",
+    "train": "training",
+    "verify_run": "verification",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dpcohort.runs' has no attribute {name!r}")
+    value = getattr(import_module(f"dpcohort.runs.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

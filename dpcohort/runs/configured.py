@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a configuration to a training: its data, clients, plan, partition and model."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from dpcohort.clients.population import Population
+from dpcohort.config import Config
+from dpcohort.config.execution import DataSection, OptimiserSection
+from dpcohort.data import (
+    Dataset,
+    Partition,
+    column_partition,
+    dirichlet_partition,
+    join_clients,
+    load_dataset,
+    paper_partition,
+    public_split,
+)
+from dpcohort.engine import (
+    ConstantStep,
+    InverseRootStep,
+    InverseTimeStep,
+    Optimiser,
+    StepSize,
+)
+from dpcohort.errors import FileFormatError, InputError
+from dpcohort.plan import Plan, make_plan
+from dpcohort.runs.config_text import toml_text
+from dpcohort.runs.job import Job, make_job
+from dpcohort.selection.rules import rule_from_settings
+
+__all__ = ["combinations", "configured_data", "configured_job", "configured_plan"]
+
+PUBLIC_CLIENT = "public-data"
+_SPLIT_STREAM, _PARTITION_STREAM = 21, 22
+
+
+def configured_data(config: Config) -> Dataset:
+    """The data set that a configuration names.
+
+    Raises:
+        InputError: it names none.
+        DataMissingError: it is not on this machine.
+    """
+    section = _data_section(config)
+    name = section.name
+    if name.endswith((".npz", ".npy")) or "/" in name:
+        return load_dataset(config.folder / name)
+    return load_dataset(name, data_dir=None if section.dir is None else config.folder / section.dir)
+
+
+def configured_plan(config: Config, data: Dataset, *, shift: int = 0) -> Plan:
+    """The plan of a configuration for this data.
+
+    Args:
+        config: the configuration.
+        data: its data set.
+        shift: added to the schedule's seed; 0, 1, 2, ... for the runs of several seeds.
+    """
+    start = config.run.seed if config.seed is None else config.seed
+    return make_plan(
+        _population(config, data),
+        config.training,
+        selection=rule_from_settings(config.rule, **config.rule_settings),
+        accountant=config.contract,
+        noise_model=config.noise_model,
+        draws=config.draws,
+        guard=config.guard,
+        seed=start + shift,
+    )
+
+
+def configured_job(
+    config: Config,
+    *,
+    data: Dataset | None = None,
+    shift: int = 0,
+    device: str | None = None,
+    private_entropy: bool = False,
+    label: str = "",
+) -> Job:
+    """The training of a configuration.
+
+    Args:
+        config: the configuration.
+        data: its data set, if it is loaded already.
+        shift: added to the seeds of run and schedule; a partition whose seed is given stays.
+        device: instead of the configuration's.
+        private_entropy: batches and noise from the operating system's entropy.
+        label: what the run is called in comparisons.
+
+    Example:
+        >>> from dpcohort.config import commented_config, loads_config
+        >>> job = configured_job(loads_config(commented_config("digits")), device="cpu")
+        >>> job.model_name, len(job.plan.population)
+        ('logistic', 20)
+    """
+    dataset = configured_data(config) if data is None else data
+    plan = configured_plan(config, dataset, shift=shift)
+    seed = config.run.seed + shift
+    section = _data_section(config)
+    partition_seed = seed if section.seed is None else section.seed
+    return make_job(
+        plan,
+        config.model.name,
+        dataset,
+        partition=_partition(config, plan, dataset, partition_seed),
+        engine=config.run.engine,
+        optimiser=_optimiser(config.optimiser, clip=config.training.clip),
+        seed=seed,
+        device=device or config.run.device,
+        evaluate_every=config.run.evaluate_every,
+        checkpoint_every=config.run.checkpoint_every,
+        private_entropy=private_entropy,
+        model_options=config.model.options,
+        label=label,
+        config=toml_text(config.values),
+    )
+
+
+def combinations(config: Config) -> Iterator[tuple[str, Config]]:
+    """Every combination of the grid, with a name that says what is special about it.
+
+    Example:
+        >>> from dpcohort.config import commented_config, loads_config
+        >>> config = loads_config(commented_config("digits"))
+        >>> [name for name, _ in combinations(config)]
+        ['unbiased', 'privacy-aware']
+    """
+    if not config.grid:
+        raise InputError.because(
+            "the config has no [grid]. Say what to vary, for example: [grid] "
+            'selection = { rule = ["unbiased", "privacy-aware"] }'
+        )
+    keys = list(config.grid)
+    for values in itertools.product(*(config.grid[key] for key in keys)):
+        changes = [f"{key}={json.dumps(value)}" for key, value in zip(keys, values, strict=True)]
+        words = [
+            str(value) if isinstance(value, str) else f"{key.split('.')[-1]} {value}"
+            for key, value in zip(keys, values, strict=True)
+        ]
+        yield ", ".join(words), config.with_overrides(changes)
+
+
+def _data_section(config: Config) -> DataSection:
+    if config.data is None:
+        raise InputError.because(
+            "the config has no [data], so there is nothing to train on. Add one, or see: "
+            "dpcohort new --from digits"
+        )
+    return config.data
+
+
+def _population(config: Config, data: Dataset) -> Population:
+    """The clients, and the public one of ``public_share`` after them."""
+    share = _data_section(config).public_share
+    public = round(share * len(data))
+    clients = config.population(len(data) - public)
+    if public == 0:
+        return clients
+    return Population.from_arrays(
+        ids=[*clients.ids, PUBLIC_CLIENT],
+        sizes=np.append(clients.sizes, public),
+        epsilon=np.append(clients.epsilon, np.nan),
+        delta=np.append(clients.delta, np.nan),
+        batch_sizes=np.append(clients.batch_sizes, 0),
+        public=np.append(clients.public, True),
+        allow_large_delta=clients.allow_large_delta,
+    )
+
+
+def _partition(config: Config, plan: Plan, data: Dataset, seed: int) -> Partition:
+    section, labels = _data_section(config), data.train_labels
+    has_public = round(section.public_share * len(data)) > 0
+    private, public = public_split(
+        len(data),
+        share=section.public_share,
+        rng=np.random.default_rng([seed, _SPLIT_STREAM]),
+    )
+    sizes = plan.population.sizes[:-1] if has_public else plan.population.sizes
+    rng = np.random.default_rng([seed, _PARTITION_STREAM])
+    if section.column is not None:
+        ids = plan.population.ids[:-1] if has_public else plan.population.ids
+        found = _by_column(config.folder / section.column, private, len(data), ids)
+    elif section.alpha is not None:
+        found = dirichlet_partition(
+            labels, sizes=sizes, alpha=section.alpha, records=private, rng=rng
+        )
+    else:
+        found = paper_partition(
+            labels, sizes=sizes, similarity=section.similarity, records=private, rng=rng
+        )
+    if not has_public:
+        return found
+    return join_clients(found, [public], names=[PUBLIC_CLIENT] if found.names else [])
+
+
+def _by_column(
+    path: Path,
+    records: np.ndarray[tuple[int], np.dtype[np.int64]],
+    total: int,
+    ids: tuple[str, ...],
+) -> Partition:
+    """The partition by a column, its clients in the order of the population."""
+    try:
+        values = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise FileFormatError(path, f"not an array of one value a record ({error}).") from None
+    if values.shape != (total,):
+        raise FileFormatError(path, f"has shape {values.shape}; the data has {total} records.")
+    split = column_partition(values, records=records)
+    places = {name: place for place, name in enumerate(split.names)}
+    missing = [name for name in ids if name not in places]
+    if missing or len(ids) != len(places):
+        other = missing[0] if missing else next(n for n in split.names if n not in set(ids))
+        where = "the clients but not in the column" if missing else "the column but not a client"
+        raise InputError.because(f"{path}: {other!r} is in {where}.")
+    groups = [split.client(places[name]) for name in ids]
+    return Partition(
+        indices=np.concatenate(groups),
+        offsets=np.concatenate([[0], np.cumsum([len(group) for group in groups])]),
+        records=total,
+        rule=split.rule,
+        names=ids,
+    )
+
+
+def _optimiser(section: OptimiserSection, *, clip: float) -> Optimiser:
+    return Optimiser(
+        local_step=_step(section, clip),
+        server_learning_rate=section.server_learning_rate,
+        server_momentum=section.server_momentum,
+        average_decay=section.average_decay,
+    )
+
+
+def _step(section: OptimiserSection, clip: float) -> StepSize:
+    if section.step == "inverse-time" and section.beta is not None:
+        return InverseTimeStep(section.beta, 1.0 if section.gamma is None else section.gamma)
+    if section.step == "inverse-root" and section.gradient_bound is not None:
+        return InverseRootStep(section.gradient_bound, clip)
+    return ConstantStep(0.1 if section.learning_rate is None else section.learning_rate)

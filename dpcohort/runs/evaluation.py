@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How good the model is, and who was heard in making it.
+
+Two kinds of information, kept apart:
+
+- Public: results on the public test set, budgets, sizes, cohorts. ``summarise_seeds`` and
+  ``who_was_heard`` use nothing else and may be shown to anyone.
+- Simulation only: how well the model serves a client depends on that client's labels, which are
+  private. ``simulated_service`` computes it from the partition; it is stamped, it is refused for a
+  private run, and nothing writes it into a run folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from dpcohort._validate import FloatArray, IntArray, whole_number
+from dpcohort.errors import InputError
+from dpcohort.plan import Plan
+from dpcohort.runs.intervals import Interval, mean_interval
+from dpcohort.runs.run import Run
+
+__all__ = [
+    "SIMULATION_ONLY",
+    "HeardGroup",
+    "SeedSummary",
+    "ServedGroup",
+    "simulated_service",
+    "summarise_seeds",
+    "who_was_heard",
+]
+
+SIMULATION_ONLY = (
+    "SIMULATION ONLY: computed from the exact labels of the clients, without noise. "
+    "Never publish it about real clients."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedSummary:
+    """Test results over seeds, with confidence intervals.
+
+    Attributes:
+        label: what the runs have in common.
+        seeds: those of the runs.
+        accuracy: on the public test set.
+        loss: mean cross-entropy there; None if a run's is not finite.
+        class_accuracy: accuracy within each class; None for a class without test records.
+    """
+
+    label: str
+    seeds: tuple[int, ...]
+    accuracy: Interval
+    loss: Interval | None
+    class_accuracy: tuple[Interval | None, ...]
+
+    @property
+    def worst_class(self) -> int | None:
+        """The class the model serves worst; None without classes."""
+        known = [(c.mean, i) for i, c in enumerate(self.class_accuracy) if c is not None]
+        return min(known)[1] if known else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+
+def summarise_seeds(runs: Sequence[Run], *, confidence: float = 0.95) -> SeedSummary:
+    """Test results of runs that differ only in their seed."""
+    if not runs:
+        raise InputError("runs", given=[], allowed="at least one run")
+    tests = [run.test for run in runs]
+    losses = [test.loss for test in tests]
+    classes = np.array([test.class_accuracy for test in tests], dtype=np.float64)
+    return SeedSummary(
+        label=str(runs[0].settings["label"]),
+        seeds=tuple(run.seed for run in runs),
+        accuracy=mean_interval([test.accuracy for test in tests], confidence=confidence),
+        loss=mean_interval(losses, confidence=confidence) if np.isfinite(losses).all() else None,
+        class_accuracy=tuple(
+            mean_interval(column.tolist(), confidence=confidence)
+            if np.isfinite(column).all()
+            else None
+            for column in classes.T
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeardGroup:
+    """Clients with neighbouring budgets, and how much of the training was theirs.
+
+    Attributes:
+        name: ``decile 1`` (the strictest) to ``decile 10``, or ``public``.
+        clients: how many.
+        epsilon_low: smallest budget among them; None for public clients.
+        epsilon_high: largest.
+        record_share: their share of all records.
+        draw_share: their share of all draws counted.
+        heard: draw share over record share; 1 is in proportion to their data.
+        noise_std: root mean square of z / B over their draws: noise on the mean gradient over C.
+    """
+
+    name: str
+    clients: int
+    epsilon_low: float | None
+    epsilon_high: float | None
+    record_share: float
+    draw_share: float
+    heard: float
+    noise_std: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+
+def who_was_heard(
+    plan: Plan, draws: IntArray | None = None, *, groups: int = 10
+) -> list[HeardGroup]:
+    """Participation by budget, strictest first; public information only.
+
+    Args:
+        plan: sizes, budgets, noise.
+        draws: draws of each client; by default all that the plan schedules.
+        groups: how many groups of equally many clients.
+
+    Example:
+        >>> from dpcohort import Population, Training, make_plan
+        >>> clients = Population.from_arrays(sizes=[90] * 4, epsilon=[0.1, 0.5, 4, 8], delta=1e-5)
+        >>> plan = make_plan(clients, Training(rounds=20, cohort_size=2, batch_size=9), seed=0)
+        >>> strict, loose = who_was_heard(plan, groups=2)
+        >>> strict.heard < 1 < loose.heard
+        True
+    """
+    whole_number("groups", groups, at_least=1)
+    counted = plan.schedule.counts if draws is None else draws
+    private = np.flatnonzero(~plan.population.public)
+    order = private[np.argsort(plan.population.epsilon[private], kind="stable")]
+    parts = [part for part in np.array_split(order, groups) if part.size]
+    word = "decile" if groups == 10 else "group"
+    found = [
+        _heard(plan, part, counted, f"{word} {number}")
+        for number, part in enumerate(parts, start=1)
+    ]
+    public = np.flatnonzero(plan.population.public)
+    return [*found, _heard(plan, public, counted, "public")] if public.size else found
+
+
+def _heard(plan: Plan, part: IntArray, draws: IntArray, name: str) -> HeardGroup:
+    population = plan.population
+    is_public = bool(population.public[part[0]])
+    own, total = int(draws[part].sum()), max(1, int(draws.sum()))
+    records = float(population.sizes[part].sum() / population.total_size)
+    levels = np.nan_to_num(plan.noise_multipliers[part], nan=0.0) / plan.batch_sizes[part]
+    squares = float((draws[part] * levels**2).sum())
+    epsilon = population.epsilon[part]
+    return HeardGroup(
+        name=name,
+        clients=int(part.size),
+        epsilon_low=None if is_public else float(epsilon.min()),
+        epsilon_high=None if is_public else float(epsilon.max()),
+        record_share=records,
+        draw_share=own / total,
+        heard=own / total / records,
+        noise_std=float(np.sqrt(squares / own)) if own else 0.0,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedGroup:
+    """Simulated clients, and the accuracy the model would have for records like theirs.
+
+    Attributes:
+        name: of the group.
+        clients: how many.
+        accuracy: test accuracy by class, weighted with the clients' own mixes of labels.
+        heard: the group's share of draws over its share of records.
+        stamp: that this is for simulation only.
+    """
+
+    name: str
+    clients: int
+    accuracy: float
+    heard: float
+    stamp: str = SIMULATION_ONLY
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+
+def simulated_service(
+    run: Run, labels: IntArray, *, by: str = "budget", groups: int = 10
+) -> list[ServedGroup]:
+    """Who is served by the model, by budget or by how unlike the others a client's labels are.
+
+    SENSITIVE: uses the clients' labels. Results are for simulations and are written nowhere.
+
+    Args:
+        run: a finished, seeded run with its partition.
+        labels: of all training records of its data set.
+        by: ``budget`` (strictest first) or ``similarity``: total variation distance between a
+            client's mix of labels and everyone's, most similar first.
+        groups: how many groups of equally many clients.
+
+    Raises:
+        InputError: the run is private, or has no partition.
+    """
+    if run.is_private:
+        raise InputError.because(
+            "this run drew its noise from entropy, as with real clients: their labels are private. "
+            "who_was_heard needs public information only."
+        )
+    if run.partition is None or by not in ("budget", "similarity"):
+        raise InputError("by", given=by, allowed="'budget' or 'similarity', for a run with data")
+    accuracy = np.array(run.test.class_accuracy, dtype=np.float64)
+    counts = run.partition.label_counts(labels, accuracy.size).astype(np.float64)
+    mixes = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    # A class without test records says nothing; the others stand for it.
+    known = np.isfinite(accuracy)
+    weights = mixes[:, known] / np.maximum(mixes[:, known].sum(axis=1, keepdims=True), 1e-12)
+    served = weights @ accuracy[known]
+    population = run.plan.population
+    if by == "budget":
+        members = np.flatnonzero(~population.public)
+        key: FloatArray = population.epsilon[members]
+    else:
+        members = np.arange(len(population))
+        key = 0.5 * np.abs(mixes - counts.sum(axis=0) / counts.sum()).sum(axis=1)
+    order = members[np.argsort(key, kind="stable")]
+    draws = run.ledger.draws
+    found = []
+    for number, part in enumerate(np.array_split(order, groups), start=1):
+        if part.size:
+            records = population.sizes[part].sum() / population.total_size
+            found.append(
+                ServedGroup(
+                    name=f"{by} {number}",
+                    clients=int(part.size),
+                    accuracy=float(np.average(served[part], weights=population.sizes[part])),
+                    heard=float(draws[part].sum() / max(1, draws.sum()) / records),
+                )
+            )
+    return found

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every combination of a configuration's [grid], each with the same seeds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from dpcohort.config import Config
+from dpcohort.data import Dataset
+from dpcohort.errors import InputError
+from dpcohort.runs.configured import combinations, configured_data, configured_job
+from dpcohort.runs.folder import RunFolder
+from dpcohort.runs.job import Job
+from dpcohort.runs.run import Run
+from dpcohort.runs.side_by_side import train_side_by_side
+from dpcohort.runs.training import train_job
+
+__all__ = ["train_grid"]
+
+Progress = Callable[[str, int, int, Sequence[Run]], None]
+
+
+def train_grid(
+    config: Config,
+    *,
+    seeds: int = 5,
+    out: Path | None = None,
+    device: str | None = None,
+    on_round: Progress | None = None,
+) -> dict[str, list[Run]]:
+    """Train all combinations; the runs of one differ only in their seed.
+
+    Args:
+        config: with a [grid].
+        seeds: runs of each combination; seed i of one and seed i of another start alike.
+        out: keep the runs in folders ``out/COMBINATION/seed-N``; finished ones are not repeated.
+        device: instead of the configuration's.
+        on_round: told the combination, the rounds done, their number and the runs.
+
+    Returns:
+        The runs of each combination, by its name, in the order of the grid.
+    """
+    loaded: dict[str, Dataset] = {}
+    groups: dict[str, list[Run]] = {}
+    for name, combination in combinations(config):
+        key = repr(combination.data)
+        if key not in loaded:
+            loaded[key] = configured_data(combination)
+        jobs = [
+            configured_job(combination, data=loaded[key], shift=i, device=device, label=name)
+            for i in range(seeds)
+        ]
+        groups[name] = _train(name, jobs, out, on_round)
+    return groups
+
+
+def _train(name: str, jobs: list[Job], out: Path | None, on_round: Progress | None) -> list[Run]:
+    places: list[Path | None] = [None] * len(jobs)
+    if out is not None:
+        places = [out / _folder_name(name) / f"seed-{job.seed}" for job in jobs]
+    begun = [p is not None and RunFolder(p).is_run for p in places]
+    total = jobs[0].plan.training.rounds
+
+    def told(done: int, runs: Sequence[Run]) -> None:
+        if on_round is not None:
+            on_round(name, done, total, runs)
+
+    if jobs[0].engine == "batched" and not any(begun):
+        return train_side_by_side(jobs, outs=places, on_round=told)
+    runs = []
+    for job, place in zip(jobs, places, strict=True):
+        runs.append(train_job(job, out=place, resume=place is not None))
+        told(total, runs)
+    return runs
+
+
+def _folder_name(name: str) -> str:
+    plain = re.sub(r"[^A-Za-z0-9.-]+", "_", name).strip("._")
+    if not plain:
+        raise InputError("grid", given=name, allowed="values with a letter or digit in them")
+    return plain[:80]

@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One training, ready to begin: plan, model, data and settings, checked against each other."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, is_dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import nn
+
+from dpcohort._validate import choice, whole_number
+from dpcohort.data import Dataset, Partition, load_dataset, paper_partition
+from dpcohort.engine import ClientRecords, Evaluator, Optimiser, Streams
+from dpcohort.engine.layout import FlatLayout
+from dpcohort.errors import InputError
+from dpcohort.models import build_model, check_trainable
+from dpcohort.plan import Plan
+
+__all__ = ["EngineName", "Job", "make_job", "resolve_device"]
+
+EngineName = Literal["batched", "reference"]
+
+#: Keeps the partition's stream apart from any other made of the same seed.
+_PARTITION_STREAM = 11
+#: Larger training sets stay bytes on the device and are normalised batch by batch.
+_MOST_RESIDENT_FLOATS = 300_000_000
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Job:
+    """A training that can begin.
+
+    Attributes:
+        plan: cohorts and noise.
+        model: with its initial weights; it is not changed.
+        model_name: what it is called in files.
+        data: training and test records.
+        partition: who holds which of them.
+        optimiser: step sizes, momentum, average.
+        seed: of model and partition; of batches and noise unless ``private``.
+        private: batches and noise from the operating system's entropy.
+        engine: ``batched`` or ``reference``.
+        device: where it runs.
+        evaluate_every: rounds between evaluations.
+        checkpoint_every: rounds between checkpoints.
+        label: what the run is called in comparisons.
+        config: text of the configuration it came from, if any.
+    """
+
+    plan: Plan
+    model: nn.Module
+    model_name: str
+    data: Dataset
+    partition: Partition
+    optimiser: Optimiser
+    seed: int = 0
+    private: bool = False
+    engine: EngineName = "batched"
+    device: str = "cpu"
+    evaluate_every: int = 1
+    checkpoint_every: int = 1
+    label: str = ""
+    config: str | None = None
+    model_options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def streams(self) -> Streams:
+        """Where batches and noise come from."""
+        return Streams.from_entropy() if self.private else Streams.seeded(self.seed)
+
+    def initial(self) -> torch.Tensor:
+        """The initial parameters as one vector, on the CPU."""
+        return FlatLayout(self.model).flatten(self.model).cpu()
+
+    def settings(self) -> dict[str, Any]:
+        """What ``run.json`` holds, and a resume must agree with."""
+        return {
+            "format": "dpcohort run",
+            "schema": 1,
+            "label": self.label or self.plan.selection.rule,
+            "plan": self.plan.sha256,
+            "seed": self.seed,
+            "randomness": "entropy" if self.private else "seeded",
+            "data": {
+                "name": self.data.name,
+                "records": len(self.data),
+                "classes": self.data.classes,
+                "input_shape": list(self.data.input_shape),
+            },
+            "partition": {"sha256": self.partition.sha256, "rule": dict(self.partition.rule)},
+            "model": {
+                "name": self.model_name,
+                "options": dict(self.model_options),
+                "parameters": self.plan.training.dimension,
+                "initial_sha256": hashlib.sha256(self.initial().numpy().tobytes()).hexdigest(),
+            },
+            "optimiser": _described(self.optimiser),
+            "engine": self.engine,
+            "evaluate_every": self.evaluate_every,
+            "checkpoint_every": self.checkpoint_every,
+        }
+
+    def records(self) -> ClientRecords:
+        """The clients' records on the device."""
+        inputs, transform = self.data.train_inputs, None
+        if inputs.size <= _MOST_RESIDENT_FLOATS:
+            inputs = self.data.normalised(inputs)
+        else:
+            transform = _normaliser(self.data, self.device)
+        # Copies: torch warns about arrays that are closed for writing.
+        return ClientRecords(
+            inputs if inputs.flags.writeable else inputs.copy(),
+            self.data.train_labels.copy(),
+            indices=self.partition.indices.copy(),
+            offsets=self.partition.offsets.copy(),
+            device=self.device,
+            dtype=torch.float32,
+            transform=transform,
+        )
+
+    def evaluator(self) -> Evaluator:
+        """The public test set on the device."""
+        inputs = self.data.normalised(self.data.test_inputs)
+        labels = self.data.test_labels.copy()
+        return Evaluator(self.model, inputs, labels, device=self.device)
+
+
+def make_job(
+    plan: Plan,
+    model: str | nn.Module,
+    data: str | Dataset,
+    *,
+    partition: Partition | None = None,
+    engine: str = "batched",
+    optimiser: Optimiser | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    evaluate_every: int | None = None,
+    checkpoint_every: int | None = None,
+    private_entropy: bool = False,
+    model_options: Mapping[str, Any] | None = None,
+    label: str = "",
+    config: str | None = None,
+) -> Job:
+    """Check that plan, model and data belong together; see ``train`` for the arguments.
+
+    Raises:
+        InputError: they do not, with both numbers and what to change.
+    """
+    whole_number("seed", seed, at_least=0)
+    choice("engine", engine, get_args(EngineName))
+    chosen_device = resolve_device(device)
+    dataset = data if isinstance(data, Dataset) else load_dataset(data)
+    name, module = _model(model, dataset, seed, model_options)
+    dimension = FlatLayout(module).dimension
+    if dimension != plan.training.dimension:
+        raise InputError.because(
+            f"the plan was made for a model of {plan.training.dimension:,} parameters but {name} "
+            f"trains {dimension:,}. Make the plan again with training.dimension = {dimension}."
+        )
+    if partition is None:
+        rng = np.random.default_rng([seed, _PARTITION_STREAM])
+        partition = paper_partition(dataset.train_labels, sizes=plan.population.sizes, rng=rng)
+    _check_partition(plan, partition, dataset)
+    rounds = plan.training.rounds
+    often = max(1, rounds // 20)
+    evaluate = often if evaluate_every is None else evaluate_every
+    keep = often if checkpoint_every is None else checkpoint_every
+    return Job(
+        plan=plan,
+        model=module,
+        model_name=name,
+        data=dataset,
+        partition=partition,
+        optimiser=optimiser or Optimiser(),
+        seed=seed,
+        private=private_entropy,
+        engine="reference" if engine == "reference" else "batched",
+        device=chosen_device,
+        evaluate_every=whole_number("evaluate_every", evaluate, at_least=1),
+        # A private round cannot be computed again, so each is kept as soon as it is done.
+        checkpoint_every=1
+        if private_entropy
+        else whole_number("checkpoint_every", keep, at_least=1),
+        label=label,
+        config=config,
+        model_options=dict(model_options or {}),
+    )
+
+
+def resolve_device(device: str) -> str:
+    """``auto`` as the device there is, and any other device if it can be used.
+
+    Example:
+        >>> resolve_device("cpu")
+        'cpu'
+    """
+    kind = choice("device", device.partition(":")[0], ["auto", "cpu", "cuda"])
+    has_cuda = torch.cuda.is_available()
+    if kind == "auto":
+        return "cuda" if has_cuda else "cpu"
+    if kind == "cuda":
+        place = device.partition(":")[2] or "0"
+        if not has_cuda or not place.isdecimal() or int(place) >= torch.cuda.device_count():
+            raise InputError(
+                "device",
+                given=device,
+                allowed="a device of this machine",
+                next_step="There is no such GPU, or this torch cannot use it; --device cpu works.",
+            )
+    return device
+
+
+def _model(
+    model: str | nn.Module, data: Dataset, seed: int, options: Mapping[str, Any] | None
+) -> tuple[str, nn.Module]:
+    is_tokens = data.train_inputs.dtype == np.int64
+    dtype = torch.int64 if is_tokens else torch.float32
+    if isinstance(model, str):
+        return model, build_model(
+            model,
+            input_shape=data.input_shape,
+            classes=data.classes,
+            seed=seed,
+            options=options,
+            input_dtype=dtype,
+        )
+    if not isinstance(model, nn.Module):
+        raise InputError("model", given=model, allowed="the name of a model, or a torch.nn.Module")
+    check_trainable(model, input_shape=data.input_shape, classes=data.classes, input_dtype=dtype)
+    return type(model).__name__, model
+
+
+def _check_partition(plan: Plan, partition: Partition, data: Dataset) -> None:
+    if partition.records != len(data):
+        raise InputError.because(
+            f"the partition is of {partition.records} records but {data.name} has {len(data)}. "
+            "Use the partition of this data set."
+        )
+    names = partition.names
+    if names and names != plan.population.ids:
+        raise InputError.because(
+            "the partition names other clients than the plan, or in another order. Make the plan "
+            "for the clients of this partition."
+        )
+    planned = plan.population.sizes
+    if len(partition) != planned.size:
+        raise InputError.because(
+            f"the plan has {planned.size} clients but the partition has {len(partition)}. "
+            "Make the plan for the clients of this partition."
+        )
+    wrong = np.flatnonzero(partition.sizes != planned)
+    if wrong.size:
+        k = int(wrong[0])
+        raise InputError.because(
+            f"{plan.population.ids[k]!r} has {int(partition.sizes[k])} records but was planned "
+            f"with {int(planned[k])}; its noise would not fit. Make the plan for this partition."
+        )
+
+
+def _normaliser(data: Dataset, device: str) -> Any:
+    multiplier, offset = (
+        torch.as_tensor(part, device=device) for part in data.normalisation.affine
+    )
+    shape = (-1,) + (1,) * (data.train_inputs.ndim - 2)
+
+    def normalise(inputs: torch.Tensor) -> torch.Tensor:
+        return inputs * multiplier.view(shape) + offset.view(shape)
+
+    return normalise
+
+
+def _described(optimiser: Optimiser) -> dict[str, Any]:
+    """The optimiser in plain values; a user's own step size by its repr."""
+    step: Any = optimiser.local_step
+    known = is_dataclass(step) and not isinstance(step, type)
+    description = asdict(step) if known else {"repr": repr(step)}
+    values = {
+        "local_step": {"kind": type(step).__name__, **description},
+        "server_learning_rate": optimiser.server_learning_rate,
+        "server_momentum": optimiser.server_momentum,
+        "average_decay": optimiser.average_decay,
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(values, default=repr))
+    return plain

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run: what a training gave, in memory or read back from its folder. Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpcohort._validate import FloatArray, IntArray
+from dpcohort.data.partition import Partition, load_partition
+from dpcohort.errors import FileFormatError, InputError, VerificationError
+from dpcohort.plan import Plan
+from dpcohort.runs.append_log import read_log
+from dpcohort.runs.folder import RunFolder, read_json
+from dpcohort.runs.ledger import Ledger
+from dpcohort.runs.receipts import Receipt, make_receipts
+from dpcohort.runs.round_log import RoundLine, TestResult
+
+__all__ = ["Curve", "Run"]
+
+Weights = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Test results over the rounds.
+
+    Attributes:
+        rounds: rounds done at each evaluation.
+        accuracy: test accuracy then.
+        loss: mean test loss then.
+    """
+
+    rounds: IntArray
+    accuracy: FloatArray
+    loss: FloatArray
+
+
+@dataclass(eq=False, kw_only=True)
+class Run:
+    """A training, while it goes on and afterwards.
+
+    Attributes:
+        plan: what was executed.
+        settings: seed, model, optimiser, engine: the content of ``run.json``.
+        history: the public record of every round so far.
+        ledger: draws counted so far.
+        path: the run folder; None if nothing is written.
+        model: trained parameters by name; empty until the run is finished.
+        average: the average of iterates by name; empty if none was kept.
+        partition: who holds which records.
+        warnings: what went wrong without stopping the run.
+    """
+
+    plan: Plan
+    settings: Mapping[str, Any]
+    ledger: Ledger
+    history: list[RoundLine] = field(default_factory=list)
+    path: Path | None = None
+    model: Weights = field(default_factory=dict)
+    average: Weights = field(default_factory=dict)
+    partition: Partition | None = None
+    warnings: list[str] = field(default_factory=list)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Run:
+        """Read a run from its folder; one that is not finished is read as far as it came.
+
+        Raises:
+            DataMissingError: there is no run.
+            FileFormatError: a file of it is broken.
+            VerificationError: the plan, the partition or the ledger was changed.
+        """
+        folder = RunFolder.find(path)
+        plan = Plan.load(folder.plan)
+        history = []
+        for line, entry in enumerate(read_log(folder.rounds), start=1):
+            try:
+                history.append(RoundLine.from_dict(entry))
+            except InputError as error:
+                raise FileFormatError(folder.rounds, str(error), line=line) from None
+        ledger = Ledger.read(plan, folder.ledger)
+        return cls(
+            plan=plan,
+            settings=read_json(folder.settings),
+            ledger=ledger,
+            history=history,
+            path=folder.path,
+            model=_weights(folder.model),
+            average=_weights(folder.average),
+            partition=load_partition(folder.partition) if folder.partition.exists() else None,
+        )
+
+    @property
+    def rounds_done(self) -> int:
+        """Rounds written down."""
+        return len(self.history)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all rounds are done and the model is there."""
+        return self.rounds_done == self.plan.training.rounds and bool(self.model)
+
+    @property
+    def seed(self) -> int:
+        """Seed of model and partition, and of batches and noise unless they are private."""
+        return int(self.settings["seed"])
+
+    @property
+    def is_private(self) -> bool:
+        """Batches and noise came from the operating system's entropy, not from the seed."""
+        return bool(self.settings["randomness"] == "entropy")
+
+    @property
+    def test(self) -> TestResult:
+        """The last test result: of the average of iterates where one is kept.
+
+        Raises:
+            InputError: the model was never evaluated.
+        """
+        for line in reversed(self.history):
+            found = line.test_average or line.test
+            if found is not None:
+                return found
+        raise InputError.because(
+            "this run has no test result yet. Let it go on with --resume, or lower "
+            "run.evaluate_every."
+        )
+
+    @property
+    def test_accuracy(self) -> float:
+        """Accuracy of the last evaluated model on the public test set."""
+        return self.test.accuracy
+
+    def curve(self) -> Curve:
+        """Test accuracy and loss over the rounds."""
+        points = [
+            (line.round + 1, found.accuracy, found.loss)
+            for line in self.history
+            if (found := line.test_average or line.test) is not None
+        ]
+        columns = np.array(points, dtype=np.float64).reshape(-1, 3).T
+        return Curve(rounds=columns[0].astype(np.int64), accuracy=columns[1], loss=columns[2])
+
+    def receipt(self, client: str) -> Receipt:
+        """What one client promised and spent, certified anew from the ledger.
+
+        Raises:
+            InputError: there is no such client.
+        """
+        position = np.array([self.plan.population.index_of(client)])
+        return make_receipts(
+            self.plan, self.ledger.draws, private=self.is_private, clients=position
+        )[0]
+
+    def receipts(self) -> list[Receipt]:
+        """Receipts of all drawn clients."""
+        return make_receipts(self.plan, self.ledger.draws, private=self.is_private)
+
+
+def _weights(path: Path) -> Weights:
+    if not path.exists():
+        return {}
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        found: Weights = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise VerificationError(f"{path} is damaged: {str(error)[:200]}.") from None
+    return found

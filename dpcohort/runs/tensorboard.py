@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Test results and noise of every round as TensorBoard events; needs the package tensorboard."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpcohort.errors import DataMissingError
+
+if TYPE_CHECKING:
+    from dpcohort.runs.round_log import RoundLine
+    from dpcohort.runs.run import Run
+
+__all__ = ["TensorBoardLog"]
+
+
+class TensorBoardLog:
+    """A callback that writes public numbers only: what ``rounds.jsonl`` has, as curves.
+
+    Args:
+        folder: where the events go; ``tensorboard --logdir`` shows them.
+
+    Raises:
+        DataMissingError: tensorboard is not installed.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise DataMissingError(
+                "tensorboard is not installed. Get it with: pip install tensorboard"
+            ) from None
+        self._writer: Any = SummaryWriter(str(folder))
+
+    def on_round(self, record: RoundLine, run: Run) -> None:
+        """Write one round."""
+        step = record.round + 1
+        if record.noise_stds:
+            self._writer.add_scalar("noise/largest", max(record.noise_stds), step)
+            self._writer.add_scalar("noise/smallest", min(record.noise_stds), step)
+        for name, found in (("model", record.test), ("average", record.test_average)):
+            if found is not None:
+                self._writer.add_scalar(f"accuracy/{name}", found.accuracy, step)
+                self._writer.add_scalar(f"loss/{name}", found.loss, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._writer.close()

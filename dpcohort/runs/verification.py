@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``verify``: every promise of a run checked again, from the ledger and the plan alone.
+
+Receipts are what is being judged, so nothing in them is believed: draws are counted from the
+ledger, the ledger is held against the schedule of the hashed plan, and the epsilon is computed
+anew by the independent accountant.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from dpcohort._validate import IntArray
+from dpcohort.data.partition import load_partition
+from dpcohort.errors import DpcohortError
+from dpcohort.plan import Plan
+from dpcohort.runs.append_log import read_log
+from dpcohort.runs.checkpoints import checkpoint_files, read_checkpoint
+from dpcohort.runs.folder import RunFolder, read_json
+from dpcohort.runs.ledger import ledger_header, planned_draws
+from dpcohort.runs.receipts import Receipt, make_receipts, read_receipts
+
+__all__ = ["Finding", "Verification", "verify_run"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that was found.
+
+    Attributes:
+        kind: ``overspent`` and ``mismatch`` fail the verification, ``note`` does not.
+        subject: the client or the file.
+        message: what was found, with the numbers.
+    """
+
+    kind: Literal["overspent", "mismatch", "note"]
+    subject: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verification:
+    """The outcome for one run.
+
+    Attributes:
+        path: the run folder.
+        plan: hash of the plan; empty if it cannot be read.
+        clients: drawn private clients whose promise was checked.
+        rounds: rounds in the ledger.
+        tightest: largest share of a budget that was spent, over the clients.
+        findings: everything found.
+    """
+
+    path: str
+    plan: str
+    clients: int
+    rounds: int
+    tightest: float
+    findings: tuple[Finding, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether every promise is kept and everything fits together."""
+        return all(finding.kind == "note" for finding in self.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {**asdict(self), "holds": self.holds}
+
+
+def verify_run(path: str | Path, *, method: str = "auto") -> Verification:
+    """Check a run folder: plan, ledger, receipts, checkpoints and model.
+
+    Args:
+        path: the run folder.
+        method: accountant of the second opinion, as in ``certify_epsilon``.
+
+    Raises:
+        DataMissingError: there is no run.
+    """
+    folder = RunFolder.find(path)
+    findings: list[Finding] = []
+    try:
+        plan = Plan.load(folder.plan)
+    except DpcohortError as error:
+        findings.append(_mismatch("plan.json", str(error)))
+        return Verification(
+            path=str(path), plan="", clients=0, rounds=0, tightest=0.0, findings=tuple(findings)
+        )
+    settings = _checked_settings(folder, plan, findings)
+    draws, rounds = _checked_ledger(folder, plan, findings)
+    _check_rounds(folder, rounds, findings)
+    private = settings.get("randomness") == "entropy"
+    truth = _certified(plan, draws, private, findings, method)
+    _check_receipts(folder, truth, plan, findings)
+    _check_files(folder, settings, rounds, findings)
+    if folder.result.exists() and len(rounds) < plan.training.rounds:
+        findings.append(
+            _mismatch(
+                folder.ledger.name,
+                f"the run is finished but only {len(rounds)} of {plan.training.rounds} rounds are "
+                "counted.",
+            )
+        )
+    held = [r for r in truth if not r.public and r.spent_draws]
+    shares = [
+        r.certified_epsilon / r.promised_epsilon
+        for r in held
+        if r.certified_epsilon is not None and r.promised_epsilon
+    ]
+    return Verification(
+        path=str(path),
+        plan=plan.sha256,
+        clients=len(held),
+        rounds=len(rounds),
+        tightest=max(shares, default=0.0),
+        findings=tuple(findings),
+    )
+
+
+def _checked_settings(folder: RunFolder, plan: Plan, findings: list[Finding]) -> dict[str, Any]:
+    try:
+        settings = read_json(folder.settings)
+    except DpcohortError as error:
+        findings.append(_mismatch("run.json", str(error)))
+        return {}
+    if settings.get("plan") != plan.sha256:
+        findings.append(
+            _mismatch(
+                "run.json",
+                f"the run was begun with the plan {str(settings.get('plan'))[:16]}..., but "
+                f"plan.json is {plan.sha256[:16]}....",
+            )
+        )
+    return settings
+
+
+def _checked_ledger(
+    folder: RunFolder, plan: Plan, findings: list[Finding]
+) -> tuple[IntArray, set[int]]:
+    """Draws of each client as the ledger says, whatever the plan says."""
+    draws = np.zeros(len(plan.population), dtype=np.int64)
+    rounds: set[int] = set()
+    name = folder.ledger.name
+    try:
+        entries = read_log(folder.ledger)
+    except DpcohortError as error:
+        findings.append(_mismatch(name, str(error)))
+        return draws, rounds
+    if not entries or entries[0] != ledger_header(plan):
+        findings.append(_mismatch(name, "its first line is not that of this plan's ledger."))
+    positions = {client: k for k, client in enumerate(plan.population.ids)}
+    for line, entry in enumerate(entries[1:], start=2):
+        round, counted = entry.get("round"), entry.get("draws")
+        if not isinstance(round, int) or not isinstance(counted, dict):
+            findings.append(_mismatch(name, f"line {line} is not a count of a round."))
+            continue
+        for client, count in counted.items():
+            if client not in positions or not isinstance(count, int) or count < 0:
+                findings.append(
+                    _mismatch(name, f"line {line} counts {count!r} draws of {client!r}.")
+                )
+            else:
+                draws[positions[client]] += count
+        if round in rounds:
+            findings.append(_mismatch(name, f"round {round} is counted twice (line {line})."))
+        elif not 0 <= round < plan.training.rounds:
+            findings.append(_mismatch(name, f"round {round} is not in the plan (line {line})."))
+        else:
+            _compare_draws(name, round, counted, planned_draws(plan, round), findings)
+        rounds.add(round)
+    missing = sorted(set(range(max(rounds, default=-1) + 1)) - rounds)
+    if missing:
+        findings.append(
+            _mismatch(name, f"round {missing[0]} is missing though later rounds are counted.")
+        )
+    return draws, rounds
+
+
+def _compare_draws(
+    name: str,
+    round: int,
+    counted: dict[str, Any],
+    planned: dict[str, int],
+    findings: list[Finding],
+) -> None:
+    for client in sorted({*counted, *planned}):
+        given, wanted = counted.get(client, 0), planned.get(client, 0)
+        if given != wanted:
+            findings.append(
+                _mismatch(
+                    client, f"{name} counts {given} draws in round {round}, the plan has {wanted}."
+                )
+            )
+
+
+def _check_rounds(folder: RunFolder, counted: set[int], findings: list[Finding]) -> None:
+    try:
+        done = [entry.get("round") for entry in read_log(folder.rounds)]
+    except DpcohortError as error:
+        findings.append(_mismatch(folder.rounds.name, str(error)))
+        return
+    for round, times in Counter(done).items():
+        if times > 1:
+            findings.append(_mismatch(folder.rounds.name, f"round {round} is recorded twice."))
+        if round not in counted:
+            findings.append(
+                _mismatch(
+                    folder.rounds.name, f"round {round} was computed but is not in the ledger."
+                )
+            )
+
+
+def _certified(
+    plan: Plan, draws: IntArray, private: bool, findings: list[Finding], method: str
+) -> list[Receipt]:
+    """Receipts as they must be, made from the ledger; broken promises are found here."""
+    known = ~np.isnan(plan.noise_multipliers) | (draws == 0)
+    for k in np.flatnonzero(~known):
+        client = plan.population.ids[int(k)]
+        findings.append(
+            Finding(
+                kind="overspent",
+                subject=client,
+                message=f"drawn {int(draws[k])} times though the plan never draws it.",
+            )
+        )
+    truth = make_receipts(plan, np.where(known, draws, 0), private=private, method=method)
+    for receipt in truth:
+        if not receipt.holds:
+            findings.append(
+                Finding(
+                    kind="overspent",
+                    subject=receipt.client,
+                    message=f"spent epsilon {receipt.certified_epsilon:.6g} at delta "
+                    f"{receipt.delta:g} in {receipt.spent_steps} noisy steps, promised "
+                    f"{receipt.promised_epsilon:.6g} (planned {receipt.planned_steps} steps).",
+                )
+            )
+    return truth
+
+
+def _check_receipts(
+    folder: RunFolder, truth: list[Receipt], plan: Plan, findings: list[Finding]
+) -> None:
+    try:
+        stored = read_receipts(folder.receipts)
+    except DpcohortError as error:
+        findings.append(_mismatch("receipts", str(error)))
+        return
+    if not stored and not folder.result.exists():
+        findings.append(
+            Finding(
+                kind="note",
+                subject="receipts",
+                message="the run is not finished and has no receipts yet.",
+            )
+        )
+        return
+    written: dict[str, Receipt] = {}
+    for path, receipt in stored:
+        if receipt.client in written:
+            findings.append(_mismatch(receipt.client, f"has two receipts ({path.name})."))
+        written[receipt.client] = receipt
+    for wanted in truth:
+        found = written.pop(wanted.client, None)
+        if found is None:
+            if folder.result.exists():
+                findings.append(_mismatch(wanted.client, "has no receipt."))
+            continue
+        _compare_receipt(found, wanted, findings)
+    for client in written:
+        findings.append(_mismatch(client, "has a receipt though it was never drawn."))
+
+
+def _compare_receipt(found: Receipt, wanted: Receipt, findings: list[Finding]) -> None:
+    ours, theirs = asdict(wanted), asdict(found)
+    for key, value in ours.items():
+        given = theirs[key]
+        same = given == value
+        if key == "dpcohort":
+            continue
+        if key == "certified_epsilon" and isinstance(given, float) and isinstance(value, float):
+            # Another accountant may round otherwise; what it may not do is hide spending.
+            same = abs(given - value) <= 1e-3 * max(value, 1e-3)
+        if not same:
+            findings.append(
+                _mismatch(found.client, f"its receipt says {key} = {given!r}; it is {value!r}.")
+            )
+
+
+def _check_files(
+    folder: RunFolder, settings: dict[str, Any], counted: set[int], findings: list[Finding]
+) -> None:
+    for path in checkpoint_files(folder.checkpoints):
+        try:
+            next_round, _ = read_checkpoint(path)
+        except DpcohortError as error:
+            findings.append(_mismatch("checkpoints", str(error)))
+            continue
+        uncounted = sorted(set(range(next_round)) - counted)
+        if uncounted:
+            findings.append(
+                _mismatch(
+                    "checkpoints",
+                    f"{path.name} holds round {uncounted[0]}, which is not in the ledger.",
+                )
+            )
+    try:
+        partition = load_partition(folder.partition)
+        if partition.sha256 != settings.get("partition", {}).get("sha256"):
+            findings.append(_mismatch("partition.npz", "it is not the one the run was begun with."))
+    except DpcohortError as error:
+        findings.append(_mismatch("partition.npz", str(error)))
+    if not folder.result.exists():
+        findings.append(Finding(kind="note", subject="run", message="the run is not finished."))
+        return
+    try:
+        hashes = read_json(folder.result).get("sha256", {})
+    except DpcohortError as error:
+        findings.append(_mismatch("result.json", str(error)))
+        return
+    for name, path in (("model", folder.model), ("average", folder.average)):
+        if name not in hashes:
+            continue
+        actual = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else "missing"
+        if actual != hashes[name]:
+            findings.append(
+                _mismatch(path.name, f"its SHA-256 is {actual[:16]}, written {hashes[name][:16]}.")
+            )
+
+
+def _mismatch(subject: str, message: str) -> Finding:
+    return Finding(kind="mismatch", subject=subject, message=message)

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engines broken on purpose, each in one place, so that the tests have something to find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dpcohort.engine import noise, planned, reference, sampling, slots
+from dpcohort.engine.clipping import factors, network
+
+Fault = Callable[[pytest.MonkeyPatch], None]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def _replace_noise(broken: Callable[..., Any]) -> Fault:
+    def apply(patch: pytest.MonkeyPatch) -> None:
+        for module in (slots, reference):
+            patch.setattr(module, "standard_noise_", broken)
+
+    return apply
+
+
+def _replace_batches(broken: Callable[..., Any]) -> Fault:
+    def apply(patch: pytest.MonkeyPatch) -> None:
+        for module in (slots, reference):
+            patch.setattr(module, "draw_positions", broken)
+
+    return apply
+
+
+def _replace_factors(broken: Callable[..., Any]) -> Fault:
+    def apply(patch: pytest.MonkeyPatch) -> None:
+        for module in (network, reference):
+            patch.setattr(module, "clip_factors", broken)
+
+    return apply
+
+
+def _noise_under(**fixed: int) -> Fault:
+    def reused(out: Any, streams: Any, **name: int) -> Any:
+        return noise.standard_noise_(out, streams, **(name | fixed))
+
+    return _replace_noise(reused)
+
+
+def _noise_at_first_step(out: Any, streams: Any, **name: int) -> Any:
+    return noise.standard_noise_(out, streams, **name) if name["step"] == 0 else out.zero_()
+
+
+def _swapped(streams: Any, sampler: str, **rest: Any) -> Any:
+    other = "fixed" if sampler == "poisson" else "poisson"
+    return sampling.draw_positions(streams, other, **rest)
+
+
+def _shuffled_epochs(streams: Any, sampler: str, **rest: Any) -> Any:
+    size, batch, at = rest["size"], rest["batch_size"], 2 * rest["round"] + rest["draw"]
+    each = max(1, size // batch)
+    order = np.random.default_rng(at // each).permutation(size)
+    return np.sort(order[(at % each) * batch :][:batch])
+
+
+def _always_the_first(streams: Any, sampler: str, **rest: Any) -> Any:
+    return np.arange(rest["batch_size"])
+
+
+def _batch_once_a_round(streams: Any, sampler: str, **rest: Any) -> Any:
+    return sampling.draw_positions(streams, sampler, **(rest | {"draw": 0}))
+
+
+def _clip_mean(patch: pytest.MonkeyPatch) -> None:
+    right = slots.SlotRunner._add_sums
+    patch.setattr(network, "clip_factors", lambda squared, clip: torch.ones_like(squared))
+
+    def clipped(self: Any, net: Any, group: Any, step: int, w: Any, clip: Any, total: Any) -> None:
+        right(self, net, group, step, w, clip, total)
+        size = float(group[0].cohort.batch_sizes[group[0].position])
+        norm = (total / size).norm(dim=1)
+        total.mul_((clip / norm.clamp(min=1e-300)).clamp(max=1.0)[:, None])
+
+    patch.setattr(slots.SlotRunner, "_add_sums", clipped)
+
+
+def _clip_each_layer(patch: pytest.MonkeyPatch) -> None:
+    def broken(self: Any, w: Any, x: Any, y: Any, clip: Any, mask: Any, total: Any) -> None:
+        self._pass(w, x, y)
+        for layer in self._layers:
+            own = layer.squared_norms.view(mask.shape)
+            layer.add_clipped_sum(factors.clip_factors(own, clip[:, None]) * mask, total)
+        self._release()
+
+    patch.setattr(network.ClippedNetwork, "_add_banked", broken)
+    # Left alone, the examination of the model would notice and take the slow path.
+    examined = network._disagreement
+    patch.setattr(network, "_disagreement", lambda *given: (examined(*given), None)[1])
+
+
+def _divide_by_realised(patch: pytest.MonkeyPatch) -> None:
+    right = slots.SlotRunner._add_sums
+
+    def broken(self: Any, net: Any, group: Any, step: int, w: Any, clip: Any, total: Any) -> None:
+        right(self, net, group, step, w, clip, total)
+        size = float(group[0].cohort.batch_sizes[group[0].position])
+        total.mul_(size / max(1, self._rows(group[0], step).size))
+
+    patch.setattr(slots.SlotRunner, "_add_sums", broken)
+
+
+def _second_batch_for_free(patch: pytest.MonkeyPatch) -> None:
+    right = slots.SlotRunner._add_sums
+
+    def broken(self: Any, net: Any, group: Any, step: int, w: Any, clip: Any, total: Any) -> None:
+        right(self, net, group, step, w, clip, total)
+        right(self, net, group, step + 1000, w, clip, total)
+
+    patch.setattr(slots.SlotRunner, "_add_sums", broken)
+
+
+def _draws_not_told_apart(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(planned, "draw_numbers", lambda clients: np.zeros(clients.size, dtype=np.int64))
+
+
+def _skip_empty(patch: pytest.MonkeyPatch) -> None:
+    right = slots.SlotRunner._scale_and_add_noise
+
+    def broken(self: Any, group: Any, step: int, total: Any) -> None:
+        if self._rows(group[0], step).size:
+            right(self, group, step, total)
+
+    patch.setattr(slots.SlotRunner, "_scale_and_add_noise", broken)
+
+
+#: Name of the fault: how to break the engine, the test that must see it, the samplers it breaks.
+FAULTS: dict[str, tuple[Fault, str, tuple[str, ...]]] = {
+    "no noise": (_replace_noise(lambda out, *_, **__: out.zero_()), "A", ("poisson", "fixed")),
+    "no noise, seen from outside": (
+        _replace_noise(lambda out, *_, **__: out.zero_()), "C", ("poisson", "fixed"),
+    ),
+    "half the noise": (
+        _replace_noise(lambda *a, **k: noise.standard_noise_(*a, **k).mul_(0.5)),
+        "A", ("poisson", "fixed"),
+    ),
+    "half the noise, seen from outside": (
+        _replace_noise(lambda *a, **k: noise.standard_noise_(*a, **k).mul_(0.5)),
+        "C", ("poisson", "fixed"),
+    ),
+    "noise too small by 2 percent": (
+        _replace_noise(lambda *a, **k: noise.standard_noise_(*a, **k).mul_(0.98)),
+        "A", ("poisson", "fixed"),
+    ),
+    "noise of the wrong shape": (
+        _replace_noise(lambda *a, **k: noise.standard_noise_(*a, **k).sign_()), "A", ("poisson",),
+    ),
+    "no clip": (
+        _replace_factors(lambda squared, clip: torch.ones_like(squared)),
+        "B", ("poisson", "fixed"),
+    ),
+    "no clip, seen from outside": (
+        _replace_factors(lambda squared, clip: torch.ones_like(squared)),
+        "C", ("poisson", "fixed"),
+    ),
+    "clip too large by 1 percent": (
+        _replace_factors(lambda squared, clip: factors.clip_factors(squared, clip * 1.01)),
+        "B", ("poisson", "fixed"),
+    ),
+    "clip of the mean": (_clip_mean, "B", ("poisson", "fixed")),
+    "clip of the mean, seen from outside": (_clip_mean, "C", ("poisson", "fixed")),
+    "clip of each layer": (_clip_each_layer, "B", ("poisson", "fixed")),
+    "realised denominator": (_divide_by_realised, "B", ("poisson",)),
+    "noise once a round": (_replace_noise(_noise_at_first_step), "D", ("poisson", "fixed")),
+    "one noise for all steps": (_noise_under(step=0), "D", ("poisson", "fixed")),
+    "one noise for all draws of a client": (_noise_under(draw=0), "D", ("poisson", "fixed")),
+    "one noise for all clients": (_noise_under(client=0), "D", ("poisson", "fixed")),
+    "one noise for all rounds": (_noise_under(round=0), "D", ("poisson", "fixed")),
+    "wrong sampler": (_replace_batches(_swapped), "E", ("poisson", "fixed")),
+    "shuffled epochs": (_replace_batches(_shuffled_epochs), "E", ("poisson", "fixed")),
+    "always the same records": (_replace_batches(_always_the_first), "E", ("poisson", "fixed")),
+    "one batch for all draws": (_replace_batches(_batch_once_a_round), "E", ("poisson", "fixed")),
+    "uncounted virtual draw": (_second_batch_for_free, "E", ("poisson", "fixed")),
+    "uncounted virtual draw, by its influence": (_second_batch_for_free, "B", ("poisson", "fixed")),
+    "virtual draws not told apart": (_draws_not_told_apart, "D", ("poisson", "fixed")),
+    "skipped empty batch": (_skip_empty, "A", ("poisson",)),
+}  # fmt: skip
+
+#: Faults made by exchanging a function that both engines use.
+BOTH_ENGINES = [
+    name
+    for name, (fault, _, _) in FAULTS.items()
+    if fault.__qualname__.startswith("_replace") or name in ("virtual draws not told apart",)
+]
+
+CASES = [
+    pytest.param(engine, sampler, name, id=f"{engine}-{sampler}-{name}".replace(" ", "_"))
+    for name, (_, _, samplers) in FAULTS.items()
+    for sampler in samplers
+    for engine in ("batched", "reference")
+    if engine == "batched" or (name in BOTH_ENGINES and sampler == samplers[0])
+]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "fault_case" in metafunc.fixturenames:
+        metafunc.parametrize("fault_case", [p.values for p in CASES], ids=[p.id for p in CASES])
+
+
+@pytest.fixture
+def broken(fault_case: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """An engine with one fault in it, and the letter of the test that must find it."""
+    engine, sampler, name = fault_case
+    fault, letter, _ = FAULTS[name]
+    fault(monkeypatch)
+    return {"engine": engine, "sampler": sampler, "test": letter}

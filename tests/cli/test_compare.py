@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pytest
+
+from dpcohort.config import commented_config
+
+SHORT = ["--set", "training.rounds=4", "--set", "training.cohort_size=3", "--device", "cpu"]
+
+
+@pytest.fixture
+def digits_config(tmp_path):
+    path = tmp_path / "digits.toml"
+    path.write_text(commented_config("digits"))
+    return path
+
+
+def test_a_grid_ends_in_a_sentence_and_its_runs_can_be_compared_again(
+    terminal, digits_config, tmp_path
+):
+    out = tmp_path / "grid"
+    shown = terminal("compare", digits_config, "--seeds", 2, "--out", out, *SHORT)
+    sentence = next(line for line in shown.splitlines() if "better" in line or "worse" in line)
+    assert "privacy-aware" in sentence
+    assert "points" in shown
+    found = terminal.json("compare", out / "unbiased", out / "privacy-aware")
+    assert found["comparisons"][0]["seeds"] == [0, 1]
+    assert set(found["groups"]) == {"unbiased", "privacy-aware"}
+    again = terminal("compare", out / "unbiased", out / "privacy-aware")
+    assert found["comparisons"][0]["sentence"] in " ".join(again.split())
+
+
+def test_json_of_a_grid_is_only_json(terminal, digits_config):
+    found = terminal.json("compare", digits_config, "--seeds", 1, *SHORT)
+    assert "one seed" in found["comparisons"][0]["sentence"]
+
+
+def test_runs_with_one_label_keep_their_names(terminal, digits_config, tmp_path):
+    for name in ("a", "b"):
+        terminal("train", digits_config, "--out", tmp_path / name, *SHORT)
+    found = terminal.json("compare", tmp_path / "a", tmp_path / "b")
+    assert len(found["groups"]) == 2
+    assert found["comparisons"][0]["difference_points"]["mean"] == 0
+
+
+def test_what_cannot_be_compared(terminal, digits_config, config, tmp_path):
+    terminal("compare", tmp_path, code=2)
+    assert "two run folders" in terminal.errors
+    terminal("compare", tmp_path / "a", tmp_path / "b", code=3)
+    terminal("compare", config, code=2)
+    assert "[grid]" in terminal.errors
+    terminal("compare", tmp_path, tmp_path, "--set", "training.rounds=3", code=2)
+    terminal("compare", digits_config, "--set", "grid.training={ roundz = [1] }", code=2)
+    assert "rounds" in terminal.errors

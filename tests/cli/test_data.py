@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pytest
+
+from dpcohort.cli import data
+
+
+@pytest.fixture(autouse=True)
+def _nowhere(tmp_path, monkeypatch):
+    monkeypatch.setenv("DPCOHORT_DATA", str(tmp_path / "none"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def test_the_list_says_what_is_here_and_how_to_get_the_rest(terminal):
+    shown = terminal("data", "list")
+    for words in ("digits", "embedded", "mnist", "cifar10"):
+        assert words in shown
+    found = {row["name"]: row for row in terminal.json("data", "list")}
+    assert found["digits"]["train_records"] == 1442
+    assert found["cifar10"]["how_to_get"] or found["cifar10"]["found"]
+
+
+def test_checking_what_is_not_there(terminal):
+    terminal("data", "check", "cifar10", code=3)
+    assert "cifar10" in terminal.errors
+    terminal("data", "check", "cifar11", code=2)
+    assert "cifar10" in terminal.errors
+
+
+def test_checking_broken_files(terminal, tmp_path):
+    folder = tmp_path / "some" / "mnist"
+    folder.mkdir(parents=True)
+    (folder / "train-images-idx3-ubyte.gz").write_bytes(b"broken")
+    shown = terminal("data", "check", "mnist", "--data-dir", tmp_path / "some", code=2)
+    assert "corrupt" in shown
+    assert "missing" in shown
+    assert "dpcohort data fetch mnist" in terminal.errors
+
+
+def test_fetching_shows_progress_and_says_where(terminal, tmp_path, monkeypatch):
+    import dpcohort.data
+
+    def fetched(name, dest, *, progress, mirror):
+        progress(dpcohort.data.DownloadProgress(name="a.gz", received=1, total=2))
+        progress(dpcohort.data.DownloadProgress(name="a.gz", received=2, total=2))
+        return tmp_path / "here"
+
+    monkeypatch.setattr(dpcohort.data, "fetch_dataset", fetched)
+    assert f"mnist is whole in {tmp_path / 'here'}" in terminal("data", "fetch", "mnist").replace(
+        "\n", ""
+    )
+
+
+def test_fetching_something_unknown(terminal):
+    terminal("data", "fetch", "imagenet", code=2)
+    assert data.app.info.help

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+from rich.live import Live
+
+from dpcohort import Population, Training, make_plan
+from dpcohort.cli.live_view import TrainingView, round_sentence, watching
+from dpcohort.runs import train
+from dpcohort.runs.round_log import RoundLine
+
+
+@pytest.fixture(scope="module")
+def run():
+    clients = Population.from_arrays(
+        ids=[f"[b]site {i}[/b]" for i in range(5)],
+        sizes=[250] * 5,
+        epsilon=[0.5, 1.0, 2.0, 4.0, float("nan")],
+        delta=[1e-5] * 4 + [float("nan")],
+        public=[False] * 4 + [True],
+    )
+    settings = Training(rounds=4, cohort_size=10, sampling_rate=0.1, dimension=650)
+    plan = make_plan(clients, settings, selection="unbiased", seed=0)
+    return train(plan, "logistic", "digits", device="cpu")
+
+
+def test_a_picture_of_cohort_noise_and_budgets(run):
+    screen = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
+    with Live(console=screen, auto_refresh=False) as live:
+        view = TrainingView("softmax regression", live)
+        view.on_round(run.history[-1], run)
+        live.refresh()
+    shown = screen.file.getvalue()
+    for words in ("round 4/4", "accuracy", "noise", "budget", "[b]site 0[/b]", "and 2 more"):
+        assert words in shown
+
+
+def test_one_line_a_round_in_a_pipe(run):
+    screen = Console(file=io.StringIO(), width=60)
+    view = TrainingView("x", None, screen)
+    for record in run.history:
+        view.on_round(record, run)
+    lines = screen.file.getvalue().splitlines()
+    assert len(lines) == 4
+    assert lines[-1].startswith("round 4/4  accuracy ")
+
+
+def test_a_lost_round_is_said(run):
+    line = RoundLine(round=1, clients=(0,), noise_stds=(0.1,), seconds=0.0, lost=True)
+    assert "lost in a crash" in round_sentence(line, run)
+
+
+def test_quiet_watches_nothing():
+    with watching("x", quiet=True) as callbacks:
+        assert callbacks == []
+    with watching("x") as callbacks:
+        assert len(callbacks) == 1

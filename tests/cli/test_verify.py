@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dpcohort import Population, Training, make_plan
+from dpcohort.cli.verify import run_folders
+from dpcohort.errors import DataMissingError
+from dpcohort.runs import train
+
+
+@pytest.fixture
+def run(tmp_path):
+    clients = Population.from_arrays(
+        ids=["strict", "loose"], sizes=[600, 600], epsilon=[0.5, 5.0], delta=1e-5
+    )
+    settings = Training(rounds=3, cohort_size=2, sampling_rate=0.1, dimension=650)
+    plan = make_plan(clients, settings, selection="unbiased", seed=0)
+    train(plan, "logistic", "digits", out=tmp_path / "run", device="cpu")
+    return tmp_path / "run"
+
+
+def test_a_good_run(terminal, run):
+    shown = terminal("verify", run)
+    assert "holds; 2 promises and 3 rounds checked" in shown
+    assert terminal.json("verify", run)[0]["holds"]
+
+
+def test_an_overspend_ends_with_code_1_and_names_client_and_numbers(terminal, run):
+    lines = (run / "ledger.jsonl").read_text().splitlines(keepends=True)
+    (run / "ledger.jsonl").write_text("".join([*lines, *lines[1:]]))
+    shown = terminal("verify", run, code=1)
+    assert "BROKEN" in shown
+    assert "overspent: strict: spent epsilon" in shown
+    assert "promised 0.5" in shown
+    found = json.loads(terminal("verify", run, "--json", code=1))
+    assert {f["kind"] for f in found[0]["findings"]} == {"overspent", "mismatch"}
+
+
+def test_one_bad_run_among_several_is_enough(terminal, run, tmp_path):
+    import shutil
+
+    shutil.copytree(run, tmp_path / "other")
+    (tmp_path / "other" / "model.safetensors").write_bytes(b"x")
+    shown = terminal("verify", run, tmp_path / "other", code=1)
+    assert "holds" in shown
+    assert "BROKEN" in shown
+
+
+def test_long_lists_are_cut(terminal, run):
+    with open(run / "ledger.jsonl", "a") as file:
+        file.write('{"round": 99, "draws": {}}\n' * 30)
+    assert "more (--json has all)" in terminal("verify", run, code=1)
+
+
+def test_no_run_and_no_such_method(terminal, run, tmp_path):
+    terminal("verify", tmp_path / "none", code=3)
+    assert "dpcohort train" in terminal.errors
+    terminal("verify", run, "--method", "guess", code=2)
+    with pytest.raises(DataMissingError):
+        run_folders(tmp_path / "none")
+    assert run_folders(tmp_path) == [run]

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dpcohort.engine import cross_entropy
+from dpcohort.engine.clipping import ClippedNetwork, PerExampleGradients, clip_factors
+from dpcohort.errors import InputError
+
+
+def setting(network: Any) -> tuple[ClippedNetwork, Tensor, Tensor, Tensor]:
+    """A clipped network, weights of 4 groups, and inputs and targets of 4 draws of 15."""
+    targets = torch.from_numpy(np.random.default_rng(0).integers(0, 3, 60))
+    net = ClippedNetwork(network.model, cross_entropy, network.inputs, targets)
+    own = net.layout.flatten(network.model)
+    noise = torch.randn(4, own.numel(), generator=torch.Generator().manual_seed(1))
+    weights = own + 0.1 * noise.double()
+    return net, weights, network.inputs.unflatten(0, (4, 15)), targets.view(4, 15)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_norms_and_sums_are_those_of_torch_func(network: Any, groups: int) -> None:
+    net, weights, inputs, targets = setting(network)
+    weights = weights[:groups]
+    slow = PerExampleGradients(network.model, cross_entropy, vectorised=network.path != "loop")
+    clip = torch.tensor([0.1, 0.3, 1.0, 1e6], dtype=torch.float64)
+    mask = torch.rand(4, 15, generator=torch.Generator().manual_seed(2)) > 0.2
+    norms = net.squared_norms(weights, inputs, targets)
+    sums = net.clipped_sums(weights, inputs, targets, clip=clip, mask=mask)
+    for k in range(4):
+        raw = slow(weights[k * groups // 4], inputs[k], targets[k])
+        expected = raw.square().sum(1)
+        torch.testing.assert_close(norms[k], expected, rtol=1e-9, atol=1e-15)
+        factors = clip_factors(expected, clip[k]) * mask[k]
+        torch.testing.assert_close(sums[k], factors @ raw, rtol=1e-9, atol=1e-13)
+
+
+def test_norms_are_those_of_opacus(network: Any) -> None:
+    if network.name in ("bare", "twice", "tied", "recurrent", "frozen"):
+        pytest.skip("Opacus has no gradients for single examples here, or counts them otherwise")
+    if network.name == "words":
+        network.model.words.padding_idx = None  # which Opacus does not heed
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from opacus.grad_sample import GradSampleModule
+
+        net, _, inputs, targets = setting(network)
+        peer = GradSampleModule(network.model, batch_first=True, loss_reduction="sum")
+        cross_entropy(peer(inputs[0]), targets[0]).sum().backward()
+    expected = sum(
+        p.grad_sample.flatten(1).square().sum(1) for p in peer.parameters() if p.requires_grad
+    )
+    own = net.layout.flatten(network.model)
+    norms = net.squared_norms(own[None], inputs[:1], targets[:1])[0]
+    peer.to_standard_module()
+    torch.testing.assert_close(norms, expected, rtol=1e-9, atol=1e-15)
+
+
+def test_one_record_never_contributes_more_than_the_clip(network: Any) -> None:
+    """In 32 bits, with clips just below, at and far below the norm."""
+    net, weights, inputs, targets = setting(network)
+    exact = net.squared_norms(weights, inputs, targets).sqrt()
+    small = ClippedNetwork(network.model.float(), cross_entropy, inputs[0].float() if
+                           inputs.is_floating_point() else inputs[0], targets[0])  # fmt: skip
+    singles = inputs.flatten(0, 1)[:, None]
+    singles = singles.float() if singles.is_floating_point() else singles
+    rows = weights.repeat_interleave(15, 0).float()
+    for share in (1e-3, 0.5, 1 - 1e-6, 1.0):
+        clip = (exact.flatten() * share).clamp(min=1e-12).float()
+        sums = small.clipped_sums(rows, singles, targets.view(60, 1), clip=clip).double()
+        assert float((sums.norm(dim=1) / clip).max()) <= 1 + 1e-6
+
+
+def test_a_batch_without_examples_adds_nothing(network: Any) -> None:
+    net, weights, inputs, targets = setting(network)
+    sums = net.clipped_sums(weights, inputs[:, :0], targets[:, :0], clip=torch.ones(4))
+    assert not sums.any()
+
+
+def test_nothing_of_an_example_is_kept(network: Any) -> None:
+    net, weights, inputs, targets = setting(network)
+    net.clipped_sums(weights, inputs, targets, clip=torch.ones(4))
+    for layer in net._layers:
+        left = [v for v in vars(layer).values() if isinstance(v, Tensor)]
+        assert left == []
+        assert layer.bank is None
+
+
+def test_mixing_models_are_refused() -> None:
+    class Mixing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return torch.as_tensor(self.layer(inputs - inputs.mean(0)))
+
+    with pytest.raises(InputError, match="depending on the others in its batch"):
+        ClippedNetwork(
+            Mixing(), cross_entropy, torch.zeros(3, 4), torch.zeros(3, dtype=torch.int64)
+        )
+
+
+def test_a_model_that_reads_its_layers_weights_takes_the_slow_path() -> None:
+    class Reader(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return inputs @ self.layer.weight.t()
+
+    net = ClippedNetwork(
+        Reader(), cross_entropy, torch.zeros(3, 4), torch.zeros(3, dtype=torch.int64)
+    )
+    assert net.path.kind == "vmap"
+    assert "weight" in net.path.reason
+
+
+def test_rows_in_another_place_take_the_slow_path() -> None:
+    class Turned(nn.Module):
+        """Positions first, so that the rows of the layer are not the examples."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return torch.as_tensor(self.layer(inputs.transpose(0, 1)).mean(0))
+
+    for positions in (2, 3, 5):
+        net = ClippedNetwork(
+            Turned(),
+            cross_entropy,
+            torch.zeros(3, positions, 4),
+            torch.zeros(3, dtype=torch.int64),
+        )
+        assert net.path.kind == "vmap"

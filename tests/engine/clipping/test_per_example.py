@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dpcohort.engine import cross_entropy
+from dpcohort.engine.clipping.per_example import PerExampleGradients
+
+
+def test_rows_are_the_gradients_of_single_examples(network: Any) -> None:
+    targets = torch.zeros(60, dtype=torch.int64)
+    slow = PerExampleGradients(network.model, cross_entropy, vectorised=False)
+    weights = slow.layout.flatten(network.model)
+    raw = slow(weights, network.inputs[:4], targets[:4])
+    for i in range(4):
+        network.model.zero_grad()
+        cross_entropy(network.model(network.inputs[i : i + 1]), targets[:1]).sum().backward()
+        trained = [p for p in network.model.parameters() if p.requires_grad]
+        expected = torch.cat([p.grad.reshape(-1) for p in trained])
+        torch.testing.assert_close(raw[i], expected, rtol=1e-9, atol=1e-14)
+    assert slow(weights, network.inputs[:0], targets[:0]).shape == (0, weights.numel())
+    if network.path != "loop":
+        fast = PerExampleGradients(network.model, cross_entropy)
+        torch.testing.assert_close(
+            fast(weights, network.inputs[:4], targets[:4]), raw, rtol=1e-9, atol=1e-14
+        )

@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dpcohort.engine import (
+    BatchedEngine,
+    ClientRecords,
+    ConstantStep,
+    EngineState,
+    Evaluator,
+    Experiment,
+    InverseTimeStep,
+    Optimiser,
+    ReferenceEngine,
+    StackedEngine,
+    Streams,
+)
+from dpcohort.errors import InputError
+
+SIZES = [20, 9, 15, 16]
+COHORTS = [[0, 1, 0], [2, 3, 3]]  # a client twice in each round: two draws
+
+
+def final(engine: Any) -> torch.Tensor:
+    state = engine.initial_state()
+    for _ in engine.rounds(state):
+        pass
+    return state.parameters
+
+
+def moved_apart(a: torch.Tensor, b: torch.Tensor, start: torch.Tensor) -> float:
+    """Difference relative to how far training moved, not to the size of the weights."""
+    return float((a - b).norm() / (b - start).norm())
+
+
+@pytest.mark.parametrize("sampler", ["poisson", "fixed"])
+@pytest.mark.parametrize("local_steps", [1, 3])
+def test_equals_the_reference_in_64_bits(
+    network: Any, make_plan: Any, make_records: Any, sampler: str, local_steps: int
+) -> None:
+    plan = make_plan(SIZES, COHORTS, sampler=sampler, local_steps=local_steps, clip=0.3)
+    records = make_records(network.inputs, SIZES)
+    options = {"streams": Streams.seeded(3), "optimiser": Optimiser(local_step=ConstantStep(0.5))}
+    slow = ReferenceEngine(
+        plan, network.model, records, vectorised=network.path != "loop", **options
+    )
+    expected, start = final(slow), slow.initial_state().parameters
+    for slots_per_pass in (1, 2, 3):
+        fast = BatchedEngine(
+            plan, network.model, records, slots_per_pass=slots_per_pass, workers=1, **options
+        )
+        assert fast.path.kind == network.path, fast.path.reason
+        assert moved_apart(final(fast), expected, start) < 1e-9
+
+
+@pytest.mark.parametrize("sampler", ["poisson", "fixed"])
+def test_equals_the_reference_in_32_bits(
+    network: Any, make_plan: Any, make_records: Any, sampler: str
+) -> None:
+    if network.name == "conv2d-wide":
+        pytest.skip("max-pooling: near-equal values may be ranked differently in 32 bits")
+    plan = make_plan(SIZES, COHORTS, sampler=sampler, local_steps=2, clip=0.3)
+    records = make_records(network.inputs, SIZES, dtype=torch.float32)
+    options = {"streams": Streams.seeded(3), "optimiser": Optimiser(local_step=ConstantStep(0.5))}
+    slow = ReferenceEngine(
+        plan, network.model, records, vectorised=network.path != "loop", **options
+    )
+    fast = BatchedEngine(plan, network.model, records, workers=1, **options)
+    got, expected = final(fast), final(slow)
+    assert got.dtype == torch.float32
+    assert moved_apart(got, expected, slow.initial_state().parameters) < 1e-5
+
+
+@pytest.mark.parametrize("micro_batch", [1, 3, 7])
+def test_micro_batches_change_nothing_but_rounding(
+    network: Any, make_plan: Any, make_records: Any, micro_batch: int
+) -> None:
+    plan = make_plan(SIZES, COHORTS, local_steps=2, clip=0.3)
+    records = make_records(network.inputs, SIZES)
+    whole = BatchedEngine(plan, network.model, records, streams=Streams.seeded(3), workers=1)
+    parts = BatchedEngine(
+        plan, network.model, records, streams=Streams.seeded(3), workers=1, micro_batch=micro_batch
+    )
+    start = whole.initial_state().parameters
+    assert moved_apart(final(parts), final(whole), start) < 1e-12
+
+
+def small_setting(make_plan: Any, make_records: Any, **options: Any) -> tuple[Any, nn.Module, Any]:
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+        inputs = torch.randn(60, 4, dtype=torch.float64)
+    plan = make_plan(SIZES, options.pop("cohorts", COHORTS), **options)
+    return plan, model, make_records(inputs, SIZES)
+
+
+def test_workers_change_no_bit(make_plan: Any, make_records: Any) -> None:
+    plan, model, records = small_setting(make_plan, make_records, local_steps=2)
+    one = final(BatchedEngine(plan, model, records, streams=Streams.seeded(1), workers=1))
+    three = final(BatchedEngine(plan, model, records, streams=Streams.seeded(1), workers=3))
+    assert torch.equal(one, three)
+
+
+def test_resumes_to_the_same_bytes(make_plan: Any, make_records: Any) -> None:
+    cohorts = [[i % 4, 3, (i + 1) % 4] for i in range(6)]
+    plan, model, records = small_setting(make_plan, make_records, cohorts=cohorts)
+    optimiser = Optimiser(local_step=InverseTimeStep(2.0), server_momentum=0.5, average_decay=0.9)
+
+    def engine() -> BatchedEngine:
+        return BatchedEngine(plan, model, records, streams=Streams.seeded(4), optimiser=optimiser)
+
+    through = engine().initial_state()
+    rounds = [record.round for record in engine().rounds(through)]
+    assert rounds == list(range(6))
+    for stop in range(1, 6):
+        state = engine().initial_state()
+        for record in engine().rounds(state):
+            if record.round + 1 == stop:
+                break
+        state = EngineState.from_arrays(state.to_arrays())
+        assert state.next_round == stop
+        for _ in engine().rounds(state):
+            pass
+        for name, array in through.to_arrays().items():
+            assert state.to_arrays()[name].tobytes() == array.tobytes()
+
+
+def test_stacked_experiments_equal_separate_runs(make_plan: Any, make_records: Any) -> None:
+    plan, model, records = small_setting(make_plan, make_records, local_steps=2)
+    other = make_plan(
+        SIZES, [[3, 1, 2], [1, 1, 0]], local_steps=2, clip=2.0, sampler="fixed", batch_size=3
+    )
+    shuffled = records.repartitioned(
+        type("P", (), {"indices": records.indices[::-1].copy(), "offsets": records.offsets})
+    )
+    experiments = [
+        Experiment(plan=plan, records=records, streams=Streams.seeded(1)),
+        Experiment(plan=plan, records=records, streams=Streams.seeded(2)),
+        Experiment(
+            plan=other,
+            records=shuffled,
+            streams=Streams.seeded(2),
+            optimiser=Optimiser(local_step=ConstantStep(0.3), average_decay=0.5),
+            initial=torch.zeros(43, dtype=torch.float64),
+        ),
+    ]
+    alone = []
+    for experiment in experiments:
+        engine = StackedEngine(model, [experiment])
+        (state,) = engine.initial_states()
+        for _ in engine.rounds([state]):
+            pass
+        alone.append(state)
+    for slots_per_pass, tolerance in ((None, 0.0), (9, 1e-12), (4, 1e-12)):
+        engine = StackedEngine(model, experiments, slots_per_pass=slots_per_pass)
+        states = engine.initial_states()
+        for records_of_round in engine.rounds(states):
+            assert len(records_of_round) == 3
+        for state, expected in zip(states, alone, strict=True):
+            gap = (state.parameters - expected.parameters).abs().max()
+            assert float(gap) <= tolerance
+
+
+def test_an_empty_batch_is_pure_noise(make_plan: Any, make_records: Any) -> None:
+    plan, model, records = small_setting(make_plan, make_records, cohorts=[[0, 1]])
+    plan.sampling_rates = np.zeros(4)
+    noise = torch.stack(
+        [
+            Streams.seeded(8).normal_(
+                torch.empty(43, dtype=torch.float64), round=0, client=k, draw=0, step=0
+            )
+            for k in (0, 1)
+        ]
+    )
+    expected = 0.1 * 0.7 * 0.5 / 4 * noise.mean(0)
+    for engine in (ReferenceEngine, BatchedEngine):
+        built = engine(plan, model, records, streams=Streams.seeded(8))
+        change = built.initial_state().parameters - final(built)
+        torch.testing.assert_close(change, expected, rtol=1e-9, atol=1e-15)
+
+
+def test_a_batch_of_one(make_plan: Any, make_records: Any) -> None:
+    plan, model, records = small_setting(make_plan, make_records, sampler="fixed", batch_size=1)
+    slow = ReferenceEngine(plan, model, records, streams=Streams.seeded(8))
+    fast = BatchedEngine(plan, model, records, streams=Streams.seeded(8))
+    start = slow.initial_state().parameters
+    assert moved_apart(final(fast), final(slow), start) < 1e-9
+
+
+def test_public_clients_get_no_noise(make_plan: Any, make_records: Any) -> None:
+    plan, model, records = small_setting(
+        make_plan, make_records, sampler="fixed", noise=[0.0] * 4, batch_size=9, cohorts=[[1, 1]]
+    )
+    # Client 1 has 9 records and uses all: without noise, the seed cannot matter.
+    one = final(BatchedEngine(plan, model, records, streams=Streams.seeded(1)))
+    two = final(BatchedEngine(plan, model, records, streams=Streams.seeded(2)))
+    assert torch.equal(one, two)
+    assert not torch.equal(one, BatchedEngine(
+        plan, model, records, streams=Streams.seeded(2)
+    ).initial_state().parameters)  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_records_that_are_not_finite_contribute_nothing(
+    network: Any, make_plan: Any, make_records: Any, bad: float
+) -> None:
+    if not network.inputs.is_floating_point():
+        pytest.skip("tokens are integers")
+    plan = make_plan([20], [[0]], sampler="fixed", batch_size=20, noise=[0.0], clip=0.4)
+    spoilt = network.inputs.clone()
+    spoilt[:20][::2] *= bad
+    records = ClientRecords(
+        spoilt, np.zeros(60, dtype=np.int64), indices=np.arange(20), offsets=np.array([0, 20]),
+        dtype=torch.float64,
+    )  # fmt: skip
+    good = ClientRecords(
+        spoilt, np.zeros(60, dtype=np.int64), indices=np.arange(1, 20, 2),
+        offsets=np.array([0, 10]), dtype=torch.float64,
+    )  # fmt: skip
+    only_good = make_plan([10], [[0]], sampler="fixed", batch_size=10, noise=[0.0], clip=0.4)
+    engine = BatchedEngine(plan, network.model, records, streams=Streams.seeded(0))
+    start = engine.initial_state().parameters
+    change = final(engine) - start
+    expected = final(BatchedEngine(only_good, network.model, good, streams=Streams.seeded(0)))
+    torch.testing.assert_close(change, (expected - start) / 2, rtol=1e-9, atol=1e-14)
+    assert engine.raw_nonfinite_count == 10
+    slow = ReferenceEngine(
+        plan, network.model, records, streams=Streams.seeded(0), vectorised=network.path != "loop"
+    )
+    torch.testing.assert_close(final(slow) - start, change, rtol=1e-9, atol=1e-14)
+
+
+def test_huge_records_stay_within_the_clip(network: Any, make_plan: Any, make_records: Any) -> None:
+    if not network.inputs.is_floating_point():
+        pytest.skip("tokens are integers")
+    plan = make_plan([20], [[0]], sampler="fixed", batch_size=20, noise=[0.0], clip=0.4)
+    records = make_records(network.inputs * 1e200, [20])
+    engine = BatchedEngine(plan, network.model, records, streams=Streams.seeded(0))
+    change = final(engine) - engine.initial_state().parameters
+    assert float(change.norm()) <= 0.1 * 0.4 * (1 + 1e-6)
+
+
+def test_diverged_weights_give_noise_and_no_crash(make_plan: Any, make_records: Any) -> None:
+    plan, model, records = small_setting(make_plan, make_records)
+    engine = BatchedEngine(plan, model, records, streams=Streams.seeded(1))
+    state = engine.initial_state()
+    state.parameters.fill_(float("nan"))
+    assert len(list(engine.rounds(state))) == 2
+
+
+def test_records_hold_only_public_things(make_plan: Any, make_records: Any) -> None:
+    plan, model, records = small_setting(make_plan, make_records)
+    evaluator = Evaluator(model, torch.randn(30, 4), torch.zeros(30, dtype=torch.int64))
+    engine = BatchedEngine(
+        plan,
+        model,
+        records,
+        streams=Streams.seeded(1),
+        optimiser=Optimiser(average_decay=0.9),
+        evaluator=evaluator,
+        evaluate_every=2,
+    )
+    first, second = list(engine.rounds(engine.initial_state()))
+    assert first.clients == (0, 1, 0)
+    assert first.noise_stds == pytest.approx([0.7 * 0.5 / 4] * 3)
+    assert first.test is None
+    assert second.test is not None
+    assert second.test_average is not None
+    public = {"round", "clients", "noise_stds", "seconds", "test", "test_average"}
+    assert set(vars(first)) == public
+
+
+def test_the_model_given_is_not_changed(make_plan: Any, make_records: Any) -> None:
+    plan, model, records = small_setting(make_plan, make_records)
+    before = [p.clone() for p in model.parameters()]
+    final(BatchedEngine(plan, model, records, streams=Streams.seeded(1)))
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_entropy_gives_another_result_each_time(make_plan: Any, make_records: Any) -> None:
+    plan, model, records = small_setting(make_plan, make_records)
+    engine = BatchedEngine(plan, model, records, streams=Streams.from_entropy())
+    assert not torch.equal(final(engine), final(engine))
+
+
+def test_stacks_that_do_not_fit_are_refused(make_plan: Any, make_records: Any) -> None:
+    plan, model, records = small_setting(make_plan, make_records)
+    longer = make_plan(SIZES, [*COHORTS, [0, 1, 2]])
+    streams = Streams.seeded(0)
+    one = Experiment(plan=plan, records=records, streams=streams)
+    with pytest.raises(InputError, match="as many rounds"):
+        StackedEngine(model, [one, Experiment(plan=longer, records=records, streams=streams)])
+    elsewhere = small_setting(make_plan, make_records)[2]
+    with pytest.raises(InputError, match="same stored rows"):
+        StackedEngine(model, [one, Experiment(plan=plan, records=elsewhere, streams=streams)])
+    with pytest.raises(InputError, match="at least one"):
+        StackedEngine(model, [])
+    short = Experiment(plan=plan, records=records, streams=streams, initial=torch.zeros(3))
+    with pytest.raises(InputError, match="initial"):
+        StackedEngine(model, [short]).initial_states()
+    engine = StackedEngine(model, [one])
+    with pytest.raises(InputError, match="states"):
+        next(engine.rounds([]))
+
+
+def test_a_client_without_planned_noise_is_refused(make_plan: Any, make_records: Any) -> None:
+    plan, model, records = small_setting(make_plan, make_records, noise=[1.0, float("nan"), 1, 1])
+    engine = BatchedEngine(plan, model, records, streams=Streams.seeded(0))
+    with pytest.raises(InputError, match=r"noise_multipliers\[1\]"):
+        next(engine.rounds(engine.initial_state()))

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+
+from dpcohort.engine.evaluation import Evaluator
+from dpcohort.engine.layout import FlatLayout
+from dpcohort.errors import InputError
+
+
+def test_chunks_give_what_one_pass_gives() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(18, 4)).double()
+    inputs, targets = torch.randn(23, 1, 5, 5).double(), torch.randint(0, 3, (23,))
+    outputs = model(inputs).detach()
+    vector = FlatLayout(model).flatten(model)
+    evaluator = Evaluator(model, inputs, targets, chunk=7, dtype=torch.float64)
+    result = evaluator.evaluate(vector)
+    hits = outputs.argmax(1) == targets
+    assert result.accuracy == pytest.approx(float(hits.double().mean()))
+    assert result.loss == pytest.approx(float(F.cross_entropy(outputs, targets)))
+    assert sum(result.class_counts) == 23
+    assert len(result.class_accuracy) == 4
+    assert math.isnan(result.class_accuracy[3])
+    for k in range(3):
+        assert result.class_accuracy[k] == pytest.approx(float(hits[targets == k].double().mean()))
+
+
+def test_the_model_given_is_not_changed() -> None:
+    model = nn.Linear(2, 2)
+    before = model.weight.clone()
+    Evaluator(model, torch.zeros(1, 2), [0]).evaluate(torch.ones(6))
+    assert torch.equal(model.weight, before)
+
+
+def test_a_test_set_must_fit() -> None:
+    with pytest.raises(InputError, match="test set"):
+        Evaluator(nn.Linear(2, 2), torch.zeros(3, 2), [0])
+    with pytest.raises(InputError, match="test set"):
+        Evaluator(nn.Linear(2, 2), torch.zeros(0, 2), [])
+    with pytest.raises(InputError, match="chunk"):
+        Evaluator(nn.Linear(2, 2), torch.zeros(1, 2), [0], chunk=0)

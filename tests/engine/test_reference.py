@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import nn
+
+import dpcohort.engine.reference
+from dpcohort.engine import Evaluator, Optimiser, ReferenceEngine, Streams
+from dpcohort.engine.clipping import CLIP_SLACK
+from dpcohort.engine.sampling import draw_positions
+
+
+def test_it_stays_short() -> None:
+    source = inspect.getsource(dpcohort.engine.reference)
+    assert len(source.splitlines()) < 150
+
+
+def test_one_round_by_hand(make_plan: Any, make_records: Any) -> None:
+    """Two draws, gradients by plain autograd one record at a time, noise by name."""
+    plan = make_plan([8, 5], [[1, 1]], sampler="poisson", batch_size=2, clip=0.3, noise=[1.0, 2.0])
+    inputs = torch.randn(13, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    records = make_records(inputs, [8, 5], classes=2)
+    model = nn.Linear(3, 2).double()
+    streams = Streams.seeded(9)
+    expected = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+    update = torch.zeros_like(expected)
+    for draw in (0, 1):
+        name = {"round": 0, "client": 1, "draw": draw, "step": 0}
+        positions = draw_positions(streams, "poisson", size=5, rate=0.4, batch_size=2, **name)
+        total = torch.zeros_like(expected)
+        for x, y in zip(*records.gather(records.rows(1, positions)), strict=True):
+            model.zero_grad()
+            nn.functional.cross_entropy(model(x[None]), y[None]).backward()
+            gradient = torch.cat([p.grad.reshape(-1) for p in model.parameters()])
+            total += gradient / max(1.0, float(gradient.norm()) / (0.3 * (1 - CLIP_SLACK)))
+        noise = streams.normal_(torch.empty_like(expected), **name)
+        update += 0.1 * (total / 2 + 2.0 * 0.3 / 2 * noise) / 2
+    engine = ReferenceEngine(plan, model, records, streams=streams)
+    state = engine.initial_state()
+    (record,) = engine.rounds(state)
+    torch.testing.assert_close(state.parameters, expected - update, rtol=1e-12, atol=1e-12)
+    assert record.clients == (1, 1)
+
+
+def test_it_evaluates_when_asked(make_plan: Any, make_records: Any) -> None:
+    plan = make_plan([8], [[0]] * 3)
+    records = make_records(torch.randn(8, 3), [8], dtype=torch.float32)
+    model = nn.Linear(3, 3)
+    evaluator = Evaluator(model, torch.randn(5, 3), torch.zeros(5, dtype=torch.int64))
+    engine = ReferenceEngine(
+        plan,
+        model,
+        records,
+        streams=Streams.seeded(0),
+        optimiser=Optimiser(average_decay=0.5),
+        evaluator=evaluator,
+        evaluate_every=2,
+    )
+    tested = [record.test is not None for record in engine.rounds(engine.initial_state())]
+    assert tested == [False, True, True]

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from dpcohort.engine.server import Optimiser
+from dpcohort.engine.state import EngineState
+from dpcohort.errors import InputError
+
+
+def after(optimiser: Optimiser, *updates: float) -> EngineState:
+    state = EngineState(torch.zeros(1))
+    for update in updates:
+        optimiser.apply(state, torch.tensor([update]))
+    return state
+
+
+def test_plain_steps_subtract_the_update() -> None:
+    state = after(Optimiser(server_learning_rate=0.5), 2.0, 4.0)
+    assert state.parameters.item() == -3.0
+    assert state.next_round == 2
+    assert state.momentum is None
+    assert state.average is None
+
+
+def test_momentum_adds_up() -> None:
+    # m: 1, 1.5; the model moves by both.
+    assert after(Optimiser(server_momentum=0.5), 1.0, 1.0).parameters.item() == -2.5
+
+
+def test_average_starts_at_the_first_model() -> None:
+    state = after(Optimiser(average_decay=0.75), 4.0, 4.0)
+    assert state.average is not None
+    assert state.average.item() == -4.0 * 0.75 - 8.0 * 0.25
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"server_learning_rate": 0.0},
+        {"server_momentum": 1.0},
+        {"average_decay": 1.0},
+        {"average_decay": -0.1},
+    ],
+)
+def test_bad_settings_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        Optimiser(**options)

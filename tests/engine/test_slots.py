@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dpcohort.engine import Experiment, Streams, cross_entropy
+from dpcohort.engine.planned import cohort_of
+from dpcohort.engine.slots import SlotRunner, one_thread_each
+from dpcohort.errors import InputError
+
+
+def runner(make_plan: Any, make_records: Any, **options: Any) -> tuple[SlotRunner, Any]:
+    plan = make_plan([6, 7], [[0, 1, 1]])
+    records = make_records(torch.randn(13, 4), [6, 7])
+    experiment = Experiment(plan=plan, records=records, streams=Streams.seeded(0))
+    model = nn.Linear(4, 3).double()
+    return SlotRunner(model, cross_entropy, [experiment], **options), plan
+
+
+def test_two_draws_of_one_client_have_their_own_batch_and_noise(
+    make_plan: Any, make_records: Any
+) -> None:
+    slots, plan = runner(make_plan, make_records)
+    (updates,) = slots.updates([torch.zeros(15, dtype=torch.float64)], [cohort_of(plan, 0)])
+    assert not torch.any(updates[1] == updates[2])
+
+
+def test_a_bound_on_memory_is_picked_from_the_model(make_plan: Any, make_records: Any) -> None:
+    slots, _ = runner(make_plan, make_records)
+    assert slots.micro_batch == (160 << 20) // (4 * 6 * 3)
+    assert runner(make_plan, make_records, micro_batch=5)[0].micro_batch == 5
+
+
+@pytest.mark.parametrize("option", ["micro_batch", "slots_per_pass"])
+def test_bounds_are_whole_numbers(make_plan: Any, make_records: Any, option: str) -> None:
+    with pytest.raises(InputError, match=option):
+        runner(make_plan, make_records, **{option: 0})
+
+
+def test_threads_are_given_back() -> None:
+    torch.set_num_threads(2)
+    with one_thread_each():
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 2
+
+
+def test_an_error_in_a_worker_comes_out(make_plan: Any, make_records: Any) -> None:
+    slots, plan = runner(make_plan, make_records, workers=2)
+    plan.sampling_rates = np.array([0.5, 1.5])
+    with pytest.raises(InputError, match="rate"):
+        slots.updates([torch.zeros(15, dtype=torch.float64)], [cohort_of(plan, 0)])

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from dpcohort.errors import DataMissingError, InputError
+from dpcohort.runs.comparison import compare_runs, load_group
+
+
+def runs(label: str, accuracies: dict[int, float], data: str = "digits") -> list[SimpleNamespace]:
+    return [
+        SimpleNamespace(
+            settings={"label": label, "data": {"name": data}}, seed=seed, test_accuracy=value
+        )
+        for seed, value in accuracies.items()
+    ]
+
+
+def test_differences_are_paired_by_seed():
+    # Seeds differ widely, the difference hardly at all: pairing sees what means do not.
+    ours = runs("new", {0: 0.30, 1: 0.60, 2: 0.901})
+    theirs = runs("old", {2: 0.80, 1: 0.50, 0: 0.20, 9: 0.1})
+    found = compare_runs(ours, theirs)
+    assert found.seeds == (0, 1, 2)
+    assert found.difference.mean == pytest.approx(10.0333, abs=1e-3)
+    assert found.sentence == "new better than old by 10.0 points, 95 % CI 9.9 to 10.2 (3 seeds)."
+
+
+def test_worse_and_unclear_are_said_so():
+    worse = compare_runs(runs("a", {0: 0.1, 1: 0.21}), runs("b", {0: 0.5, 1: 0.6}))
+    assert worse.sentence.startswith("a worse than b by 39.5 points, 95 % CI 33.1 to 45.9")
+    unclear = compare_runs(runs("a", {0: 0.1, 1: 0.9}), runs("b", {0: 0.5, 1: 0.4}))
+    assert unclear.sentence.startswith("no clear difference")
+    one = compare_runs(runs("a", {0: 0.9}), runs("b", {0: 0.1}))
+    assert "one seed" in one.sentence
+    assert one.to_dict()["sentence"] == one.sentence
+
+
+def test_what_cannot_be_compared():
+    with pytest.raises(InputError, match="no seed"):
+        compare_runs(runs("a", {0: 0.1}), runs("b", {1: 0.1}))
+    with pytest.raises(InputError, match="different data"):
+        compare_runs(runs("a", {0: 0.1}), runs("b", {0: 0.1}, data="mnist"))
+    with pytest.raises(InputError, match="twice"):
+        compare_runs(runs("a", {0: 0.1}) * 2, runs("b", {0: 0.1}))
+    with pytest.raises(InputError, match="at least one"):
+        compare_runs([], runs("b", {0: 0.1}))
+
+
+def test_groups_are_a_run_or_a_folder_of_seeds(finished, tmp_path):
+    assert len(load_group(finished)) == 1
+    group = tmp_path / "group"
+    group.mkdir()
+    finished.rename(group / "seed-5")
+    assert load_group(group)[0].seed == 5
+    (group / "seed-5" / "model.safetensors").unlink()
+    with pytest.raises(InputError, match="not finished"):
+        load_group(group)
+    with pytest.raises(DataMissingError, match="holds no run"):
+        load_group(tmp_path / "nothing")

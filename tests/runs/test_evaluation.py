@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dpcohort.errors import InputError
+from dpcohort.runs import Run, train
+from dpcohort.runs.evaluation import (
+    SIMULATION_ONLY,
+    simulated_service,
+    summarise_seeds,
+    who_was_heard,
+)
+
+from .conftest import small_plan
+
+
+@pytest.fixture(scope="module")
+def two_seeds(plan, digits):
+    return [train(plan, "logistic", digits, device="cpu", seed=seed) for seed in (0, 1)]
+
+
+def test_means_and_intervals_over_seeds(two_seeds):
+    found = summarise_seeds(two_seeds)
+    accuracies = [run.test_accuracy for run in two_seeds]
+    assert found.accuracy.mean == pytest.approx(np.mean(accuracies))
+    assert found.accuracy.low < min(accuracies)
+    assert found.seeds == (0, 1)
+    assert len(found.class_accuracy) == 10
+    classes = [c.mean for c in found.class_accuracy]
+    assert classes[found.worst_class] == min(classes)
+    assert found.to_dict()["loss"]["count"] == 2
+    with pytest.raises(InputError):
+        summarise_seeds([])
+
+
+def test_who_was_heard_adds_up_and_is_ordered_by_budget(plan):
+    groups = who_was_heard(plan, groups=3)
+    assert [g.name for g in groups] == ["group 1", "group 2", "group 3", "public"]
+    assert sum(g.clients for g in groups) == 8
+    assert sum(g.draw_share for g in groups) == pytest.approx(1)
+    assert sum(g.record_share for g in groups) == pytest.approx(1)
+    assert groups[0].epsilon_high <= groups[1].epsilon_low
+    assert groups[0].noise_std > groups[2].noise_std > groups[3].noise_std == 0
+    assert groups[3].epsilon_low is None
+
+
+def test_privacy_aware_hears_the_strict_less():
+    aware = who_was_heard(small_plan(rounds=60, selection="privacy-aware"), groups=2)
+    assert aware[0].heard < 0.8
+    fair = who_was_heard(small_plan(rounds=60), groups=2)
+    assert fair[0].heard == pytest.approx(1, abs=0.05)
+
+
+def test_only_public_information_is_needed_to_say_who_was_heard(plan):
+    none = who_was_heard(plan, np.zeros(8, np.int64))
+    assert all(g.draw_share == 0 for g in none)
+    assert none[0].name == "decile 1"
+
+
+@pytest.mark.parametrize("by", ["budget", "similarity"])
+def test_who_is_served_is_stamped_as_simulation(two_seeds, digits, by):
+    run = two_seeds[0]
+    groups = simulated_service(run, digits.train_labels, by=by, groups=2)
+    assert all(g.stamp == SIMULATION_ONLY for g in groups)
+    assert all(0 <= g.accuracy <= 1 for g in groups)
+    whole = simulated_service(run, digits.train_labels, by="similarity", groups=1)[0]
+    mix = np.bincount(digits.train_labels[run.partition.indices], minlength=10)
+    expected = np.average(run.test.class_accuracy, weights=mix)
+    assert whole.accuracy == pytest.approx(expected)
+
+
+def test_who_is_served_is_refused_for_a_private_run(plan, digits):
+    run = train(plan, "logistic", digits, device="cpu", private_entropy=True)
+    with pytest.raises(InputError, match="private"):
+        simulated_service(run, digits.train_labels)
+
+
+def test_what_is_asked_must_be_known(two_seeds, digits):
+    with pytest.raises(InputError, match="similarity"):
+        simulated_service(two_seeds[0], digits.train_labels, by="name")
+
+
+def test_nothing_simulated_is_in_a_run_folder(finished):
+    Run.load(finished)
+    for path in finished.rglob("*.json*"):
+        assert "SIMULATION ONLY" not in path.read_text()

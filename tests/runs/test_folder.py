@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pytest
+
+from dpcohort.errors import DataMissingError, FileFormatError, InputError
+from dpcohort.runs.folder import RunFolder, read_json, write_json
+
+
+def test_a_folder_in_use_is_never_touched(tmp_path):
+    folder = RunFolder.begin(tmp_path / "a" / "run")
+    assert folder.checkpoints.is_dir()
+    write_json(folder.settings, {})
+    with pytest.raises(InputError, match="--resume"):
+        RunFolder.begin(folder.path)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").touch()
+    with pytest.raises(InputError, match="something else"):
+        RunFolder.begin(tmp_path / "other")
+    with pytest.raises(InputError, match="something else"):
+        RunFolder.begin(tmp_path / "other" / "thesis.tex")
+    with pytest.raises(InputError, match="cannot be made"):
+        RunFolder.begin(tmp_path / "other" / "thesis.tex" / "run")
+
+
+def test_an_empty_folder_may_be_used(tmp_path):
+    assert RunFolder.begin(tmp_path).receipts.is_dir()
+
+
+def test_a_start_cut_short_may_be_begun_again(tmp_path):
+    folder = RunFolder.begin(tmp_path / "run")
+    folder.ledger.write_text('{"format": "dpcohort ledger"}\n')
+    (folder.path / ".plan.json.x1").touch()
+    with pytest.raises(InputError, match="something else"):
+        RunFolder.begin(folder.path)
+    RunFolder.begin(folder.path, again=True)
+    assert not folder.ledger.exists()
+    (folder.checkpoints / "round-0000001.safetensors").touch()
+    with pytest.raises(InputError, match="something else"):
+        RunFolder.begin(folder.path, again=True)
+
+
+def test_no_run_says_how_to_make_one(tmp_path):
+    with pytest.raises(DataMissingError, match="dpcohort train"):
+        RunFolder.find(tmp_path)
+
+
+def test_json_is_finite_and_an_object(tmp_path):
+    path = tmp_path / "x.json"
+    write_json(path, {"a": [float("inf"), 1.5], "b": {"c": float("nan")}})
+    assert read_json(path) == {"a": [None, 1.5], "b": {"c": None}}
+    for text in ("[]", "{", "\0"):
+        path.write_text(text)
+        with pytest.raises(FileFormatError, match=r"x\.json"):
+            read_json(path)
+    with pytest.raises(DataMissingError):
+        read_json(tmp_path / "gone.json")

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from torch import nn
+
+from dpcohort import Population, Training, make_plan
+from dpcohort.data import Partition, dataset_from_arrays, paper_partition
+from dpcohort.errors import InputError
+from dpcohort.runs.job import make_job, resolve_device
+
+from .conftest import small_plan
+
+
+def test_the_default_partition_has_exactly_the_planned_sizes(plan, digits):
+    job = make_job(plan, "logistic", digits, device="cpu", seed=1)
+    assert np.array_equal(job.partition.sizes, plan.population.sizes)
+    again = make_job(plan, "logistic", digits, device="cpu", seed=1)
+    other = make_job(plan, "logistic", digits, device="cpu", seed=2)
+    assert job.partition.sha256 == again.partition.sha256 != other.partition.sha256
+
+
+def test_a_model_of_another_size_is_refused_with_both_numbers(plan, digits):
+    with pytest.raises(InputError, match=r"650 parameters.*trains 2,410.*dimension = 2410"):
+        make_job(plan, "mlp", digits, device="cpu", model_options={"hidden": [32]})
+
+
+def test_a_module_of_ones_own(plan, digits):
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    job = make_job(plan, module, digits, device="cpu")
+    assert job.model_name == "Sequential"
+    with pytest.raises(InputError, match="BatchNorm"):
+        make_job(plan, nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64)), digits, device="cpu")
+    with pytest.raises(InputError, match="name of a model"):
+        make_job(plan, 3, digits, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"records": 99}, "99 records"),
+        ({"sizes": [150] * 7}, "8 clients but the partition has 7"),
+        ({"sizes": [150] * 7 + [100]}, "'client-7' has 100 records but was planned with 150"),
+    ],
+)
+def test_a_partition_that_does_not_fit_the_plan(plan, digits, change, words):
+    rng = np.random.default_rng(0)
+    if "sizes" in change:
+        partition = paper_partition(digits.train_labels, sizes=change["sizes"], rng=rng)
+    else:
+        partition = Partition(indices=np.arange(99), offsets=np.array([0, 99]), records=99)
+    with pytest.raises(InputError, match=words):
+        make_job(plan, "logistic", digits, partition=partition, device="cpu")
+
+
+def test_a_partition_that_names_other_clients(plan, digits):
+    base = paper_partition(
+        digits.train_labels, sizes=plan.population.sizes, rng=np.random.default_rng(0)
+    )
+    named = Partition(
+        indices=base.indices,
+        offsets=base.offsets,
+        records=base.records,
+        names=tuple("abcdefgh"),
+    )
+    with pytest.raises(InputError, match="other clients"):
+        make_job(plan, "logistic", digits, partition=named, device="cpu")
+
+
+def test_a_plan_for_more_records_than_there_are(digits):
+    clients = Population.from_arrays(sizes=[2000], epsilon=1.0, delta=1e-5)
+    plan = make_plan(clients, Training(rounds=1, cohort_size=1, dimension=650), seed=0)
+    with pytest.raises(InputError, match="2000"):
+        make_job(plan, "logistic", digits, device="cpu")
+
+
+def test_bad_settings(plan, digits):
+    for settings in (
+        {"engine": "fast"},
+        {"seed": -1},
+        {"evaluate_every": 0},
+        {"checkpoint_every": 0},
+        {"device": "tpu"},
+        {"device": "cuda:99"},
+    ):
+        with pytest.raises(InputError):
+            make_job(plan, "logistic", digits, **{"device": "cpu", **settings})
+    assert resolve_device("auto") in ("cpu", "cuda")
+
+
+def test_a_private_job_keeps_every_round(plan, digits):
+    job = make_job(plan, "logistic", digits, device="cpu", private_entropy=True, checkpoint_every=9)
+    assert job.checkpoint_every == 1
+    assert not job.streams.is_reproducible
+    assert job.settings()["randomness"] == "entropy"
+
+
+def test_large_data_stays_bytes_and_gives_the_same_batches(monkeypatch):
+    rng = np.random.default_rng(0)
+    data = dataset_from_arrays(
+        "bytes",
+        train_inputs=rng.integers(0, 256, (1200, 1, 8, 8)).astype(np.uint8),
+        train_labels=rng.integers(0, 10, 1200),
+        test_inputs=np.zeros((2, 1, 8, 8), np.uint8),
+        test_labels=[0, 9],
+    )
+    job = make_job(small_plan(), "logistic", data, device="cpu")
+    resident, labels = job.records().gather(np.arange(5))
+    monkeypatch.setattr("dpcohort.runs.job._MOST_RESIDENT_FLOATS", 0)
+    lazy, same_labels = job.records().gather(np.arange(5))
+    np.testing.assert_allclose(lazy.numpy(), resident.numpy(), rtol=1e-6)
+    assert (labels == same_labels).all()

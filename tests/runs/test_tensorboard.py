@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from dpcohort.errors import DataMissingError
+from dpcohort.runs import train
+from dpcohort.runs.tensorboard import TensorBoardLog
+
+
+class Writer:
+    """Stands in for the one of TensorBoard."""
+
+    def __init__(self, folder: str) -> None:
+        self.rows: list[tuple[str, int]] = []
+
+    def add_scalar(self, name: str, value: float, step: int) -> None:
+        assert float(value) == value
+        self.rows.append((name, step))
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.rows.append(("closed", 0))
+
+
+def test_public_curves_only(plan, digits, tmp_path, monkeypatch):
+    stand_in = ModuleType("torch.utils.tensorboard")
+    stand_in.SummaryWriter = Writer
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", stand_in)
+    log = TensorBoardLog(tmp_path)
+    train(plan, "logistic", digits, device="cpu", evaluate_every=3, callbacks=[log])
+    log.close()
+    rows = log._writer.rows
+    assert {name for name, _ in rows} == {
+        "noise/largest",
+        "noise/smallest",
+        "accuracy/model",
+        "loss/model",
+        "closed",
+    }
+    assert [step for name, step in rows if name == "accuracy/model"] == [3, 6]
+
+
+def test_without_the_package(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(DataMissingError, match="pip install tensorboard"):
+        TensorBoardLog(tmp_path)

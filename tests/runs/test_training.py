@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpcohort.engine import ConstantStep, Optimiser, StackedEngine
+from dpcohort.errors import InputError, VerificationError
+from dpcohort.runs import Run, train, verify_run
+from dpcohort.runs.append_log import read_log
+from dpcohort.runs.ledger import Ledger
+
+from .conftest import ROUNDS, small_plan
+
+ROOT = Path(__file__).parents[2]
+QUICK = {"device": "cpu", "seed": 5, "evaluate_every": 2, "checkpoint_every": 2}
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+class StopError(Exception):
+    """What a broken cable raises."""
+
+
+class StopAfter:
+    def __init__(self, round: int) -> None:
+        self._round = round
+
+    def on_round(self, record, run) -> None:
+        if record.round == self._round:
+            raise StopError
+
+
+def test_the_folder_has_everything_and_verifies(finished):
+    names = {path.name for path in finished.iterdir()}
+    assert names == {
+        "plan.json",
+        "partition.npz",
+        "run.json",
+        "ledger.jsonl",
+        "rounds.jsonl",
+        "checkpoints",
+        "receipts",
+        "model.safetensors",
+        "result.json",
+        "environment.json",
+    }
+    found = verify_run(finished)
+    assert found.holds, found.findings
+    assert found.rounds == ROUNDS
+
+
+def test_in_memory_and_on_disk_give_the_same_model(plan, digits, finished):
+    run = train(plan, "logistic", digits, **QUICK)
+    stored = Run.load(finished)
+    assert run.path is None
+    for name, weights in run.model.items():
+        np.testing.assert_array_equal(weights, stored.model[name])
+    assert run.test_accuracy == stored.test_accuracy
+
+
+def test_the_reference_engine_gives_the_same_model_up_to_rounding(plan, digits, finished):
+    run = train(plan, "logistic", digits, engine="reference", **QUICK)
+    for name, weights in Run.load(finished).model.items():
+        np.testing.assert_allclose(run.model[name], weights, rtol=1e-4, atol=1e-5)
+
+
+def test_the_ledger_is_on_disk_before_the_round_is_computed(plan, digits, tmp_path, monkeypatch):
+    compute = StackedEngine._round
+    seen = []
+
+    def watched(self, states, cohorts):
+        seen.append((cohorts[0].round, len(read_log(tmp_path / "run" / "ledger.jsonl")) - 1))
+        compute(self, states, cohorts)
+
+    monkeypatch.setattr(StackedEngine, "_round", watched)
+    train(plan, "logistic", digits, out=tmp_path / "run", **QUICK)
+    assert seen == [(t, t + 1) for t in range(ROUNDS)]
+
+
+@pytest.mark.parametrize("stop", [0, 2, 5])
+def test_a_stopped_run_goes_on_to_the_same_bytes(plan, digits, finished, tmp_path, stop):
+    out = tmp_path / "stopped"
+    with pytest.raises(StopError):
+        train(plan, "logistic", digits, out=out, callbacks=[StopAfter(stop)], **QUICK)
+    halfway = verify_run(out)
+    assert halfway.holds, halfway.findings
+    assert halfway.rounds == stop + 1
+    run = train(plan, "logistic", digits, out=out, resume=True, **QUICK)
+    assert sha256(out / "model.safetensors") == sha256(finished / "model.safetensors")
+    assert run.rounds_done == ROUNDS
+    assert verify_run(out).holds
+
+
+def test_kill_9_and_resume_give_the_same_bytes():
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / "resume.py"), "--rounds", "6", "--kills", "3"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 of 3 identical" in done.stdout
+
+
+def test_a_finished_run_can_be_resumed_and_stays_the_same(plan, digits, finished):
+    before = sha256(finished / "model.safetensors")
+    train(plan, "logistic", digits, out=finished, resume=True, **QUICK)
+    assert sha256(finished / "model.safetensors") == before
+
+
+def test_a_run_folder_is_not_overwritten(plan, digits, finished):
+    with pytest.raises(InputError, match="--resume"):
+        train(plan, "logistic", digits, out=finished, **QUICK)
+
+
+def test_a_resume_must_agree_with_the_beginning(plan, digits, finished):
+    with pytest.raises(InputError, match=r"plan.*another folder"):
+        train(small_plan(seed=4), "logistic", digits, out=finished, resume=True, **QUICK)
+    with pytest.raises(InputError, match=r"begun with (seed|partition|model)"):
+        train(plan, "logistic", digits, out=finished, resume=True, **{**QUICK, "seed": 6})
+    with pytest.raises(InputError, match="begun with optimiser"):
+        train(
+            plan,
+            "logistic",
+            digits,
+            out=finished,
+            resume=True,
+            optimiser=Optimiser(local_step=ConstantStep(0.7)),
+            **QUICK,
+        )
+
+
+def flip(path: Path, place: int = -5) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 0x40
+    path.write_bytes(content)
+
+
+def test_a_flipped_byte_in_the_newest_checkpoint_costs_nothing(plan, digits, finished):
+    newest = sorted((finished / "checkpoints").iterdir())[-1]
+    before = sha256(finished / "model.safetensors")
+    flip(newest)
+    (finished / "result.json").unlink()
+    run = train(plan, "logistic", digits, out=finished, resume=True, **QUICK)
+    assert "damaged" in run.warnings[0]
+    assert sha256(finished / "model.safetensors") == before
+    assert verify_run(finished).holds
+
+
+def test_two_flipped_checkpoints_are_one_clear_error(plan, digits, finished):
+    for path in (finished / "checkpoints").iterdir():
+        flip(path)
+    with pytest.raises(VerificationError, match="No whole checkpoint"):
+        train(plan, "logistic", digits, out=finished, resume=True, **QUICK)
+
+
+def test_a_model_that_is_not_finite_stops_and_the_last_state_stays(plan, digits, tmp_path):
+    wild = Optimiser(local_step=ConstantStep(1e38), server_learning_rate=1e3)
+    with pytest.raises(InputError, match=r"not finite.*kept in.*smaller step size"):
+        train(plan, "logistic", digits, optimiser=wild, out=tmp_path / "run", **QUICK)
+    checkpoints = sorted((tmp_path / "run" / "checkpoints").iterdir())
+    assert checkpoints[-1].name == "round-0000000.safetensors"
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+    found = verify_run(tmp_path / "run")
+    assert found.holds
+    assert found.rounds == 1
+
+
+def test_a_full_disk_stops_before_the_round_and_says_so(plan, digits, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    written = os.write
+
+    def full(descriptor, data):
+        if b'"round": 3, "draws"' in bytes(data):
+            raise OSError(28, "No space left on device")
+        return written(descriptor, data)
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(InputError, match="No space left"):
+        train(plan, "logistic", digits, out=out, **QUICK)
+    monkeypatch.undo()
+    assert Run.load(out).ledger.rounds == {0, 1, 2}
+    assert train(plan, "logistic", digits, out=out, resume=True, **QUICK).is_finished
+
+
+def test_private_noise_is_never_the_same_and_rounds_are_never_repeated(plan, digits, tmp_path):
+    out = tmp_path / "private"
+    with pytest.raises(StopError):
+        train(
+            plan,
+            "logistic",
+            digits,
+            out=out,
+            private_entropy=True,
+            callbacks=[StopAfter(1)],
+            **QUICK,
+        )
+    # A crash between the ledger and the result of round 2.
+    ledger = Ledger(plan, out / "ledger.jsonl")
+    ledger.count(2)
+    ledger.close()
+    run = train(plan, "logistic", digits, out=out, private_entropy=True, resume=True, **QUICK)
+    assert [line.lost for line in run.history] == [False, False, True, False, False, False]
+    assert "lost" in run.warnings[0]
+    assert all(math.isnan(line.seconds) for line in run.history)
+    assert np.array_equal(run.ledger.draws, plan.schedule.counts)
+    assert verify_run(out).holds
+    assert "NOT PRIVATE" not in run.receipt("client-0").stamp
+    other = train(plan, "logistic", digits, private_entropy=True, **QUICK)
+    assert any((other.model[name] != weights).any() for name, weights in run.model.items())
+
+
+def test_seeded_receipts_are_stamped(finished):
+    for path in (finished / "receipts").iterdir():
+        assert json.loads(path.read_text())["stamp"].startswith("NOT PRIVATE")
+
+
+def test_nothing_about_a_clients_gradients_is_written(finished):
+    allowed = {"round", "clients", "noise_stds", "seconds", "test", "test_average", "lost"}
+    for entry in read_log(finished / "rounds.jsonl"):
+        assert set(entry) <= allowed
+    words = b"".join(p.read_bytes().lower() for p in finished.rglob("*.json*"))
+    for word in (b"gradient_norm", b"client_loss", b"nonfinite", b"clipped"):
+        assert word not in words
+
+
+def test_a_lost_ledger_stops_a_resume(plan, digits, finished):
+    lines = (finished / "ledger.jsonl").read_text().splitlines(keepends=True)
+    for content in ("", "".join(lines[:3])):
+        (finished / "ledger.jsonl").write_text(content)
+        with pytest.raises(VerificationError, match="does not count round"):
+            train(plan, "logistic", digits, out=finished, resume=True, **QUICK)
+    (finished / "ledger.jsonl").unlink()
+    with pytest.raises(VerificationError, match="does not count round 0"):
+        train(plan, "logistic", digits, out=finished, resume=True, **QUICK)

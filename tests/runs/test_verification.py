@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dpcohort.errors import DataMissingError
+from dpcohort.plan import Plan
+from dpcohort.runs import verify_run
+from dpcohort.runs.ledger import planned_draws
+
+from .conftest import ROUNDS, small_plan
+
+
+def problems(folder: Path) -> str:
+    found = verify_run(folder)
+    assert not found.holds
+    return "\n".join(f"{f.kind} {f.subject}: {f.message}" for f in found.findings)
+
+
+def a_receipt(folder: Path, client: str) -> Path:
+    return next((folder / "receipts").glob(f"*-{client}.json"))
+
+
+def edit(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def drawn_client(folder: Path) -> str:
+    plan = Plan.load(folder / "plan.json")
+    return next(
+        name
+        for name, drawn, public in zip(
+            plan.population.ids, plan.drawn, plan.population.public, strict=True
+        )
+        if drawn and not public
+    )
+
+
+def test_a_good_run_holds(finished, plan):
+    found = verify_run(finished)
+    assert found.holds
+    assert found.findings == ()
+    assert found.clients == int((plan.drawn & ~plan.population.public).sum())
+    assert 0.9 < found.tightest <= 1
+    assert found.to_dict()["holds"]
+    assert verify_run(finished, method="pld").holds
+
+
+def test_a_replayed_round_is_an_overspend_with_client_and_numbers(finished, plan):
+    lines = (finished / "ledger.jsonl").read_text().splitlines(keepends=True)
+    (finished / "ledger.jsonl").write_text("".join([*lines, *lines[1:]]))
+    found = problems(finished)
+    client = drawn_client(finished)
+    assert f"overspent {client}: spent epsilon" in found
+    assert "promised" in found
+    assert "round 0 is counted twice" in found
+
+
+def test_an_extra_draw_of_one_client(finished, plan):
+    path = finished / "ledger.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    entry = json.loads(lines[1])
+    client = drawn_client(finished)
+    entry["draws"][client] = entry["draws"].get(client, 0) + 9
+    path.write_text("".join([lines[0], json.dumps(entry) + "\n", *lines[2:]]))
+    found = problems(finished)
+    assert f"overspent {client}" in found
+    assert f"mismatch {client}: ledger.jsonl counts" in found
+    assert "its receipt says spent_draws" in found
+
+
+def test_a_missing_line_is_an_uncounted_draw(finished):
+    path = finished / "ledger.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:2], *lines[3:]]))
+    found = problems(finished)
+    assert "round 1 is missing" in found
+    assert "round 1 was computed but is not in the ledger" in found
+    path.write_text("".join(lines[:-1]))
+    assert f"round {ROUNDS - 1} was computed but is not in the ledger" in problems(finished)
+
+
+def test_a_last_round_cannot_be_hidden(finished):
+    for name in ("ledger.jsonl", "rounds.jsonl"):
+        lines = (finished / name).read_text().splitlines(keepends=True)
+        (finished / name).write_text("".join(lines[:-1]))
+    found = problems(finished)
+    assert "only 5 of 6 rounds are counted" in found
+    assert "round-0000006.safetensors holds round 5, which is not in the ledger" in found
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"round": 77, "draws": {}}',
+        '{"round": 0, "draws": 3}',
+        '{"round": 0, "draws": {"nobody": 1}}',
+        '{"round": 0, "draws": {"client-0": -1}}',
+        '{"round": 0, "draws": {"client-0": 1.5}}',
+    ],
+)
+def test_strange_lines_of_the_ledger(finished, line):
+    with open(finished / "ledger.jsonl", "a") as file:
+        file.write(line + "\n")
+    assert "ledger.jsonl" in problems(finished)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("certified_epsilon", 0.01),
+        ("promised_epsilon", 99.0),
+        ("spent_draws", 0),
+        ("noise_multiplier", 50.0),
+        ("stamp", "private"),
+        ("plan", "0" * 64),
+    ],
+)
+def test_a_receipt_is_not_believed(finished, key, value):
+    client = drawn_client(finished)
+    edit(a_receipt(finished, client), **{key: value})
+    assert f"mismatch {client}: its receipt says {key}" in problems(finished)
+
+
+def test_receipts_that_are_missing_doubled_or_invented(finished, plan):
+    client = drawn_client(finished)
+    path = a_receipt(finished, client)
+    (finished / "receipts" / "99-copy.json").write_text(path.read_text())
+    assert f"{client}: has two receipts" in problems(finished)
+    edit(finished / "receipts" / "99-copy.json", client="nobody")
+    assert "nobody: has a receipt though it was never drawn" in problems(finished)
+    (finished / "receipts" / "99-copy.json").unlink()
+    path.unlink()
+    assert f"{client}: has no receipt" in problems(finished)
+    path.write_text("{}")
+    assert "receipts" in problems(finished)
+
+
+def test_another_plan(finished):
+    small_plan(seed=8).save(finished / "plan.json")
+    found = problems(finished)
+    assert "run.json" in found
+    assert "ledger.jsonl: its first line" in found
+
+
+def test_an_edited_plan(finished):
+    path = finished / "plan.json"
+    path.write_text(path.read_text().replace('"clip": 1.0', '"clip": 2.0'))
+    assert "changed after it was written" in problems(finished)
+
+
+def test_flipped_bytes_anywhere_are_found(finished):
+    for name in ("model.safetensors", "checkpoints/round-0000006.safetensors", "partition.npz"):
+        path = finished / name
+        before = path.read_bytes()
+        path.write_bytes(before[:-40] + bytes([before[-40] ^ 1]) + before[-39:])
+        assert name.split("/")[0] in problems(finished)
+        path.write_bytes(before)
+    assert verify_run(finished).holds
+    (finished / "model.safetensors").unlink()
+    assert "model.safetensors: its SHA-256 is missing" in problems(finished)
+
+
+def test_an_unfinished_run_is_judged_by_its_ledger(finished, plan):
+    for name in ("result.json", "model.safetensors"):
+        (finished / name).unlink()
+    for path in (finished / "receipts").iterdir():
+        path.unlink()
+    found = verify_run(finished)
+    assert found.holds
+    assert {f.kind for f in found.findings} == {"note"}
+    with open(finished / "ledger.jsonl", "a") as file:
+        for t in range(ROUNDS):
+            file.write(json.dumps({"round": t, "draws": planned_draws(plan, t)}) + "\n")
+    assert "overspent" in problems(finished)
+
+
+def test_files_that_cannot_be_read(finished, tmp_path):
+    for name in ("run.json", "rounds.jsonl", "ledger.jsonl", "result.json"):
+        path = finished / name
+        before = path.read_bytes()
+        path.write_bytes(b"{\n")
+        assert name in problems(finished)
+        path.write_bytes(before)
+    with pytest.raises(DataMissingError):
+        verify_run(tmp_path / "nothing")
