@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a CSV of clients to a saved plan: seconds and memory of each part.
 
-    python benchmarks/plan.py                    # 1,000,000 clients
-    python benchmarks/plan.py --clients 10000
+``python benchmarks/plan.py`` for 1,000,000 clients, ``--clients 10000`` for fewer.
 """
 
 from __future__ import annotations

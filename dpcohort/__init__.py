@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     )
     from dpcohort.clients import PUBLIC, Budget, Client, Population
     from dpcohort.config import load_config
+    from dpcohort.data import load_dataset
     from dpcohort.errors import DpcohortError
     from dpcohort.plan import Plan, make_plan
+    from dpcohort.runs import Run, train, verify_run
     from dpcohort.schedule import Schedule, draw_schedule
     from dpcohort.selection import SelectionPath, solve_selection
     from dpcohort.training import Training
@@ -44,6 +46,7 @@ __all__ = [
     "DpcohortError",
     "Plan",
     "Population",
+    "Run",
     "Schedule",
     "SelectionPath",
     "Training",
@@ -54,8 +57,11 @@ __all__ = [
     "certify_epsilon",
     "draw_schedule",
     "load_config",
+    "load_dataset",
     "make_plan",
     "solve_selection",
+    "train",
+    "verify_run",
 ]
 
 _HOMES = {
@@ -66,6 +72,7 @@ _HOMES = {
     "DpcohortError": "errors",
     "Plan": "plan",
     "Population": "clients",
+    "Run": "runs",
     "Schedule": "schedule",
     "SelectionPath": "selection",
     "Training": "training",
@@ -75,8 +82,11 @@ _HOMES = {
     "certify_epsilon": "accounting",
     "draw_schedule": "schedule",
     "load_config": "config",
+    "load_dataset": "data",
     "make_plan": "plan",
     "solve_selection": "selection",
+    "train": "runs",
+    "verify_run": "runs",
 }
 
 

@@ -90,6 +90,12 @@ class Plan:
                 f"draws but training asks for {self.training.rounds} of "
                 f"{self.training.cohort_size}."
             )
+        silent_clients = self.drawn & ~self.population.public & ~(self.noise_multipliers > 0)
+        if silent_clients.any():
+            name = self.population.ids[int(np.flatnonzero(silent_clients)[0])]
+            raise InputError.because(
+                f"client {name!r} is drawn and has a budget, but no noise; make the plan again."
+            )
 
     @cached_property
     def batch_sizes(self) -> IntArray:

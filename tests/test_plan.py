@@ -157,6 +157,15 @@ def test_a_million_settings_do_not_fit_together():
         dataclasses.replace(plan, population=_population(11))
 
 
+@pytest.mark.parametrize("noise", [0.0, np.nan, -1.0])
+def test_a_drawn_client_with_a_budget_cannot_be_without_noise(noise):
+    plan = make_plan(_population(), TRAINING, seed=1)
+    changed = plan.noise_multipliers.copy()
+    changed[np.flatnonzero(plan.drawn & ~plan.population.public)[0]] = noise
+    with pytest.raises(InputError, match="no noise"):
+        dataclasses.replace(plan, noise=dataclasses.replace(plan.noise, noise_multiplier=changed))
+
+
 def test_paper_noise_that_does_not_certify_refuses_the_plan_or_is_lifted():
     clients = Population.from_arrays(
         ids=["loose", "other"], sizes=[600, 600], epsilon=[14.0, 14.0], delta=1e-5

@@ -11,6 +11,7 @@ import typer
 from dpcohort.cli.output import console, print_json
 from dpcohort.cli.source import ClientsOption, JsonOption, SetOption, SourceArgument, read_config
 from dpcohort.plan import selection_problem
+from dpcohort.runs.configured_plan import configured_population
 from dpcohort.selection.assumptions import Constants
 from dpcohort.selection.best_rounds import BestSteps, best_total_steps
 from dpcohort.selection.bound import (
@@ -44,7 +45,7 @@ def command(
 ) -> None:
     """Show every term of Theorems 1 and 2, the best T, and when a bound says nothing."""
     config = read_config(source, clients, changes)
-    training, population = config.training, config.population()
+    training, population = config.training, configured_population(config)
     problem, levels = selection_problem(
         population, training, contract=config.contract, noise_model=config.noise_model
     )

@@ -30,7 +30,7 @@ def command(
         typer.Argument(
             metavar="RUN RUN... | CONFIG",
             help="Run folders (or folders of seeds), the first is the baseline; or one config "
-            "with a [grid].",
+            "with a grid table.",
         ),
     ],
     changes: SetOption = None,

@@ -105,7 +105,8 @@ def _trained(
     config: Config, out: Path, seeds: int, *, quiet: bool
 ) -> tuple[dict[str, Sequence[Run]], dict[str, Path]]:
     """All settings and seeds side by side; the first seed of each is written down."""
-    from dpcohort.runs.configured import configured_data, configured_job
+    from dpcohort.runs.configured import configured_job
+    from dpcohort.runs.configured_plan import configured_data
     from dpcohort.runs.side_by_side import train_side_by_side
 
     data = configured_data(config)

@@ -15,6 +15,7 @@ from dpcohort.config import Config, commented_config, loads_config
 from dpcohort.errors import InputError
 from dpcohort.plan import selection_problem
 from dpcohort.report.selection_figure import save_selection_figure
+from dpcohort.runs.configured_plan import configured_population
 from dpcohort.selection.rules import rule_from_settings
 
 __all__ = ["command"]
@@ -43,7 +44,7 @@ def command(
     if paper and changes:
         config = config.with_overrides(changes)
     panels = _panels(config, [_eta(word) for word in eta.split(",")])
-    population = config.population()
+    population = configured_population(config)
     save_selection_figure(population, panels, out)
     if as_json:
         print_json({"out": str(out), "panels": {t: p.tolist() for t, p in panels.items()}})
@@ -71,7 +72,7 @@ def _eta(word: str) -> float | str:
 
 
 def _panels(config: Config, etas: list[float | str]) -> dict[str, FloatArray]:
-    population = config.population()
+    population = configured_population(config)
     problem, _ = selection_problem(
         population, config.training, contract=config.contract, noise_model=config.noise_model
     )

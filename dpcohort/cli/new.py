@@ -33,4 +33,6 @@ def command(
     if path.exists() and not force:
         raise InputError.because(f"{path} exists already. Choose another name, or use --force.")
     write_text(path, text)
-    console.print(f"Wrote {path}. Look at it, change it, then: dpcohort plan {path}", markup=False)
+    has_data = "\n[data]" in text
+    following = f"dpcohort train {path} --out RUN" if has_data else f"dpcohort plan {path}"
+    console.print(f"Wrote {path}. Look at it, change it, then: {following}", markup=False)

@@ -11,8 +11,8 @@ import typer
 from dpcohort.cli.output import print_progress
 from dpcohort.config import Config, config_for_clients, load_config
 from dpcohort.errors import InputError
-from dpcohort.plan import Plan, make_plan
-from dpcohort.selection.rules import rule_from_settings
+from dpcohort.plan import Plan
+from dpcohort.runs.configured_plan import configured_plan
 
 __all__ = [
     "ClientsOption",
@@ -75,17 +75,7 @@ def read_config(
 
 def plan_of(config: Config) -> Plan:
     """The plan a config asks for."""
-    return make_plan(
-        config.population(),
-        config.training,
-        selection=rule_from_settings(config.rule, **config.rule_settings),
-        accountant=config.contract,
-        noise_model=config.noise_model,
-        draws=config.draws,
-        guard=config.guard,
-        seed=config.seed,
-        progress=print_progress,
-    )
+    return configured_plan(config, progress=print_progress)
 
 
 def plan_from(

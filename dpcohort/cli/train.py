@@ -28,7 +28,7 @@ DeviceOption = Annotated[
 
 
 def command(
-    source: Annotated[Path, typer.Argument(metavar="CONFIG", help="A config with [data] (.toml).")],
+    source: Annotated[Path, typer.Argument(metavar="CONFIG", help="A config with data (.toml).")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The run folder to write.")],
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in that folder.")
@@ -57,7 +57,8 @@ def command(
         raise InputError.because(
             f"{out} holds one run; several seeds need a folder of their own. Choose another --out."
         )
-    from dpcohort.runs.configured import configured_data, configured_job
+    from dpcohort.runs.configured import configured_job
+    from dpcohort.runs.configured_plan import configured_data
     from dpcohort.runs.training import train_job
 
     data = configured_data(config)

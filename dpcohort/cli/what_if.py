@@ -13,6 +13,7 @@ from dpcohort.cli.output import console, print_json, sparkline
 from dpcohort.cli.source import ClientsOption, JsonOption, SetOption, SourceArgument, read_config
 from dpcohort.config import Config
 from dpcohort.errors import InputError
+from dpcohort.runs.configured_plan import configured_population
 from dpcohort.what_if import Outcome, Scenario, sweep
 
 __all__ = ["command"]
@@ -57,7 +58,7 @@ def command(
 
 def _scenario(config: Config) -> Scenario:
     return Scenario(
-        population=config.population(),
+        population=configured_population(config),
         training=config.training,
         rule=config.rule,
         rule_settings=dict(config.rule_settings),

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import IO, cast
 
 import numpy as np
 
@@ -121,7 +120,7 @@ def write_clients_csv(
     if any(public):
         columns["public"] = ["true" if p else "false" for p in public]
     with atomic_writer(path) as stream:
-        writer = csv.writer(cast("IO[str]", stream), lineterminator="\n")
+        writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(columns)
         writer.writerows(zip(*columns.values(), strict=True))
 

@@ -270,7 +270,7 @@ def _extract(tar: tarfile.TarFile, member: str, part: DataFile, folder: Path) ->
         digest = hashlib.sha256()
         while piece := content.read(_PIECE):
             digest.update(piece)
-            file.write(piece)  # type: ignore[arg-type]  # opened in binary
+            file.write(piece)  # opened in binary
         if digest.hexdigest() != part.sha256:
             raise VerificationError(
                 f"{member}: SHA-256 {part.sha256} expected, found {digest.hexdigest()}; "

@@ -156,7 +156,7 @@ def save_partition(partition: Partition, path: str | Path) -> None:
     description = {**partition.describe(), "names": list(partition.names)}
     with atomic_writer(path, binary=True) as file:
         np.savez_compressed(
-            file,  # type: ignore[arg-type]  # opened in binary
+            file,  # opened in binary
             indices=partition.indices,
             offsets=partition.offsets,
             description=np.frombuffer(json.dumps(description).encode(), np.uint8),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a configuration to a training: its data, clients, plan, partition and model."""
+"""From a configuration to a training: its partition, model and optimiser."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from dpcohort.clients.population import Population
 from dpcohort.config import Config
-from dpcohort.config.execution import DataSection, OptimiserSection
+from dpcohort.config.execution import OptimiserSection
 from dpcohort.data import (
     Dataset,
     Partition,
     column_partition,
     dirichlet_partition,
     join_clients,
-    load_dataset,
     paper_partition,
     public_split,
 )
@@ -31,50 +29,19 @@ from dpcohort.engine import (
     StepSize,
 )
 from dpcohort.errors import FileFormatError, InputError
-from dpcohort.plan import Plan, make_plan
+from dpcohort.plan import Plan
 from dpcohort.runs.config_text import toml_text
+from dpcohort.runs.configured_plan import (
+    PUBLIC_CLIENT,
+    configured_data,
+    configured_plan,
+    data_section,
+)
 from dpcohort.runs.job import Job, make_job
-from dpcohort.selection.rules import rule_from_settings
 
-__all__ = ["combinations", "configured_data", "configured_job", "configured_plan"]
+__all__ = ["combinations", "configured_job"]
 
-PUBLIC_CLIENT = "public-data"
 _SPLIT_STREAM, _PARTITION_STREAM = 21, 22
-
-
-def configured_data(config: Config) -> Dataset:
-    """The data set that a configuration names.
-
-    Raises:
-        InputError: it names none.
-        DataMissingError: it is not on this machine.
-    """
-    section = _data_section(config)
-    name = section.name
-    if name.endswith((".npz", ".npy")) or "/" in name:
-        return load_dataset(config.folder / name)
-    return load_dataset(name, data_dir=None if section.dir is None else config.folder / section.dir)
-
-
-def configured_plan(config: Config, data: Dataset, *, shift: int = 0) -> Plan:
-    """The plan of a configuration for this data.
-
-    Args:
-        config: the configuration.
-        data: its data set.
-        shift: added to the schedule's seed; 0, 1, 2, ... for the runs of several seeds.
-    """
-    start = config.run.seed if config.seed is None else config.seed
-    return make_plan(
-        _population(config, data),
-        config.training,
-        selection=rule_from_settings(config.rule, **config.rule_settings),
-        accountant=config.contract,
-        noise_model=config.noise_model,
-        draws=config.draws,
-        guard=config.guard,
-        seed=start + shift,
-    )
 
 
 def configured_job(
@@ -105,7 +72,7 @@ def configured_job(
     dataset = configured_data(config) if data is None else data
     plan = configured_plan(config, dataset, shift=shift)
     seed = config.run.seed + shift
-    section = _data_section(config)
+    section = data_section(config)
     partition_seed = seed if section.seed is None else section.seed
     return make_job(
         plan,
@@ -149,35 +116,8 @@ def combinations(config: Config) -> Iterator[tuple[str, Config]]:
         yield ", ".join(words), config.with_overrides(changes)
 
 
-def _data_section(config: Config) -> DataSection:
-    if config.data is None:
-        raise InputError.because(
-            "the config has no [data], so there is nothing to train on. Add one, or see: "
-            "dpcohort new --from digits"
-        )
-    return config.data
-
-
-def _population(config: Config, data: Dataset) -> Population:
-    """The clients, and the public one of ``public_share`` after them."""
-    share = _data_section(config).public_share
-    public = round(share * len(data))
-    clients = config.population(len(data) - public)
-    if public == 0:
-        return clients
-    return Population.from_arrays(
-        ids=[*clients.ids, PUBLIC_CLIENT],
-        sizes=np.append(clients.sizes, public),
-        epsilon=np.append(clients.epsilon, np.nan),
-        delta=np.append(clients.delta, np.nan),
-        batch_sizes=np.append(clients.batch_sizes, 0),
-        public=np.append(clients.public, True),
-        allow_large_delta=clients.allow_large_delta,
-    )
-
-
 def _partition(config: Config, plan: Plan, data: Dataset, seed: int) -> Partition:
-    section, labels = _data_section(config), data.train_labels
+    section, labels = data_section(config), data.train_labels
     has_public = round(section.public_share * len(data)) > 0
     private, public = public_split(
         len(data),

@@ -10,7 +10,8 @@ from pathlib import Path
 from dpcohort.config import Config
 from dpcohort.data import Dataset
 from dpcohort.errors import InputError
-from dpcohort.runs.configured import combinations, configured_data, configured_job
+from dpcohort.runs.configured import combinations, configured_job
+from dpcohort.runs.configured_plan import configured_data
 from dpcohort.runs.folder import RunFolder
 from dpcohort.runs.job import Job
 from dpcohort.runs.run import Run
