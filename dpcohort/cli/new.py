@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from dpcohort.atomic_file import write_text
-from dpcohort.cli.output import console
+from dpcohort.cli.output import console, print_json
+from dpcohort.cli.source import JsonOption
 from dpcohort.config import EXAMPLES, commented_config
 from dpcohort.errors import InputError
 
@@ -24,6 +25,7 @@ def command(
         str, typer.Option("--from", help=f"Which example: {', '.join(EXAMPLES)}.")
     ] = "hospitals",
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Write a commented config to start from."""
     text = commented_config(example)
@@ -33,6 +35,9 @@ def command(
     if path.exists() and not force:
         raise InputError.because(f"{path} exists already. Choose another name, or use --force.")
     write_text(path, text)
+    if as_json:
+        print_json({"path": str(path), "example": example})
+        return
     has_data = "\n[data]" in text
     following = f"dpcohort train {path} --out RUN" if has_data else f"dpcohort plan {path}"
     console.print(f"Wrote {path}. Look at it, change it, then: {following}", markup=False)

@@ -30,6 +30,9 @@ def command(
         str | None, typer.Option(help="Where paper noise does not certify: refuse or lift.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="What the schedule is drawn from.")] = None,
+    allow_large_delta: Annotated[
+        bool, typer.Option("--allow-large-delta", help="Accept a delta of 1/size or more.")
+    ] = False,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Save the plan here.")] = None,
     picture: Annotated[
         Path | None, typer.Option(help="Draw size x epsilon here (.png, .pdf, .svg).")
@@ -49,6 +52,7 @@ def command(
         ("privacy.accountant", accountant),
         ("privacy.guard", guard),
         ("schedule.seed", seed),
+        ("population.allow_large_delta", "true" if allow_large_delta else None),
     ):
         if value is not None:
             overrides.append(f"{key}={value}")

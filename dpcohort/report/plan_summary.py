@@ -109,32 +109,36 @@ def _headline(plan: Plan, summary: PlanSummary) -> Text:
     )
     eta = "" if summary.eta is None else f", η = {summary.eta:.4g}"
     text = Text()
-    text.append(f"{summary.clients:,} clients", style="bold")
+    text.append(_counted(summary.clients, "client"), style="bold")
     text.append(f"{public}, {summary.records:,} records, {budgets}\n")
     text.append(
-        f"{training.rounds} rounds of {training.cohort_size} draws, {training.local_steps} local "
-        f"step{'s' if training.local_steps > 1 else ''}; {contract.accountant} accountant, "
+        f"{_counted(training.rounds, 'round')} of {_counted(training.cohort_size, 'draw')}, "
+        f"{_counted(training.local_steps, 'local step')}; {contract.accountant} accountant, "
         f"{contract.sampler} batches, {contract.neighbours} neighbours\n"
     )
     text.append(f"{summary.rule}{eta}", style="bold")
     text.append(
-        f": {summary.bias / 2:.0%} of the draws moved, {summary.drawn:,} clients drawn; "
+        f": {summary.bias / 2:.0%} of the draws moved, {_counted(summary.drawn, 'client')} drawn; "
         f"at most {summary.gap:.1e} from the optimum of Problem 1\n"
     )
     text.append("noise on a round's mean gradient: ")
     text.append(f"{summary.noise_to_clip:.3g} C", style="bold green")
     text.append(f" (selected by size: {summary.unbiased_noise_to_clip:.3g} C)\n")
-    text.append(f"{summary.certified:,} promises certified", style="bold green")
+    text.append(f"{_counted(summary.certified, 'promise')} certified", style="bold green")
     if summary.lifted:
         text.append(f", {summary.lifted} lifted from the paper's noise", style="yellow")
     if summary.large_delta:
         text.append(
-            f"; {summary.large_delta} clients have delta of at least 1/size: a whole record may "
-            "leak",
+            f"; delta is at least 1/size for {_counted(summary.large_delta, 'client')}: a whole "
+            "record may leak",
             style="yellow",
         )
     text.append(f"; plan {summary.sha256[:12]}")
     return text
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _most_changed(plan: Plan, rows: int) -> IntArray:

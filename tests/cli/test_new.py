@@ -28,3 +28,8 @@ def test_to_the_terminal(terminal):
 def test_an_unknown_example_is_answered_with_the_nearest(terminal, tmp_path):
     terminal("new", tmp_path / "a.toml", "--from", "hospital", code=2)
     assert "hospitals" in terminal.errors
+
+
+def test_json_names_the_file(terminal, tmp_path):
+    found = terminal.json("new", tmp_path / "a.toml")
+    assert found == {"path": str(tmp_path / "a.toml"), "example": "hospitals"}

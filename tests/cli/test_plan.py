@@ -97,6 +97,15 @@ def test_a_bad_file_gets_one_clear_message(terminal, clients, content, words):
     assert str(clients) in terminal.errors
 
 
+def test_a_large_delta_is_refused_unless_it_is_asked_for(terminal, clients):
+    clients.write_text("id,size,epsilon,delta\nx,600,1,0.01\ny,600,1,1e-5\n")
+    terminal("plan", clients, code=2)
+    assert "delta" in terminal.errors
+    assert "delta is at least 1/size for 1 client" in terminal(
+        "plan", clients, "--allow-large-delta"
+    ).replace("\n", " ")
+
+
 def test_bom_and_crlf_are_read(terminal, clients):
     clients.write_bytes(b"\xef\xbb\xbf" + clients.read_bytes().replace(b"\n", b"\r\n"))
     assert "4 clients" in terminal("plan", clients)
