@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What README and docs show: Python runs, commands exist, links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dpcohort.cli.app import app
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCKS = [
+    pytest.param(code, id=f"{document.name}-{position}")
+    for document in DOCUMENTS
+    for position, code in enumerate(re.findall(r"```python\n(.*?)```", document.read_text(), re.S))
+]
+
+
+@pytest.mark.parametrize("code", BLOCKS)
+def test_python_in_the_documents_runs(code, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "document", "exec"), {})
+    assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_commands_in_the_documents_exist(document):
+    names = {command.name for command in app.registered_commands}
+    names |= {group.name for group in app.registered_groups}
+    text = document.read_text()
+    told = set(re.findall(r"^ {4}dpcohort ([a-z-]+)", text, re.M))
+    told |= set(re.findall(r"`dpcohort ([a-z-]+)", text))
+    assert told <= names
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document):
+    for target in re.findall(r"\]\(([^)#]+)", document.read_text()):
+        if not target.startswith("http"):
+            assert (document.parent / target).exists(), target
