@@ -89,6 +89,7 @@ def test_a_bad_row_is_named_by_file_line_and_field(terminal, clients, tmp_path, 
         (b"id,size,epsilon,delta\na\x00,9,1,1e-5\n", "NUL"),
         (b"id,size,epsilon,delta\n" + b"a" * 1_000_000 + b",9,1,1e-5\n", "line 2"),
     ],
+    ids=["empty", "header", "misspelt", "missing", "utf-16", "nul", "megabyte"],
 )
 def test_a_bad_file_gets_one_clear_message(terminal, clients, content, words):
     clients.write_bytes(content)

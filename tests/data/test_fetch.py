@@ -324,6 +324,7 @@ def test_a_part_that_was_damaged_is_laid_out_again(server, tmp_path):
         (b"no archive at all", FileFormatError, "cannot be read"),
         (tar_of({"one/a.bin": PARTS["a.bin"]})[:-20], FileFormatError, "cannot be read|no file"),
     ],
+    ids=["a file short", "another file", "no archive", "cut short"],
 )
 def test_an_archive_of_other_things_is_refused(server, tmp_path, content, error, message):
     server.files["/x.tar.gz"] = content
