@@ -17,6 +17,7 @@ from rich.text import Text
 from dpcohort._version import __version__
 from dpcohort.cli.output import console, print_json
 from dpcohort.cli.source import JsonOption
+from dpcohort.data import describe_datasets
 
 __all__ = ["Finding", "command", "examine"]
 
@@ -96,6 +97,15 @@ def examine() -> list[Finding]:
                 found=_version(distribution, module),
                 needed_for=purpose,
                 remedy=remedy,
+            )
+        )
+    for row in describe_datasets():
+        findings.append(
+            Finding(
+                name=f"data: {row.name}",
+                found=row.found,
+                needed_for=f"{row.train_records:,} records",
+                remedy=row.how_to_get[0] if row.how_to_get else None,
             )
         )
     return findings

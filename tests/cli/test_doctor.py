@@ -10,7 +10,8 @@ from dpcohort.cli import doctor
 
 def test_everything_has_a_name_and_a_purpose(terminal):
     found = terminal.json("doctor")
-    assert {"dpcohort", "numpy", "torch"} <= {row["name"] for row in found}
+    assert {"dpcohort", "numpy", "torch", "data: digits"} <= {row["name"] for row in found}
+    assert all(row["found"] or row["remedy"] for row in found)
     assert "numpy" in terminal("doctor")
 
 
