@@ -9,7 +9,9 @@ from typing import Any
 from dpcohort._validate import choice, nearest
 from dpcohort.errors import InputError
 from dpcohort.selection.problem import PlannedRule
+from dpcohort.selection.rules.best_threshold import BestThreshold
 from dpcohort.selection.rules.epsilon_proportional import EpsilonProportional
+from dpcohort.selection.rules.gradient_bound import GradientBound
 from dpcohort.selection.rules.inverse_noise import InverseNoise
 from dpcohort.selection.rules.minimum_epsilon import MinimumEpsilon
 from dpcohort.selection.rules.privacy_aware import PrivacyAware
@@ -18,8 +20,11 @@ from dpcohort.selection.rules.unbiased import Unbiased
 from dpcohort.selection.rules.uniform import Uniform
 
 __all__ = [
+    "COLUMN_RULES",
     "RULES",
+    "BestThreshold",
     "EpsilonProportional",
+    "GradientBound",
     "InverseNoise",
     "MinimumEpsilon",
     "PlannedRule",
@@ -30,7 +35,7 @@ __all__ = [
     "rule_from_settings",
 ]
 
-#: Every rule by its name.
+#: Every rule by its name, that a configuration file can ask for.
 RULES: dict[str, type[PlannedRule]] = {
     "unbiased": Unbiased,
     "uniform": Uniform,
@@ -38,8 +43,12 @@ RULES: dict[str, type[PlannedRule]] = {
     "inverse-noise": InverseNoise,
     "epsilon-proportional": EpsilonProportional,
     "threshold": Threshold,
+    "best-threshold": BestThreshold,
     "minimum-epsilon": MinimumEpsilon,
 }
+
+#: Rules with a value for each client, for which a configuration file has no place.
+COLUMN_RULES: dict[str, type[PlannedRule]] = {"gradient-bound": GradientBound}
 
 
 def rule_from_settings(name: str, **settings: Any) -> PlannedRule:
@@ -57,7 +66,8 @@ def rule_from_settings(name: str, **settings: Any) -> PlannedRule:
         ...
         dpcohort.errors.InputError: selection rule = 'privacy-awear' is not allowed: it must be ...
     """
-    rule = RULES[choice("selection rule", name, RULES)]
+    rules = RULES | COLUMN_RULES
+    rule = rules[choice("selection rule", name, rules)]
     known = {field.name: field for field in fields(rule)}  # type: ignore[arg-type]
     for setting in settings:
         if setting not in known:
