@@ -196,7 +196,7 @@ smoothness = 1.0            # L; only eta = "auto" and the bounds use it
 
 [selection]
 # Who is drawn how often: "privacy-aware", "unbiased" (by size alone), "uniform", "inverse-noise",
-# "epsilon-proportional", "threshold" or "minimum-epsilon".
+# "epsilon-proportional", "threshold", "best-threshold" or "minimum-epsilon".
 rule = "privacy-aware"
 eta = "auto"                # weight of the noise against the bias: a number, or 2 L sqrt(T)
 # bias_cap = 0.5            # instead of eta: how far from unbiased the probabilities may go
