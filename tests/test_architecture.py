@@ -22,6 +22,7 @@ ROOMS = [
     ["errors", "_validate", "_version", "atomic_file", "text_files", "progress"],
     ["training", "clients"],
     ["accounting"],
+    ["client_ledger"],
     ["selection"],
     ["schedule"],
     ["plan", "plan_file", "explain", "plan_comparison", "what_if"],

@@ -16,6 +16,7 @@ from dpcohort.cli import (
     doctor,
     explain,
     figure,
+    ledger,
     new,
     plan,
     receipt,
@@ -63,5 +64,6 @@ app.command("verify")(verify.command)
 app.command("receipt")(receipt.command)
 app.command("compare")(compare.command)
 app.add_typer(data.app, name="data")
+app.add_typer(ledger.app, name="ledger")
 app.command("doctor")(doctor.command)
 app.command("demo")(demo.command)

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``dpcohort ledger``: a client's own lifetime ledger, for the client's owner."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dpcohort.cli.output import console, print_json
+from dpcohort.cli.source import JsonOption
+from dpcohort.client_ledger import (
+    ClientLedger,
+    LifetimeCap,
+    LifetimeReceipt,
+    RunTerms,
+    lifetime_receipt,
+    read_state,
+    verify_ledger,
+)
+from dpcohort.errors import InputError
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="A client's own ledger over all runs: caps, accepted terms, what was spent.",
+)
+
+PathArgument = Annotated[Path, typer.Argument(metavar="PATH", help="The ledger file.")]
+CounterOption = Annotated[
+    Path | None,
+    typer.Option("--counter", help="Its counter, if not PATH.counter.", show_default=False),
+]
+DatasetOption = Annotated[str, typer.Option("--dataset", help="Name of the data set.")]
+OutOption = Annotated[
+    Path | None, typer.Option("--out", help="Write to this file instead.", show_default=False)
+]
+
+
+@app.command("init")
+def init(
+    path: PathArgument,
+    dataset: DatasetOption,
+    epsilon: Annotated[float, typer.Option(help="Epsilon for the lifetime of the data.")],
+    delta: Annotated[float, typer.Option(help="Delta for the lifetime of the data.")],
+    neighbours: Annotated[str, typer.Option(help="zero-out or replace-one.")] = "zero-out",
+    across_runs: Annotated[
+        str,
+        typer.Option(
+            help="composed, or summed: also holds when terms are chosen from earlier outputs."
+        ),
+    ] = "composed",
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            help="The data file: the same bytes under a second name are refused.",
+            show_default=False,
+        ),
+    ] = None,
+    counter: CounterOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a ledger, or open one that is there, and register a data set with its cap."""
+    cap = LifetimeCap(
+        epsilon=epsilon,
+        delta=delta,
+        neighbours=neighbours,  # type: ignore[arg-type]  # checked by the class
+        across_runs=across_runs,  # type: ignore[arg-type]
+        fingerprint=None if data is None else _fingerprint(data),
+    )
+    make = ClientLedger if path.exists() else ClientLedger.create
+    with make(path, counter=counter) as ledger:
+        ledger.register(dataset, cap)
+        entries, head = ledger.head
+    if as_json:
+        print_json({"dataset": dataset, "cap": cap.to_dict(), "entries": entries, "head": head})
+    else:
+        _say(
+            f"{path}: {dataset} may spend epsilon {epsilon:g} at delta {delta:g} over all runs. "
+            "Next: dpcohort ledger accept"
+        )
+
+
+@app.command("accept")
+def accept(
+    path: PathArgument,
+    dataset: DatasetOption,
+    run: Annotated[str, typer.Option("--run", help="Name of the run.")],
+    terms: Annotated[
+        Path,
+        typer.Option(
+            "--terms",
+            metavar="FILE.toml",
+            help="epsilon, delta, clip, sampling_rate, local_steps, rounds, draws, "
+            "least_noise_multiplier[, sampler, neighbours].",
+        ),
+    ],
+    counter: CounterOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Accept a run's terms; without this nothing can be spent on the run."""
+    accepted = RunTerms.from_toml(terms)
+    with ClientLedger(path, counter=counter) as ledger:
+        ledger.accept(dataset, run, accepted)
+        fit = ledger.affordable_draws(dataset, run)
+    certified = accepted.certified_epsilon()
+    if as_json:
+        found = {"dataset": dataset, "run": run, "terms": accepted.to_dict()}
+        print_json({**found, "certified_epsilon": certified, "affordable_draws": fit})
+        return
+    _say(
+        f"Accepted {run} on {dataset}: at most {accepted.draws} draws of {accepted.local_steps} "
+        f"steps, epsilon {certified:.5g} of {accepted.epsilon:g} at delta {accepted.delta:g}. "
+        f"{fit} of them fit the lifetime cap now."
+    )
+
+
+@app.command("show")
+def show(path: PathArgument, counter: CounterOption = None, as_json: JsonOption = False) -> None:
+    """Show every data set: its cap, its runs, what was spent."""
+    state = read_state(path, counter=counter)
+    receipts = [lifetime_receipt(state, dataset) for dataset in state.caps]
+    if as_json:
+        entries, head = state.head
+        found: dict[str, Any] = {"ledger": state.ledger, "entries": entries, "head": head}
+        print_json({**found, "datasets": [receipt.to_dict() for receipt in receipts]})
+        return
+    if not receipts:
+        _say("No data set is registered yet. Register one with: dpcohort ledger init")
+    for receipt in receipts:
+        _say(receipt.text())
+
+
+@app.command("verify")
+def verify(
+    path: PathArgument,
+    counter: CounterOption = None,
+    head: Annotated[
+        str | None,
+        typer.Option(
+            "--head", help="A head hash from an old receipt: it must be there.", show_default=False
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Recompute chain, rules, counter, outputs and caps; exit 1 if anything does not hold."""
+    found = verify_ledger(path, counter=counter, known_head=head)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        for finding in found.findings:
+            _say(f"{finding.what}: {finding.detail}")
+        verdict = "all hold" if found.holds else f"{len(found.findings)} found wrong"
+        _say(f"{found.entries} entries, head {found.head}: {verdict}.")
+    if not found.holds:
+        raise typer.Exit(1)
+
+
+@app.command("export")
+def export(
+    path: PathArgument,
+    out: OutOption = None,
+    backup: Annotated[
+        Path | None,
+        typer.Option(
+            "--backup", help="Write a whole copy of the ledger here instead.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Write every entry as a line of JSON, without the outputs' bytes; or back the ledger up."""
+    from dpcohort.atomic_file import write_text
+    from dpcohort.client_ledger.export import back_up, exported_lines
+
+    if backup is not None:
+        back_up(path, backup)
+        _say(f"{backup} is a whole copy of {path}.")
+        return
+    lines = exported_lines(path)
+    if out is None:
+        for line in lines:
+            print(line)
+    else:
+        write_text(out, "".join(f"{line}\n" for line in lines))
+
+
+@app.command("receipt")
+def receipt(
+    path: PathArgument,
+    dataset: DatasetOption,
+    out: OutOption = None,
+    counter: CounterOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a data set's receipt: promised, spent in each run, certified in all."""
+    found: LifetimeReceipt = lifetime_receipt(read_state(path, counter=counter), dataset)
+    if out is not None:
+        from dpcohort.atomic_file import write_text
+
+        write_text(out, json.dumps(found.to_dict(), indent=2) + "\n")
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        _say(found.text())
+    if not found.holds:
+        raise typer.Exit(1)
+
+
+def _fingerprint(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError.because(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def _say(text: str) -> None:
+    console.print(text, markup=False, soft_wrap=True)

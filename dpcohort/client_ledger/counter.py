@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A counter that only grows, in a file apart from the ledger: an older ledger is behind it.
+
+Two lines of fixed width hold the last two values. A new value replaces the older line and is
+forced to disk, so a crash in the middle of writing leaves the newer line whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpcohort.errors import InputError, VerificationError
+
+__all__ = ["Count", "MonotoneCounter"]
+
+_MARK = "dpcohort-counter-1"
+_LINE = len(_MARK) + 1 + 32 + 1 + 20 + 1 + 64 + 1 + 64 + 1
+
+
+@dataclass(frozen=True, order=True)
+class Count:
+    """How far the ledger had come.
+
+    Attributes:
+        seq: number of its last row.
+        hash: hash of that row.
+        ledger: the ledger's id.
+    """
+
+    seq: int
+    hash: str
+    ledger: str
+
+
+class MonotoneCounter:
+    """The counter in a file.
+
+    Args:
+        path: the file.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     counter = MonotoneCounter(Path(folder) / "counter")
+        ...     counter.create("a" * 32)
+        ...     counter.advance(Count(7, "b" * 64, "a" * 32))
+        ...     counter.advance(Count(5, "c" * 64, "a" * 32))
+        ...     counter.read().seq
+        7
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def create(self, ledger: str) -> None:
+        """Start at 0 for a new ledger.
+
+        Raises:
+            InputError: a counter that has counted is there already, or nothing can be written.
+        """
+        if self.path.exists() and self.read().seq > 0:
+            raise InputError.because(
+                f"{self.path} is the counter of an earlier ledger. If that ledger is lost, its "
+                "data are spent; a new one needs another path."
+            )
+        start = _line(Count(0, "0" * 64, ledger)) * 2
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            descriptor = os.open(self.path, flags, 0o600)
+            try:
+                os.write(descriptor, start)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise InputError.because(
+                f"the counter {self.path} cannot be written: {error.strerror}. Nothing was changed."
+            ) from None
+
+    def read(self) -> Count:
+        """The highest value that is whole.
+
+        Raises:
+            VerificationError: the file is not there, or neither line is whole.
+        """
+        try:
+            raw = self.path.read_bytes()
+        except OSError as error:
+            raise VerificationError(
+                f"the ledger's counter {self.path} cannot be read: {error.strerror}. Without it an "
+                "old copy of the ledger would pass for the newest, so nothing can be spent."
+            ) from None
+        found = [count for count in map(_count, (raw[:_LINE], raw[_LINE:])) if count]
+        if not found:
+            raise VerificationError(f"{self.path} is not a whole counter of a ledger.")
+        return max(found)
+
+    def advance(self, count: Count, *, durable: bool = True) -> None:
+        """Move up to this value; a lower one changes nothing.
+
+        Callers keep other processes out meanwhile.
+
+        Args:
+            count: how far the ledger has come.
+            durable: force it to disk, so that it outlives a power cut too.
+        """
+        current = self.read()
+        if count.seq <= current.seq:
+            return
+        try:
+            descriptor = os.open(self.path, os.O_RDWR)
+            try:
+                newer_is_first = _count(os.pread(descriptor, _LINE, 0)) == current
+                os.pwrite(descriptor, _line(count), _LINE if newer_is_first else 0)
+                if durable:
+                    os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise InputError.because(
+                f"the counter {self.path} cannot be written: {error.strerror}. What the ledger "
+                "wrote last stays counted; no noise was drawn for it."
+            ) from None
+
+
+def _line(count: Count) -> bytes:
+    text = f"{_MARK} {count.ledger} {count.seq:020d} {count.hash}"
+    check = hashlib.sha256(text.encode()).hexdigest()
+    return f"{text} {check}\n".encode()
+
+
+def _count(raw: bytes) -> Count | None:
+    """The value of a line, or None where it is torn."""
+    try:
+        mark, ledger, seq, digest, _ = raw.decode("ascii").split()
+        count = Count(int(seq), digest, ledger)
+    except ValueError:  # not ASCII, not five words, not a number
+        return None
+    return count if mark == _MARK and _line(count) == raw else None

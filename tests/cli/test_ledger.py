@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from dpcohort.accounting.events import Event
+from dpcohort.client_ledger import ClientLedger, DrawKey
+
+TERMS = """
+epsilon = 2.0
+delta = 1e-5
+clip = 1.0
+sampling_rate = 0.1
+local_steps = 1
+rounds = 60
+draws = 60
+least_noise_multiplier = 2.0
+"""
+
+
+@pytest.fixture
+def terms(tmp_path):
+    path = tmp_path / "terms.toml"
+    path.write_text(TERMS)
+    return path
+
+
+@pytest.fixture
+def ledger(terminal, tmp_path, terms):
+    path = tmp_path / "ward.ledger"
+    terminal("ledger", "init", path, "--dataset", "ward", "--epsilon", 1.5, "--delta", 1e-5)
+    terminal("ledger", "accept", path, "--dataset", "ward", "--run", "[red]", "--terms", terms)
+    with ClientLedger(path) as opened:
+        step = Event(noise_multiplier=2.0, sampling_rate=0.1, steps=1)
+        key = DrawKey(dataset="ward", run="[red]", round=0, draw=0)
+        opened.reserve(key, step, clip=1.0)
+        opened.release(key, b"noisy")
+    return path
+
+
+def test_init_and_accept(terminal, tmp_path, terms):
+    path = tmp_path / "l"
+    made = terminal.json("ledger", "init", path, "--dataset", "a", "--epsilon", 2, "--delta", 1e-5)
+    assert made["entries"] == 2
+    more = ("--dataset", "b", "--epsilon", 1, "--delta", 1e-6, "--across-runs", "summed")
+    assert "may spend epsilon 1" in terminal("ledger", "init", path, *more)
+    accept = ("ledger", "accept", path, "--dataset", "a", "--run", "r", "--terms", terms)
+    found = terminal.json(*accept)
+    assert found["affordable_draws"] == 60
+    assert found["certified_epsilon"] <= 2
+    assert "60 of them fit" in terminal(*accept)
+
+
+def test_show_and_receipt(terminal, ledger, tmp_path):
+    assert "[red]: 1 of 60 draws" in terminal("ledger", "show", ledger)
+    assert terminal.json("ledger", "show", ledger)["datasets"][0]["runs"][0]["run"] == "[red]"
+    shown = terminal("ledger", "receipt", ledger, "--dataset", "ward", "--out", tmp_path / "r.json")
+    assert "The promise holds" in shown
+    written = json.loads((tmp_path / "r.json").read_text())
+    assert written == terminal.json("ledger", "receipt", ledger, "--dataset", "ward")
+    assert written["head"] in shown
+
+
+def test_verify(terminal, ledger):
+    found = terminal.json("ledger", "verify", ledger)
+    assert found["holds"]
+    assert "all hold" in terminal("ledger", "verify", ledger, "--head", found["head"])
+    assert "head:" in terminal("ledger", "verify", ledger, "--head", "0" * 64, code=1)
+    with closing(sqlite3.connect(ledger)) as connection, connection:
+        connection.execute("DROP TRIGGER no_delete")
+        connection.execute("DELETE FROM entries WHERE seq = 4")
+    assert "entry 4 is missing" in terminal("ledger", "verify", ledger, code=1)
+    terminal("ledger", "show", ledger, code=1)
+    assert "entry 4 is missing" in terminal.errors
+
+
+def test_export(terminal, ledger, tmp_path):
+    lines = terminal("ledger", "export", ledger).splitlines()
+    assert [json.loads(line)["seq"] for line in lines] == [1, 2, 3, 4, 5]
+    terminal("ledger", "export", ledger, "--out", tmp_path / "rows.jsonl")
+    assert (tmp_path / "rows.jsonl").read_text().splitlines() == lines
+    terminal("ledger", "export", ledger, "--backup", tmp_path / "copy")
+    assert terminal("ledger", "export", tmp_path / "copy").splitlines() == lines
+
+
+def test_an_empty_ledger(terminal, tmp_path):
+    ClientLedger.create(tmp_path / "l").close()
+    assert "No data set" in terminal("ledger", "show", tmp_path / "l")
+
+
+def test_bad_input(terminal, ledger, terms, tmp_path):
+    again = ("--dataset", "ward", "--epsilon", 9, "--delta", 1e-5)
+    terminal("ledger", "init", ledger, *again, code=2)
+    assert "fixed when the data set is registered" in terminal.errors
+    terminal("ledger", "init", ledger, "--dataset", "x", "--epsilon", 0, "--delta", 1e-5, code=2)
+    terminal("ledger", "show", tmp_path / "none", code=2)
+    assert "no client ledger" in terminal.errors
+    terminal("ledger", "receipt", ledger, "--dataset", "x", code=2)
+    accept = ("ledger", "accept", ledger, "--dataset", "ward", "--run", "next", "--terms")
+    terminal(*accept, tmp_path / "none.toml", code=2)
+    terms.write_text(TERMS.replace("least_noise_multiplier = 2.0", "least_noise_multiplier = 1.0"))
+    terminal(*accept, terms, code=4)
+    assert "they state" in terminal.errors
+
+
+def test_the_same_data_under_a_second_name(terminal, tmp_path):
+    data = tmp_path / "data.csv"
+    data.write_text("1,2\n")
+    cap = ("--epsilon", 1, "--delta", 1e-5, "--data", data)
+    terminal("ledger", "init", tmp_path / "l", "--dataset", "a", *cap)
+    terminal("ledger", "init", tmp_path / "l", "--dataset", "b", *cap, code=2)
+    assert "registered already, as 'a'" in terminal.errors
+    data.unlink()
+    terminal("ledger", "init", tmp_path / "l", "--dataset", "c", *cap, code=2)
+    assert "cannot be read" in terminal.errors
+
+
+def test_a_rolled_back_ledger_accepts_nothing(terminal, ledger, terms, tmp_path):
+    with closing(sqlite3.connect(ledger)) as connection, connection:
+        connection.execute("DROP TRIGGER no_delete")
+        connection.execute("DELETE FROM outputs")
+        connection.execute("DELETE FROM entries WHERE seq > 3")
+    accept = ("ledger", "accept", ledger, "--dataset", "ward", "--run", "next", "--terms", terms)
+    terminal(*accept, code=1)
+    assert "older than its counter" in terminal.errors
