@@ -34,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 CLIENTS, RECORDS, COHORT, BATCH, CLIP = 20, 600, 10, 128, 1.0
 STEP_SIZE, NOISE_MULTIPLIER = 0.05, 1.0
+WARM_UP = 3  # turns before the clock counts: GPUs compile, tune themselves and record passes
 Turn = Callable[[], int]  # does some client steps and says how many
 
 
@@ -239,13 +240,13 @@ def measure(
         turns[name] = prepare(build().to(arguments.device), records)
     times: dict[str, list[float]] = {name: [] for name in turns}
     clock = time.process_time if arguments.cpu_time else time.perf_counter
-    for repeat in range(arguments.turns + 1):
+    for repeat in range(WARM_UP + arguments.turns):
         for name, turn in turns.items():
             synchronise(arguments.device)
             started = clock()
             steps = turn()
             synchronise(arguments.device)
-            if repeat > 0:  # the first turn warms up
+            if repeat >= WARM_UP:
                 times[name].append(1e3 * (clock() - started) / steps)
     return {name: statistics.median(values) for name, values in times.items()}
 

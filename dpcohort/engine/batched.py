@@ -115,10 +115,11 @@ class StackedEngine:
                 allowed=f"{len(self._experiments)} states at the same round",
             )
         total = self._experiments[0].plan.training.rounds
+        upcoming: list[Cohort] | None = None
         for t in range(states[0].next_round, total):
             started = time.perf_counter()
-            cohorts = [cohort_of(experiment.plan, t) for experiment in self._experiments]
-            self._round(states, cohorts)
+            cohorts = upcoming or self._cohorts(t)
+            upcoming = self._round(states, cohorts)
             seconds = time.perf_counter() - started
             due = (t + 1) % self._evaluate_every == 0 or t + 1 == total
             yield tuple(
@@ -126,8 +127,24 @@ class StackedEngine:
                 for state, cohort in zip(states, cohorts, strict=True)
             )
 
-    def _round(self, states: Sequence[EngineState], cohorts: list[Cohort]) -> None:
-        updates = self._runner.updates([state.parameters for state in states], cohorts)
+    def _cohorts(self, t: int) -> list[Cohort]:
+        return [cohort_of(experiment.plan, t) for experiment in self._experiments]
+
+    def _upcoming(self, t: int) -> list[Cohort] | None:
+        """The cohorts of a round to come, None if there is none or it cannot be done."""
+        if t >= self._experiments[0].plan.training.rounds:
+            return None
+        try:
+            return self._cohorts(t)
+        except InputError:  # the round under way can still be done; the next will say what is wrong
+            return None
+
+    def _round(self, states: Sequence[EngineState], cohorts: list[Cohort]) -> list[Cohort] | None:
+        """Do a round; the next one's cohorts if they have been prepared meanwhile."""
+        following = cohorts[0].round + 1
+        updates, upcoming = self._runner.updates_and_upcoming(
+            [state.parameters for state in states], cohorts, lambda: self._upcoming(following)
+        )
         with one_thread_each():
             for state, cohort, update, experiment in zip(
                 states, cohorts, updates, self._experiments, strict=True
@@ -136,6 +153,7 @@ class StackedEngine:
                 experiment.optimiser.apply(state, combined)
         if states[0].parameters.is_cuda:
             torch.cuda.synchronize(states[0].parameters.device)
+        return upcoming
 
     def _record(
         self, state: EngineState, cohort: Cohort, seconds: float, *, evaluated: bool

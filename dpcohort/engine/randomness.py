@@ -4,7 +4,8 @@
 A stream is named by (seed, purpose, round, client, draw, step). Its numbers depend on that name
 alone, so batching, order, the number of devices and a resume cannot change a result. The words
 come from Philox-4x64, a counter-based generator: (seed, purpose) is hashed to its key, the rest of
-the name is its counter.
+the name is its counter. On an accelerator the noise of a stream is made there, from two words of it
+(``counter_noise``); on a CPU by torch's twister, all of whose state the stream sets.
 
 ``Streams.from_entropy()`` has no seed. Every request is answered from the operating system's
 entropy, so asking twice under one name gives two answers: a repeated computation never repeats
@@ -24,12 +25,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpcohort._validate import whole_number
+from dpcohort.engine.counter_noise import add_noise_
 
 __all__ = ["Purpose", "Streams"]
 
 Purpose = Literal["batch", "noise", "model"]
 WordArray = NDArray[np.uint64]
 
+_EMPTY_BUFFER = np.zeros(4, dtype=np.uint64)  # Philox makes four words at a time
 _MT_STATE_WORDS = 624  # a Mersenne twister keeps 624 words of 32 bits
 _MT_STATE_START = 3  # torch writes its state as 64-bit words: seed, left and seeded, next, state
 
@@ -81,8 +84,20 @@ class Streams:
         if self._seed is None:
             return np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
         counter = np.array([0, (draw << 32) | step, client, round], dtype=np.uint64)
-        philox = np.random.Philox(counter=counter, key=self._key(purpose))
+        philox = self._philox
+        philox.state = {
+            "bit_generator": "Philox",
+            "state": {"counter": counter, "key": self._key(purpose)},
+            "buffer": _EMPTY_BUFFER,
+            "buffer_pos": _EMPTY_BUFFER.size,
+            "has_uint32": 0,
+            "uinteger": 0,
+        }
         return np.asarray(philox.random_raw(count), dtype=np.uint64)
+
+    def noise_name(self, *, round: int, client: int, draw: int = 0, step: int = 0) -> WordArray:
+        """Two words that name the noise of one local step on an accelerator."""
+        return self.words("noise", 2, round=round, client=client, draw=draw, step=step)
 
     def normal_(
         self,
@@ -108,11 +123,13 @@ class Streams:
         name = {"round": round, "client": client, "draw": draw, "step": step}
         if out.device.type == "cpu":
             words = self.words(purpose, _MT_STATE_WORDS // 2, **name)
-            generator = self._cpu_generator(words)
-        else:
-            word = self.words(purpose, 1, **name)
-            generator = self._device_generator(out.device, int(word[0]) >> 1)
-        return out.normal_(generator=generator)
+            return out.normal_(generator=self._cpu_generator(words))
+        words = self.words(purpose, 2, **name)
+        names = torch.as_tensor(words.astype(np.int64), device=out.device)[None]
+        one = torch.ones(1, dtype=torch.float64, device=out.device)
+        filled = torch.zeros(1, out.numel(), dtype=out.dtype, device=out.device)
+        add_noise_(filled, filled, names, scale=0 * one, spread=one, accumulate=False)
+        return out.copy_(filled.view(out.shape))
 
     def generator(self, purpose: Purpose = "model") -> torch.Generator:
         """A CPU generator for what belongs to no round, such as the initial weights."""
@@ -134,14 +151,13 @@ class Streams:
         generator.set_state(_twister_state(words))
         return generator
 
-    def _device_generator(self, device: torch.device, seed: int) -> torch.Generator:
-        # CUDA generators are Philox and take the whole 64-bit seed.
-        if not hasattr(self._local, "devices"):
-            self._local.devices = {}
-        generators: dict[torch.device, torch.Generator] = self._local.devices
-        if device not in generators:
-            generators[device] = torch.Generator(device=device)
-        return generators[device].manual_seed(seed)
+    @property
+    def _philox(self) -> np.random.Philox:
+        """A generator to be set to any stream: making one anew takes four times as long."""
+        if not hasattr(self._local, "philox"):
+            self._local.philox = np.random.Philox(0)
+        philox: np.random.Philox = self._local.philox
+        return philox
 
 
 def _twister_state(words: WordArray) -> Tensor:

@@ -2,7 +2,8 @@
 """Local training of many draws at once: Algorithm 1, lines 9-19, for all draws of a round.
 
 Every draw of every experiment is a slot with its own weights, clip, noise, step size and batch. On
-an accelerator many slots share one pass. On a CPU each slot has a pass of its own, on one thread,
+an accelerator many slots share one pass (``device_slots``), and while it computes a round the host
+draws the batches of the next. On a CPU each slot has a pass of its own, on one thread,
 and as many slots run at a time as there are workers: a core's caches then hold one slot, and the
 result does not depend, to the bit, on the number of workers or on what else is in the stack.
 """
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -23,12 +25,16 @@ from torch import Tensor, nn
 from dpcohort._validate import IntArray, whole_number
 from dpcohort.aggregation import Cohort
 from dpcohort.engine.clipping import ClippedNetwork, ClippingPath, Loss
+from dpcohort.engine.device_slots import DeviceSlots, PreparedPass
 from dpcohort.engine.experiment import Experiment
 from dpcohort.engine.noise import standard_noise_
+from dpcohort.engine.packed_step import SlotStep, pack
 from dpcohort.engine.planned import TrainingPlan
 from dpcohort.engine.sampling import draw_positions, pad_batches
 
 __all__ = ["Slot", "SlotRunner", "one_thread_each"]
+
+_Cohorts = TypeVar("_Cohorts", bound=Sequence[Cohort])
 
 _CPU_PASS_BYTES = 160 << 20
 _DEVICE_PASS_SHARE = 0.25  # of the free memory
@@ -90,6 +96,8 @@ class SlotRunner:
             whole_number("slots_per_pass", slots_per_pass, at_least=1)
         self._slots_per_pass = slots_per_pass
         self._updates: list[Tensor] = []
+        self._all_updates = torch.empty(0)
+        self._prepared: tuple[Sequence[Cohort], list[PreparedPass]] | None = None
         self._local = threading.local()
         inputs, targets = self._records.gather(self._records.indices[:3])
         first = ClippedNetwork(model, loss, inputs, targets)
@@ -99,20 +107,76 @@ class SlotRunner:
         ]
         self.networks = [first, *copies]
         self.micro_batch = micro_batch or self._default_micro_batch(first.path)
+        self._device_slots: DeviceSlots | None = None
+        if not on_cpu:
+            self._device_slots = DeviceSlots(first, self._records, micro_batch=self.micro_batch)
 
     def updates(self, parameters: Sequence[Tensor], cohorts: Sequence[Cohort]) -> list[Tensor]:
         """Noisy updates [draws, D] of each experiment's cohort, from its parameters [D].
 
         They lie in memory that the next call uses again.
         """
+        return self.updates_and_upcoming(parameters, cohorts, lambda: None)[0]
+
+    def updates_and_upcoming(
+        self,
+        parameters: Sequence[Tensor],
+        cohorts: Sequence[Cohort],
+        upcoming: Callable[[], _Cohorts | None],
+    ) -> tuple[list[Tensor], _Cohorts | None]:
+        """The same, and on an accelerator the next round's cohorts, prepared meanwhile.
+
+        Args:
+            parameters: [D] of each experiment.
+            cohorts: the draws of each experiment.
+            upcoming: gives what the next call will be asked for, None if nothing.
+
+        Returns:
+            The updates and what ``upcoming`` gave; None on a CPU, where it is not asked.
+        """
         updates = self._cleared_updates(parameters, cohorts)
-        chunks = list(self._chunks(cohorts))
-        if self._device.type == "cpu":
-            self._run_on_cpu(chunks, parameters, updates)
-        else:
-            for chunk in chunks:
-                self._run(self.networks[0], chunk, parameters, updates)
-        return updates
+        if self._device_slots is None:
+            self._run_on_cpu(list(self._chunks(cohorts)), parameters, updates)
+            return updates, None
+        ready = self._prepared is not None and self._prepared[0] is cohorts
+        passes = self._prepared[1] if self._prepared and ready else self._prepare(cohorts)
+        following: list[_Cohorts | None] = [None]
+
+        def meanwhile() -> None:
+            following[0] = upcoming()
+            self._prepared = (following[0], self._prepare(following[0])) if following[0] else None
+
+        self._device_slots.run(passes, parameters, self._all_updates, meanwhile=meanwhile)
+        return updates, following[0]
+
+    def _prepare(self, cohorts: Sequence[Cohort]) -> list[PreparedPass]:
+        """Batches, names of noise and factors of all passes of a round, for an accelerator."""
+        passes, first = [], 0
+        steps = range(self._experiments[0].plan.training.local_steps)
+        for slots in self._chunks(cohorts):
+            packed = [
+                pack(
+                    [self._slot_step(slot, step) for slot in slots],
+                    multiple=1 if len(slots) == 1 else _WIDTH_MULTIPLE,
+                    pinned=self._device.type == "cuda",
+                )
+                for step in steps
+            ]
+            owners = tuple(slot.experiment for slot in slots)
+            passes.append(PreparedPass(first, owners, _evenly_shared(owners), tuple(packed)))
+            first += len(slots)
+        return passes
+
+    def _slot_step(self, slot: Slot, step: int) -> SlotStep:
+        experiment, cohort, i = self._experiments[slot.experiment], slot.cohort, slot.position
+        alpha = self._step_size(slot, step)
+        return SlotStep(
+            rows=self._rows(slot, step),
+            noise_name=experiment.streams.noise_name(**slot.name, step=step),
+            scale=alpha / int(cohort.batch_sizes[i]),
+            spread=alpha * float(cohort.noise_stds[i]),
+            clip=experiment.plan.training.clip,
+        )
 
     def _run_on_cpu(
         self, chunks: list[list[Slot]], parameters: Sequence[Tensor], updates: list[Tensor]
@@ -234,8 +298,11 @@ class SlotRunner:
         """Zeros for the updates; fresh memory every round would cost more than the noise."""
         shapes = [(len(c), p.numel()) for c, p in zip(cohorts, parameters, strict=True)]
         if [tuple(update.shape) for update in self._updates] != shapes:
-            self._updates = [p.new_empty(s) for p, s in zip(parameters, shapes, strict=True)]
-        return [update.zero_() for update in self._updates]
+            draws = [len(cohort) for cohort in cohorts]
+            self._all_updates = parameters[0].new_empty(sum(draws), parameters[0].numel())
+            self._updates = list(torch.split(self._all_updates, draws))
+        self._all_updates.zero_()
+        return self._updates
 
     def _scratch(self, like: Tensor) -> Tensor:
         """Memory for noise that a worker keeps, of the shape of ``like``."""
@@ -255,13 +322,12 @@ class SlotRunner:
         self, slots: list[Slot], parameters: Sequence[Tensor], *, shared: bool = True
     ) -> Tensor:
         """[groups, D]: one row an experiment if its slots are evenly many, else one a slot."""
-        owners = np.array([slot.experiment for slot in slots])
-        experiments, counts = np.unique(owners, return_counts=True)
-        if shared and np.all(counts == counts[0]):
-            owners = experiments
-        if owners.size == 1:
-            return parameters[int(owners[0])][None]
-        return torch.stack([parameters[int(e)] for e in owners])
+        owners = tuple(slot.experiment for slot in slots)
+        if shared:
+            owners = _evenly_shared(owners)
+        if len(owners) == 1:
+            return parameters[owners[0]][None]
+        return torch.stack([parameters[e] for e in owners])
 
     def _moved(
         self, slots: list[Slot], parameters: Sequence[Tensor], updates: list[Tensor]
@@ -289,6 +355,12 @@ class SlotRunner:
 
     def _per_slot(self, slots: list[Slot], value: Callable[[Slot], float], like: Tensor) -> Tensor:
         return torch.tensor([value(s) for s in slots], dtype=like.dtype, device=like.device)
+
+
+def _evenly_shared(owners: tuple[int, ...]) -> tuple[int, ...]:
+    """The experiments among the owners if each has equally many slots, else the owners."""
+    experiments, counts = np.unique(owners, return_counts=True)
+    return tuple(experiments.tolist()) if np.all(counts == counts[0]) else owners
 
 
 def _column(values: list[float], like: Tensor) -> Tensor:

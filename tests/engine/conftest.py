@@ -59,8 +59,9 @@ def make_plan() -> Callable[..., Any]:
 @pytest.fixture
 def make_records() -> Callable[..., ClientRecords]:
     def build(
-        inputs: Tensor, sizes: list[int], *, classes: int = 3, dtype: torch.dtype = torch.float64
-    ) -> ClientRecords:
+        inputs: Tensor, sizes: list[int], *, classes: int = 3, dtype: torch.dtype = torch.float64,
+        device: str = "cpu",
+    ) -> ClientRecords:  # fmt: skip
         rng = np.random.default_rng(5)
         rows = inputs.shape[0]
         return ClientRecords(
@@ -69,9 +70,17 @@ def make_records() -> Callable[..., ClientRecords]:
             indices=rng.permutation(rows)[: sum(sizes)],
             offsets=np.concatenate([[0], np.cumsum(sizes)]),
             dtype=dtype,
+            device=device,
         )
 
     return build
+
+
+@pytest.fixture
+def cuda() -> str:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU: there is no CUDA here")
+    return "cuda"
 
 
 class Words(nn.Module):

@@ -89,3 +89,16 @@ def test_a_seed_is_a_whole_number() -> None:
         Streams.seeded(-1)
     with pytest.raises(InputError, match="seed"):
         Streams.seeded(0.5)  # type: ignore[arg-type]
+
+
+def test_words_are_those_of_a_fresh_generator() -> None:
+    # A stream asked for in any order, after any others, is Philox keyed and counted by its name.
+    streams = Streams.seeded(3)
+    for name in (NAME, {"round": 0, "client": 0, "draw": 0, "step": 0}, NAME | {"draw": 7}):
+        for count in (5, 1, 12):
+            counter = np.array(
+                [0, (name["draw"] << 32) | name["step"], name["client"], name["round"]],
+                dtype=np.uint64,
+            )
+            fresh = np.random.Philox(counter=counter, key=streams._key("batch"))
+            assert np.array_equal(streams.words("batch", count, **name), fresh.random_raw(count))

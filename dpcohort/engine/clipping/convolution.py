@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from dpcohort.engine.clipping import patch_kernel
 from dpcohort.engine.clipping.banked import BankedLayer, UnsupportedUseError
 from dpcohort.engine.clipping.outer import OuterSum, gram_is_cheaper, row_norms
 from dpcohort.engine.layout import FlatLayout
@@ -207,6 +208,16 @@ def patches(
         [0.0, 1.0, 3.0, 4.0]
     """
     image = inputs.permute(0, 2, 3, 1)
+    if _has_kernel(inputs):
+        size = _output_size(inputs, kernel, stride, padding, dilation)
+        out = image.new_empty(
+            image.shape[0], size[0] * size[1], kernel[0] * kernel[1] * image.shape[3]
+        )
+        patch_kernel.write_patches(
+            out, image.contiguous(), kernel=kernel, stride=stride, padding=padding,
+            dilation=dilation, output=size, by_line=False,
+        )  # fmt: skip
+        return out, size
     if padding != (0, 0):
         image = F.pad(image, (0, 0, padding[1], padding[1], padding[0], padding[0]))
     image = image.contiguous()
@@ -242,6 +253,15 @@ def patch_lines(
         >>> patch_lines(image, (2, 2), (1, 1), (0, 0), (1, 1), ones=True)[0][0, :, 0].tolist()
         [0.0, 1.0, 3.0, 4.0, 1.0]
     """
+    if _has_kernel(inputs):
+        size = _output_size(inputs, kernel, stride, padding, dilation)
+        entries = inputs.shape[1] * kernel[0] * kernel[1] + int(ones)
+        written = inputs.new_empty(inputs.shape[0], entries, size[0] * size[1])
+        patch_kernel.write_patches(
+            written, inputs.permute(0, 2, 3, 1).contiguous(), kernel=kernel, stride=stride,
+            padding=padding, dilation=dilation, output=size, by_line=True,
+        )  # fmt: skip
+        return written, size
     if padding != (0, 0):
         inputs = F.pad(inputs, (padding[1], padding[1], padding[0], padding[0]))
     image = inputs.contiguous()
@@ -268,6 +288,18 @@ def patch_lines(
     if ones:
         lines[:, fan_in] = 1.0
     return lines, out
+
+
+def _has_kernel(inputs: Tensor) -> bool:
+    return inputs.is_cuda and patch_kernel.AVAILABLE and inputs.numel() > 0
+
+
+def _output_size(inputs: Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> Pair:
+    down, across = (
+        (inputs.shape[2 + i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1
+        for i in (0, 1)
+    )
+    return down, across
 
 
 def _pair(value: tuple[int, ...]) -> Pair:

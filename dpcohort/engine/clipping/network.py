@@ -24,6 +24,8 @@ from dpcohort.engine.clipping.factors import clip_factors
 from dpcohort.engine.clipping.linear import BankedLinear
 from dpcohort.engine.clipping.normalisation import BankedGroupNorm, BankedLayerNorm
 from dpcohort.engine.clipping.per_example import Loss, PerExampleGradients
+from dpcohort.engine.clipping.pooling import exchange_pooling
+from dpcohort.engine.clipping.precision import full_precision_products
 from dpcohort.engine.clipping.rules import refuse_unfit_layers
 from dpcohort.engine.layout import FlatLayout
 from dpcohort.errors import InputError
@@ -97,6 +99,7 @@ class ClippedNetwork:
             self._banked, self._layers = _banked_copy(model, self.layout)
         vectorised = self.path.kind != "loop"
         self._per_example = PerExampleGradients(self._model, loss, vectorised=vectorised)
+        self._all_finite: Tensor | None = None
         #: SENSITIVE: records left out so far because their gradient was not finite. It depends on
         #: private records and has no noise: it may be looked at by the client alone.
         self.raw_nonfinite_count = 0
@@ -112,6 +115,7 @@ class ClippedNetwork:
         mask: Tensor | None = None,
         total: Tensor | None = None,
         micro_batch: int | None = None,
+        all_finite: Tensor | None = None,
     ) -> Tensor:
         """Sum of the clipped gradients of each draw's examples (Algorithm 1, lines 14-16).
 
@@ -124,6 +128,9 @@ class ClippedNetwork:
             total: [draws, D] to add to; a new one if None.
             micro_batch: examples in one pass at most, all draws together. It bounds memory and
                 changes the result only by the order of additions, that is by rounding.
+            all_finite: a truth value on the device, made false if some gradient is not finite.
+                The host then waits for nothing, and the caller must look at it before it uses
+                the sums: they are right only if it stayed true.
 
         Returns:
             [draws, D] sums. SENSITIVE until noise is added. A record whose gradient is not finite
@@ -135,9 +142,11 @@ class ClippedNetwork:
         if mask is None:
             mask = torch.ones(draws, width, dtype=torch.bool, device=inputs.device)
         step = width if micro_batch is None else max(1, micro_batch // draws)
-        for start in range(0, width, max(1, step)):
-            part = slice(start, start + step)
-            self._add(weights, inputs[:, part], targets[:, part], clip, mask[:, part], total)
+        self._all_finite = all_finite
+        with full_precision_products(weights.device):
+            for start in range(0, width, max(1, step)):
+                part = slice(start, start + step)
+                self._add(weights, inputs[:, part], targets[:, part], clip, mask[:, part], total)
         return total
 
     @torch.no_grad()
@@ -146,7 +155,8 @@ class ClippedNetwork:
         if self.path.kind != "banked":
             raws = [raw for _, raw in self._raw_gradients(weights, inputs, targets)]
             return torch.stack([raw.square().sum(1) for raw in raws])
-        norms = self._pass(weights, inputs, targets)
+        with full_precision_products(weights.device):
+            norms = self._pass(weights, inputs, targets)
         self._release()
         return norms
 
@@ -177,7 +187,9 @@ class ClippedNetwork:
     ) -> None:  # fmt: skip
         norms = self._pass(weights, inputs, targets)
         finite = torch.isfinite(norms)
-        if not bool(finite.all()):
+        if self._all_finite is not None:
+            self._all_finite.logical_and_(finite.all())
+        elif not bool(finite.all()):
             # A NaN times a factor of 0 is still NaN, so such records are taken out of the batch
             # before the sums: their inputs become zeros, and their factors 0 below.
             self._release()
@@ -258,6 +270,7 @@ def _banked_copy(model: nn.Module, layout: FlatLayout) -> tuple[nn.Module, list[
         setattr(banked.get_submodule(parent), child, exchanged)
     banked.requires_grad_(requires_grad=False)
     pool_before_relu(banked)
+    exchange_pooling(banked)
     return banked, layers
 
 

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dpcohort.engine import (
+    BatchedEngine,
+    ClientRecords,
+    ConstantStep,
+    Experiment,
+    Optimiser,
+    ReferenceEngine,
+    StackedEngine,
+    Streams,
+    cross_entropy,
+)
+from dpcohort.engine.device_slots import DeviceSlots
+from dpcohort.engine.planned import cohort_of
+from dpcohort.engine.slots import SlotRunner
+
+SIZES = [20, 9, 15, 16]
+COHORTS = [[0, 1, 0], [2, 3, 3], [1, 2, 0], [3, 3, 3], [0, 2, 1], [0, 1, 0]]
+
+
+@pytest.fixture
+def all_bits() -> Iterator[None]:
+    """No TF32 in convolutions: with it engines agree to three digits only."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    yield
+    torch.backends.cudnn.allow_tf32 = before
+
+
+def final(engine: Any) -> torch.Tensor:
+    state = engine.initial_state()
+    for _ in engine.rounds(state):
+        pass
+    return state.parameters
+
+
+def moved_apart(a: torch.Tensor, b: torch.Tensor, start: torch.Tensor) -> float:
+    return float((a - b).norm() / (b - start).norm())
+
+
+@pytest.mark.parametrize("local_steps", [1, 3])
+@pytest.mark.parametrize("slots_per_pass", [3, 2])
+def test_prepared_passes_give_the_same_sums(
+    make_plan: Any, make_records: Any, local_steps: int, slots_per_pass: int
+) -> None:
+    """Without noise, the accelerator's way equals the processor's; here both on a processor."""
+    plan = make_plan(SIZES, COHORTS, noise=[0.0] * 4, local_steps=local_steps)
+    records = make_records(torch.randn(60, 4, dtype=torch.float64), SIZES)
+    experiments = [
+        Experiment(plan=plan, records=records, streams=Streams.seeded(seed)) for seed in (1, 2)
+    ]
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    runner = SlotRunner(model, cross_entropy, experiments, slots_per_pass=slots_per_pass)
+    cohorts = [cohort_of(plan, 0)] * 2
+    parameters = [torch.randn(43, dtype=torch.float64) for _ in experiments]
+    expected = torch.cat(runner.updates(parameters, cohorts))
+    got = torch.empty(6, 43, dtype=torch.float64)
+    device = DeviceSlots(runner.networks[0], records, micro_batch=7)
+    assert not device.records_passes
+    waited = []
+    device.run(
+        runner._prepare(cohorts), parameters, got, meanwhile=lambda: waited.append(True)
+    )  # fmt: skip
+    torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-14)
+    assert waited == [True]
+
+
+def test_records_that_are_not_finite_get_a_second_look(make_plan: Any, make_records: Any) -> None:
+    inputs = torch.randn(60, 4, dtype=torch.float64)
+    inputs[::3] = float("nan")
+    plan = make_plan([60], [[0, 0]], noise=[0.0], sampler="fixed", batch_size=60)
+    records = make_records(inputs, [60])
+    experiment = Experiment(plan=plan, records=records, streams=Streams.seeded(1))
+    runner = SlotRunner(nn.Linear(4, 3).double(), cross_entropy, [experiment])
+    cohorts, parameters = [cohort_of(plan, 0)], [torch.zeros(15, dtype=torch.float64)]
+    expected = torch.cat(runner.updates(parameters, cohorts))
+    got = torch.empty(2, 15, dtype=torch.float64)
+    device = DeviceSlots(runner.networks[0], records, micro_batch=1000)
+    device.run(runner._prepare(cohorts), parameters, got, meanwhile=lambda: None)
+    torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-14)
+    assert torch.isfinite(got).all()
+
+
+@pytest.mark.parametrize("sampler", ["poisson", "fixed"])
+@pytest.mark.parametrize("local_steps", [1, 3])
+def test_a_gpu_equals_the_reference_in_64_bits(
+    cuda: str, network: Any, make_plan: Any, make_records: Any, sampler: str, local_steps: int
+) -> None:
+    plan = make_plan(SIZES, COHORTS, sampler=sampler, local_steps=local_steps, clip=0.3)
+    records = make_records(network.inputs, SIZES, device=cuda)
+    options = {"streams": Streams.seeded(3), "optimiser": Optimiser(local_step=ConstantStep(0.5))}
+    slow = ReferenceEngine(
+        plan, network.model, records, vectorised=network.path != "loop", **options
+    )
+    expected, start = final(slow), slow.initial_state().parameters
+    for slots_per_pass in (None, 2):
+        fast = BatchedEngine(plan, network.model, records, slots_per_pass=slots_per_pass, **options)
+        assert fast.path.kind == network.path, fast.path.reason
+        assert moved_apart(final(fast), expected, start) < 1e-9
+        device = fast._stack._runner._device_slots
+        assert device is not None
+        assert device.records_passes == (network.path == "banked")
+        if device.records_passes:
+            assert device._recordings
+
+
+@pytest.mark.usefixtures("all_bits")
+def test_a_gpu_equals_the_reference_in_32_bits(
+    cuda: str, network: Any, make_plan: Any, make_records: Any
+) -> None:
+    if network.name == "conv2d-wide":
+        pytest.skip("max-pooling: near-equal values may be ranked differently in 32 bits")
+    plan = make_plan(SIZES, COHORTS, local_steps=2, clip=0.3)
+    records = make_records(network.inputs, SIZES, dtype=torch.float32, device=cuda)
+    options = {"streams": Streams.seeded(3), "optimiser": Optimiser(local_step=ConstantStep(0.5))}
+    slow = ReferenceEngine(
+        plan, network.model, records, vectorised=network.path != "loop", **options
+    )
+    fast = BatchedEngine(plan, network.model, records, **options)
+    start = slow.initial_state().parameters
+    assert moved_apart(final(fast), final(slow), start) < 1e-5
+
+
+def test_a_gpu_stack_equals_each_alone(cuda: str, make_plan: Any, make_records: Any) -> None:
+    model = nn.Sequential(
+        nn.Conv2d(2, 5, 3, padding=1), nn.Tanh(), nn.Conv2d(5, 6, 3, stride=2), nn.Tanh(),
+        nn.Flatten(), nn.Linear(54, 3),
+    ).double()  # fmt: skip
+    plan = make_plan(SIZES, COHORTS, local_steps=2)
+    records = make_records(torch.randn(60, 2, 8, 8, dtype=torch.float64), SIZES, device=cuda)
+    experiments = [
+        Experiment(plan=plan, records=records, streams=Streams.seeded(seed)) for seed in range(3)
+    ]
+    alone = []
+    for experiment in experiments:
+        engine = StackedEngine(model, [experiment])
+        (state,) = engine.initial_states()
+        for _ in engine.rounds([state]):
+            pass
+        alone.append(state.parameters)
+    for slots_per_pass in (None, 4):
+        engine = StackedEngine(model, experiments, slots_per_pass=slots_per_pass)
+        states = engine.initial_states()
+        for _ in engine.rounds(states):
+            pass
+        for state, expected in zip(states, alone, strict=True):
+            torch.testing.assert_close(state.parameters, expected, rtol=0, atol=1e-11)
+
+
+def test_a_gpu_leaves_out_records_that_are_not_finite(
+    cuda: str, make_plan: Any, make_records: Any
+) -> None:
+    spoilt = torch.randn(60, 4, dtype=torch.float64)
+    spoilt[:20:2] = float("nan")
+    records = ClientRecords(
+        spoilt, np.zeros(60, dtype=np.int64), indices=np.arange(40), offsets=np.array([0, 20, 40]),
+        dtype=torch.float64, device=cuda,
+    )  # fmt: skip
+    cohorts = [[1], [1], [1], [0], [0], [1]]  # recorded before the first spoilt record comes
+    plan = make_plan([20, 20], cohorts, sampler="fixed", batch_size=20, noise=[0.5, 0.0])
+    slow = ReferenceEngine(plan, nn.Linear(4, 3).double(), records, streams=Streams.seeded(0))
+    fast = BatchedEngine(plan, nn.Linear(4, 3).double(), records, streams=Streams.seeded(0))
+    start = slow.initial_state()
+    states = [engine.initial_state() for engine in (slow, fast)]
+    for engine, state in zip((slow, fast), states, strict=True):
+        state.parameters.copy_(start.parameters)
+        for _ in engine.rounds(state):
+            pass
+    assert moved_apart(states[1].parameters, states[0].parameters, start.parameters) < 1e-9
+    assert fast.raw_nonfinite_count == 20
+    diverged = fast.initial_state()
+    diverged.parameters.fill_(float("nan"))
+    assert len(list(fast.rounds(diverged))) == 6
+
+
+def test_a_model_that_cannot_be_recorded_is_trained_all_the_same(
+    cuda: str, make_plan: Any, make_records: Any
+) -> None:
+    class Waits(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            outputs: torch.Tensor = self.layer(inputs)
+            return outputs * (2.0 if float(inputs.sum()) > 1e9 else 1.0)
+
+    plan = make_plan(SIZES, COHORTS)
+    records = make_records(torch.randn(60, 4, dtype=torch.float64), SIZES, device=cuda)
+    model = Waits().double()
+    slow = ReferenceEngine(
+        plan, model, records, streams=Streams.seeded(0), vectorised=False
+    )  # fmt: skip
+    fast = BatchedEngine(plan, model, records, streams=Streams.seeded(0))
+    assert moved_apart(final(fast), final(slow), slow.initial_state().parameters) < 1e-9
+    device = fast._stack._runner._device_slots
+    assert device is not None
+    assert not device.records_passes
