@@ -11,7 +11,7 @@ import typer
 
 from dpcohort.cli.output import console, print_json
 from dpcohort.cli.source import JsonOption, SetOption
-from dpcohort.cli.train import DeviceOption
+from dpcohort.cli.train import DataDirOption, DeviceOption, data_changes
 from dpcohort.errors import InputError
 
 if TYPE_CHECKING:
@@ -39,10 +39,12 @@ def command(
         Path | None, typer.Option("--out", "-o", help="Keep a grid's runs in this folder.")
     ] = None,
     device: DeviceOption = None,
+    data_dir: DataDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compare test accuracy with paired differences over seeds, and say what it means."""
     if len(sources) == 1 and sources[0].suffix.lower() == ".toml":
+        changes = data_changes(changes, data_dir)
         groups = _train_grid(sources[0], changes, seeds, out, device, quiet=as_json)
     else:
         groups = _load_groups(sources, changes, out)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,12 +20,31 @@ if TYPE_CHECKING:
     from dpcohort.runs.callbacks import Callback
     from dpcohort.runs.run import Run
 
-__all__ = ["DeviceOption", "command", "summary_of"]
+__all__ = ["DataDirOption", "DeviceOption", "command", "data_changes", "summary_of"]
 
 DeviceOption = Annotated[
     str | None,
     typer.Option(help="auto, cpu or cuda; the config's if not given.", show_default=False),
 ]
+
+DataDirOption = Annotated[
+    Path | None,
+    typer.Option("--data-dir", help="Where to look for the data first.", show_default=False),
+]
+
+
+def data_changes(changes: list[str] | None, data_dir: Path | None) -> list[str]:
+    """The settings to change, with the folder of the data among them.
+
+    Example:
+        >>> data_changes(["run.seed=3"], None)
+        ['run.seed=3']
+    """
+    found = list(changes or [])
+    if data_dir is not None:
+        # A path in a config starts from the config's folder, one on the command line from here.
+        found.append(f"data.dir={json.dumps(str(data_dir.resolve()))}")
+    return found
 
 
 def command(
@@ -38,6 +58,7 @@ def command(
         int, typer.Option(min=1, help="How many runs, with seeds one after the other.")
     ] = 1,
     device: DeviceOption = None,
+    data_dir: DataDirOption = None,
     private_entropy: Annotated[
         bool,
         typer.Option(
@@ -51,8 +72,7 @@ def command(
     as_json: JsonOption = False,
 ) -> None:
     """Train; the ledger is written before every round, so a crash never hides spending."""
-    config = load_config(source)
-    config = config.with_overrides(changes) if changes else config
+    config = load_config(source).with_overrides(data_changes(changes, data_dir))
     if seeds > 1 and (out / "run.json").exists():
         raise InputError.because(
             f"{out} holds one run; several seeds need a folder of their own. Choose another --out."

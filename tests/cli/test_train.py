@@ -131,3 +131,12 @@ def test_settings_are_plain_json(terminal, digits_config, tmp_path):
     terminal("train", digits_config, "--out", tmp_path / "run", *SHORT)
     for path in (tmp_path / "run").rglob("*.json"):
         json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(name))
+
+
+def test_a_folder_of_data_is_looked_in_first(terminal, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    terminal("new", "d.toml", "--from", "digits")
+    (tmp_path / "mine").mkdir()
+    arguments = ("train", "d.toml", "--out", "run", "--set", "data.name=mnist")
+    terminal(*arguments, "--data-dir", "mine", code=3)
+    assert str(tmp_path / "mine") in terminal.errors
