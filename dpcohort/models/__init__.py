@@ -4,6 +4,29 @@
 from __future__ import annotations
 
 from dpcohort.models.build import MODEL_NAMES, build_model
+from dpcohort.models.features import (
+    FEATURE_NAMES,
+    build_features,
+    precompute_features,
+    split_features,
+    without_features,
+)
+from dpcohort.models.fixed_features import FixedFeatures
+from dpcohort.models.oriented import OrientedFeatures
+from dpcohort.models.scattering import ScatteringFeatures
 from dpcohort.models.trainable import check_trainable, parameter_count
 
-__all__ = ["MODEL_NAMES", "build_model", "check_trainable", "parameter_count"]
+__all__ = [
+    "FEATURE_NAMES",
+    "MODEL_NAMES",
+    "FixedFeatures",
+    "OrientedFeatures",
+    "ScatteringFeatures",
+    "build_features",
+    "build_model",
+    "check_trainable",
+    "parameter_count",
+    "precompute_features",
+    "split_features",
+    "without_features",
+]

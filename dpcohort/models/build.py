@@ -13,6 +13,7 @@ from torch import nn
 from dpcohort._validate import choice, nearest, whole_number
 from dpcohort.data.named_function import is_named_function, named_function
 from dpcohort.errors import DpcohortError, InputError
+from dpcohort.models.features import FEATURE_OPTIONS
 from dpcohort.models.networks import cifar_cnn, logistic, mlp, mnist_cnn, mnist_cnn_large
 from dpcohort.models.seeding import seeded
 from dpcohort.models.trainable import check_trainable
@@ -43,7 +44,9 @@ def build_model(
         classes: number of classes, the length of the output.
         seed: of the initial weights.
         options: ``activation`` (``relu`` or ``tanh``) for all but ``logistic``; ``hidden``, a list
-            of widths, for ``mlp``.
+            of widths, for ``mlp``; ``features`` (``none``, ``oriented`` or ``scattering``) and
+            their ``scales``, ``orientations``, ``cells`` and ``centring`` for ``logistic`` and
+            ``mlp``.
         input_dtype: of the records as the model sees them; ``torch.int64`` for token ids.
 
     Raises:
@@ -103,8 +106,8 @@ def _build_own(
 
 
 _BUILDERS: dict[str, tuple[Callable[..., nn.Module], tuple[str, ...]]] = {
-    "logistic": (logistic, ()),
-    "mlp": (mlp, ("hidden", "activation")),
+    "logistic": (logistic, ("features", *FEATURE_OPTIONS)),
+    "mlp": (mlp, ("hidden", "activation", "features", *FEATURE_OPTIONS)),
     "mnist-cnn": (mnist_cnn, ("activation",)),
     "mnist-cnn-large": (mnist_cnn_large, ("activation",)),
     "cifar-cnn": (cifar_cnn, ("activation",)),

@@ -1,37 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
 """The networks: the paper's CNN in two readings, a CIFAR-10 CNN, an MLP, softmax regression.
 
-Plain sequences of torch's own layers, so that an engine knows every one of them.
+Plain sequences of torch's own layers, so that an engine knows every one of them; in front of the
+last two there may be fixed features, which have no parameters.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import nn
 
 from dpcohort._validate import choice, whole_number
 from dpcohort.errors import InputError
+from dpcohort.models.features import build_features
 
 __all__ = ["cifar_cnn", "logistic", "mlp", "mnist_cnn", "mnist_cnn_large"]
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 
 
-def logistic(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Softmax regression; the loss is convex, so it starts at zero.
+def logistic(
+    shape: tuple[int, ...], classes: int, *, features: str = "none", **feature_options: Any
+) -> nn.Module:
+    """Softmax regression, of the record or of its features; convex, so it starts at zero.
 
     Example:
         >>> sum(p.numel() for p in logistic((1, 8, 8), 10).parameters())
         650
+        >>> sum(p.numel() for p in logistic((1, 28, 28), 10, features="oriented").parameters())
+        8340
     """
-    linear = nn.Linear(math.prod(shape), classes)
+    first, inputs = _first(shape, features, feature_options)
+    linear = nn.Linear(inputs, classes)
     nn.init.zeros_(linear.weight)
     nn.init.zeros_(linear.bias)
-    return nn.Sequential(nn.Flatten(), linear)
+    return nn.Sequential(first, linear)
 
 
 def mlp(
@@ -40,8 +48,12 @@ def mlp(
     *,
     hidden: Sequence[int] = (128,),
     activation: str = "relu",
+    features: str = "none",
+    **feature_options: Any,
 ) -> nn.Module:
     """Linear layers of the given widths with an activation after each, and one to the classes.
+
+    They see the record, or its features.
 
     Example:
         >>> mlp((4,), 3, hidden=[5])[1]
@@ -49,8 +61,9 @@ def mlp(
     """
     if not isinstance(hidden, list | tuple):
         raise InputError("hidden", given=hidden, allowed="a list of layer widths")
-    widths = [math.prod(shape), *(whole_number("hidden", width, at_least=1) for width in hidden)]
-    layers: list[nn.Module] = [nn.Flatten()]
+    first, seen = _first(shape, features, feature_options)
+    widths = [seen, *(whole_number("hidden", width, at_least=1) for width in hidden)]
+    layers: list[nn.Module] = [first]
     for inputs, outputs in pairwise(widths):
         layers += [nn.Linear(inputs, outputs), _activation(activation)]
     return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
@@ -125,6 +138,14 @@ def cifar_cnn(shape: tuple[int, ...], classes: int, *, activation: str = "tanh")
         _activation(activation),
         nn.Linear(128, classes),
     )
+
+
+def _first(
+    shape: tuple[int, ...], features: str, options: Mapping[str, Any]
+) -> tuple[nn.Module, int]:
+    """What turns a record into a vector, and the vector's length."""
+    fixed = build_features(features, shape, **options)
+    return (nn.Flatten(), math.prod(shape)) if fixed is None else (fixed, fixed.width)
 
 
 def _activation(name: str) -> nn.Module:

@@ -135,6 +135,8 @@ def test_settings_are_plain_json(terminal, digits_config, tmp_path):
 
 def test_a_folder_of_data_is_looked_in_first(terminal, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DPCOHORT_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     terminal("new", "d.toml", "--from", "digits")
     (tmp_path / "mine").mkdir()
     arguments = ("train", "d.toml", "--out", "run", "--set", "data.name=mnist")

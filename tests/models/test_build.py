@@ -55,12 +55,28 @@ def test_options_reach_the_network():
 
 
 @pytest.mark.parametrize(
+    ("name", "options", "trained"),
+    [
+        ("logistic", {"features": "oriented"}, 834 * 10),
+        ("logistic", {"features": "oriented", "cells": 4}, 273 * 10),
+        ("logistic", {"features": "scattering"}, 3970 * 10),
+        ("mlp", {"features": "oriented", "hidden": [16], "activation": "tanh"}, 834 * 16 + 170),
+        ("mlp", {"features": "none", "hidden": [16]}, 785 * 16 + 170),
+    ],
+)
+def test_features_are_not_counted_among_the_trained_parameters(name, options, trained):
+    assert parameter_count(build(name, options=options)) == trained
+
+
+@pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
         ("mnist-cn", {}, "Did you mean 'mnist-cnn'"),
         ("", {}, "model = ''"),
         ("mlp", {"options": {"hiden": [4]}}, "no option 'hiden'.*Did you mean 'hidden'"),
-        ("logistic", {"options": {"hidden": [4]}}, "it has none"),
+        ("logistic", {"options": {"hidden": [4]}}, "it has features, scales"),
+        ("logistic", {"options": {"features": "orientd"}}, "Did you mean 'oriented'"),
+        ("logistic", {"options": {"scales": 2}}, "scales is for features"),
         ("mnist-cnn", {"classes": 1}, "classes = 1"),
         ("mnist-cnn", {"seed": -1}, "seed = -1"),
         ("mnist-cnn", {"seed": 2**64}, "seed = "),
