@@ -18,7 +18,7 @@ from dpcohort.data import Dataset, Partition, load_dataset, paper_partition
 from dpcohort.engine import ClientRecords, Evaluator, Optimiser, Streams
 from dpcohort.engine.layout import FlatLayout
 from dpcohort.errors import InputError
-from dpcohort.models import build_model, check_trainable
+from dpcohort.models import build_model, check_trainable, split_features, without_features
 from dpcohort.plan import Plan
 
 __all__ = ["EngineName", "Job", "make_job", "resolve_device"]
@@ -73,6 +73,11 @@ class Job:
         """Where batches and noise come from."""
         return Streams.from_entropy() if self.private else Streams.seeded(self.seed)
 
+    @property
+    def trained(self) -> nn.Module:
+        """What the engine trains: the model after its fixed features, which are computed once."""
+        return without_features(self.model)
+
     def initial(self) -> torch.Tensor:
         """The initial parameters as one vector, on the CPU."""
         return FlatLayout(self.model).flatten(self.model).cpu()
@@ -107,11 +112,12 @@ class Job:
 
     def records(self) -> ClientRecords:
         """The clients' records on the device."""
-        inputs, transform = self.data.train_inputs, None
+        _, data = split_features(self.model, self.data, device=self.device)
+        inputs, transform = data.train_inputs, None
         if inputs.size <= _MOST_RESIDENT_FLOATS:
-            inputs = self.data.normalised(inputs)
+            inputs = data.normalised(inputs)
         else:
-            transform = _normaliser(self.data, self.device)
+            transform = _normaliser(data, self.device)
         # Copies: torch warns about arrays that are closed for writing.
         return ClientRecords(
             inputs if inputs.flags.writeable else inputs.copy(),
@@ -125,9 +131,10 @@ class Job:
 
     def evaluator(self) -> Evaluator:
         """The public test set on the device."""
-        inputs = self.data.normalised(self.data.test_inputs)
-        labels = self.data.test_labels.copy()
-        return Evaluator(self.model, inputs, labels, device=self.device)
+        model, data = split_features(self.model, self.data, device=self.device)
+        inputs = data.normalised(data.test_inputs)
+        labels = data.test_labels.copy()
+        return Evaluator(model, inputs, labels, device=self.device)
 
 
 def make_job(

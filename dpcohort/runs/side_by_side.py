@@ -62,7 +62,7 @@ def train_side_by_side(
 def _engine(jobs: Sequence[Job]) -> StackedEngine:
     first = jobs[0].records()
     return StackedEngine(
-        jobs[0].model,
+        jobs[0].trained,
         [
             Experiment(
                 plan=job.plan,

@@ -148,7 +148,7 @@ def _engine(job: Job) -> BatchedEngine | ReferenceEngine:
     kind = ReferenceEngine if job.engine == "reference" else BatchedEngine
     return kind(
         job.plan,
-        job.model,
+        job.trained,
         job.records(),
         streams=job.streams,
         optimiser=job.optimiser,

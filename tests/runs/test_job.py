@@ -3,11 +3,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from dpcohort import Population, Training, make_plan
 from dpcohort.data import Partition, dataset_from_arrays, paper_partition
 from dpcohort.errors import InputError
+from dpcohort.models import build_model
 from dpcohort.runs.job import make_job, resolve_device
 
 from .conftest import small_plan
@@ -111,3 +113,20 @@ def test_large_data_stays_bytes_and_gives_the_same_batches(monkeypatch):
     lazy, same_labels = job.records().gather(np.arange(5))
     np.testing.assert_allclose(lazy.numpy(), resident.numpy(), rtol=1e-6)
     assert (labels == same_labels).all()
+
+
+def test_fixed_features_are_computed_once_and_the_head_is_trained():
+    clients = Population.from_arrays(sizes=[200] * 3, epsilon=[2.0, 4.0, 8.0], delta=1e-5)
+    options = {"features": "oriented"}
+    probe = build_model("logistic", input_shape=(1, 8, 8), classes=10, seed=0, options=options)
+    dimension = sum(p.numel() for p in probe.parameters())
+    plan = make_plan(
+        clients, Training(rounds=2, cohort_size=2, batch_size=30, dimension=dimension), seed=0
+    )
+    job = make_job(plan, "logistic", "digits", model_options=options, device="cpu")
+    assert sum(1 for _ in job.trained.modules()) < sum(1 for _ in job.model.modules())
+    inputs, _ = job.records().gather(job.records().indices[:2])
+    direct = job.model(torch.as_tensor(job.data.normalised(job.data.train_inputs)))
+    row = int(job.records().indices[0])
+    with torch.no_grad():
+        assert torch.allclose(job.trained(inputs)[0], direct[row], atol=1e-5)

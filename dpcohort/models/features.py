@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixed features by name, and a data set with the features of its images computed once.
+
+Features without parameters are the same in every round, so a model that begins with them can be
+trained on the features instead of the images: the same numbers up to rounding, much sooner.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from dpcohort._validate import choice, nearest, whole_number
+from dpcohort.data import Dataset
+from dpcohort.errors import InputError
+from dpcohort.models.fixed_features import FixedFeatures
+from dpcohort.models.oriented import OrientedFeatures
+from dpcohort.models.scattering import ScatteringFeatures
+
+__all__ = [
+    "FEATURE_NAMES",
+    "FEATURE_OPTIONS",
+    "build_features",
+    "precompute_features",
+    "split_features",
+    "without_features",
+]
+
+_SETTINGS = ("scales", "orientations", "cells")
+_KINDS: dict[str, tuple[Callable[..., FixedFeatures], tuple[str, ...]]] = {
+    "oriented": (OrientedFeatures, (*_SETTINGS, "centring")),
+    "scattering": (ScatteringFeatures, _SETTINGS),
+}
+
+#: What can be asked for by name.
+FEATURE_NAMES = ("none", *_KINDS)
+#: All settings that some of them have.
+FEATURE_OPTIONS = (*_SETTINGS, "centring")
+
+
+def build_features(name: str, input_shape: Sequence[int], **options: Any) -> FixedFeatures | None:
+    """The features of that name for images of that shape; None for ``none``.
+
+    Args:
+        name: one of `FEATURE_NAMES`.
+        input_shape: (channels, height, width) of an image.
+        options: ``scales``, ``orientations``, ``cells``; for ``oriented`` also ``centring``.
+
+    Raises:
+        InputError: if the name or an option is not known, or does not fit the images.
+
+    Example:
+        >>> build_features("oriented", (1, 28, 28), cells=4)
+        OrientedFeatures((1, 28, 28), scales=2, orientations=8, cells=4, width=272,
+        centring='block')
+    """
+    choice("features", name, FEATURE_NAMES)
+    if name == "none":
+        if options:
+            raise InputError.because(
+                f'{", ".join(options)} is for features, and features = "none". '
+                f"Say which: {' or '.join(_KINDS)}."
+            )
+        return None
+    kind, known = _KINDS[name]
+    for option in options:
+        if option not in known:
+            hint = nearest(option, known)
+            raise InputError.because(
+                f"{name} features have no option {option!r}; they have {', '.join(known)}."
+                f"{f' Did you mean {hint!r}?' if hint else ''}"
+            )
+    return kind(tuple(input_shape), **options)
+
+
+@torch.no_grad()
+def precompute_features(
+    data: Dataset, features: nn.Module, *, batch_size: int = 500, device: str = "cpu"
+) -> Dataset:
+    """The data set with the features of every record in the place of the record.
+
+    Only for a module that has no parameters and treats every record alone, as `OrientedFeatures`
+    and `ScatteringFeatures` do: then each new record depends on one old one, and whatever is
+    promised for the new records holds for the old.
+
+    Args:
+        data: images.
+        features: from [records, ...] to [records, width].
+        batch_size: records at a time; bounds memory and changes nothing else.
+        device: where to compute.
+
+    Returns:
+        The data set ``NAME+FEATURES`` of float32 vectors, to be used as they are.
+
+    Raises:
+        InputError: if the module has parameters, or does not give one vector a record.
+
+    Example:
+        >>> from dpcohort.data import load_dataset
+        >>> digits = load_dataset("digits")
+        >>> small = precompute_features(digits, OrientedFeatures((1, 8, 8), cells=4))
+        >>> small.name, small.input_shape, len(small) == len(digits)
+        ('digits+OrientedFeatures', (272,), True)
+    """
+    whole_number("batch_size", batch_size, at_least=1)
+    if list(features.parameters()):
+        raise InputError.because(
+            f"{type(features).__name__} has parameters. Features computed once must be a formula: "
+            "weights learnt from the data would have to be paid for, and would stay as they are."
+        )
+    module = copy.deepcopy(features).to(device)
+
+    def of(inputs: NDArray[Any]) -> NDArray[np.float32]:
+        found: NDArray[np.float32] = (
+            module(torch.as_tensor(data.normalised(inputs), device=device)).cpu().numpy()
+        )
+        if found.ndim != 2 or len(found) != len(inputs):
+            allowed = "(records, features), one vector a record"
+            raise InputError("shape of the features", given=found.shape, allowed=allowed)
+        return found
+
+    def computed(inputs: NDArray[Any]) -> NDArray[np.float32]:
+        rows = np.empty((len(inputs), of(inputs[:1]).shape[1]), np.float32)
+        for start in range(0, len(inputs), batch_size):
+            rows[start : start + batch_size] = of(inputs[start : start + batch_size])
+        return rows
+
+    return Dataset(
+        name=f"{data.name}+{type(features).__name__}",
+        train_inputs=computed(data.train_inputs),
+        train_labels=data.train_labels,
+        test_inputs=computed(data.test_inputs),
+        test_labels=data.test_labels,
+        classes=data.classes,
+    )
+
+
+#: The last features computed of each data set that is still in use: runs of several seeds share it.
+_COMPUTED: WeakKeyDictionary[Dataset, tuple[str, Dataset]] = WeakKeyDictionary()
+
+
+def split_features(
+    model: nn.Module, data: Dataset, *, device: str = "cpu"
+) -> tuple[nn.Module, Dataset]:
+    """A model without the fixed features it begins with, and the data set with them computed.
+
+    Training the one on the other is training the whole model on the images, up to rounding. The
+    parameters keep their names and values, so that they fit the whole model as well. A model that
+    does not begin with fixed features comes back as it is, with its data.
+
+    Args:
+        model: as ``build_model`` gives it.
+        data: its images.
+        device: where to compute the features.
+
+    Example:
+        >>> from dpcohort.data import load_dataset
+        >>> from dpcohort.models import build_model
+        >>> whole = build_model("logistic", input_shape=(1, 8, 8), classes=10, seed=0,
+        ...                     options={"features": "oriented", "cells": 4})
+        >>> head, data = split_features(whole, load_dataset("digits"))
+        >>> data.input_shape, list(head.state_dict()) == list(whole.state_dict())
+        ((272,), True)
+    """
+    features = _features_of(model)
+    if features is None:
+        return model, data
+    settings = repr(features)
+    kept = _COMPUTED.get(data)
+    if kept is None or kept[0] != settings:
+        kept = (settings, precompute_features(data, features, device=device))
+        _COMPUTED[data] = kept
+    return without_features(model), kept[1]
+
+
+def without_features(model: nn.Module) -> nn.Module:
+    """The model for records whose features are computed already; parameters keep their names.
+
+    Example:
+        >>> from dpcohort.models import build_model
+        >>> whole = build_model("logistic", input_shape=(1, 8, 8), classes=10, seed=0,
+        ...                     options={"features": "oriented", "cells": 4})
+        >>> without_features(whole)
+        Sequential(
+          (0): Identity()
+          (1): Linear(in_features=272, out_features=10, bias=True)
+        )
+    """
+    if _features_of(model) is None:
+        return model
+    return nn.Sequential(nn.Identity(), *list(model.children())[1:])
+
+
+def _features_of(model: nn.Module) -> FixedFeatures | None:
+    first = next(model.children(), None) if isinstance(model, nn.Sequential) else None
+    return first if isinstance(first, FixedFeatures) else None

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every map from images to fixed features shares: padding, averages over cells, unit norm.
+
+A fixed feature is a formula of one record: it has no parameters, it is the same whatever the data
+are, and it treats every record alone. So it costs no privacy, and clipping the gradients of what
+is trained on top of it protects the record as if the image itself went in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from dpcohort._validate import whole_number
+from dpcohort.errors import InputError
+from dpcohort.models.morlet import morlet_bank
+
+__all__ = ["FixedFeatures", "band_moduli", "cell_averages", "folded", "unit_blocks"]
+
+#: A block of less contrast than this is not blown up to norm 1: it may be rounding alone.
+_LEAST_CONTRAST = 1e-3
+
+
+class FixedFeatures(nn.Module):
+    """A map from an image to a vector of norm 1, without parameters.
+
+    Args:
+        input_shape: (channels, height, width) of an image.
+        scales: of the wavelets, each twice as coarse as the one before.
+        orientations: of the wavelets, evenly over half a turn.
+        cells: the image is averaged over cells x cells places.
+
+    Attributes:
+        width: the number of features.
+    """
+
+    width: int
+    bank: Tensor
+
+    def __init__(
+        self, input_shape: Sequence[int], *, scales: int, orientations: int, cells: int
+    ) -> None:
+        super().__init__()
+        if len(input_shape) != 3:
+            raise InputError(
+                "input_shape",
+                given=tuple(input_shape),
+                allowed="(channels, height, width) for features of images",
+                next_step='Use features = "none" for other records.',
+            )
+        self.input_shape = tuple(int(length) for length in input_shape)
+        self.scales = whole_number("scales", scales, at_least=1)
+        self.orientations = whole_number("orientations", orientations, at_least=1)
+        shorter = min(self.input_shape[1:])
+        self.cells = whole_number("cells", cells, at_least=1, at_most=shorter)
+        self._margin: int = 2**self.scales
+        if self._margin >= shorter:
+            raise InputError(
+                "scales",
+                given=scales,
+                allowed=f"small enough that 2^scales is below {shorter}, the image's shorter side",
+            )
+        # Constants: not among the parameters, and not in a model's file either.
+        self._padded = [self._padded_length(length) for length in self.input_shape[1:]]
+        bank = morlet_bank(*self._padded, scales=self.scales, orientations=self.orientations)
+        self.register_buffer("bank", bank, persistent=False)
+
+    def extra_repr(self) -> str:
+        """The settings, which together with the class say everything about the features."""
+        return (
+            f"{self.input_shape}, scales={self.scales}, orientations={self.orientations}, "
+            f"cells={self.cells}, width={self.width}"
+        )
+
+    def _padded_length(self, length: int) -> int:
+        """With a margin on both sides, and even down to the coarsest scale."""
+        step: int = 2**self.scales
+        return -(-(length + 2 * self._margin) // step) * step
+
+    def _pad(self, images: Tensor) -> Tensor:
+        """Mirrored beyond the border, so that the border is no edge."""
+        (height, width), (tall, wide) = self.input_shape[1:], self._padded
+        below, right = tall - height - self._margin, wide - width - self._margin
+        return F.pad(images, (self._margin, right, self._margin, below), mode="reflect")
+
+    def _add_averages(self, *, deviation: float | None) -> None:
+        """Averages over cells for each scale, as two matrices that act on rows and columns."""
+        for scale in range(self.scales):
+            for axis, name in enumerate(("rows", "columns")):
+                weights = cell_averages(
+                    self.input_shape[1 + axis],
+                    self.cells,
+                    margin=self._margin,
+                    padded=self._padded[axis],
+                    step=2**scale,
+                    deviation=deviation,
+                )
+                self.register_buffer(f"_{name}_{scale}", weights, persistent=False)
+
+    def _average(self, maps: Tensor, scale: int) -> Tensor:
+        """[..., padded / 2^scale, padded / 2^scale] averaged over the cells."""
+        rows: Tensor = getattr(self, f"_rows_{scale}")
+        columns: Tensor = getattr(self, f"_columns_{scale}")
+        return rows @ maps @ columns.T
+
+
+def band_moduli(spectrum: Tensor, filters: Tensor, step: int) -> Tensor:
+    """How strongly each filter answers at every step-th pixel, whatever the phase.
+
+    Args:
+        spectrum: [..., height, width], Fourier transform of an image.
+        filters: broadcasting against it, their Fourier transforms.
+        step: between the pixels kept, along both axes.
+
+    Returns:
+        Modulus of the convolution, [..., height / step, width / step].
+
+    Example:
+        >>> image = torch.tensor([[1.0, -1.0], [1.0, -1.0]])
+        >>> band_moduli(torch.fft.fft2(image), torch.ones(2, 2), 1)
+        tensor([[1., 1.],
+                [1., 1.]])
+    """
+    moduli: Tensor = torch.fft.ifft2(folded(spectrum * filters, step)).abs()
+    return moduli
+
+
+def folded(spectrum: Tensor, step: int) -> Tensor:
+    """The Fourier transform of every step-th pixel, from that of all pixels.
+
+    Example:
+        >>> line = torch.tensor([[3.0, 1.0, 4.0, 1.0], [5.0, 9.0, 2.0, 6.0]])
+        >>> torch.fft.ifft2(folded(torch.fft.fft2(line), 2)).real
+        tensor([[3., 4.]])
+    """
+    if step == 1:
+        return spectrum
+    *around, height, width = spectrum.shape
+    return spectrum.reshape(*around, step, height // step, step, width // step).mean((-4, -2))
+
+
+def cell_averages(
+    length: int, cells: int, *, margin: int, padded: int, step: int, deviation: float | None
+) -> Tensor:
+    """Weights that average a line of pixels around the centres of its cells.
+
+    Args:
+        length: of the line, without its margins.
+        cells: how many places the average is taken at, evenly over the length.
+        margin: where in the padded line the line begins.
+        padded: length of the padded line.
+        step: every step-th pixel of the padded line is there, from its first on.
+        deviation: standard deviation of a Gaussian window in pixels; None averages each cell's
+            pixels evenly, by as much of a pixel as lies in the cell.
+
+    Returns:
+        [cells, padded / step]; each row sums to 1.
+
+    Example:
+        >>> cell_averages(4, 2, margin=1, padded=6, step=1, deviation=None)
+        tensor([[0.0000, 0.5000, 0.5000, 0.0000, 0.0000, 0.0000],
+                [0.0000, 0.0000, 0.0000, 0.5000, 0.5000, 0.0000]])
+    """
+    size = length / cells
+    pixels = torch.arange(0, padded, step, dtype=torch.float64)
+    centres = margin - 0.5 + size * (torch.arange(cells, dtype=torch.float64) + 0.5)
+    distance = pixels - centres[:, None]
+    if deviation is None:
+        upper = (distance + step / 2).clamp(max=size / 2)
+        lower = (distance - step / 2).clamp(min=-size / 2)
+        weights = (upper - lower).clamp(min=0)
+    else:
+        weights = torch.exp(-(distance / deviation).square() / 2)
+    return (weights / weights.sum(1, keepdim=True)).float()
+
+
+def unit_blocks(blocks: Sequence[Tensor]) -> Tensor:
+    """Blocks of features side by side, each centred and of the same norm, all together of norm 1.
+
+    The mean over a block's features and their norm are those of the record alone. A block without
+    contrast stays near zero, and the norm below 1.
+
+    Args:
+        blocks: [records, ...] each.
+
+    Returns:
+        [records, features].
+
+    Example:
+        >>> unit_blocks([torch.tensor([[1.0, 3.0]]), torch.tensor([[5.0, 5.0, 5.0]])])
+        tensor([[-0.5000,  0.5000,  0.0000,  0.0000,  0.0000]])
+    """
+    parts = []
+    for block in blocks:
+        flat = block.flatten(1)
+        centred = flat - flat.mean(1, keepdim=True)
+        norm = torch.linalg.vector_norm(centred, dim=1, keepdim=True)
+        parts.append(centred / norm.clamp(min=_LEAST_CONTRAST))
+    return torch.cat(parts, 1) / math.sqrt(len(parts))

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from dpcohort.engine import (
+    BatchedEngine,
+    ClientRecords,
+    ConstantStep,
+    Optimiser,
+    ReferenceEngine,
+    Streams,
+)
+from dpcohort.errors import InputError
+from dpcohort.models import (
+    OrientedFeatures,
+    ScatteringFeatures,
+    build_model,
+    check_trainable,
+)
+from dpcohort.models.fixed_features import band_moduli, cell_averages, folded, unit_blocks
+from dpcohort.runs import train
+from dpcohort.training import Training
+
+KINDS = [OrientedFeatures, ScatteringFeatures]
+BOTH = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+
+
+def images(count, *shape, seed=0):
+    return torch.rand(count, *shape, generator=torch.Generator().manual_seed(seed))
+
+
+@BOTH
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (1, 8, 8), (2, 19, 30)])
+def test_every_image_has_a_vector_of_the_stated_width_and_of_norm_1(kind, shape):
+    features = kind(shape, cells=4)
+    found = features(images(3, *shape))
+    assert found.shape == (3, features.width)
+    assert torch.allclose(found.norm(dim=1), torch.ones(3), atol=1e-5)
+
+
+@BOTH
+def test_nothing_is_trained_or_stored(kind):
+    features = kind((1, 12, 12), cells=3)
+    assert list(features.parameters()) == []
+    assert features.state_dict() == {}
+    assert not any(buffer.requires_grad for buffer in features.buffers())
+
+
+@BOTH
+def test_an_image_is_treated_alone(kind):
+    features, some = kind((1, 16, 16), cells=4).double(), images(5, 1, 16, 16).double()
+    together = features(some)
+    alone = torch.cat([features(image[None]) for image in some])
+    assert torch.allclose(together, alone, rtol=0, atol=1e-12)
+
+
+@BOTH
+@pytest.mark.parametrize("value", [0.0, -0.4242, 2.8215])
+def test_an_image_without_contrast_is_near_zero_and_finite(kind, value):
+    found = kind((1, 28, 28))(torch.full((1, 1, 28, 28), value))
+    assert float(found.norm()) < 0.05
+
+
+@BOTH
+def test_brightness_and_contrast_change_nothing(kind):
+    features, some = kind((1, 28, 28)), images(4, 1, 28, 28)
+    assert torch.allclose(features(some), features(3 * some - 0.5), atol=1e-5)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("shape", "changes", "message"),
+    [
+        ((784,), {}, r"\(channels, height, width\).*features = \"none\""),
+        ((1, 4, 28), {"cells": 2}, "scales = 2.*below 4"),
+        ((1, 28, 28), {"scales": 0}, "scales = 0"),
+        ((1, 28, 28), {"orientations": 0}, "orientations = 0"),
+        ((1, 28, 28), {"cells": 29}, "cells = 29"),
+        ((1, 28, 28), {"cells": 0}, "cells = 0"),
+        ((1, 28, 28), {"scales": "2"}, "scales = '2'"),
+    ],
+)
+def test_what_does_not_fit_is_refused(kind, shape, changes, message):
+    with pytest.raises(InputError, match=message):
+        kind(shape, **changes)
+
+
+def plan_for(sizes, dimension):
+    from dpcohort import Population, make_plan
+
+    clients = Population.from_arrays(sizes=sizes, epsilon=[2.0, 4.0, 8.0], delta=1e-5)
+    settings = Training(rounds=3, cohort_size=2, batch_size=6, clip=0.3, dimension=dimension)
+    return make_plan(clients, settings, seed=0)
+
+
+@pytest.mark.parametrize("name", ["logistic", "mlp"])
+@pytest.mark.parametrize("features", ["oriented", "scattering"])
+def test_both_engines_clip_alike_and_take_the_fast_path(name, features):
+    hidden = {"hidden": [5], "activation": "tanh"} if name == "mlp" else {}
+    options = {"features": features, "cells": 2, "orientations": 4, **hidden}
+    model = build_model(name, input_shape=(1, 12, 12), classes=3, seed=1, options=options).double()
+    check_trainable(model, input_shape=(1, 12, 12), classes=3, input_dtype=torch.float64)
+    sizes = [20, 18, 22]
+    dimension = sum(p.numel() for p in model.parameters())
+    plan, labels = plan_for(sizes, dimension), np.arange(60) % 3
+    records = ClientRecords(
+        images(60, 1, 12, 12).double(),
+        labels,
+        indices=np.arange(60),
+        offsets=np.cumsum([0, *sizes]),
+        dtype=torch.float64,
+    )
+    ends = []
+    for engine in (ReferenceEngine, BatchedEngine):
+        trained = engine(
+            plan,
+            model,
+            records,
+            streams=Streams.seeded(3),
+            optimiser=Optimiser(local_step=ConstantStep(0.5)),
+        )
+        state = trained.initial_state()
+        start = state.parameters.clone()
+        for _ in trained.rounds(state):
+            pass
+        ends.append(state.parameters)
+    assert trained.path.kind == "banked", trained.path.reason
+    assert start.numel() == dimension
+    moved = (ends[0] - start).norm()
+    assert float((ends[1] - ends[0]).norm() / moved) < 1e-9
+
+
+def test_a_plan_for_the_wrong_dimension_is_refused_with_the_number_that_is_trained():
+    plan = plan_for([400, 500, 500], 4242)
+    options = {"features": "oriented", "cells": 2}
+    with pytest.raises(InputError, match="4,242 parameters but logistic trains 690"):
+        train(plan, "logistic", "digits", device="cpu", model_options=options)
+
+
+@pytest.mark.parametrize("step", [1, 2, 4])
+@pytest.mark.parametrize("deviation", [None, 1.6])
+def test_averages_of_a_constant_are_the_constant(step, deviation):
+    weights = cell_averages(28, 7, margin=4, padded=36, step=step, deviation=deviation)
+    assert weights.shape == (7, 36 // step)
+    assert torch.allclose(weights.sum(1), torch.ones(7))
+
+
+def test_even_averages_are_average_pooling():
+    line = images(1, 28)[0]
+    padded = torch.cat([torch.full((4,), 9.0), line, torch.full((4,), 9.0)])
+    weights = cell_averages(28, 7, margin=4, padded=36, step=1, deviation=None)
+    assert torch.allclose(weights @ padded, line.view(7, 4).mean(1), atol=1e-6)
+
+
+def test_a_gaussian_average_is_a_gaussian_around_the_middle_of_the_cell():
+    weights = cell_averages(8, 2, margin=2, padded=12, step=1, deviation=1.5)
+    pixels = torch.arange(12.0)
+    assert torch.allclose(weights @ pixels, torch.tensor([3.5, 7.5]), atol=0.2)
+    assert float(weights[0, 3]) == pytest.approx(float(weights[0, 4]))
+
+
+@pytest.mark.parametrize("step", [1, 2, 4])
+def test_folding_is_taking_every_nth_pixel(step):
+    image = images(2, 8, 12)
+    found = torch.fft.ifft2(folded(torch.fft.fft2(image), step)).real
+    assert torch.allclose(found, image[:, ::step, ::step], atol=1e-6)
+    whole = band_moduli(torch.fft.fft2(image), torch.ones(8, 12), 1)
+    assert torch.allclose(whole, image, atol=1e-6)
+
+
+def test_blocks_have_equal_norms_and_no_mean():
+    found = unit_blocks([images(3, 2, 5), 100 * images(3, 4), images(3, 6)])
+    for start, end in ((0, 10), (10, 14), (14, 20)):
+        part = found[:, start:end]
+        assert torch.allclose(part.norm(dim=1), torch.full((3,), 3**-0.5), atol=1e-6)
+        assert float(part.mean(1).abs().max()) < 1e-6
