@@ -9,7 +9,7 @@ from torch import nn
 from dpcohort import Population, Training, make_plan
 from dpcohort.data import Partition, dataset_from_arrays, paper_partition
 from dpcohort.errors import InputError
-from dpcohort.models import build_model
+from dpcohort.models import FixedFeatures, build_model
 from dpcohort.runs.job import make_job, resolve_device
 
 from .conftest import small_plan
@@ -124,8 +124,12 @@ def test_fixed_features_are_computed_once_and_the_head_is_trained():
         clients, Training(rounds=2, cohort_size=2, batch_size=30, dimension=dimension), seed=0
     )
     job = make_job(plan, "logistic", "digits", model_options=options, device="cpu")
-    assert sum(1 for _ in job.trained.modules()) < sum(1 for _ in job.model.modules())
+    assert any(isinstance(layer, FixedFeatures) for layer in job.model.modules())
+    assert not any(isinstance(layer, FixedFeatures) for layer in job.trained.modules())
     inputs, _ = job.records().gather(job.records().indices[:2])
+    with torch.no_grad():
+        for parameter in job.model.parameters():
+            parameter.normal_()  # a zero start would agree with anything
     direct = job.model(torch.as_tensor(job.data.normalised(job.data.train_inputs)))
     row = int(job.records().indices[0])
     with torch.no_grad():
