@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dpcohort.cli import main
 from dpcohort.cli.app import app
 
 ROOT = Path(__file__).parents[1]
@@ -41,3 +42,21 @@ def test_links_lead_somewhere(document):
     for target in re.findall(r"\]\(([^)#]+)", document.read_text()):
         if not target.startswith("http"):
             assert (document.parent / target).exists(), target
+
+
+def test_the_plan_in_the_readme_is_what_the_command_prints(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    assert main(["new", "hospitals.toml"]) == 0
+    capsys.readouterr()
+    assert main(["plan", "hospitals.toml"]) == 0
+    printed = {_plain(line) for line in capsys.readouterr().out.splitlines()}
+    block = (ROOT / "README.md").read_text().split("```\n")[1]
+    for line in filter(str.strip, block.splitlines()):
+        assert _plain(line) in printed
+
+
+def _plain(line: str) -> str:
+    """Without what the last bits of another machine's arithmetic may change."""
+    line = re.sub(r"plan [0-9a-f]{12}|[0-9.]+e-1[0-9]", "", line)
+    return " ".join(line.split())
