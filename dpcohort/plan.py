@@ -71,6 +71,7 @@ class Plan:
     seed: int
 
     def __post_init__(self) -> None:
+        self.selection.probabilities.setflags(write=False)
         clients = len(self.population)
         for name, length in (
             ("selection", self.selection.probabilities.size),
@@ -166,6 +167,9 @@ class Plan:
                 "rule": self.selection.rule,
                 "settings": dict(self.selection.settings),
                 "eta": self.selection.eta,
+                "objective": self.selection.objective,
+                "lower_bound": self.selection.lower_bound,
+                "gap": self.selection.gap,
             },
             "draws": self.schedule.draws,
             "seed": self.seed,

@@ -128,6 +128,8 @@ def load_plan(path: str | Path) -> Plan:
             f"{path} was changed after it was written: its content hashes to {plan.sha256[:16]}... "
             f"and it says {str(content.get('sha256'))[:16]}.... Make the plan again."
         )
+    if plan.schedule.sha256 != content["schedule"].get("sha256"):
+        raise VerificationError(f"{path}: the schedule does not have the hash it is filed under.")
     return plan
 
 

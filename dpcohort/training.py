@@ -14,6 +14,9 @@ __all__ = ["Training"]
 #: Parameters of the MNIST network of the paper, the default D.
 MNIST_CNN_PARAMETERS = 26_010
 
+#: A schedule is drawn whole before training; this many draws take 0.8 GB.
+MOST_DRAWS = 100_000_000
+
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
@@ -53,6 +56,12 @@ class Training:
         for field in ("rounds", "cohort_size", "local_steps", "dimension"):
             value = whole_number(field, getattr(self, field), at_least=1)
             object.__setattr__(self, field, value)
+        if self.total_draws > MOST_DRAWS:
+            raise InputError(
+                "rounds * cohort_size",
+                given=self.total_draws,
+                allowed=f"at most {MOST_DRAWS} draws, which a schedule can hold",
+            )
         for field in ("clip", "smoothness"):
             object.__setattr__(self, field, number(field, getattr(self, field), above=0))
         choice("oversized_batch", self.oversized_batch, ["error", "whole"])

@@ -10,6 +10,7 @@ import pytest
 
 from dpcohort.cli import main
 from dpcohort.cli.app import app
+from dpcohort.cli.output import console
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -46,7 +47,7 @@ def test_links_lead_somewhere(document):
 
 def test_the_plan_in_the_readme_is_what_the_command_prints(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(console, "_width", 120)
     assert main(["new", "hospitals.toml"]) == 0
     capsys.readouterr()
     assert main(["plan", "hospitals.toml"]) == 0

@@ -75,6 +75,7 @@ def test_the_file_is_plain_json_without_infinities(saved):
         lambda c: c["schedule"]["cohorts"].reverse(),
         lambda c: c["training"].__setitem__("clip", 2.0),
         lambda c: c["selection"].__setitem__("rule", "uniform"),
+        lambda c: c["selection"].__setitem__("gap", 0.0),
         lambda c: c["clients"]["id"].__setitem__(0, "b"),
         lambda c: c.__setitem__("sha256", "0" * 64),
     ],
@@ -125,3 +126,22 @@ def test_nothing_half_written_when_the_folder_is_missing(tmp_path):
     with pytest.raises(InputError, match="cannot be written"):
         _plan().save(tmp_path / "none" / "plan.json")
     assert os.listdir(tmp_path) == []
+
+
+def test_what_is_read_cannot_be_changed(saved):
+    plan = Plan.load(saved)
+    for column in (
+        plan.noise_multipliers,
+        plan.certified_epsilon,
+        plan.selection.probabilities,
+        plan.schedule.cohorts,
+    ):
+        assert not column.flags.writeable
+
+
+def test_a_schedule_under_a_wrong_hash_is_noticed(saved):
+    content = json.loads(saved.read_text())
+    content["schedule"]["sha256"] = "0" * 64
+    saved.write_text(json.dumps(content))
+    with pytest.raises(VerificationError, match="schedule"):
+        Plan.load(saved)

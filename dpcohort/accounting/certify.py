@@ -32,6 +32,7 @@ _TOLERANCE = 1e-4
 _MOST_POINTS = 2e6
 # The library's transform leaves noise of about 1e-13 per step in δ: stay 10,000 times above it.
 _LEAST_DELTA_PER_STEP = 1e-9
+_LARGEST_NOISE = 1e6
 # Its grid masses are second differences of δ, which cancel on a finer grid.
 _FINEST_GRID = 1e-6
 _LARGEST_SHIFT = 50.0
@@ -201,7 +202,7 @@ def _is_trivial(noise_multiplier: float, steps: int) -> bool:
 
 
 def _library_is_sound(z: float, r: float, n: int, relation: Neighbours, delta: float) -> bool:
-    if delta < _LEAST_DELTA_PER_STEP * n or 1 / z > _LARGEST_SHIFT:
+    if delta < _LEAST_DELTA_PER_STEP * n or 1 / z > _LARGEST_SHIFT or z > _LARGEST_NOISE:
         return False
     spacing, least = _spacing(z, r, n, relation, delta)
     return spacing >= max(least, _FINEST_GRID)

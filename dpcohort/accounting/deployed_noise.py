@@ -49,6 +49,10 @@ class DeployedNoise:
     certified_epsilon: FloatArray
     lifted: BoolArray
 
+    def __post_init__(self) -> None:
+        for column in (self.noise_multiplier, self.certified_epsilon, self.lifted):
+            column.setflags(write=False)
+
 
 def deploy_noise(
     population: Population,
@@ -95,8 +99,6 @@ def deploy_noise(
             z, spent = _certified_tight_noise(tuples)
         noise_multiplier[held] = z
         certified[held] = spent
-    for column in (noise_multiplier, certified, lifted):
-        column.setflags(write=False)
     return DeployedNoise(
         noise_multiplier=noise_multiplier, certified_epsilon=certified, lifted=lifted
     )

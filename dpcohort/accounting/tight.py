@@ -34,6 +34,9 @@ MARGIN = 3e-4
 #: No noise multiplier is smaller than this, however loose the budget.
 SMALLEST_NOISE = 0.02
 
+#: A larger epsilon promises nothing that noise could be calibrated to.
+LARGEST_EPSILON = 1e6
+
 # Beyond this many steps rounding, 1e-16 a step, would no longer be small against the margin; the
 # noise is then that without sampling.
 _MOST_STEPS = 1e10
@@ -146,7 +149,7 @@ def _validated(
     epsilon: ArrayLike, delta: ArrayLike, sampling_rate: ArrayLike, steps: ArrayLike
 ) -> tuple[FloatArray, ...]:
     return broadcast_fields(
-        epsilon=float_array("epsilon", epsilon, above=0),
+        epsilon=float_array("epsilon", epsilon, above=0, at_most=LARGEST_EPSILON),
         delta=float_array("delta", delta, above=0, below=1),
         sampling_rate=float_array("sampling_rate", sampling_rate, above=0, at_most=1),
         steps=whole_steps(steps),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -20,6 +21,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         dpcohort ...
         0
     """
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a letter shows a question mark, not a traceback.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:
+        print("error: stopped.", file=sys.stderr)
+        return 130
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     from dpcohort.cli.app import app
     from dpcohort.cli.output import print_error
     from dpcohort.errors import DpcohortError
@@ -31,9 +44,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DpcohortError as error:
         print_error(str(error))
         return error.exit_code
-    except KeyboardInterrupt:
-        print_error("stopped.")
-        return 130
     except BrokenPipeError:
         # The reader (`| head`) has gone; give the interpreter nothing left to flush into it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

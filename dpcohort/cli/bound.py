@@ -10,6 +10,8 @@ import typer
 
 from dpcohort.cli.output import console, print_json
 from dpcohort.cli.source import ClientsOption, JsonOption, SetOption, SourceArgument, read_config
+from dpcohort.config import Config
+from dpcohort.errors import InputError
 from dpcohort.plan import selection_problem
 from dpcohort.runs.configured_plan import configured_population
 from dpcohort.selection.assumptions import Constants
@@ -44,7 +46,35 @@ def command(
     as_json: JsonOption = False,
 ) -> None:
     """Show every term of Theorems 1 and 2, the best T, and when a bound says nothing."""
-    config = read_config(source, clients, changes)
+    try:
+        _show(
+            read_config(source, clients, changes),
+            gradient_bound=gradient_bound,
+            initial_gap=initial_gap,
+            strong_convexity=strong_convexity,
+            dissimilarity=dissimilarity,
+            clipping_gap=clipping_gap,
+            as_printed=as_printed,
+            as_json=as_json,
+        )
+    except (OverflowError, ZeroDivisionError):
+        raise InputError.because(
+            "the bound is beyond what a computer can hold with these constants; use constants "
+            "nearer to 1."
+        ) from None
+
+
+def _show(
+    config: Config,
+    *,
+    gradient_bound: float,
+    initial_gap: float,
+    strong_convexity: float | None,
+    dissimilarity: float,
+    clipping_gap: float,
+    as_printed: bool,
+    as_json: bool,
+) -> None:
     training, population = config.training, configured_population(config)
     problem, levels = selection_problem(
         population, training, contract=config.contract, noise_model=config.noise_model
@@ -59,6 +89,10 @@ def command(
         dissimilarity=dissimilarity,
         clipping_gap=clipping_gap,
         biased_clipping_gap=clipping_gap,
+        # As printed, beta must be strictly above this limit.
+        step_scale=1.001 * gradient_bound / (training.clip * strong_convexity)
+        if as_printed and strong_convexity
+        else None,
     )
     shared: dict[str, Any] = {
         "probabilities": chosen.probabilities,

@@ -30,7 +30,10 @@ def command(
     """Write a commented config to start from."""
     text = commented_config(example)
     if str(path) == "-":
-        print(text, end="")
+        if as_json:
+            print_json({"path": "-", "example": example, "text": text})
+        else:
+            print(text, end="")
         return
     if path.exists() and not force:
         raise InputError.because(f"{path} exists already. Choose another name, or use --force.")

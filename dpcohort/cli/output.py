@@ -12,8 +12,9 @@ from rich.console import Console
 
 __all__ = ["console", "print_error", "print_json", "print_progress", "sparkline"]
 
-console = Console(highlight=False)
-_errors = Console(stderr=True, highlight=False)
+# No emoji: an id such as ward:100:a is not a picture.
+console = Console(highlight=False, emoji=False)
+_errors = Console(stderr=True, highlight=False, emoji=False)
 
 #: Work of fewer items is done before one could read how far it is.
 _WORTH_TELLING = 500

@@ -10,6 +10,7 @@ import typer
 
 from dpcohort.cli.output import console, print_json
 from dpcohort.cli.source import ClientsOption, JsonOption, SetOption, SourceArgument, plan_from
+from dpcohort.errors import InputError
 from dpcohort.plan import Plan
 
 __all__ = ["command"]
@@ -56,6 +57,11 @@ def command(
     ):
         if value is not None:
             overrides.append(f"{key}={value}")
+    for written in (out, picture):
+        if written is not None and any(_same(written, read) for read in (source, clients)):
+            raise InputError.because(f"{written} is read by this command; write to another file.")
+    if picture is not None:
+        check_picture(picture)
     plan = plan_from(source, clients, overrides)
     if out is not None:
         plan.save(out)
@@ -70,6 +76,17 @@ def command(
     for path in (out, picture):
         if path is not None:
             console.print(f"Wrote {path}", markup=False)
+
+
+def check_picture(picture: Path) -> None:
+    """Refuse a picture that could not be written, before anything is."""
+    from dpcohort.report.selection_figure import picture_format
+
+    picture_format(picture)
+
+
+def _same(written: Path, read: Path | None) -> bool:
+    return read is not None and written.resolve() == read.resolve()
 
 
 def _draw(plan: Plan, picture: Path) -> None:

@@ -61,6 +61,11 @@ def read_config(
         if clients is not None:
             raise InputError.because(f"two lists of clients are given: {source} and {clients}.")
         source, clients = None, source
+    if source is not None and source.suffix.lower() == ".json":
+        raise InputError.because(
+            f"{source} looks like a finished plan; this command needs the config or the list of "
+            "clients it was made from."
+        )
     if source is not None:
         config = load_config(source)
         config = config if clients is None else config.with_clients(clients)
@@ -88,5 +93,7 @@ def plan_from(
                 f"{source} is a finished plan: --clients and --set cannot change it. Give the "
                 "config it was made from."
             )
-        return Plan.load(source)
+        plan = Plan.load(source)
+        plan.verify(method="pld")
+        return plan
     return plan_of(read_config(source, clients, overrides))

@@ -78,10 +78,10 @@ def _parsed(setting: str, text: str) -> list[float | str]:
         raise InputError(
             "values", given=text, allowed="numbers as 1,2,5 or a range as low:high:count"
         )
-    numbers = _geometric(*parts) if ":" in text else parts
-    if setting in _WHOLE:
-        return [round(x) if math.isfinite(x) else x for x in numbers]
-    return list(numbers)
+    if ":" not in text:
+        return list(parts)
+    spaced = _geometric(*parts)
+    return [round(x) for x in spaced] if setting in _WHOLE else list(spaced)
 
 
 def _geometric(low: float, high: float, count: float) -> list[float]:

@@ -17,9 +17,11 @@ ID_ALLOWED = f"text of 1 to {MAX_ID_LENGTH} characters without control character
 
 # Above this many ids only those that begin like the wanted one are compared with it.
 _MANY_IDS = 5_000
-# Line ends and tabs are harmless in an id; other control characters and lone surrogates can
-# garble a terminal or fail to encode.
-_BAD_CHARACTERS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+# Line ends and tabs inside an id are harmless; other control characters, marks that turn the
+# direction of text, and lone surrogates can garble a terminal, hide what an id is, or not encode.
+_BAD_CHARACTERS = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 class BadId(NamedTuple):

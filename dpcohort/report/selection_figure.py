@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
 
-__all__ = ["save_selection_figure", "selection_figure"]
+__all__ = ["picture_format", "save_selection_figure", "selection_figure"]
 
 _FORMATS = ("png", "pdf", "svg")
 #: Above this many clients a scatter is a blot; a sample shows the same picture.
@@ -71,13 +71,24 @@ def save_selection_figure(
     """Draw the panels into a PNG, PDF or SVG file, by the ending of its name."""
     from dpcohort.atomic_file import atomic_writer
 
+    kind = picture_format(path)
+    with atomic_writer(path, binary=True) as file:
+        selection_figure(population, panels).savefig(file, format=kind, dpi=160)
+
+
+def picture_format(path: str | Path) -> str:
+    """The format of a picture by the ending of its name.
+
+    Example:
+        >>> picture_format("figure.PDF")
+        'pdf'
+    """
     kind = Path(path).suffix.lower().lstrip(".")
     if kind not in _FORMATS:
         raise InputError(
             "picture", given=str(path), allowed="a file name ending in .png, .pdf or .svg"
         )
-    with atomic_writer(path, binary=True) as file:
-        selection_figure(population, panels).savefig(file, format=kind, dpi=160)
+    return kind
 
 
 def _shown_clients(count: int) -> IntArray:

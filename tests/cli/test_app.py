@@ -35,6 +35,18 @@ def test_interrupt_is_code_130(monkeypatch, capsys):
     assert main([]) == 130
 
 
+def test_a_terminal_that_cannot_show_a_letter_is_no_error(config):
+    done = subprocess.run(
+        [sys.executable, "-m", "dpcohort", "plan", str(config)],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "promises certified" in done.stdout
+
+
 @pytest.mark.skipif(os.name != "posix", reason="a closed pipe is different elsewhere")
 def test_a_reader_that_goes_away_is_no_error(config):
     command = f'"{sys.executable}" -m dpcohort plan "{config}" --json | head -n 1'

@@ -28,3 +28,20 @@ def test_json_terms_add_up(terminal, config):
 def test_bad_constants(terminal, config, option, value):
     terminal("bound", config, option, value, code=2)
     assert option.strip("-").replace("-", "_") in terminal.errors
+
+
+@pytest.mark.parametrize("option", ["--clipping-gap", "--gradient-bound", "--dissimilarity"])
+def test_constants_beyond_arithmetic(terminal, config, option):
+    terminal("bound", config, option, "1e300", code=2)
+    assert "constants" in terminal.errors
+
+
+def test_as_printed_with_strong_convexity(terminal, config):
+    arguments = ("bound", config, "--strong-convexity", 0.1, "--initial-gap", 0.5)
+    assert "Theorem 1" in terminal(*arguments, "--as-printed")
+
+
+def test_a_finished_plan_is_not_a_config(terminal, config, tmp_path):
+    terminal("plan", config, "-o", tmp_path / "plan.json")
+    terminal("bound", tmp_path / "plan.json", code=2)
+    assert "finished plan" in terminal.errors

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import dataclasses
 import os
 
 import pytest
@@ -168,3 +169,30 @@ def test_ids_with_markup_are_inert(terminal, clients):
     shown = terminal("plan", clients)
     assert "[red]x[/red]" in shown
     assert "[/]" in shown
+
+
+@pytest.mark.parametrize("option", ["--out", "--picture"])
+def test_what_is_read_is_not_written_over(terminal, config, clients, option):
+    before = config.read_text(), clients.read_text()
+    terminal("plan", config, option, config, code=2)
+    terminal("plan", "--clients", clients, option, clients, code=2)
+    assert (config.read_text(), clients.read_text()) == before
+
+
+def test_nothing_is_written_if_the_picture_cannot_be(terminal, config, tmp_path):
+    terminal("plan", config, "--picture", tmp_path / "a.foo", "-o", tmp_path / "p.json", code=2)
+    assert not (tmp_path / "p.json").exists()
+
+
+def test_a_plan_with_too_little_noise_is_noticed_when_it_is_read(terminal, config, tmp_path):
+    terminal("plan", config, "-o", tmp_path / "plan.json")
+    plan = Plan.load(tmp_path / "plan.json")
+    half = dataclasses.replace(plan.noise, noise_multiplier=plan.noise_multipliers / 2)
+    dataclasses.replace(plan, noise=half).save(tmp_path / "forged.json")
+    terminal("plan", tmp_path / "forged.json", code=1)
+    assert "would spend more than promised" in terminal.errors
+
+
+def test_more_draws_than_memory_holds(terminal, config):
+    terminal("plan", config, "--rounds", 100_000_000, code=2)
+    assert "at most 100000000 draws" in terminal.errors

@@ -31,6 +31,8 @@ def test_one_clients_epsilon(terminal, config):
         (["epsilon"], "client"),
         (["epsilon", "--client", "gift"], "public"),
         (["rounds", "--values", "0"], "rounds"),
+        (["rounds", "--values", "1.5"], "1.5"),
+        (["eta", "--values", "1:100:1"], "1:100:1"),
         (["rounds", "--values", "inf"], "rounds"),
         (["accountant", "--values", "loose"], "tight"),
     ],
