@@ -73,6 +73,11 @@ def command(
 ) -> None:
     """Train; the ledger is written before every round, so a crash never hides spending."""
     config = load_config(source).with_overrides(data_changes(changes, data_dir))
+    if private_entropy and seeds > 1:
+        raise InputError.because(
+            "--private-entropy releases models, and each release spends every budget again: "
+            "several seeds would spend it several times. Use one seed."
+        )
     if seeds > 1 and (out / "run.json").exists():
         raise InputError.because(
             f"{out} holds one run; several seeds need a folder of their own. Choose another --out."

@@ -19,6 +19,7 @@ from torch.nn import functional as F  # noqa: N812
 from dpcohort._validate import IntArray
 from dpcohort.aggregation import AggregationRule, Cohort, Mean
 from dpcohort.engine.clipping import Loss, PerExampleGradients, clip_factors, refuse_unfit_layers
+from dpcohort.engine.clipping.per_example import can_be_mapped
 from dpcohort.engine.evaluation import Evaluator
 from dpcohort.engine.noise import standard_noise_
 from dpcohort.engine.planned import TrainingPlan, cohort_of
@@ -49,7 +50,7 @@ class ReferenceEngine:
         loss: one number an example.
         evaluator: test set, None for none.
         evaluate_every: rounds between evaluations; the last round is always evaluated.
-        vectorised: per-example gradients by ``vmap``; False for models it cannot map.
+        vectorised: per-example gradients by ``vmap``; None tries, and loops where it cannot.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class ReferenceEngine:
         loss: Loss = cross_entropy,
         evaluator: Evaluator | None = None,
         evaluate_every: int = 1,
-        vectorised: bool = True,
+        vectorised: bool | None = None,
     ) -> None:
         refuse_unfit_layers(model)
         records.check_against(plan)
@@ -72,6 +73,8 @@ class ReferenceEngine:
         self._optimiser = optimiser or Optimiser()
         self._aggregation = aggregation or Mean()
         self._model = records.fit(model)
+        if vectorised is None:
+            vectorised = can_be_mapped(self._model, loss, *records.gather(records.indices[:2]))
         self._gradients = PerExampleGradients(self._model, loss, vectorised=vectorised)
         self._evaluator, self._evaluate_every = evaluator, evaluate_every
 

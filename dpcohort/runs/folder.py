@@ -90,7 +90,7 @@ class RunFolder:
 
     def _is_half_begun(self) -> bool:
         """Only what is written before the first round is there, and not all of it."""
-        if self.is_run or not self.path.is_dir():
+        if self.is_run or not self.path.is_dir() or self._counts_rounds():
             return False
         first = {
             self.config.name,
@@ -106,6 +106,10 @@ class RunFolder:
             or (p in (self.checkpoints, self.receipts) and not any(p.iterdir()))
             for p in self.path.iterdir()
         )
+
+    def _counts_rounds(self) -> bool:
+        """Whether the ledger holds more than its header: what is counted is never taken back."""
+        return self.ledger.is_file() and self.ledger.read_bytes().count(b"\n") > 1
 
     @property
     def is_run(self) -> bool:

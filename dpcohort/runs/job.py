@@ -170,6 +170,7 @@ def make_job(
             f"the plan was made for a model of {plan.training.dimension:,} parameters but {name} "
             f"trains {dimension:,}. Make the plan again with training.dimension = {dimension}."
         )
+    plan.verify_unless_made_here()
     if partition is None:
         rng = np.random.default_rng([seed, _PARTITION_STREAM])
         partition = paper_partition(dataset.train_labels, sizes=plan.population.sizes, rng=rng)

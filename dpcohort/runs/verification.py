@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +26,7 @@ from dpcohort.runs.checkpoints import checkpoint_files, read_checkpoint
 from dpcohort.runs.folder import RunFolder, read_json
 from dpcohort.runs.ledger import ledger_header, planned_draws
 from dpcohort.runs.receipts import Receipt, make_receipts, read_receipts
+from dpcohort.runs.round_log import RoundLine
 
 __all__ = ["Finding", "Verification", "verify_run"]
 
@@ -95,7 +97,7 @@ def verify_run(path: str | Path, *, method: str = "auto") -> Verification:
         )
     settings = _checked_settings(folder, plan, findings)
     draws, rounds = _checked_ledger(folder, plan, findings)
-    _check_rounds(folder, rounds, findings)
+    _check_rounds(folder, plan, rounds, findings)
     private = settings.get("randomness") == "entropy"
     truth = _certified(plan, draws, private, findings, method)
     _check_receipts(folder, truth, plan, findings)
@@ -200,21 +202,58 @@ def _compare_draws(
             )
 
 
-def _check_rounds(folder: RunFolder, counted: set[int], findings: list[Finding]) -> None:
+def _check_rounds(
+    folder: RunFolder, plan: Plan, counted: set[int], findings: list[Finding]
+) -> None:
+    name = folder.rounds.name
     try:
-        done = [entry.get("round") for entry in read_log(folder.rounds)]
+        entries = read_log(folder.rounds)
     except DpcohortError as error:
-        findings.append(_mismatch(folder.rounds.name, str(error)))
+        findings.append(_mismatch(name, str(error)))
         return
+    known = {field.name for field in fields(RoundLine)}
+    for line, entry in enumerate(entries, start=1):
+        unknown = sorted(set(entry) - known)
+        if unknown:
+            findings.append(
+                _mismatch(name, f"line {line} tells {unknown[0]!r}, which no run does.")
+            )
+        if not _is_planned(entry, plan):
+            findings.append(
+                _mismatch(name, f"line {line} is not the cohort and noise of the plan.")
+            )
+    done = [entry.get("round") for entry in entries]
     for round, times in Counter(done).items():
         if times > 1:
-            findings.append(_mismatch(folder.rounds.name, f"round {round} is recorded twice."))
+            findings.append(_mismatch(name, f"round {round} is recorded twice."))
         if round not in counted:
             findings.append(
-                _mismatch(
-                    folder.rounds.name, f"round {round} was computed but is not in the ledger."
-                )
+                _mismatch(name, f"round {round} was computed but is not in the ledger.")
             )
+    if folder.result.exists() and len(set(done)) < plan.training.rounds:
+        findings.append(
+            _mismatch(name, f"only {len(set(done))} of {plan.training.rounds} rounds are recorded.")
+        )
+
+
+def _is_planned(entry: Mapping[str, Any], plan: Plan) -> bool:
+    """Whether a round's record has the plan's cohort, and noise of the plan's size."""
+    round = entry.get("round")
+    if not isinstance(round, int) or not 0 <= round < plan.training.rounds:
+        return True  # said elsewhere
+    cohort = plan.schedule.cohorts[round]
+    stds = plan.noise_multipliers[cohort] * plan.training.clip / plan.batch_sizes[cohort]
+    try:
+        told = np.asarray(entry.get("noise_stds"), dtype=np.float64)
+    except (TypeError, ValueError):
+        return False
+    if entry.get("lost"):
+        return True
+    return (
+        entry.get("clients") == cohort.tolist()
+        and told.shape == stds.shape
+        and bool(np.allclose(told, stds, rtol=1e-9))
+    )
 
 
 def _certified(
@@ -314,25 +353,31 @@ def _check_files(
             )
     try:
         partition = load_partition(folder.partition)
-        if partition.sha256 != settings.get("partition", {}).get("sha256"):
+        begun_with = settings.get("partition")
+        if not isinstance(begun_with, dict) or partition.sha256 != begun_with.get("sha256"):
             findings.append(_mismatch("partition.npz", "it is not the one the run was begun with."))
     except DpcohortError as error:
         findings.append(_mismatch("partition.npz", str(error)))
     if not folder.result.exists():
         findings.append(Finding(kind="note", subject="run", message="the run is not finished."))
+        if folder.model.exists():
+            findings.append(_mismatch(folder.model.name, "a model of a run that is not finished."))
         return
     try:
-        hashes = read_json(folder.result).get("sha256", {})
+        hashes = read_json(folder.result).get("sha256")
     except DpcohortError as error:
         findings.append(_mismatch("result.json", str(error)))
         return
+    if not isinstance(hashes, dict):
+        hashes = {}
     for name, path in (("model", folder.model), ("average", folder.average)):
-        if name not in hashes:
+        if name == "average" and name not in hashes and not path.exists():
             continue
+        written = str(hashes.get(name, "nothing"))
         actual = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else "missing"
-        if actual != hashes[name]:
+        if actual != written:
             findings.append(
-                _mismatch(path.name, f"its SHA-256 is {actual[:16]}, written {hashes[name][:16]}.")
+                _mismatch(path.name, f"its SHA-256 is {actual[:16]}, written {written[:16]}.")
             )
 
 

@@ -142,3 +142,11 @@ def test_a_folder_of_data_is_looked_in_first(terminal, tmp_path, monkeypatch):
     arguments = ("train", "d.toml", "--out", "run", "--set", "data.name=mnist")
     terminal(*arguments, "--data-dir", "mine", code=3)
     assert str(tmp_path / "mine") in terminal.errors
+
+
+def test_private_models_are_released_once(terminal, tmp_path):
+    terminal("new", tmp_path / "d.toml", "--from", "digits")
+    arguments = ("train", tmp_path / "d.toml", "--out", tmp_path / "run", "--private-entropy")
+    terminal(*arguments, "--seeds", 2, code=2)
+    assert "spend it several times" in terminal.errors
+    assert not (tmp_path / "run").exists()

@@ -55,3 +55,11 @@ def test_json_is_finite_and_an_object(tmp_path):
             read_json(path)
     with pytest.raises(DataMissingError):
         read_json(tmp_path / "gone.json")
+
+
+def test_a_ledger_that_counts_rounds_is_never_begun_anew(tmp_path):
+    folder = RunFolder.begin(tmp_path / "run")
+    folder.ledger.write_text('{"format": "dpcohort ledger"}\n{"round": 0, "draws": {"a": 1}}\n')
+    with pytest.raises(InputError, match="exists and holds"):
+        RunFolder.begin(tmp_path / "run", again=True)
+    assert "round" in folder.ledger.read_text()

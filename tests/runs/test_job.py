@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ from torch import nn
 
 from dpcohort import Population, Training, make_plan
 from dpcohort.data import Partition, dataset_from_arrays, paper_partition
-from dpcohort.errors import InputError
+from dpcohort.errors import InputError, VerificationError
 from dpcohort.models import FixedFeatures, build_model
 from dpcohort.runs.job import make_job, resolve_device
 
@@ -134,3 +136,9 @@ def test_fixed_features_are_computed_once_and_the_head_is_trained():
     row = int(job.records().indices[0])
     with torch.no_grad():
         assert torch.allclose(job.trained(inputs)[0], direct[row], atol=1e-5)
+
+
+def test_a_plan_with_too_little_noise_is_not_trained(plan, digits):
+    half = dataclasses.replace(plan.noise, noise_multiplier=plan.noise_multipliers / 2)
+    with pytest.raises(VerificationError, match="would spend more than promised"):
+        make_job(dataclasses.replace(plan, noise=half), "logistic", digits, device="cpu")

@@ -187,3 +187,44 @@ def test_files_that_cannot_be_read(finished, tmp_path):
         path.write_bytes(before)
     with pytest.raises(DataMissingError):
         verify_run(tmp_path / "nothing")
+
+
+def test_a_model_without_its_run_is_found(finished):
+    for name in ("result.json", "rounds.jsonl"):
+        (finished / name).unlink()
+    (finished / "rounds.jsonl").write_text("")
+    assert "not finished" in problems(finished)
+
+
+@pytest.mark.parametrize("hashes", [5, {}, {"model": 5}, None])
+def test_a_result_without_the_models_hash_is_found(finished, hashes):
+    edit(finished / "result.json", sha256=hashes)
+    assert "model.safetensors" in problems(finished)
+
+
+@pytest.mark.parametrize("partition", [5, {}, None])
+def test_strange_settings_are_a_mismatch_not_a_crash(finished, partition):
+    edit(finished / "run.json", partition=partition)
+    assert "partition" in problems(finished)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda line: line | {"train_loss": 0.1}, "train_loss"),
+        (lambda line: line | {"noise_stds": [0.0] * len(line["noise_stds"])}, "noise of the plan"),
+        (lambda line: line | {"noise_stds": "none"}, "noise of the plan"),
+        (lambda line: line | {"clients": [*line["clients"][::-1], 0]}, "noise of the plan"),
+    ],
+)
+def test_records_of_rounds_are_held_against_the_plan(finished, change, words):
+    path = finished / "rounds.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[0] = change(lines[0])
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert words in problems(finished)
+
+
+def test_records_of_a_finished_run_cannot_be_emptied(finished):
+    (finished / "rounds.jsonl").write_text("")
+    assert "rounds are recorded" in problems(finished)

@@ -15,7 +15,7 @@ from torch.func import functional_call, grad, vmap
 
 from dpcohort.engine.layout import FlatLayout
 
-__all__ = ["Loss", "PerExampleGradients"]
+__all__ = ["Loss", "PerExampleGradients", "can_be_mapped"]
 
 #: Losses [n] of outputs [n, ...] against targets [n, ...], one number an example.
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -61,3 +61,18 @@ class PerExampleGradients:
         parameters = self.layout.unflatten(weights)
         outputs = functional_call(self._model, parameters, (x[None],))
         return self._loss(outputs, y[None]).sum()
+
+
+def can_be_mapped(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> bool:
+    """Whether ``vmap`` can map this model; recurrent layers, for one, it cannot.
+
+    Example:
+        >>> can_be_mapped(nn.Linear(2, 1), lambda o, t: o[:, 0], torch.ones(2, 2), torch.ones(2))
+        True
+    """
+    gradients = PerExampleGradients(model, loss)
+    try:
+        gradients(gradients.layout.flatten(model), inputs, targets)
+    except (RuntimeError, NotImplementedError):
+        return False
+    return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 
 from dpcohort.engine import cross_entropy
 from dpcohort.engine.clipping.per_example import PerExampleGradients
@@ -26,3 +27,21 @@ def test_rows_are_the_gradients_of_single_examples(network: Any) -> None:
         torch.testing.assert_close(
             fast(weights, network.inputs[:4], targets[:4]), raw, rtol=1e-9, atol=1e-14
         )
+
+
+def test_recurrent_models_are_looped_not_mapped():
+    from dpcohort.engine.clipping.per_example import can_be_mapped
+
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cells = nn.GRU(3, 4, batch_first=True)
+
+        def forward(self, x):
+            return self.cells(x)[0][:, -1]
+
+    def loss(outputs, targets):
+        return outputs.sum(1)
+
+    assert not can_be_mapped(Recurrent(), loss, torch.ones(2, 5, 3), torch.ones(2))
+    assert can_be_mapped(nn.Linear(3, 4), loss, torch.ones(2, 3), torch.ones(2))
