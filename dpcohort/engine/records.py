@@ -61,7 +61,7 @@ class ClientRecords:
             stored = stored.permute(0, 2, 3, 1).contiguous()
         self._inputs = stored.to(device)
         self._targets = torch.as_tensor(targets).to(device)
-        self.indices = np.asarray(indices, dtype=np.int64)
+        self.indices = np.array(indices, dtype=np.int64)  # a copy: torch wants it writable
         self.offsets = np.asarray(offsets, dtype=np.int64)
         self.dtype = dtype
         self.transform = transform
@@ -93,7 +93,7 @@ class ClientRecords:
         """The same rows in other hands, without a second copy: for experiments side by side."""
         other = object.__new__(ClientRecords)
         other.__dict__.update(self.__dict__)
-        other.indices = np.asarray(partition.indices, dtype=np.int64)
+        other.indices = np.array(partition.indices, dtype=np.int64)
         other.offsets = np.asarray(partition.offsets, dtype=np.int64)
         other._check()
         return other

@@ -86,3 +86,12 @@ def test_a_plan_for_other_sizes_is_refused(make_plan: Any) -> None:
         build().check_against(make_plan([1, 3], [[0]]))
     with pytest.raises(InputError, match="3 clients but the data has 2"):
         build().check_against(make_plan([1, 2, 3], [[0]]))
+
+
+def test_a_partition_closed_for_writing_is_taken_without_a_warning() -> None:
+    indices = np.arange(4)
+    indices.setflags(write=False)
+    records = ClientRecords(
+        np.zeros((4, 2)), np.zeros(4, dtype=np.int64), indices=indices, offsets=np.array([0, 4])
+    )
+    assert records.gather(records.indices[:2])[0].shape == (2, 2)
