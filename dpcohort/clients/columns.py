@@ -199,10 +199,15 @@ def _number_problems(columns: ClientColumns, allow_large_delta: bool) -> Iterato
             (batches >= 1) & (batches <= MAX_SIZE) & (np.floor(batches) == batches)
         )
         large = ~public & good_delta & whole & (delta * sizes >= 1)
+        oversized = whole & good_batch & (batches > sizes)
     yield from _first(~whole, "size", sizes, SIZE_ALLOWED)
     yield from _first(~good_epsilon, "epsilon", epsilon, EPSILON_ALLOWED, epsilon_step)
     yield from _first(~good_delta, "delta", delta, DELTA_ALLOWED)
     yield from _first(~good_batch, "batch_size", batches, BATCH_ALLOWED)
+    if oversized.any():
+        row = int(oversized.argmax())
+        allowed = f"at most the client's size, {int(sizes[row])}"
+        yield from _first(oversized, "batch_size", batches, allowed)
     for field, values in (("epsilon", epsilon), ("delta", delta)):
         yield from _first(public & ~np.isnan(values), field, values, "left out: it is public")
     if not allow_large_delta and large.any():

@@ -196,3 +196,10 @@ def test_a_plan_with_too_little_noise_is_noticed_when_it_is_read(terminal, confi
 def test_more_draws_than_memory_holds(terminal, config):
     terminal("plan", config, "--rounds", 100_000_000, code=2)
     assert "at most 100000000 draws" in terminal.errors
+
+
+def test_a_batch_larger_than_its_client_is_named_by_file_line_and_field(terminal, clients):
+    clients.write_text("id,size,epsilon,delta,batch_size\na,600,1,1e-5,60\nb,500,1,1e-5,501\n")
+    terminal("plan", clients, code=2)
+    for part in (str(clients), "line 3", "batch_size", "501", "500"):
+        assert part in terminal.errors
