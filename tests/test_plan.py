@@ -202,3 +202,12 @@ def test_a_batch_larger_than_a_client_names_the_client():
         make_plan(clients, TRAINING)
     whole = dataclasses.replace(TRAINING, oversized_batch="whole")
     assert make_plan(clients, whole, seed=0).sampling_rates[1] == 1.0
+
+
+def test_verify_is_not_satisfied_by_what_is_not_a_number(monkeypatch):
+    plan = make_plan(_population(), TRAINING, seed=3)
+    monkeypatch.setattr(
+        "dpcohort.plan.certify_epsilon", lambda **k: np.full(k["delta"].shape, np.nan)
+    )
+    with pytest.raises(VerificationError):
+        plan.verify()

@@ -125,6 +125,10 @@ class _Tuples:
             progress=silent,
         )
 
+    def broken(self, spent: FloatArray) -> BoolArray:
+        """Promises that are not kept; a certificate that is not a number keeps none."""
+        return ~(spent <= self.epsilon)
+
     def tight(self) -> FloatArray:
         return calibrate_noise(
             epsilon=self.epsilon,
@@ -161,13 +165,13 @@ def _certified_tight_noise(tuples: _Tuples) -> tuple[FloatArray, FloatArray]:
     z = tuples.tight()
     spent = tuples.certified(z)
     for attempt in range(_RAISES):
-        over = spent > tuples.epsilon
+        over = tuples.broken(spent)
         if not over.any():
             return z, spent
         z[over] *= 1 + _RAISE * 2**attempt
         spent[over] = tuples.only(over).certified(z[over])
     raise BudgetExceededError(
-        f"the noise of {int((spent > tuples.epsilon).sum())} clients could not be certified; the "
+        f"the noise of {int(tuples.broken(spent).sum())} clients could not be certified; the "
         "budgets or deltas are beyond what double precision can prove. Raise epsilon or delta."
     )
 
@@ -177,7 +181,7 @@ def _guarded_paper_noise(
 ) -> tuple[FloatArray, FloatArray, BoolArray]:
     z = tuples.paper()
     spent = tuples.certified(z)
-    broken = spent > tuples.epsilon
+    broken = tuples.broken(spent)
     if not broken.any():
         return z, spent, broken
     if guard == "refuse":

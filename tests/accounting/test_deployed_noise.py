@@ -129,3 +129,11 @@ def test_noise_far_too_low_is_refused(clients, monkeypatch):
 def test_columns_cannot_be_changed(clients):
     with pytest.raises(ValueError, match="read-only"):
         _deploy(clients).noise_multiplier[0] = 0.0
+
+
+@pytest.mark.parametrize("accountant", ["tight", "paper"])
+def test_a_certificate_that_is_not_a_number_keeps_no_promise(clients, accountant, monkeypatch):
+    nothing = lambda **k: np.full(np.shape(k["delta"]), np.nan)  # noqa: E731
+    monkeypatch.setattr(module, "certified_epsilon", nothing)
+    with pytest.raises(BudgetExceededError):
+        _deploy(clients, accountant)
