@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 
 from dpcohort.engine import ConstantStep, Optimiser
+from dpcohort.engine.slots import SlotRunner
 from dpcohort.errors import InputError
 from dpcohort.runs import verify_run
 from dpcohort.runs.job import make_job
+from dpcohort.runs.ledger import Ledger
 from dpcohort.runs.side_by_side import train_side_by_side
 from dpcohort.runs.training import train_job
 
@@ -46,6 +48,24 @@ def test_each_gets_the_result_it_would_get_alone(digits, tmp_path):
         assert np.array_equal(run.ledger.draws, job.plan.schedule.counts)
     assert verify_run(tmp_path / "first").holds
     assert together[1].path is None
+
+
+def test_every_round_is_counted_before_it_is_computed(digits, tmp_path, monkeypatch):
+    order = []
+    count, updates = Ledger.count, SlotRunner.updates_and_upcoming
+
+    def counted(self, round):
+        order.append("count")
+        return count(self, round)
+
+    def computed(self, *arguments):
+        order.append("compute")
+        return updates(self, *arguments)
+
+    monkeypatch.setattr(Ledger, "count", counted)
+    monkeypatch.setattr(SlotRunner, "updates_and_upcoming", computed)
+    train_side_by_side(jobs(digits), outs=[tmp_path / "first", tmp_path / "second"])
+    assert order == ["count", "count", "compute"] * ROUNDS
 
 
 def test_what_does_not_go_together(digits):
