@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test lint format clean
+.PHONY: setup browser demo test lint format clean
 
 setup: $(STAMP)
 
@@ -13,6 +13,15 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test]'
 	touch $(STAMP)
+
+# The browser tests need Chromium; where it cannot be installed they are skipped and say so.
+browser:
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null \
+	  || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	       && apt-get install -y --no-install-recommends chromium >/dev/null 2>&1; } \
+	  || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update >/dev/null 2>&1 \
+	       && apt-get install -y --no-install-recommends chromium >/dev/null 2>&1; } \
+	  || echo "Chromium is not installed and could not be: the browser tests will be skipped."
 
 demo: setup
 	$(BIN)/dpcohort demo
@@ -26,7 +35,7 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: lint
+test: lint browser
 	$(BIN)/pytest -n auto
 
 clean:
