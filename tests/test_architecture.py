@@ -29,8 +29,13 @@ ROOMS = [
     ["config"],
     ["data", "models"],
     ["aggregation", "engine", "audit"],
+    ["adaptive"],
+    ["guard"],
     ["runs"],
+    ["schemes"],
+    ["recipes"],
     ["report"],
+    ["flower"],
     ["cli", "__main__"],
 ]
 
