@@ -41,6 +41,7 @@ BANKED_LAYERS: tuple[type[BankedLayer], ...] = (
 )
 
 _EXAMPLES = 3  # made-up examples a model is examined on
+_CROWD = 129  # records of a batch as large as in training; a model may mix only in a crowd
 _AGREEMENT = 1e-9  # relative difference from torch.func that is still rounding, in 64 bits
 
 
@@ -312,14 +313,18 @@ def _disagreement(
 
 
 def _refuse_mixing(probe: nn.Module, x: Tensor) -> None:
+    """Hold each answer in a small and in a large batch against the answer to the example alone."""
     with torch.no_grad():
-        together = probe(x)
         alone = torch.cat([probe(row[None]) for row in x])
-    if together.shape != alone.shape or not torch.allclose(together, alone, rtol=1e-6, atol=1e-9):
-        raise InputError.because(
-            f"the model ({type(probe).__name__}) answers an example differently depending on the "
-            "others in its batch, so no record has a gradient of its own to clip."
-        )
+        for rows in (len(x), _CROWD):
+            places = torch.arange(rows) % len(x)
+            together, wanted = probe(x[places]), alone[places]
+            same = together.shape == wanted.shape
+            if not same or not torch.allclose(together, wanted, rtol=1e-6, atol=1e-9):
+                raise InputError.because(
+                    f"the model ({type(probe).__name__}) answers an example differently depending "
+                    "on the others in its batch, so no record has a gradient of its own to clip."
+                )
 
 
 def _made_up(values: Tensor) -> Tensor:

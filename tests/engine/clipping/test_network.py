@@ -92,14 +92,16 @@ def test_nothing_of_an_example_is_kept(network: Any) -> None:
         assert layer.bank is None
 
 
-def test_mixing_models_are_refused() -> None:
+@pytest.mark.parametrize("least", [1, 100], ids=["always", "in a crowd"])
+def test_mixing_models_are_refused(least: int) -> None:
     class Mixing(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.layer = nn.Linear(4, 3)
 
         def forward(self, inputs: Tensor) -> Tensor:
-            return torch.as_tensor(self.layer(inputs - inputs.mean(0)))
+            mean = inputs.mean(0) if len(inputs) >= least else 0
+            return torch.as_tensor(self.layer(inputs - mean))
 
     with pytest.raises(InputError, match="depending on the others in its batch"):
         ClippedNetwork(
