@@ -1,55 +1,81 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``dpcohort figure``: the paper's selection figure, or the same panels for your clients."""
+"""``dpcohort figure``: figures for papers, from runs, plans, configs or the paper's setting."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dpcohort._validate import FloatArray, choice
 from dpcohort.cli.output import console, print_json
-from dpcohort.cli.source import ClientsOption, JsonOption, SetOption, SourceArgument, read_config
+from dpcohort.cli.source import ClientsOption, JsonOption, SetOption, plan_from, read_config
 from dpcohort.config import Config, commented_config, loads_config
-from dpcohort.errors import InputError
-from dpcohort.plan import selection_problem
-from dpcohort.report.selection_figure import save_selection_figure
+from dpcohort.errors import DataMissingError, InputError
+from dpcohort.plan import Plan, selection_problem
+from dpcohort.report.selection_figure import picture_format, save_selection_figure
 from dpcohort.runs.configured_plan import configured_population
 from dpcohort.selection.rules import rule_from_settings
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from dpcohort.runs.run import Run
+
 __all__ = ["command"]
+
+NAMES = ("selection", "accuracy", "noise", "participation", "budgets")
+_OF_RUNS = ("accuracy", "budgets")
 
 
 def command(
-    name: Annotated[str, typer.Argument(help="Which figure: selection.")] = "selection",
-    source: SourceArgument = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SOURCE]... [NAME]",
+            help="Run folders (or folders of runs, one a seed), a plan, a config or a list of "
+            f"clients; then which figure: {', '.join(NAMES)}. A run alone is its accuracy.",
+            show_default=False,
+        ),
+    ] = None,
     clients: ClientsOption = None,
     changes: SetOption = None,
     eta: Annotated[
-        str, typer.Option(help="Weights of the noise, one panel each: numbers or auto.")
+        str, typer.Option(help="selection: weights of the noise, one panel each; numbers or auto.")
     ] = "0.1,10",
-    out: Annotated[Path, typer.Option("--out", "-o", help=".png, .pdf or .svg")] = Path(
-        "selection.png"
-    ),
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help=".png, .pdf or .svg; NAME.png if not given."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Draw size x epsilon coloured by probability, a panel for each eta and one for unbiased.
+    """Draw a figure, one style for all, safe for the colour-blind, text kept as text in PDFs.
 
-    Without a source: the paper's setting, 100 clients, r = 0.1, its noise formula.
+    selection: size x epsilon coloured by probability, a panel for each eta and one for unbiased;
+    without a source the paper's setting (100 clients, r = 0.1, its noise formula).
+    accuracy: over the rounds, with confidence bands where there are several seeds.
+    noise: of every client, deployed and by the paper's formula.
+    participation: share of draws over share of records, by budget.
+    budgets: promised and certified epsilon of every client of a run.
     """
-    choice("figure", name, ["selection"])
-    paper = source is None and clients is None
-    config = paper_figure_config() if paper else read_config(source, clients, changes)
-    if paper and changes:
-        config = config.with_overrides(changes)
-    panels = _panels(config, [_eta(word) for word in eta.split(",")])
-    population = configured_population(config)
-    save_selection_figure(population, panels, out)
-    if as_json:
-        print_json({"out": str(out), "panels": {t: p.tolist() for t, p in panels.items()}})
+    name, sources = _name_and_sources(list(words or []))
+    place = Path(f"{name}.png") if out is None else out
+    picture_format(place)
+    if name == "selection" and not any(_holds_runs(source) for source in sources):
+        told = _selection(sources, clients, changes, eta, place)
     else:
-        console.print(f"Wrote {out}: {', '.join(panels)}", markup=False)
+        if clients is not None or changes:
+            raise InputError.because(
+                f"--clients and --set belong to a config; figure {name!r} draws what was planned "
+                "or trained."
+            )
+        told = _drawn(name, sources, place)
+    if as_json:
+        print_json({"out": str(place), "figure": name, **told})
+    else:
+        console.print(f"Wrote {place}: {', '.join(_titles(told))}", markup=False)
 
 
 def paper_figure_config() -> Config:
@@ -60,6 +86,136 @@ def paper_figure_config() -> Config:
         100
     """
     return loads_config(commented_config("paper-figure"))
+
+
+def _name_and_sources(words: list[str]) -> tuple[str, list[Path]]:
+    """The one word that names a figure; every other one must be there to be read."""
+    named = [word for word in words if word in NAMES and not Path(word).exists()]
+    others = [Path(word) for word in words if word not in named]
+    if len(named) > 1:
+        raise InputError("figure", given=" ".join(named), allowed="one name at a time")
+    for place in others:
+        if not place.exists():
+            if place.suffix or len(place.parts) > 1:
+                raise DataMissingError(f"{place} does not exist, so there is nothing to draw.")
+            choice("figure", str(place), NAMES)
+    if named:
+        return named[0], others
+    return ("accuracy" if any(_holds_runs(place) for place in others) else "selection"), others
+
+
+def _holds_runs(place: Path) -> bool:
+    return place.is_dir()
+
+
+def _selection(
+    sources: list[Path],
+    clients: Path | None,
+    changes: list[str] | None,
+    eta: str,
+    out: Path,
+) -> dict[str, object]:
+    if len(sources) > 1:
+        raise InputError("source", given=[str(s) for s in sources], allowed="one config or list")
+    source = sources[0] if sources else None
+    paper = source is None and clients is None
+    config = paper_figure_config() if paper else read_config(source, clients, changes)
+    if paper and changes:
+        config = config.with_overrides(changes)
+    panels = _panels(config, [_eta(word) for word in eta.split(",")])
+    save_selection_figure(configured_population(config), panels, out)
+    return {"panels": {title: p.tolist() for title, p in panels.items()}}
+
+
+def _drawn(name: str, sources: list[Path], out: Path) -> dict[str, object]:
+    """A figure of runs, or of plans that runs or files hold."""
+    from dpcohort.report.figures import save_figure
+
+    if not sources:
+        raise InputError.because(
+            f"figure {name!r} needs a source. Try: dpcohort figure RUN {name} -o {name}.pdf"
+        )
+    if name in _OF_RUNS:
+        groups = {_title(source): _runs(source) for source in sources}
+        figure = _RUN_FIGURES[name](groups)
+        save_figure(figure, out)
+        return {"groups": {title: len(runs) for title, runs in groups.items()}}
+    plans = {_title(source): _plan(source) for source in sources}
+    save_figure(_PLAN_FIGURES[name](plans), out)
+    return {"plans": {title: plan.sha256 for title, plan in plans.items()}}
+
+
+def _title(source: Path) -> str:
+    return source.stem if source.is_file() else source.resolve().name
+
+
+def _runs(source: Path) -> list[Run]:
+    from dpcohort.runs.comparison import load_group
+
+    if not _holds_runs(source):
+        raise InputError.because(f"{source} is no run folder; this figure needs a finished run.")
+    return load_group(source)
+
+
+def _plan(source: Path) -> Plan:
+    return _runs(source)[0].plan if _holds_runs(source) else plan_from(source)
+
+
+def _accuracy(groups: Mapping[str, list[Run]]) -> Figure:
+    from dpcohort.report.figures import accuracy_figure
+
+    return accuracy_figure(groups)
+
+
+def _budgets(groups: Mapping[str, list[Run]]) -> Figure:
+    from dpcohort.report.figures import budgets_figure
+
+    return budgets_figure([r for runs in groups.values() for run in runs for r in run.receipts()])
+
+
+def _noise(plans: Mapping[str, Plan]) -> Figure:
+    from dpcohort.report.figures import noise_figure
+
+    return noise_figure(_one(plans))
+
+
+def _participation(plans: Mapping[str, Plan]) -> Figure:
+    from dpcohort.report.figures import participation_figure
+
+    return participation_figure(plans)
+
+
+def _selection_of_plan(plans: Mapping[str, Plan]) -> Figure:
+    from dpcohort.report.selection_figure import selection_figure
+
+    plan = _one(plans)
+    rule = plan.selection.rule
+    return selection_figure(
+        plan.population,
+        {rule: plan.selection.probabilities, "unbiased": plan.population.unbiased},
+    )
+
+
+def _one(plans: Mapping[str, Plan]) -> Plan:
+    if len(plans) > 1:
+        raise InputError("source", given=list(plans), allowed="one run or plan for this figure")
+    return next(iter(plans.values()))
+
+
+_RUN_FIGURES: dict[str, Callable[[Mapping[str, list[Run]]], Figure]] = {
+    "accuracy": _accuracy,
+    "budgets": _budgets,
+}
+_PLAN_FIGURES: dict[str, Callable[[Mapping[str, Plan]], Figure]] = {
+    "noise": _noise,
+    "participation": _participation,
+    "selection": _selection_of_plan,
+}
+
+
+def _titles(told: Mapping[str, object]) -> list[str]:
+    found = next(iter(told.values()))
+    return list(found) if isinstance(found, Mapping) else []
 
 
 def _eta(word: str) -> float | str:

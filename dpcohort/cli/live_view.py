@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dpcohort.runs.round_log import RoundLine
     from dpcohort.runs.run import Run
 
-__all__ = ["TrainingView", "round_sentence", "watching"]
+__all__ = ["TrainingView", "picture", "round_sentence", "watching"]
 
 _BAR = 24
 _TIGHTEST = 10
@@ -47,20 +47,24 @@ class TrainingView:
         if self._live is None:
             self._screen.print(round_sentence(record, run), markup=False, soft_wrap=True)
         else:
-            self._live.update(self._picture(record, run))
+            fresh = max(1, run.rounds_done - self._first + 1)
+            pace = (time.monotonic() - self._began) / fresh
+            left = pace * (run.plan.training.rounds - run.rounds_done)
+            self._live.update(picture(self._title, record, run, f"{left:.0f} s left"))
 
-    def _picture(self, record: RoundLine, run: Run) -> RenderableType:
-        done, total = run.rounds_done, run.plan.training.rounds
-        fresh = max(1, done - self._first + 1)
-        left = (time.monotonic() - self._began) / fresh * (total - done)
-        head = Text()
-        head.append(self._title, style="bold")
-        head.append(f"\n{_bar(done / total, _BAR * 2)} round {done}/{total}, {left:.0f} s left\n")
-        curve = run.curve()
-        if curve.accuracy.size:
-            best = f"{curve.accuracy[-1]:.1%}".replace("%", " %")
-            head.append(f"accuracy {sparkline(curve.accuracy.tolist())} {best}", style="green")
-        return Group(head, _cohort(record, run), _budgets(run))
+
+def picture(title: str, record: RoundLine, run: Run, time_left: str = "") -> RenderableType:
+    """A run after a round: how far it is, how good, who was heard, whose budget is used up."""
+    done, total = run.rounds_done, run.plan.training.rounds
+    head = Text()
+    head.append(title, style="bold")
+    told = f", {time_left}" if time_left else ""
+    head.append(f"\n{_bar(done / total, _BAR * 2)} round {done}/{total}{told}\n")
+    curve = run.curve()
+    if curve.accuracy.size:
+        best = f"{curve.accuracy[-1]:.1%}".replace("%", " %")
+        head.append(f"accuracy {sparkline(curve.accuracy.tolist())} {best}", style="green")
+    return Group(head, _cohort(record, run), _budgets(run))
 
 
 def round_sentence(record: RoundLine, run: Run) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dpcohort import Population, Training, make_plan
+from dpcohort.runs import train
+
 
 def test_the_papers_figure_from_one_command(terminal, tmp_path):
     found = terminal.json("figure", "selection", "-o", tmp_path / "s.png")
@@ -20,6 +23,58 @@ def test_the_papers_figure_from_one_command(terminal, tmp_path):
 def test_the_same_panels_for_ones_own_clients(terminal, config, tmp_path):
     terminal("figure", "selection", config, "--eta", "1,auto", "-o", tmp_path / "s.pdf")
     assert (tmp_path / "s.pdf").read_bytes().startswith(b"%PDF")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    clients = Population.from_arrays(sizes=[300] * 4, epsilon=[0.5, 1, 4, 8], delta=1e-5)
+    settings = Training(rounds=4, cohort_size=2, batch_size=30, dimension=650)
+    place = tmp_path_factory.mktemp("runs")
+    for rule in ("unbiased", "privacy-aware"):
+        plan = make_plan(clients, settings, selection=rule, seed=0)
+        for seed in (0, 1):
+            out = place / rule / f"seed-{seed}"
+            train(plan, "logistic", "digits", device="cpu", seed=seed, out=out)
+    return place
+
+
+@pytest.mark.parametrize("name", ["accuracy", "budgets", "noise", "participation", "selection"])
+def test_figures_of_a_run(terminal, trained, name, tmp_path):
+    out = tmp_path / "f.pdf"
+    found = terminal.json("figure", trained / "unbiased" / "seed-0", name, "-o", out)
+    assert found["figure"] == name
+    assert out.read_bytes().startswith(b"%PDF")
+
+
+def test_figures_of_groups_of_runs(terminal, trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shown = terminal("figure", trained / "unbiased", trained / "privacy-aware")
+    assert "accuracy.png: unbiased, privacy-aware" in shown
+    assert (tmp_path / "accuracy.png").exists()
+    found = terminal.json("figure", trained / "unbiased", trained / "privacy-aware", "accuracy")
+    assert found["groups"] == {"unbiased": 2, "privacy-aware": 2}
+    terminal("figure", trained / "unbiased", trained / "privacy-aware", "participation")
+    terminal("figure", trained / "unbiased", trained / "privacy-aware", "noise", code=2)
+    assert "one run or plan" in terminal.errors
+
+
+def test_figures_of_a_plan(terminal, config, tmp_path):
+    terminal("plan", config, "-o", tmp_path / "plan.json")
+    terminal("figure", tmp_path / "plan.json", "noise", "-o", tmp_path / "noise.svg")
+    assert (tmp_path / "noise.svg").exists()
+    terminal("figure", tmp_path / "plan.json", "accuracy", code=2)
+    assert "needs a finished run" in terminal.errors
+
+
+def test_what_is_not_there_to_be_drawn(terminal, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    terminal("figure", "runs/none", "accuracy", code=3)
+    terminal("figure", "accuracy", code=2)
+    assert "needs a source" in terminal.errors
+    terminal("figure", "accuracy", "noise", code=2)
+    terminal("figure", ".", "noise", "--set", "training.rounds=3", code=2)
+    assert "belong to a config" in terminal.errors
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
