@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dpcohort.errors import InputError
-from dpcohort.report.figures.style import PALETTE, paper_style
+from dpcohort.report.figures.style import PALETTE, log_scale, paper_style
 from dpcohort.runs.receipts import Receipt
 
 if TYPE_CHECKING:
@@ -49,8 +49,7 @@ def budgets_figure(receipts: Sequence[Receipt]) -> Figure:
             if points:
                 promised, spent = zip(*points, strict=True)
                 axis.scatter(promised, spent, s=16, marker=marker, color=colour, label=word)
-        axis.set_xscale("log")
-        axis.set_yscale("log")
+        log_scale(axis.xaxis, axis.yaxis)
         axis.set_xlabel("promised ε")
         axis.set_ylabel("certified ε spent")
         axis.legend(loc="upper left")

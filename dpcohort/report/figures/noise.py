@@ -11,7 +11,7 @@ from dpcohort._validate import FloatArray
 from dpcohort.accounting.paper import paper_noise_multiplier
 from dpcohort.errors import InputError
 from dpcohort.plan import Plan
-from dpcohort.report.figures.style import PALETTE, paper_style
+from dpcohort.report.figures.style import PALETTE, log_scale, paper_style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,8 +63,7 @@ def noise_figure(plan: Plan) -> Figure:
         ):
             level = z[held] / batches
             axis.scatter(epsilon, level, s=16, marker=marker, color=colour, label=name)
-        axis.set_xscale("log")
-        axis.set_yscale("log")
+        log_scale(axis.xaxis, axis.yaxis)
         axis.set_xlabel("privacy budget ε")
         axis.set_ylabel("noise on the mean gradient / C")
         axis.legend(loc="upper right")

@@ -12,16 +12,16 @@ from dpcohort.atomic_file import atomic_writer
 from dpcohort.report.selection_figure import picture_format
 
 if TYPE_CHECKING:
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-__all__ = ["LINES", "MARKERS", "PALETTE", "paper_style", "save_figure"]
+__all__ = ["LINES", "PALETTE", "log_scale", "paper_style", "save_figure"]
 
 #: Colours that stay apart with every common kind of colour blindness (Okabe and Ito, 2008).
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 #: Beside the colour, so that a grey print can be read.
 LINES = ("-", "--", "-.", ":")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 _STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -58,6 +58,26 @@ def paper_style() -> Iterator[None]:
 
     with matplotlib.rc_context({**_STYLE, "axes.prop_cycle": cycler(color=PALETTE)}):
         yield
+
+
+def log_scale(*axes: Axis) -> None:
+    """Logarithmic axes with plain numbers at 1, 2 and 5 times a power of ten.
+
+    Example:
+        >>> from matplotlib.figure import Figure
+        >>> axis = Figure().subplots()
+        >>> log_scale(axis.xaxis)
+        >>> axis.get_xscale()
+        'log'
+    """
+    from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
+
+    for axis in axes:
+        across = axis is axis.axes.xaxis
+        (axis.axes.set_xscale if across else axis.axes.set_yscale)("log")
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter(FormatStrFormatter("%g"))
+        axis.set_minor_formatter(NullFormatter())
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:
