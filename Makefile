@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup browser demo test lint format clean
+.PHONY: setup browser demo docs test lint format clean
 
 setup: $(STAMP)
 
@@ -25,6 +25,10 @@ browser:
 
 demo: setup
 	$(BIN)/dpcohort demo
+
+docs: setup
+	$(BIN)/sphinx-build -W --keep-going -q -b html docs out/docs
+	@echo "The documentation is in out/docs/index.html"
 
 lint: setup
 	$(BIN)/ruff check .

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples: short, and they run as a user would run them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+SCRIPTS = sorted(EXAMPLES.glob("*.py"))
+NOTEBOOKS = sorted((EXAMPLES / "notebooks").glob("*.py"))
+
+
+def _name(path: Path) -> str:
+    return path.stem
+
+
+@pytest.mark.parametrize("script", [*SCRIPTS, *NOTEBOOKS], ids=_name)
+def test_it_runs_without_a_warning_and_says_something(script, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script)],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+    assert list(tmp_path.iterdir()) == []  # it leaves nothing behind
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=_name)
+def test_it_can_be_read_at_once(script):
+    assert len(script.read_text().splitlines()) < 60
+
+
+def test_there_are_as_many_as_promised():
+    assert len(SCRIPTS) >= 7
+    assert len(NOTEBOOKS) == 2
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=_name)
+def test_a_script_is_a_notebook(notebook):
+    jupytext = pytest.importorskip("jupytext")
+    cells = jupytext.read(notebook)["cells"]
+    kinds = [cell["cell_type"] for cell in cells if cell["source"].strip()]
+    assert kinds.count("markdown") >= 3
+    assert kinds.count("code") >= 3
