@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup browser demo docs test lint format clean
+.PHONY: setup browser demo docs pictures test lint format clean
 
 setup: $(STAMP)
 
@@ -29,6 +29,11 @@ demo: setup
 docs: setup
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs out/docs
 	@echo "The documentation is in out/docs/index.html"
+
+# The pictures of the documentation, drawn and recorded anew.
+pictures: setup
+	$(BIN)/python docs/pictures/draw.py
+	$(BIN)/python docs/pictures/record.py
 
 lint: setup
 	$(BIN)/ruff check .
