@@ -2,7 +2,9 @@
 """A counter that only grows, in a file apart from the ledger: an older ledger is behind it.
 
 Two lines of fixed width hold the last two values. A new value replaces the older line and is
-forced to disk, so a crash in the middle of writing leaves the newer line whole.
+forced to disk, so a crash in the middle of writing leaves the newer line whole. The counter has to
+be on disk before an output leaves the machine: an older ledger put back then lacks something that
+somebody has seen. Before that there is nothing to miss.
 """
 
 from __future__ import annotations
@@ -105,18 +107,21 @@ class MonotoneCounter:
 
         Args:
             count: how far the ledger has come.
-            durable: force it to disk, so that it outlives a power cut too.
+            durable: force the file to disk, so that its value, new or not, outlives a power cut.
         """
         current = self.read()
-        if count.seq <= current.seq:
+        if count.seq <= current.seq and not durable:
             return
         try:
             descriptor = os.open(self.path, os.O_RDWR)
             try:
-                newer_is_first = _count(os.pread(descriptor, _LINE, 0)) == current
-                os.pwrite(descriptor, _line(count), _LINE if newer_is_first else 0)
+                if count.seq > current.seq:
+                    newer_is_first = _count(os.pread(descriptor, _LINE, 0)) == current
+                    os.pwrite(descriptor, _line(count), _LINE if newer_is_first else 0)
                 if durable:
-                    os.fsync(descriptor)
+                    # The file keeps its length, so its data are all there is to write: no need
+                    # to wait for the file system's journal as well.
+                    os.fdatasync(descriptor)
             finally:
                 os.close(descriptor)
         except OSError as error:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from dpcohort._validate import number
 from dpcohort.accounting.events import Event
@@ -24,13 +24,16 @@ from dpcohort.client_ledger.cap import LifetimeCap
 from dpcohort.client_ledger.chain import Entry
 from dpcohort.client_ledger.counter import Count, MonotoneCounter
 from dpcohort.client_ledger.keys import DrawKey, name
+from dpcohort.client_ledger.receipt import LifetimeReceipt, lifetime_receipt
 from dpcohort.client_ledger.spending import CapFilter, fitting_steps
-from dpcohort.client_ledger.state import LedgerState
+from dpcohort.client_ledger.state import DrawRecord, LedgerState
 from dpcohort.client_ledger.store import LedgerStore
 from dpcohort.client_ledger.terms import RunTerms
 from dpcohort.errors import BudgetExceededError, InputError, VerificationError
 
-__all__ = ["ClientLedger", "counter_path"]
+__all__ = ["ClientLedger", "DrawFate", "counter_path"]
+
+DrawFate = Literal["new", "lost", "released"]
 
 
 def counter_path(path: str | Path, counter: str | Path | None = None) -> Path:
@@ -80,6 +83,8 @@ class ClientLedger:
         #: Draws this object reserved; only who reserved a draw may release it, so that nobody
         #: computes a draw again after a crash.
         self._in_hand: set[DrawKey] = set()
+        #: The counter is known to be on disk at least up to this row.
+        self._settled = 0
         #: The row of the transaction under way, if it has written one.
         self._pending: list[Entry] = []
         self._store = LedgerStore(self.path)
@@ -170,7 +175,9 @@ class ClientLedger:
                 round=key.round,
                 draw=key.draw,
             )
-        self._advance()
+        # The row is on disk. Its counter need not be before the draw's output goes out: `release`
+        # waits for it, and a power cut before that loses a draw that nobody has seen.
+        self._advance(durable=False)
         # Only now: if the counter could not be written, the draw is counted and nobody's to use.
         with self._lock:
             self._in_hand.add(key)
@@ -190,6 +197,7 @@ class ClientLedger:
         with self._writing():
             record = self._draws(key).get((key.round, key.draw))
             if record is not None and record.sha256 == digest:
+                self._settle(record)
                 return
             if record is not None and record.released is None and key not in self._in_hand:
                 raise BudgetExceededError(
@@ -206,8 +214,7 @@ class ClientLedger:
                 draw=key.draw,
             )
             self._in_hand.discard(key)
-        # A release that goes missing is a lost draw, still counted: no need to wait for the disk.
-        self._advance(durable=False)
+        self._advance()
 
     def output(self, key: DrawKey) -> bytes:
         """The stored output of a draw, to send it again.
@@ -226,6 +233,7 @@ class ClientLedger:
                     f"{key} is counted and has no output: lost, or still being computed."
                 )
             found = self._store.output(record.released)
+            self._settle(record)
         if record.discarded:
             raise InputError.because(f"the bytes of {key} were discarded; only their hash is left.")
         if found is None or hashlib.sha256(found).hexdigest() != record.sha256:
@@ -255,13 +263,43 @@ class ClientLedger:
             cap = self._state.cap(dataset)
         return fitting_steps(cap, counted, run) // terms.local_steps
 
+    def cap(self, dataset: str) -> LifetimeCap | None:
+        """The lifetime cap of a data set, None if it is not registered."""
+        with self._writing():
+            return self._state.caps.get(dataset)
+
+    def terms(self, dataset: str, run: str) -> RunTerms:
+        """The terms the owner accepted for a run.
+
+        Raises:
+            InputError: the data set is not registered or the run not accepted.
+        """
+        with self._writing():
+            return self._state.account(dataset, run).terms
+
+    def fate(self, key: DrawKey) -> DrawFate:
+        """What became of a draw of an accepted run.
+
+        ``lost`` is also a draw that another process is computing.
+        """
+        with self._writing():
+            record = self._draws(key).get((key.round, key.draw))
+        if record is None:
+            return "new"
+        return "lost" if record.released is None else "released"
+
+    def receipt(self, dataset: str) -> LifetimeReceipt:
+        """What the data set was promised and has spent, as of now."""
+        with self._writing():
+            return lifetime_receipt(self._state, dataset)
+
     @property
     def head(self) -> tuple[int, str]:
         """Number and hash of the last row; whoever holds an old one can check it is still there."""
         with self._writing():
             return self._state.head
 
-    def _draws(self, key: DrawKey) -> dict[tuple[int, int], Any]:
+    def _draws(self, key: DrawKey) -> dict[tuple[int, int], DrawRecord]:
         return self._state.account(key.dataset, key.run).draws
 
     def _counted(self, dataset: str) -> dict[str, tuple[RunTerms, int]]:
@@ -308,6 +346,19 @@ class ClientLedger:
         self._store.append(entry, output)
         self._pending.append(entry)
 
+    def _settle(self, record: DrawRecord) -> None:
+        """See that the counter is on disk before an output goes out again.
+
+        Inside a transaction. It is not if the disk refused it when the draw was released.
+        """
+        if record.released is not None and record.released > self._settled:
+            self._counter.advance(self._count())
+            self._settled = self._state.head[0]
+
+    def _count(self) -> Count:
+        seq, digest = self._state.head
+        return Count(seq, digest, self._state.ledger)
+
     def _advance(self, *, durable: bool = True) -> None:
         """Bring the counter up to the last row, before anybody acts on it.
 
@@ -315,8 +366,9 @@ class ClientLedger:
         counter, which is harmless; the other way round it would look rolled back.
         """
         with self._lock, self._store.transaction():
-            seq, digest = self._state.head
-            self._counter.advance(Count(seq, digest, self._state.ledger), durable=durable)
+            self._counter.advance(self._count(), durable=durable)
+            if durable:
+                self._settled = self._state.head[0]
 
 
 _ROLLED_BACK = (

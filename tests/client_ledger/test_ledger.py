@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 import threading
@@ -10,7 +11,13 @@ from dataclasses import replace
 import pytest
 
 from dpcohort.accounting.events import Event
-from dpcohort.client_ledger import ClientLedger, LifetimeCap, LifetimeCapError, read_state
+from dpcohort.client_ledger import (
+    ClientLedger,
+    LifetimeCap,
+    LifetimeCapError,
+    read_state,
+    verify_ledger,
+)
 from dpcohort.client_ledger.counter import MonotoneCounter
 from dpcohort.errors import BudgetExceededError, InputError, VerificationError
 
@@ -363,3 +370,56 @@ def test_threads_of_one_ledger_share_it(ledger, path, key, step):
         thread.join()
     assert not errors
     assert counted(path) == 40
+
+
+@pytest.fixture
+def syncs(monkeypatch):
+    """How often the counter was forced to disk."""
+    calls = []
+    real = os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda file: calls.append(file) or real(file))
+    return calls
+
+
+def test_the_counter_is_on_disk_before_an_output_goes_out(ledger, key, step, syncs):
+    ledger.reserve(key(0), step, clip=1.0)
+    assert len(syncs) == 0  # the row is on disk; nothing has left yet
+    ledger.release(key(0), b"noisy")
+    assert len(syncs) == 1
+    ledger.output(key(0))
+    assert len(syncs) == 1  # still there
+
+
+def test_an_output_whose_counter_the_disk_refused_waits_for_it_again(
+    ledger, path, key, step, monkeypatch
+):
+    ledger.reserve(key(0), step, clip=1.0)
+
+    def refuse(file):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fdatasync", refuse)
+        with pytest.raises(InputError, match="counter"):
+            ledger.release(key(0), b"noisy")
+        with pytest.raises(InputError, match="counter"):
+            ledger.output(key(0))
+        with pytest.raises(InputError, match="counter"):
+            ledger.release(key(0), b"noisy")
+    assert ledger.output(key(0)) == b"noisy"
+    assert verify_ledger(path).findings == ()
+
+
+def test_what_a_guard_asks_of_its_ledger(ledger, key, step, terms):
+    assert ledger.cap("ward").epsilon > 0
+    assert ledger.cap("nobody") is None
+    assert ledger.terms("ward", "spring") == terms
+    with pytest.raises(InputError, match="accepted"):
+        ledger.terms("ward", "autumn")
+    assert ledger.fate(key(0)) == "new"
+    ledger.reserve(key(0), step, clip=1.0)
+    assert ledger.fate(key(0)) == "lost"
+    ledger.release(key(0), b"noisy")
+    assert ledger.fate(key(0)) == "released"
+    receipt = ledger.receipt("ward")
+    assert (receipt.runs[0].counted_draws, receipt.head) == (1, ledger.head[1])

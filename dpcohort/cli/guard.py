@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``dpcohort guard``: the process that holds a client's data, for the client's owner."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dpcohort.cli.output import console, print_json
+from dpcohort.cli.source import JsonOption
+from dpcohort.errors import InputError
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    invoke_without_command=True,
+    pretty_exceptions_enable=False,
+    help="Hold a client's data and answer a server within the owner's terms, and no further.",
+)
+
+TermsOption = Annotated[
+    Path | None,
+    typer.Option("--terms", metavar="FILE.toml", help="The owner's terms.", show_default=False),
+]
+DataOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--data", metavar="FILE.npz", help="inputs and labels of the client.", show_default=False
+    ),
+]
+
+
+@app.callback()
+def serve(
+    context: typer.Context,
+    terms: TermsOption = None,
+    data: DataOption = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            "--ledger", help="The client's ledger; made if not there.", show_default=False
+        ),
+    ] = None,
+    socket: Annotated[
+        Path | None, typer.Option("--socket", help="Where to listen.", show_default=False)
+    ] = None,
+    counter: Annotated[
+        Path | None,
+        typer.Option("--counter", help="The ledger's counter, if not LEDGER.counter."),
+    ] = None,
+) -> None:
+    """Start a guard: check files and terms, then answer until it is told to stop."""
+    if context.invoked_subcommand is not None:
+        return
+    given = {"--terms": terms, "--data": data, "--ledger": ledger, "--socket": socket}
+    missing = [name for name, value in given.items() if value is None]
+    if terms is None or data is None or ledger is None or socket is None:
+        raise InputError.because(
+            f"a guard needs {', '.join(missing)} too. Write terms with: dpcohort guard new"
+        )
+    from dpcohort.guard.start import check_terms, open_guard
+    from dpcohort.guard.words import terms_in_words
+
+    service = open_guard(terms, data=data, ledger=ledger, socket=socket, counter=counter, log=_log)
+    import torch
+
+    # With one thread a record's gradient is the same whatever else the machine does.
+    torch.set_num_threads(1)
+    with service:
+        for line in terms_in_words(check_terms(service.desk.terms, service.desk.records)):
+            _say(line)
+        _say(f"ready: listening at {socket}. End it with Ctrl-C.")
+        sys.stdout.flush()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: service.interrupt())
+        service.serve_forever()
+    _say("stopped. What was counted stays counted.")
+
+
+@app.command("check")
+def check(
+    terms: Annotated[Path, typer.Option("--terms", metavar="FILE.toml", help="The terms.")],
+    data: DataOption = None,
+    records: Annotated[
+        int | None,
+        typer.Option("--records", help="Number of records, without data.", show_default=False),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check terms, and say what each run may spend; nothing is started or written."""
+    from dpcohort.guard.data import load_data
+    from dpcohort.guard.permissions import check_unwritable
+    from dpcohort.guard.start import check_terms
+    from dpcohort.guard.terms import GuardTerms
+    from dpcohort.guard.words import terms_in_words
+
+    check_unwritable(terms, "terms")
+    found = GuardTerms.from_toml(terms)
+    if data is not None:
+        records = len(load_data(data, found.model, found.normalisation))
+    if records is None:
+        raise InputError.because("give --data FILE.npz, or --records for their number alone.")
+    checked = check_terms(found, records)
+    if as_json:
+        runs = {
+            run: {**one.to_dict(), "certified_epsilon": one.certified_epsilon()}
+            for run, one in checked.runs.items()
+        }
+        values: dict[str, Any] = {"dataset": found.dataset, "records": records, "runs": runs}
+        print_json({**values, "cap": found.cap().to_dict(), "model": found.model.sha256()})
+        return
+    for line in terms_in_words(checked):
+        _say(line)
+
+
+@app.command("new")
+def new(
+    path: Annotated[Path, typer.Argument(help="Where to write them; - for the terminal.")] = Path(
+        "terms.toml"
+    ),
+    plan: Annotated[
+        Path | None,
+        typer.Option("--plan", help="Propose what a saved plan asks for.", show_default=False),
+    ] = None,
+    client: Annotated[
+        str | None, typer.Option("--client", help="Which client of it.", show_default=False)
+    ] = None,
+    run: Annotated[str, typer.Option("--run", help="Name of the run.")] = "run-1",
+    model: Annotated[str, typer.Option("--model", help="Name of the model.")] = "logistic",
+    input_shape: Annotated[str, typer.Option("--input-shape", help="Of a record.")] = "64",
+    classes: Annotated[int, typer.Option("--classes", help="Number of classes.")] = 10,
+    user: Annotated[
+        list[str] | None,
+        typer.Option("--user", help="A user that may ask; may be repeated.", show_default=False),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
+) -> None:
+    """Write terms for the owner to read, change and keep."""
+    from dpcohort.atomic_file import write_text
+    from dpcohort.guard.proposal import commented_terms, terms_from_plan
+    from dpcohort.guard.terms import ModelTerms
+    from dpcohort.plan import Plan
+
+    if plan is None:
+        text = commented_terms()
+    else:
+        if client is None:
+            raise InputError.because("--plan needs --client: the id of the client in the plan.")
+        try:
+            shape = tuple(int(length) for length in input_shape.replace("x", ",").split(","))
+        except ValueError:
+            allowed = "lengths such as 64 or 1x28x28"
+            raise InputError("--input-shape", given=input_shape, allowed=allowed) from None
+        known = ModelTerms(name=model, input_shape=shape, classes=classes)
+        users = [int(one) if one.isdecimal() else one for one in user or []]
+        found = Plan.load(plan)
+        text = terms_from_plan(found, client, run=run, model=known, allowed_users=users)
+    if str(path) == "-":
+        print(text, end="")
+        return
+    if path.exists() and not force:
+        raise InputError.because(f"{path} exists already. Choose another name, or use --force.")
+    write_text(path, text)
+    os.chmod(path, 0o600)
+    _say(f"Wrote {path}. Read it, change it, then: dpcohort guard check --terms {path} --data ...")
+
+
+def _log(line: str) -> None:
+    """One line of what was asked and answered, never of what was computed."""
+    print(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {line}", file=sys.stderr, flush=True)
+
+
+def _say(text: str) -> None:
+    console.print(text, markup=False, soft_wrap=True)

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client's part of Algorithm 1 on the lattice: T^l noisy steps, and the difference they make.
+
+Gradients come from the engine's own :class:`~dpcohort.engine.clipping.PerExampleGradients`, one
+record at a time. In a batch, the last bits of a record's gradient can depend on the records beside
+it, and a server that chooses the weights could make last bits count; alone they cannot.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dpcohort._validate import IntArray
+from dpcohort.engine.clipping import PerExampleGradients
+from dpcohort.engine.reference import cross_entropy
+from dpcohort.guard.data import GuardedData
+from dpcohort.guard.lattice import Lattice
+from dpcohort.guard.lattice_noise import Bytes
+from dpcohort.guard.sampling import draw_batch
+from dpcohort.guard.terms import ModelTerms, layout_sha256
+from dpcohort.models import build_model
+
+__all__ = ["LocalTraining"]
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+class LocalTraining:
+    """Trains the owner's model on the owner's data, from any parameters.
+
+    Args:
+        model: the model the terms allow.
+        data: the client's records.
+        source: where random bytes come from; anything but the operating system is for tests.
+
+    Example:
+        >>> data = GuardedData(np.ones((4, 2), np.float32), np.array([0, 1, 0, 1]), "")
+        >>> training = LocalTraining(ModelTerms(name="logistic", input_shape=(2,), classes=2), data)
+        >>> update = training.update(np.zeros(6, np.float32), Lattice(2.0, 1.0), "poisson",
+        ...                          rate=0.5, batch_size=2, step_sizes=[0.1])
+        >>> update.shape, str(update.dtype)
+        ((6,), 'float32')
+    """
+
+    def __init__(self, model: ModelTerms, data: GuardedData, source: Bytes = os.urandom) -> None:
+        self._data, self._source = data, source
+        tokens = data.inputs.dtype == np.int64
+        built = build_model(
+            model.name,
+            input_shape=model.input_shape,
+            classes=model.classes,
+            seed=0,  # the weights come with every request
+            options=model.options,
+            input_dtype=torch.int64 if tokens else torch.float32,
+        )
+        self._gradients = PerExampleGradients(built, cross_entropy, vectorised=False)
+        layout = self._gradients.layout
+        #: D, the number of trained parameters.
+        self.dimension = layout.dimension
+        #: Hash of their order.
+        self.layout = layout_sha256([(name, span.shape) for name, span in layout.spans.items()])
+
+    def update(
+        self,
+        parameters: NDArray[np.float32],
+        lattice: Lattice,
+        sampler: str,
+        *,
+        rate: float,
+        batch_size: int,
+        step_sizes: Sequence[float],
+    ) -> NDArray[np.float32]:
+        """The difference w - w' after one noisy step for each step size (Algorithm 1, lines 9-19).
+
+        Only ``noisy`` below comes from records, and it has its noise; the rest is arithmetic on
+        it and on public numbers.
+        """
+        moved = np.zeros(self.dimension)
+        for alpha in step_sizes:
+            batch = draw_batch(
+                sampler,
+                records=len(self._data),
+                rate=rate,
+                batch_size=batch_size,
+                source=self._source,
+            )
+            weights = _as_float32(parameters - moved)
+            noisy = lattice.with_noise(self._clipped_sum(weights, lattice, batch), self._source)
+            moved += alpha * (lattice.unit / batch_size) * noisy  # by the public B
+        return _as_float32(moved)
+
+    def _clipped_sum(
+        self, weights: NDArray[np.float32], lattice: Lattice, batch: IntArray
+    ) -> IntArray:
+        total = np.zeros(self.dimension, dtype=np.int64)
+        point = torch.from_numpy(weights)
+        for row in batch:
+            inputs = torch.from_numpy(self._data.inputs[row : row + 1])
+            labels = torch.from_numpy(self._data.labels[row : row + 1])
+            gradient = self._gradients(point, inputs, labels)[0]
+            total += lattice.contribution(gradient.double().numpy())
+        return total
+
+
+def _as_float32(values: NDArray[np.float64]) -> NDArray[np.float32]:
+    return np.clip(values, -_LARGEST, _LARGEST).astype(np.float32)

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``dpcohort guard`` as its owner meets it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from dpcohort.cli import main
+from dpcohort.guard.client import GuardClient
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tmp_path.chmod(0o700)
+    dice = np.random.default_rng(0)
+    np.savez("d.npz", inputs=dice.random((600, 64), np.float32), labels=dice.integers(0, 10, 600))
+    os.chmod("d.npz", 0o600)
+    return tmp_path
+
+
+def run(capsys, *arguments):
+    code = main(list(arguments))
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+def test_new_terms_are_private_and_pass_the_check(files, capsys):
+    assert run(capsys, "guard", "new")[0] == 0
+    assert (files / "terms.toml").stat().st_mode & 0o077 == 0
+    code, out, _ = run(capsys, "guard", "check", "--terms", "terms.toml", "--data", "d.npz")
+    assert code == 0
+    assert "at most 20 draws" in " ".join(out.split())
+    code, out, _ = run(
+        capsys, "guard", "check", "--terms", "terms.toml", "--records", "600", "--json"
+    )
+    found = json.loads(out)
+    assert found["runs"]["spring"]["certified_epsilon"] <= 2.0
+    assert run(capsys, "guard", "new")[0] == 2  # nothing is overwritten
+    assert run(capsys, "guard", "new", "-")[1] == (files / "terms.toml").read_text()
+
+
+def test_terms_from_a_plan(files, capsys):
+    from dpcohort import Population, Training, make_plan
+
+    clients = Population.from_arrays(
+        sizes=[600] * 2, epsilon=[1.0, 4.0], delta=1e-5, ids=["a", "b"]
+    )
+    settings = Training(rounds=4, cohort_size=2, batch_size=60)
+    make_plan(clients, settings, selection="unbiased", seed=0).save("plan.json")
+    asked = ["guard", "new", "t.toml", "--plan", "plan.json"]
+    assert "--client" in run(capsys, *asked)[2]
+    assert run(capsys, *asked, "--client", "b", "--input-shape", "1xa")[0] == 2
+    assert run(capsys, *asked, "--client", "b", "--input-shape", "1x8x8", "--user", "7")[0] == 0
+    assert "allowed_users = [7]" in (files / "t.toml").read_text()
+    assert "input_shape = [1, 8, 8]" in (files / "t.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["guard"], 2, "--terms, --data, --ledger, --socket"),
+        (["guard", "--terms", "terms.toml"], 2, "--data, --ledger, --socket"),
+        (["guard", "check", "--terms", "none.toml"], 2, "none.toml"),
+        (["guard", "check", "--terms", "terms.toml"], 2, "--records"),
+        (["guard", "check", "--terms", "terms.toml", "--data", "none.npz"], 3, "none.npz"),
+        (["guard", "check", "--terms", "terms.toml", "--records", "10"], 2, "batch_size"),
+    ],
+    ids=["nothing", "terms only", "no terms", "no data", "data missing", "few records"],
+)
+def test_bad_input_is_explained(files, capsys, arguments, code, said):
+    run(capsys, "guard", "new")
+    found, _, err = run(capsys, *arguments)
+    assert found == code
+    assert said in " ".join(err.split())
+    assert "Traceback" not in err
+
+
+def test_weak_terms_exit_with_the_budget_code(files, capsys):
+    run(capsys, "guard", "new")
+    text = (files / "terms.toml").read_text()
+    weak = text.replace("# least_noise_multiplier = 2.5", "least_noise_multiplier = 0.2")
+    (files / "terms.toml").write_text(weak)
+    asked = ["guard", "check", "--terms", "terms.toml", "--records", "600"]
+    code, _, err = run(capsys, *asked)
+    assert code == 4
+    assert "Ask for more noise" in " ".join(err.split())
+
+
+def test_a_guard_serves_until_it_is_told_to_stop(files, capsys, monkeypatch):
+    run(capsys, "guard", "new")
+    text = (files / "terms.toml").read_text()
+    (files / "terms.toml").write_text(text.replace("same_user = false", "same_user = true"))
+    heard = []
+
+    def ask():
+        for _ in range(2000):
+            if (files / "g.sock").exists():
+                break
+            time.sleep(0.01)
+        try:
+            with GuardClient(files / "g.sock") as guard:
+                heard.append(guard.hello("spring").records)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("torch.set_num_threads", lambda count: heard.append(("threads", count)))
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # until the guard has its own
+    courier = threading.Thread(target=ask)
+    courier.start()
+    try:
+        arguments = ["--terms", "terms.toml", "--data", "d.npz", "--ledger", "w.ledger"]
+        code, out, err = run(capsys, "guard", *arguments, "--socket", str(files / "g.sock"))
+    finally:
+        courier.join()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert code == 0
+    assert "ready: listening at" in " ".join(out.split())
+    assert "stopped. What was counted stays counted." in out
+    assert "hello?: hello" in err
+    assert heard == [("threads", 1), 600]
+    assert not (files / "g.sock").exists()

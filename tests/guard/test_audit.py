@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The privacy tests of the engines, on the guard's own step, and on steps that are wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dpcohort.audit.claims import Claim
+from dpcohort.audit.freshness import freshness
+from dpcohort.audit.noise_law import noise_law
+from dpcohort.audit.sampler import sampler
+from dpcohort.audit.sensitivity import sensitivity
+from dpcohort.audit.suite import audit_training
+from dpcohort.guard import lattice as lattice_module
+from dpcohort.guard import training as module
+from dpcohort.guard.data import GuardedData
+from dpcohort.guard.lattice import Lattice
+from dpcohort.guard.training import LocalTraining
+
+
+class GuardUnderTest:
+    """The guard's step on gradients that a test chooses, with bytes of a key."""
+
+    def __init__(self, keystream):
+        self._keystream = keystream
+
+    def __call__(self, gradients, *, claim, batch_size, seed, cohorts, local_steps=1):
+        size, dimension = gradients.shape
+        step = object.__new__(LocalTraining)
+        step._data = GuardedData(gradients, np.zeros(size, np.int64), "")
+        step._gradients = lambda weights, inputs, labels: inputs  # the input is the gradient
+        step.dimension = dimension
+        lattice = Lattice(claim.noise_multiplier, claim.clip)
+        draw = {"rate": batch_size / size, "batch_size": batch_size}
+        weights = np.zeros(dimension, np.float32)
+        updates = []
+        for number in range(cohorts.size):  # each draw has bytes of its own, however many steps
+            step._source = self._keystream(f"audit {seed} {number}")
+            sizes = [1.0] * local_steps
+            updates.append(step.update(weights, lattice, claim.sampler, step_sizes=sizes, **draw))
+        return np.stack(updates).reshape(*cohorts.shape, dimension)
+
+
+@pytest.fixture
+def audited(keystream, monkeypatch):
+    # The tests compare to the last bits; the cast to float32 comes after all that is private.
+    monkeypatch.setattr(module, "_as_float32", lambda values: np.asarray(values))
+    monkeypatch.setattr(module.torch, "from_numpy", lambda values: _Array(values))
+
+    return GuardUnderTest(keystream)
+
+
+class _Array(np.ndarray):
+    """Numbers that pass for a tensor: thousands of them are made, and torch has nothing to do."""
+
+    def __new__(cls, values):
+        return np.asarray(values).view(cls)
+
+    def double(self):
+        return self
+
+    def numpy(self):
+        return np.asarray(self, dtype=np.float64)
+
+
+CLAIM = Claim(sampler="poisson", clip=0.5, noise_multiplier=2.0)
+
+
+@pytest.mark.parametrize("batches", ["poisson", "fixed"])
+def test_the_guards_step_keeps_its_claim(audited, batches):
+    for finding in audit_training(audited, replace(CLAIM, sampler=batches)):
+        assert finding.passed, str(finding)
+
+
+def _half_noise(monkeypatch):
+    real = lattice_module.rounded_gaussian
+    less = lambda size, exponent, source: real(size, exponent - 1, source)  # noqa: E731
+    monkeypatch.setattr(lattice_module, "rounded_gaussian", less)
+
+
+def _no_clip(monkeypatch):
+    raw = lambda self, gradient: np.trunc(gradient / self.unit).astype(np.int64)  # noqa: E731
+    monkeypatch.setattr(Lattice, "contribution", raw)
+
+
+def _same_noise(monkeypatch):
+    real, kept = lattice_module.rounded_gaussian, {}
+
+    def again(size, exponent, source):
+        return kept.setdefault((size, exponent), real(size, exponent, source))
+
+    monkeypatch.setattr(lattice_module, "rounded_gaussian", again)
+
+
+def _all_records(monkeypatch):
+    everyone = lambda sampler, *, records, **_: np.arange(records)  # noqa: E731
+    monkeypatch.setattr(module, "draw_batch", everyone)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "test"),
+    [
+        (_half_noise, noise_law),
+        (_no_clip, sensitivity),
+        (_same_noise, freshness),
+        (_all_records, sampler),
+    ],
+    ids=["half the noise", "no clip", "noise used again", "no sampling"],
+)
+def test_the_same_tests_catch_a_step_that_is_wrong(audited, monkeypatch, mutant, test):
+    mutant(monkeypatch)
+    assert not test(audited, CLAIM, seed=0).passed

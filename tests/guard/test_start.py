@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the owner's files to a guard, or a refusal with nothing spent and nobody answered."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dpcohort.client_ledger import ClientLedger, LifetimeCap
+from dpcohort.data.dataset import Normalisation
+from dpcohort.errors import BudgetExceededError, DataMissingError, InputError
+from dpcohort.guard.client import GuardClient
+from dpcohort.guard.data import load_data
+from dpcohort.guard.proposal import commented_terms
+from dpcohort.guard.start import check_terms, open_guard, open_ledger
+
+
+def start(folder, data_file, terms):
+    return open_guard(terms, data=data_file, ledger=folder / "w.ledger", socket=folder / "g.sock")
+
+
+def test_a_guard_starts_from_files_and_starts_again(folder, data_file, terms, good):
+    with start(folder, data_file, terms) as service:
+        service.start()
+        with GuardClient(folder / "g.sock") as guard:
+            first = guard.draw(good())
+    assert not (folder / "g.sock").exists()
+    with start(folder, data_file, terms) as service:
+        service.start()
+        with GuardClient(folder / "g.sock") as guard:
+            again = guard.draw(good())
+            assert guard.receipt("spring").spending["counted_draws"] == 1
+    assert again.resent
+    assert again.vector.tobytes() == first.vector.tobytes()
+
+
+def test_a_terms_file_that_others_write_is_refused(folder, data_file):
+    path = folder / "terms.toml"
+    path.write_text(commented_terms())
+    path.chmod(0o666)
+    with pytest.raises(InputError, match="chmod go-w"):
+        start(folder, data_file, path)
+
+
+@pytest.mark.parametrize("file", ["w.ledger", "w.ledger.counter"])
+def test_a_ledger_that_others_read_is_refused(folder, data_file, terms, file):
+    start(folder, data_file, terms).stop()
+    (folder / file).chmod(0o644)
+    with pytest.raises(InputError, match="chmod 600"):
+        start(folder, data_file, terms)
+
+
+def test_missing_data_are_exit_code_3(folder, terms):
+    with pytest.raises(DataMissingError) as caught:
+        start(folder, folder / "none.npz", terms)
+    assert caught.value.exit_code == 3
+    assert not (folder / "w.ledger").exists()
+
+
+def test_terms_that_do_not_certify_stop_before_a_ledger_is_made(folder, data_file, with_run):
+    with pytest.raises(BudgetExceededError):
+        start(folder, data_file, with_run(least_noise_multiplier=0.4))
+    assert not (folder / "w.ledger").exists()
+
+
+def test_who_may_ask_must_be_somebody_else(terms):
+    with pytest.raises(InputError, match="at least one user"):
+        check_terms(replace(terms, same_user=False), 40)
+    own = replace(terms, same_user=False, allowed_users=(os.geteuid(),))
+    with pytest.raises(InputError, match="user of its own"):
+        check_terms(own, 40)
+    other = replace(terms, same_user=False, allowed_users=(os.geteuid() + 1,))
+    assert check_terms(other, 40).runs["spring"].draws == 6
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"lifetime_epsilon": 8.0}, "lifetime_epsilon"),
+        ({"lifetime_delta": 1e-4}, "lifetime_delta"),
+        ({"across_runs": "composed"}, "across_runs"),
+    ],
+    ids=str,
+)
+def test_the_lifetime_cap_is_fixed_at_the_first_start(folder, data_file, terms, change, said):
+    start(folder, data_file, terms).stop()
+    with pytest.raises(InputError, match=said):
+        start(folder, data_file, replace(terms, **change))
+
+
+def test_other_data_under_the_same_name_are_refused(folder, data_file, terms):
+    start(folder, data_file, terms).stop()
+    np.savez(data_file, inputs=np.zeros((40, 5)), labels=np.zeros(40, np.int64))
+    with pytest.raises(InputError, match="not those"):
+        start(folder, data_file, terms)
+
+
+def test_a_ledger_made_by_hand_is_used(folder, data_file, terms):
+    with ClientLedger.create(folder / "w.ledger") as ledger:
+        ledger.register("ward", LifetimeCap(epsilon=4.0, delta=1e-5, across_runs="summed"))
+    start(folder, data_file, terms).stop()
+
+
+def test_changed_terms_of_a_run_are_refused_and_noise_left_out_stays_as_it_was(
+    folder, data_file, with_run
+):
+    path = folder / "w.ledger"
+    free = with_run(least_noise_multiplier=None)
+    data = load_data(data_file, free.model, Normalisation())
+    checked = check_terms(free, 40)
+    with open_ledger(path, data, checked) as ledger:
+        noise = ledger.terms("ward", "spring").least_noise_multiplier
+    # A later version computes another last digit.
+    later = replace(checked.runs["spring"], least_noise_multiplier=noise * (1 + 1e-9))
+    with open_ledger(path, data, replace(checked, runs={"spring": later})) as ledger:
+        assert ledger.terms("ward", "spring").least_noise_multiplier == noise
+    with pytest.raises(InputError, match="never change"):
+        open_ledger(path, data, check_terms(with_run(draws=7), 40))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes where others cannot")
+def test_a_folder_that_cannot_be_written_is_said(folder, data_file, terms):
+    folder.chmod(0o500)
+    with pytest.raises(InputError, match="cannot be"):
+        start(folder, data_file, terms)
+    folder.chmod(0o700)
