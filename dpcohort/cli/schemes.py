@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``dpcohort schemes``: privacy schemes of the field, listed, or trained side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dpcohort._validate import choice
+from dpcohort.cli.output import console, print_json
+from dpcohort.cli.source import JsonOption, SetOption
+from dpcohort.cli.train import DataDirOption, data_changes
+from dpcohort.errors import InputError
+from dpcohort.schemes.named import SCHEMES, Scheme, make_scheme, scheme_cards
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from dpcohort.schemes.card import Card
+    from dpcohort.schemes.receipt import Outcome
+
+__all__ = ["command"]
+
+_WARNING = (
+    "An epsilon protects its own unit against its own observer. Rows that differ in either must "
+    "not be compared as equals: see docs/schemes.md."
+)
+_STAMP = "NOT PRIVATE (simulation): every run is seeded."
+
+
+def command(
+    source: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[CONFIG]",
+            help="A config with data (.toml): train the schemes on it. Without it, list them.",
+            show_default=False,
+        ),
+    ] = None,
+    names: Annotated[
+        str, typer.Option("--schemes", metavar="A,B", help="Which schemes, or: all.")
+    ] = "all",
+    mode: Annotated[
+        str,
+        typer.Option(
+            help="honest (noise by our accountant), formula (as published, certified beside it), "
+            "or both."
+        ),
+    ] = "honest",
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds, one after the other.")] = 1,
+    receipt: Annotated[
+        str | None,
+        typer.Option(metavar="CLIENT", help="Show this client's receipts too.", show_default=False),
+    ] = None,
+    changes: SetOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List privacy schemes with their units, or train them on the same data and budgets."""
+    chosen = _chosen(names, mode)
+    if source is None:
+        if changes or data_dir is not None or receipt is not None:
+            raise InputError.because(
+                "--set, --data-dir and --receipt are for training: give a config (.toml), or "
+                "write one with: dpcohort new --from digits"
+            )
+        _list(chosen, as_json=as_json)
+        return
+    groups = _train(source, chosen, changes, data_dir, seeds, receipt, quiet=as_json)
+    if as_json:
+        print_json(
+            {
+                "warning": _WARNING,
+                "stamp": _STAMP,
+                "schemes": [[outcome.to_dict() for outcome in group] for group in groups],
+            }
+        )
+        return
+    console.print(_results(groups))
+    for group in groups:
+        for words in group[0].notes:
+            console.print(f"{_label(group[0])}: {words}", markup=False, soft_wrap=True)
+    if receipt is not None:
+        for group in groups:
+            found = next(r for r in group[0].receipts if r.client == receipt)
+            console.print(found.text(), markup=False, soft_wrap=True)
+    console.print(_WARNING, markup=False, soft_wrap=True)
+    console.print(_STAMP, markup=False)
+
+
+def _chosen(names: str, mode: str) -> list[Scheme]:
+    choice("mode", mode, ["honest", "formula", "both"])
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    everything = wanted == ["all"]
+    listed = list(SCHEMES) if everything else list(dict.fromkeys(wanted))
+    if not listed:
+        raise InputError("--schemes", given=names, allowed="names with commas between, or all")
+    found = []
+    for name in listed:
+        honest = make_scheme(name)
+        if mode in ("honest", "both"):
+            found.append(honest)
+        # Of a list, those without a formula are left out; asked for by name, they are refused.
+        by_name = mode == "formula" and not everything
+        if mode != "honest" and (honest.card.has_formula or by_name):
+            found.append(make_scheme(name, "formula"))
+    return found
+
+
+def _list(chosen: Sequence[Scheme], *, as_json: bool) -> None:
+    names = {scheme.card.name for scheme in chosen}
+    cards = [card for card in scheme_cards() if card.name in names]
+    if as_json:
+        print_json([card.to_dict() for card in cards])
+        return
+    for card in cards:
+        _describe(card)
+    console.print(_WARNING, markup=False, soft_wrap=True)
+    console.print("Next: dpcohort schemes CONFIG [--schemes A,B] [--mode both]", markup=False)
+
+
+def _describe(card: Card) -> None:
+    console.print(card.name, style="bold", end="")
+    console.print(f"  {card.title}", markup=False, soft_wrap=True)
+    rows = [
+        ("unit", f"one {card.unit} ({card.neighbours}), against who sees {card.sees}"),
+        ("accountant", card.accountant),
+        ("needs", card.needs),
+        ("formula", card.formula or "none: honest mode only"),
+        ("reference", f"{card.reference} ({card.source})"),
+    ]
+    for name, words in rows:
+        console.print(f"  {name:<11}{words}", markup=False, soft_wrap=True)
+
+
+def _train(
+    source: Path,
+    chosen: Sequence[Scheme],
+    changes: list[str] | None,
+    data_dir: Path | None,
+    seeds: int,
+    receipt: str | None,
+    *,
+    quiet: bool,
+) -> list[list[Outcome]]:
+    from dpcohort.config import load_config
+
+    config = load_config(source).with_overrides(data_changes(changes, data_dir))
+    from dpcohort.runs.configured_plan import configured_data
+    from dpcohort.schemes.federation import Federation
+
+    data = configured_data(config)
+    federations = [Federation.of(config, data=data, shift=shift) for shift in range(seeds)]
+    if receipt is not None:
+        federations[0].population.index_of(receipt)
+    groups = []
+    for place, scheme in enumerate(chosen, start=1):
+        if not quiet:
+            console.print(
+                f"{place}/{len(chosen)} {scheme.card.name} ({scheme.mode})",
+                style="dim",
+                markup=False,
+            )
+        groups.append([scheme.run(federation) for federation in federations])
+    return groups
+
+
+def _label(outcome: Outcome) -> str:
+    return outcome.card.name + (" (formula)" if outcome.mode == "formula" else "")
+
+
+def _results(groups: Sequence[Sequence[Outcome]]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    from dpcohort.runs.intervals import mean_interval
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("scheme", "unit", "observer sees"):
+        table.add_column(name, overflow="fold")
+    for name in ("accuracy", "noise a round", "rounds", "certified / promised", "kept", "s"):
+        table.add_column(name, justify="right")
+    for group in groups:
+        first, accuracy = group[0], mean_interval([outcome.accuracy for outcome in group])
+        spread = f" ± {100 * accuracy.half_width:.1f}" if len(group) > 1 else ""
+        private = sum(not receipt.public for receipt in first.receipts)
+        broken = max(outcome.broken for outcome in group)
+        share = max(outcome.largest_share for outcome in group)
+        table.add_row(
+            _label(first),
+            first.card.unit,
+            first.card.sees,
+            f"{100 * accuracy.mean:.1f}{spread} %",
+            f"{_mean([outcome.noise_std for outcome in group]):.3g}",
+            f"{_mean([outcome.rounds for outcome in group]):.0f}",
+            f"{share:.3f}",
+            f"{private - broken}/{private}",
+            f"{_mean([outcome.seconds for outcome in group]):.1f}",
+            style="red" if broken else None,
+        )
+    return table
+
+
+def _mean(values: Sequence[Any]) -> float:
+    return float(sum(values)) / len(values)

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Privacy schemes of the field: each with its own accountant, receipt and stated unit of privacy.
+
+Listing schemes needs no torch; training one does. A scheme trains a ``Federation`` (the same data,
+model and budgets for all) and answers with an ``Outcome``: accuracy, noise really added, and for
+each client what was promised, claimed by the published formula, and certified.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dpcohort.schemes.card import Card
+    from dpcohort.schemes.federation import Federation
+    from dpcohort.schemes.last_iterate import LastIterate
+    from dpcohort.schemes.named import SCHEMES, Scheme, make_scheme, scheme_cards
+    from dpcohort.schemes.receipt import Outcome, SchemeReceipt
+
+__all__ = [
+    "SCHEMES",
+    "Card",
+    "Federation",
+    "LastIterate",
+    "Outcome",
+    "Scheme",
+    "SchemeReceipt",
+    "make_scheme",
+    "scheme_cards",
+]
+
+_HOMES = {
+    "SCHEMES": "named",
+    "Card": "card",
+    "Federation": "federation",
+    "LastIterate": "last_iterate",
+    "Outcome": "receipt",
+    "Scheme": "named",
+    "SchemeReceipt": "receipt",
+    "make_scheme": "named",
+    "scheme_cards": "named",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dpcohort.schemes' has no attribute {name!r}")
+    value = getattr(import_module(f"dpcohort.schemes.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
