@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+/* The charts: plain functions from the report's data to plotly traces. */
+"use strict";
+
+const dpcohortCharts = (() => {
+  const {
+    data, colour, series, translucent, narrow, inert, shortened, wrapped, digits,
+    axis, logAxis, roundNumbers, ranked, layout, marks, ring, intervals, draw,
+  } = dpcohortFrame;
+
+  // Never colour alone: every series also has a dash, a symbol and a pattern of its own.
+  const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
+  const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "x", "cross"];
+  const PATTERNS = ["", "/", "x", ".", "-", "+"];
+  const STRICTEST_FIRST = "Clients, strictest first";
+  const DECILES = "Deciles of the budget, strictest first";
+
+  function curves() {
+    const traces = [];
+    data.curves.forEach((curve, k) => {
+      if (curve.rounds.length > 1 && curve.low.every((value) => value !== null)) {
+        traces.push({
+          x: [...curve.rounds, ...curve.rounds.slice().reverse()],
+          y: [...curve.high, ...curve.low.slice().reverse()],
+          type: "scatter",
+          mode: "lines",
+          line: { width: 0 },
+          fill: "toself",
+          fillcolor: translucent(series(k), 0.17),
+          hoverinfo: "skip",
+          showlegend: false,
+        });
+      }
+      const words = curve.rounds.map((at, i) => {
+        const [low, high] = [curve.low[i], curve.high[i]];
+        const band = low === null ? "one seed" : `95 % CI ${low.toFixed(1)} to ${high.toFixed(1)}`;
+        return `<b>${inert(curve.name)}</b>, round ${at}<br>${curve.mean[i].toFixed(1)} % (${band})`;
+      });
+      const marker = { symbol: SYMBOLS[k % 6], size: 7 };
+      traces.push({
+        ...marks(curve.rounds, curve.mean, marker, { name: inert(curve.name), words }),
+        mode: "lines+markers",
+        line: { color: series(k), width: 2.5, dash: DASHES[k % 6] },
+      });
+    });
+    const zero = { rangemode: "tozero" };
+    return { traces, shape: layout(axis("Rounds", zero), axis("Test accuracy, %", zero)) };
+  }
+
+  function symbolOf(point) {
+    if (point.probability === 0) return "x";
+    const ratio = point.probability / point.unbiased;
+    if (Math.abs(ratio - 1) < 1e-5) return "circle";
+    return ratio > 1 ? "triangle-up" : "triangle-down";
+  }
+
+  /** Colours by the logarithm of the probability, so that small ones can be told apart. */
+  function shades(points) {
+    const known = points.map((point) => point.probability).filter((value) => value > 0);
+    const least = Math.log10(Math.min(...known, 1));
+    const most = Math.log10(Math.max(...known, 1e-300));
+    const ticks = roundNumbers(least, most, most - least < 1.5 ? [1, 2, 5] : [1, 3]);
+    const place = narrow()
+      ? { orientation: "h", thickness: 10, y: 1.0, yanchor: "bottom", len: 0.9 }
+      : { thickness: 14 };
+    return {
+      color: points.map(({ probability: p }) => (p > 0 ? Math.log10(p) : least)),
+      cmin: least,
+      cmax: Math.max(most, least + 0.01),
+      colorscale: "Cividis",
+      colorbar: {
+        tickvals: ticks.map(Math.log10),
+        ticktext: ticks.map(String),
+        outlinewidth: 0,
+        title: { text: "Probability", side: narrow() ? "top" : "right", font: { size: 13 } },
+        ...place,
+      },
+    };
+  }
+
+  /** Clients by size and epsilon, one of them ringed. */
+  function scatter(chosen) {
+    const points = data.points;
+    const hasPublic = points.some((point) => point.public);
+    const loosest = Math.max(...points.map((point) => point.epsilon || 0), 1);
+    // A public client has no epsilon: it stands at the right edge, apart from the others.
+    const x = points.map((point) => (point.public ? loosest * 2.5 : point.epsilon));
+    const single = narrow() ? 10 : 13;
+    const sizes = points.map(({ clients }) => (data.grouped ? 8 + 5 * Math.log10(clients) : single));
+    const marker = {
+      symbol: points.map(symbolOf),
+      size: sizes,
+      opacity: 0.92,
+      line: { color: colour("--soft"), width: 1.2 },
+      ...shades(points),
+    };
+    const words = points.map((point) => wrapped(point.sentence));
+    const traces = [marks(x, points.map((point) => point.size), marker, { words })];
+    if (points[chosen]) traces.push(ring(x[chosen], points[chosen].size, sizes[chosen] + 12));
+    const title = hasPublic ? "Promised ε (public at the right edge)" : "Promised ε";
+    const shape = layout(logAxis(title, x), axis("Records"));
+    shape.margin.t = narrow() ? 80 : 24;
+    return { traces, shape };
+  }
+
+  /** Points in the order of epsilon, the public ones last. */
+  function ordered() {
+    const place = (point) => (point.public ? Number.MAX_VALUE : point.epsilon);
+    return data.points.slice().sort((a, b) => place(a) - place(b));
+  }
+
+  const namesOf = (points) => points.map((point) => point.name);
+
+  function probability() {
+    const points = ordered();
+    const x = points.map((_, i) => i);
+    const both = points.flatMap((point) => [point.unbiased, point.probability]);
+    const known = both.filter((value) => value > 0);
+    // A logarithm has no 0: clients that are never drawn stand below all others.
+    const none = Math.min(...known) / 2.5;
+    const y = points.map((point) => (point.probability > 0 ? point.probability : none));
+    const words = points.map((point) => `<b>${inert(point.name)}</b><br>by size `
+      + `${digits(point.unbiased)}, in the plan ${digits(point.probability)}`);
+    const stems = {
+      x: x.flatMap((at) => [at, at, null]),
+      y: points.flatMap((point, i) => [point.unbiased, y[i], null]),
+      type: "scatter",
+      mode: "lines",
+      line: { color: colour("--line"), width: 2 },
+      hoverinfo: "skip",
+      showlegend: false,
+    };
+    const bySize = { symbol: "circle-open", size: 8, color: series(0), line: { width: 2 } };
+    const planned = { size: 9, color: series(1) };
+    const traces = [
+      stems,
+      marks(x, points.map((point) => point.unbiased), bySize, { name: "by size", words }),
+      marks(x, y, { ...planned, symbol: points.map(symbolOf) }, { words }),
+      // Marks of several kinds have no entry of their own in a legend.
+      marks([null], [null], { ...planned, symbol: "triangle-up" }, { name: "in the plan" }),
+    ];
+    if (points.some((point) => point.probability === 0)) {
+      traces.push(marks([null], [null], { ...planned, symbol: "x" }, { name: "left out" }));
+    }
+    const vertical = logAxis("Probability per slot", [...known, ...y]);
+    return { traces, shape: layout(ranked(namesOf(points), STRICTEST_FIRST), vertical) };
+  }
+
+  function noise() {
+    const points = ordered().filter((point) => !point.public && point.noise_std !== null);
+    const x = points.map((_, i) => i);
+    const words = points.map((point) => `<b>${inert(point.name)}</b>, ε ${digits(point.epsilon)}<br>`
+      + `paper ${digits(point.paper_std)}, tight ${digits(point.tight_std)}, `
+      + `certified ${digits(point.noise_std)}`);
+    const kinds = [
+      ["paper_std", "paper's formula", 3, "triangle-down-open", 9],
+      ["tight_std", "tight", 2, "circle-open", 10],
+      ["noise_std", "in the plan, certified", 1, "x-thin", 6],
+    ];
+    const traces = kinds.map(([field, name, k, symbol, size]) => {
+      const marker = { symbol, size, color: series(k), line: { width: 2, color: series(k) } };
+      return marks(x, points.map((point) => point[field]), marker, { name, words });
+    });
+    const values = points.flatMap((point) => [point.paper_std, point.tight_std, point.noise_std]);
+    const vertical = logAxis("Noise on the mean gradient / C", values);
+    return { traces, shape: layout(ranked(namesOf(points), STRICTEST_FIRST), vertical) };
+  }
+
+  /** Bars for each group of runs: `of` gives a row's label, value and words. */
+  function bars(groups, of, { x, y, error = false, shapes = [] }) {
+    const names = Object.keys(groups);
+    const traces = names.map((name, k) => {
+      const rows = groups[name].map(of);
+      const pattern = { shape: PATTERNS[k % 6], bgcolor: series(k), fgcolor: colour("--card") };
+      const trace = {
+        x: rows.map((row) => row.label),
+        y: rows.map((row) => row.value),
+        name: inert(name),
+        type: "bar",
+        marker: { color: series(k), pattern: { ...pattern, size: 9, solidity: 0.16 } },
+        hoverinfo: "text",
+        textposition: "none",
+        hovertext: rows.map((row) => `<b>${inert(name)}</b><br>${row.words}`),
+      };
+      if (!error) return trace;
+      const look = { color: colour("--soft"), thickness: 1.3, width: 3 };
+      return { ...trace, error_y: { ...intervals(groups[name]), ...look } };
+    });
+    const more = { barmode: "group", bargap: 0.25, showlegend: names.length > 1, shapes };
+    const horizontal = axis(x, { type: "category" });
+    return { traces, shape: layout(horizontal, axis(y, { rangemode: "tozero" }), more) };
+  }
+
+  function heard() {
+    const several = Object.keys(data.heard).length > 1;
+    const line = { color: colour("--ink"), width: 1.5, dash: "dot" };
+    const one = { type: "line", xref: "paper", x0: 0, x1: 1, y0: 1, y1: 1, line };
+    const percent = (share) => `${(100 * share).toFixed(1)} %`;
+    const of = (row) => {
+      const budget = row.epsilon_low === null
+        ? "public"
+        : `ε ${digits(row.epsilon_low, 2)}–${digits(row.epsilon_high, 2)}`;
+      return {
+        // Groups of runs may have other budgets; their deciles have the same names.
+        label: several ? row.name.replace(/^(decile|group) /, "") : budget,
+        value: row.heard,
+        words: `${budget}, ${row.clients} clients<br>${percent(row.draw_share)} of draws with `
+          + `${percent(row.record_share)} of records`,
+      };
+    };
+    return bars(data.heard, of, { x: DECILES, y: "Draw share / record share", shapes: [one] });
+  }
+
+  function served() {
+    const of = (row) => ({
+      label: row.name.replace("budget ", ""),
+      value: 100 * row.accuracy,
+      words: `${inert(row.name)}, ${row.clients} clients: ${(100 * row.accuracy).toFixed(1)} %<br>`
+        + `heard ${row.heard.toFixed(2)} times in proportion`,
+    });
+    return bars(data.served, of, { x: DECILES, y: "Accuracy, %" });
+  }
+
+  function classes() {
+    const of = (row) => ({
+      label: String(row.class),
+      value: row.mean,
+      words: `class ${row.class}: ${row.mean.toFixed(1)} %`,
+    });
+    return bars(data.classes, of, { x: "Class", y: "Accuracy, %", error: true });
+  }
+
+  /** Cells of a reproduction beside the paper's numbers. */
+  function cells() {
+    const rows = data.cells.slice().reverse();
+    const y = rows.map((_, i) => i);
+    const words = rows.map((cell) => `<b>${inert(cell.name)}</b><br>ours ${digits(cell.mean)}, `
+      + `paper ${digits(cell.paper)}<br>${inert(cell.verdict)}`);
+    const ours = { symbol: "circle", size: 9, color: series(0) };
+    const paper = { symbol: "diamond-open", size: 11, color: series(1), line: { width: 2 } };
+    const spread = { ...intervals(rows), color: series(0), thickness: 2, width: 5 };
+    const name = "ours, 95 % interval";
+    const traces = [
+      { ...marks(rows.map((cell) => cell.mean), y, ours, { name, words }), error_x: spread },
+      marks(rows.map((cell) => cell.paper), y, paper, { name: "paper" }),
+    ];
+    const most = narrow() ? 18 : 48;
+    const ticktext = rows.map((cell) => shortened(cell.name, most));
+    const place = document.getElementById("chart-cells");
+    place.style.height = `${Math.max(16, 9 + 1.7 * rows.length)}rem`;
+    return { traces, shape: layout(axis("Test accuracy, %"), axis("", { tickvals: y, ticktext })) };
+  }
+
+  function cellCurves() {
+    const traces = data.cells.filter((cell) => cell.curve.length).map((cell, k) => ({
+      x: cell.curve.map((point) => point[0]),
+      y: cell.curve.map((point) => point[1]),
+      name: inert(cell.name),
+      type: "scatter",
+      mode: "lines",
+      line: { color: series(k), width: 2, dash: DASHES[Math.floor(k / 6 + k) % 6] },
+      hoverinfo: "x+y+name",
+    }));
+    const shape = layout(axis("Rounds"), axis("Test accuracy, %"));
+    return { traces, shape: { ...shape, showlegend: traces.length <= 8 } };
+  }
+
+  /** What there is to draw, in the order of the page. */
+  function tasks() {
+    const wanted = [
+      ["chart-curves", curves, data.curves.some((curve) => curve.mean.length)],
+      ["chart-cells", cells, data.cells.length],
+      ["chart-cell-curves", cellCurves, data.cells.length],
+      ["chart-probability", probability, data.points.length],
+      ["chart-heard", heard, data.points.length],
+      ["chart-served", served, Object.keys(data.served).length],
+      ["chart-classes", classes, Object.keys(data.classes).length],
+      ["chart-noise", noise, data.points.length],
+    ];
+    return wanted.filter(([, , some]) => some).map(([id, make]) => () => draw(id, make));
+  }
+
+  return { tasks, scatter };
+})();

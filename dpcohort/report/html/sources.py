@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run folders read for the report: whatever can be read is shown, whatever cannot is said.
+
+A report is most wanted when something went wrong, so nothing here stops at the first broken file.
+Only a folder in which no file of a run lies is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from dpcohort._validate import IntArray
+from dpcohort.errors import DpcohortError, InputError
+from dpcohort.plan import Plan
+from dpcohort.runs.append_log import read_log
+from dpcohort.runs.folder import RunFolder, read_json
+from dpcohort.runs.round_log import RoundLine, TestResult
+from dpcohort.runs.verification import Verification, verify_run
+
+__all__ = ["Group", "Problem", "ReadRun", "read_groups", "read_run"]
+
+#: The schema of run.json that is known here.
+_SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Something the reader of the report must know.
+
+    Attributes:
+        kind: ``broken`` (a promise or a file that does not hold), ``missing``, or ``note``.
+        where: run, file or client.
+        message: what was found, with the numbers.
+    """
+
+    kind: Literal["broken", "missing", "note"]
+    where: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ReadRun:
+    """As much of a run as could be read.
+
+    Attributes:
+        path: its folder, as given.
+        settings: the content of run.json; empty if it cannot be read.
+        plan: None if it cannot be read or was changed.
+        history: the rounds that could be read.
+        draws: draws counted in the ledger, by position; None without a plan.
+        config: the text of config.toml; empty if there is none.
+        environment: versions and device.
+        verification: what ``verify`` found; None if it could not be asked.
+        problems: everything missing or broken.
+    """
+
+    path: str
+    settings: Mapping[str, Any]
+    plan: Plan | None
+    history: tuple[RoundLine, ...]
+    draws: IntArray | None
+    config: str
+    environment: Mapping[str, Any]
+    verification: Verification | None
+    problems: tuple[Problem, ...]
+
+    @property
+    def label(self) -> str:
+        """What the run is called."""
+        named = self.settings.get("label")
+        if isinstance(named, str) and named:
+            return named
+        return self.plan.selection.rule if self.plan is not None else Path(self.path).name
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of the run, if it is known."""
+        seed = self.settings.get("seed")
+        return seed if isinstance(seed, int) else None
+
+    @property
+    def is_private(self) -> bool | None:
+        """Whether batches and noise came from entropy; None if that is not known."""
+        randomness = self.settings.get("randomness")
+        return None if randomness is None else randomness == "entropy"
+
+    @property
+    def test(self) -> TestResult | None:
+        """The last test result."""
+        found = [line.test_average or line.test for line in self.history]
+        known = [result for result in found if result is not None]
+        return known[-1] if known else None
+
+    @property
+    def data_name(self) -> str | None:
+        """The data set it was tested on."""
+        data = self.settings.get("data")
+        return str(data.get("name")) if isinstance(data, Mapping) else None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Group:
+    """Runs that differ in their seed only.
+
+    Attributes:
+        name: what they are called.
+        runs: at least one.
+    """
+
+    name: str
+    runs: tuple[ReadRun, ...]
+
+
+def read_groups(paths: Sequence[str | Path], *, method: str = "pld") -> list[Group]:
+    """Run folders, or folders of seeds, as groups of runs with one label each.
+
+    Args:
+        paths: where.
+        method: the accountant of the verification, as in ``certify_epsilon``.
+
+    Raises:
+        InputError: one of them holds no run at all.
+
+    Example:
+        >>> read_groups(["no-such-run"])
+        Traceback (most recent call last):
+        ...
+        dpcohort.errors.InputError: no-such-run is not a run folder: there is no such folder. ...
+    """
+    found: dict[str, list[ReadRun]] = {}
+    folders = [(source, folder) for source in paths for folder in _folders(Path(source))]
+    for source, folder in folders:
+        run = read_run(folder, method=method)
+        name = run.label
+        if run.seed in [other.seed for other in found.get(name, [])]:
+            name = f"{name} ({source})"
+        found.setdefault(name, []).append(run)
+    return [Group(name=name, runs=tuple(runs)) for name, runs in found.items()]
+
+
+def _folders(path: Path) -> list[Path]:
+    """The run folder itself, or those in it."""
+    hint = "Make one with: dpcohort train CONFIG --out RUN"
+    if not path.exists():
+        raise InputError.because(f"{path} is not a run folder: there is no such folder. {hint}")
+    if not path.is_dir():
+        raise InputError.because(
+            f"{path} is neither a run folder nor a result (.json) of dpcohort reproduce. {hint}"
+        )
+    if _has_part_of_a_run(path):
+        return [path]
+    inside = [p for p in sorted(path.glob("*")) if p.is_dir() and _has_part_of_a_run(p)]
+    if not inside:
+        raise InputError.because(f"{path} is not a run folder: no file of a run is in it. {hint}")
+    return inside
+
+
+def _has_part_of_a_run(path: Path) -> bool:
+    folder = RunFolder(path)
+    return folder.is_run or (folder.plan.is_file() and folder.ledger.is_file())
+
+
+def read_run(path: str | Path, *, method: str = "pld") -> ReadRun:
+    """Read one run folder as far as it can be read, and verify it.
+
+    Args:
+        path: the folder.
+        method: the accountant of the verification.
+    """
+    folder, problems = RunFolder(Path(path)), _Problems(str(path))
+    settings = _settings(folder, problems)
+    plan: Plan | None = None
+    try:
+        plan = Plan.load(folder.plan)
+    except DpcohortError as error:
+        problems.add("broken" if folder.plan.exists() else "missing", "plan.json", str(error))
+    run = ReadRun(
+        path=str(path),
+        settings=settings,
+        plan=plan,
+        history=_history(folder, problems),
+        draws=None if plan is None else _counted(folder, plan, problems),
+        config=_text(folder.config),
+        environment=_optional_json(folder.environment, problems),
+        verification=_verified(folder, plan, problems, method),
+        problems=(),
+    )
+    if not run.history:
+        problems.add("missing", "rounds.jsonl", "no round is recorded, so there is no curve.")
+    elif plan is not None and len(run.history) < plan.training.rounds:
+        problems.add(
+            "missing",
+            "rounds.jsonl",
+            f"{len(run.history)} of {plan.training.rounds} rounds are done; the rest is not shown.",
+        )
+    if run.history and run.test is None:
+        problems.add("missing", "rounds.jsonl", "the model was never evaluated on the test set.")
+    return replace(run, problems=tuple(problems.found))
+
+
+class _Problems:
+    """Problems of one run, each said once."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.found: list[Problem] = []
+
+    def add(self, kind: Literal["broken", "missing", "note"], where: str, message: str) -> None:
+        # The folder is named already; a message need not name it again.
+        message = message.replace(f"{self.path}/", "")
+        problem = Problem(kind=kind, where=f"{self.path}: {where}", message=message)
+        if not any(known.message == message for known in self.found):
+            self.found.append(problem)
+
+
+def _settings(folder: RunFolder, problems: _Problems) -> dict[str, Any]:
+    if not folder.is_run:
+        problems.add(
+            "missing", "run.json", "it is not there, so seed, model and label are unknown."
+        )
+        return {}
+    try:
+        settings = read_json(folder.settings)
+    except DpcohortError as error:
+        problems.add("broken", "run.json", str(error))
+        return {}
+    if settings.get("schema") != _SCHEMA:
+        problems.add(
+            "broken",
+            "run.json",
+            f"written in schema {settings.get('schema')!r}; this dpcohort reads schema {_SCHEMA}. "
+            "What is known of it is shown; upgrade dpcohort to see the rest.",
+        )
+    return settings
+
+
+def _history(folder: RunFolder, problems: _Problems) -> tuple[RoundLine, ...]:
+    if not folder.rounds.exists():
+        return ()
+    try:
+        entries = read_log(folder.rounds)
+    except DpcohortError as error:
+        problems.add("broken", "rounds.jsonl", str(error))
+        return ()
+    history = []
+    for line, entry in enumerate(entries, start=1):
+        try:
+            history.append(RoundLine.from_dict(entry))
+        except DpcohortError as error:
+            problems.add("broken", "rounds.jsonl", f"line {line}: {error}")
+    return tuple(history)
+
+
+def _counted(folder: RunFolder, plan: Plan, problems: _Problems) -> IntArray | None:
+    """Draws as the ledger counts them; ``verify`` says whether they are the plan's."""
+    draws = np.zeros(len(plan.population), dtype=np.int64)
+    positions = {client: k for k, client in enumerate(plan.population.ids)}
+    try:
+        entries = read_log(folder.ledger)
+    except DpcohortError as error:
+        problems.add("broken", "ledger.jsonl", str(error))
+        return None
+    for entry in entries:
+        counted = entry.get("draws")
+        for client, count in counted.items() if isinstance(counted, dict) else ():
+            if client in positions and isinstance(count, int) and count > 0:
+                draws[positions[client]] += count
+    return draws
+
+
+def _verified(
+    folder: RunFolder, plan: Plan | None, problems: _Problems, method: str
+) -> Verification | None:
+    if not folder.is_run or plan is None:
+        problems.add(
+            "broken", "verification", "the promises could not be verified: see what is missing."
+        )
+        return None
+    try:
+        found = verify_run(folder.path, method=method)
+    except DpcohortError as error:
+        problems.add("broken", "verification", str(error))
+        return None
+    for finding in found.findings:
+        problems.add(
+            "note" if finding.kind == "note" else "broken", finding.subject, finding.message
+        )
+    return found
+
+
+def _optional_json(path: Path, problems: _Problems) -> dict[str, Any]:
+    try:
+        return read_json(path)
+    except DpcohortError as error:
+        problems.add("note", path.name, str(error))
+        return {}
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpcohort import Population, Training, make_plan
+from dpcohort.data import load_dataset
+from dpcohort.plan import Plan
+from dpcohort.runs import train
+from dpcohort.runs.ledger import ledger_header, planned_draws
+
+#: Names that would do something if they were anything but text.
+SCRIPTED = [
+    "</script><script>window.attacked = 1</script>",
+    "<img src=x onerror='window.attacked = 1'>",
+    "<a href='javascript:window.attacked = 1'>press</a>",
+    "<b>bold</b> & \"quoted\" 'name' %{x} {{ 7 * 7 }}",
+    "ward 5",
+    "2026-01-01",
+    "1e5",
+    "open data",
+]
+
+
+def small_plan(rule: str = "privacy-aware", **changes: object) -> Plan:
+    """Eight clients with names that are no markup, one of them public; six rounds."""
+    clients = Population.from_arrays(
+        ids=SCRIPTED,
+        sizes=[150, 120, 180, 140, 160, 150, 170, 130],
+        epsilon=[0.3, 0.5, 1.0, 2.0, 4.0, 6.0, 8.0, float("nan")],
+        delta=[1e-5] * 7 + [float("nan")],
+        public=[False] * 7 + [True],
+    )
+    settings = {"rounds": 8, "cohort_size": 4, "sampling_rate": 0.2, "dimension": 650}
+    settings |= {key: changes.pop(key) for key in list(changes) if key in settings}
+    return make_plan(clients, Training(**settings), selection=rule, seed=3, **changes)
+
+
+@pytest.fixture(scope="session")
+def plan() -> Plan:
+    return small_plan()
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory) -> Path:
+    """Two rules with two seeds each, as ``dpcohort compare --out`` leaves them."""
+    folder = tmp_path_factory.mktemp("report") / "runs"
+    digits = load_dataset("digits")
+    for rule in ("privacy-aware", "unbiased"):
+        for seed in (0, 1):
+            train(
+                small_plan(rule),
+                "logistic",
+                digits,
+                out=folder / rule / f"seed-{seed}",
+                device="cpu",
+                seed=seed,
+                evaluate_every=2,
+                checkpoint_every=4,
+            )
+    return folder
+
+
+@pytest.fixture
+def finished(trained, tmp_path) -> Path:
+    """A finished run folder of one's own."""
+    return Path(shutil.copytree(trained / "privacy-aware" / "seed-0", tmp_path / "finished"))
+
+
+def many_clients(count: int) -> Plan:
+    """A plan for many clients, made without calibrating each: a few kinds of them repeat."""
+    rng = np.random.default_rng(1)
+    clients = Population.from_arrays(
+        ids=[f"<i>site</i> {k:04d}" for k in range(count)],
+        sizes=rng.choice([100, 200, 400], count),
+        epsilon=rng.choice([0.25, 0.5, 1.0, 2.0, 4.0, 8.0], count),
+        delta=1e-5,
+    )
+    training = Training(rounds=20, cohort_size=50, sampling_rate=0.2, dimension=650)
+    return make_plan(clients, training, seed=1)
+
+
+def folder_of(plan: Plan, folder: Path) -> Path:
+    """What a run leaves of a plan that was counted whole but whose run.json is gone."""
+    folder.mkdir(parents=True)
+    plan.save(folder / "plan.json")
+    lines = [ledger_header(plan)]
+    lines += [{"round": r, "draws": planned_draws(plan, r)} for r in range(plan.training.rounds)]
+    (folder / "ledger.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+@pytest.fixture
+def many():
+    return many_clients
+
+
+@pytest.fixture
+def small():
+    return small_plan
+
+
+@pytest.fixture
+def run_folder():
+    return folder_of

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dpcohort.report.html.client_points import client_points, grouped_points
+from dpcohort.runs.receipts import make_receipts
+
+
+@pytest.fixture(scope="module")
+def points(plan):
+    return client_points(plan, plan.schedule.counts)
+
+
+def test_points_have_the_numbers_of_plan_and_receipts(plan, points):
+    assert [point.name for point in points] == list(plan.population.ids)
+    receipts = {r.client: r for r in make_receipts(plan, plan.schedule.counts, private=False)}
+    for k, point in enumerate(points):
+        assert point.probability == plan.selection.probabilities[k]
+        assert point.holds
+        if point.name in receipts and not point.public:
+            assert point.spent == pytest.approx(receipts[point.name].certified_epsilon, rel=1e-3)
+            assert point.share <= 1
+            assert point.noise_std >= point.tight_std
+
+
+def test_the_sentences_are_those_of_explain(plan, points):
+    for point in points:
+        told = plan.explain(point.name).text().splitlines()
+        assert point.sentence.splitlines() == told[:3]
+
+
+def test_a_draw_that_was_never_planned_breaks_the_promise(plan):
+    never = np.flatnonzero(~plan.drawn)
+    draws = plan.schedule.counts.copy()
+    draws[:7] *= 40
+    broken = [point for point in client_points(plan, draws) if not point.holds]
+    assert len(broken) == 7 - np.count_nonzero(never < 7)
+
+
+def test_groups_keep_the_worst_and_lose_nobody(plan, points):
+    many = [point for point in points for _ in range(40)]
+    groups = grouped_points(many)
+    assert sum(group.clients for group in groups) == len(many)
+    assert max(g.share for g in groups if g.share is not None) == max(
+        p.share for p in many if p.share is not None
+    )
+    assert any("public" in group.name for group in groups)

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+
+import pytest
+
+from dpcohort.errors import InputError
+from dpcohort.report.html.page import data_block, make_report, render, write_report
+
+
+@pytest.fixture(scope="module")
+def page(trained):
+    return render(make_report([trained / "privacy-aware" / "seed-0"]))
+
+
+def test_the_page_names_no_address_and_allows_only_its_own_scripts(page):
+    head = page[: page.index("<body>")]
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', head).group(1)
+    policy = policy.replace("&#39;", "'")
+    assert "default-src 'none'" in policy
+    assert "connect-src 'none'" in policy
+    scripts = re.findall(r"<script>(.*?)</script>", page, flags=re.DOTALL)
+    hashes = {base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts}
+    assert hashes == set(re.findall(r"'sha256-([^']*)'", policy))
+    ours = page.replace(max(scripts, key=len), "")
+    assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", ours)
+
+
+def test_names_are_text_in_the_markup_and_in_the_data(page):
+    assert "<script>window.attacked" not in page
+    assert "<img src=x" not in page
+    assert "{{ 7 * 7 }}" in page
+    block = re.search(r'id="data">(.*?)</script>', page, flags=re.DOTALL).group(1)
+    assert "<" not in block
+    assert json.loads(block)["points"][0]["name"].startswith("</script>")
+
+
+def test_the_page_is_small_enough_for_mail(page):
+    assert len(page.encode()) < 8_000_000
+
+
+def test_what_json_cannot_hold_becomes_null():
+    assert data_block({"a": float("inf"), "b": "&"}) == '{"a":null,"b":"\\u0026"}'
+
+
+def test_findings_are_on_the_page(finished, tmp_path):
+    lines = (finished / "ledger.jsonl").read_text().splitlines()
+    (finished / "ledger.jsonl").write_text("\n".join([*lines, lines[-1]]) + "\n")
+    report = write_report([finished], tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text()
+    assert report.headline.tone == "bad"
+    assert "counted twice" in text
+    assert "NOT every promise could be confirmed" in text
+
+
+def test_nothing_is_written_for_what_is_no_run(tmp_path, trained):
+    out = tmp_path / "report.html"
+    result = tmp_path / "result.json"
+    result.write_text("{}")
+    for sources in ([], [tmp_path], [result], [result, trained / "unbiased"]):
+        with pytest.raises(InputError):
+            write_report(sources, out)
+    with pytest.raises(InputError, match="method"):
+        write_report([trained / "unbiased"], out, method="trust")
+    assert not out.exists()

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from dpcohort.report.html.report import report_of_reproduction, report_of_runs
+from dpcohort.report.html.reproduction import Reproduction
+from dpcohort.report.html.sources import Group, read_groups, read_run
+from dpcohort.runs.folder import finite_json
+
+
+@pytest.fixture(scope="module")
+def comparison(trained):
+    return report_of_runs(read_groups([trained / "privacy-aware", trained / "unbiased"]))
+
+
+def test_a_comparison_has_every_part(comparison):
+    assert comparison.kind == "comparison"
+    assert [curve.name for curve in comparison.curves] == ["unbiased", "privacy-aware"]
+    assert comparison.title == "privacy-aware against unbiased"
+    assert comparison.stamp.startswith("NOT PRIVATE")
+    assert set(comparison.heard) == set(comparison.served) == {"unbiased", "privacy-aware"}
+    assert comparison.served_note.startswith("SIMULATION ONLY")
+    assert comparison.explorer["available"]
+    drawn = {row.name for row in comparison.rows if row.draws}
+    assert drawn == set(comparison.receipts)
+    assert json.dumps(finite_json(comparison.chart_data()), allow_nan=False)
+
+
+def test_a_private_run_shows_nobodys_labels(finished):
+    run = read_run(finished)
+    private = replace(run, settings={**run.settings, "randomness": "entropy"})
+    report = report_of_runs([Group(name="real", runs=(private,))])
+    assert report.stamp == ""
+    assert report.served == {}
+    assert "private" in report.served_note
+
+
+def test_without_a_plan_the_curve_is_still_shown(finished):
+    (finished / "plan.json").unlink()
+    report = report_of_runs(read_groups([finished]))
+    assert report.curves[0].mean
+    assert report.points == ()
+    assert not report.explorer["available"]
+    assert report.headline.tone == "bad"
+
+
+def test_many_clients_are_shown_in_groups(finished, monkeypatch):
+    monkeypatch.setattr("dpcohort.report.html.report.MOST_POINTS", 4)
+    report = report_of_runs(read_groups([finished]))
+    assert report.grouped
+    assert sum(point.clients for point in report.points) == 8
+
+
+def test_a_reproduction_that_trained_nothing_proves_nothing():
+    found = Reproduction(
+        path="x.json",
+        title="Figure",
+        command="dpcohort reproduce x",
+        warning="",
+        notes=(),
+        findings=(("a", True, ""), ("b", False, "")),
+        cells=(),
+        promises_hold=True,
+        facts={},
+        problems=(),
+    )
+    report = report_of_reproduction(found)
+    assert report.headline.sentence == "Figure, 1 of 2 statements hold; nothing was trained."
+    assert report.stamp == ""
+
+
+def test_broken_promises_come_first(finished):
+    run = read_run(finished)
+    draws = run.draws.copy()
+    draws[4] *= 50
+    report = report_of_runs([Group(name="spent", runs=(replace(run, draws=draws),))])
+    assert report.rows[0].name == run.plan.population.ids[4]
+    assert not report.rows[0].holds
+    assert all(row.holds for row in report.rows[1:])

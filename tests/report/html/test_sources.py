@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dpcohort.errors import InputError
+from dpcohort.report.html.sources import read_groups, read_run
+
+
+def test_seeds_of_one_label_are_one_group(trained):
+    groups = read_groups([trained / "unbiased", trained / "privacy-aware"])
+    assert [(group.name, len(group.runs)) for group in groups] == [
+        ("unbiased", 2),
+        ("privacy-aware", 2),
+    ]
+    assert all(run.verification.holds for group in groups for run in group.runs)
+    assert not [problem for group in groups for run in group.runs for problem in run.problems]
+
+
+def test_the_same_label_and_seed_twice_stay_apart(trained, finished):
+    groups = read_groups([trained / "privacy-aware" / "seed-0", finished])
+    assert len(groups) == 2
+    assert groups[1].name.startswith("privacy-aware (")
+
+
+@pytest.mark.parametrize("name", ["plan.json", "rounds.jsonl", "ledger.jsonl", "run.json"])
+def test_a_missing_file_is_said_and_the_rest_is_read(finished, name):
+    (finished / name).unlink()
+    run = read_run(finished)
+    assert any(name in problem.where + problem.message for problem in run.problems)
+    assert (run.plan is None) == (name == "plan.json")
+    assert (run.history == ()) == (name == "rounds.jsonl")
+
+
+def test_an_edited_plan_is_not_believed(finished):
+    text = (finished / "plan.json").read_text().replace("0.5", "5.5", 1)
+    (finished / "plan.json").write_text(text)
+    run = read_run(finished)
+    assert run.plan is None
+    assert run.verification is None
+    assert any(p.kind == "broken" and "changed" in p.message for p in run.problems)
+    assert run.test is not None
+
+
+def test_an_edited_receipt_is_found(finished):
+    path = next((finished / "receipts").glob("*.json"))
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps({**values, "spent_draws": 0}))
+    run = read_run(finished)
+    assert any(p.kind == "broken" and "spent_draws" in p.message for p in run.problems)
+
+
+@pytest.mark.parametrize("name", ["run.json", "plan.json"])
+def test_a_newer_schema_is_said(finished, name):
+    values = json.loads((finished / name).read_text())
+    (finished / name).write_text(json.dumps({**values, "schema": 2}))
+    run = read_run(finished)
+    assert any(p.kind == "broken" and "schema 2" in p.message for p in run.problems)
+    assert run.history
+
+
+def test_a_broken_line_costs_only_that_line(finished):
+    lines = (finished / "rounds.jsonl").read_text().splitlines()
+    lines[1] = json.dumps({"round": "one"})
+    (finished / "rounds.jsonl").write_text("\n".join(lines) + "\n")
+    run = read_run(finished)
+    assert len(run.history) == len(lines) - 1
+    assert any("line 2" in problem.message for problem in run.problems)
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "note.txt").write_text("no run")
+    for name, words in (
+        ("empty", "no file of a run"),
+        ("note.txt", "neither"),
+        ("gone", "no such"),
+    ):
+        with pytest.raises(InputError, match=words):
+            read_groups([tmp_path / name])
