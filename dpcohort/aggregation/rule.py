@@ -7,13 +7,14 @@ the draws. Whatever it computes is post-processing and costs no privacy.
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from dpcohort.aggregation.cohort import Cohort
 
-__all__ = ["AggregationRule"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["AggregationRule", "RememberingRule", "combine_round"]
 
 
 class AggregationRule(Protocol):
@@ -25,3 +26,40 @@ class AggregationRule(Protocol):
         The updates are the engine's memory: a rule that wants to keep some must copy them.
         """
         ...
+
+
+@runtime_checkable
+class RememberingRule(Protocol):
+    """A rule that carries something from round to round, beside ``combine``.
+
+    What it remembers is part of the training's state: it is kept in checkpoints, so that a resumed
+    training goes on with it. It must be computed from noisy updates and public facts only.
+    """
+
+    def combine_remembering(
+        self, updates: Tensor, cohort: Cohort, memory: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """One update, and what to remember: rows of the length of an update, or None.
+
+        ``memory`` is what the round before returned; None before the first round.
+        """
+        ...
+
+
+def combine_round(
+    rule: AggregationRule, updates: Tensor, cohort: Cohort, memory: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """A round's combined update, and what the rule remembers after it.
+
+    Example:
+        >>> import numpy as np, torch
+        >>> from dpcohort.aggregation import Mean
+        >>> one = np.ones(2)
+        >>> cohort = Cohort(round=0, clients=np.array([0, 1]), draws=np.array([0, 0]),
+        ...                 noise_multipliers=one, batch_sizes=np.array([1, 1]), noise_stds=one)
+        >>> combine_round(Mean(), torch.tensor([[1.0], [3.0]]), cohort, None)
+        (tensor([2.]), None)
+    """
+    if isinstance(rule, RememberingRule):
+        return rule.combine_remembering(updates, cohort, memory)
+    return rule.combine(updates, cohort), None

@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING
+
 from numpy.typing import ArrayLike
-from torch import Tensor
 
 from dpcohort._validate import FloatArray, float_array
 from dpcohort.aggregation.cohort import Cohort
 from dpcohort.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["checked_updates", "client_column", "of_cohort", "weighted_sum"]
 
@@ -22,7 +25,7 @@ def checked_updates(updates: Tensor, cohort: Cohort) -> Tensor:
     reads noisy updates only.
 
     Example:
-        >>> import numpy as np
+        >>> import numpy as np, torch
         >>> one = np.ones(1)
         >>> cohort = Cohort(round=4, clients=np.array([7]), draws=np.array([0]),
         ...                 noise_multipliers=one, batch_sizes=np.array([1]), noise_stds=one)
@@ -31,6 +34,8 @@ def checked_updates(updates: Tensor, cohort: Cohort) -> Tensor:
         ...
         dpcohort.errors.InputError: the update of client 7 (draw 0) in round 4 is not finite; ...
     """
+    import torch
+
     if updates.ndim != 2 or updates.shape[0] != len(cohort) or len(cohort) == 0:
         raise InputError(
             "shape of updates",
@@ -93,8 +98,10 @@ def weighted_sum(updates: Tensor, weights: FloatArray) -> Tensor:
     """``sum_i w_i x_i`` over the rows, in the updates' precision and on their device.
 
     Example:
-        >>> import numpy as np
+        >>> import numpy as np, torch
         >>> weighted_sum(torch.tensor([[1.0], [3.0]]), np.array([0.5, 0.5]))
         tensor([2.])
     """
+    import torch
+
     return torch.as_tensor(weights, dtype=updates.dtype, device=updates.device) @ updates

@@ -16,12 +16,20 @@ from dpcohort.cli import (
     doctor,
     explain,
     figure,
+    flower,
+    guard,
     ledger,
     new,
     plan,
     receipt,
+    report,
+    reproduce,
+    rules,
+    schemes,
+    search,
     train,
     verify,
+    watch,
     what_if,
 )
 
@@ -56,14 +64,22 @@ def _options(
 app.command("new")(new.command)
 app.command("plan")(plan.command)
 app.command("explain")(explain.command)
+app.command("rules")(rules.command)
+app.command("schemes")(schemes.command)
 app.command("what-if")(what_if.command)
 app.command("bound")(bound.command)
 app.command("figure")(figure.command)
 app.command("train")(train.command)
+app.command("watch")(watch.command)
 app.command("verify")(verify.command)
 app.command("receipt")(receipt.command)
+app.command("report")(report.command)
 app.command("compare")(compare.command)
+app.command("reproduce")(reproduce.command)
+app.command("search")(search.command)
 app.add_typer(data.app, name="data")
 app.add_typer(ledger.app, name="ledger")
+app.add_typer(guard.app, name="guard")
+app.add_typer(flower.app, name="flower")
 app.command("doctor")(doctor.command)
 app.command("demo")(demo.command)

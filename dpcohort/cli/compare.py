@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``dpcohort compare``: runs, or every combination of a grid, seed by seed."""
+"""``dpcohort compare``: runs, every combination of a grid, or pairs of rules, seed by seed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpcohort.cli.output import console, print_json
+from dpcohort.cli.rule_table import compare_rule_pairs
 from dpcohort.cli.source import JsonOption, SetOption
 from dpcohort.cli.train import DataDirOption, DeviceOption, data_changes
 from dpcohort.errors import InputError
@@ -23,31 +24,87 @@ if TYPE_CHECKING:
 
 __all__ = ["command", "groups_table", "judge"]
 
+_SOME = "For some of them: --selection unbiased,privacy-aware --aggregation mean"
+
 
 def command(
     sources: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Argument(
             metavar="RUN RUN... | CONFIG",
-            help="Run folders (or folders of seeds), the first is the baseline; or one config "
-            "with a grid table.",
+            help="Run folders (or folders of seeds), the first is the baseline; or one config: "
+            "with a grid table, or with --rules.",
+            show_default=False,
         ),
-    ],
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", help="The config, as the argument.", show_default=False),
+    ] = None,
+    rules: Annotated[
+        str | None,
+        typer.Option(
+            "--rules",
+            metavar="all",
+            help="Compare every selection with every aggregation.",
+            show_default=False,
+        ),
+    ] = None,
+    selection: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RULE,RULE...",
+            help="Compare these selections, as in unbiased,threshold(threshold=1); or all.",
+            show_default=False,
+        ),
+    ] = None,
+    aggregation: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RULE,RULE...", help="Compare these aggregations; or all.", show_default=False
+        ),
+    ] = None,
     changes: SetOption = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds of a grid's runs.")] = 5,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of a config's runs.")] = 5,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Keep a grid's runs in this folder.")
+        Path | None, typer.Option("--out", "-o", help="Keep a config's runs in this folder.")
+    ] = None,
+    csv: Annotated[
+        Path | None,
+        typer.Option("--csv", help="Write the table of rules here too.", show_default=False),
     ] = None,
     device: DeviceOption = None,
     data_dir: DataDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare test accuracy with paired differences over seeds, and say what it means."""
-    if len(sources) == 1 and sources[0].suffix.lower() == ".toml":
+    """Compare test accuracy over the same seeds: runs, settings or rules; say what it means."""
+    places = [*(sources or []), *([] if config is None else [config])]
+    is_config = len(places) == 1 and places[0].suffix.lower() == ".toml"
+    if rules is not None or selection is not None or aggregation is not None:
+        if not is_config:
+            raise InputError.because("rules are compared on one config (.toml): give it.")
+        if rules not in (None, "all"):
+            raise InputError("--rules", given=rules, allowed="all", next_step=_SOME)
+        every = "all" if rules == "all" else None
+        compare_rule_pairs(
+            places[0],
+            selection=selection or every,
+            aggregation=aggregation or every,
+            changes=data_changes(changes, data_dir),
+            seeds=seeds,
+            out=out,
+            csv=csv,
+            device=device,
+            as_json=as_json,
+        )
+        return
+    if csv is not None:
+        raise InputError.because("--csv is for rules: add --rules all, or --selection RULE,RULE.")
+    if is_config:
         changes = data_changes(changes, data_dir)
-        groups = _train_grid(sources[0], changes, seeds, out, device, quiet=as_json)
+        groups = _train_grid(places[0], changes, seeds, out, device, quiet=as_json)
     else:
-        groups = _load_groups(sources, changes, out)
+        groups = _load_groups(places, changes, out)
     summaries, comparisons = judge(groups)
     if as_json:
         print_json(
@@ -112,13 +169,16 @@ def _load_groups(
     if len(sources) < 2:
         raise InputError.because(
             "there is nothing to compare with: give two run folders or more, or one config (.toml) "
-            "with a [grid]."
+            "with a [grid] or with --rules all."
         )
     groups: dict[str, Sequence[Run]] = {}
     for source in sources:
         runs = load_group(source)
         label = str(runs[0].settings["label"])
-        groups[label if label not in groups else f"{label} ({source})"] = runs
+        name = label if label not in groups else f"{label} ({source})"
+        while name in groups:  # the same folder once more
+            name += ", again"
+        groups[name] = runs
     return groups
 
 

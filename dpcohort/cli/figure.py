@@ -158,7 +158,13 @@ def _runs(source: Path) -> list[Run]:
 
 
 def _plan(source: Path) -> Plan:
-    return _runs(source)[0].plan if _holds_runs(source) else plan_from(source)
+    plan = _runs(source)[0].plan if _holds_runs(source) else plan_from(source)
+    if not isinstance(plan, Plan):
+        raise InputError.because(
+            f"{source} has an adaptive plan, whose cohorts were chosen during the training; this "
+            "figure is of plans that fix them before."
+        )
+    return plan
 
 
 def _accuracy(groups: Mapping[str, list[Run]]) -> Figure:

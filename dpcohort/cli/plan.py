@@ -8,8 +8,15 @@ from typing import Annotated
 
 import typer
 
+from dpcohort.adaptive.plan import AdaptivePlan
 from dpcohort.cli.output import console, print_json
-from dpcohort.cli.source import ClientsOption, JsonOption, SetOption, SourceArgument, plan_from
+from dpcohort.cli.source import (
+    ClientsOption,
+    JsonOption,
+    SetOption,
+    SourceArgument,
+    any_plan_from,
+)
 from dpcohort.errors import InputError
 from dpcohort.plan import Plan
 
@@ -62,7 +69,10 @@ def command(
             raise InputError.because(f"{written} is read by this command; write to another file.")
     if picture is not None:
         check_picture(picture)
-    plan = plan_from(source, clients, overrides)
+    plan = any_plan_from(source, clients, overrides)
+    if isinstance(plan, AdaptivePlan):
+        _show_adaptive(plan, out, picture, rows=rows, as_json=as_json)
+        return
     if out is not None:
         plan.save(out)
     if picture is not None:
@@ -76,6 +86,26 @@ def command(
     for path in (out, picture):
         if path is not None:
             console.print(f"Wrote {path}", markup=False)
+
+
+def _show_adaptive(
+    plan: AdaptivePlan, out: Path | None, picture: Path | None, *, rows: int, as_json: bool
+) -> None:
+    """Caps and noise; who is drawn when is not known before the training."""
+    from dpcohort.report.adaptive_summary import adaptive_plan_table, adaptive_plan_values
+
+    if picture is not None:
+        raise InputError.because(
+            f"--picture draws probabilities, and {plan.rule_name} has none before the training."
+        )
+    if out is not None:
+        plan.save(out)
+    if as_json:
+        print_json(adaptive_plan_values(plan))
+        return
+    console.print(adaptive_plan_table(plan, rows=rows))
+    if out is not None:
+        console.print(f"Wrote {out}", markup=False)
 
 
 def check_picture(picture: Path) -> None:

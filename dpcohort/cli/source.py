@@ -8,17 +8,20 @@ from typing import Annotated
 
 import typer
 
+from dpcohort.adaptive.plan import AdaptivePlan
+from dpcohort.adaptive.plan_file import AnyPlan, load_any_plan
 from dpcohort.cli.output import print_progress
 from dpcohort.config import Config, config_for_clients, load_config
 from dpcohort.errors import InputError
 from dpcohort.plan import Plan
-from dpcohort.runs.configured_plan import configured_plan
+from dpcohort.runs.configured_plan import configured_any_plan, configured_plan
 
 __all__ = [
     "ClientsOption",
     "JsonOption",
     "SetOption",
     "SourceArgument",
+    "any_plan_from",
     "plan_from",
     "plan_of",
     "read_config",
@@ -76,6 +79,23 @@ def read_config(
             "nothing to plan: give a config (dpcohort new writes one) or --clients FILE.csv."
         )
     return config.with_overrides(overrides) if overrides else config
+
+
+def any_plan_from(
+    source: Path | None, clients: Path | None = None, overrides: list[str] | None = None
+) -> AnyPlan:
+    """As ``plan_from``, also where the rule chooses cohorts during the training."""
+    if source is not None and source.suffix.lower() == ".json":
+        if (
+            not clients
+            and not overrides
+            and isinstance(plan := load_any_plan(source), AdaptivePlan)
+        ):
+            plan.verify_unless_made_here()
+            return plan
+        return plan_from(source, clients, overrides)
+    config = read_config(source, clients, overrides)
+    return configured_any_plan(config, progress=print_progress)
 
 
 def plan_of(config: Config) -> Plan:

@@ -93,7 +93,7 @@ def command(
             config, data=data, shift=shift, device=device, private_entropy=private_entropy
         )
         place = out if seeds == 1 else out / f"seed-{job.seed}"
-        title = f"{job.label or job.plan.selection.rule}: {job.model_name} on {data.name}"
+        title = f"{job.title}: {job.model_name} on {data.name}"
         with watching(f"{title}, seed {job.seed}", quiet=as_json) as callbacks:
             listeners = [*callbacks, *_events(tensorboard, job.seed)]
             run = train_job(job, out=place, resume=resume, callbacks=listeners)
@@ -154,4 +154,8 @@ def _print(runs: Sequence[Run], out: Path) -> None:
     )
     kept = "all promises hold" if found["promises_hold"] else "NOT ALL PROMISES HOLD"
     console.print(f"{found['receipts']} receipts, {kept}. {found['stamp']}", markup=False)
-    console.print(f"Run: {out}   Next: dpcohort verify {out}", markup=False, soft_wrap=True)
+    console.print(
+        f"Run: {out}   Next: dpcohort verify {out}, dpcohort report {out}",
+        markup=False,
+        soft_wrap=True,
+    )

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dpcohort.config.problems import Where
-from dpcohort.config.schema import RULE_SETTINGS
+from dpcohort.config.schema import AggregationSection, SelectionSection
 from dpcohort.errors import InputError
 
 __all__ = ["apply_overrides"]
@@ -19,13 +19,17 @@ _BARE_WORD = re.compile(r"[A-Za-z_./~\\][A-Za-z0-9_./~\\:\- ]*")
 _FORM = "a key and a value, as in training.rounds=200"
 _EMPTY = object()
 
-# Setting the first takes the others out: they cannot stand beside it, or belong to the old rule.
+# Setting the first takes the others out: they cannot stand beside it.
 _TAKES_OUT: dict[Where, tuple[Where, ...]] = {
     ("training", "batch_size"): (("training", "sampling_rate"),),
     ("training", "sampling_rate"): (("training", "batch_size"),),
     ("selection", "eta"): (("selection", "bias_cap"),),
     ("selection", "bias_cap"): (("selection", "eta"),),
-    ("selection", "rule"): tuple(("selection", name) for name in RULE_SETTINGS),
+}
+# Another rule takes all settings out but these, which go with every rule.
+_KEPT: dict[Where, tuple[str, ...]] = {
+    ("selection", "rule"): tuple(SelectionSection.model_fields),
+    ("aggregation", "rule"): tuple(AggregationSection.model_fields),
 }
 
 
@@ -35,8 +39,8 @@ def apply_overrides(
     """A changed copy of the tables, and the places that were changed.
 
     A value is TOML; a single word needs no quotes. An empty value takes the key out. Setting one
-    of two keys that exclude each other takes the other out, and another selection rule takes the
-    settings of the old one out.
+    of two keys that exclude each other takes the other out, and another rule takes the settings of
+    the old one out.
 
     Args:
         values: the tables of the file.
@@ -54,12 +58,20 @@ def apply_overrides(
     for override in overrides:
         place, value = _parse(override)
         if value is not _EMPTY and value != _at(changed, place):
-            for other in _TAKES_OUT.get(place, ()):
+            for other in _taken_out(changed, place):
                 if other not in places:
                     _put(changed, override, other, _EMPTY)
         _put(changed, override, place, value)
         places.append(place)
     return changed, places
+
+
+def _taken_out(tables: dict[str, Any], place: Where) -> tuple[Where, ...]:
+    if place not in _KEPT:
+        return _TAKES_OUT.get(place, ())
+    table = tables.get(str(place[0]))
+    old = table if isinstance(table, dict) else {}
+    return tuple((place[0], name) for name in old if name not in _KEPT[place])
 
 
 def _parse(override: str) -> tuple[Where, Any]:

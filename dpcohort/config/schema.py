@@ -15,7 +15,7 @@ from dpcohort.accounting.contract import AccountantName, Neighbours, Sampler
 from dpcohort.config.execution import DataSection, ModelSection, OptimiserSection, RunSection
 
 __all__ = [
-    "RULE_SETTINGS",
+    "AggregationSection",
     "ConfigFile",
     "Draws",
     "Guard",
@@ -23,6 +23,7 @@ __all__ = [
     "PopulationSection",
     "PrivacySection",
     "PublicClients",
+    "RuleSection",
     "ScheduleSection",
     "Section",
     "SelectionSection",
@@ -33,9 +34,6 @@ __all__ = [
 NoiseModel = Literal["exact", "paper"]
 Guard = Literal["refuse", "lift"]
 Draws = Literal["systematic", "independent"]
-
-#: Settings a selection rule may take; which rule takes which is the rule's to say.
-RULE_SETTINGS = ("eta", "bias_cap", "floor", "cap", "threshold", "public_epsilon")
 
 
 class Section(BaseModel):
@@ -79,17 +77,30 @@ class TrainingSection(Section):
     smoothness: float | None = None
 
 
-class SelectionSection(Section):
-    """The keys of [selection]."""
+class RuleSection(Section):
+    """A table that names a rule; the other keys are the rule's settings, which it checks itself."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+    rule: str
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What is given beside the keys that every rule has."""
+        return dict(self.model_extra or {})
+
+
+class SelectionSection(RuleSection):
+    """The keys of [selection]; beside them, the settings of the rule."""
 
     rule: str = "privacy-aware"
-    eta: Any = None
-    bias_cap: float | None = None
-    floor: float | None = None
-    cap: float | None = None
-    threshold: float | None = None
-    public_epsilon: float | None = None
     noise_model: NoiseModel = "exact"
+
+
+class AggregationSection(RuleSection):
+    """The keys of [aggregation]; beside them, the settings of the rule."""
+
+    rule: str = "mean"
 
 
 class PrivacySection(Section):
@@ -114,6 +125,7 @@ class ConfigFile(Section):
     population: PopulationSection
     training: TrainingSection = Field(default_factory=TrainingSection)
     selection: SelectionSection = Field(default_factory=SelectionSection)
+    aggregation: AggregationSection = Field(default_factory=AggregationSection)
     privacy: PrivacySection = Field(default_factory=PrivacySection)
     schedule: ScheduleSection = Field(default_factory=ScheduleSection)
     data: DataSection | None = None
@@ -135,6 +147,7 @@ def config_keys() -> dict[str, list[str]]:
         "population.public": PublicClients,
         "training": TrainingSection,
         "selection": SelectionSection,
+        "aggregation": AggregationSection,
         "privacy": PrivacySection,
         "schedule": ScheduleSection,
         "data": DataSection,

@@ -6,6 +6,7 @@
     [population]   who takes part            -> Population
     [training]     how long, how large       -> Training
     [selection]    who is drawn how often    -> a rule and its settings
+    [aggregation]  how updates are combined  -> a rule and its settings
     [privacy]      what the promise means    -> Contract
     [schedule]     how cohorts are drawn
     [data] [model] [optimiser] [run] [grid]    how the plan is executed
@@ -18,13 +19,13 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from dpcohort._validate import choice, whole_number
+from dpcohort._validate import nearest, whole_number
 from dpcohort.accounting.contract import Contract
 from dpcohort.clients import Population
 from dpcohort.config.execution import (
@@ -40,16 +41,19 @@ from dpcohort.config.execution import (
 from dpcohort.config.overrides import apply_overrides
 from dpcohort.config.population import DrawnPopulation, ListedPopulation, population_source
 from dpcohort.config.problems import ConfigProblem, Lines, error_of, key_lines, within, words_of
+from dpcohort.config.reports import kind_of_rule, split_report_settings
 from dpcohort.config.schema import (
-    RULE_SETTINGS,
+    AggregationSection,
     ConfigFile,
     Draws,
     Guard,
     NoiseModel,
+    RuleSection,
     SelectionSection,
     config_keys,
 )
 from dpcohort.errors import FileFormatError, InputError
+from dpcohort.rule_registry import REGISTRIES
 from dpcohort.text_files import read_utf8
 from dpcohort.training import Training
 
@@ -71,6 +75,8 @@ class Config:
         training: rounds, cohort, batches, clip.
         rule: name of the selection rule.
         rule_settings: its settings, as far as they are given.
+        report_settings: caps and reports of a rule that chooses during the training.
+        aggregation: name of the aggregation and its settings, as far as they are given.
         contract: accountant, sampler and neighbours.
         noise_model: ``exact`` or ``paper``.
         guard: ``refuse`` or ``lift``.
@@ -89,6 +95,8 @@ class Config:
     training: Training
     rule: str
     rule_settings: Mapping[str, Any]
+    report_settings: Mapping[str, Any]
+    aggregation: tuple[str, Mapping[str, Any]]
     contract: Contract
     noise_model: NoiseModel
     guard: Guard
@@ -107,6 +115,11 @@ class Config:
     def selection(self) -> tuple[str, dict[str, Any]]:
         """The selection rule and its settings."""
         return self.rule, dict(self.rule_settings)
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether the rule chooses cohorts during the training, from what clients report."""
+        return kind_of_rule(self.rule) == "adaptive"
 
     @property
     def folder(self) -> Path:
@@ -258,6 +271,7 @@ def _build(
     )
     training = made("training", lambda: Training(**file.training.model_dump(exclude_unset=True)))
     settings = made("selection", lambda: _rule_settings(file.selection))
+    made("aggregation", lambda: _check_aggregation(file.aggregation))
     contract = made(
         "privacy", lambda: Contract.of(privacy.accountant, privacy.sampler, privacy.neighbours)
     )
@@ -273,7 +287,9 @@ def _build(
         clients=clients,
         training=training,
         rule=file.selection.rule,
-        rule_settings=settings,
+        rule_settings=_own_settings(file.selection.rule, settings)[0],
+        report_settings=_own_settings(file.selection.rule, settings)[1],
+        aggregation=(file.aggregation.rule, file.aggregation.settings),
         contract=contract,
         noise_model=file.selection.noise_model,
         guard=privacy.guard,
@@ -297,17 +313,39 @@ def _checked_seed(seed: int | None) -> None:
 
 def _rule_settings(section: SelectionSection) -> dict[str, Any]:
     """The settings that are given, once the rule itself has accepted them."""
-    from dpcohort.selection.rules import RULES, rule_from_settings
+    if kind_of_rule(section.rule) == "adaptive":
+        own, _ = split_report_settings(section.rule, section.settings)
+        REGISTRIES["adaptive"].check(section.rule, own)
+        return section.settings
+    _check_names("selection", section)
+    REGISTRIES["selection"].check(section.rule, section.settings)
+    return section.settings
 
-    rule = choice("rule", section.rule, RULES)
-    known = [setting.name for setting in fields(RULES[rule])]  # type: ignore[arg-type]
-    given = {name: getattr(section, name) for name in RULE_SETTINGS}
-    settings = {name: value for name, value in given.items() if value is not None}
-    for name in settings:
-        if name not in known:
-            step = f"It takes {', '.join(known)}." if known else "It takes none; remove this one."
-            error = InputError.because(f"{name} is not a setting of the rule {rule}. {step}")
-            error.field = name
-            raise error
-    rule_from_settings(rule, **settings)
-    return settings
+
+def _own_settings(rule: str, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The rule's own settings, and those about caps and reports."""
+    if kind_of_rule(rule) == "adaptive":
+        return split_report_settings(rule, given)
+    return given, {}
+
+
+def _check_aggregation(section: AggregationSection) -> None:
+    """Refuse what no plan can make good; a plan fills in sizes, budgets and probabilities."""
+    _check_names("aggregation", section)
+    REGISTRIES["aggregation"].check(section.rule, section.settings)
+
+
+def _check_names(kind: str, section: RuleSection) -> None:
+    """The rule exists, and every setting is one of its own."""
+    registry = REGISTRIES[kind]
+    registry.find(section.rule, field="rule")
+    known = registry.settings_of(section.rule)
+    for name in section.settings:
+        if name in known:
+            continue
+        hint = nearest(name, [*known, *type(section).model_fields])
+        step = f"It takes {', '.join(known)}." if known else "It takes none; remove this one."
+        words = f"{name} is not a setting of the rule {section.rule}. {step}"
+        error = InputError.because(f"{words} Did you mean {hint!r}?" if hint else words)
+        error.field = name
+        raise error

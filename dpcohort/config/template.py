@@ -195,8 +195,9 @@ clip = 1.0                  # norm to which each record's gradient is clipped
 smoothness = 1.0            # L; only eta = "auto" and the bounds use it
 
 [selection]
-# Who is drawn how often: "privacy-aware", "unbiased" (by size alone), "uniform", "inverse-noise",
-# "epsilon-proportional", "threshold", "best-threshold" or "minimum-epsilon".
+# Who is drawn how often: "privacy-aware", "unbiased" (by size alone), "uniform", "threshold", ...
+# dpcohort rules lists them all, also those that choose each cohort during the training from noised
+# and charged reports, such as "power-of-choice"; your own as "module:Class".
 rule = "privacy-aware"
 eta = "auto"                # weight of the noise against the bias: a number, or 2 L sqrt(T)
 # bias_cap = 0.5            # instead of eta: how far from unbiased the probabilities may go
@@ -204,7 +205,13 @@ eta = "auto"                # weight of the noise against the bias: a number, or
 # cap = 0.1                 # nobody is drawn with a higher probability than this
 # threshold = 0.5           # only for "threshold": clients with a smaller epsilon are left out
 # public_epsilon = 10       # only for "epsilon-proportional": what public clients count as
+# bounds = [1.0, 2.0]       # only for "gradient-bound": a public bound for each client
 noise_model = "{noise_model}"       # "exact": the noise a schedule really adds; "paper": sum p^2 V
+
+[aggregation]
+# How a round's noisy updates become one; costs no privacy. "mean" is the paper's; "trimmed-mean",
+# "inverse-variance", ...: see dpcohort rules. Settings of the rule stand below it.
+rule = "mean"
 
 [privacy]
 accountant = "{accountant}"        # "tight": the least noise that can be proved; "paper": its own

@@ -15,10 +15,10 @@ from dpcohort.data.arrays import ARRAY_NAMES, dataset_from_mapping, load_arrays
 from dpcohort.data.content import read_part
 from dpcohort.data.dataset import Dataset
 from dpcohort.data.digits import load_digits
-from dpcohort.data.named_function import is_named_function, named_function
 from dpcohort.data.places import find_set, missing_set
 from dpcohort.data.sources import SOURCES, Source
 from dpcohort.errors import DpcohortError, InputError
+from dpcohort.named_function import is_named_function, named_function
 
 __all__ = ["DATASET_NAMES", "load_dataset"]
 

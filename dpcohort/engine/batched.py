@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import nn
 
 from dpcohort._validate import whole_number
 from dpcohort.aggregation import AggregationRule, Cohort, Mean
+from dpcohort.aggregation.rule import combine_round
 from dpcohort.engine.clipping import ClippingPath, Loss
 from dpcohort.engine.evaluation import Evaluator
 from dpcohort.engine.experiment import Experiment
@@ -145,12 +147,16 @@ class StackedEngine:
         updates, upcoming = self._runner.updates_and_upcoming(
             [state.parameters for state in states], cohorts, lambda: self._upcoming(following)
         )
-        with one_thread_each():
-            for state, cohort, update, experiment in zip(
-                states, cohorts, updates, self._experiments, strict=True
-            ):
-                combined = experiment.aggregation.combine(update, cohort)
-                experiment.optimiser.apply(state, combined)
+        for state, cohort, update, experiment in zip(
+            states, cohorts, updates, self._experiments, strict=True
+        ):
+            # What goes element by element has the same bits with any number of threads.
+            simple = isinstance(experiment.aggregation, Mean)
+            with nullcontext() if simple else one_thread_each():
+                combined, state.memory = combine_round(
+                    experiment.aggregation, update, cohort, state.memory
+                )
+            experiment.optimiser.apply(state, combined)
         if states[0].parameters.is_cuda:
             torch.cuda.synchronize(states[0].parameters.device)
         return upcoming

@@ -18,6 +18,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from dpcohort._validate import IntArray
 from dpcohort.aggregation import AggregationRule, Cohort, Mean
+from dpcohort.aggregation.rule import combine_round
 from dpcohort.engine.clipping import Loss, PerExampleGradients, clip_factors, refuse_unfit_layers
 from dpcohort.engine.clipping.per_example import can_be_mapped
 from dpcohort.engine.evaluation import Evaluator
@@ -91,7 +92,9 @@ class ReferenceEngine:
             updates = [  # 6-7
                 self._client_update(state.parameters, cohort, i) for i in range(len(cohort))
             ]
-            combined = self._aggregation.combine(torch.stack(updates), cohort)
+            combined, state.memory = combine_round(
+                self._aggregation, torch.stack(updates), cohort, state.memory
+            )
             self._optimiser.apply(state, combined)  # 8
             seconds = time.perf_counter() - started
             due = (t + 1) % self._evaluate_every == 0 or t + 1 == rounds

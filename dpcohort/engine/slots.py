@@ -99,6 +99,8 @@ class SlotRunner:
         self._all_updates = torch.empty(0)
         self._prepared: tuple[Sequence[Cohort], list[PreparedPass]] | None = None
         self._local = threading.local()
+        # Threads start when they are first needed, and end with the runner.
+        self._pool = ThreadPoolExecutor(self.workers, initializer=_use_one_thread)
         inputs, targets = self._records.gather(self._records.indices[:3])
         first = ClippedNetwork(model, loss, inputs, targets)
         copies = [
@@ -197,8 +199,7 @@ class SlotRunner:
                 for chunk in chunks:
                     run(chunk)
             else:
-                with ThreadPoolExecutor(self.workers, initializer=_use_one_thread) as pool:
-                    list(pool.map(run, chunks))
+                list(self._pool.map(run, chunks))
 
     def _chunks(self, cohorts: Sequence[Cohort]) -> Iterator[list[Slot]]:
         """Slots that share a pass: one on a CPU, whole experiments or parts of one elsewhere."""
@@ -301,7 +302,8 @@ class SlotRunner:
             draws = [len(cohort) for cohort in cohorts]
             self._all_updates = parameters[0].new_empty(sum(draws), parameters[0].numel())
             self._updates = list(torch.split(self._all_updates, draws))
-        self._all_updates.zero_()
+        if self._device.type != "cpu":  # a CPU's workers clear their own rows, side by side
+            self._all_updates.zero_()
         return self._updates
 
     def _scratch(self, like: Tensor) -> Tensor:
@@ -333,7 +335,7 @@ class SlotRunner:
         self, slots: list[Slot], parameters: Sequence[Tensor], updates: list[Tensor]
     ) -> Tensor:
         if len(slots) == 1:  # straight into its place
-            return updates[slots[0].experiment][slots[0].position][None]
+            return updates[slots[0].experiment][slots[0].position][None].zero_()
         like = parameters[slots[0].experiment]
         return torch.zeros(len(slots), like.numel(), dtype=like.dtype, device=like.device)
 

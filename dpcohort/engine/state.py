@@ -29,6 +29,7 @@ class EngineState:
         next_round: the round to do next, t^g.
         momentum: the server's momentum [D], None before the first use.
         average: the average of iterates [D], None if none is kept.
+        memory: what the aggregation remembers [rows, D], None if it remembers nothing.
 
     Example:
         >>> state = EngineState(torch.zeros(2), next_round=3)
@@ -40,6 +41,7 @@ class EngineState:
     next_round: int = 0
     momentum: Tensor | None = None
     average: Tensor | None = None
+    memory: Tensor | None = None
 
     def to_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
         """Named arrays for a file without code in it (safetensors, npz)."""
@@ -47,7 +49,8 @@ class EngineState:
             "parameters": self.parameters.detach().cpu().numpy().copy(),
             "next_round": np.asarray(self.next_round, dtype=np.int64),
         }
-        for name, value in (("momentum", self.momentum), ("average", self.average)):
+        for name in ("momentum", "average", "memory"):
+            value: Tensor | None = getattr(self, name)
             if value is not None:
                 arrays[name] = value.detach().cpu().numpy().copy()
         return arrays
@@ -71,11 +74,21 @@ class EngineState:
         if any(v.shape != vectors["parameters"].shape or v.dim() != 1 for v in vectors.values()):
             shapes = {name: tuple(v.shape) for name, v in vectors.items()}
             raise InputError("state", given=shapes, allowed="vectors of one length")
+        memory = None
+        if "memory" in arrays:
+            memory = torch.tensor(np.asarray(arrays["memory"]), device=device)
+            if memory.dim() != 2 or memory.shape[1] != vectors["parameters"].numel():
+                raise InputError(
+                    "memory of the state",
+                    given=tuple(memory.shape),
+                    allowed=f"rows of length {vectors['parameters'].numel()}",
+                )
         return cls(
             parameters=vectors["parameters"],
             next_round=int(np.asarray(arrays["next_round"]).item()),
             momentum=vectors.get("momentum"),
             average=vectors.get("average"),
+            memory=memory,
         )
 
     def clone(self) -> EngineState:
@@ -85,6 +98,7 @@ class EngineState:
             next_round=self.next_round,
             momentum=None if self.momentum is None else self.momentum.clone(),
             average=None if self.average is None else self.average.clone(),
+            memory=None if self.memory is None else self.memory.clone(),
         )
 
 

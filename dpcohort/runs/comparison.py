@@ -46,10 +46,13 @@ class Comparison:
         """
         found = self.difference
         seeds = f"{found.count} seed{'s' if found.count != 1 else ''}"
+        if found.mean == 0 and (found.low == found.high or not math.isfinite(found.low)):
+            return f"{self.name} and {self.baseline} have the same accuracy ({seeds})."
         word = "better" if found.mean >= 0 else "worse"
         sign = 1 if found.mean >= 0 else -1
         ends = sorted((sign * found.low, sign * found.high))
-        head = f"{self.name} {word} than {self.baseline} by {abs(found.mean):.1f} points"
+        points = f"{abs(found.mean):.1f}" if abs(found.mean) >= 0.05 else "less than 0.1"
+        head = f"{self.name} {word} than {self.baseline} by {points} points"
         if not math.isfinite(found.low):
             return f"{head} with one seed; that says nothing about chance. Use --seeds 5."
         interval = f"{found.confidence:.0%} CI ".replace("%", " %")

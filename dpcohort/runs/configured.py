@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dpcohort.adaptive.plan_file import AnyPlan
 from dpcohort.config import Config
 from dpcohort.config.execution import OptimiserSection
 from dpcohort.data import (
@@ -29,17 +30,16 @@ from dpcohort.engine import (
     StepSize,
 )
 from dpcohort.errors import FileFormatError, InputError
-from dpcohort.plan import Plan
 from dpcohort.runs.config_text import toml_text
 from dpcohort.runs.configured_plan import (
     PUBLIC_CLIENT,
+    configured_any_plan,
     configured_data,
-    configured_plan,
     data_section,
 )
 from dpcohort.runs.job import Job, make_job
 
-__all__ = ["combinations", "configured_job"]
+__all__ = ["combinations", "configured_job", "configured_optimiser"]
 
 _SPLIT_STREAM, _PARTITION_STREAM = 21, 22
 
@@ -70,17 +70,20 @@ def configured_job(
         ('logistic', 20)
     """
     dataset = configured_data(config) if data is None else data
-    plan = configured_plan(config, dataset, shift=shift)
+    plan = configured_any_plan(config, dataset, shift=shift)
     seed = config.run.seed + shift
     section = data_section(config)
     partition_seed = seed if section.seed is None else section.seed
+    rule, settings = config.aggregation
     return make_job(
         plan,
         config.model.name,
         dataset,
         partition=_partition(config, plan, dataset, partition_seed),
         engine=config.run.engine,
-        optimiser=_optimiser(config.optimiser, clip=config.training.clip),
+        optimiser=configured_optimiser(config.optimiser, clip=config.training.clip),
+        aggregation=rule,
+        aggregation_settings=settings,
         seed=seed,
         device=device or config.run.device,
         evaluate_every=config.run.evaluate_every,
@@ -116,7 +119,7 @@ def combinations(config: Config) -> Iterator[tuple[str, Config]]:
         yield ", ".join(words), config.with_overrides(changes)
 
 
-def _partition(config: Config, plan: Plan, data: Dataset, seed: int) -> Partition:
+def _partition(config: Config, plan: AnyPlan, data: Dataset, seed: int) -> Partition:
     section, labels = data_section(config), data.train_labels
     has_public = round(section.public_share * len(data)) > 0
     private, public = public_split(
@@ -172,7 +175,8 @@ def _by_column(
     )
 
 
-def _optimiser(section: OptimiserSection, *, clip: float) -> Optimiser:
+def configured_optimiser(section: OptimiserSection, *, clip: float) -> Optimiser:
+    """The optimiser that [optimiser] asks for; ``clip`` is what inverse-root steps divide by."""
     return Optimiser(
         local_step=_step(section, clip),
         server_learning_rate=section.server_learning_rate,

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from dpcohort.adaptive.plan import make_adaptive_plan
+from dpcohort.adaptive.plan_file import AnyPlan
 from dpcohort.clients import Population
 from dpcohort.config import Config
 from dpcohort.config.execution import DataSection
@@ -16,6 +18,7 @@ from dpcohort.selection.rules import rule_from_settings
 
 __all__ = [
     "PUBLIC_CLIENT",
+    "configured_any_plan",
     "configured_data",
     "configured_plan",
     "configured_population",
@@ -90,7 +93,10 @@ def configured_plan(
     shift: int = 0,
     progress: Progress = silent,
 ) -> Plan:
-    """The plan of a configuration: the same for looking at it and for training with it.
+    """The plan of a configuration whose cohorts are drawn before the training.
+
+    Raises:
+        InputError: the rule chooses cohorts during the training; see ``configured_any_plan``.
 
     Args:
         config: the configuration.
@@ -103,9 +109,12 @@ def configured_plan(
         >>> configured_plan(loads_config(commented_config("digits"))).training.rounds
         100
     """
-    seed = config.seed
-    if seed is None and config.data is not None:
-        seed = config.run.seed
+    if config.is_adaptive:
+        raise InputError.because(
+            f"the rule {config.rule} chooses cohorts during the training, so there is no schedule "
+            "to look at. dpcohort plan shows its caps and noise; dpcohort train runs it."
+        )
+    seed = _schedule_seed(config)
     return make_plan(
         configured_population(config, data),
         config.training,
@@ -117,3 +126,48 @@ def configured_plan(
         seed=None if seed is None else seed + shift,
         progress=progress,
     )
+
+
+def configured_any_plan(
+    config: Config,
+    data: Dataset | None = None,
+    *,
+    shift: int = 0,
+    progress: Progress = silent,
+) -> AnyPlan:
+    """The plan of a configuration, with fixed cohorts or with a rule that chooses them.
+
+    Args:
+        config: the configuration.
+        data: its data set, if it is loaded already.
+        shift: added to the seed of the schedule, or of the rule's dice.
+        progress: told how far it is.
+
+    Example:
+        >>> from dpcohort.config import commented_config, loads_config
+        >>> config = loads_config(commented_config("digits"))
+        >>> config = config.with_overrides(["selection.rule=power-of-choice", "selection.d=12"])
+        >>> configured_any_plan(config).selection.rule
+        'power-of-choice'
+    """
+    if not config.is_adaptive:
+        return configured_plan(config, data, shift=shift, progress=progress)
+    seed = _schedule_seed(config)
+    return make_adaptive_plan(
+        configured_population(config, data),
+        config.training,
+        rule=config.rule,
+        rule_settings=config.rule_settings,
+        accountant=config.contract,
+        guard=config.guard,
+        seed=None if seed is None else seed + shift,
+        progress=progress,
+        **config.report_settings,
+    )
+
+
+def _schedule_seed(config: Config) -> int | None:
+    """The schedule's seed, or else the run's; None if neither says."""
+    if config.seed is None and config.data is not None:
+        return config.run.seed
+    return config.seed

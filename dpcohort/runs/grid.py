@@ -18,7 +18,7 @@ from dpcohort.runs.run import Run
 from dpcohort.runs.side_by_side import train_side_by_side
 from dpcohort.runs.training import train_job
 
-__all__ = ["train_grid"]
+__all__ = ["folder_name", "train_grid", "train_group"]
 
 Progress = Callable[[str, int, int, Sequence[Run]], None]
 
@@ -44,8 +44,9 @@ def train_grid(
         The runs of each combination, by its name, in the order of the grid.
     """
     loaded: dict[str, Dataset] = {}
-    groups: dict[str, list[Run]] = {}
-    for name, combination in combinations(config):
+    prepared: list[tuple[str, list[Job]]] = []
+    # All of it is checked and planned before any of it is trained.
+    for name, combination in list(combinations(config)):
         key = repr(combination.data)
         if key not in loaded:
             loaded[key] = configured_data(combination)
@@ -53,14 +54,24 @@ def train_grid(
             configured_job(combination, data=loaded[key], shift=i, device=device, label=name)
             for i in range(seeds)
         ]
-        groups[name] = _train(name, jobs, out, on_round)
-    return groups
+        prepared.append((name, jobs))
+    return {name: train_group(name, jobs, out, on_round) for name, jobs in prepared}
 
 
-def _train(name: str, jobs: list[Job], out: Path | None, on_round: Progress | None) -> list[Run]:
+def train_group(
+    name: str, jobs: list[Job], out: Path | None = None, on_round: Progress | None = None
+) -> list[Run]:
+    """Train jobs that differ in their seed, side by side where that is possible.
+
+    Args:
+        name: of the group; its runs are kept in a folder of that name.
+        jobs: one a seed.
+        out: keep the runs in folders ``out/NAME/seed-N``; finished ones are not repeated.
+        on_round: told the name, the rounds done, their number and the runs.
+    """
     places: list[Path | None] = [None] * len(jobs)
     if out is not None:
-        places = [out / _folder_name(name) / f"seed-{job.seed}" for job in jobs]
+        places = [out / folder_name(name) / f"seed-{job.seed}" for job in jobs]
     begun = [p is not None and RunFolder(p).is_run for p in places]
     total = jobs[0].plan.training.rounds
 
@@ -77,7 +88,13 @@ def _train(name: str, jobs: list[Job], out: Path | None, on_round: Progress | No
     return runs
 
 
-def _folder_name(name: str) -> str:
+def folder_name(name: str) -> str:
+    """The name as a folder can be called.
+
+    Example:
+        >>> folder_name("privacy-aware, mean")
+        'privacy-aware_mean'
+    """
     plain = re.sub(r"[^A-Za-z0-9.-]+", "_", name).strip("._")
     if not plain:
         raise InputError("grid", given=name, allowed="values with a letter or digit in them")

@@ -14,12 +14,16 @@ import torch
 from torch import nn
 
 from dpcohort._validate import choice, whole_number
+from dpcohort.adaptive.plan import AdaptivePlan
+from dpcohort.adaptive.plan_file import AnyPlan
+from dpcohort.adaptive.session import AdaptiveSession
+from dpcohort.aggregation import AggregationRule, Mean
 from dpcohort.data import Dataset, Partition, load_dataset, paper_partition
-from dpcohort.engine import ClientRecords, Evaluator, Optimiser, Streams
+from dpcohort.engine import ClientRecords, Evaluator, Experiment, Optimiser, Streams
 from dpcohort.engine.layout import FlatLayout
 from dpcohort.errors import InputError
 from dpcohort.models import build_model, check_trainable, split_features, without_features
-from dpcohort.plan import Plan
+from dpcohort.runs.aggregation_record import aggregation_for, described_aggregation
 
 __all__ = ["EngineName", "Job", "make_job", "resolve_device"]
 
@@ -42,6 +46,7 @@ class Job:
         data: training and test records.
         partition: who holds which of them.
         optimiser: step sizes, momentum, average.
+        aggregation: how a round's updates are combined.
         seed: of model and partition; of batches and noise unless ``private``.
         private: batches and noise from the operating system's entropy.
         engine: ``batched`` or ``reference``.
@@ -52,12 +57,13 @@ class Job:
         config: text of the configuration it came from, if any.
     """
 
-    plan: Plan
+    plan: AnyPlan
     model: nn.Module
     model_name: str
     data: Dataset
     partition: Partition
     optimiser: Optimiser
+    aggregation: AggregationRule = field(default_factory=Mean)
     seed: int = 0
     private: bool = False
     engine: EngineName = "batched"
@@ -67,6 +73,15 @@ class Job:
     label: str = ""
     config: str | None = None
     model_options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """Its label, or else the rules that make it what it is."""
+        combined = described_aggregation(self.aggregation, self.plan)
+        rules = [self.plan.selection.rule] + ([] if combined is None else [combined["rule"]])
+        if isinstance(self.plan, AdaptivePlan) and self.plan.has_raw_reports:
+            rules.append("raw reports, NOT PRIVATE")
+        return self.label or ", ".join(rules)
 
     @property
     def streams(self) -> Streams:
@@ -83,11 +98,15 @@ class Job:
         return FlatLayout(self.model).flatten(self.model).cpu()
 
     def settings(self) -> dict[str, Any]:
-        """What ``run.json`` holds, and a resume must agree with."""
+        """What ``run.json`` holds, and a resume must agree with.
+
+        A run without ``aggregation`` takes the plain mean.
+        """
+        combined = described_aggregation(self.aggregation, self.plan)
         return {
             "format": "dpcohort run",
             "schema": 1,
-            "label": self.label or self.plan.selection.rule,
+            "label": self.title,
             "plan": self.plan.sha256,
             "seed": self.seed,
             "randomness": "entropy" if self.private else "seeded",
@@ -105,6 +124,7 @@ class Job:
                 "initial_sha256": hashlib.sha256(self.initial().numpy().tobytes()).hexdigest(),
             },
             "optimiser": _described(self.optimiser),
+            **({} if combined is None else {"aggregation": combined}),
             "engine": self.engine,
             "evaluate_every": self.evaluate_every,
             "checkpoint_every": self.checkpoint_every,
@@ -129,6 +149,39 @@ class Job:
             transform=transform,
         )
 
+    def session(self, records: ClientRecords | None = None) -> AdaptiveSession | None:
+        """What decides the cohorts of an adaptive plan; None where they are planned.
+
+        Args:
+            records: the clients' records, if they are on the device already.
+        """
+        if not isinstance(self.plan, AdaptivePlan):
+            return None
+        return AdaptiveSession(
+            self.plan,
+            self.trained,
+            self.records() if records is None else records,
+            streams=self.streams,
+            aggregation=self.aggregation,
+        )
+
+    def experiment(
+        self, session: AdaptiveSession | None = None, records: ClientRecords | None = None
+    ) -> Experiment:
+        """What an engine trains: the plan, or the session of an adaptive one."""
+        if session is not None:
+            return session.experiment(optimiser=self.optimiser, initial=self.initial())
+        if isinstance(self.plan, AdaptivePlan):
+            raise InputError.because("an adaptive plan is trained by its session.")
+        return Experiment(
+            plan=self.plan,
+            records=self.records() if records is None else records,
+            streams=self.streams,
+            optimiser=self.optimiser,
+            aggregation=self.aggregation,
+            initial=self.initial(),
+        )
+
     def evaluator(self) -> Evaluator:
         """The public test set on the device."""
         model, data = split_features(self.model, self.data, device=self.device)
@@ -138,13 +191,15 @@ class Job:
 
 
 def make_job(
-    plan: Plan,
+    plan: AnyPlan,
     model: str | nn.Module,
     data: str | Dataset,
     *,
     partition: Partition | None = None,
     engine: str = "batched",
     optimiser: Optimiser | None = None,
+    aggregation: str | AggregationRule = "mean",
+    aggregation_settings: Mapping[str, Any] | None = None,
     seed: int = 0,
     device: str = "auto",
     evaluate_every: int | None = None,
@@ -161,6 +216,7 @@ def make_job(
     """
     whole_number("seed", seed, at_least=0)
     choice("engine", engine, get_args(EngineName))
+    combined = aggregation_for(plan, aggregation, aggregation_settings)
     chosen_device = resolve_device(device)
     dataset = data if isinstance(data, Dataset) else load_dataset(data)
     name, module = _model(model, dataset, seed, model_options)
@@ -186,6 +242,7 @@ def make_job(
         data=dataset,
         partition=partition,
         optimiser=optimiser or Optimiser(),
+        aggregation=combined,
         seed=seed,
         private=private_entropy,
         engine="reference" if engine == "reference" else "batched",
@@ -244,7 +301,7 @@ def _model(
     return type(model).__name__, model
 
 
-def _check_partition(plan: Plan, partition: Partition, data: Dataset) -> None:
+def _check_partition(plan: AnyPlan, partition: Partition, data: Dataset) -> None:
     if partition.records != len(data):
         raise InputError.because(
             f"the partition is of {partition.records} records but {data.name} has {len(data)}. "

@@ -101,6 +101,10 @@ class Ledger:
         """Draws counted so far, by position of the client."""
         return self._draws.copy()
 
+    def cohort(self, round: int) -> IntArray:
+        """The draws of a round, as positions of clients."""
+        return np.asarray(self._plan.schedule.cohorts[round])
+
     def count(self, round: int) -> None:
         """Count the draws of a round; when this returns they are on disk.
 

@@ -18,14 +18,16 @@ import numpy as np
 
 from dpcohort._validate import IntArray
 from dpcohort._version import __version__
+from dpcohort.adaptive.plan import AdaptivePlan
+from dpcohort.adaptive.plan_file import AnyPlan
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.errors import FileFormatError
-from dpcohort.plan import Plan
 from dpcohort.runs.folder import finite_json, read_json, write_json
 from dpcohort.runs.spending import certified_spending
 
 __all__ = [
     "NOT_PRIVATE",
+    "RAW_REPORTS",
     "Receipt",
     "make_receipts",
     "read_receipts",
@@ -39,6 +41,10 @@ NOT_PRIVATE = (
 _ENTROPY = (
     "batches and noise came from the operating system's entropy; the noise is floating-point "
     "Gaussian noise, not the discrete one of a hardened deployment."
+)
+RAW_REPORTS = (
+    "NOT PRIVATE (raw reports): cohorts were chosen from losses that clients reported without "
+    "noise, so no epsilon holds, whatever noise the updates carried."
 )
 #: Above this many receipts they are lines of one file.
 MOST_FILES = 10_000
@@ -70,6 +76,8 @@ class Receipt:
         plan: hash of the plan.
         dpcohort: version that wrote this.
         stamp: whether the run was private at all.
+        reports: where cohorts are chosen from reports, how many of them were allowed and made, of
+            what, and with how much noise.
     """
 
     client: str
@@ -92,6 +100,7 @@ class Receipt:
     plan: str
     dpcohort: str = __version__
     stamp: str
+    reports: Mapping[str, Any] | None = None
 
     @property
     def holds(self) -> bool:
@@ -102,9 +111,21 @@ class Receipt:
             return False
         return self.certified_epsilon <= self.promised_epsilon
 
+    @property
+    def unused_epsilon(self) -> float | None:
+        """What is left of the promise; None for a public client, or where nothing is known."""
+        if self.certified_epsilon is None or self.promised_epsilon is None:
+            return None
+        return max(0.0, self.promised_epsilon - self.certified_epsilon)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        found: dict[str, Any] = finite_json({**asdict(self), "holds": self.holds})
+        values = {**asdict(self), "holds": self.holds}
+        if self.reports is None:
+            del values["reports"]
+        else:
+            values["unused_epsilon"] = self.unused_epsilon
+        found: dict[str, Any] = finite_json(values)
         return found
 
     @classmethod
@@ -114,7 +135,8 @@ class Receipt:
         Raises:
             TypeError: keys are missing or unknown.
         """
-        return cls(**{key: value for key, value in values.items() if key != "holds"})
+        computed = ("holds", "unused_epsilon")
+        return cls(**{key: value for key, value in values.items() if key not in computed})
 
     def text(self) -> str:
         """The receipt in words."""
@@ -138,6 +160,7 @@ class Receipt:
                 f"  planned    {self.planned_draws} draws, {self.planned_steps} noisy steps, "
                 f"epsilon {_shown(self.planned_epsilon)}",
                 f"  noise      {noise}; {self.sampler} batches, {self.accountant} accountant",
+                *self._report_lines(),
                 f"  spent      {self.spent_draws} draws, {self.spent_steps} noisy steps",
                 f"  certified  epsilon {_shown(self.certified_epsilon)}, computed anew. {verdict}",
                 f"  plan {self.plan[:16]}, dpcohort {self.dpcohort}",
@@ -145,14 +168,28 @@ class Receipt:
             ]
         )
 
+    def _report_lines(self) -> list[str]:
+        if self.reports is None:
+            return []
+        told = self.reports
+        noise = "no noise, RAW"
+        if told["noise_multiplier"]:
+            noise = f"z = {told['noise_multiplier']:.5g}, noise {told['noise_std']:.4g} on the mean"
+        left = f"{_shown(self.unused_epsilon)} of epsilon unused"
+        return [
+            f"  reports    {told['spent']} of at most {told['planned']}, mean {told['statistic']} "
+            f"up to {told['top']:g}; {noise}; {left}"
+        ]
+
 
 def make_receipts(
-    plan: Plan,
+    plan: AnyPlan,
     draws: IntArray,
     *,
     private: bool,
     clients: IntArray | None = None,
     method: str = "auto",
+    reports: IntArray | None = None,
 ) -> list[Receipt]:
     """Receipts of the drawn clients, or of those at the given positions.
 
@@ -162,6 +199,7 @@ def make_receipts(
         private: the run used the operating system's entropy.
         clients: positions; by default every client with a planned or counted draw.
         method: of ``certify_epsilon``.
+        reports: reports of each client as the ledger counts them; None where there are none.
 
     Example:
         >>> from dpcohort import Population, Training, make_plan
@@ -173,7 +211,7 @@ def make_receipts(
     """
     counted = np.asarray(draws, dtype=np.int64)
     chosen = np.flatnonzero(plan.drawn | (counted > 0)) if clients is None else clients
-    spent = certified_spending(plan, counted, clients=chosen, method=method)
+    spent = certified_spending(plan, counted, clients=chosen, method=method, reports=reports)
     steps = plan.training.local_steps
     population = plan.population
     receipts = []
@@ -198,10 +236,33 @@ def make_receipts(
                 spent_steps=int(counted[k]) * steps,
                 certified_epsilon=_known(spent[row]),
                 plan=plan.sha256,
-                stamp=_ENTROPY if private else NOT_PRIVATE,
+                stamp=_stamp(plan, private),
+                reports=_reports(plan, k, reports),
             )
         )
     return receipts
+
+
+def _stamp(plan: AnyPlan, private: bool) -> str:
+    if isinstance(plan, AdaptivePlan) and plan.has_raw_reports:
+        return RAW_REPORTS
+    return _ENTROPY if private else NOT_PRIVATE
+
+
+def _reports(plan: AnyPlan, k: int, made: IntArray | None) -> dict[str, Any] | None:
+    """What a receipt says about reports."""
+    if not isinstance(plan, AdaptivePlan) or plan.terms is None:
+        return None
+    return {
+        "statistic": plan.terms.statistic,
+        "top": plan.terms.top,
+        "mode": plan.terms.mode,
+        "planned": int(plan.caps.reports[k]),
+        "spent": 0 if made is None else int(made[k]),
+        "noise_multiplier": float(plan.report_multipliers[k]),
+        "noise_std": float(plan.report_stds[k]),
+        "sampling_rate": float(plan.report_rates[k]),
+    }
 
 
 def write_receipts(receipts: Iterable[Receipt], folder: Path, positions: Mapping[str, int]) -> None:

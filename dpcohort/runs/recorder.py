@@ -6,21 +6,23 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from dpcohort.adaptive.session import AdaptiveSession
 from dpcohort.atomic_file import atomic_writer, write_text
 from dpcohort.data.partition import save_partition
 from dpcohort.engine import EngineState
 from dpcohort.engine.layout import FlatLayout
 from dpcohort.errors import InputError, VerificationError
+from dpcohort.runs.adaptive_ledger import AdaptiveLedger, open_ledger
 from dpcohort.runs.append_log import AppendLog, read_log, rewrite_log
 from dpcohort.runs.checkpoints import latest_checkpoint, write_checkpoint
 from dpcohort.runs.environment import environment
 from dpcohort.runs.folder import RunFolder, finite_json, read_json, write_json
 from dpcohort.runs.job import Job
-from dpcohort.runs.ledger import Ledger
 from dpcohort.runs.receipts import write_receipts
 from dpcohort.runs.round_log import RoundLine
 from dpcohort.runs.run import Run
@@ -45,6 +47,10 @@ class Recorder:
         self._folder: RunFolder | None = None
         self._rounds: AppendLog | None = None
         self._start: EngineState | None = None
+        #: Arrays of the checkpoint that a run goes on from.
+        self.arrays: dict[str, Any] = {}
+        #: What a checkpoint holds beside the state of the engine.
+        self.more_arrays: Callable[[], dict[str, Any]] = dict
         self._owner = hashlib.sha256(
             json.dumps(_fixed(job.settings()), sort_keys=True).encode()
         ).hexdigest()
@@ -52,7 +58,7 @@ class Recorder:
             self.run = Run(
                 plan=job.plan,
                 settings=job.settings(),
-                ledger=Ledger(job.plan),
+                ledger=open_ledger(job.plan),
                 partition=job.partition,
             )
         elif resume and RunFolder(Path(out)).is_run:
@@ -69,6 +75,13 @@ class Recorder:
         if state.parameters.shape != fresh.parameters.shape:
             raise InputError.because("the checkpoint is of another model. Resume with that model.")
         return state
+
+    def follow(self, session: AdaptiveSession) -> None:
+        """Write down what a session asks and chooses, before it does; let it go on where it was."""
+        ledger = self.run.ledger
+        if isinstance(ledger, AdaptiveLedger):
+            session.go_on(ledger.entries, self.arrays, ledger.append)
+            self.more_arrays = session.to_arrays
 
     def before_round(self, round: int) -> None:
         """Count a round, on disk, before any of it is computed.
@@ -93,7 +106,7 @@ class Recorder:
 
     def lost_round(self, round: int, state: EngineState) -> None:
         """A private round that was counted, but whose result a crash took."""
-        cohort = self._job.plan.schedule.cohorts[round].tolist()
+        cohort = self.run.ledger.cohort(round).tolist()
         stds = (
             self._job.plan.noise_multipliers[cohort]
             * self._job.plan.training.clip
@@ -119,7 +132,7 @@ class Recorder:
         if self._folder is not None:
             write_checkpoint(
                 self._folder.checkpoints,
-                state.to_arrays(),
+                {**state.to_arrays(), **self.more_arrays()},
                 next_round=state.next_round,
                 owner=self._owner,
             )
@@ -173,7 +186,7 @@ class Recorder:
         self.run = Run(
             plan=job.plan,
             settings=job.settings(),
-            ledger=Ledger(job.plan, folder.ledger),
+            ledger=open_ledger(job.plan, folder.ledger),
             path=folder.path,
             partition=job.partition,
         )
@@ -189,12 +202,12 @@ class Recorder:
         warnings: list[str] = []
         if found is not None:
             next_round, arrays, warnings = found
-            self._start = EngineState.from_arrays(arrays)
+            self._start, self.arrays = EngineState.from_arrays(arrays), arrays
         kept = [entry for entry in read_log(folder.rounds) if _round_of(entry) < next_round]
         self.run = Run(
             plan=job.plan,
             settings=job.settings(),
-            ledger=Ledger(job.plan, folder.ledger),
+            ledger=open_ledger(job.plan, folder.ledger),
             history=[RoundLine.from_dict(entry) for entry in kept],
             path=folder.path,
             partition=job.partition,

@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort._validate import FloatArray, IntArray
+from dpcohort.adaptive.plan import AdaptivePlan
+from dpcohort.adaptive.plan_file import AnyPlan, load_any_plan
 from dpcohort.data.partition import Partition, load_partition
 from dpcohort.errors import FileFormatError, InputError, VerificationError
-from dpcohort.plan import Plan
+from dpcohort.runs.adaptive_ledger import AdaptiveLedger, AnyLedger, read_ledger
 from dpcohort.runs.append_log import read_log
 from dpcohort.runs.folder import RunFolder, read_json
-from dpcohort.runs.ledger import Ledger
 from dpcohort.runs.receipts import Receipt, make_receipts
 from dpcohort.runs.round_log import RoundLine, TestResult
 
@@ -57,9 +58,9 @@ class Run:
         warnings: what went wrong without stopping the run.
     """
 
-    plan: Plan
+    plan: AnyPlan
     settings: Mapping[str, Any]
-    ledger: Ledger
+    ledger: AnyLedger
     history: list[RoundLine] = field(default_factory=list)
     path: Path | None = None
     model: Weights = field(default_factory=dict)
@@ -77,14 +78,14 @@ class Run:
             VerificationError: the plan, the partition or the ledger was changed.
         """
         folder = RunFolder.find(path)
-        plan = Plan.load(folder.plan)
+        plan = load_any_plan(folder.plan)
         history = []
         for line, entry in enumerate(read_log(folder.rounds), start=1):
             try:
                 history.append(RoundLine.from_dict(entry))
             except InputError as error:
                 raise FileFormatError(folder.rounds, str(error), line=line) from None
-        ledger = Ledger.read(plan, folder.ledger)
+        ledger = read_ledger(plan, folder.ledger)
         return cls(
             plan=plan,
             settings=read_json(folder.settings),
@@ -113,8 +114,9 @@ class Run:
 
     @property
     def is_private(self) -> bool:
-        """Batches and noise came from the operating system's entropy, not from the seed."""
-        return bool(self.settings["randomness"] == "entropy")
+        """Batches and noise came from the operating system's entropy, and no report was raw."""
+        raw = isinstance(self.plan, AdaptivePlan) and self.plan.has_raw_reports
+        return bool(self.settings["randomness"] == "entropy") and not raw
 
     @property
     def test(self) -> TestResult:
@@ -137,6 +139,11 @@ class Run:
         """Accuracy of the last evaluated model on the public test set."""
         return self.test.accuracy
 
+    @property
+    def reports(self) -> IntArray | None:
+        """Reports counted so far, by position of the client; None where cohorts are planned."""
+        return self.ledger.reports if isinstance(self.ledger, AdaptiveLedger) else None
+
     def curve(self) -> Curve:
         """Test accuracy and loss over the rounds."""
         points = [
@@ -155,12 +162,18 @@ class Run:
         """
         position = np.array([self.plan.population.index_of(client)])
         return make_receipts(
-            self.plan, self.ledger.draws, private=self.is_private, clients=position
+            self.plan,
+            self.ledger.draws,
+            private=self.is_private,
+            clients=position,
+            reports=self.reports,
         )[0]
 
     def receipts(self) -> list[Receipt]:
         """Receipts of all drawn clients."""
-        return make_receipts(self.plan, self.ledger.draws, private=self.is_private)
+        return make_receipts(
+            self.plan, self.ledger.draws, private=self.is_private, reports=self.reports
+        )
 
 
 def _weights(path: Path) -> Weights:

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dpcohort.engine import Experiment, StackedEngine
+from dpcohort.adaptive.session import AdaptiveSession
+from dpcohort.engine import StackedEngine
 from dpcohort.errors import InputError
 from dpcohort.runs.job import Job
 from dpcohort.runs.recorder import Recorder
@@ -34,17 +35,23 @@ def train_side_by_side(
     """
     _check(jobs)
     places = outs if outs is not None else [None] * len(jobs)
-    engine = _engine(jobs)
+    engine, sessions = _engine(jobs)
     states = engine.initial_states()
     recorders: list[Recorder] = []
     try:
         for job, out in zip(jobs, places, strict=True):
             recorders.append(Recorder(job, out))
+        for recorder, session in zip(recorders, sessions, strict=True):
+            if session is not None:
+                recorder.follow(session)
         runs = [recorder.run for recorder in recorders]
         rounds = engine.rounds(states)
         for t in range(jobs[0].plan.training.rounds):
-            for recorder in recorders:
-                recorder.before_round(t)
+            for recorder, session, state in zip(recorders, sessions, states, strict=True):
+                if session is None:
+                    recorder.before_round(t)
+                else:
+                    session.decide(t, state.parameters)
             records = next(rounds)
             for recorder, record, state, job in zip(recorders, records, states, jobs, strict=True):
                 refuse_nonfinite(state, job, recorder.run)
@@ -59,23 +66,20 @@ def train_side_by_side(
     return runs
 
 
-def _engine(jobs: Sequence[Job]) -> StackedEngine:
+def _engine(jobs: Sequence[Job]) -> tuple[StackedEngine, list[AdaptiveSession | None]]:
     first = jobs[0].records()
-    return StackedEngine(
+    held = [first if job is jobs[0] else first.repartitioned(job.partition) for job in jobs]
+    sessions = [job.session(records) for job, records in zip(jobs, held, strict=True)]
+    engine = StackedEngine(
         jobs[0].trained,
         [
-            Experiment(
-                plan=job.plan,
-                records=first if job is jobs[0] else first.repartitioned(job.partition),
-                streams=job.streams,
-                optimiser=job.optimiser,
-                initial=job.initial(),
-            )
-            for job in jobs
+            job.experiment(session, records)
+            for job, session, records in zip(jobs, sessions, held, strict=True)
         ],
         evaluator=jobs[0].evaluator(),
         evaluate_every=jobs[0].evaluate_every,
     )
+    return engine, sessions
 
 
 def _check(jobs: Sequence[Job]) -> None:

@@ -7,8 +7,9 @@ import numpy as np
 
 from dpcohort._validate import BoolArray, FloatArray, IntArray
 from dpcohort.accounting.certify import certify_epsilon
+from dpcohort.adaptive.plan import AdaptivePlan
+from dpcohort.adaptive.plan_file import AnyPlan
 from dpcohort.errors import InputError
-from dpcohort.plan import Plan
 
 __all__ = ["certified_spending"]
 
@@ -17,7 +18,12 @@ _MOST_SECOND_OPINIONS = 200
 
 
 def certified_spending(
-    plan: Plan, draws: IntArray, *, clients: IntArray | None = None, method: str = "auto"
+    plan: AnyPlan,
+    draws: IntArray,
+    *,
+    clients: IntArray | None = None,
+    method: str = "auto",
+    reports: IntArray | None = None,
 ) -> FloatArray:
     """Upper bound on the epsilon each client has spent, at its delta.
 
@@ -29,9 +35,11 @@ def certified_spending(
         draws: how often each client was really drawn, by position.
         clients: positions to look at; all by default.
         method: as in ``certify_epsilon``; ``auto`` uses the fast one for very many clients.
+        reports: of each client, where cohorts are chosen from reports.
 
     Returns:
-        One number a client: 0 for one that was never drawn, NaN for a public one.
+        One number a client: 0 for one that was never drawn, NaN for a public one, and for one
+        whose raw reports no number can bound.
 
     Example:
         >>> from dpcohort import Population, Training, make_plan
@@ -42,6 +50,8 @@ def certified_spending(
         True
     """
     chosen = np.arange(len(plan.population)) if clients is None else clients
+    if isinstance(plan, AdaptivePlan):
+        return _with_reports(plan, draws, reports, chosen, method)
     counted = np.asarray(draws, dtype=np.int64)[chosen]
     public = plan.population.public[chosen]
     spent = np.where(public, np.nan, 0.0)
@@ -80,3 +90,20 @@ def certified_spending(
         found[over] = np.minimum(found[over], certified(over, "pld"))
     spent[held] = found
     return spent
+
+
+def _with_reports(
+    plan: AdaptivePlan, draws: IntArray, reports: IntArray | None, chosen: IntArray, method: str
+) -> FloatArray:
+    """Draws and reports of an adaptive plan, composed."""
+    asked = np.zeros(len(plan.population), dtype=np.int64) if reports is None else reports
+    if method == "auto" and chosen.size > _MOST_SECOND_OPINIONS:
+        method = "pld"
+    looked_at = np.zeros(len(plan.population), dtype=np.bool_)
+    looked_at[chosen] = True
+    spent = plan.spent_epsilon(
+        np.where(looked_at, draws, 0), np.where(looked_at, asked, 0), method=method
+    )
+    if plan.has_raw_reports:
+        spent[asked > 0] = np.nan
+    return np.asarray(spent[chosen])

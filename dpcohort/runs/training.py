@@ -10,10 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from dpcohort.adaptive.plan_file import AnyPlan
+from dpcohort.adaptive.session import AdaptiveSession
+from dpcohort.aggregation import AggregationRule
 from dpcohort.data import Dataset, Partition
 from dpcohort.engine import BatchedEngine, EngineState, Optimiser, ReferenceEngine
 from dpcohort.errors import InputError
-from dpcohort.plan import Plan
 from dpcohort.runs.callbacks import Callback
 from dpcohort.runs.job import Job, make_job
 from dpcohort.runs.recorder import Recorder
@@ -23,13 +25,14 @@ __all__ = ["refuse_nonfinite", "train", "train_job"]
 
 
 def train(
-    plan: Plan,
+    plan: AnyPlan,
     model: str | nn.Module,
     data: str | Dataset,
     *,
     partition: Partition | None = None,
     engine: str = "batched",
     optimiser: Optimiser | None = None,
+    aggregation: str | AggregationRule = "mean",
     seed: int = 0,
     device: str = "auto",
     out: str | Path | None = None,
@@ -50,6 +53,8 @@ def train(
             sizes, from the seed.
         engine: ``batched`` or ``reference``.
         optimiser: step sizes, momentum, average of iterates.
+        aggregation: how a round's noisy updates are combined: a rule, or the name of one with its
+            default settings (``dpcohort rules`` lists them).
         seed: of the initial weights and the default partition, and of batches and noise. Whoever
             knows it can take the noise off again, so receipts say NOT PRIVATE.
         device: ``auto``, ``cpu`` or ``cuda``.
@@ -85,6 +90,7 @@ def train(
         partition=partition,
         engine=engine,
         optimiser=optimiser,
+        aggregation=aggregation,
         seed=seed,
         device=device,
         evaluate_every=evaluate_every,
@@ -103,11 +109,14 @@ def train_job(
     callbacks: Iterable[Callback] = (),
 ) -> Run:
     """As ``train``, for a job that is already made."""
-    engine = _engine(job)
+    session = job.session()
+    engine = _engine(job, session)
     recorder = Recorder(job, out, resume=resume)
     listeners = tuple(callbacks)
     try:
         state = recorder.start(engine.initial_state())
+        if session is not None:
+            recorder.follow(session)
     except BaseException:
         recorder.close()
         raise
@@ -117,7 +126,10 @@ def train_job(
         whole = state.clone()
         rounds = engine.rounds(state)
         while state.next_round < job.plan.training.rounds:
-            recorder.before_round(state.next_round)
+            if session is None:
+                recorder.before_round(state.next_round)
+            else:  # counts reports before they are made, and the cohort it comes to
+                session.decide(state.next_round, state.parameters)
             record = next(rounds)
             refuse_nonfinite(state, job, recorder.run)
             whole = state.clone()
@@ -144,14 +156,16 @@ def refuse_nonfinite(state: EngineState, job: Job, run: Run) -> None:
     )
 
 
-def _engine(job: Job) -> BatchedEngine | ReferenceEngine:
+def _engine(job: Job, session: AdaptiveSession | None) -> BatchedEngine | ReferenceEngine:
     kind = ReferenceEngine if job.engine == "reference" else BatchedEngine
+    experiment = job.experiment(session)
     return kind(
-        job.plan,
+        experiment.plan,
         job.trained,
-        job.records(),
-        streams=job.streams,
-        optimiser=job.optimiser,
+        experiment.records,
+        streams=experiment.streams,
+        optimiser=experiment.optimiser,
+        aggregation=experiment.aggregation,
         evaluator=job.evaluator(),
         evaluate_every=job.evaluate_every,
     )

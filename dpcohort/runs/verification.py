@@ -9,6 +9,7 @@ anew by the independent accountant.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -18,9 +19,14 @@ from typing import Any, Literal
 import numpy as np
 
 from dpcohort._validate import IntArray
+from dpcohort.adaptive.plan import AdaptivePlan
+from dpcohort.adaptive.plan_file import AnyPlan, load_any_plan
 from dpcohort.data.partition import load_partition
 from dpcohort.errors import DpcohortError
 from dpcohort.plan import Plan
+from dpcohort.runs.adaptive_ledger import adaptive_header
+from dpcohort.runs.adaptive_verification import AdaptiveCount, check_adaptive_entries
+from dpcohort.runs.aggregation_record import aggregation_problems
 from dpcohort.runs.append_log import read_log
 from dpcohort.runs.checkpoints import checkpoint_files, read_checkpoint
 from dpcohort.runs.folder import RunFolder, read_json
@@ -55,7 +61,8 @@ class Verification:
         plan: hash of the plan; empty if it cannot be read.
         clients: drawn private clients whose promise was checked.
         rounds: rounds in the ledger.
-        tightest: largest share of a budget that was spent, over the clients.
+        tightest: largest share of a budget that was spent, over the clients; infinite where
+            raw reports were used.
         findings: everything found.
     """
 
@@ -89,17 +96,28 @@ def verify_run(path: str | Path, *, method: str = "auto") -> Verification:
     folder = RunFolder.find(path)
     findings: list[Finding] = []
     try:
-        plan = Plan.load(folder.plan)
+        plan = load_any_plan(folder.plan)
     except DpcohortError as error:
         findings.append(_mismatch("plan.json", str(error)))
         return Verification(
             path=str(path), plan="", clients=0, rounds=0, tightest=0.0, findings=tuple(findings)
         )
     settings = _checked_settings(folder, plan, findings)
-    draws, rounds = _checked_ledger(folder, plan, findings)
-    _check_rounds(folder, plan, rounds, findings)
     private = settings.get("randomness") == "entropy"
-    truth = _certified(plan, draws, private, findings, method)
+    reports: IntArray | None = None
+    if isinstance(plan, AdaptivePlan):
+        count = _checked_adaptive(folder, plan, private, findings)
+        draws, reports, rounds, cohorts = (
+            count.draws,
+            count.reports,
+            set(count.cohorts),
+            count.cohorts,
+        )
+    else:
+        draws, rounds = _checked_ledger(folder, plan, findings)
+        cohorts = dict(enumerate(plan.schedule.cohorts.tolist()))
+    _check_rounds(folder, plan, rounds, cohorts, findings)
+    truth = _certified(plan, draws, private, findings, method, reports)
     _check_receipts(folder, truth, plan, findings)
     _check_files(folder, settings, rounds, findings)
     if folder.result.exists() and len(rounds) < plan.training.rounds:
@@ -110,11 +128,11 @@ def verify_run(path: str | Path, *, method: str = "auto") -> Verification:
                 "counted.",
             )
         )
-    held = [r for r in truth if not r.public and r.spent_draws]
-    shares = [
-        r.certified_epsilon / r.promised_epsilon
+    held = [r for r in truth if not r.public and (r.spent_draws or _reported(r))]
+    shares = [  # raw reports are certified by nothing
+        math.inf if r.certified_epsilon is None else r.certified_epsilon / r.promised_epsilon
         for r in held
-        if r.certified_epsilon is not None and r.promised_epsilon
+        if r.promised_epsilon
     ]
     return Verification(
         path=str(path),
@@ -126,7 +144,11 @@ def verify_run(path: str | Path, *, method: str = "auto") -> Verification:
     )
 
 
-def _checked_settings(folder: RunFolder, plan: Plan, findings: list[Finding]) -> dict[str, Any]:
+def _reported(receipt: Receipt) -> bool:
+    return receipt.reports is not None and receipt.reports["spent"] > 0
+
+
+def _checked_settings(folder: RunFolder, plan: AnyPlan, findings: list[Finding]) -> dict[str, Any]:
     try:
         settings = read_json(folder.settings)
     except DpcohortError as error:
@@ -140,6 +162,10 @@ def _checked_settings(folder: RunFolder, plan: Plan, findings: list[Finding]) ->
                 f"plan.json is {plan.sha256[:16]}....",
             )
         )
+    found = aggregation_problems(settings.get("aggregation"), plan, folder.config)
+    for words, is_wrong in found:
+        kind: Literal["mismatch", "note"] = "mismatch" if is_wrong else "note"
+        findings.append(Finding(kind=kind, subject="run.json", message=words))
     return settings
 
 
@@ -185,6 +211,33 @@ def _checked_ledger(
     return draws, rounds
 
 
+def _checked_adaptive(
+    folder: RunFolder, plan: AdaptivePlan, private: bool, findings: list[Finding]
+) -> AdaptiveCount:
+    """Draws, reports and cohorts as the ledger says, each choice made again."""
+    name = folder.ledger.name
+    entries: list[dict[str, Any]] = []
+    try:
+        entries = read_log(folder.ledger)
+    except DpcohortError as error:
+        findings.append(_mismatch(name, str(error)))
+    if not entries or entries[0] != adaptive_header(plan):
+        findings.append(_mismatch(name, "its first line is not that of this plan's ledger."))
+    count = check_adaptive_entries(plan, entries[1:], name=name, seeded=not private)
+    findings.extend(_mismatch(subject, words) for subject, words in count.problems)
+    findings.extend(Finding(kind="note", subject=name, message=words) for words in count.notes)
+    if plan.has_raw_reports:
+        findings.append(
+            Finding(
+                kind="overspent",
+                subject="run",
+                message="cohorts were chosen from raw reports, which carry no noise: NOT PRIVATE, "
+                "no promise of any client that reported is kept.",
+            )
+        )
+    return count
+
+
 def _compare_draws(
     name: str,
     round: int,
@@ -203,7 +256,11 @@ def _compare_draws(
 
 
 def _check_rounds(
-    folder: RunFolder, plan: Plan, counted: set[int], findings: list[Finding]
+    folder: RunFolder,
+    plan: AnyPlan,
+    counted: set[int],
+    cohorts: Mapping[int, list[int]],
+    findings: list[Finding],
 ) -> None:
     name = folder.rounds.name
     try:
@@ -218,7 +275,7 @@ def _check_rounds(
             findings.append(
                 _mismatch(name, f"line {line} tells {unknown[0]!r}, which no run does.")
             )
-        if not _is_planned(entry, plan):
+        if not _is_planned(entry, plan, cohorts):
             findings.append(
                 _mismatch(name, f"line {line} is not the cohort and noise of the plan.")
             )
@@ -236,12 +293,12 @@ def _check_rounds(
         )
 
 
-def _is_planned(entry: Mapping[str, Any], plan: Plan) -> bool:
-    """Whether a round's record has the plan's cohort, and noise of the plan's size."""
+def _is_planned(entry: Mapping[str, Any], plan: AnyPlan, cohorts: Mapping[int, list[int]]) -> bool:
+    """Whether a round's record has the cohort it must have, and noise of the plan's size."""
     round = entry.get("round")
-    if not isinstance(round, int) or not 0 <= round < plan.training.rounds:
+    if not isinstance(round, int) or round not in cohorts:
         return True  # said elsewhere
-    cohort = plan.schedule.cohorts[round]
+    cohort = cohorts[round]
     stds = plan.noise_multipliers[cohort] * plan.training.clip / plan.batch_sizes[cohort]
     try:
         told = np.asarray(entry.get("noise_stds"), dtype=np.float64)
@@ -250,14 +307,19 @@ def _is_planned(entry: Mapping[str, Any], plan: Plan) -> bool:
     if entry.get("lost"):
         return True
     return (
-        entry.get("clients") == cohort.tolist()
+        entry.get("clients") == cohort
         and told.shape == stds.shape
         and bool(np.allclose(told, stds, rtol=1e-9))
     )
 
 
 def _certified(
-    plan: Plan, draws: IntArray, private: bool, findings: list[Finding], method: str
+    plan: AnyPlan,
+    draws: IntArray,
+    private: bool,
+    findings: list[Finding],
+    method: str,
+    reports: IntArray | None,
 ) -> list[Receipt]:
     """Receipts as they must be, made from the ledger; broken promises are found here."""
     known = ~np.isnan(plan.noise_multipliers) | (draws == 0)
@@ -270,9 +332,11 @@ def _certified(
                 message=f"drawn {int(draws[k])} times though the plan never draws it.",
             )
         )
-    truth = make_receipts(plan, np.where(known, draws, 0), private=private, method=method)
+    truth = make_receipts(
+        plan, np.where(known, draws, 0), private=private, method=method, reports=reports
+    )
     for receipt in truth:
-        if not receipt.holds:
+        if not receipt.holds and receipt.certified_epsilon is not None:
             findings.append(
                 Finding(
                     kind="overspent",
@@ -286,7 +350,7 @@ def _certified(
 
 
 def _check_receipts(
-    folder: RunFolder, truth: list[Receipt], plan: Plan, findings: list[Finding]
+    folder: RunFolder, truth: list[Receipt], plan: AnyPlan, findings: list[Finding]
 ) -> None:
     try:
         stored = read_receipts(folder.receipts)

@@ -13,7 +13,7 @@ from dpcohort.data import load_dataset
 from dpcohort.data.partition_rules import paper_partition
 from dpcohort.engine import ClientRecords, Evaluator, ReferenceEngine, Streams
 from dpcohort.models import build_model
-from dpcohort.selection.rules import GradientBound
+from dpcohort.selection.rules import GradientBound, PaymentCap
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,15 @@ def test_every_aggregation_learns(train, name):
 
 
 @pytest.mark.parametrize(
-    "selection", ["best-threshold", GradientBound(bounds=(1.0, 1.0, 1.0, 2.0, 2.0, 2.0))], ids=str
+    "selection",
+    [
+        "best-threshold",
+        "participation-counts",
+        PaymentCap(spend=0.7),
+        GradientBound(bounds=(1.0, 1.0, 1.0, 2.0, 2.0, 2.0)),
+        GradientBound(round_times=(4.0, 1.0, 1.0, 1.0, 1.0, 4.0)),
+    ],
+    ids=["best-threshold", "participation-counts", "payment-cap", "bounds", "times"],
 )
 def test_the_newer_selections_learn(train, selection):
     assert train(selection, "mean") > 0.3

@@ -52,3 +52,19 @@ def test_what_cannot_be_compared(terminal, digits_config, config, tmp_path):
     terminal("compare", tmp_path, tmp_path, "--set", "training.rounds=3", code=2)
     terminal("compare", digits_config, "--set", "grid.training={ roundz = [1] }", code=2)
     assert "rounds" in terminal.errors
+
+
+def test_a_run_is_not_better_than_itself(terminal, digits_config, tmp_path):
+    terminal("train", digits_config, "--out", tmp_path / "a", *SHORT)
+    shown = terminal("compare", tmp_path / "a", tmp_path / "a", tmp_path / "a")
+    assert "have the same accuracy" in shown
+    assert "points" not in shown
+
+
+def test_a_misspelt_entry_of_a_grid_is_found_before_any_training(terminal, digits_config, tmp_path):
+    grid = "grid.selection={ rule = ['unbiased', 'privacy-awar'] }"
+    out = tmp_path / "out"
+    shown = terminal("compare", digits_config, "--set", grid, "--out", out, *SHORT, code=2)
+    assert "Did you mean 'privacy-aware'" in terminal.errors
+    assert "round" not in shown
+    assert not out.exists()

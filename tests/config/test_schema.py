@@ -5,7 +5,7 @@ import dataclasses
 import typing
 
 from dpcohort.config.schema import (
-    RULE_SETTINGS,
+    AggregationSection,
     ConfigFile,
     Draws,
     Guard,
@@ -14,7 +14,6 @@ from dpcohort.config.schema import (
     config_keys,
 )
 from dpcohort.schedule import Draws as ScheduleDraws
-from dpcohort.selection.rules import RULES
 from dpcohort.training import Training
 
 
@@ -25,10 +24,11 @@ def test_training_takes_every_field_of_training():
         assert field.annotation == typing.Optional[hints[name]]  # noqa: UP045
 
 
-def test_selection_takes_every_setting_of_every_rule():
-    settings = {field.name for rule in RULES.values() for field in dataclasses.fields(rule)}
-    assert set(RULE_SETTINGS) == settings
-    assert set(SelectionSection.model_fields) == settings | {"rule", "noise_model"}
+def test_a_rules_table_takes_any_setting_and_leaves_it_to_the_rule():
+    section = SelectionSection(rule="privacy-aware", eta="auto", anything=[1, 2])
+    assert section.settings == {"eta": "auto", "anything": [1, 2]}
+    assert AggregationSection().settings == {}
+    assert (AggregationSection().rule, SelectionSection().rule) == ("mean", "privacy-aware")
 
 
 def test_words_are_those_of_the_rooms_that_use_them():

@@ -10,10 +10,10 @@ from dpcohort.errors import InputError
 
 
 def test_arrays_bring_everything_back() -> None:
-    state = EngineState(torch.randn(5), 7, torch.randn(5), torch.randn(5))
+    state = EngineState(torch.randn(5), 7, torch.randn(5), torch.randn(5), torch.randn(2, 5))
     back = EngineState.from_arrays(state.to_arrays())
     assert back.next_round == 7
-    for name in ("parameters", "momentum", "average"):
+    for name in ("parameters", "momentum", "average", "memory"):
         assert torch.equal(getattr(back, name), getattr(state, name))
 
 
@@ -33,6 +33,8 @@ def test_copies_are_independent() -> None:
         {"next_round": np.int64(3)},
         {"parameters": np.zeros((3, 1)), "next_round": np.int64(3)},
         {"parameters": np.zeros(3), "next_round": np.int64(3), "momentum": np.zeros(4)},
+        {"parameters": np.zeros(3), "next_round": np.int64(3), "memory": np.zeros(3)},
+        {"parameters": np.zeros(3), "next_round": np.int64(3), "memory": np.zeros((2, 4))},
     ],
 )
 def test_incomplete_states_are_refused(arrays: dict[str, np.ndarray]) -> None:

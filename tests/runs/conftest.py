@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dpcohort import Population, Training, make_plan
+from dpcohort.adaptive import AdaptivePlan, make_adaptive_plan
 from dpcohort.data import load_dataset
 from dpcohort.plan import Plan
 from dpcohort.runs import train
@@ -26,6 +27,13 @@ def small_plan(**changes: object) -> Plan:
     settings |= {key: changes.pop(key) for key in list(changes) if key in settings}
     options = {"selection": "unbiased", "seed": 3, **changes}
     return make_plan(clients, Training(**settings), **options)
+
+
+def adaptive_plan(rule: str = "rpow-d", **options: object) -> AdaptivePlan:
+    """The same clients and rounds, each cohort chosen by a rule."""
+    planned = small_plan()
+    options = {"seed": 3, **options}
+    return make_adaptive_plan(planned.population, planned.training, rule=rule, **options)
 
 
 @pytest.fixture(scope="session")

@@ -60,3 +60,14 @@ def test_groups_are_a_run_or_a_folder_of_seeds(finished, tmp_path):
         load_group(group)
     with pytest.raises(DataMissingError, match="holds no run"):
         load_group(tmp_path / "nothing")
+
+
+def test_runs_that_are_alike_are_not_called_better():
+    same = compare_runs(runs("a", {0: 0.5, 1: 0.7}), runs("b", {0: 0.5, 1: 0.7}))
+    assert same.sentence == "a and b have the same accuracy (2 seeds)."
+    one = compare_runs(runs("a", {0: 0.5}), runs("b", {0: 0.5}))
+    assert one.sentence == "a and b have the same accuracy (1 seed)."
+    hardly = compare_runs(runs("a", {0: 0.5001, 1: 0.7002}), runs("b", {0: 0.5, 1: 0.7}))
+    assert "better than b by less than 0.1 points" in hardly.sentence
+    opposed = compare_runs(runs("a", {0: 0.5, 1: 0.7}), runs("b", {0: 0.7, 1: 0.5}))
+    assert opposed.sentence.startswith("no clear difference")

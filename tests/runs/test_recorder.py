@@ -22,7 +22,7 @@ def test_settings_come_last_so_that_half_a_start_is_no_run(job, tmp_path, monkey
     def fail(*_, **__):
         raise InputError.because("the disk is full")
 
-    monkeypatch.setattr("dpcohort.runs.recorder.Ledger", fail)
+    monkeypatch.setattr("dpcohort.runs.recorder.open_ledger", fail)
     with pytest.raises(InputError):
         Recorder(job, tmp_path / "run")
     assert (tmp_path / "run" / "plan.json").exists()

@@ -47,6 +47,11 @@ class BestThreshold(PlannedRule):
     """
 
     name: ClassVar[str] = "best-threshold"
+    needs: ClassVar[str] = "sizes, budgets"
+    leaks: ClassVar[str] = "who is below the threshold"
+    reference: ClassVar[str] = (
+        "Cyffers and Ziani, arXiv 2605.13503 (idea; abstract read); the search is ours"
+    )
 
     eta: Eta = "auto"
 

@@ -28,6 +28,9 @@ class EpsilonProportional(PlannedRule):
     """
 
     name: ClassVar[str] = "epsilon-proportional"
+    needs: ClassVar[str] = "budgets"
+    leaks: ClassVar[str] = "budgets"
+    reference: ClassVar[str] = "a common heuristic"
 
     public_epsilon: float | None = None
 

@@ -26,6 +26,9 @@ class InverseNoise(PlannedRule):
     """
 
     name: ClassVar[str] = "inverse-noise"
+    needs: ClassVar[str] = "sizes, budgets"
+    leaks: ClassVar[str] = "budgets"
+    reference: ClassVar[str] = "the paper (arXiv 2602.22633), Problem 1 as eta grows"
 
     def select(self, problem: SelectionProblem) -> Selection:
         """The probabilities of least noise."""

@@ -29,6 +29,9 @@ class MinimumEpsilon(PlannedRule):
     """
 
     name: ClassVar[str] = "minimum-epsilon"
+    needs: ClassVar[str] = "sizes, budgets"
+    leaks: ClassVar[str] = "sizes"
+    reference: ClassVar[str] = "what one does without heterogeneous budgets"
 
     def select(self, problem: SelectionProblem) -> Selection:
         """The unbiased probabilities."""

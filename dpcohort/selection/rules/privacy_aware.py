@@ -38,6 +38,9 @@ class PrivacyAware(PlannedRule):
     """
 
     name: ClassVar[str] = "privacy-aware"
+    needs: ClassVar[str] = "sizes, budgets"
+    leaks: ClassVar[str] = "sizes, budgets"
+    reference: ClassVar[str] = "the paper (arXiv 2602.22633), Problem 1"
 
     eta: Eta | None = None
     bias_cap: float | None = None

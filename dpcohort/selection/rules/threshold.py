@@ -28,6 +28,9 @@ class Threshold(PlannedRule):
     """
 
     name: ClassVar[str] = "threshold"
+    needs: ClassVar[str] = "sizes, budgets, a threshold"
+    leaks: ClassVar[str] = "who is below the threshold"
+    reference: ClassVar[str] = "Cyffers and Ziani, arXiv 2605.13503 (idea; abstract read)"
 
     threshold: float
 

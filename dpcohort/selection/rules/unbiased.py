@@ -21,6 +21,11 @@ class Unbiased(PlannedRule):
     """
 
     name: ClassVar[str] = "unbiased"
+    needs: ClassVar[str] = "sizes"
+    leaks: ClassVar[str] = "sizes"
+    reference: ClassVar[str] = (
+        "federated averaging: McMahan et al., AISTATS 2017 (general knowledge)"
+    )
 
     def select(self, problem: SelectionProblem) -> Selection:
         """The unbiased probabilities."""

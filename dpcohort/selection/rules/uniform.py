@@ -23,6 +23,9 @@ class Uniform(PlannedRule):
     """
 
     name: ClassVar[str] = "uniform"
+    needs: ClassVar[str] = "nothing"
+    leaks: ClassVar[str] = "nothing"
+    reference: ClassVar[str] = "the simplest rule there is"
 
     def select(self, problem: SelectionProblem) -> Selection:
         """The uniform probabilities."""

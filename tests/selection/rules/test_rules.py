@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dpcohort.errors import InputError
+from dpcohort.schedule import draw_schedule
 from dpcohort.selection import solve_selection
-from dpcohort.selection.problem import PlannedRule, evaluated
+from dpcohort.selection.problem import PlannedRule, SelectionProblem, evaluated
 from dpcohort.selection.rules import RULES, PrivacyAware, rule_from_settings
 
 SETTINGS = {"threshold": {"threshold": 1.0}}
@@ -36,8 +40,8 @@ def test_every_rule_gives_a_selection_measured_against_the_optimum(name, problem
 @pytest.mark.parametrize("name", RULES)
 def test_settings_make_the_same_rule_again(name, problem):
     first = rule_from_settings(name, **SETTINGS.get(name, {})).select(problem)
-    settings = json.loads(json.dumps(dict(first.settings)))
-    again = rule_from_settings(name, **settings).select(problem)
+    stored = json.loads(json.dumps(dict(first.settings)))
+    again = rule_from_settings(name, **stored).select(problem)
     assert np.array_equal(first.probabilities, again.probabilities)
     assert first.settings == again.settings
 
@@ -46,6 +50,48 @@ def test_settings_make_the_same_rule_again(name, problem):
 def test_noise_follows_each_clients_own_epsilon(name, problem):
     rule = rule_from_settings(name, **SETTINGS.get(name, {}))
     assert np.array_equal(rule.effective_epsilon(problem), problem.epsilon, equal_nan=True)
+
+
+@st.composite
+def problems(draw):
+    """Any population of two to six clients, some public, with any noise."""
+    size = draw(st.integers(2, 6))
+
+    def column(low, high):
+        return np.array(draw(st.lists(st.floats(low, high), min_size=size, max_size=size)))
+
+    weights, public = column(0.01, 1.0), column(0.0, 1.0) < 0.2
+    noise, linear = column(0.0, 50.0), column(0.0, 1.0) * draw(st.sampled_from([0.0, 1.0]))
+    return SelectionProblem(
+        unbiased=weights / weights.sum(), epsilon=np.where(public, np.nan, column(0.05, 9.0)),
+        public=public, noise_costs=np.where(public, 0.0, noise),
+        linear_costs=np.where(public, 0.0, linear), total_steps=100, smoothness=1.0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RULES)
+@settings(max_examples=40, deadline=None)
+@given(problem=problems(), data=st.data())
+def test_any_problem_gives_probabilities_that_follow_the_clients(name, problem, data):
+    possible = {"threshold": {"threshold": 1e-3}, "payment-cap": {"spend": 1.0}}
+    given_settings = possible.get(name, {})
+    rule = rule_from_settings(name, **given_settings)
+    p = rule.select(problem).probabilities
+    assert (p >= 0.0).all()
+    assert p.sum() == pytest.approx(1.0, abs=1e-9)
+    order = np.array(data.draw(st.permutations(range(problem.size))))
+    columns = ("unbiased", "epsilon", "public", "noise_costs", "linear_costs")
+    renamed = replace(problem, **{column: getattr(problem, column)[order] for column in columns})
+    assert rule.select(renamed).probabilities == pytest.approx(p[order], abs=2e-6)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_systematic_draws_give_every_rule_its_counts(name, private_problem):
+    p = rule_from_settings(name, **SETTINGS.get(name, {})).select(private_problem).probabilities
+    drawn = draw_schedule(
+        p, rounds=30, cohort_size=5, draws="systematic", rng=np.random.default_rng(0)
+    )
+    assert (np.abs(drawn.counts - 150 * p) < 1.0 + 1e-9).all()
 
 
 def test_privacy_aware_is_the_best_of_all_rules(private_problem):
@@ -73,7 +119,7 @@ def test_a_rule_of_ones_own_needs_no_base_class(problem):
     ("name", "settings", "message"),
     [
         ("privacy-awar", {}, "Did you mean 'privacy-aware'"),
-        ("best", {}, "one of unbiased, uniform, privacy-aware"),
+        ("best", {}, "one of best-threshold, "),
         ("privacy-aware", {"bias_cup": 0.1}, "Did you mean 'bias_cap'"),
         ("privacy-aware", {"x": 0.1}, "one of eta, bias_cap, floor, cap"),
         ("unbiased", {"eta": 0.1}, "has no settings"),

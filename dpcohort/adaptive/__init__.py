@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adaptive selection: a cohort chosen each round from what clients report, all of it charged.
+
+Planning loads no torch; names are imported when first used, so only sessions do.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dpcohort.adaptive.book import Book
+    from dpcohort.adaptive.plan import AdaptivePlan, make_adaptive_plan
+    from dpcohort.adaptive.report_terms import ReportTerms
+    from dpcohort.adaptive.rule import AdaptiveRule
+    from dpcohort.adaptive.session import AdaptiveSession, adaptive_rounds, adaptive_stack
+    from dpcohort.adaptive.view import Report, RoundView
+
+__all__ = [
+    "AdaptivePlan",
+    "AdaptiveRule",
+    "AdaptiveSession",
+    "Book",
+    "Report",
+    "ReportTerms",
+    "RoundView",
+    "adaptive_rounds",
+    "adaptive_stack",
+    "make_adaptive_plan",
+]
+
+_HOMES = {
+    "AdaptivePlan": "plan",
+    "AdaptiveRule": "rule",
+    "AdaptiveSession": "session",
+    "Book": "book",
+    "Report": "view",
+    "ReportTerms": "report_terms",
+    "RoundView": "view",
+    "adaptive_rounds": "session",
+    "adaptive_stack": "session",
+    "make_adaptive_plan": "plan",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dpcohort.adaptive' has no attribute {name!r}")
+    value = getattr(import_module(f"dpcohort.adaptive.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``dpcohort reproduce``: the paper's tables and figures, and what goes beyond them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dpcohort.cli.output import console, print_json
+from dpcohort.cli.source import JsonOption
+from dpcohort.cli.train import DataDirOption, DeviceOption, data_changes
+from dpcohort.errors import InputError
+from dpcohort.recipes.recipe import Form, Recipe, load_recipe, recipe_names
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from dpcohort.recipes.execution import Progress
+    from dpcohort.recipes.judgement import RecipeResult
+
+__all__ = ["command", "showing_progress"]
+
+
+def command(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME|all",
+            help="A recipe, a recipe's file (.toml), or all.",
+            show_default=False,
+        ),
+    ] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="Show the recipes.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A reduced version: minutes on two cores.")
+    ] = False,
+    smallest: Annotated[
+        bool, typer.Option("--smallest", help="Two rounds on embedded digits: does it run?")
+    ] = False,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Repetitions; the recipe's if not given.")
+    ] = None,
+    device: DeviceOption = None,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Where results, figures and finished cells go.")
+    ] = Path("reproduced"),
+    data_dir: DataDirOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Train every cell of a table or figure, and set it beside the paper's numbers.
+
+    A stopped command goes on where it was when it is given again.
+    """
+    if show_list:
+        _print_list(as_json)
+        return
+    if name is None:
+        raise InputError.because(
+            "nothing to reproduce: give a recipe's name, or all; dpcohort reproduce --list shows "
+            "the recipes."
+        )
+    if quick and smallest:
+        raise InputError.because("--quick and --smallest are two forms; give one.")
+    form: Form = "quick" if quick else "smallest" if smallest else "full"
+    changes = data_changes(None, data_dir)
+    # All are read, and so checked, before the first is trained.
+    recipes = [load_recipe(n) for n in (recipe_names() if name == "all" else [name])]
+    results = []
+    for recipe in recipes:
+        chosen = recipe.in_form(form, seeds=seeds, changes=changes)
+        results.append(_reproduce(chosen, out, device, quiet=as_json))
+    if as_json:
+        print_json(results[0] if len(results) == 1 else results)
+
+
+def _reproduce(recipe: Recipe, out: Path, device: str | None, *, quiet: bool) -> dict[str, Any]:
+    from dpcohort.recipes.result_file import read_result, write_result
+
+    result, environment = _result(recipe, out, device, quiet=quiet)
+    path = write_result(result, out, environment)
+    values = read_result(path)
+    pictures = _draw(recipe, values, out, path.stem)
+    if not quiet:
+        _print(result)
+        shown = ", ".join(str(p) for p in [path, *pictures])
+        console.print(f"Wrote {shown}", markup=False, soft_wrap=True)
+    return values
+
+
+def _result(
+    recipe: Recipe, out: Path, device: str | None, *, quiet: bool
+) -> tuple[RecipeResult, dict[str, Any]]:
+    if recipe.header.figure == "selection":
+        from dpcohort.recipes.selection_panels import judge_panels, selection_panels
+
+        return judge_panels(recipe, *selection_panels(recipe)), {}
+    from dpcohort.recipes.execution import measure
+    from dpcohort.recipes.judgement import judge
+    from dpcohort.runs.environment import environment
+    from dpcohort.runs.job import resolve_device
+
+    place = resolve_device(device or recipe.base.run.device)
+    ending = "" if recipe.form == "full" else f".{recipe.form}"
+    folder = out / "cells" / f"{recipe.name}{ending}"
+    with showing_progress(recipe.header.title, quiet=quiet) as progress:
+        store = measure(recipe, folder=folder, device=place, progress=progress)
+    return judge(recipe, store), environment(place)
+
+
+def _draw(recipe: Recipe, values: dict[str, Any], out: Path, stem: str) -> list[Path]:
+    if recipe.header.figure != "selection":
+        from dpcohort.recipes.figures import save_result_figure
+
+        header = recipe.header
+        return save_result_figure(values, out, stem, kind=header.figure, across=header.across)
+    from dpcohort.recipes.selection_panels import selection_panels
+    from dpcohort.report.selection_figure import save_selection_figure
+
+    population, panels = selection_panels(recipe)
+    paths = [out / f"{stem}.png", out / f"{stem}.pdf"]
+    for path in paths:
+        save_selection_figure(population, panels, path)
+    return paths
+
+
+@contextmanager
+def showing_progress(title: str, *, quiet: bool) -> Iterator[Progress | None]:
+    """A bar with the time left on a terminal, a line now and then in a pipe."""
+    if quiet:
+        yield None
+        return
+    if not console.is_terminal:
+        yield _Lines(title)
+        return
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+    left = TimeRemainingColumn()
+    with Bar(*columns, TextColumn("left"), left, console=console, transient=True) as bar:
+        task = bar.add_task(title, total=None)
+
+        def show(done: int, total: int, what: str) -> None:
+            bar.update(task, completed=done, total=total, description=f"{title}: {what}"[:60])
+
+        yield show
+
+
+class _Lines:
+    """Progress in a pipe: a line for each tenth, with the time left."""
+
+    def __init__(self, title: str) -> None:
+        import time
+
+        self._title, self._shown = title, -1
+        self._clock, self._began = time.monotonic, time.monotonic()
+
+    def __call__(self, done: int, total: int, what: str) -> None:
+        tenth = 10 * done // max(1, total)
+        if tenth == self._shown:
+            return
+        self._shown = tenth
+        left = ""
+        if done:
+            seconds = (self._clock() - self._began) * (total - done) / done
+            left = f", about {_duration(seconds)} left"
+        console.print(f"{self._title}: {10 * tenth} %{left}: {what}", markup=False, soft_wrap=True)
+
+
+def _duration(seconds: float) -> str:
+    """Seconds as a person says them.
+
+    Example:
+        >>> _duration(200)
+        '3 min'
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _print(result: RecipeResult) -> None:
+    from dpcohort.recipes.judgement import REDUCED
+    from dpcohort.recipes.result_file import NOT_CHARGED
+
+    recipe = result.recipe
+    console.print(f"{recipe.header.title} ({recipe.header.of})", markup=False, style="bold")
+    warning = REDUCED[recipe.form]
+    if warning:
+        console.print(warning, markup=False, style="bold yellow")
+    if result.cells:
+        console.print(_table(result))
+    for panel in result.extra.get("panels", ()):
+        console.print(
+            f"{panel['panel']}: distance to unbiased {panel['distance_to_unbiased']:.2f}, "
+            f"probabilities {panel['smallest']:g} to {panel['largest']:g}",
+            markup=False,
+        )
+    for finding in result.findings:
+        word = {True: "yes", False: "NO", None: "-"}[finding.holds]
+        console.print(f"{word:>3}  {finding.text} ({finding.detail})", markup=False, soft_wrap=True)
+    if result.cells:
+        kept = "every receipt certifies" if result.promises_hold else "NOT EVERY RECEIPT CERTIFIES"
+        console.print(f"Budgets: {kept} at the client's declared budget.", markup=False)
+        console.print(NOT_CHARGED, markup=False, soft_wrap=True)
+    if warning:
+        console.print(warning, markup=False, style="bold yellow")
+
+
+def _table(result: RecipeResult) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("cell", overflow="fold")
+    for name in ("paper", "ours (mean ± 95 % CI)", "difference"):
+        table.add_column(name, justify="right")
+    table.add_column("verdict", overflow="fold")
+    for found in result.cells:
+        accuracy, paper = found.accuracy, found.cell.paper
+        spread = f" ± {accuracy.half_width:.2f}" if accuracy.count > 1 else " (one seed)"
+        table.add_row(
+            Text(found.cell.label),
+            "-" if paper is None else f"{paper:.2f}",
+            f"{accuracy.mean:.2f}{spread}",
+            "-" if found.difference is None else f"{found.difference:+.2f}",
+            found.verdict,
+        )
+    return table
+
+
+def _print_list(as_json: bool) -> None:
+    recipes = [load_recipe(name) for name in recipe_names()]
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": r.name,
+                    "title": r.header.title,
+                    "of": r.header.of,
+                    "cells": len(r.cells),
+                    "seeds": r.seeds,
+                }
+                for r in recipes
+            ]
+        )
+        return
+    width = max(len(r.name) for r in recipes)
+    for recipe in recipes:
+        count = len(recipe.cells)
+        size = f"{count} cells x {recipe.seeds} seeds" if count else "no training"
+        console.print(
+            f"{recipe.name:<{width}}  {recipe.header.of}: {recipe.header.title} ({size})",
+            markup=False,
+            soft_wrap=True,
+        )

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``dpcohort rules``: every rule there is, what it needs, what it shows, and where it is from."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dpcohort._validate import choice
+from dpcohort.cli.output import console, print_error, print_json
+from dpcohort.cli.source import JsonOption
+from dpcohort.errors import InputError
+from dpcohort.rule_registry import REGISTRIES, RuleCard
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["command", "rules_table"]
+
+_TITLES = {
+    "selection": "Selection, fixed before training ([selection] rule = ...)",
+    "adaptive": "Selection, round by round from charged reports ([selection] rule = ...)",
+    "aggregation": "Aggregation of a round's noisy updates ([aggregation] rule = ...)",
+}
+
+
+def command(
+    which: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[KIND|NAME]",
+            help="selection, adaptive or aggregation; or the name of a rule, to read about it.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List all rules: what each needs, what it leaks, where it comes from."""
+    kinds = list(REGISTRIES) if which is None or which not in REGISTRIES else [which]
+    if which is not None and which not in REGISTRIES:
+        _tell_about(which, as_json=as_json)
+        return
+    cards = {kind: _cards(kind) for kind in kinds}
+    if as_json:
+        print_json({kind: [card.to_dict() for card in found] for kind, found in cards.items()})
+        return
+    for kind, found in cards.items():
+        if found:
+            console.print(_TITLES[kind], style="bold", markup=False)
+            console.print(rules_table(found))
+    console.print(
+        "Try all: dpcohort compare --rules all --config FILE   One rule: dpcohort rules NAME\n"
+        'Your own: rule = "module:Class", see docs/rules.md.',
+        markup=False,
+    )
+
+
+def rules_table(cards: list[RuleCard]) -> Table:
+    """One line a rule, where the terminal is wide enough.
+
+    Example:
+        >>> rules_table([REGISTRIES["selection"].card("uniform")]).row_count
+        1
+    """
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("rule", no_wrap=True)
+    for column, ratio in (("needs", 3), ("leaks", 3), ("reference", 5)):
+        table.add_column(column, overflow="fold", ratio=ratio)
+    for card in cards:
+        table.add_row(card.name, *(Text(t) for t in (card.needs, card.leaks, card.reference)))
+    return table
+
+
+def _cards(kind: str) -> list[RuleCard]:
+    found = []
+    for name in REGISTRIES[kind].names:
+        try:
+            found.append(REGISTRIES[kind].card(name))
+        except InputError as error:  # of another package; the others are listed
+            print_error(str(error))
+    return found
+
+
+def _tell_about(name: str, *, as_json: bool) -> None:
+    homes = {known: kind for kind, registry in REGISTRIES.items() for known in registry.names}
+    registry = REGISTRIES[homes[choice("rule", name, [*REGISTRIES, *homes])]]
+    card = registry.card(name)
+    if as_json:
+        print_json(card.to_dict())
+        return
+    text = inspect.getdoc(registry.find(name)) or card.summary
+    console.print(f"{card.name} ({card.kind}, {card.home})\n", markup=False)
+    console.print(text.split("\nExample:")[0].rstrip(), markup=False, soft_wrap=True)
+    console.print(f"\nneeds      {card.needs}", markup=False, soft_wrap=True)
+    console.print(f"leaks      {card.leaks}", markup=False, soft_wrap=True)
+    console.print(f"reference  {card.reference}", markup=False, soft_wrap=True)

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``dpcohort search``: settings the paper leaves out, tried on held-out training records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dpcohort.cli.output import console, print_json
+from dpcohort.cli.reproduce import showing_progress
+from dpcohort.cli.source import JsonOption, SetOption
+from dpcohort.cli.train import DataDirOption, DeviceOption, data_changes
+from dpcohort.errors import InputError
+from dpcohort.recipes.recipe import Cell, load_recipe, recipe_names
+
+__all__ = ["command"]
+
+_SHOWN = 10
+
+
+def command(
+    source: Annotated[
+        str, typer.Argument(metavar="RECIPE|CONFIG", help="A recipe, or a config with a grid.")
+    ],
+    changes: SetOption = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Repetitions of each setting.", show_default=False)
+    ] = None,
+    share: Annotated[
+        float, typer.Option("--held-out", help="Share of a config's records to hold out.")
+    ] = 0.1,
+    device: DeviceOption = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="search-NAME.json if not given.")
+    ] = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Try every setting of a grid on a validation split of the training records.
+
+    The test set is never looked at. Nothing is charged to the clients' budgets, as in the paper.
+    """
+    overrides = data_changes(changes, data_dir)
+    from dpcohort.recipes.search import UNCHARGED, recipe_settings, run_search, write_search
+
+    is_recipe = source in recipe_names() or not source.endswith(".toml") or _holds_recipe(source)
+    if not is_recipe:
+        name, cells, settings = _of_config(Path(source), overrides)
+        section_seeds = 2
+    else:
+        recipe = load_recipe(source).in_form("full", changes=overrides)
+        name, settings, section = recipe.name, recipe_settings(recipe), recipe.header.search
+        cells = recipe.cells_of(section.when if section else {})
+        section_seeds, share = (section.seeds, section.held_out) if section else (2, share)
+    with showing_progress(f"search {name}", quiet=as_json) as progress:
+        result = run_search(
+            name,
+            cells,
+            settings,
+            seeds=section_seeds if seeds is None else seeds,
+            share=share,
+            device=device,
+            progress=progress,
+        )
+    path = out or Path(f"search-{name}.json")
+    write_search(result, path)
+    if as_json:
+        print_json(result.to_dict())
+        return
+    best = sorted(result.tried, key=lambda tried: -tried.mean)
+    for tried in best[:_SHOWN]:
+        console.print(f"{tried.mean:6.2f} %  {' '.join(tried.settings)}", markup=False)
+    if len(best) > _SHOWN:
+        console.print(f"and {len(best) - _SHOWN} more, all in {path}", markup=False)
+    console.print(f"Chosen: {' '.join(result.chosen.settings)}", markup=False, soft_wrap=True)
+    console.print(UNCHARGED, markup=False, soft_wrap=True)
+    console.print(f"Wrote {path}", markup=False, soft_wrap=True)
+
+
+def _of_config(path: Path, overrides: list[str]) -> tuple[str, list[Cell], list[tuple[str, ...]]]:
+    from dpcohort.config import load_config
+    from dpcohort.recipes.search import search_grid
+    from dpcohort.runs.configured_plan import data_section
+
+    config = load_config(path).with_overrides(overrides)
+    data_section(config)
+    if not config.grid:
+        raise InputError.because(
+            f"{path} has no [grid], which says what to try, for example: [grid] "
+            "optimiser = { learning_rate = [0.1, 0.3] }"
+        )
+    cell = Cell(mechanism=path.stem, axes={}, config=config)
+    return path.stem, [cell], search_grid(config.grid)
+
+
+def _holds_recipe(source: str) -> bool:
+    from dpcohort.text_files import read_utf8
+
+    return b"[recipe]" in read_utf8(source)

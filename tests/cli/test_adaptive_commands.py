@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a person sees of adaptive rules: plan, train, verify, receipt, compare, and the errors."""
+
+from __future__ import annotations
+
+import pytest
+
+from dpcohort.config import commented_config
+
+SHORT = ["--set", "training.rounds=4", "--set", "training.cohort_size=3", "--device", "cpu"]
+RULE = ["--set", "selection.rule=rpow-d", "--set", "selection.d=12"]
+
+
+@pytest.fixture
+def digits_config(tmp_path):
+    path = tmp_path / "digits.toml"
+    path.write_text(commented_config("digits"))
+    return path
+
+
+def test_a_plan_shows_caps_and_noise_and_is_read_back(terminal, config, tmp_path):
+    out = tmp_path / "plan.json"
+    shown = terminal("plan", config, "--rule", "power-of-choice", "--out", out)
+    assert "chosen by" in shown
+    assert "asked at most 20 times" in " ".join(shown.split())
+    assert "strict" in shown
+    assert shown.startswith(terminal("plan", out))
+    found = terminal.json("plan", out)
+    assert found["rule"] == "power-of-choice"
+    assert found["clients"]["public"] == [False, False, False, True]
+
+
+def test_raw_reports_are_shouted_on_screen(terminal, digits_config, tmp_path):
+    raw = [*RULE, "--set", "selection.reports=raw"]
+    assert "NOT PRIVATE" in terminal("plan", digits_config, *raw)
+    shown = " ".join(terminal("train", digits_config, "-o", tmp_path / "raw", *raw, *SHORT).split())
+    assert "NOT PRIVATE (raw reports)" in shown
+    assert "NOT ALL PROMISES HOLD" in shown
+    assert "raw reports" in terminal("verify", tmp_path / "raw", code=1)
+
+
+def test_train_verify_and_a_receipt(terminal, digits_config, tmp_path):
+    out = tmp_path / "run"
+    shown = terminal("train", digits_config, "-o", out, *RULE, *SHORT)
+    assert "all promises hold" in shown
+    assert "holds" in terminal("verify", out)
+    receipt = terminal("receipt", out, "client-03")
+    assert "reports" in receipt
+    assert "unused" in receipt
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (["selection.rule=power-of-choise"], "Did you mean 'power-of-choice'"),
+        (["selection.rule=power-of-choice", "selection.d=50"], "at most the number of clients"),
+        (["selection.rule=clustered", "selection.clusters=21"], "at most the number of clients"),
+        (["selection.rule=rpow-d", "selection.participation_cap=0"], "participation_cap = 0"),
+        (["selection.rule=rpow-d", "selection.participation_cap=1"], "at least 50"),
+        (["selection.rule=rpow-d", "selection.report_share=1.0"], "report_share = 1.0"),
+        (["selection.rule=donated"], "needs public clients"),
+    ],
+)
+def test_mistakes_are_told_before_training(terminal, digits_config, tmp_path, changes, words):
+    options = [part for change in changes for part in ("--set", change)]
+    for command in (["plan", digits_config], ["train", digits_config, "-o", tmp_path / "run"]):
+        terminal(*command, *options, code=2)
+        assert words in terminal.errors
+    assert not (tmp_path / "run").exists()
+
+
+def test_commands_about_schedules_say_why_not(terminal, tmp_path):
+    changed = tmp_path / "adaptive.toml"
+    text = commented_config("digits").replace('rule = "privacy-aware"', 'rule = "oort"')
+    changed.write_text("\n".join(line for line in text.splitlines() if not line.startswith("eta")))
+    terminal("explain", "client-03", changed, code=2)
+    assert "during the training" in terminal.errors
+    terminal("plan", changed, "--picture", tmp_path / "p.png", code=2)
+    assert "has none before the training" in terminal.errors

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from dpcohort.rule_registry import REGISTRIES
+
+
+def test_every_rule_has_a_line(terminal):
+    shown = terminal("rules")
+    for registry in REGISTRIES.values():
+        for name in registry.built_in:
+            assert f" {name} " in shown
+    assert "needs" in shown
+    assert "dpcohort compare --rules all" in shown
+
+
+def test_one_kind_alone(terminal):
+    shown = terminal("rules", "aggregation")
+    assert "trimmed-mean" in shown
+    assert "best-threshold" not in shown
+
+
+def test_as_json(terminal):
+    found = terminal.json("rules")
+    assert set(found) == set(REGISTRIES)
+    card = next(card for card in found["aggregation"] if card["name"] == "projected")
+    assert card["settings"] == ["share", "components"]
+    assert card["needs"]
+    assert card["leaks"]
+    assert "VLDB 2021" in card["reference"]
+    assert terminal.json("rules", "projected") == card
+
+
+def test_one_rule_in_its_own_words(terminal):
+    shown = terminal("rules", "trimmed-mean")
+    assert "trim: share of the draws dropped at each end" in shown
+    assert ">>>" not in shown
+    assert "reference  Yin et al." in shown
+
+
+def test_an_unknown_name_is_answered_with_the_nearest(terminal):
+    terminal("rules", "trimed-mean", code=2)
+    assert "Did you mean 'trimmed-mean'" in terminal.errors
+
+
+@pytest.fixture
+def broken_package(tmp_path, monkeypatch):
+    info = tmp_path / "broken_rules_of_this_test-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-rules\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[dpcohort.selection]\nbroken = no_such_module_x:Rule\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    sys.modules.pop("no_such_module_x", None)
+
+
+def test_a_package_that_cannot_be_loaded_does_not_hide_the_others(terminal, broken_package):
+    shown = terminal("rules", "selection")
+    assert "best-threshold" in shown
+    assert "'broken' is announced as no_such_module_x:Rule" in terminal.errors

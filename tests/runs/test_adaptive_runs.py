@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adaptive runs from beginning to end: train, crash, resume, verify, receipts, side by side."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from dpcohort.config import commented_config, loads_config
+from dpcohort.errors import InputError
+from dpcohort.rule_registry import REGISTRIES
+from dpcohort.runs import Run, train, verify_run
+from dpcohort.runs.configured import configured_job
+from dpcohort.runs.job import make_job
+from dpcohort.runs.side_by_side import train_side_by_side
+
+from .conftest import adaptive_plan, small_plan
+
+RULES = REGISTRIES["adaptive"].built_in
+
+
+def trained(plan, digits, **options):
+    return train(plan, "logistic", digits, device="cpu", seed=5, **options)
+
+
+class CrashAfter:
+    """Stops a training after some rounds, as a crash would."""
+
+    def __init__(self, rounds):
+        self.rounds = rounds
+
+    def on_round(self, record, run):
+        if record.round + 1 == self.rounds:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_trains_on_digits_and_verifies(rule, digits, tmp_path):
+    run = trained(adaptive_plan(rule), digits, out=tmp_path / "run")
+    found = verify_run(tmp_path / "run")
+    assert found.holds, found.findings
+    assert found.rounds == 6
+    assert 0 < found.tightest <= 1
+    assert run.ledger.draws.sum() == 24
+    assert all(receipt.holds for receipt in run.receipts())
+    again = Run.load(tmp_path / "run")
+    assert np.array_equal(again.ledger.draws, run.ledger.draws)
+    assert np.array_equal(again.ledger.reports, run.ledger.reports)
+    assert again.settings["label"] == rule
+
+
+def test_receipts_say_what_reports_cost(digits):
+    run = trained(adaptive_plan("power-of-choice"), digits)
+    plan = run.plan
+    receipt = run.receipt(plan.population.ids[2])
+    assert receipt.reports["spent"] == run.ledger.reports[2]
+    assert receipt.reports["planned"] == plan.caps.reports[2]
+    assert receipt.planned_draws == plan.caps.draws[2]
+    alone = plan.spent_epsilon(run.ledger.draws, 0 * run.ledger.reports)[2]
+    assert alone < receipt.certified_epsilon <= receipt.promised_epsilon
+    assert receipt.unused_epsilon == receipt.promised_epsilon - receipt.certified_epsilon
+    assert "reports" in receipt.text()
+    assert "unused" in receipt.text()
+    assert receipt.from_dict(receipt.to_dict()) == receipt
+
+
+@pytest.mark.parametrize("rule", ["rpow-d", "clustered"])
+def test_a_crashed_run_goes_on_to_the_same_model(rule, digits, tmp_path):
+    whole = trained(adaptive_plan(rule), digits, out=tmp_path / "whole")
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            trained(
+                adaptive_plan(rule),
+                digits,
+                out=tmp_path / "run",
+                resume=True,
+                checkpoint_every=2,
+                callbacks=[CrashAfter(4)],
+            )
+        # The newest checkpoint is lost too: the rounds after the older one are done again.
+        sorted((tmp_path / "run" / "checkpoints").iterdir())[-1].unlink()
+    again = trained(adaptive_plan(rule), digits, out=tmp_path / "run", resume=True)
+    for name, weights in whole.model.items():
+        assert np.array_equal(weights, again.model[name])
+    assert [line.clients for line in again.history] == [line.clients for line in whole.history]
+    assert np.array_equal(again.ledger.reports, whole.ledger.reports)
+    assert verify_run(tmp_path / "run").holds
+
+
+def test_private_entropy_counts_a_lost_round_and_goes_on(digits, tmp_path):
+    plan = adaptive_plan()
+    with pytest.raises(KeyboardInterrupt):
+        trained(plan, digits, out=tmp_path / "run", private_entropy=True, callbacks=[CrashAfter(3)])
+    sorted((tmp_path / "run" / "checkpoints").iterdir())[-1].unlink()
+    run = trained(plan, digits, out=tmp_path / "run", private_entropy=True, resume=True)
+    assert [line.lost for line in run.history] == [False, False, True, False, False, False]
+    assert run.is_private
+    assert "entropy" in run.receipts()[0].stamp
+    found = verify_run(tmp_path / "run")
+    assert found.holds, found.findings
+
+
+def test_raw_reports_stamp_everything(digits, tmp_path):
+    run = trained(adaptive_plan(reports="raw"), digits, out=tmp_path / "run")
+    assert not run.is_private
+    assert run.settings["label"] == "rpow-d, raw reports, NOT PRIVATE"
+    assert all(r.stamp.startswith("NOT PRIVATE (raw reports)") for r in run.receipts())
+    asked = [r for r in run.receipts() if not r.public and r.reports["spent"]]
+    assert asked
+    assert not any(r.holds for r in asked)
+    found = verify_run(tmp_path / "run")
+    assert not found.holds
+    assert found.tightest == float("inf")
+    assert any("raw reports" in finding.message for finding in found.findings)
+    assert "answers" not in (tmp_path / "run" / "ledger.jsonl").read_text()
+    with pytest.raises(InputError, match="cannot go on"):
+        trained(adaptive_plan(reports="raw"), digits, out=tmp_path / "run", resume=True)
+
+
+def test_side_by_side_each_is_as_alone(digits, tmp_path):
+    plans = [adaptive_plan("power-of-choice"), adaptive_plan("oort"), small_plan()]
+    jobs = [make_job(plan, "logistic", digits, device="cpu", seed=5) for plan in plans]
+    runs = train_side_by_side(jobs, outs=[tmp_path / name for name in "abc"])
+    for plan, run in zip(plans, runs, strict=True):
+        alone = trained(plan, digits)
+        assert np.array_equal(alone.ledger.draws, run.ledger.draws)
+        for name, weights in alone.model.items():
+            assert np.array_equal(weights, run.model[name])
+    assert all(verify_run(tmp_path / name).holds for name in "abc")
+
+
+def test_engines_agree(digits):
+    plan = adaptive_plan("power-of-choice")
+    fast, slow = (trained(plan, digits, engine=engine) for engine in ("batched", "reference"))
+    assert [line.clients for line in fast.history] == [line.clients for line in slow.history]
+
+
+def test_a_pair_that_makes_no_sense_is_refused(digits):
+    with pytest.raises(InputError, match="decides in each round"):
+        make_job(adaptive_plan(), "logistic", digits, aggregation="importance-compensated")
+
+
+def test_a_configuration_asks_for_all_of_it():
+    config = loads_config(commented_config("digits")).with_overrides(
+        [
+            "selection.rule=power-of-choice",
+            "selection.d=12",
+            "selection.report_share=0.3",
+            "selection.participation_cap=60",
+            "selection.report_cap=70",
+            "selection.loss_bound=3.0",
+        ]
+    )
+    plan = configured_job(config, device="cpu").plan
+    assert plan.rule_settings == {"d": 12, "shrink": False}
+    assert plan.terms.share == 0.3
+    assert plan.terms.loss_bound == 3.0
+    assert plan.caps.draws[0] == 60
+    assert plan.caps.reports[0] == 70
+
+
+@pytest.mark.parametrize("change", ["answer", "cohort", "twice", "order", "stranger", "header"])
+def test_verify_sees_through_an_edited_ledger(change, digits, tmp_path):
+    trained(adaptive_plan(), digits, out=tmp_path / "run")
+    path = tmp_path / "run" / "ledger.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    cohort = next(i for i, line in enumerate(lines) if line.get("round") == 2 and "cohort" in line)
+    told = next(i for i, line in enumerate(lines) if line.get("round") == 1 and "answers" in line)
+    if change == "answer":  # the rule would have drawn somebody else later
+        lines[told]["answers"] = dict.fromkeys(lines[told]["answers"], -99.0)
+    elif change == "cohort":
+        names = {f"client-{k}" for k in range(8)} - set(lines[cohort]["cohort"])
+        lines[cohort]["cohort"][0] = sorted(names)[0]
+    elif change == "twice":
+        lines.append(lines[cohort])
+    elif change == "order":
+        del lines[cohort]
+    elif change == "stranger":
+        lines[cohort]["cohort"][0] = "nobody"
+    else:
+        lines[0]["plan"] = "0" * 64
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = verify_run(tmp_path / "run")
+    assert not found.holds
+    assert any("ledger" in f.subject or "ledger" in f.message for f in found.findings)
+
+
+def test_verify_finds_more_reports_than_the_cap(digits, tmp_path):
+    trained(adaptive_plan(), digits, out=tmp_path / "run")
+    path = tmp_path / "run" / "ledger.jsonl"
+    extra = json.dumps({"round": 5, "reports": ["client-1"]}) + "\n"
+    path.write_text(path.read_text() + 600 * extra)
+    found = verify_run(tmp_path / "run")
+    kinds = {finding.kind for finding in found.findings if finding.subject == "client-1"}
+    assert kinds >= {"overspent", "mismatch"}

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from dpcohort.aggregation import Mean, ProjectedPlus, SizeWeighted, TrimmedMean, for_plan
+from dpcohort.config import commented_config, loads_config
+from dpcohort.engine import Optimiser
+from dpcohort.errors import FileFormatError, InputError
+from dpcohort.runs import train, verify_run
+from dpcohort.runs.aggregation_record import (
+    aggregation_for,
+    aggregation_problems,
+    described_aggregation,
+)
+from dpcohort.runs.configured import configured_job
+from dpcohort.runs.job import make_job
+from dpcohort.runs.side_by_side import train_side_by_side
+from dpcohort.runs.training import train_job
+
+SMALL = [
+    "training.rounds=4", "training.cohort_size=3", "run.evaluate_every=4", "population.count=8"
+]  # fmt: skip
+
+
+def config(*changes):
+    return loads_config(commented_config("digits")).with_overrides([*SMALL, *changes])
+
+
+def weights(run):
+    return np.concatenate([run.model[name].ravel() for name in sorted(run.model)])
+
+
+def test_a_name_gets_what_the_plan_knows_and_an_object_stays(plan):
+    assert aggregation_for(plan, "size-weighted").sizes.tolist() == [150.0] * 8
+    assert aggregation_for(plan, "trimmed-mean", {"trim": 0.2}) == TrimmedMean(trim=0.2)
+    mine = TrimmedMean(trim=0.3)
+    assert aggregation_for(plan, mine) is mine
+
+
+@pytest.mark.parametrize("wrong", [3, None, TrimmedMean, object()])
+def test_what_is_no_aggregation(plan, wrong):
+    with pytest.raises(InputError, match=r"combine\(updates, cohort\)"):
+        aggregation_for(plan, wrong)
+
+
+def test_an_impossible_pair_says_why_before_any_training():
+    impossible = config(
+        "selection.rule=threshold",
+        "selection.threshold=2",
+        "aggregation.rule=importance-compensated",
+    )
+    with pytest.raises(InputError, match="never drawn but has an unbiased share"):
+        configured_job(impossible, device="cpu")
+
+
+def test_the_plain_mean_leaves_no_trace(plan, digits):
+    job = make_job(plan, "logistic", digits, device="cpu")
+    assert described_aggregation(job.aggregation, plan) is None
+    assert "aggregation" not in job.settings()
+    assert (job.title, job.settings()["label"]) == ("unbiased", "unbiased")
+
+
+def test_other_rules_are_told_with_their_settings(plan, digits):
+    job = make_job(plan, "logistic", digits, device="cpu", aggregation="size-weighted")
+    told = {"rule": "size-weighted", "settings": {"sizes": "the plan's"}}
+    assert job.settings()["aggregation"] == told
+    assert job.title == "unbiased, size-weighted"
+    other = described_aggregation(SizeWeighted(sizes=[1.0] * 8), plan)
+    assert other["settings"]["sizes"].startswith("sha256:")
+    json.dumps(told)
+
+
+class Loudest:
+    """A user's own rule, without any of our words."""
+
+    def combine(self, updates, cohort):
+        return updates[updates.norm(dim=1).argmax()].clone()
+
+
+def test_a_rule_of_ones_own_is_told_by_its_place(plan, digits, tmp_path):
+    told = described_aggregation(Loudest(), plan)
+    assert told["rule"].endswith(":Loudest")
+    train(plan, "logistic", digits, device="cpu", aggregation=Loudest(), out=tmp_path / "run")
+    found = verify_run(tmp_path / "run")
+    assert found.holds
+    assert any("not of this package" in finding.message for finding in found.findings)
+
+
+def test_both_engines_combine_as_the_configuration_says():
+    found = {}
+    for engine in ("batched", "reference"):
+        for rule in ("mean", "inverse-variance", "projected-plus"):
+            changes = [f"aggregation.rule={rule}", f"run.engine={engine}"]
+            found[engine, rule] = weights(train_job(configured_job(config(*changes), device="cpu")))
+    for rule in ("mean", "inverse-variance", "projected-plus"):
+        np.testing.assert_allclose(found["batched", rule], found["reference", rule], atol=1e-4)
+    assert np.abs(found["batched", "mean"] - found["batched", "inverse-variance"]).max() > 1e-2
+
+
+def test_alone_and_side_by_side_are_the_same(digits):
+    rules = ["mean", "inverse-variance", "projected-plus"]
+    jobs = [
+        configured_job(config(f"aggregation.rule={rule}"), data=digits, device="cpu")
+        for rule in rules
+    ]
+    alone = [weights(train_job(job)) for job in jobs]
+    together = [weights(run) for run in train_side_by_side(jobs)]
+    for one, other in zip(alone, together, strict=True):
+        assert np.array_equal(one, other)
+    assert not np.array_equal(alone[0], alone[1])
+
+
+@pytest.mark.parametrize("rule", ["inverse-variance", "projected-plus"])
+def test_a_resumed_run_ends_in_the_same_bytes(plan, digits, tmp_path, rule):
+    whole = train(plan, "logistic", digits, device="cpu", aggregation=rule, seed=5)
+
+    class Stop:
+        def on_round(self, line, run):
+            if line.round == 2:
+                raise KeyboardInterrupt
+
+    options = {"device": "cpu", "aggregation": rule, "seed": 5, "checkpoint_every": 1}
+    with pytest.raises(KeyboardInterrupt):
+        train(plan, "logistic", digits, out=tmp_path / "r", callbacks=[Stop()], **options)
+    again = train(plan, "logistic", digits, out=tmp_path / "r", resume=True, **options)
+    assert np.array_equal(weights(whole), weights(again))
+    assert verify_run(tmp_path / "r").holds
+
+
+def test_a_resume_with_another_aggregation_is_refused(plan, digits, tmp_path):
+    out = tmp_path / "run"
+    train(plan, "logistic", digits, device="cpu", out=out, aggregation="trimmed-mean")
+    with pytest.raises(InputError, match=r"begun with aggregation = \{'rule': 'trimmed-mean'"):
+        train(plan, "logistic", digits, device="cpu", out=out, resume=True)
+    changed = TrimmedMean(trim=0.3)
+    with pytest.raises(InputError, match="another folder"):
+        train(plan, "logistic", digits, device="cpu", out=out, resume=True, aggregation=changed)
+
+
+def test_verify_holds_the_record_against_plan_and_configuration(tmp_path):
+    out = tmp_path / "run"
+    train_job(configured_job(config("aggregation.rule=trimmed-mean"), device="cpu"), out=out)
+    assert verify_run(out).holds
+    stored = json.loads((out / "run.json").read_text())
+    for changed, words in (
+        ({"rule": "geometric-median", "settings": {}}, r"config.toml of trimmed-mean"),
+        ({"rule": "trimmed-mean", "settings": {"trim": 0.9}}, "trim = 0.9"),
+        ({"rule": "trimmed-mean", "settings": {"trimm": 0.1}}, "Did you mean 'trim'"),
+        ("trimmed-mean", "which no run writes"),
+    ):
+        (out / "run.json").write_text(json.dumps({**stored, "aggregation": changed}))
+        found = verify_run(out)
+        assert not found.holds
+        assert any(re.search(words, finding.message) for finding in found.findings)
+    del stored["aggregation"]
+    (out / "run.json").write_text(json.dumps(stored))
+    assert any("config.toml of trimmed-mean" in f.message for f in verify_run(out).findings)
+
+
+def test_a_column_of_ones_own_is_not_held_against_the_plan(plan, tmp_path):
+    record = described_aggregation(SizeWeighted(sizes=[1.0] * 8), plan)
+    assert aggregation_problems(record, plan, tmp_path / "none.toml") == []
+
+
+def test_configurations_are_checked_when_they_are_read():
+    with pytest.raises(FileFormatError, match=r"aggregation.rule = .*Did you mean 'mean'"):
+        config("aggregation.rule=meen")
+    with pytest.raises(FileFormatError, match=r"aggregation.trim = 0.7"):
+        config("aggregation.rule=trimmed-mean", "aggregation.trim=0.7")
+    with pytest.raises(FileFormatError, match=r"trimm is not a setting .*Did you mean 'trim'"):
+        config("aggregation.rule=trimmed-mean", "aggregation.trimm=0.1")
+    with pytest.raises(FileFormatError, match="needs the setting 'bound'"):
+        config("aggregation.rule=clipped-mean")
+    good = config("aggregation.rule=trimmed-mean", "aggregation.trim=0.2")
+    assert good.aggregation == ("trimmed-mean", {"trim": 0.2})
+    assert good.with_overrides(["aggregation.rule=mean"]).aggregation == ("mean", {})
+
+
+def test_the_optimiser_and_the_aggregation_stand_side_by_side(plan, digits):
+    fast = Optimiser(server_momentum=0.5, average_decay=0.5)
+    run = train(plan, "logistic", digits, device="cpu", optimiser=fast, aggregation=ProjectedPlus())
+    assert run.average
+    assert type(for_plan("mean", plan)) is Mean
