@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,16 +20,14 @@ from dpcohort.runs.adaptive_ledger import AdaptiveLedger, open_ledger
 from dpcohort.runs.append_log import AppendLog, read_log, rewrite_log
 from dpcohort.runs.checkpoints import latest_checkpoint, write_checkpoint
 from dpcohort.runs.environment import environment
-from dpcohort.runs.folder import RunFolder, finite_json, read_json, write_json
+from dpcohort.runs.folder import RunFolder, read_json, write_json
 from dpcohort.runs.job import Job
 from dpcohort.runs.receipts import write_receipts
 from dpcohort.runs.round_log import RoundLine
 from dpcohort.runs.run import Run
+from dpcohort.runs.settings_hash import fixed_settings, settings_sha256
 
 __all__ = ["Recorder"]
-
-#: Settings that may change on a resume without changing the result.
-_FREE = ("label", "evaluate_every", "checkpoint_every")
 
 
 class Recorder:
@@ -51,9 +48,7 @@ class Recorder:
         self.arrays: dict[str, Any] = {}
         #: What a checkpoint holds beside the state of the engine.
         self.more_arrays: Callable[[], dict[str, Any]] = dict
-        self._owner = hashlib.sha256(
-            json.dumps(_fixed(job.settings()), sort_keys=True).encode()
-        ).hexdigest()
+        self._owner = settings_sha256(job.settings())
         if out is None:
             self.run = Run(
                 plan=job.plan,
@@ -146,6 +141,10 @@ class Recorder:
             hashes = {"model": _save_weights(self._folder.model, self.run.model)}
             if self.run.average:
                 hashes["average"] = _save_weights(self._folder.average, self.run.average)
+            hashes["settings"] = self._owner
+            if self._folder.config.exists():
+                config = self._folder.config.read_bytes()
+                hashes["config"] = hashlib.sha256(config).hexdigest()
             self.write_receipts()
             lines = [line.test_average or line.test for line in self.run.history]
             last = next((found for found in reversed(lines) if found is not None), None)
@@ -250,13 +249,8 @@ def _round_of(entry: dict[str, Any]) -> int:
     return round if isinstance(round, int) else 0
 
 
-def _fixed(settings: dict[str, Any]) -> dict[str, Any]:
-    fixed: dict[str, Any] = finite_json({k: v for k, v in settings.items() if k not in _FREE})
-    return fixed
-
-
 def _check_same_run(folder: RunFolder, stored: dict[str, Any], job: Job) -> None:
-    ours, theirs = _fixed(job.settings()), _fixed(stored)
+    ours, theirs = fixed_settings(job.settings()), fixed_settings(stored)
     different = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
     if not different:
         return

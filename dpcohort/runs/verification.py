@@ -8,7 +8,6 @@ anew by the independent accountant.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -21,14 +20,13 @@ import numpy as np
 from dpcohort._validate import IntArray
 from dpcohort.adaptive.plan import AdaptivePlan
 from dpcohort.adaptive.plan_file import AnyPlan, load_any_plan
-from dpcohort.data.partition import load_partition
 from dpcohort.errors import DpcohortError
 from dpcohort.plan import Plan
 from dpcohort.runs.adaptive_ledger import adaptive_header
 from dpcohort.runs.adaptive_verification import AdaptiveCount, check_adaptive_entries
 from dpcohort.runs.aggregation_record import aggregation_problems
 from dpcohort.runs.append_log import read_log
-from dpcohort.runs.checkpoints import checkpoint_files, read_checkpoint
+from dpcohort.runs.file_verification import file_problems
 from dpcohort.runs.folder import RunFolder, read_json
 from dpcohort.runs.ledger import ledger_header, planned_draws
 from dpcohort.runs.receipts import Receipt, make_receipts, read_receipts
@@ -119,7 +117,9 @@ def verify_run(path: str | Path, *, method: str = "auto") -> Verification:
     _check_rounds(folder, plan, rounds, cohorts, findings)
     truth = _certified(plan, draws, private, findings, method, reports)
     _check_receipts(folder, truth, plan, findings)
-    _check_files(folder, settings, rounds, findings)
+    findings.extend(_mismatch(*problem) for problem in file_problems(folder, settings, rounds))
+    if not folder.result.exists():
+        findings.append(Finding(kind="note", subject="run", message="the run is not finished."))
     if folder.result.exists() and len(rounds) < plan.training.rounds:
         findings.append(
             _mismatch(
@@ -395,53 +395,6 @@ def _compare_receipt(found: Receipt, wanted: Receipt, findings: list[Finding]) -
         if not same:
             findings.append(
                 _mismatch(found.client, f"its receipt says {key} = {given!r}; it is {value!r}.")
-            )
-
-
-def _check_files(
-    folder: RunFolder, settings: dict[str, Any], counted: set[int], findings: list[Finding]
-) -> None:
-    for path in checkpoint_files(folder.checkpoints):
-        try:
-            next_round, _ = read_checkpoint(path)
-        except DpcohortError as error:
-            findings.append(_mismatch("checkpoints", str(error)))
-            continue
-        uncounted = sorted(set(range(next_round)) - counted)
-        if uncounted:
-            findings.append(
-                _mismatch(
-                    "checkpoints",
-                    f"{path.name} holds round {uncounted[0]}, which is not in the ledger.",
-                )
-            )
-    try:
-        partition = load_partition(folder.partition)
-        begun_with = settings.get("partition")
-        if not isinstance(begun_with, dict) or partition.sha256 != begun_with.get("sha256"):
-            findings.append(_mismatch("partition.npz", "it is not the one the run was begun with."))
-    except DpcohortError as error:
-        findings.append(_mismatch("partition.npz", str(error)))
-    if not folder.result.exists():
-        findings.append(Finding(kind="note", subject="run", message="the run is not finished."))
-        if folder.model.exists():
-            findings.append(_mismatch(folder.model.name, "a model of a run that is not finished."))
-        return
-    try:
-        hashes = read_json(folder.result).get("sha256")
-    except DpcohortError as error:
-        findings.append(_mismatch("result.json", str(error)))
-        return
-    if not isinstance(hashes, dict):
-        hashes = {}
-    for name, path in (("model", folder.model), ("average", folder.average)):
-        if name == "average" and name not in hashes and not path.exists():
-            continue
-        written = str(hashes.get(name, "nothing"))
-        actual = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else "missing"
-        if actual != written:
-            findings.append(
-                _mismatch(path.name, f"its SHA-256 is {actual[:16]}, written {written[:16]}.")
             )
 
 
