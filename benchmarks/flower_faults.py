@@ -1,0 +1,420 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A federation over real SuperLink, gate, SuperNodes and guards, with parts of it killed.
+
+    python benchmarks/flower_faults.py                     all cases, about ten minutes
+    python benchmarks/flower_faults.py --case guard        one of them
+    python benchmarks/flower_faults.py --doors             who may connect, what the gate lets pass
+    python benchmarks/flower_faults.py --compare           accuracy beside the local engine's
+    python benchmarks/flower_faults.py --offline           the demo without a network, calls noted
+
+A case kills one part with SIGKILL while a guard is computing a draw, lets a supervisor start it
+again as systemd would, and where Flower gives the run up goes on with it under its own name. Then
+every client's ledger must have counted exactly the planned draws, each once, with at most the
+killed draw lost, and the run folder must verify.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpcohort.client_ledger import read_state
+from dpcohort.data import load_dataset
+from dpcohort.errors import DpcohortError
+from dpcohort.flower.adapter import QUIET
+from dpcohort.flower.certificates import make_certificates, make_node_key
+from dpcohort.flower.demo import demo_partition, demo_settings, start_all, trial
+from dpcohort.flower.kit import KitSettings
+from dpcohort.flower.processes import Processes, free_ports
+from dpcohort.flower.trial import Trial
+from dpcohort.plan import make_plan
+from dpcohort.runs.append_log import read_log
+from dpcohort.runs.folder import read_json
+from dpcohort.runs.verification import verify_run
+
+CASES = ("guard", "clientapp", "supernode", "serverapp", "superlink")
+VICTIM = "east"
+_RUN_SECONDS = 420.0
+
+
+def slow_settings(rounds: int, local_steps: int) -> tuple[KitSettings, dict[str, Any]]:
+    """The demo's federation with draws that take about a second, so that a kill can hit one."""
+    superlink, gate = free_ports(2)
+    settings, records = demo_settings(
+        rounds=rounds, gate_port=gate, superlink_port=superlink, timeout=240.0
+    )
+    plan = settings.plan
+    training = replace(plan.training, local_steps=local_steps)
+    slow = make_plan(plan.population, training, seed=plan.seed)
+    return replace(settings, plan=slow, optimiser={"learning_rate": 0.05}), records
+
+
+@contextlib.contextmanager
+def supervised(federation: Trial) -> Iterator[None]:
+    """Start again what has ended among guards and SuperNodes, as a unit with Restart=always."""
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(1.0):
+            for place, client in enumerate(federation.clients):
+                if not federation.processes.is_running(f"guard-{place}"):
+                    federation.start_guard(client)
+                if not federation.processes.is_running(f"supernode-{place}"):
+                    federation.start_supernode(client)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+
+
+def draws_of(federation: Trial, client: str) -> dict[tuple[int, int], Any]:
+    """The draws in a client's own ledger."""
+    state = read_state(federation.kit.client(client) / "client.ledger")
+    return dict(next(iter(state.accounts.values()))["demo"].draws)
+
+
+def await_computing(federation: Trial, *, rounds_done: int, out: Path) -> None:
+    """Wait until the victim's guard has counted a draw and not yet released it."""
+    deadline = time.monotonic() + _RUN_SECONDS
+    while time.monotonic() < deadline:
+        with contextlib.suppress(DpcohortError, OSError, StopIteration):
+            done = len(read_log(out / "rounds.jsonl"))
+            draws = draws_of(federation, VICTIM)
+            if done >= rounds_done and any(d.released is None for d in draws.values()):
+                return
+        time.sleep(0.02)
+    raise DpcohortError("the victim never computed a draw")
+
+
+def child(federation: Trial, parent: str, program: str) -> int:
+    """The process of that program among those that one of ours has started."""
+    ours = federation.processes.pid(parent)
+    for pid in federation.processes.descendants():
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+            if program in words and ours in _ancestors(pid):
+                return pid
+    raise DpcohortError(f"no {program} under {parent}")
+
+
+def _ancestors(pid: int) -> list[int]:
+    found: list[int] = []
+    while pid > 1:
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        found.append(pid)
+    return found
+
+
+def kill(federation: Trial, case: str) -> None:
+    """Kill one part, without warning."""
+    place = federation.clients.index(VICTIM)
+    processes = federation.processes
+    if case == "clientapp":
+        os.kill(child(federation, f"supernode-{place}", "flwr-clientapp"), signal.SIGKILL)
+    elif case == "serverapp":
+        os.kill(child(federation, "superlink", "flwr-serverapp"), signal.SIGKILL)
+    elif case == "superlink":
+        processes.kill("superlink")
+    else:
+        processes.kill(f"{case}-{place}")
+
+
+def outcome(federation: Trial, settings: KitSettings, out: Path) -> dict[str, Any]:
+    """What the ledgers and the run folder say afterwards."""
+    plan = settings.plan
+    found: dict[str, Any] = {"planned": {}, "counted": {}, "lost": {}}
+    for client in federation.clients:
+        k = plan.population.index_of(client)
+        draws = draws_of(federation, client)
+        planned = {
+            (t, d)
+            for t in range(plan.training.rounds)
+            for d in range(int((plan.schedule.cohorts[t] == k).sum()))
+        }
+        if set(draws) != planned:
+            raise DpcohortError(f"{client} counted {sorted(draws)}, planned {sorted(planned)}")
+        found["planned"][client] = len(planned)
+        found["counted"][client] = len(draws)
+        found["lost"][client] = sum(d.released is None for d in draws.values())
+    verification = verify_run(out)
+    exchanges = read_log(out / "exchange.jsonl")
+    found["resent"] = sum(entry["resent"] for entry in exchanges)
+    found["verifies"] = verification.holds
+    found["accuracy"] = read_json(out / "result.json")["test"]["accuracy"]
+    return found
+
+
+def run_case(case: str, *, rounds: int, local_steps: int) -> dict[str, Any]:
+    """One case from start to finish."""
+    began = time.monotonic()
+    settings, records = slow_settings(rounds, local_steps)
+    folder = Path(tempfile.mkdtemp(prefix="dpc-faults-"))
+    out = folder / "run"
+    with trial(settings, records, folder) as federation:
+        start_all(federation, lambda words: None)
+        with supervised(federation):
+            federation.start_run(out)
+            await_computing(federation, rounds_done=1, out=out)
+            kill(federation, case)
+            killed = time.monotonic()
+            resumed = case in ("serverapp", "superlink")
+            if resumed:
+                federation.processes.stop("run")
+                if case == "superlink":
+                    time.sleep(5.0)
+                    federation.start_superlink()
+                federation.start_run(out, resume=True)
+            federation.await_run(out, seconds=_RUN_SECONDS)
+        found = outcome(federation, settings, out)
+    shutil.rmtree(folder)
+    ok = (
+        found["planned"] == found["counted"]
+        and sum(found["lost"].values()) <= 1
+        and found["verifies"]
+    )
+    return {
+        "case": case,
+        "ok": ok,
+        "resumed": resumed,
+        **found,
+        "seconds_after_kill": round(time.monotonic() - killed, 1),
+        "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+def run_doors() -> dict[str, Any]:
+    """Who may connect, and what passes the gate."""
+    superlink, gate = free_ports(2)
+    settings, records = demo_settings(gate_port=gate, superlink_port=superlink)
+    folder = Path(tempfile.mkdtemp(prefix="dpc-doors-"))
+    found: dict[str, Any] = {}
+    with trial(settings, records, folder) as federation:
+        federation.start_server()
+        federation.register()
+        federation.start_supernode(VICTIM)
+        log = folder / "logs" / f"supernode-{federation.clients.index(VICTIM)}.log"
+        federation.processes.await_that(
+            f"supernode-{federation.clients.index(VICTIM)}",
+            lambda: "SuperNode ID" in log.read_text(errors="replace"),
+            "join",
+            seconds=60,
+        )
+        strange = folder / "strange"
+        strange.mkdir()
+        make_node_key(strange / "mallory.key")
+        make_certificates(strange)
+        own, ca = federation.kit.client(VICTIM), federation.kit.client(VICTIM) / "ca.crt"
+        keyless = ["--root-certificates", str(ca)]
+        attempts = {
+            "no key": keyless,
+            "unregistered key": [
+                *keyless, "--auth-supernode-private-key", str(strange / "mallory.key"),
+            ],
+            "key used twice": [*keyless, "--auth-supernode-private-key", str(own / "node.key")],
+            "wrong CA": [
+                "--root-certificates", str(strange / "ca.crt"),
+                "--auth-supernode-private-key", str(own / "node.key"),
+            ],
+            "plaintext": ["--insecure"],
+        }  # fmt: skip
+        for name, arguments in attempts.items():
+            found[name] = _rejected(federation.processes, name, arguments, gate, strange)
+        found["gate"] = _gate_routes(gate, superlink, federation.kit.tls / "ca.crt")
+    shutil.rmtree(folder)
+    return found
+
+
+def _rejected(
+    processes: Processes, name: str, arguments: list[str], port: int, home: Path
+) -> dict[str, Any]:
+    """What becomes of a SuperNode with these arguments: it must end by itself, with an error."""
+    label = name.replace(" ", "-")
+    command = [
+        str(Path(sys.executable).parent / "flower-supernode"), "--superlink", f"127.0.0.1:{port}",
+        "--host", "127.0.0.1", "--port", str(free_ports(1)[0]), "--max-retries", "1",
+    ]  # fmt: skip
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    env = {**QUIET, "FLWR_HOME": str(home), "PATH": path}
+    processes.start(label, [*command, *arguments], env=env)
+    code = processes.wait(label, seconds=90)
+    if code is None:
+        processes.stop(label)
+    lines = processes.tail(label, lines=1000).splitlines()
+    came_in = any("SuperNode ID" in line for line in lines)
+    words = next((line for line in reversed(lines) if "rror" in line or "ailed" in line), "")
+    return {"rejected": code not in (None, 0) and not came_in, "exit": code, "words": words[-160:]}
+
+
+def _gate_routes(gate: int, superlink: int, authority: Path) -> dict[str, Any]:
+    """Every route of the SuperLink, without a credential, through the gate."""
+    context = ssl.create_default_context(cafile=str(authority))
+
+    def status(port: int, method: str, path: str) -> tuple[int, bytes]:
+        url = f"https://127.0.0.1:{port}{path}"
+        headers = {"Content-Type": "application/protobuf"}
+        body = b"" if method == "POST" else None
+        request = urllib.request.Request(url, data=body, method=method, headers=headers)
+        try:
+            with urllib.request.urlopen(request, context=context, timeout=20) as reply:
+                return int(reply.status), reply.read()
+        except urllib.error.HTTPError as error:
+            return int(error.code), b""
+
+    _, page = status(superlink, "GET", "/openapi.json")
+    paths = [(m.upper(), p) for p, ms in json.loads(page)["paths"].items() for m in ms]
+    routes = {(m, p): status(gate, m, p)[0] for m, p in paths}
+    routes[("GET", "/docs")] = status(gate, "GET", "/docs")[0]
+    passed = {f"{m} {p}": code for (m, p), code in routes.items() if code != 403}
+    return {
+        "routes": len(routes),
+        "refused with 403": sum(code == 403 for code in routes.values()),
+        "only the fleet's pass": all(p.startswith("POST /v1/fleet/") for p in passed),
+        "answers to those without a credential": sorted(set(passed.values())),
+        "list-runs at the SuperLink itself": status(superlink, "POST", "/v1/control/list-runs")[0],
+    }
+
+
+def run_compare(seeds: int) -> dict[str, Any]:
+    """The federation's accuracy, cohorts and noise beside those of the local engine."""
+    from dpcohort.engine import ConstantStep, Optimiser
+    from dpcohort.flower.demo import run_demo
+    from dpcohort.runs.training import train
+
+    folder = Path(tempfile.mkdtemp(prefix="dpc-compare-"))
+    result = run_demo(folder / "run", say=lambda words: print(f"  {words}", flush=True))
+    settings, _ = demo_settings()
+    plan = settings.plan
+    rate = float(settings.optimiser["learning_rate"])
+    partition = demo_partition(plan, load_dataset("digits"))
+    local = [
+        train(
+            plan,
+            "logistic",
+            "digits",
+            partition=partition,
+            seed=seed,
+            device="cpu",
+            optimiser=Optimiser(local_step=ConstantStep(rate)),
+            private_entropy=True,
+        ).test_accuracy
+        for seed in range(seeds)
+    ]
+    rounds = read_log(folder / "run" / "rounds.jsonl")
+    stds = plan.noise_multipliers * plan.training.clip / plan.batch_sizes
+    same_cohorts = [entry["clients"] for entry in rounds] == plan.schedule.cohorts.tolist()
+    same_noise = all(
+        np.allclose(entry["noise_stds"], stds[entry["clients"]], rtol=1e-12) for entry in rounds
+    )
+    mean, spread = float(np.mean(local)), float(np.std(local, ddof=1))
+    low, high = mean - 1.96 * spread, mean + 1.96 * spread
+    shutil.rmtree(folder)
+    return {
+        "federated accuracy": result.accuracy,
+        "local mean": mean,
+        "local 95 % range of one run": [low, high],
+        "within": low <= result.accuracy <= high,
+        "same cohorts": same_cohorts,
+        "same noise": same_noise,
+        "draws": {c: list(pair) for c, pair in result.draws.items()},
+        "seconds": round(result.seconds, 1),
+    }
+
+
+#: Loaded by every Python process of the demo; notes whoever wants to go outside.
+_HOOK = """
+import os, socket, sys
+_inside = ("127.0.0.1", "localhost", "::1", None, "")
+def _note(what, host):
+    if host not in _inside:
+        with open(os.environ["DPCOHORT_LOOKUPS"], "a") as file:
+            file.write(f"{what} {host} {sys.argv[:2]}\\n")
+_look, _connect = socket.getaddrinfo, socket.socket.connect
+def getaddrinfo(host, *rest, **more):
+    _note("look-up", host.decode() if isinstance(host, bytes) else host)
+    return _look(host, *rest, **more)
+def connect(self, address):
+    if self.family in (socket.AF_INET, socket.AF_INET6):
+        _note("connect", address[0])
+    return _connect(self, address)
+socket.getaddrinfo, socket.socket.connect = getaddrinfo, connect
+with open(os.environ["DPCOHORT_LOOKUPS"] + ".processes", "a") as file:
+    file.write(f"{os.getpid()}\\n")
+"""
+
+
+def run_offline() -> dict[str, Any]:
+    """The demo in a network namespace with the loopback device alone."""
+    folder = Path(tempfile.mkdtemp(prefix="dpc-offline-"))
+    (folder / "sitecustomize.py").write_text(_HOOK)
+    noted = folder / "lookups.txt"
+    noted.touch()
+    flags = "-n" if os.geteuid() == 0 else "-rn"
+    demo = f"{sys.executable} -m dpcohort flower demo --json --out {folder / 'run'}"
+    done = subprocess.run(
+        ["unshare", flags, "sh", "-c", f"ip link set lo up && exec {demo}"],
+        env={**os.environ, "PYTHONPATH": str(folder), "DPCOHORT_LOOKUPS": str(noted)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = {
+        "exit": done.returncode,
+        "processes watched": len(Path(f"{noted}.processes").read_text().split()),
+        "outside look-ups and connections": noted.read_text().splitlines(),
+        "demo": json.loads(done.stdout) if done.returncode == 0 else done.stderr[-500:],
+    }
+    shutil.rmtree(folder)
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--case", choices=CASES, action="append")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--local-steps", type=int, default=8)
+    parser.add_argument("--doors", action="store_true")
+    parser.add_argument("--compare", action="store_true")
+    parser.add_argument("--offline", action="store_true")
+    parser.add_argument("--seeds", type=int, default=20)
+    arguments = parser.parse_args()
+    if arguments.doors:
+        print(json.dumps(run_doors(), indent=2))
+        return 0
+    if arguments.compare:
+        print(json.dumps(run_compare(arguments.seeds), indent=2))
+        return 0
+    if arguments.offline:
+        print(json.dumps(run_offline(), indent=2))
+        return 0
+    ok = True
+    for case in arguments.case or CASES:
+        found = run_case(case, rounds=arguments.rounds, local_steps=arguments.local_steps)
+        print(json.dumps(found), flush=True)
+        ok &= bool(found["ok"])
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

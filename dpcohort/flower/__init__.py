@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan executed by real clients over Flower, where no server can overspend a client.
+
+The server's rounds (:mod:`~dpcohort.flower.rounds`) know no Flower: they speak to a transport.
+:mod:`~dpcohort.flower.adapter` is the only module that imports it. On a client's machine runs a
+courier (:mod:`~dpcohort.flower.courier`) that asks the owner's guard and nothing else.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dpcohort.flower.federation import Federation
+    from dpcohort.flower.kit import Kit, KitSettings, write_kit
+    from dpcohort.flower.rounds import federate
+
+__all__ = ["Federation", "Kit", "KitSettings", "federate", "write_kit"]
+
+_HOMES = {
+    "Federation": "federation",
+    "Kit": "kit",
+    "KitSettings": "kit",
+    "federate": "rounds",
+    "write_kit": "kit",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dpcohort.flower' has no attribute {name!r}")
+    value = getattr(import_module(f"dpcohort.flower.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

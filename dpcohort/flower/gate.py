@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gate: the only door of a SuperLink that clients may knock at.
+
+Flower's SuperLink serves the calls of nodes and the calls of its operator (start a run, register a
+node, hand out tasks) on one port, and the open-source build asks no credential for the latter.
+Whoever reaches that port can run code on every client. So the SuperLink listens on the loopback
+address alone, and this gate forwards ``POST /v1/fleet/...`` and nothing else. It is for a trial; in
+production the same rule stands in a reverse proxy (``nginx.conf`` of the kit).
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+import ssl
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import ClassVar
+
+from dpcohort.errors import FileFormatError, InputError
+
+__all__ = ["Gate", "is_fleet_call"]
+
+#: Names of calls below the fleet: no dots, no escapes, nothing that a second reader could take
+#: for another path.
+_FLEET = re.compile(r"/v1/fleet/[a-z0-9]+(?:[-_][a-z0-9]+)*\Z")
+#: Of one connection: they are for this hop alone (RFC 9110, 7.6.1).
+_HOP = {
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "content-length",
+    "host",
+}
+_MOST_BYTES = 64 * 1024 * 1024
+_SECONDS = 120.0
+
+
+def is_fleet_call(method: str, path: str) -> bool:
+    """Whether a request is one that a node makes.
+
+    Example:
+        >>> is_fleet_call("POST", "/v1/fleet/pull-messages")
+        True
+        >>> is_fleet_call("POST", "/v1/fleet/../control/list-runs")
+        False
+    """
+    return method == "POST" and _FLEET.match(path) is not None
+
+
+class Gate:
+    """Listens with TLS and forwards the calls of nodes, and no other, to a SuperLink.
+
+    Args:
+        host: address to listen on.
+        port: port to listen on; 0 takes a free one.
+        upstream: host and port of the SuperLink, on the loopback address.
+        certificate: the server's certificate.
+        key: its private key.
+        authority: checks the SuperLink's certificate; None speaks plain HTTP to it (tests).
+
+    Raises:
+        InputError: the port is taken, or a file cannot be used.
+    """
+
+    def __init__(
+        self,
+        *,
+        host: str,
+        port: int,
+        upstream: tuple[str, int],
+        certificate: Path,
+        key: Path,
+        authority: Path | None,
+    ) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        trust: ssl.SSLContext | None = None
+        try:
+            context.load_cert_chain(certificate, key)
+            if authority is not None:
+                trust = ssl.create_default_context(cafile=str(authority))
+        except (OSError, ssl.SSLError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise FileFormatError(certificate, f"it cannot be used with {key}: {reason}.") from None
+        handler = type("_BoundHandler", (_Handler,), {"upstream": upstream, "trust": trust})
+        try:
+            self._server = _Server((host, port), handler)
+        except OSError as error:
+            raise InputError.because(
+                f"the gate cannot listen on {host}:{port}: {error.strerror}. Choose another port."
+            ) from None
+        # The handshake waits for the other side, so it is left to the thread of the connection.
+        self._server.socket = context.wrap_socket(
+            self._server.socket, server_side=True, do_handshake_on_connect=False
+        )
+        self._thread: threading.Thread | None = None
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self._server.server_address[1])
+
+    def serve(self) -> None:
+        """Forward until :meth:`close` is called."""
+        self._server.serve_forever(poll_interval=0.2)
+
+    def start(self) -> None:
+        """Forward in a thread of its own."""
+        self._thread = threading.Thread(target=self.serve, name="gate", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+        if self._thread is not None:
+            self._thread.join(timeout=5)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A connection that breaks off is its own affair: nothing is printed."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_version = "gate"
+    sys_version = ""
+    timeout = _SECONDS
+    upstream: ClassVar[tuple[str, int]]
+    trust: ClassVar[ssl.SSLContext | None]
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing: who called when is in the SuperLink's log."""
+
+    def do_POST(self) -> None:
+        """Forward a node's call."""
+        if not is_fleet_call("POST", self.path):
+            self._refuse(403, "only the calls of nodes pass this gate")
+            return
+        length = self.headers.get("Content-Length", "")
+        if "Transfer-Encoding" in self.headers or not length.isdecimal():
+            self._refuse(411, "a Content-Length is needed")
+            return
+        if int(length) > _MOST_BYTES:
+            self._refuse(413, "the request is too large")
+            return
+        body = self.rfile.read(int(length))
+        try:
+            status, headers, content = self._forward(body)
+        except (OSError, http.client.HTTPException):
+            self._refuse(502, "the SuperLink does not answer")
+            return
+        self.send_response(status)
+        for name, value in headers:
+            if name.lower() not in _HOP:
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def _refuse_method(self) -> None:
+        self._refuse(403, "only the calls of nodes pass this gate")
+
+    do_GET = do_HEAD = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _refuse_method  # noqa: N815
+
+    def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+        host, port = self.upstream
+        link: http.client.HTTPConnection
+        if self.trust is None:
+            link = http.client.HTTPConnection(host, port, timeout=_SECONDS)
+        else:
+            link = http.client.HTTPSConnection(host, port, timeout=_SECONDS, context=self.trust)
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in _HOP}
+        try:
+            link.request("POST", self.path, body=body, headers=headers)
+            reply = link.getresponse()
+            return reply.status, reply.getheaders(), reply.read()
+        finally:
+            link.close()
+
+    def _refuse(self, status: int, reason: str) -> None:
+        # The request's body was not read: nothing more can come over this connection.
+        self.close_connection = True
+        content = f"{reason}\n".encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "text/plain")
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)

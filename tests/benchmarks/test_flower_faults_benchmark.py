@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The judge of ``benchmarks/flower_faults.py``: on a run without faults, and on a wrong one."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+
+from dpcohort.errors import DpcohortError
+from dpcohort.flower.federation import Federation
+from dpcohort.flower.kit import write_kit
+from dpcohort.flower.processes import Processes
+from dpcohort.flower.rounds import federate
+from dpcohort.flower.simulated import LocalGuards
+from dpcohort.flower.trial import Trial, write_client_data
+
+PATH = Path(__file__).parents[2] / "benchmarks" / "flower_faults.py"
+
+
+@pytest.fixture(scope="module")
+def faults():
+    spec = importlib.util.spec_from_file_location("flower_faults", PATH)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_judge_counts_what_the_ledgers_say(faults, tmp_path):
+    settings, records = faults.slow_settings(rounds=1, local_steps=1)
+    kit = write_kit(tmp_path / "kit", settings)
+    write_client_data(kit, records)
+    federation = Federation.load(kit.federation)
+    out = tmp_path / "run"
+    with LocalGuards(kit.path / "clients") as guards:
+        federate(federation, guards.transport(federation), out=out, poll=0.0)
+    trial = Trial(
+        kit=kit,
+        processes=Processes(tmp_path),
+        sockets=tmp_path,
+        superlink_port=1,
+        gate_port=2,
+        node_ports=dict.fromkeys(federation.drawn, 3),
+    )
+    found = faults.outcome(trial, settings, out)
+    assert found["planned"] == found["counted"]
+    assert sum(found["planned"].values()) == settings.plan.training.cohort_size
+    assert sum(found["lost"].values()) == found["resent"] == 0
+    assert found["verifies"]
+    more, _ = faults.slow_settings(rounds=2, local_steps=1)
+    with pytest.raises(DpcohortError, match="planned"):
+        faults.outcome(trial, more, out)
+
+
+def test_processes_are_found_by_their_ancestors(faults):
+    assert faults._ancestors(os.getpid())[0] == os.getppid()

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from dpcohort.cli import main
+from dpcohort.clients import Population
+from dpcohort.flower.certificates import make_certificates
+from dpcohort.flower.federation import Federation
+from dpcohort.plan import make_plan
+from dpcohort.training import Training
+
+pytest.importorskip("flwr")
+
+
+@pytest.fixture
+def plan(tmp_path):
+    population = Population.from_arrays(
+        ids=["ward 7", "lab"], sizes=[300, 400], epsilon=[4.0, 8.0], delta=1e-5
+    )
+    training = Training(rounds=2, cohort_size=2, batch_size=60, dimension=650)
+    made = make_plan(population, training, seed=3)
+    made.save(tmp_path / "plan.json")
+    return tmp_path / "plan.json"
+
+
+def _init(plan, out, *more):
+    base = ["flower", "init", str(out), "--plan", str(plan)]
+    model = ["--model", "logistic", "--input-shape", "1,8,8", "--classes", "10"]
+    return main([*base, *model, *more])
+
+
+def test_init_writes_a_kit_from_a_plan(plan, tmp_path, capsys):
+    assert _init(plan, tmp_path / "kit", "--run", "spring", "--learning-rate", "0.5") == 0
+    words = capsys.readouterr().out
+    assert "Kit for 2 clients" in words
+    federation = Federation.load(tmp_path / "kit" / "server" / "federation.toml")
+    assert (federation.run, federation.optimiser) == ("spring", {"learning_rate": 0.5})
+
+
+def test_init_writes_a_kit_from_a_config(tmp_path, capsys):
+    assert main(["new", str(tmp_path / "c.toml"), "--from", "digits"]) == 0
+    changes = ["--set", "training.rounds=2"]
+    arguments = ["flower", "init", str(tmp_path / "kit"), "--config", str(tmp_path / "c.toml")]
+    assert main([*arguments, *changes]) == 0
+    federation = Federation.load(tmp_path / "kit" / "server" / "federation.toml")
+    assert federation.plan.training.rounds == 2
+    assert federation.test == "digits"
+    assert federation.model.input_shape == (1, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "either --config FILE.toml or --plan"),
+        (["--plan", "p.json"], "Give --model, --input-shape, --classes as well"),
+        (["--plan", "p.json", "--config", "c.toml"], "either --config"),
+    ],
+)
+def test_init_says_what_is_missing(tmp_path, capsys, arguments, words):
+    assert main(["flower", "init", str(tmp_path / "kit"), *arguments]) == 2
+    assert words in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "kit").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--set", "training.rounds=2"], "a finished plan cannot be changed"),
+        (["--input-shape", "8x8"], "as in 1,28,28"),
+        (["--host", "a b"], "host"),
+        (["--model", "logistik"], "Did you mean 'logistic'"),
+        (["--model", "mlp"], "the plan was made for a model of 650 parameters"),
+        (["--port", "8000"], "two different ports"),
+        (["--learning-rate", "-1"], "learning_rate"),
+        (["--run", " "], "run"),
+    ],
+)
+def test_init_refuses_what_cannot_work(plan, tmp_path, capsys, more, words):
+    assert _init(plan, tmp_path / "kit", *more) == 2
+    assert words in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "kit").exists()
+
+
+def test_init_without_flower_names_the_extra(plan, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "flwr", None)
+    assert _init(plan, tmp_path / "kit") == 2
+    assert "dpcohort[flower]" in capsys.readouterr().err
+    assert not (tmp_path / "kit").exists()
+
+
+def test_the_demo_without_flower_names_the_extra(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "flwr", None)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        assert main(["flower", "demo", "--out", str(tmp_path / "run")]) == 2
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert "dpcohort[flower]" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def _gate(tls, port, **options):
+    command = [
+        sys.executable, "-m", "dpcohort", "flower", "gate", "--superlink", "1", "--port", str(port),
+        "--certificate", str(tls.certificate), "--key", str(tls.key),
+        "--authority", str(tls.authority),
+    ]  # fmt: skip
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+    )
+
+
+def test_the_gate_serves_until_it_is_told_to_stop(tmp_path):
+    process = _gate(make_certificates(tmp_path), 0, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+    try:
+        assert process.stdout.readline().startswith("ready: POST /v1/fleet/")
+        time.sleep(0.2)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=30)
+        assert (process.returncode, errors) == (0, "")
+    finally:
+        process.kill()
+
+
+def test_the_gate_says_that_its_port_is_taken(tmp_path, capsys):
+    tls = make_certificates(tmp_path)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        arguments = ["--superlink", "1", "--port", str(port), "--certificate", tls.certificate]
+        more = ["--key", tls.key, "--authority", tls.authority]
+        assert main(["flower", "gate", *map(str, [*arguments, *more])]) == 2
+    assert f"127.0.0.1:{port}" in capsys.readouterr().err
+
+
+def test_the_gate_says_that_a_certificate_is_not_its_authoritys(tmp_path, capsys):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    own, other = make_certificates(tmp_path / "a"), make_certificates(tmp_path / "b")
+    arguments = ["--superlink", "1", "--certificate", own.certificate, "--key", own.key]
+    assert main(["flower", "gate", *map(str, [*arguments, "--authority", other.authority])]) == 2
+    assert "not signed by the authority" in " ".join(capsys.readouterr().err.split())
