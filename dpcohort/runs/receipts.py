@@ -39,8 +39,9 @@ NOT_PRIVATE = (
     "the noise off again."
 )
 _ENTROPY = (
-    "batches and noise came from the operating system's entropy; the noise is floating-point "
-    "Gaussian noise, not the discrete one of a hardened deployment."
+    "batches and noise came from the operating system's entropy. A guard's noise is on a lattice; "
+    "noise of a run on one machine is floating-point, and its last bits can tell more than the "
+    "proof allows for."
 )
 RAW_REPORTS = (
     "NOT PRIVATE (raw reports): cohorts were chosen from losses that clients reported without "
