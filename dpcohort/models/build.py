@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from dpcohort._validate import choice, nearest, whole_number
-from dpcohort.data.named_function import is_named_function, named_function
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.models.features import FEATURE_OPTIONS
 from dpcohort.models.networks import cifar_cnn, logistic, mlp, mnist_cnn, mnist_cnn_large
 from dpcohort.models.seeding import seeded
 from dpcohort.models.trainable import check_trainable
+from dpcohort.named_function import is_named_function, named_function
 
 __all__ = ["MODEL_NAMES", "build_model"]
 
@@ -45,8 +45,8 @@ def build_model(
         seed: of the initial weights.
         options: ``activation`` (``relu`` or ``tanh``) for all but ``logistic``; ``hidden``, a list
             of widths, for ``mlp``; ``features`` (``none``, ``oriented`` or ``scattering``) and
-            their ``scales``, ``orientations``, ``cells`` and ``centring`` for ``logistic`` and
-            ``mlp``.
+            their settings for ``logistic`` and ``mlp``; ``bias`` for ``logistic``; ``start``
+            (``random`` or ``oriented``) for ``mnist-cnn``.
         input_dtype: of the records as the model sees them; ``torch.int64`` for token ids.
 
     Raises:
@@ -106,9 +106,9 @@ def _build_own(
 
 
 _BUILDERS: dict[str, tuple[Callable[..., nn.Module], tuple[str, ...]]] = {
-    "logistic": (logistic, ("features", *FEATURE_OPTIONS)),
+    "logistic": (logistic, ("features", *FEATURE_OPTIONS, "bias")),
     "mlp": (mlp, ("hidden", "activation", "features", *FEATURE_OPTIONS)),
-    "mnist-cnn": (mnist_cnn, ("activation",)),
+    "mnist-cnn": (mnist_cnn, ("activation", "start")),
     "mnist-cnn-large": (mnist_cnn_large, ("activation",)),
     "cifar-cnn": (cifar_cnn, ("activation",)),
 }

@@ -34,15 +34,26 @@ __all__ = [
 ]
 
 _SETTINGS = ("scales", "orientations", "cells")
+_ORIENTED = (
+    "centring",
+    "order",
+    "power",
+    "contrast",
+    "colours",
+    "mirror",
+    "upright",
+    "whitening",
+    "whitening_floor",
+)
 _KINDS: dict[str, tuple[Callable[..., FixedFeatures], tuple[str, ...]]] = {
-    "oriented": (OrientedFeatures, (*_SETTINGS, "centring")),
+    "oriented": (OrientedFeatures, (*_SETTINGS, *_ORIENTED)),
     "scattering": (ScatteringFeatures, _SETTINGS),
 }
 
 #: What can be asked for by name.
 FEATURE_NAMES = ("none", *_KINDS)
 #: All settings that some of them have.
-FEATURE_OPTIONS = (*_SETTINGS, "centring")
+FEATURE_OPTIONS = (*_SETTINGS, *_ORIENTED)
 
 
 def build_features(name: str, input_shape: Sequence[int], **options: Any) -> FixedFeatures | None:
@@ -51,7 +62,8 @@ def build_features(name: str, input_shape: Sequence[int], **options: Any) -> Fix
     Args:
         name: one of `FEATURE_NAMES`.
         input_shape: (channels, height, width) of an image.
-        options: ``scales``, ``orientations``, ``cells``; for ``oriented`` also ``centring``.
+        options: ``scales``, ``orientations``, ``cells``; for ``oriented`` also all others
+            that `OrientedFeatures` has.
 
     Raises:
         InputError: if the name or an option is not known, or does not fit the images.

@@ -107,6 +107,19 @@ class FixedFeatures(nn.Module):
         columns: Tensor = getattr(self, f"_columns_{scale}")
         return rows @ maps @ columns.T
 
+    def _second_order(self, moduli: Tensor, scale: int) -> list[Tensor]:
+        """One block for each coarser scale; the moduli are there at every 2^scale-th pixel."""
+        blocks: list[list[Tensor]] = [[] for _ in range(scale + 1, self.scales)]
+        # One first orientation at a time: all pairs at once would be large.
+        for one in moduli.unbind(2):
+            spectrum = torch.fft.fft2(one).unsqueeze(2)
+            for block, coarser in zip(blocks, range(scale + 1, self.scales), strict=True):
+                # The wavelet on the coarser grid: sampled as often less as its samples weigh more.
+                wavelets = folded(self.bank[coarser], 2**scale) * 4**scale
+                answers = band_moduli(spectrum, wavelets, 2 ** (coarser - scale))
+                block.append(self._average(answers, coarser))
+        return [torch.stack(block, 2) for block in blocks]
+
 
 def band_moduli(spectrum: Tensor, filters: Tensor, step: int) -> Tensor:
     """How strongly each filter answers at every step-th pixel, whatever the phase.

@@ -18,6 +18,7 @@ from torch import nn
 from dpcohort._validate import choice, whole_number
 from dpcohort.errors import InputError
 from dpcohort.models.features import build_features
+from dpcohort.models.starts import start_oriented
 
 __all__ = ["cifar_cnn", "logistic", "mlp", "mnist_cnn", "mnist_cnn_large"]
 
@@ -25,9 +26,18 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 
 
 def logistic(
-    shape: tuple[int, ...], classes: int, *, features: str = "none", **feature_options: Any
+    shape: tuple[int, ...],
+    classes: int,
+    *,
+    features: str = "none",
+    bias: bool = True,
+    **feature_options: Any,
 ) -> nn.Module:
     """Softmax regression, of the record or of its features; convex, so it starts at zero.
+
+    Features of norm 1 and a constant 1 share the norm of a record's gradient, which is clipped:
+    without a bias the same noise leaves 1.4 times as much of the features. Classes about equally
+    frequent need none.
 
     Example:
         >>> sum(p.numel() for p in logistic((1, 8, 8), 10).parameters())
@@ -36,9 +46,11 @@ def logistic(
         8340
     """
     first, inputs = _first(shape, features, feature_options)
-    linear = nn.Linear(inputs, classes)
-    nn.init.zeros_(linear.weight)
-    nn.init.zeros_(linear.bias)
+    if not isinstance(bias, bool):
+        raise InputError("bias", given=bias, allowed="true or false")
+    linear = nn.Linear(inputs, classes, bias=bias)
+    for parameter in linear.parameters():
+        nn.init.zeros_(parameter)
     return nn.Sequential(first, linear)
 
 
@@ -69,8 +81,13 @@ def mlp(
     return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
 
 
-def mnist_cnn(shape: tuple[int, ...], classes: int, *, activation: str = "relu") -> nn.Module:
+def mnist_cnn(
+    shape: tuple[int, ...], classes: int, *, activation: str = "relu", start: str = "random"
+) -> nn.Module:
     """Two convolutions and two linear layers, 26,010 parameters on 28x28 images.
+
+    ``start = "oriented"`` is the same network with other initial weights, all of them trained:
+    Gabor filters in the first layer, orthogonal weights between, zeros in the last.
 
     Example:
         >>> sum(p.numel() for p in mnist_cnn((1, 28, 28), 10).parameters())
@@ -85,10 +102,14 @@ def mnist_cnn(shape: tuple[int, ...], classes: int, *, activation: str = "relu")
         nn.MaxPool2d(2, 1),
         nn.Flatten(),
     )
+    choice("start", start, ("random", "oriented"))
     width = _width("mnist-cnn", features, shape)
-    return nn.Sequential(
+    network = nn.Sequential(
         *features, nn.Linear(width, 32), _activation(activation), nn.Linear(32, classes)
     )
+    if start == "oriented":
+        start_oriented(network)
+    return network
 
 
 def mnist_cnn_large(shape: tuple[int, ...], classes: int, *, activation: str = "relu") -> nn.Module:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from dpcohort._validate import whole_number
-from dpcohort.models.fixed_features import FixedFeatures, band_moduli, folded, unit_blocks
+from dpcohort.models.fixed_features import FixedFeatures, band_moduli, unit_blocks
 
 __all__ = ["ScatteringFeatures"]
 
@@ -82,16 +82,3 @@ class ScatteringFeatures(FixedFeatures):
             if scale + 1 < self.scales:
                 second += self._second_order(moduli, scale)
         return [self._average(padded, 0), *first, *second]
-
-    def _second_order(self, moduli: Tensor, scale: int) -> list[Tensor]:
-        """One block for each coarser scale; the moduli are there at every 2^scale-th pixel."""
-        blocks: list[list[Tensor]] = [[] for _ in range(scale + 1, self.scales)]
-        # One first orientation at a time: all pairs at once would be large.
-        for one in moduli.unbind(2):
-            spectrum = torch.fft.fft2(one).unsqueeze(2)
-            for block, coarser in zip(blocks, range(scale + 1, self.scales), strict=True):
-                # The wavelet on the coarser grid: sampled as often less as its samples weigh more.
-                wavelets = folded(self.bank[coarser], 2**scale) * 4**scale
-                answers = band_moduli(spectrum, wavelets, 2 ** (coarser - scale))
-                block.append(self._average(answers, coarser))
-        return [torch.stack(block, 2) for block in blocks]

@@ -96,11 +96,18 @@ def plan_for(sizes, dimension):
     return make_plan(clients, settings, seed=0)
 
 
-@pytest.mark.parametrize("name", ["logistic", "mlp"])
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("logistic", {}),
+        ("logistic", {"bias": False}),
+        ("mlp", {"hidden": [5], "activation": "tanh"}),
+    ],
+    ids=["logistic", "logistic-without-bias", "mlp"],
+)
 @pytest.mark.parametrize("features", ["oriented", "scattering"])
-def test_both_engines_clip_alike_and_take_the_fast_path(name, features):
-    hidden = {"hidden": [5], "activation": "tanh"} if name == "mlp" else {}
-    options = {"features": features, "cells": 2, "orientations": 4, **hidden}
+def test_both_engines_clip_alike_and_take_the_fast_path(name, more, features):
+    options = {"features": features, "cells": 2, "orientations": 4, **more}
     model = build_model(name, input_shape=(1, 12, 12), classes=3, seed=1, options=options).double()
     check_trainable(model, input_shape=(1, 12, 12), classes=3, input_dtype=torch.float64)
     sizes = [20, 18, 22]

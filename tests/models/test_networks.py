@@ -67,6 +67,14 @@ def test_logistic_starts_at_zero():
     assert all((p == 0).all() for p in logistic((4,), 3).parameters())
 
 
+def test_logistic_without_a_bias():
+    model = logistic((4,), 3, bias=False)
+    assert [tuple(p.shape) for p in model.parameters()] == [(3, 4)]
+    assert all((p == 0).all() for p in model.parameters())
+    with pytest.raises(InputError, match=r"bias = 0 .*true or false"):
+        logistic((4,), 3, bias=0)
+
+
 def test_hidden_widths_and_activation():
     model = mlp((6,), 3, hidden=[5, 4], activation="tanh")
     widths = [tuple(layer.weight.shape) for layer in model if isinstance(layer, nn.Linear)]

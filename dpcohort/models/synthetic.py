@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images drawn by a formula: what images are like in general, without looking at any.
+
+``leaves`` is the dead-leaves model of natural scenes (Lee, Mumford and Huang, "Occlusion models
+for natural images", 2001): shapes of all sizes that hide one another. ``silhouettes`` are single
+objects in front of a dark ground, most of them symmetric, with plain, striped or shaded surfaces.
+Features can be centred and whitened with the moments of such images; no record has part in it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from dpcohort._validate import choice
+
+__all__ = ["SYNTHETIC_NAMES", "synthetic_images"]
+
+_LEAVES = 60
+_SMALLEST, _LARGEST = 1.5, 24.0
+_PARTS = 4
+
+
+def synthetic_images(
+    name: str, count: int, shape: tuple[int, int, int], *, seed: int = 0
+) -> Tensor:
+    """Images of the given kind, the same for the same seed; values from 0 to 1.
+
+    Args:
+        name: one of `SYNTHETIC_NAMES`.
+        count: how many.
+        shape: (channels, height, width); silhouettes have the same value in all channels.
+        seed: of the drawing.
+
+    Example:
+        >>> synthetic_images("leaves", 2, (3, 16, 16)).shape
+        torch.Size([2, 3, 16, 16])
+    """
+    draw = _KINDS[choice("whitening", name, _KINDS)]
+    return draw(_Dice(seed), count, shape)
+
+
+class _Dice:
+    """Uniform and normal numbers of one stream, a number or an image for each drawing."""
+
+    def __init__(self, seed: int) -> None:
+        self._source = torch.Generator().manual_seed(seed)
+
+    def uniform(self, count: int, *shape: int) -> Tensor:
+        return torch.rand(count, *(shape or (1, 1)), generator=self._source)
+
+    def normal(self, count: int, *shape: int) -> Tensor:
+        return torch.randn(count, *(shape or (1, 1)), generator=self._source)
+
+
+def _leaves(dice: _Dice, count: int, shape: tuple[int, int, int]) -> Tensor:
+    channels, height, width = shape
+    y, x = _places(torch.arange(float(height)), torch.arange(float(width)))
+    images = dice.uniform(count, channels, 1, 1).expand(count, *shape).clone()
+    for _ in range(_LEAVES):
+        # Radii with density r^-2 between the smallest and the largest.
+        share = _SMALLEST / _LARGEST
+        radius = _SMALLEST / (dice.uniform(count) * (1 - share) + share)
+        down = y - (dice.uniform(count) * (height + 8) - 4)
+        across = x - (dice.uniform(count) * (width + 8) - 4)
+        inside = radius - _distance(dice, count, across, down, turn=math.pi, thin=0.4)
+        cover = torch.sigmoid(2 * inside)[:, None]
+        colour = dice.uniform(count, 1, 1, 1)
+        if channels > 1:
+            colour = (colour + 0.35 * dice.normal(count, channels, 1, 1)).clamp(0, 1)
+        images = images * (1 - cover) + colour * cover
+    return images
+
+
+def _distance(
+    dice: _Dice, count: int, across: Tensor, down: Tensor, *, turn: float, thin: float
+) -> Tensor:
+    """From the middle of an ellipse or a rectangle, turned and thinned at random."""
+    angle = turn * dice.uniform(count)
+    along = across * angle.cos() + down * angle.sin()
+    beside = (down * angle.cos() - across * angle.sin()) / (thin + (1 - thin) * dice.uniform(count))
+    is_box = dice.uniform(count) < 0.5
+    return torch.where(is_box, torch.maximum(along.abs(), beside.abs()), along.hypot(beside))
+
+
+def _silhouettes(dice: _Dice, count: int, shape: tuple[int, int, int]) -> Tensor:
+    channels, height, width = shape
+    y, x = _places(torch.linspace(-1, 1, height), torch.linspace(-1, 1, width))
+    inside, shade = _object(dice, count, x, y, pixels=min(height, width))
+    surface = _surface(dice, count, x, y, shade)
+    images = (surface.clamp(0, 1) * torch.sigmoid(2 * inside))[:, None]
+    return _filling_the_frame(images).expand(count, channels, height, width)
+
+
+def _object(dice: _Dice, count: int, x: Tensor, y: Tensor, *, pixels: int) -> tuple[Tensor, Tensor]:
+    """How deep inside the object a place is, in pixels, and the shade of the part it is in."""
+    mirrored = dice.uniform(count) < 0.75
+    parts = 1 + (_PARTS * dice.uniform(count)).floor()
+    inside = torch.full((count, *x.shape), -9.0)
+    shade = torch.zeros(count, *x.shape)
+    for part in range(_PARTS):
+        is_body = part == 0
+        depth = _part(dice, count, x, y, mirrored, is_body=is_body) * pixels / 2
+        depth = depth.where(parts > part, torch.tensor(-9.0))
+        is_cut = (dice.uniform(count) < 0.15) & (not is_body)
+        inside = torch.where(is_cut, torch.minimum(inside, -depth), torch.maximum(inside, depth))
+        own = 0.25 + 0.75 * dice.uniform(count)
+        shade = torch.where((depth > 0) & ~is_cut, own, shade)
+    return inside, shade
+
+
+def _part(
+    dice: _Dice, count: int, x: Tensor, y: Tensor, mirrored: Tensor, *, is_body: bool
+) -> Tensor:
+    """How deep inside one part a place is: an ellipse or a box, tapered; limbs come in pairs."""
+    middle_x, middle_y = 1.4 * dice.uniform(count) - 0.7, 1.4 * dice.uniform(count) - 0.7
+    wide, tall = (0.12 + 0.7 * dice.uniform(count) ** 1.5 for _ in range(2))
+    angle = 1.2 * (dice.uniform(count) - 0.5)
+    if is_body:
+        middle_x, middle_y, angle = 0.1 * middle_x, 0.3 * middle_y, 0 * angle
+        wide, tall = wide + 0.2, tall + 0.25
+    else:
+        x = torch.where(mirrored, x.abs(), x)
+        middle_x = torch.where(mirrored, middle_x.abs(), middle_x)
+    along = (x - middle_x) * angle.cos() + (y - middle_y) * angle.sin()
+    beside = (y - middle_y) * angle.cos() - (x - middle_x) * angle.sin()
+    taper = 0.8 * (dice.uniform(count) - 0.5)
+    along = along / (1 + taper * beside.clamp(-1, 1)) / wide
+    beside = beside / tall
+    is_box = dice.uniform(count) < 0.5
+    distance = torch.where(is_box, torch.maximum(along.abs(), beside.abs()), along.hypot(beside))
+    return (1 - distance) * torch.minimum(wide, tall)
+
+
+def _surface(dice: _Dice, count: int, x: Tensor, y: Tensor, shade: Tensor) -> Tensor:
+    """Plain or in parts, with stripes, a gradient, folds and grain."""
+    is_plain = dice.uniform(count) < 0.6
+    colour = torch.where(is_plain, 0.3 + 0.7 * dice.uniform(count), shade)
+    waves = math.pi * (1 + 6 * dice.uniform(count))
+    phase = 2 * math.pi * dice.uniform(count)
+    stripes = torch.where(dice.uniform(count) < 0.5, x, y) * waves + phase
+    colour = colour + 0.35 * dice.uniform(count) ** 2 * stripes.cos()
+    colour = colour + 0.15 * dice.normal(count) * y
+    coarse = dice.normal(count, 1, 7, 7)
+    folds = F.interpolate(coarse, size=tuple(x.shape), mode="bilinear")[:, 0]
+    return colour + 0.1 * folds + 0.04 * dice.normal(count, *x.shape)
+
+
+def _filling_the_frame(images: Tensor) -> Tensor:
+    """Moved and scaled such that the object's longer side is the image's."""
+    seen = images[:, 0] > 0.15
+    (top, bottom), (left, right) = _extent(seen.any(2)), _extent(seen.any(1))
+    scale = torch.maximum(bottom - top, right - left).clamp(min=0.4) / 2
+    none = torch.zeros_like(scale)
+    rows = torch.stack([scale, none, (left + right) / 2], 1)
+    columns = torch.stack([none, scale, (top + bottom) / 2], 1)
+    places = F.affine_grid(torch.stack([rows, columns], 1), list(images.shape), align_corners=True)
+    return F.grid_sample(images, places, align_corners=True)
+
+
+def _extent(seen: Tensor) -> tuple[Tensor, Tensor]:
+    """First and last place seen in each row, on an axis from -1 to 1; -1 and 1 if there is none."""
+    axis = torch.linspace(-1, 1, seen.shape[1])
+    some = seen.any(1)
+    first = torch.where(seen, axis, axis.new_tensor(2.0)).amin(1)
+    last = torch.where(seen, axis, axis.new_tensor(-2.0)).amax(1)
+    return first.where(some, axis[0]), last.where(some, axis[-1])
+
+
+def _places(rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+    y, x = torch.meshgrid(rows, columns, indexing="ij")
+    return y, x
+
+
+_KINDS: dict[str, Callable[[_Dice, int, tuple[int, int, int]], Tensor]] = {
+    "leaves": _leaves,
+    "silhouettes": _silhouettes,
+}
+
+#: What can be asked for by name.
+SYNTHETIC_NAMES = tuple(_KINDS)
