@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -45,16 +46,40 @@ def test_links_lead_somewhere(document):
             assert (document.parent / target).exists(), target
 
 
-def test_the_plan_in_the_readme_is_what_the_command_prints(tmp_path, monkeypatch, capsys):
+def test_the_plan_in_the_recorded_session_is_what_the_command_prints(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(console, "_width", 120)
-    assert main(["new", "hospitals.toml"]) == 0
+    monkeypatch.setattr(console, "_width", 112)
+    assert main(["new", "digits.toml", "--from", "digits"]) == 0
     capsys.readouterr()
-    assert main(["plan", "hospitals.toml"]) == 0
+    assert main(["plan", "digits.toml"]) == 0
     printed = {_plain(line) for line in capsys.readouterr().out.splitlines()}
-    block = (ROOT / "README.md").read_text().split("```\n")[1]
-    for line in filter(str.strip, block.splitlines()):
+    session = (ROOT / "docs" / "pictures" / "session.txt").read_text()
+    block = session.split("$ dpcohort plan digits.toml\n")[1].split("$ ")[0]
+    told = [line for line in block.splitlines() if line.strip()]
+    assert len(told) > 10
+    for line in told:
         assert _plain(line) in printed
+
+
+SUMMARY = ROOT / "results" / "summary.json"
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("mnist", "MNIST"), ("fashion_mnist", "Fashion-MNIST"), ("cifar10", "CIFAR-10")],
+)
+def test_the_headline_table_is_what_the_results_hold(name, shown):
+    found = json.loads(SUMMARY.read_text())[name]
+    row = next(
+        line
+        for line in (ROOT / "README.md").read_text().splitlines()
+        if line.startswith(f"| {shown}, ")
+    )
+    cells = [cell.strip().strip("*") for cell in row.strip("|").split("|")[1:]]
+    for cell, column in zip(cells, ("paper", "paper_noise", "same_network", "open"), strict=True):
+        values = [found[s].get(column) for s in ("100", "70", "30", "0")]
+        told = [f"{value:.1f}" if value is not None else "-" for value in values]
+        assert cell == " / ".join(told), column
 
 
 def _plain(line: str) -> str:
