@@ -35,11 +35,16 @@ html_show_sphinx = False
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_default_options = {"members": True, "show-inheritance": False}
+autodoc_default_options = {"members": True}
+# Readers know arrays by these names; spelled out they fill half a page.
+autodoc_type_aliases = {
+    name: name for name in ("ArrayLike", "BoolArray", "FloatArray", "IntArray", "AnyPlan")
+}
 python_use_unqualified_type_names = True
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
+napoleon_attr_annotations = False
 
 
 def _bars_are_sizes(
@@ -53,6 +58,24 @@ def _bars_are_sizes(
         )
 
 
+def _plain_aliases(
+    app: Any,
+    what: str,
+    name: str,
+    obj: object,
+    options: object,
+    signature: str | None,
+    returns: str | None,
+) -> tuple[str | None, str | None]:
+    """ArrayLike, where a union with it would be shown by its internal name."""
+
+    def plain(text: str | None) -> str | None:
+        return text and re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", text)
+
+    return plain(signature), plain(returns)
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
+    app.connect("autodoc-process-signature", _plain_aliases)
     app.connect("autodoc-process-docstring", _bars_are_sizes, priority=900)

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The search for settings the paper leaves out, on held-out training records, written down.
+
+Every setting that is tried is in the file, with its accuracy on each seed; the best mean is chosen.
+The test set is never looked at. The search sees the clients' records and is not charged to their
+budgets, as in the paper; someone who may not do that must take settings from public data.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dpcohort.atomic_file import write_text
+from dpcohort.config import Config
+from dpcohort.data import Dataset
+from dpcohort.errors import InputError
+from dpcohort.recipes.execution import Progress, prepare, train_works
+from dpcohort.recipes.held_out import held_out
+from dpcohort.recipes.recipe import Cell, Recipe
+from dpcohort.runs.configured_plan import configured_data
+from dpcohort.runs.intervals import mean_interval
+
+__all__ = [
+    "UNCHARGED",
+    "SearchResult",
+    "Tried",
+    "recipe_settings",
+    "run_search",
+    "search_grid",
+    "write_search",
+]
+
+UNCHARGED = (
+    "Scored on held-out training records, never the test set; not charged to the clients' budgets, "
+    "as in the paper."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """One setting, and how well it did.
+
+    Attributes:
+        settings: the changes, as ``--set`` takes them.
+        accuracy: held-out accuracy in per cent of each cell and seed; None if training diverged.
+    """
+
+    settings: tuple[str, ...]
+    accuracy: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Mean held-out accuracy; 0 for a setting that diverged."""
+        return mean_interval(self.accuracy).mean if self.accuracy else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchResult:
+    """All settings that were tried.
+
+    Attributes:
+        name: of the recipe or config.
+        cells: the cells that were averaged over, in words.
+        held_out: share of the training records held out.
+        seeds: repetitions of each.
+        tried: every setting, in the order of the grid.
+    """
+
+    name: str
+    cells: tuple[str, ...]
+    held_out: float
+    seeds: int
+    tried: tuple[Tried, ...]
+
+    @property
+    def chosen(self) -> Tried:
+        """The setting with the best mean; of equals the first."""
+        return max(self.tried, key=lambda tried: tried.mean)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "format": "dpcohort search",
+            "schema": 1,
+            "recipe": self.name,
+            "note": UNCHARGED,
+            "command": f"dpcohort search {self.name}",
+            "cells": list(self.cells),
+            "held_out": self.held_out,
+            "seeds": self.seeds,
+            "tried": [
+                {
+                    "set": list(tried.settings),
+                    "mean": round(tried.mean, 3),
+                    "accuracy": list(tried.accuracy),
+                }
+                for tried in self.tried
+            ],
+            "chosen": list(self.chosen.settings),
+            "chosen_mean": round(self.chosen.mean, 3),
+        }
+
+
+def search_grid(grid: Mapping[str, Sequence[Any]]) -> list[tuple[str, ...]]:
+    """Every combination of a grid, as changes of a configuration.
+
+    Example:
+        >>> search_grid({"training.clip": [0.1, 1], "selection.eta": [10]})
+        [('training.clip=0.1', 'selection.eta=10'), ('training.clip=1', 'selection.eta=10')]
+    """
+    keys = list(grid)
+    return [
+        tuple(f"{key}={json.dumps(value)}" for key, value in zip(keys, values, strict=True))
+        for values in itertools.product(*(grid[key] for key in keys))
+    ]
+
+
+def recipe_settings(recipe: Recipe) -> list[tuple[str, ...]]:
+    """The settings that a recipe's [recipe.search] asks to be tried.
+
+    Raises:
+        InputError: it has none.
+    """
+    section = recipe.header.search
+    if section is None:
+        raise InputError.because(
+            f"the recipe {recipe.name} has no table [recipe.search], which says what to try."
+        )
+    grid = search_grid(section.grid) if section.grid else []
+    return [*grid, *(tuple(candidate) for candidate in section.candidates)]
+
+
+def run_search(
+    name: str,
+    cells: Sequence[Cell],
+    settings: Sequence[tuple[str, ...]],
+    *,
+    seeds: int,
+    share: float,
+    device: str | None = None,
+    progress: Progress | None = None,
+) -> SearchResult:
+    """Try settings on cells."""
+    changed = [
+        (number, replace(cell, config=_scored_once(cell.config.with_overrides(setting))))
+        for number, setting in enumerate(settings)
+        for cell in cells
+    ]
+    places = {id(cell): number for number, cell in changed}
+    wanted = [(cell, seed) for _, cell in changed for seed in range(seeds)]
+    works = prepare(wanted, device=device, data=_split(share))
+    found: dict[int, list[tuple[int, int, float]]] = {}
+    order = {id(cell): position for position, (_, cell) in enumerate(changed)}
+    for work, measured in train_works(works, progress=progress, certify=False):
+        key = places[id(work.cell)]
+        entry = (order[id(work.cell)], measured.seed, measured.accuracy)
+        found.setdefault(key, []).append(entry)
+    tried = tuple(
+        Tried(settings=setting, accuracy=tuple(a for _, _, a in sorted(found.get(number, []))))
+        for number, setting in enumerate(settings)
+    )
+    labels = tuple(cell.label for cell in cells)
+    return SearchResult(name=name, cells=labels, held_out=share, seeds=seeds, tried=tried)
+
+
+def write_search(result: SearchResult, path: str | Path) -> None:
+    """Write the file, one tried setting a line."""
+    values = result.to_dict()
+    lines = []
+    for key, value in values.items():
+        text = json.dumps(value, ensure_ascii=False)
+        if key == "tried":
+            text = "[\n  " + ",\n  ".join(json.dumps(item) for item in value) + "]"
+        lines.append(f" {json.dumps(key)}: {text}")
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def _scored_once(config: Config) -> Config:
+    """Looked at in the last round only: a search needs no curve."""
+    return config.with_overrides([f"run.evaluate_every={config.training.rounds}"])
+
+
+def _split(share: float) -> Callable[[Config], Dataset]:
+    def data(config: Config) -> Dataset:
+        return held_out(configured_data(config), share)
+
+    return data

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pytest
+
+RECIPE = """
+[recipe]
+title = "A small table"
+of = "Table 0"
+figure = "bars"
+judged = "privacy-aware"
+tolerance = 5.0
+seeds = 2
+numbers = [
+  { when = { mechanism = "privacy-aware", s = 100 }, paper = 40.0, goal = 5.0 },
+  { when = { mechanism = "unbiased", s = 100 }, paper = 99.0 },
+]
+
+[[recipe.mechanisms]]
+name = "unbiased"
+set = ["selection.rule=unbiased"]
+
+[[recipe.mechanisms]]
+name = "privacy-aware"
+
+[[recipe.axes]]
+name = "s"
+key = "data.similarity"
+values = [100, 0]
+
+[recipe.quick]
+seeds = 1
+axes = { s = [0] }
+
+[recipe.search]
+when = { mechanism = "privacy-aware", s = 100 }
+seeds = 1
+
+[recipe.search.grid]
+"optimiser.learning_rate" = [0.01, 1.0]
+
+[population]
+count = 8
+epsilon = { distribution = "uniform", low = 0.5, high = 6 }
+seed = 3
+
+[training]
+rounds = 3
+cohort_size = 3
+batch_size = 30
+clip = 1.0
+dimension = 650
+
+[selection]
+eta = 5.0
+
+[data]
+name = "digits"
+similarity = 100.0
+
+[model]
+name = "logistic"
+
+[optimiser]
+learning_rate = 1.0
+average_decay = 0.5
+
+[run]
+evaluate_every = 1
+device = "cpu"
+"""
+
+
+@pytest.fixture
+def recipe_text() -> str:
+    return RECIPE
+
+
+@pytest.fixture
+def recipe_path(tmp_path, recipe_text):
+    path = tmp_path / "small.toml"
+    path.write_text(recipe_text)
+    return path
+
+
+@pytest.fixture
+def recipe(recipe_path):
+    from dpcohort.recipes import load_recipe
+
+    return load_recipe(recipe_path)

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pytest
+
+from dpcohort.errors import InputError
+from dpcohort.recipes import execution, load_recipe
+from dpcohort.recipes.execution import measure, prepare, stacks
+from dpcohort.runs.configured import configured_job
+from dpcohort.runs.training import train_job
+
+
+def test_every_cell_and_seed_is_measured_and_certified(recipe):
+    told = []
+    store = measure(recipe, device="cpu", progress=lambda *a: told.append(a))
+    assert len(store.known) == 4 * 2
+    for found in store.known.values():
+        assert found.promises_hold
+        assert found.clients_drawn > 0
+        assert [rounds for rounds, _ in found.curve] == [1, 2, 3]
+        assert found.curve[-1][1] == pytest.approx(found.accuracy, abs=1e-3)
+    assert told[-1][0] == told[-1][1] == 3 * 8
+
+
+def test_a_measurement_is_that_of_the_same_run_alone(recipe):
+    cell = recipe.cells[2]
+    store = measure(recipe, device="cpu")
+    run = train_job(configured_job(cell.seeded(1), device="cpu"))
+    assert store.known[cell.slug, 1].accuracy == pytest.approx(100 * run.test_accuracy, abs=1e-4)
+
+
+def test_a_stopped_command_goes_on(recipe, tmp_path, monkeypatch):
+    trained = []
+    whole = execution._train
+
+    def dies(stack, *rest):
+        if trained:
+            raise KeyboardInterrupt
+        trained.append(len(stack))
+        return whole(stack, *rest)
+
+    monkeypatch.setattr(execution, "_CPU_STACK", 2)
+    monkeypatch.setattr(execution, "_train", dies)
+    with pytest.raises(KeyboardInterrupt):
+        measure(recipe, folder=tmp_path, device="cpu")
+    counted = []
+
+    def counts(stack, *rest):
+        counted.append(len(stack))
+        return whole(stack, *rest)
+
+    monkeypatch.setattr(execution, "_train", counts)
+    store = measure(recipe, folder=tmp_path, device="cpu")
+    assert sum(counted) == 8 - 2
+    assert len(store.known) == 8
+    counted.clear()
+    measure(recipe, folder=tmp_path, device="cpu")
+    assert counted == []
+
+
+def test_what_cannot_be_trained_is_found_before_anything_is(recipe_path, recipe_text, monkeypatch):
+    # Only the last cell has a batch that no client can fill.
+    where = '[[recipe.where]]\nwhen = { mechanism = "privacy-aware", s = 0 }\n'
+    where += 'set = ["training.batch_size=1000000"]\n\n'
+    recipe_path.write_text(recipe_text.replace("[recipe.quick]", where + "[recipe.quick]"))
+    monkeypatch.setattr(execution, "_train", lambda *_: pytest.fail("it trained"))
+    with pytest.raises(InputError, match="privacy-aware, s = 0"):
+        measure(load_recipe(recipe_path), device="cpu")
+
+
+def test_only_what_goes_together_is_stacked(recipe):
+    longer = recipe.in_form("full", changes=["training.rounds=4"])
+    wanted = [(recipe.cells[0], 0), (longer.cells[0], 0), (recipe.cells[2], 1)]
+    found = [[w.cell.label for w in stack] for stack in stacks(prepare(wanted, device="cpu"))]
+    assert found == [["unbiased, s = 100", "privacy-aware, s = 100"], ["unbiased, s = 100"]]

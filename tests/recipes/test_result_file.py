@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pytest
+
+from dpcohort.errors import FileFormatError
+from dpcohort.recipes.execution import measure
+from dpcohort.recipes.judgement import judge
+from dpcohort.recipes.result_file import read_result, write_result
+
+
+def test_what_is_written_can_be_read(recipe, tmp_path):
+    small = recipe.in_form("smallest")
+    result = judge(small, measure(small, device="cpu"))
+    path = write_result(result, tmp_path / "deep", {"cores": 2})
+    found = read_result(path)
+    assert path.name == "small.smallest.json"
+    assert "SMALLEST" in found["warning"]
+    assert "not charged" in " ".join(found["note"].split())
+    assert [c["mean"] for c in found["cells"]] == [round(c.accuracy.mean, 3) for c in result.cells]
+    assert path.stat().st_size < 20_000
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"format": "other"}'])
+def test_what_is_no_result_is_refused(tmp_path, text):
+    path = tmp_path / "a.json"
+    path.write_text(text)
+    with pytest.raises(FileFormatError):
+        read_result(path)

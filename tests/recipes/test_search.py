@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dpcohort.data import load_dataset
+from dpcohort.errors import InputError
+from dpcohort.recipes import load_recipe, recipe_names
+from dpcohort.recipes import search as module
+from dpcohort.recipes.held_out import held_out
+from dpcohort.recipes.search import recipe_settings, run_search, search_grid, write_search
+
+RESULTS = Path(__file__).resolve().parents[2] / "results"
+
+
+def test_every_setting_is_tried_on_held_out_records_and_the_best_is_chosen(recipe, tmp_path):
+    cells = recipe.cells_of(recipe.header.search.when)
+    result = run_search("small", cells, recipe_settings(recipe), seeds=2, share=0.1, device="cpu")
+    assert [t.settings for t in result.tried] == [
+        ("optimiser.learning_rate=0.01",),
+        ("optimiser.learning_rate=1.0",),
+    ]
+    assert all(len(t.accuracy) == 2 for t in result.tried)
+    assert result.chosen == max(result.tried, key=lambda t: t.mean)
+    path = tmp_path / "search.json"
+    write_search(result, path)
+    values = json.loads(path.read_text())
+    assert values["chosen"] == list(result.chosen.settings)
+    assert "never the test set" in values["note"]
+    # 144 of 1,442 records are held out: accuracies are whole numbers of them.
+    assert all((a * 144 / 100) % 1 == pytest.approx(0, abs=1e-3) or
+               (a * 144 / 100) % 1 == pytest.approx(1, abs=1e-3)
+               for t in result.tried for a in t.accuracy)  # fmt: skip
+
+
+def test_the_test_set_is_never_looked_at(recipe, monkeypatch):
+    whole = load_dataset("digits")
+    seen = []
+
+    def split(data, share):
+        found = held_out(data, share)
+        seen.append(found)
+        return found
+
+    monkeypatch.setattr(module, "held_out", split)
+    cells = recipe.cells_of(recipe.header.search.when)
+    run_search("small", cells, recipe_settings(recipe), seeds=1, share=0.1, device="cpu")
+    tests = {bytes(row) for row in whole.test_inputs} - {bytes(row) for row in whole.train_inputs}
+    assert seen
+    for data in seen:
+        assert not tests & {bytes(row) for row in data.test_inputs}
+        assert not tests & {bytes(row) for row in data.train_inputs}
+
+
+def test_a_recipe_without_a_search_says_so(recipe):
+    with pytest.raises(InputError, match=r"recipe\.search"):
+        recipe_settings(load_recipe("importance-compensation"))
+
+
+def test_a_grid_is_every_combination():
+    assert len(search_grid({"a.b": [1, 2], "c.d": [1, 2, 3]})) == 6
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_recipes_hold_what_their_recorded_search_chose(name):
+    path = RESULTS / f"search-{name}.json"
+    if not path.exists():
+        return
+    recipe = load_recipe(name)
+    assert recipe.header.search_result == path.name
+    found = json.loads(path.read_text())
+    section = recipe.header.search
+    assert found["tried"]
+    best = max(found["tried"], key=lambda t: t["mean"])
+    assert found["chosen"] == best["set"]
+    for cell in recipe.cells_of(section.when):
+        assert cell.config.with_overrides(found["chosen"]).values == cell.config.values
