@@ -220,6 +220,22 @@ class AdaptivePlan:
                 spent[k] = np.fmin(spent[k], history.epsilon(key[1]))
         return spent
 
+    def counts_to_certify(self, draws: IntArray, reports: IntArray) -> tuple[IntArray, IntArray]:
+        """The draws and reports to certify for clients that were drawn and asked so often.
+
+        Where cohorts follow from reports or updates, how often a client was heard depends on what
+        it gave out: a rule can stop at the output that tells most, and the epsilon of a number
+        chosen so is not proved (arXiv 2602.06756). That of the caps is. A client that gave nothing
+        out spent nothing, and a rule that looks at no output has numbers as good as fixed.
+        """
+        if self.terms is None and not self.rule.watches_updates:
+            return draws, reports
+        heard = (draws > 0) | (reports > 0)
+        return (
+            np.where(heard, np.maximum(draws, self.caps.draws), 0),
+            np.where(heard, np.maximum(reports, self.caps.reports), 0),
+        )
+
     def verify(self, method: str = "pld") -> None:
         """Certify every client again at its caps.
 

@@ -123,8 +123,12 @@ class AdaptiveSession:
         return cohort
 
     def spent_epsilon(self) -> FloatArray:
-        """What each client has spent so far at its delta, reports included; NaN if public."""
-        return self.adaptive_plan.spent_epsilon(self.book.draws, self.book.reports_made)
+        """What is certified for each client so far at its delta; NaN if public.
+
+        At its caps, reports included, once it was heard: see ``counts_to_certify``.
+        """
+        plan = self.adaptive_plan
+        return plan.spent_epsilon(*plan.counts_to_certify(self.book.draws, self.book.reports_made))
 
     def go_on(
         self,

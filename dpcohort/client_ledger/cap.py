@@ -28,8 +28,9 @@ class LifetimeCap:
         across_runs: ``composed`` counts every draw made so far by one composition of them all. It
             holds when neither the terms of a run, nor how draws are shared out between runs,
             depend on what earlier draws gave out (arXiv 2602.06756). ``summed`` counts each begun
-            run with the whole (ε, δ) of its terms and adds them up; it holds also when a server
-            chooses the next run after looking at the last.
+            run with the whole (ε, δ) of its terms and adds them up (a zero-out run under a
+            replace-one cap with what its draws come to under replace-one); it holds also when a
+            server chooses the next run after looking at the last.
         fingerprint: SHA-256 of the data, if given: the same data under a second name are refused.
 
     Example:

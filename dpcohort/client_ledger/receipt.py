@@ -28,7 +28,9 @@ class RunSpending:
         steps: noisy steps counted.
         noise_multiplier: z they are charged at, the least of the terms.
         sampling_rate: r.
-        certified_epsilon: ε of the counted draws alone, at the run's δ.
+        neighbours: the relation of the accepted terms; both epsilons here speak of it.
+        certified_epsilon: ε of the counted draws alone, at the run's δ, if their number was not
+            chosen from what they gave out. ``promised_epsilon`` holds whatever a server did.
     """
 
     run: str
@@ -41,6 +43,7 @@ class RunSpending:
     steps: int
     noise_multiplier: float
     sampling_rate: float
+    neighbours: str
     certified_epsilon: float
 
 
@@ -98,7 +101,12 @@ class LifetimeReceipt:
                 f"  {run.run}: {run.counted_draws} of {run.accepted_draws} draws counted "
                 f"({run.released_draws} released, {run.unreleased_draws} not), {run.steps} noisy "
                 f"steps at z = {run.noise_multiplier:.5g}, rate {run.sampling_rate:.4g}: epsilon "
-                f"{run.certified_epsilon:.5g} of {run.promised_epsilon:.5g}"
+                f"{run.certified_epsilon:.5g} of {run.promised_epsilon:.5g} ({run.neighbours})"
+            )
+        if self.runs:
+            lines.append(
+                "  (of a run's two epsilons the first is that of a number of draws fixed "
+                "beforehand; the second holds also where a server stopped at what it liked)"
             )
         verdict = "The promise holds." if self.holds else "THE PROMISE IS BROKEN."
         lines += [
@@ -163,5 +171,6 @@ def _spending(run: str, account: Account) -> RunSpending:
         steps=counted * terms.local_steps,
         noise_multiplier=terms.least_noise_multiplier,
         sampling_rate=terms.sampling_rate,
+        neighbours=str(terms.neighbours),
         certified_epsilon=terms.certified_epsilon(counted) if counted else 0.0,
     )

@@ -63,7 +63,13 @@ class Spending:
 
     @property
     def relation(self) -> Neighbours:
-        """The relation all runs are counted under; replace-one as soon as one part asks for it."""
+        """The relation the total speaks of.
+
+        One composition needs one relation: replace-one as soon as one part asks for it. A sum of
+        epsilons speaks of the cap's own, each run being counted under it.
+        """
+        if self.cap.across_runs == "summed":
+            return self.cap.neighbours
         found = {self.cap.neighbours} | {terms.neighbours for terms, _ in self._draws}
         return "zero-out" if found == {"zero-out"} else "replace-one"
 
@@ -96,7 +102,7 @@ class Spending:
     def epsilon(self) -> float:
         """An upper bound on the ε spent, at the cap's δ.
 
-        For ``summed`` caps, the sum over begun runs of the ε in their terms.
+        For ``summed`` caps, the sum over begun runs of the ε of all the draws they may make.
         """
         if self.cap.across_runs == "summed":
             return float(self._sums()[0])
@@ -105,8 +111,20 @@ class Spending:
     def _sums(self) -> tuple[Fraction, Fraction]:
         # As written, not as stored in binary: ten runs of 0.1 are 1.
         terms = [terms for terms, _ in self._draws]
-        epsilon = sum((_exact(one.epsilon) for one in terms), Fraction(0))
+        epsilon = sum((_exact(self._whole_run(one)) for one in terms), Fraction(0))
         return epsilon, sum((_exact(one.delta) for one in terms), Fraction(0))
+
+    def _whole_run(self, terms: RunTerms) -> float:
+        """The ε of all draws of a run, at its own δ, under the cap's relation.
+
+        The ε in zero-out terms says nothing about replacing a record, which moves a sum by 2C:
+        under a replace-one cap the same draws are counted anew. The other way round replace-one
+        terms cover a zero-out cap as they stand.
+        """
+        if self.cap.neighbours == "zero-out" or terms.neighbours == "replace-one":
+            return terms.epsilon
+        replaced = History((terms.charge(terms.draws),)).promoted()
+        return max(terms.epsilon, _epsilon(replaced, terms.delta))
 
 
 class CapFilter:

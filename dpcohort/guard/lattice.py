@@ -10,7 +10,9 @@ C/g = 2^e / z at most. e is chosen so that this is at least 2^24: a gradient kee
    gradient that does not pass, or is not finite, contributes nothing.
 2. Integers are added. No order of adding, no batch beside it and no rounding changes what a record
    contributes: the sums of two neighbouring data sets differ by that record's integers, at most
-   C/g (zero-out) or 2C/g (replace-one) in L2 norm, exactly.
+   C/g (zero-out) or 2C/g (replace-one) in L2 norm, exactly. 2^18 records at the smallest noise
+   and 2^38 at z of 1 or more fit 64 bits; were there more, sum and noise would wrap around alike,
+   which is a function of the noisy sum: post-processing, useless but private.
 3. ``round(2^e Z)`` is added to every coordinate, see :mod:`~dpcohort.guard.lattice_noise`.
 
 So the sum of step 3 is the Gaussian mechanism with noise multiplier z, rounded. All that follows,

@@ -34,7 +34,7 @@ def check_private(path: str | Path, what: str) -> None:
             f"ships could read it past the guard. Close it with: chmod 600 {path}"
         )
     _check_owner(path, what, found)
-    check_closed_folder(Path(path).absolute().parent, what)
+    _check_folders(path, what)
 
 
 def check_unwritable(path: str | Path, what: str) -> None:
@@ -50,23 +50,39 @@ def check_unwritable(path: str | Path, what: str) -> None:
             f"could write itself better terms. Close it with: chmod go-w {path}"
         )
     _check_owner(path, what, found)
-    check_closed_folder(Path(path).absolute().parent, what)
+    _check_folders(path, what)
 
 
-def check_closed_folder(folder: Path, what: str) -> None:
+def check_closed_folder(folder: Path, what: str, *, shared: bool = True) -> None:
     """Refuse a folder in which others could exchange files, one of the folders above included.
+
+    Folders are looked at as they are named and, where links are on the way, as they are.
+
+    Args:
+        folder: the folder.
+        what: what is in it, for the message.
+        shared: whether others may put files of their own into the folder itself, under a sticky
+            bit that keeps them from ours. Not for a ledger: SQLite opens files beside it by name.
 
     Raises:
         InputError: naming the folder.
     """
-    for place in (folder, *folder.parents):
+    named, real = folder.absolute(), folder.resolve()
+    for place in dict.fromkeys((named, real, *named.parents, *real.parents)):
         found = _status(place, f"folder of the {what}")
-        is_sticky = bool(found.st_mode & stat.S_ISVTX)
-        if found.st_mode & 0o022 and not is_sticky:
+        _check_owner(place, f"folder of the {what}", found)
+        protected = bool(found.st_mode & stat.S_ISVTX) and (shared or place not in (named, real))
+        if found.st_mode & 0o022 and not protected:
             raise InputError.because(
                 f"the folder {place} of the {what} can be written by others (mode "
                 f"{_mode(found)}), who could exchange it. Close it with: chmod go-w {place}"
             )
+
+
+def _check_folders(path: str | Path, what: str) -> None:
+    """The folder that names the file and, if that name is a link, the one that holds it."""
+    for parent in dict.fromkeys((Path(path).absolute().parent, Path(path).resolve().parent)):
+        check_closed_folder(parent, what)
 
 
 def _check_owner(path: str | Path, what: str, found: os.stat_result) -> None:

@@ -149,8 +149,8 @@ class GuardService:
                     return
                 while not self._stopping.is_set() and self._exchange(connection):
                     pass
-        except Exception as error:  # its text could be about a record
-            self._log(f"a request failed: {type(error).__name__}")
+        except Exception as error:
+            self._log(f"a connection failed: {type(error).__name__}")
         finally:
             self._slots.release()
 
@@ -170,7 +170,12 @@ class GuardService:
             if self._stopping.is_set():
                 return False
             started = time.monotonic()
-            answer = self.desk.answer(message)
+            try:
+                answer = self.desk.answer(message)
+            except Exception as error:  # its text could be about a record
+                self._log(f"a request failed: {type(error).__name__}")
+                self._wait(Refusal(code="failed", message=""), started)
+                return False
             self._wait(answer, started)
         self._log(_line(message, answer))
         connection.sendall(encode(answer))
@@ -183,7 +188,7 @@ class GuardService:
         failed = isinstance(answer, Refusal) and answer.code in ("failed", "ledger")
         if every > 0 and (fresh or failed):
             taken = time.monotonic() - started
-            time.sleep(math.ceil(taken / every) * every - taken)
+            time.sleep(max(0.0, math.ceil(taken / every) * every - taken))  # rounding
 
 
 def _line(message: object, answer: Message) -> str:

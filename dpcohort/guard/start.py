@@ -12,9 +12,10 @@ from dpcohort.client_ledger import ClientLedger, RunTerms
 from dpcohort.client_ledger.ledger import counter_path
 from dpcohort.errors import InputError
 from dpcohort.guard.data import GuardedData, load_data
-from dpcohort.guard.permissions import check_private, check_unwritable
+from dpcohort.guard.permissions import check_closed_folder, check_private, check_unwritable
 from dpcohort.guard.service import GuardService
 from dpcohort.guard.terms import AcceptedRun, GuardTerms
+from dpcohort.named_function import is_named_function
 
 __all__ = ["CheckedTerms", "check_terms", "open_guard", "open_ledger"]
 
@@ -52,6 +53,11 @@ def check_terms(terms: GuardTerms, records: int) -> CheckedTerms:
             "user can open the data without asking. Run the guard as a user of its own, or, for a "
             "trial only, set same_user = true."
         )
+    if 0 in users and not terms.same_user:
+        raise InputError.because(
+            "allowed_users names root, who can open the data without asking. Run the courier as a "
+            "user of its own."
+        )
     runs = {one.run: one.run_terms(records) for one in terms.runs}
     return CheckedTerms(terms=terms, records=records, runs=runs)
 
@@ -65,9 +71,10 @@ def open_ledger(
         InputError: the ledger has another cap for these data, or others can open it.
     """
     terms = checked.terms
+    for place in dict.fromkeys((Path(path).absolute().parent, Path(path).resolve().parent)):
+        check_closed_folder(place, "ledger", shared=False)
     if Path(path).exists():
-        for file, what in ((path, "ledger"), (counter_path(path, counter), "counter")):
-            check_private(file, what)
+        _check_files(path, counter)
         ledger = ClientLedger(path, counter=counter)
     else:
         ledger = ClientLedger.create(path, counter=counter)
@@ -75,11 +82,26 @@ def open_ledger(
         _register(ledger, terms, data.fingerprint)
         for run in terms.runs:
             _accept(ledger, terms.dataset, run, checked.runs[run.run])
-        check_private(path, "ledger")
+        for closed in terms.closed_runs:
+            _check_known(ledger, terms.dataset, closed)
+        _check_files(path, counter)
     except BaseException:
         ledger.close()
         raise
     return ledger
+
+
+def _check_files(path: str | Path, counter: str | Path | None) -> None:
+    check_private(path, "ledger")
+    check_private(counter_path(path, counter), "counter")
+
+
+def _check_known(ledger: ClientLedger, dataset: str, run: str) -> None:
+    try:
+        ledger.terms(dataset, run)
+    except InputError:
+        allowed = "runs that are accepted here or in the ledger"
+        raise InputError("closed_runs", given=run, allowed=allowed) from None
 
 
 def _accept(ledger: ClientLedger, dataset: str, run: AcceptedRun, accepted: RunTerms) -> None:
@@ -144,6 +166,9 @@ def open_guard(
     from dpcohort.guard.desk import GuardDesk, check_with_sampling
     from dpcohort.guard.training import LocalTraining
 
+    if is_named_function(terms.model.name):
+        # A module of that name in the current folder would be found and run.
+        check_closed_folder(Path.cwd(), "model", shared=False)
     training = LocalTraining(terms.model, records)
     for accepted in checked.runs.values():
         check_with_sampling(accepted, training.dimension)

@@ -3,21 +3,27 @@
 
 Gradients come from the engine's own :class:`~dpcohort.engine.clipping.PerExampleGradients`, one
 record at a time. In a batch, the last bits of a record's gradient can depend on the records beside
-it, and a server that chooses the weights could make last bits count; alone they cannot.
+it, and a server that chooses the weights could make last bits count; alone they cannot. For the
+same reason a model that draws random numbers or remembers records is refused: removing a record
+would then change what those after it contribute. A record whose gradient cannot be computed
+contributes nothing; that it cannot is not told.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from dpcohort._validate import IntArray
-from dpcohort.engine.clipping import PerExampleGradients
+from dpcohort.engine.clipping import PerExampleGradients, refuse_unfit_layers
 from dpcohort.engine.reference import cross_entropy
+from dpcohort.errors import InputError
 from dpcohort.guard.data import GuardedData
 from dpcohort.guard.lattice import Lattice
 from dpcohort.guard.lattice_noise import Bytes
@@ -27,6 +33,7 @@ from dpcohort.models import build_model
 
 __all__ = ["LocalTraining"]
 
+_TIMES = 12  # a coin that leaves one small layer alone may do so once or twice, not every time
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -37,6 +44,9 @@ class LocalTraining:
         model: the model the terms allow.
         data: the client's records.
         source: where random bytes come from; anything but the operating system is for tests.
+
+    Raises:
+        InputError: the model's gradient of a record is not a function of record and weights alone.
 
     Example:
         >>> data = GuardedData(np.ones((4, 2), np.float32), np.array([0, 1, 0, 1]), "")
@@ -58,7 +68,9 @@ class LocalTraining:
             options=model.options,
             input_dtype=torch.int64 if tokens else torch.float32,
         )
+        refuse_unfit_layers(built)
         self._gradients = PerExampleGradients(built, cross_entropy, vectorised=False)
+        _refuse_memory(self._gradients, built, data.inputs)
         layout = self._gradients.layout
         #: D, the number of trained parameters.
         self.dimension = layout.dimension
@@ -102,9 +114,40 @@ class LocalTraining:
         for row in batch:
             inputs = torch.from_numpy(self._data.inputs[row : row + 1])
             labels = torch.from_numpy(self._data.labels[row : row + 1])
-            gradient = self._gradients(point, inputs, labels)[0]
+            try:
+                gradient = self._gradients(point, inputs, labels)[0]
+            except Exception:  # a token the model does not know; a draw that fails would tell
+                continue
             total += lattice.contribution(gradient.double().numpy())
         return total
+
+
+def _refuse_memory(
+    gradients: PerExampleGradients, model: torch.nn.Module, like: NDArray[Any]
+) -> None:
+    """Refuse a model whose gradient at a record changes with what it was run on before.
+
+    Tried on made-up records, so that a failure says nothing about the client's.
+    """
+    start = gradients.layout.flatten(model)
+    weights = start + 0.1 * torch.cos(torch.arange(start.numel()))  # a zero would hide the rest
+    tokens = like.dtype == np.int64
+    shape = like.shape[1:]
+    ramp = np.linspace(-1, 1, math.prod(shape)).reshape(1, *shape)
+    record = torch.from_numpy(np.zeros_like(ramp, np.int64) if tokens else ramp.astype(np.float32))
+    label = torch.zeros(1, dtype=torch.int64)
+    try:
+        found = [gradients(weights, x, label) for x in (record, -record) * _TIMES]
+    except Exception as error:  # the user's model may fail in any way
+        raise InputError.because(
+            f"the model has no gradient at a record: {type(error).__name__}: {error}"
+        ) from None
+    if not all(torch.equal(found[0], again) for again in found[2::2]):
+        raise InputError.because(
+            "the model's gradient at one and the same record is not the same every time: it draws "
+            "random numbers or remembers earlier records, so no clip bounds what one record does. "
+            "Take that out of the model."
+        )
 
 
 def _as_float32(values: NDArray[np.float64]) -> NDArray[np.float32]:

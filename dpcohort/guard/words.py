@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dpcohort.client_ledger import RunTerms
+from dpcohort.client_ledger.spending import Spending
 from dpcohort.guard.start import CheckedTerms
 from dpcohort.guard.terms import AcceptedRun
 
@@ -45,10 +46,24 @@ def terms_in_words(checked: CheckedTerms) -> list[str]:
     if terms.answer_seconds == 0:
         lines.append("WARNING: answer_seconds is 0. The time of an answer tells the batch's size.")
     for run in terms.runs:
-        lines.append(_run_in_words(run, checked.runs[run.run]))
+        if run.run not in terms.closed_runs:
+            lines.append(_run_in_words(run, checked.runs[run.run]))
+            lines += _too_large(run.run, Spending(terms.cap(), [(checked.runs[run.run], 1)]))
+    if terms.closed_runs:
+        lines.append(f"Closed, not answered: {', '.join(terms.closed_runs)}.")
     if not terms.runs:
         lines.append("No run is accepted here; accept one with: dpcohort ledger accept")
     return lines
+
+
+def _too_large(run: str, alone: Spending) -> list[str]:
+    """A run whose first draw would be refused, the data being untouched."""
+    if alone.fits():
+        return []
+    return [
+        f"WARNING: no draw of {run} fits the lifetime cap: alone it counts as epsilon "
+        f"{alone.epsilon():.5g} under {alone.relation}, or its delta is larger than the cap's."
+    ]
 
 
 def _run_in_words(run: AcceptedRun, terms: RunTerms) -> str:
@@ -57,5 +72,6 @@ def _run_in_words(run: AcceptedRun, terms: RunTerms) -> str:
         f"Run {run.run} ({plan}): at most {terms.draws} draws of {terms.local_steps} local steps "
         f"in {terms.rounds} rounds, batches of {run.batch_size} ({terms.sampler}), clip at most "
         f"{terms.clip:g}, noise multiplier at least {terms.least_noise_multiplier:.5g}: epsilon "
-        f"{terms.certified_epsilon():.5g} of {terms.epsilon:g} at delta {terms.delta:g}."
+        f"{terms.certified_epsilon():.5g} of {terms.epsilon:g} at delta {terms.delta:g} "
+        f"({terms.neighbours})."
     )

@@ -95,14 +95,15 @@ def certified_spending(
 def _with_reports(
     plan: AdaptivePlan, draws: IntArray, reports: IntArray | None, chosen: IntArray, method: str
 ) -> FloatArray:
-    """Draws and reports of an adaptive plan, composed."""
+    """Draws and reports of an adaptive plan, composed; at the caps where outputs chose them."""
     asked = np.zeros(len(plan.population), dtype=np.int64) if reports is None else reports
     if method == "auto" and chosen.size > _MOST_SECOND_OPINIONS:
         method = "pld"
     looked_at = np.zeros(len(plan.population), dtype=np.bool_)
     looked_at[chosen] = True
     spent = plan.spent_epsilon(
-        np.where(looked_at, draws, 0), np.where(looked_at, asked, 0), method=method
+        *plan.counts_to_certify(np.where(looked_at, draws, 0), np.where(looked_at, asked, 0)),
+        method=method,
     )
     if plan.has_raw_reports:
         spent[asked > 0] = np.nan

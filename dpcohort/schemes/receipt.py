@@ -90,7 +90,7 @@ class SchemeReceipt:
         """The receipt in words."""
         if self.public:
             return f"{self.client}: public data, no budget.\n  {self.stamp}"
-        verdict = "The promise holds." if self.holds else "THE PROMISE IS BROKEN."
+        verdict = "The promise holds." if self.holds else "THE PROMISE IS NOT CERTIFIED."
         return "\n".join(
             [
                 f"{self.client} ({self.scheme}, {self.mode})",

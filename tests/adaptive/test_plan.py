@@ -55,6 +55,20 @@ def test_spending_grows_with_draws_and_reports_to_the_certificate(plan_of, peopl
     assert (beyond > people.epsilon).all()
 
 
+@pytest.mark.parametrize("rule", ["power-of-choice", "rpow-d", "clustered"])
+def test_numbers_that_outputs_chose_are_certified_at_the_caps(plan_of, rule):
+    """A rule could stop at the output that tells most: a client's own count proves nothing."""
+    plan = plan_of(rule)
+    once = np.array([1, 0, 0, 0, 0, 0, 0, 0])
+    asked = np.minimum(np.roll(once, 1), plan.caps.reports)
+    draws, reports = plan.counts_to_certify(once, asked)
+    heard = once + asked > 0  # who was only asked is heard too
+    assert np.array_equal(draws, np.where(heard, plan.caps.draws, 0))
+    assert np.array_equal(reports, np.where(heard, plan.caps.reports, 0))
+    beyond, _ = plan.counts_to_certify(plan.caps.draws + 1, 0 * once)
+    assert (beyond == plan.caps.draws + 1).all()  # what is beyond a cap is not hidden
+
+
 def test_a_plan_with_too_little_noise_does_not_verify(plan_of):
     plan = plan_of()
     weak = CappedNoise(

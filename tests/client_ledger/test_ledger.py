@@ -410,6 +410,21 @@ def test_an_output_whose_counter_the_disk_refused_waits_for_it_again(
     assert verify_ledger(path).findings == ()
 
 
+def test_a_draw_whose_counter_the_disk_refused_is_counted_and_nobodys_to_use(
+    ledger, key, step, monkeypatch
+):
+    def refuse(*_):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "pwrite", refuse)
+        with pytest.raises(InputError, match="counter"):
+            ledger.reserve(key(0), step, clip=1.0)
+    assert ledger.fate(key(0)) == "lost"
+    with pytest.raises(BudgetExceededError, match="lost"):
+        ledger.release(key(0), b"noisy")
+
+
 def test_what_a_guard_asks_of_its_ledger(ledger, key, step, terms):
     assert ledger.cap("ward").epsilon > 0
     assert ledger.cap("nobody") is None

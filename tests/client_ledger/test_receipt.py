@@ -42,6 +42,9 @@ def test_in_words_and_as_json(receipt):
     values = json.loads(json.dumps(receipt.to_dict()))
     assert values["runs"][0]["run"] == "spring"
     assert values["head"] == receipt.head
+    assert [run["neighbours"] for run in values["runs"]] == ["zero-out", "zero-out"]
+    assert "of 2 (zero-out)" in words  # an epsilon is not said without its relation
+    assert "the second holds also where a server stopped" in words
 
 
 def test_a_broken_promise_says_so(receipt):

@@ -53,6 +53,27 @@ def test_summed_runs_count_in_full_and_as_written(terms):
     assert Spending(cap, [(tenth, 1)] * 3).epsilon() == pytest.approx(0.3)
 
 
+def test_summed_runs_count_under_the_relation_of_the_cap(terms):
+    """Zero-out terms promise nothing about replacing a record: there they count as more."""
+    cap = LifetimeCap(epsilon=2.0, delta=1e-5, neighbours="replace-one", across_runs="summed")
+    replaced = History((terms.charge(terms.draws),)).promoted().epsilon(terms.delta)
+    assert replaced > 1.5 * terms.epsilon
+    found = Spending(cap, [(terms, 1)])
+    assert (found.relation, found.epsilon()) == ("replace-one", replaced)
+    assert not found.fits()
+    with pytest.raises(LifetimeCapError):
+        CapFilter().check("d", cap, {"a": (terms, 0)}, "a")
+    assert Spending(replace(cap, epsilon=replaced), [(terms, 1)]).fits()
+
+
+def test_replace_one_runs_cover_a_summed_zero_out_cap_as_they_stand(terms):
+    cap = LifetimeCap(epsilon=4.0, delta=2e-5, across_runs="summed")
+    fixed = replace(terms, sampler="fixed", neighbours="replace-one", least_noise_multiplier=9.0)
+    both = Spending(cap, [(terms, 1), (fixed, 1)])
+    assert (both.relation, both.epsilon()) == ("zero-out", 4.0)
+    assert both.fits()
+
+
 @pytest.mark.parametrize("across_runs", ["composed", "summed"])
 def test_the_filter_grants_exactly_what_fits(terms, other, across_runs):
     """Two runs in turns, against a plain check of every single draw."""

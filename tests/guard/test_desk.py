@@ -99,10 +99,12 @@ def test_the_trainer_gets_the_owners_numbers(open_desk, good, trainer):
 
 def test_a_failed_training_stays_counted_and_says_nothing_of_why(open_desk, good):
     trainer = Recorded(good().layout, ValueError("record 7 has age 4711"))
-    desk = open_desk(trainer=trainer)
+    desk, said = open_desk(trainer=trainer), []
+    desk._log = said.append
     refusal = desk.answer(good())
     assert (refusal.code, refusal.counted) == ("failed", True)
     assert "4711" not in refusal.message
+    assert said == ["training failed: ValueError"]  # nor does the owner's log have it
     assert desk.answer(good()).code == "lost"  # not computed again
     assert trainer.calls == 1
 
@@ -123,7 +125,20 @@ def test_the_runs_draws_end(open_desk, good, trainer):
         assert isinstance(desk.answer(good(round=round)), DrawUpdate)
     refusal = desk.answer(good(round=6))
     assert (refusal.code, refusal.counted, trainer.calls) == ("exhausted", False, 6)
+    assert not any(letter.isdigit() for letter in refusal.message)
     assert desk.answer(good(round=2)).resent  # what was done can still be had
+
+
+def test_a_lifetime_that_is_used_up_is_refused_without_a_word_of_other_runs(
+    open_desk, good, trainer
+):
+    desk = open_desk(trainer=trainer)
+    desk.ledger.accept("ward", "autumn", desk.ledger.terms("ward", "spring"))
+    desk.answer(good())
+    refusal = desk.answer(good(run="autumn"))
+    assert (refusal.code, refusal.counted, trainer.calls) == ("exhausted", False, 1)
+    assert "spring" not in refusal.message
+    assert not any(letter.isdigit() for letter in refusal.message)  # what was spent is not told
 
 
 def test_a_run_nobody_accepted_is_refused(open_desk, good, trainer):
@@ -173,6 +188,10 @@ def test_a_receipt_is_the_runs_own(open_desk, good, trainer):
     assert isinstance(receipt, RunReceipt)
     assert (receipt.spending["counted_draws"], receipt.spending["released_draws"]) == (1, 1)
     assert (receipt.entries, receipt.head) == desk.ledger.head
+    desk.ledger.accept("ward", "autumn", desk.ledger.terms("ward", "spring"))
+    other = desk.answer(ReceiptRequest(run="autumn"))
+    assert (other.spending["run"], other.spending["counted_draws"]) == ("autumn", 0)
+    assert "spring" not in str(other)
 
 
 def test_answers_are_not_requests(open_desk, trainer):
@@ -217,3 +236,14 @@ def test_terms_must_hold_with_the_samplers_own_error(terms):
     check_with_sampling(accepted, 18)
     with pytest.raises(BudgetExceededError):
         check_with_sampling(accepted, 10**40)
+
+
+def test_a_run_accepted_in_the_ledger_must_hold_with_it_too(open_desk, good, trainer):
+    """At epsilon 60 an error of 2^-109 is worth more than delta."""
+    desk = open_desk(trainer=trainer)
+    accepted = desk.ledger.terms("ward", "spring")
+    desk.ledger.accept("ward", "loose", replace(accepted, epsilon=60.0))
+    refusal = desk.answer(good(run="loose"))
+    assert (refusal.code, trainer.calls) == ("terms", 0)
+    assert "2^-109" in refusal.message
+    assert desk.answer(HelloRequest(run="loose")).code == "terms"

@@ -91,3 +91,12 @@ def test_precision_attack_finds_nothing_on_the_lattice(keystream, monkeypatch):
 def test_settings_that_do_not_fit_are_refused(noise, clip):
     with pytest.raises(InputError):
         Lattice(noise, clip)
+
+
+def test_sums_beyond_64_bits_wrap_with_their_noise(keystream):
+    """Wrapping around is a function of the noisy sum; an error would be one of the records."""
+    lattice, top = Lattice(1.0, 1.0), np.full(9, 2**63 - 1)
+    noise = lattice.with_noise(np.zeros(9, np.int64), keystream("w"))
+    found = lattice.with_noise(top, keystream("w"))
+    assert [int(v) % 2**64 for v in found] == [(2**63 - 1 + int(n)) % 2**64 for n in noise]
+    assert (noise > 0).any()  # some of them did

@@ -93,6 +93,14 @@ def test_the_spread_is_two_to_the_exponent(exponent, keystream):
     assert noise.std() == pytest.approx(expected, rel=0.01)
 
 
+def test_few_coordinates_have_the_law_of_many(keystream):
+    """Every coin is thrown for the largest k of a call too, which few calls of many would show."""
+    source = keystream("few")
+    noise = np.concatenate([rounded_gaussian(3, 20, source) for _ in range(4000)])
+    assert noise.std() / 2**20 == pytest.approx(1, rel=0.03)
+    assert stats.kstest(noise / 2**20, "norm").pvalue > 1e-4
+
+
 def test_fresh_noise_never_repeats_and_a_key_does(keystream):
     assert not np.array_equal(rounded_gaussian(100, 40), rounded_gaussian(100, 40))
     first = rounded_gaussian(100, 40, keystream("k"))

@@ -56,6 +56,36 @@ def test_a_folder_above_counts_too(file, folder):
         check_closed_folder(file.parent, "data")
 
 
+def test_a_sticky_folder_is_not_enough_where_files_beside_ours_are_opened(file):
+    file.parent.chmod(0o1777)
+    check_closed_folder(file.parent, "ledger")
+    with pytest.raises(InputError, match="exchange"):
+        check_closed_folder(file.parent, "ledger", shared=False)
+    file.parent.chmod(0o700)
+    check_closed_folder(file.parent, "ledger", shared=False)  # /dev/shm or /tmp above is sticky
+
+
+def test_a_link_is_followed_to_the_folder_that_holds_the_file(file, folder):
+    """The link is in a closed folder, what it points to is not."""
+    place = folder / "linked"
+    place.mkdir(mode=0o700)
+    (place / "data").symlink_to(file)
+    check_private(place / "data", "data")
+    file.parent.chmod(0o777)
+    with pytest.raises(InputError, match="exchange"):
+        check_private(place / "data", "data")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
+@pytest.mark.parametrize("mode", [0o700, 0o755, 0o1777], ids=oct)
+def test_a_folder_of_another_user_is_refused(file, mode):
+    """Whoever owns a folder can exchange what is in it, whatever its mode says."""
+    file.parent.chmod(mode)
+    os.chown(file.parent, 12345, -1)
+    with pytest.raises(InputError, match="belongs to user 12345"):
+        check_private(file, "data")
+
+
 def test_what_is_not_there_is_said(folder):
     with pytest.raises(InputError, match="No such file"):
         check_private(folder / "none", "data")

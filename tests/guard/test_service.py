@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import stat
@@ -18,6 +19,7 @@ import pytest
 from dpcohort.errors import InputError
 from dpcohort.guard import service as module
 from dpcohort.guard.client import GuardClient, GuardRefusedError
+from dpcohort.guard.protocol import Refusal
 from dpcohort.guard.service import GuardService
 
 
@@ -124,18 +126,22 @@ def test_a_connection_that_says_nothing_blocks_nobody(serve, monkeypatch):
         assert silent.recv(1) == b""  # closed by the guard
 
 
-def test_an_error_nobody_foresaw_is_logged_without_its_text(serve, monkeypatch):
-    said = []
+@pytest.mark.parametrize("error", [ZeroDivisionError, OSError, EOFError], ids=lambda e: e.__name__)
+def test_an_error_nobody_foresaw_is_logged_without_its_text(serve, monkeypatch, error):
+    """Also one that a broken connection could have raised."""
+    said, waits = [], []
     service = serve(log=said.append)
 
     def fail(message):
-        raise ZeroDivisionError("age 4711")
+        raise error("age 4711")
 
     monkeypatch.setattr(service.desk, "answer", fail)
+    monkeypatch.setattr(service, "_wait", lambda answer, started: waits.append(answer.code))
     with GuardClient(service.path) as guard, pytest.raises(InputError, match="no answer"):
         guard.hello("spring")
     service.stop()
-    assert said == ["a request failed: ZeroDivisionError"]
+    assert said == [f"a request failed: {error.__name__}"]
+    assert waits == ["failed"]  # records may have been looked at: not at once either
 
 
 def test_draws_are_done_one_at_a_time(serve, good):
@@ -168,6 +174,23 @@ def test_fresh_answers_leave_at_whole_multiples(
         service._wait(desk.answer(good()), 10.0)  # sent again: no record was looked at
         service._wait(desk.answer(good(clip=9.0)), 10.0)  # refused: likewise
         assert len(waits) == 1
+        for code in ("failed", "ledger"):  # records were looked at, or may have been
+            service._wait(Refusal(code=code, message=""), 10.0)
+        assert waits[1:] == [pytest.approx(slept)] * 2
+        monkeypatch.undo()
+
+
+def test_a_wait_is_never_negative(open_desk, folder, terms, good, monkeypatch):
+    """A quotient can round down to a whole number whose multiple is the smaller one."""
+    desk = open_desk(replace(terms, answer_seconds=0.1), trainer=Quick(good().layout))
+    with GuardService(desk, folder / "g.sock") as service:
+        waits = []
+        answer = desk.answer(good())
+        monkeypatch.setattr(module.time, "sleep", waits.append)
+        for taken in (math.nextafter(k * 0.1, math.inf) for k in range(1, 400)):
+            monkeypatch.setattr(module.time, "monotonic", lambda taken=taken: taken)
+            service._wait(answer, 0.0)
+        assert min(waits) >= 0
         monkeypatch.undo()
 
 

@@ -53,6 +53,43 @@ def test_a_ledger_that_others_read_is_refused(folder, data_file, terms, file):
         start(folder, data_file, terms)
 
 
+def test_a_ledger_in_a_folder_shared_with_others_is_refused(folder, data_file, terms):
+    """Under a sticky bit others cannot exchange it, but put a journal beside it."""
+    place = folder / "shared"
+    place.mkdir()
+    place.chmod(0o1777)
+    data = load_data(data_file, terms.model, Normalisation())
+    with pytest.raises(InputError, match=r"folder .*shared of the ledger"):
+        open_ledger(place / "w.ledger", data, check_terms(terms, 40))
+    assert not list(place.iterdir())
+
+
+def test_a_counter_where_others_write_is_refused_before_anything_is_answered(
+    folder, data_file, terms
+):
+    place = folder / "shared"
+    place.mkdir()
+    place.chmod(0o777)
+    data = load_data(data_file, terms.model, Normalisation())
+    with pytest.raises(InputError, match="of the counter"):
+        open_ledger(folder / "w.ledger", data, check_terms(terms, 40), counter=place / "c")
+
+
+def test_a_model_of_the_owners_is_not_looked_for_where_others_write(
+    folder, data_file, terms, monkeypatch
+):
+    """Modules in the current folder are found too: somebody could put one there."""
+    place = folder / "here"
+    place.mkdir()
+    (place / "planted.py").write_text("raise SystemExit('code of another user was run')")
+    place.chmod(0o1777)
+    monkeypatch.chdir(place)
+    theirs = replace(terms.model, name="planted:model")
+    with pytest.raises(InputError, match="of the model can be written by others"):
+        start(folder, data_file, replace(terms, model=theirs))
+    start(folder, data_file, terms).stop()  # a model of the package needs no module
+
+
 def test_missing_data_are_exit_code_3(folder, terms):
     with pytest.raises(DataMissingError) as caught:
         start(folder, folder / "none.npz", terms)
@@ -61,9 +98,10 @@ def test_missing_data_are_exit_code_3(folder, terms):
 
 
 def test_terms_that_do_not_certify_stop_before_a_ledger_is_made(folder, data_file, with_run):
-    with pytest.raises(BudgetExceededError):
-        start(folder, data_file, with_run(least_noise_multiplier=0.4))
-    assert not (folder / "w.ledger").exists()
+    for loose in ({"least_noise_multiplier": 0.4}, {"epsilon": 60.0}):  # 60: see 2^-109
+        with pytest.raises(BudgetExceededError):
+            start(folder, data_file, with_run(**loose))
+        assert not (folder / "w.ledger").exists()
 
 
 def test_who_may_ask_must_be_somebody_else(terms):
@@ -72,6 +110,8 @@ def test_who_may_ask_must_be_somebody_else(terms):
     own = replace(terms, same_user=False, allowed_users=(os.geteuid(),))
     with pytest.raises(InputError, match="user of its own"):
         check_terms(own, 40)
+    with pytest.raises(InputError, match="user of its own"):  # root can open everything
+        check_terms(replace(terms, same_user=False, allowed_users=(0,)), 40)
     other = replace(terms, same_user=False, allowed_users=(os.geteuid() + 1,))
     assert check_terms(other, 40).runs["spring"].draws == 6
 
@@ -89,6 +129,13 @@ def test_the_lifetime_cap_is_fixed_at_the_first_start(folder, data_file, terms, 
     start(folder, data_file, terms).stop()
     with pytest.raises(InputError, match=said):
         start(folder, data_file, replace(terms, **change))
+
+
+def test_a_run_that_is_closed_must_be_one_that_is_known(folder, data_file, terms):
+    """A slip in the name would leave the run open."""
+    start(folder, data_file, replace(terms, closed_runs=("spring",))).stop()
+    with pytest.raises(InputError, match=r"closed_runs.*'sprnig'"):
+        start(folder, data_file, replace(terms, closed_runs=("sprnig",)))
 
 
 def test_other_data_under_the_same_name_are_refused(folder, data_file, terms):

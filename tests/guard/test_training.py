@@ -9,6 +9,7 @@ import torch
 
 from dpcohort.engine.clipping import PerExampleGradients, clip_factors
 from dpcohort.engine.reference import cross_entropy
+from dpcohort.errors import InputError
 from dpcohort.guard import training as module
 from dpcohort.guard.data import GuardedData
 from dpcohort.guard.lattice import Lattice
@@ -126,6 +127,72 @@ def test_the_model_that_arrives_is_the_one_trained(data, no_noise):
         for w in (0.0, 0.3)
     )
     assert not np.allclose(a, b)
+
+
+class Forgetful(torch.nn.Module):
+    """A linear layer with something that is not a function of record and weights."""
+
+    def __init__(self, kind, classes):
+        super().__init__()
+        self.layer, self.kind, self.runs = torch.nn.Linear(5, classes), kind, 0
+        self.dropout = torch.nn.Dropout(0.5 if kind == "dropout" else 0.0)
+
+    def forward(self, x):
+        self.runs += torch.is_grad_enabled()  # a model that behaves while it is only looked at
+        if self.kind == "own dice":
+            x = torch.nn.functional.dropout(x, 0.5)
+        elif self.kind == "memory":
+            x = x * (1 + 1e-3 * self.runs)
+        elif self.kind == "broken" and self.runs:
+            raise ZeroDivisionError
+        return self.layer(self.dropout(x))
+
+
+def forgetful(kind, classes):
+    return Forgetful(kind, classes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("dropout", "belong to no stream"),
+        ("own dice", "not the same every time"),
+        ("memory", "not the same every time"),
+        ("broken", "ZeroDivisionError"),
+    ],
+)
+def test_a_model_in_which_a_record_changes_what_others_give_is_refused(data, kind, said):
+    """With dice of its own, taking one record away would change the masks of all that follow."""
+    model = ModelTerms(
+        name=f"{__name__}:forgetful", input_shape=(5,), classes=3, options={"kind": kind}
+    )
+    with pytest.raises(InputError, match=said):
+        LocalTraining(model, data)
+
+
+def test_a_record_without_a_gradient_contributes_nothing_and_is_not_told(data, monkeypatch):
+    """A draw that fails for one record would say that it was in the batch."""
+    seen = []
+    monkeypatch.setattr(
+        Lattice, "with_noise", lambda self, total, source: seen.append(total) or total
+    )
+    training = LocalTraining(MODEL, data)
+    weights = np.random.default_rng(6).normal(size=training.dimension).astype(np.float32)
+    draw = {"rate": 1.0, "batch_size": 30, "step_sizes": [0.1]}
+    compute = training._gradients
+
+    def all_but_one(point, inputs, labels):
+        if np.array_equal(inputs[0].numpy(), data.inputs[7]):
+            raise IndexError("index out of range in self: 4711")
+        return compute(point, inputs, labels)
+
+    monkeypatch.setattr(training, "_gradients", all_but_one)
+    training.update(weights, Lattice(1.0, 1.0), "poisson", **draw)
+    monkeypatch.setattr(training, "_gradients", compute)
+    without = np.delete(np.arange(30), 7)
+    monkeypatch.setattr(module, "draw_batch", lambda *_, **__: without)
+    training.update(weights, Lattice(1.0, 1.0), "poisson", **draw)
+    assert np.array_equal(seen[0], seen[1])
 
 
 def test_a_diverged_model_gives_a_finite_update(data):

@@ -60,6 +60,9 @@ def test_receipts_say_what_reports_cost(digits):
     assert receipt.planned_draws == plan.caps.draws[2]
     alone = plan.spent_epsilon(run.ledger.draws, 0 * run.ledger.reports)[2]
     assert alone < receipt.certified_epsilon <= receipt.promised_epsilon
+    # Whoever was heard is certified at its caps: how often it was heard, outputs have chosen.
+    assert receipt.certified_epsilon == pytest.approx(receipt.planned_epsilon, rel=1e-3)
+    assert (run.ledger.draws < plan.caps.draws).any()
     assert receipt.unused_epsilon == receipt.promised_epsilon - receipt.certified_epsilon
     assert "reports" in receipt.text()
     assert "unused" in receipt.text()

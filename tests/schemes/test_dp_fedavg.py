@@ -2,11 +2,13 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
-from dpcohort.schemes.dp_fedavg import DPFedAvg
+from dpcohort.schemes.dp_fedavg import DPFedAvg, noisy_local_steps
 from dpcohort.schemes.rounds import participations
 
 
@@ -40,3 +42,21 @@ def test_training_on_digits_and_its_receipts(federation, mode):
 def test_the_same_seed_gives_the_same_model(federation):
     first, second = (DPFedAvg().run(federation) for _ in range(2))
     assert first.loss == second.loss
+
+
+def test_every_local_step_has_a_batch_and_noise_of_its_own():
+    """Noise used again would be the same noise for several answers: it can be taken off."""
+    asked = []
+    federation = SimpleNamespace(
+        training=SimpleNamespace(clip=0.5, local_steps=3),
+        batch_sizes=np.array([10, 20]),
+        step_size=lambda t: 0.1,
+        batch=lambda k, **name: asked.append((k, name)) or np.arange(2),
+        clipped_sum=lambda weights, k, batch, clip: torch.zeros(4),
+        noise=lambda t, k, step: torch.eye(4)[step],
+    )
+    update, std = noisy_local_steps(federation, 7, 1, torch.zeros(4), rate=0.25, noise=3.0)
+    assert update.tolist() == pytest.approx([0.1 * 3.0 * 0.5 / 20] * 3 + [0.0])
+    assert std == pytest.approx(0.1 * 3.0 * 0.5 / 20 * math.sqrt(3))
+    assert [name["step"] for _, name in asked] == [0, 1, 2]
+    assert all((k, name["round"], name["rate"]) == (1, 7, 0.25) for k, name in asked)

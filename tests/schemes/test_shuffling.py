@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from dpcohort.errors import InputError
+from dpcohort.schemes import shuffling
 from dpcohort.schemes.shuffling import (
     closed_form_epsilon,
     composed_closed_form,
@@ -132,3 +133,27 @@ def test_bad_values_are_named():
     with pytest.raises(InputError, match="rate"):
         shuffled_epsilon(local_epsilon=1.0, reports=9, rate=1.5, rounds=1, delta=1e-5)
     assert local_epsilon(report_epsilon=1.0, reports=0, delta=1e-5) == 0
+
+
+def test_what_the_sum_leaves_out_counts_as_lost(monkeypatch):
+    """With a coarse sum the bound is larger, never smaller; and rounding has its share."""
+    setting = {"local_epsilon": 2.0, "reports": 4000}
+    epsilon = np.array([0.0, 0.2, 0.4])
+    fine = shuffled_delta(epsilon, **setting)
+    monkeypatch.setattr(shuffling, "_TAIL", 1e-2)
+    coarse = shuffled_delta(epsilon, **setting)
+    assert (coarse >= fine).all()
+    assert coarse[2] > fine[2] + 1e-3  # both tails, about 2 %, less what they would have told
+    nearly = shuffled_delta(np.array([2.0 - 1e-9]), **setting)
+    assert nearly[0] >= 1e-14
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.3, 1.0])
+def test_sampling_amplifies_by_the_rate_and_no_more(rate):
+    """One round: (e, d) of the shuffled reports is (ln(1 + r (e^e - 1)), r d) of the sample."""
+    setting = {"local_epsilon": 1.5, "reports": 500}
+    delta = 1e-5
+    once = shuffled_epsilon(**setting, rate=1.0, rounds=1, delta=delta / rate)
+    expected = math.log1p(rate * math.expm1(once))
+    found = shuffled_epsilon(**setting, rate=rate, rounds=1, delta=delta)
+    assert found == pytest.approx(expected, rel=0.01)
