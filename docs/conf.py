@@ -10,6 +10,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from sphinx.util.inspect import TypeAliasForwardRef
+
 from dpcohort import __version__
 
 project = "dpcohort"
@@ -40,6 +42,8 @@ autodoc_default_options = {"members": True}
 autodoc_type_aliases = {
     name: name for name in ("ArrayLike", "BoolArray", "FloatArray", "IntArray", "AnyPlan")
 }
+# Inside of unions and tuples as well.
+TypeAliasForwardRef.__repr__ = lambda self: self.name  # type: ignore[method-assign]
 python_use_unqualified_type_names = True
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
@@ -58,24 +62,6 @@ def _bars_are_sizes(
         )
 
 
-def _plain_aliases(
-    app: Any,
-    what: str,
-    name: str,
-    obj: object,
-    options: object,
-    signature: str | None,
-    returns: str | None,
-) -> tuple[str | None, str | None]:
-    """ArrayLike, where a union with it would be shown by its internal name."""
-
-    def plain(text: str | None) -> str | None:
-        return text and re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", text)
-
-    return plain(signature), plain(returns)
-
-
 def setup(app: Any) -> None:
     """Called by Sphinx."""
-    app.connect("autodoc-process-signature", _plain_aliases)
     app.connect("autodoc-process-docstring", _bars_are_sizes, priority=900)

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from dpcohort.named_function import is_named_function, named_function
 from dpcohort.errors import InputError
+from dpcohort.named_function import is_named_function, named_function
 
 
 @pytest.mark.parametrize(

@@ -49,10 +49,19 @@ def list_(data_dir: FolderOption = None, as_json: JsonOption = False) -> None:
 
 
 @app.command("check")
-def check(name: NameArgument, data_dir: FolderOption = None, as_json: JsonOption = False) -> None:
-    """Compare every file of a data set with its published checksum."""
+def check(
+    name: Annotated[
+        str, typer.Argument(help="mnist, fashion-mnist or cifar10; or an .npz file of yours.")
+    ],
+    data_dir: FolderOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare every file of a data set with its published checksum; read one of your own."""
     from dpcohort.data import check_dataset
 
+    if Path(name).exists() or name.endswith((".npz", ".npy")) or ":" in name:
+        _read(name, as_json=as_json)
+        return
     statuses = check_dataset(name, data_dir)
     if as_json:
         print_json([{**asdict(s), "path": s.path and str(s.path)} for s in statuses])
@@ -66,6 +75,31 @@ def check(name: NameArgument, data_dir: FolderOption = None, as_json: JsonOption
         raise FileFormatError(
             name, f"{', '.join(bad)} not whole. Get them again with: dpcohort data fetch {name}"
         )
+
+
+def _read(name: str, *, as_json: bool) -> None:
+    """Read a data set of the user's whole, and say what is in it."""
+    from dpcohort.data import load_dataset
+
+    data = load_dataset(name if ":" in name else Path(name))
+    shape, tested = "x".join(map(str, data.input_shape)), len(data.test_labels)
+    if as_json:
+        print_json(
+            {
+                "name": name,
+                "input_shape": list(data.input_shape),
+                "classes": data.classes,
+                "train_records": len(data),
+                "test_records": tested,
+            }
+        )
+        return
+    console.print(
+        f"ok       {name}: {len(data):,} training and {tested:,} test records of shape {shape}, "
+        f"{data.classes} classes",
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 @app.command("fetch")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-NAMES = ("selection", "accuracy", "noise", "participation", "budgets")
+NAMES = ("selection", "accuracy", "noise", "participation", "budgets", "cells")
 _OF_RUNS = ("accuracy", "budgets")
 
 
@@ -35,8 +35,9 @@ def command(
         list[str] | None,
         typer.Argument(
             metavar="[SOURCE]... [NAME]",
-            help="Run folders (or folders of runs, one a seed), a plan, a config or a list of "
-            f"clients; then which figure: {', '.join(NAMES)}. A run alone is its accuracy.",
+            help="Run folders (or folders of runs, one a seed), a plan, a config, a list of "
+            "clients or a result of dpcohort reproduce; then which figure: "
+            f"{', '.join(NAMES)}. A run alone is its accuracy, a result its cells.",
             show_default=False,
         ),
     ] = None,
@@ -59,11 +60,12 @@ def command(
     noise: of every client, deployed and by the paper's formula.
     participation: share of draws over share of records, by budget.
     budgets: promised and certified epsilon of every client of a run.
+    cells: of a result of dpcohort reproduce, beside the paper's numbers.
     """
     name, sources = _name_and_sources(list(words or []))
     place = Path(f"{name}.png") if out is None else out
     picture_format(place)
-    if name == "selection" and not any(_holds_runs(source) for source in sources):
+    if name == "selection" and not any(_is_made(source) for source in sources):
         told = _selection(sources, clients, changes, eta, place)
     else:
         if clients is not None or changes:
@@ -75,7 +77,8 @@ def command(
     if as_json:
         print_json({"out": str(place), "figure": name, **told})
     else:
-        console.print(f"Wrote {place}: {', '.join(_titles(told))}", markup=False)
+        drawn = f"{len(_titles(told))} cells" if name == "cells" else ", ".join(_titles(told))
+        console.print(f"Wrote {place}: {drawn}", markup=False)
 
 
 def paper_figure_config() -> Config:
@@ -101,11 +104,25 @@ def _name_and_sources(words: list[str]) -> tuple[str, list[Path]]:
             choice("figure", str(place), NAMES)
     if named:
         return named[0], others
+    if any(_is_result(place) for place in others):
+        return "cells", others
     return ("accuracy" if any(_holds_runs(place) for place in others) else "selection"), others
 
 
 def _holds_runs(place: Path) -> bool:
     return place.is_dir()
+
+
+def _is_result(place: Path) -> bool:
+    """A result of ``dpcohort reproduce``, by what it calls itself."""
+    if place.suffix.lower() != ".json" or not place.is_file():
+        return False
+    return '"dpcohort reproduction"' in place.read_text(encoding="utf-8", errors="replace")
+
+
+def _is_made(place: Path) -> bool:
+    """A run or a plan: what there is to draw is in it."""
+    return _holds_runs(place) or place.suffix.lower() == ".json"
 
 
 def _selection(
@@ -135,14 +152,39 @@ def _drawn(name: str, sources: list[Path], out: Path) -> dict[str, object]:
         raise InputError.because(
             f"figure {name!r} needs a source. Try: dpcohort figure RUN {name} -o {name}.pdf"
         )
+    if name == "cells":
+        return _cells(sources, out)
     if name in _OF_RUNS:
-        groups = {_title(source): _runs(source) for source in sources}
+        groups = _groups(sources)
         figure = _RUN_FIGURES[name](groups)
         save_figure(figure, out)
         return {"groups": {title: len(runs) for title, runs in groups.items()}}
     plans = {_title(source): _plan(source) for source in sources}
     save_figure(_PLAN_FIGURES[name](plans), out)
     return {"plans": {title: plan.sha256 for title, plan in plans.items()}}
+
+
+def _cells(sources: list[Path], out: Path) -> dict[str, object]:
+    from dpcohort.report.figures import cells_figure, save_figure
+    from dpcohort.report.html.reproduction import read_reproduction
+
+    if len(sources) > 1:
+        raise InputError("source", given=[str(s) for s in sources], allowed="one result")
+    found = read_reproduction(sources[0])
+    save_figure(cells_figure(found), out)
+    return {"cells": {cell.name: cell.mean for cell in found.cells}}
+
+
+def _groups(sources: list[Path]) -> dict[str, list[Run]]:
+    """The runs of each source; where a folder holds several settings, those are told apart."""
+    groups: dict[str, list[Run]] = {}
+    for source in sources:
+        runs = _runs(source)
+        labels = [str(run.settings.get("label", "")) for run in runs]
+        for run, label in zip(runs, labels, strict=True):
+            title = _title(source) if len(set(labels)) == 1 else label
+            groups.setdefault(title, []).append(run)
+    return groups
 
 
 def _title(source: Path) -> str:

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -25,6 +26,7 @@ __all__ = ["TrainingView", "picture", "round_sentence", "watching"]
 _BAR = 24
 _TIGHTEST = 10
 _COHORT = 8
+_NAME = 30
 
 
 class TrainingView:
@@ -56,15 +58,18 @@ class TrainingView:
 def picture(title: str, record: RoundLine, run: Run, time_left: str = "") -> RenderableType:
     """A run after a round: how far it is, how good, who was heard, whose budget is used up."""
     done, total = run.rounds_done, run.plan.training.rounds
-    head = Text()
-    head.append(title, style="bold")
     told = f", {time_left}" if time_left else ""
-    head.append(f"\n{_bar(done / total, _BAR * 2)} round {done}/{total}{told}\n")
+    progress = Table.grid(padding=(0, 1))
+    progress.add_column()
+    progress.add_column(no_wrap=True)
+    progress.add_row(_Bar(done / total, _BAR * 2), f"round {done}/{total}{told}")
+    parts: list[RenderableType] = [Text(title, style="bold"), progress]
     curve = run.curve()
     if curve.accuracy.size:
         best = f"{curve.accuracy[-1]:.1%}".replace("%", " %")
-        head.append(f"accuracy {sparkline(curve.accuracy.tolist())} {best}", style="green")
-    return Group(head, _cohort(record, run), _budgets(run))
+        line = f"accuracy {sparkline(curve.accuracy.tolist())} {best}"
+        parts.append(Text(line, style="green"))
+    return Group(*parts, _cohort(record, run), _budgets(run))
 
 
 def round_sentence(record: RoundLine, run: Run) -> str:
@@ -92,15 +97,26 @@ def watching(title: str, *, quiet: bool = False) -> Iterator[list[TrainingView]]
         yield [TrainingView(title)]
 
 
-def _cohort(record: RoundLine, run: Run) -> Table:
+def _rows() -> Table:
+    """Rows of one line each: on a narrow screen first the bars become short, then the names."""
     table = Table.grid(padding=(0, 1))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, max_width=_NAME)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    return table
+
+
+def _cohort(record: RoundLine, run: Run) -> Table:
+    table = _rows()
     worst = max(record.noise_stds) or 1.0
     pairs = sorted(zip(record.noise_stds, record.clients, strict=True))
     for std, client in pairs[:_COHORT]:
         epsilon = run.plan.population.epsilon[client]
         budget = "public" if epsilon != epsilon else f"ε {epsilon:.3g}"
         name = Text(run.plan.population.ids[client])
-        table.add_row("  heard", name, budget, f"noise {std:.3g}", _bar(std / worst, _BAR))
+        table.add_row("  heard", name, budget, f"noise {std:.3g}", _Bar(std / worst))
     if len(pairs) > _COHORT:
         table.add_row("", f"and {len(pairs) - _COHORT} more")
     return table
@@ -109,7 +125,7 @@ def _cohort(record: RoundLine, run: Run) -> Table:
 def _budgets(run: Run) -> Table:
     """How many of their planned draws the strictest clients have used."""
     plan, draws = run.plan, run.ledger.draws
-    table = Table.grid(padding=(0, 1))
+    table = _rows()
     held = np.flatnonzero(plan.drawn & ~plan.population.public)
     share_used = draws[held] / plan.schedule.counts[held]
     order = np.lexsort((plan.population.epsilon[held], -share_used))
@@ -122,9 +138,22 @@ def _budgets(run: Run) -> Table:
             Text(plan.population.ids[k]),
             f"ε {plan.population.epsilon[k]:.3g}",
             f"{used}/{planned} draws",
-            Text(_bar(share, _BAR), style=style),
+            _Bar(share, style=style),
         )
     return table
+
+
+class _Bar:
+    """A bar that takes the room there is, up to its width."""
+
+    def __init__(self, share: float, width: int = _BAR, *, style: str = "") -> None:
+        self.share, self.width, self.style = share, width, style
+
+    def __rich_console__(self, screen: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(_bar(self.share, min(self.width, options.max_width)), style=self.style)
+
+    def __rich_measure__(self, screen: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, min(self.width, options.max_width))
 
 
 def _bar(share: float, width: int) -> str:

@@ -130,6 +130,7 @@ def _tell(run: Run, *, as_json: bool) -> None:
 
 def _accuracy(run: Run) -> float | None:
     try:
-        return run.test_accuracy
+        found = run.test_accuracy
     except InputError:  # not evaluated yet
         return None
+    return found if math.isfinite(found) else None

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from dpcohort.cli import data
@@ -26,6 +27,19 @@ def test_checking_what_is_not_there(terminal):
     assert "cifar10" in terminal.errors
     terminal("data", "check", "cifar11", code=2)
     assert "cifar10" in terminal.errors
+
+
+def test_checking_ones_own_arrays(terminal, tmp_path):
+    path = tmp_path / "mine.npz"
+    arrays = {"train_inputs": np.zeros((6, 3)), "train_labels": [0, 1, 2] * 2}
+    arrays |= {"test_inputs": np.zeros((3, 3)), "test_labels": [0, 1, 2]}
+    np.savez(path, **arrays)
+    shown = terminal("data", "check", path)
+    assert "6 training and 3 test records of shape 3, 3 classes" in shown
+    assert terminal.json("data", "check", path)["train_records"] == 6
+    np.savez(path, **{**arrays, "train_labels": [0, 1]})
+    terminal("data", "check", path, code=2)
+    terminal("data", "check", tmp_path / "gone.npz", code=3)
 
 
 def test_checking_broken_files(terminal, tmp_path):

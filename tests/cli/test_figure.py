@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import json
+import shutil
+
 import numpy as np
 import pytest
 
@@ -54,6 +57,11 @@ def test_figures_of_groups_of_runs(terminal, trained, tmp_path, monkeypatch):
     found = terminal.json("figure", trained / "unbiased", trained / "privacy-aware", "accuracy")
     assert found["groups"] == {"unbiased": 2, "privacy-aware": 2}
     terminal("figure", trained / "unbiased", trained / "privacy-aware", "participation")
+    for rule in ("unbiased", "privacy-aware"):
+        shutil.copytree(trained / rule / "seed-0", tmp_path / "mixed" / rule)
+    # Runs of several settings in one folder are no seeds of one.
+    found = terminal.json("figure", tmp_path / "mixed", "accuracy")
+    assert found["groups"] == {"unbiased": 1, "privacy-aware": 1}
     terminal("figure", trained / "unbiased", trained / "privacy-aware", "noise", code=2)
     assert "one run or plan" in terminal.errors
 
@@ -62,8 +70,20 @@ def test_figures_of_a_plan(terminal, config, tmp_path):
     terminal("plan", config, "-o", tmp_path / "plan.json")
     terminal("figure", tmp_path / "plan.json", "noise", "-o", tmp_path / "noise.svg")
     assert (tmp_path / "noise.svg").exists()
+    terminal("figure", tmp_path / "plan.json", "selection", "-o", tmp_path / "s.svg")
+    assert (tmp_path / "s.svg").exists()
     terminal("figure", tmp_path / "plan.json", "accuracy", code=2)
     assert "needs a finished run" in terminal.errors
+
+
+def test_the_figure_of_a_result(terminal, tmp_path):
+    cell = {"mechanism": "ours", "axes": {"s": 100}, "paper": 60.0, "mean": 70.0, "half_width": 1.0}
+    result = {"format": "dpcohort reproduction", "schema": 1, "title": "T", "cells": [cell]}
+    (tmp_path / "r.json").write_text(json.dumps(result))
+    found = terminal.json("figure", tmp_path / "r.json", "-o", tmp_path / "r.pdf")
+    assert (found["figure"], found["cells"]) == ("cells", {"ours, s 100": 70.0})
+    assert (tmp_path / "r.pdf").read_bytes().startswith(b"%PDF")
+    terminal("figure", tmp_path / "r.json", "noise", code=2)
 
 
 def test_what_is_not_there_to_be_drawn(terminal, tmp_path, monkeypatch):

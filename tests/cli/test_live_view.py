@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.live import Live
 
 from dpcohort import Population, Training, make_plan
-from dpcohort.cli.live_view import TrainingView, round_sentence, watching
+from dpcohort.cli.live_view import TrainingView, picture, round_sentence, watching
 from dpcohort.runs import train
 from dpcohort.runs.round_log import RoundLine
 
@@ -36,6 +36,17 @@ def test_a_picture_of_cohort_noise_and_budgets(run):
     shown = screen.file.getvalue()
     for words in ("round 4/4", "accuracy", "noise", "budget", "[b]site 0[/b]", "and 2 more"):
         assert words in shown
+
+
+@pytest.mark.parametrize("width", [44, 60, 120])
+def test_every_row_is_one_line_on_a_narrow_screen_too(run, width):
+    screen = Console(file=io.StringIO(), width=width, color_system=None)
+    screen.print(picture("softmax regression", run.history[-1], run, "3 s left"))
+    lines = screen.file.getvalue().splitlines()
+    # Title, progress, accuracy; eight draws and what is left; four budgets.
+    assert len(lines) == 3 + 9 + 4
+    assert max(len(line) for line in lines) <= width
+    assert sum("█" in line for line in lines) == 1 + 7 + 4
 
 
 def test_one_line_a_round_in_a_pipe(run):

@@ -69,15 +69,19 @@ def headline_of(groups: Sequence[Group], curves: Sequence[AccuracyCurve], best: 
 
 def _alone(group: Group, curve: AccuracyCurve) -> str:
     plan = group.runs[0].plan
-    clients = "" if plan is None else f" with {len(plan.population):,} clients"
+    clients = "" if plan is None else f" with {_count(len(plan.population), 'client')}"
     if not curve.mean:
         return f"{group.name}{clients}: no test result yet"
     seeds = f" (95 % CI {_end(curve.low)} to {_end(curve.high)}, {curve.seeds} seeds)"
     spread = seeds if curve.seeds > 1 else " (one seed)"
     return (
         f"{group.name} reaches {curve.mean[-1]:.1f} % test accuracy{spread} after "
-        f"{curve.rounds[-1]} rounds{clients}"
+        f"{_count(curve.rounds[-1], 'round')}{clients}"
     )
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
 def _end(values: Sequence[float | None]) -> str:
@@ -152,6 +156,8 @@ def verdict_of(runs: Sequence[ReadRun]) -> tuple[str, Tone]:
         return f"NOT every promise could be confirmed ({broken} {things} below)", "bad"
     if unknown:
         return "the promises could NOT be verified (see below)", "bad"
+    if any(problem.kind == "broken" for run in runs for problem in run.problems):
+        return "NOT every file could be read as it was written (see below)", "bad"
     if any(run.problems for run in runs):
         return "every promise verified as far as the runs have come", "plain"
     return "every promise verified", "good"

@@ -45,6 +45,10 @@ def write_report(sources: Sequence[str | Path], path: str | Path, *, method: str
     Raises:
         InputError: a source is neither, or the page cannot be written there.
     """
+    if not Path(path).parent.is_dir():  # said before the work, not after it
+        raise InputError.because(
+            f"{path} cannot be written: there is no folder {Path(path).parent}. Make it first."
+        )
     report = make_report(sources, method=method)
     write_text(path, render(report))
     return report

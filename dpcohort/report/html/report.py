@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from dpcohort.adaptive.plan import AdaptivePlan
 from dpcohort.errors import DpcohortError
 from dpcohort.report.html.accuracy import (
     AccuracyCurve,
@@ -17,6 +18,7 @@ from dpcohort.report.html.accuracy import (
     class_accuracy,
     compared,
 )
+from dpcohort.report.html.adaptive_points import adaptive_points
 from dpcohort.report.html.client_points import (
     MOST_POINTS,
     ClientPoint,
@@ -58,6 +60,8 @@ class Report:
         rows: clients of the privacy table.
         receipts: the receipt of each client of the table, as the run wrote it, in words.
         grouped: the points are groups.
+        adaptive: cohorts were chosen during the training, so shares of draws stand where plans
+            have probabilities.
         heard: participation by budget, for each group.
         served: simulated accuracy by budget, for each group; empty where it may not be computed.
         served_note: why, or the stamp it must bear.
@@ -82,6 +86,7 @@ class Report:
     rows: tuple[ClientPoint, ...] = ()
     receipts: dict[str, str] = field(default_factory=dict)
     grouped: bool = False
+    adaptive: bool = False
     heard: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     served: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     served_note: str = ""
@@ -96,6 +101,7 @@ class Report:
         return {
             "kind": self.kind,
             "grouped": self.grouped,
+            "adaptive": self.adaptive,
             "receipts": self.receipts,
             "curves": [asdict(curve) for curve in self.curves],
             "classes": self.classes,
@@ -121,9 +127,7 @@ def report_of_runs(groups: Sequence[Group], *, method: str = "pld") -> Report:
     curves = tuple(accuracy_curve(group) for group in groups)
     best = _best(groups, curves)
     run = next((run for run in groups[best].runs if run.plan is not None), groups[best].runs[0])
-    everyone: list[ClientPoint] = []
-    if run.plan is not None and run.draws is not None:
-        everyone = client_points(run.plan, run.draws, method=method)
+    everyone = _clients(run, method)
     grouped = len(everyone) > MOST_POINTS
     # Broken promises first: nobody should have to look for them.
     rows = _tightest(everyone) if grouped else sorted(everyone, key=lambda point: point.holds)
@@ -144,6 +148,7 @@ def report_of_runs(groups: Sequence[Group], *, method: str = "pld") -> Report:
         rows=tuple(rows),
         receipts=_receipts(run, rows),
         grouped=grouped,
+        adaptive=isinstance(run.plan, AdaptivePlan),
         heard={group.name: heard for group in groups if (heard := _heard(group))},
         served=served,
         served_note=note,
@@ -179,6 +184,15 @@ def report_of_reproduction(found: Reproduction) -> Report:
         rerun=(found.command,) if found.command else (),
         reproduction=found,
     )
+
+
+def _clients(run: ReadRun, method: str) -> list[ClientPoint]:
+    if run.plan is None or run.draws is None:
+        return []
+    if isinstance(run.plan, AdaptivePlan):
+        reports = 0 * run.draws if run.reports is None else run.reports
+        return adaptive_points(run.plan, run.draws, reports, method=method)
+    return client_points(run.plan, run.draws, method=method)
 
 
 def _best(groups: Sequence[Group], curves: Sequence[AccuracyCurve]) -> int:
@@ -223,7 +237,8 @@ def _cards(
         loose = max((p.epsilon for p in points if p.epsilon is not None), default=None)
         budgets = "" if strict is None else f"ε {strict:.3g} to {loose:.3g}"
         cards.append(("Clients", f"{len(plan.population):,}", budgets))
-        drawn = int(plan.drawn.sum())
+        chosen = isinstance(plan, AdaptivePlan) and points
+        drawn = sum(p.draws > 0 for p in points) if chosen else int(plan.drawn.sum())
         cards.append(
             ("Rounds", f"{plan.training.rounds:,}", f"{plan.training.cohort_size} draws in each")
         )
@@ -269,6 +284,8 @@ def _served(
     """Simulated accuracy by budget, where the runs are simulations and their data are at hand."""
     if any(run.is_private is not False for run in runs):
         return {}, "Accuracy for each group of clients would need their labels, which are private."
+    if all(run.plan is not None and run.plan.population.public.all() for run in runs):
+        return {}, "Every client is public, so there are no budgets to tell groups by."
     from dpcohort.data import load_dataset
 
     found: dict[str, list[dict[str, Any]]] = {}
@@ -299,6 +316,12 @@ def _receipts(run: ReadRun, rows: Sequence[ClientPoint]) -> dict[str, str]:
 def _explorer(run: ReadRun) -> dict[str, Any]:
     if run.plan is None:
         return {"available": False, "why": "The explorer needs a plan that can be read."}
+    if isinstance(run.plan, AdaptivePlan):
+        return {
+            "available": False,
+            "why": f"{run.plan.rule_name} chooses the cohorts during the training, so there is no "
+            "selection to solve before it.",
+        }
     try:
         return explorer_data(run.plan)
     except DpcohortError as error:

@@ -105,6 +105,11 @@ def read_reproduction(path: str | Path) -> Reproduction:
         ) from None
     except (ValueError, RecursionError):
         raise FileFormatError(path, "not valid JSON, so no result of dpcohort reproduce.") from None
+    if isinstance(values, dict) and str(values.get("format")).endswith(" plan"):
+        raise FileFormatError(
+            path,
+            f"a plan, so no result: nothing was trained yet. Look at it: dpcohort plan {path}",
+        )
     if not isinstance(values, dict) or values.get("format") != _FORMAT:
         raise FileFormatError(
             path, "no result of dpcohort reproduce. Give a run folder, or such a result."

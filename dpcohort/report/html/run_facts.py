@@ -10,6 +10,8 @@ from dataclasses import asdict
 from typing import Any
 
 from dpcohort._version import __version__
+from dpcohort.adaptive.plan import AdaptivePlan
+from dpcohort.adaptive.plan_file import AnyPlan
 from dpcohort.report.html.sources import Group, ReadRun
 
 __all__ = ["facts_of", "flat", "rerun_commands"]
@@ -20,26 +22,38 @@ def facts_of(run: ReadRun) -> dict[str, dict[str, str]]:
     sections: dict[str, dict[str, str]] = {}
     plan = run.plan
     if plan is not None:
-        selection = {
-            "rule": plan.selection.rule,
-            **dict(plan.selection.settings),
-            "eta in use": plan.selection.eta,
-            "noise model": plan.noise_model,
-            "bias ||p - u||": plan.selection.bias,
-            "proved optimal to": plan.selection.gap,
-            "schedule": f"{plan.schedule.draws} draws, seed {plan.seed}",
-        }
         sections["Training"] = flat(asdict(plan.training))
         sections["Privacy"] = flat(
             {**asdict(plan.contract), "unit": "one record of a client", "plan": plan.sha256}
         )
-        sections["Selection"] = flat(selection)
+        sections["Selection"] = flat(_selection(plan))
     kept = {k: v for k, v in run.settings.items() if k not in ("format", "schema", "plan")}
     if kept:
         sections["Run"] = flat(kept)
     if run.environment:
         sections["Environment"] = flat({**run.environment, "report written by": __version__})
     return {name: rows for name, rows in sections.items() if rows}
+
+
+def _selection(plan: AnyPlan) -> dict[str, Any]:
+    if isinstance(plan, AdaptivePlan):
+        return {
+            "rule": plan.rule_name,
+            **plan.rule_settings,
+            "cohorts": f"chosen during the training, seed {plan.seed}",
+            "draws of a client, at most": int(plan.caps.draws.max()),
+            "reports of a client, at most": int(plan.caps.reports.max()),
+            "reports": "none" if plan.terms is None else plan.terms.mode,
+        }
+    return {
+        "rule": plan.selection.rule,
+        **dict(plan.selection.settings),
+        "eta in use": plan.selection.eta,
+        "noise model": plan.noise_model,
+        "bias ||p - u||": plan.selection.bias,
+        "proved optimal to": plan.selection.gap,
+        "schedule": f"{plan.schedule.draws} draws, seed {plan.seed}",
+    }
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
@@ -74,6 +88,10 @@ def rerun_commands(groups: Sequence[Group]) -> tuple[str, ...]:
     for group in groups:
         for run in group.runs:
             path = shlex.quote(run.path)
+            if run.config and run.is_private:
+                commands.append(
+                    "# The next line trains anew on the same records: every budget is spent again."
+                )
             if run.config:
                 commands.append(
                     f"dpcohort train {shlex.quote(run.path + '/config.toml')} --out AGAIN"

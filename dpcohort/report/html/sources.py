@@ -7,6 +7,8 @@ Only a folder in which no file of a run lies is refused.
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,14 +17,18 @@ from typing import Any, Literal
 import numpy as np
 
 from dpcohort._validate import IntArray
-from dpcohort.errors import DpcohortError, InputError
-from dpcohort.plan import Plan
+from dpcohort.adaptive.plan import AdaptivePlan
+from dpcohort.adaptive.plan_file import AnyPlan, load_any_plan
+from dpcohort.errors import DpcohortError, FileFormatError, InputError
 from dpcohort.runs.append_log import read_log
 from dpcohort.runs.folder import RunFolder, read_json
 from dpcohort.runs.round_log import RoundLine, TestResult
 from dpcohort.runs.verification import Verification, verify_run
 
 __all__ = ["Group", "Problem", "ReadRun", "read_groups", "read_run"]
+
+#: So many folders deep runs are looked for: demo/runs/RULE/seed-0.
+_DEEPEST = 3
 
 #: The schema of run.json that is known here.
 _SCHEMA = 1
@@ -53,6 +59,7 @@ class ReadRun:
         plan: None if it cannot be read or was changed.
         history: the rounds that could be read.
         draws: draws counted in the ledger, by position; None without a plan.
+        reports: reports counted in the ledger of an adaptive run; else None.
         config: the text of config.toml; empty if there is none.
         environment: versions and device.
         verification: what ``verify`` found; None if it could not be asked.
@@ -61,9 +68,10 @@ class ReadRun:
 
     path: str
     settings: Mapping[str, Any]
-    plan: Plan | None
+    plan: AnyPlan | None
     history: tuple[RoundLine, ...]
     draws: IntArray | None
+    reports: IntArray | None
     config: str
     environment: Mapping[str, Any]
     verification: Verification | None
@@ -85,7 +93,9 @@ class ReadRun:
 
     @property
     def is_private(self) -> bool | None:
-        """Whether batches and noise came from entropy; None if that is not known."""
+        """Whether batches and noise came from entropy, and no report is raw; None: not known."""
+        if isinstance(self.plan, AdaptivePlan) and self.plan.has_raw_reports:
+            return False
         randomness = self.settings.get("randomness")
         return None if randomness is None else randomness == "entropy"
 
@@ -154,10 +164,21 @@ def _folders(path: Path) -> list[Path]:
         )
     if _has_part_of_a_run(path):
         return [path]
-    inside = [p for p in sorted(path.glob("*")) if p.is_dir() and _has_part_of_a_run(p)]
+    inside = _below(path, _DEEPEST)
     if not inside:
         raise InputError.because(f"{path} is not a run folder: no file of a run is in it. {hint}")
     return inside
+
+
+def _below(path: Path, depth: int) -> list[Path]:
+    """Run folders in a folder: its seeds, or groups of seeds, as ``compare`` and ``demo`` leave."""
+    found = []
+    for place in sorted(p for p in path.glob("[!.]*") if p.is_dir()):
+        if _has_part_of_a_run(place):
+            found.append(place)
+        elif depth > 1:
+            found.extend(_below(place, depth - 1))
+    return found
 
 
 def _has_part_of_a_run(path: Path) -> bool:
@@ -174,17 +195,19 @@ def read_run(path: str | Path, *, method: str = "pld") -> ReadRun:
     """
     folder, problems = RunFolder(Path(path)), _Problems(str(path))
     settings = _settings(folder, problems)
-    plan: Plan | None = None
+    plan: AnyPlan | None = None
     try:
-        plan = Plan.load(folder.plan)
+        plan = load_any_plan(folder.plan)
     except DpcohortError as error:
         problems.add("broken" if folder.plan.exists() else "missing", "plan.json", str(error))
+    counted = None if plan is None else _counted(folder, plan, problems)
     run = ReadRun(
         path=str(path),
         settings=settings,
         plan=plan,
         history=_history(folder, problems),
-        draws=None if plan is None else _counted(folder, plan, problems),
+        draws=None if counted is None else counted[0],
+        reports=counted[1] if counted is not None and isinstance(plan, AdaptivePlan) else None,
         config=_text(folder.config),
         environment=_optional_json(folder.environment, problems),
         verification=_verified(folder, plan, problems, method),
@@ -240,25 +263,51 @@ def _settings(folder: RunFolder, problems: _Problems) -> dict[str, Any]:
 
 
 def _history(folder: RunFolder, problems: _Problems) -> tuple[RoundLine, ...]:
-    if not folder.rounds.exists():
-        return ()
+    """The rounds that can be read; a line that cannot be costs only itself."""
     try:
-        entries = read_log(folder.rounds)
-    except DpcohortError as error:
-        problems.add("broken", "rounds.jsonl", str(error))
+        lines = folder.rounds.read_bytes().split(b"\n")
+    except OSError:
         return ()
     history = []
-    for line, entry in enumerate(entries, start=1):
+    # What follows the last line's end was cut short by a crash, or is nothing.
+    for number, line in enumerate(lines[:-1], start=1):
         try:
-            history.append(RoundLine.from_dict(entry))
+            found = RoundLine.from_dict(_entry(folder.rounds, number, line))
+            history.append(_with_numbers(found, problems))
+        except FileFormatError as error:
+            problems.add("broken", "rounds.jsonl", str(error))
         except DpcohortError as error:
-            problems.add("broken", "rounds.jsonl", f"line {line}: {error}")
+            problems.add("broken", "rounds.jsonl", f"line {number}: {error}")
     return tuple(history)
 
 
-def _counted(folder: RunFolder, plan: Plan, problems: _Problems) -> IntArray | None:
-    """Draws as the ledger counts them; ``verify`` says whether they are the plan's."""
-    draws = np.zeros(len(plan.population), dtype=np.int64)
+def _with_numbers(line: RoundLine, problems: _Problems) -> RoundLine:
+    """The line without test results that are no numbers: nothing can be drawn of those."""
+    kept = {name: getattr(line, name) for name in ("test", "test_average")}
+    lost = [name for name, found in kept.items() if found and not math.isfinite(found.accuracy)]
+    if not lost:
+        return line
+    told = f"round {line.round}: its test accuracy is not a number, so it is not shown."
+    problems.add("broken", "rounds.jsonl", told)
+    kept |= dict.fromkeys(lost)
+    return replace(line, test=kept["test"], test_average=kept["test_average"])
+
+
+def _entry(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        raise FileFormatError(path, "not valid JSON", line=number) from None
+    if not isinstance(entry, dict):
+        raise FileFormatError(path, "not a JSON object", line=number)
+    return entry
+
+
+def _counted(
+    folder: RunFolder, plan: AnyPlan, problems: _Problems
+) -> tuple[IntArray, IntArray] | None:
+    """Draws and reports as the ledger counts them; ``verify`` says whether they may be."""
+    draws, reports = (np.zeros(len(plan.population), dtype=np.int64) for _ in range(2))
     positions = {client: k for k, client in enumerate(plan.population.ids)}
     try:
         entries = read_log(folder.ledger)
@@ -266,15 +315,25 @@ def _counted(folder: RunFolder, plan: Plan, problems: _Problems) -> IntArray | N
         problems.add("broken", "ledger.jsonl", str(error))
         return None
     for entry in entries:
-        counted = entry.get("draws")
-        for client, count in counted.items() if isinstance(counted, dict) else ():
-            if client in positions and isinstance(count, int) and count > 0:
-                draws[positions[client]] += count
-    return draws
+        # Planned cohorts are counts by client; adaptive ones, and reports, are lists of clients.
+        for key, count in (("draws", draws), ("cohort", draws), ("reports", reports)):
+            for client, times in _times(entry.get(key)):
+                if client in positions and isinstance(times, int) and times > 0:
+                    count[positions[client]] += times
+    return draws, reports
+
+
+def _times(counted: object) -> list[tuple[str, object]]:
+    """Clients of an entry with how often each is in it."""
+    if isinstance(counted, dict):
+        return list(counted.items())
+    if isinstance(counted, list):
+        return [(client, 1) for client in counted if isinstance(client, str)]
+    return []
 
 
 def _verified(
-    folder: RunFolder, plan: Plan | None, problems: _Problems, method: str
+    folder: RunFolder, plan: AnyPlan | None, problems: _Problems, method: str
 ) -> Verification | None:
     if not folder.is_run or plan is None:
         problems.add(

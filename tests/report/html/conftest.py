@@ -9,8 +9,12 @@ import numpy as np
 import pytest
 
 from dpcohort import Population, Training, make_plan
+from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.data import load_dataset
 from dpcohort.plan import Plan
+from dpcohort.report.html.explorer import explorer_data
+from dpcohort.report.html.report import Report, report_of_runs
+from dpcohort.report.html.sources import Group, read_groups
 from dpcohort.runs import train
 from dpcohort.runs.ledger import ledger_header, planned_draws
 
@@ -41,6 +45,21 @@ def small_plan(rule: str = "privacy-aware", **changes: object) -> Plan:
     return make_plan(clients, Training(**settings), selection=rule, seed=3, **changes)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _explored_once():
+    """Most reports here are of the same plan; its calibrations need not be made for each."""
+    known: dict[str, dict[str, object]] = {}
+
+    def explored(plan: Plan) -> dict[str, object]:
+        if plan.sha256 not in known:
+            known[plan.sha256] = explorer_data(plan)
+        return known[plan.sha256]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpcohort.report.html.report.explorer_data", explored)
+        yield
+
+
 @pytest.fixture(scope="session")
 def plan() -> Plan:
     return small_plan()
@@ -63,6 +82,30 @@ def trained(tmp_path_factory) -> Path:
                 evaluate_every=2,
                 checkpoint_every=4,
             )
+    return folder
+
+
+@pytest.fixture(scope="session")
+def groups(trained) -> list[Group]:
+    """Both rules as they are read; privacy-aware first."""
+    return read_groups([trained / "privacy-aware", trained / "unbiased"])
+
+
+@pytest.fixture(scope="session")
+def comparison_report(groups) -> Report:
+    return report_of_runs(groups)
+
+
+@pytest.fixture(scope="session")
+def adaptive(tmp_path_factory) -> Path:
+    """A run whose cohorts were chosen from reports during the training."""
+    clients = Population.from_arrays(
+        ids=SCRIPTED[:6], sizes=[150] * 6, epsilon=[0.5, 1, 2, 4, 8, 8], delta=1e-5
+    )
+    settings = Training(rounds=3, cohort_size=3, sampling_rate=0.2, dimension=650)
+    plan = make_adaptive_plan(clients, settings, rule_settings={"d": 4}, seed=3)
+    folder = tmp_path_factory.mktemp("adaptive") / "run"
+    train(plan, "logistic", load_dataset("digits"), out=folder, device="cpu", seed=0)
     return folder
 
 

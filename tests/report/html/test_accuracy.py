@@ -4,13 +4,8 @@ from __future__ import annotations
 import pytest
 
 from dpcohort.report.html.accuracy import accuracy_curve, baseline_of, class_accuracy, compared
-from dpcohort.report.html.sources import Group, read_groups
+from dpcohort.report.html.sources import Group
 from dpcohort.runs.comparison import compare_runs, load_group
-
-
-@pytest.fixture(scope="module")
-def groups(trained):
-    return read_groups([trained / "privacy-aware", trained / "unbiased"])
 
 
 def test_the_unbiased_group_is_the_baseline_wherever_it_stands(groups):

@@ -15,7 +15,7 @@ from dpcohort.accounting.paper import paper_noise_multiplier
 from dpcohort.accounting.tight import calibrate_noise
 from dpcohort.plan import Plan
 from dpcohort.report.html.explorer import EPSILON_FACTORS
-from dpcohort.report.html.page import write_report
+from dpcohort.report.html.page import render, write_report
 from dpcohort.selection.path import SelectionPath
 from dpcohort.selection.solver import solve_selection
 from dpcohort.what_if import Scenario, sweep
@@ -36,6 +36,7 @@ ARGUMENTS = [
     "--no-first-run",
 ]
 READY = "html[data-ready=true]"
+SCREEN, TELEPHONE = {"width": 1280, "height": 900}, {"width": 360, "height": 780}
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +48,13 @@ def browser():
 
 
 class Reader:
-    """A page that was opened, with everything it said, asked for and threw."""
+    """A page that was opened, with everything it said, asked for and threw.
 
-    def __init__(self, browser, path: Path, **options) -> None:
-        self.context = browser.new_context(
-            **{"viewport": {"width": 1280, "height": 900}, "offline": True, **options}
-        )
+    With ``whole`` every chart is drawn, as for printing; else those near the window.
+    """
+
+    def __init__(self, browser, path: Path, *, whole: bool = True, **options) -> None:
+        self.context = browser.new_context(**{"viewport": SCREEN, "offline": True, **options})
         self.page = self.context.new_page()
         self.complaints: list[str] = []
         self.requests: list[str] = []
@@ -62,6 +64,8 @@ class Reader:
         self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
         self.page.goto(path.as_uri())
         self.page.wait_for_selector(READY)
+        if whole:
+            self.page.evaluate("dpcohortFrame.drawAll()")
 
     def __enter__(self) -> Reader:
         return self
@@ -105,9 +109,9 @@ class Reader:
 
 
 @pytest.fixture(scope="module")
-def comparison(trained, tmp_path_factory) -> Path:
+def comparison(comparison_report, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("pages") / "comparison.html"
-    write_report([trained / "unbiased", trained / "privacy-aware"], path)
+    path.write_text(render(comparison_report))
     return path
 
 
@@ -118,32 +122,48 @@ def shown(trained) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def reader(browser, comparison):
+def opened(browser, comparison):
+    """The page, opened once: what a reader does to it is undone in `reader`."""
     with Reader(browser, comparison) as reader:
         yield reader
 
 
+@pytest.fixture
+def reader(opened):
+    yield opened
+    opened.page.emulate_media(color_scheme="light")
+    opened.page.set_viewport_size(SCREEN)
+    opened.page.wait_for_selector("html[data-theme=light]")
+
+
+def looks_right(reader: Reader, name: str) -> None:
+    background = reader.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    shades = [int(part) for part in background.strip("rgb()").split(",")]
+    assert (max(shades) < 64) == ("dark" in name)
+    assert not reader.overflows()
+    drawn = reader.page.locator(".chart .main-svg").count()
+    assert drawn >= 7
+    assert reader.page.get_by_text("NOT PRIVATE").first.is_visible()
+    for text in (".kind", ".stamp", ".card .detail", ".verdict", "summary", "td .good"):
+        assert contrast(reader, text) >= 4.5, text
+    reader.keep(name)
+
+
 @pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("light", {"color_scheme": "light"}),
-        ("dark", {"color_scheme": "dark"}),
-        ("phone", {"viewport": {"width": 360, "height": 780}, "color_scheme": "light"}),
-        ("phone-dark", {"viewport": {"width": 360, "height": 780}, "color_scheme": "dark"}),
-    ],
+    ("name", "scheme", "screen"),
+    [("light", "light", SCREEN), ("dark", "dark", SCREEN), ("phone", "light", TELEPHONE)],
+    ids=["light", "dark", "phone"],
 )
-def test_both_colour_schemes_on_both_screens(browser, comparison, name, options):
-    with Reader(browser, comparison, **options) as reader:
-        background = reader.page.evaluate("getComputedStyle(document.body).backgroundColor")
-        shades = [int(part) for part in background.strip("rgb()").split(",")]
-        assert (max(shades) < 64) == ("dark" in name)
-        assert not reader.overflows()
-        drawn = reader.page.locator(".chart .main-svg").count()
-        assert drawn >= 7
-        assert reader.page.get_by_text("NOT PRIVATE").first.is_visible()
-        for text in (".kind", ".stamp", ".card .detail", ".verdict", "summary", "td .good"):
-            assert contrast(reader, text) >= 4.5, text
-        reader.keep(name)
+def test_both_colour_schemes_on_both_screens(reader, name, scheme, screen):
+    reader.page.emulate_media(color_scheme=scheme)
+    reader.page.set_viewport_size(screen)
+    reader.page.wait_for_selector(f"html[data-theme={scheme}]")
+    looks_right(reader, name)
+
+
+def test_opened_in_the_dark_on_a_telephone(browser, comparison):
+    with Reader(browser, comparison, viewport=TELEPHONE, color_scheme="dark") as reader:
+        looks_right(reader, "phone-dark")
 
 
 def test_the_switch_changes_the_scheme(reader):
@@ -162,26 +182,38 @@ def test_the_switch_changes_the_scheme(reader):
     assert colours() == before
 
 
-def test_turning_a_telephone_draws_anew(browser, comparison, shown):
-    with Reader(browser, comparison, viewport={"width": 780, "height": 360}) as reader:
-        page = reader.page
-        wide = page.locator("#chart-scatter .colorbar .cbfills").bounding_box()
-        page.set_viewport_size({"width": 360, "height": 780})
-        page.wait_for_function(
-            """() => {
-                const bar = document.querySelector("#chart-scatter .colorbar .cbfills");
-                return bar && bar.getBBox().width > bar.getBBox().height;
-            }"""
-        )
-        assert wide["height"] > wide["width"]
-        assert page.locator("#chart-scatter .colorbar").count() == 1
-        assert not reader.overflows()
-        # What is clicked is still told.
-        page.locator("#chart-scatter .points path.point").nth(5).click(force=True)
-        page.wait_for_function(
-            "name => document.getElementById('client-words').textContent.startsWith(name)",
-            arg=shown.population.ids[5],
-        )
+def test_charts_are_drawn_when_they_come_near(browser, comparison):
+    with Reader(browser, comparison, whole=False) as reader:
+        page, far = reader.page, "#chart-noise .main-svg"
+        page.locator("#chart-curves .main-svg").first.wait_for()
+        assert page.locator(far).count() == 0
+        page.locator("#theme").press("Enter")
+        page.locator("header nav a[href='#noise']").click()
+        page.locator(far).first.wait_for()
+        page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+        assert page.locator(".chart:not(:has(.main-svg))").count() == 0
+
+
+def test_turning_a_telephone_draws_anew(reader, shown):
+    page = reader.page
+    page.set_viewport_size({"width": 780, "height": 360})
+    wide = page.locator("#chart-scatter .colorbar .cbfills").bounding_box()
+    page.set_viewport_size(TELEPHONE)
+    page.wait_for_function(
+        """() => {
+            const bar = document.querySelector("#chart-scatter .colorbar .cbfills");
+            return bar && bar.getBBox().width > bar.getBBox().height;
+        }"""
+    )
+    assert wide["height"] > wide["width"]
+    assert page.locator("#chart-scatter .colorbar").count() == 1
+    assert not reader.overflows()
+    # What is clicked is still told.
+    page.locator("#chart-scatter .points path.point").nth(5).click(force=True)
+    page.wait_for_function(
+        "name => document.getElementById('client-words').textContent.startsWith(name)",
+        arg=shown.population.ids[5],
+    )
 
 
 def test_names_with_markup_are_text(reader, shown):
@@ -430,7 +462,9 @@ def test_a_broken_run_is_shown_in_red(browser, finished, tmp_path):
 def test_a_thousand_clients(browser, tmp_path, many, run_folder):
     write_report([run_folder(many(1000), tmp_path / "many")], tmp_path / "many.html")
     assert (tmp_path / "many.html").stat().st_size < 8_000_000
-    with Reader(browser, tmp_path / "many.html") as reader:
+    with Reader(browser, tmp_path / "many.html", whole=False) as reader:
+        reader.page.locator("#clients").scroll_into_view_if_needed()
+        reader.page.locator("#chart-scatter .main-svg").first.wait_for()
         assert reader.page.locator("#receipts tbody tr").count() == 1000
         assert reader.page.locator("#chart-scatter path.point").count() >= 1000
         assert not reader.overflows()
@@ -463,7 +497,21 @@ def test_a_reproduction(browser, tmp_path):
         reader.keep("reproduction")
 
 
-def test_a_paper_plan_shows_the_larger_noise(browser, tmp_path, small, run_folder):
+def test_an_adaptive_run_shows_shares_of_draws(browser, adaptive, tmp_path):
+    write_report([adaptive], tmp_path / "adaptive.html")
+    with Reader(browser, tmp_path / "adaptive.html") as reader:
+        page = reader.page
+        assert "every promise verified" in page.locator("h1").text_content()
+        assert "Share" in page.locator("#chart-scatter .cbtitle").text_content()
+        assert page.locator("#chart-noise .traces").count() == 1
+        assert "drawn" in page.locator("#client-words").text_content()
+        assert page.locator("#what-if .note").count() == 1
+        reader.keep("adaptive")
+
+
+def test_a_paper_plan_shows_the_larger_noise(browser, tmp_path, small, run_folder, monkeypatch):
+    # Numbers only: without the charts the page opens at once.
+    monkeypatch.setattr("dpcohort.report.html.page._plotly", lambda: "")
     plan = small(accountant="paper", guard="lift", rounds=6)
     folder = run_folder(plan, tmp_path / "paper")
     write_report([folder], tmp_path / "paper.html")

@@ -12,15 +12,10 @@ from dpcohort.report.html.headline import (
     same_budgets,
     verdict_of,
 )
-from dpcohort.report.html.sources import Group, read_groups
+from dpcohort.report.html.sources import Group, Problem
 from dpcohort.runs.comparison import Comparison
 from dpcohort.runs.intervals import mean_interval
 from dpcohort.runs.verification import Finding
-
-
-@pytest.fixture(scope="module")
-def groups(trained):
-    return read_groups([trained / "privacy-aware", trained / "unbiased"])
 
 
 def words(*points: float) -> str:
@@ -66,3 +61,20 @@ def test_a_finding_breaks_the_verdict(groups):
         "bad",
     )
     assert verdict_of([replace(run, verification=None)])[1] == "bad"
+
+
+@pytest.mark.parametrize(("kind", "tone"), [("broken", "bad"), ("missing", "plain")])
+def test_a_file_that_cannot_be_read_is_no_good_news(groups, kind, tone):
+    run = groups[0].runs[0]
+    problem = Problem(kind=kind, where="run.json", message="another schema")
+    words, found = verdict_of([run, replace(run, problems=(problem,))])
+    assert found == tone
+    assert ("NOT" in words) == (kind == "broken")
+
+
+def test_one_is_no_plural(groups):
+    run = groups[0].runs[0]
+    first = replace(run, history=run.history[:2])
+    group = Group(name="a", runs=(replace(first, history=(replace(first.history[1], round=0),)),))
+    found = headline_of([group], [accuracy_curve(group)], 0)
+    assert "after 1 round with 8 clients" in found.result

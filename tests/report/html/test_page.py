@@ -9,12 +9,12 @@ import re
 import pytest
 
 from dpcohort.errors import InputError
-from dpcohort.report.html.page import data_block, make_report, render, write_report
+from dpcohort.report.html.page import data_block, render, write_report
 
 
 @pytest.fixture(scope="module")
-def page(trained):
-    return render(make_report([trained / "privacy-aware" / "seed-0"]))
+def page(comparison_report):
+    return render(comparison_report)
 
 
 def test_the_page_names_no_address_and_allows_only_its_own_scripts(page):
@@ -67,3 +67,5 @@ def test_nothing_is_written_for_what_is_no_run(tmp_path, trained):
     with pytest.raises(InputError, match="method"):
         write_report([trained / "unbiased"], out, method="trust")
     assert not out.exists()
+    with pytest.raises(InputError, match="no folder"):
+        write_report([trained / "unbiased"], tmp_path / "gone" / "report.html")

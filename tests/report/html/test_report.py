@@ -4,20 +4,16 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import pytest
-
+from dpcohort import Population, Training, make_plan
+from dpcohort.report.html.page import render
 from dpcohort.report.html.report import report_of_reproduction, report_of_runs
 from dpcohort.report.html.reproduction import Reproduction
 from dpcohort.report.html.sources import Group, read_groups, read_run
 from dpcohort.runs.folder import finite_json
 
 
-@pytest.fixture(scope="module")
-def comparison(trained):
-    return report_of_runs(read_groups([trained / "privacy-aware", trained / "unbiased"]))
-
-
-def test_a_comparison_has_every_part(comparison):
+def test_a_comparison_has_every_part(comparison_report):
+    comparison = comparison_report
     assert comparison.kind == "comparison"
     assert [curve.name for curve in comparison.curves] == ["unbiased", "privacy-aware"]
     assert comparison.title == "privacy-aware against unbiased"
@@ -81,3 +77,36 @@ def test_broken_promises_come_first(finished):
     assert report.rows[0].name == run.plan.population.ids[4]
     assert not report.rows[0].holds
     assert all(row.holds for row in report.rows[1:])
+
+
+def test_an_adaptive_run_is_a_run_like_others(adaptive):
+    report = report_of_runs(read_groups([adaptive]))
+    assert report.headline.sentence.endswith("; every promise verified.")
+    assert report.adaptive
+    assert sum(row.draws for row in report.rows) == 3 * 3
+    assert set(report.receipts) >= {row.name for row in report.rows if row.draws}
+    assert "during the training" in report.explorer["why"]
+    assert report.facts["Selection"]["reports"] == "private"
+    assert report.heard
+
+
+def test_raw_reports_are_stamped_whatever_made_the_noise(adaptive):
+    run = read_run(adaptive)
+    raw = replace(run.plan, terms=replace(run.plan.terms, mode="raw"))
+    entropy = {**run.settings, "randomness": "entropy"}
+    report = report_of_runs([Group(name="raw", runs=(replace(run, plan=raw, settings=entropy),))])
+    assert report.stamp.startswith("NOT PRIVATE")
+    assert not any(row.holds for row in report.rows if not row.public)
+
+
+def test_public_clients_only(run_folder, tmp_path):
+    clients = Population.from_arrays(
+        sizes=[60, 40], epsilon=float("nan"), delta=float("nan"), public=[True, True]
+    )
+    plan = make_plan(clients, Training(rounds=4, cohort_size=2, batch_size=9), seed=0)
+    run = read_run(run_folder(plan, tmp_path / "open"))
+    seeded = replace(run, settings={"randomness": "seeded", "data": {"name": "digits"}})
+    report = report_of_runs([Group(name="open", runs=(seeded,))])
+    assert report.served == {}
+    assert report.served_note.startswith("Every client is public")
+    assert "nobody adds noise" in render(report)

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dpcohort.report.html.run_facts import facts_of, flat, rerun_commands
-from dpcohort.report.html.sources import read_groups, read_run
+from dpcohort.report.html.sources import Group, read_groups, read_run
 
 
 def test_settings_in_words(finished, plan):
@@ -33,3 +35,12 @@ def test_commands_quote_their_paths(trained, finished):
     assert f"dpcohort train '{odd}/config.toml' --out AGAIN" in commands
     seeds = rerun_commands(read_groups([trained / "unbiased"]))
     assert seeds[-1].startswith("# and the other seeds")
+
+
+def test_training_anew_on_private_records_is_warned_of(finished):
+    (finished / "config.toml").write_text("[run]\n")
+    run = read_run(finished)
+    private = replace(run, settings={**run.settings, "randomness": "entropy"})
+    for found, warned in ((run, False), (private, True)):
+        commands = rerun_commands([Group(name="a", runs=(found,))])
+        assert ("every budget is spent again" in commands[0]) == warned

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -80,3 +81,37 @@ def test_what_is_no_run_is_refused(tmp_path):
     ):
         with pytest.raises(InputError, match=words):
             read_groups([tmp_path / name])
+
+
+def test_garbage_among_the_rounds_costs_only_its_line(finished):
+    lines = (finished / "rounds.jsonl").read_text().splitlines()
+    (finished / "rounds.jsonl").write_text("\n".join(["nonsense", "[1]", *lines]) + "\n")
+    run = read_run(finished)
+    assert len(run.history) == len(lines)
+    said = [
+        problem.message for problem in run.problems if "rounds.jsonl, line 1" in problem.message
+    ]
+    assert len(said) == 1
+
+
+def test_a_result_that_is_no_number_is_said_and_left_out(finished):
+    text = (finished / "rounds.jsonl").read_text()
+    spoilt = re.sub(r'"accuracy": [0-9.]+', '"accuracy": null', text)
+    (finished / "rounds.jsonl").write_text(spoilt)
+    run = read_run(finished)
+    assert run.test is None
+    assert any("not a number" in problem.message for problem in run.problems)
+
+
+def test_an_adaptive_ledger_is_counted(adaptive):
+    run = read_run(adaptive)
+    assert run.verification.holds
+    assert run.draws.sum() == 9
+    assert run.reports.sum() == 12
+    assert not run.problems
+
+
+def test_runs_are_found_in_folders_of_groups(trained, tmp_path):
+    [first, second] = read_groups([trained])
+    assert (len(first.runs), len(second.runs)) == (2, 2)
+    assert read_groups([trained.parent])[0].name == first.name

@@ -13,6 +13,10 @@ const dpcohortCharts = (() => {
   const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "x", "cross"];
   const PATTERNS = ["", "/", "x", ".", "-", "+"];
   const STRICTEST_FIRST = "Clients, strictest first";
+  // Where cohorts were chosen during the training there are shares of draws, and no probabilities.
+  const CHOSEN = data.adaptive
+    ? { axis: "Share of the draws", short: "Share", name: "of the draws" }
+    : { axis: "Probability per slot", short: "Probability", name: "in the plan" };
   const DECILES = "Deciles of the budget, strictest first";
 
   function curves() {
@@ -72,7 +76,7 @@ const dpcohortCharts = (() => {
         tickvals: ticks.map(Math.log10),
         ticktext: ticks.map(String),
         outlinewidth: 0,
-        title: { text: "Probability", side: narrow() ? "top" : "right", font: { size: 13 } },
+        title: { text: CHOSEN.short, side: narrow() ? "top" : "right", font: { size: 13 } },
         ...place,
       },
     };
@@ -98,7 +102,10 @@ const dpcohortCharts = (() => {
     const traces = [marks(x, points.map((point) => point.size), marker, { words })];
     if (points[chosen]) traces.push(ring(x[chosen], points[chosen].size, sizes[chosen] + 12));
     const title = hasPublic ? "Promised ε (public at the right edge)" : "Promised ε";
-    const shape = layout(logAxis(title, x), axis("Records"));
+    const budgets = points.every((point) => point.public)
+      ? axis("Public clients, without ε", { showticklabels: false, showgrid: false })
+      : logAxis(title, x);
+    const shape = layout(budgets, axis("Records"));
     shape.margin.t = narrow() ? 80 : 24;
     return { traces, shape };
   }
@@ -120,7 +127,7 @@ const dpcohortCharts = (() => {
     const none = Math.min(...known) / 2.5;
     const y = points.map((point) => (point.probability > 0 ? point.probability : none));
     const words = points.map((point) => `<b>${inert(point.name)}</b><br>by size `
-      + `${digits(point.unbiased)}, in the plan ${digits(point.probability)}`);
+      + `${digits(point.unbiased)}, ${CHOSEN.name} ${digits(point.probability)}`);
     const stems = {
       x: x.flatMap((at) => [at, at, null]),
       y: points.flatMap((point, i) => [point.unbiased, y[i], null]),
@@ -137,27 +144,30 @@ const dpcohortCharts = (() => {
       marks(x, points.map((point) => point.unbiased), bySize, { name: "by size", words }),
       marks(x, y, { ...planned, symbol: points.map(symbolOf) }, { words }),
       // Marks of several kinds have no entry of their own in a legend.
-      marks([null], [null], { ...planned, symbol: "triangle-up" }, { name: "in the plan" }),
+      marks([null], [null], { ...planned, symbol: "triangle-up" }, { name: CHOSEN.name }),
     ];
     if (points.some((point) => point.probability === 0)) {
-      traces.push(marks([null], [null], { ...planned, symbol: "x" }, { name: "left out" }));
+      traces.push(marks([null], [null], { ...planned, symbol: "x" }, { name: data.adaptive ? "never drawn" : "left out" }));
     }
-    const vertical = logAxis("Probability per slot", [...known, ...y]);
+    const vertical = logAxis(CHOSEN.axis, [...known, ...y]);
     return { traces, shape: layout(ranked(namesOf(points), STRICTEST_FIRST), vertical) };
   }
 
   function noise() {
     const points = ordered().filter((point) => !point.public && point.noise_std !== null);
     const x = points.map((_, i) => i);
+    const others = (point) => (data.adaptive
+      ? ""
+      : `paper ${digits(point.paper_std)}, tight ${digits(point.tight_std)}, `);
     const words = points.map((point) => `<b>${inert(point.name)}</b>, ε ${digits(point.epsilon)}<br>`
-      + `paper ${digits(point.paper_std)}, tight ${digits(point.tight_std)}, `
-      + `certified ${digits(point.noise_std)}`);
+      + `${others(point)}certified ${digits(point.noise_std)}`);
     const kinds = [
       ["paper_std", "paper's formula", 3, "triangle-down-open", 9],
       ["tight_std", "tight", 2, "circle-open", 10],
       ["noise_std", "in the plan, certified", 1, "x-thin", 6],
     ];
-    const traces = kinds.map(([field, name, k, symbol, size]) => {
+    const shown = kinds.filter(([field]) => points.some((point) => point[field] !== null));
+    const traces = shown.map(([field, name, k, symbol, size]) => {
       const marker = { symbol, size, color: series(k), line: { width: 2, color: series(k) } };
       return marks(x, points.map((point) => point[field]), marker, { name, words });
     });
@@ -265,8 +275,8 @@ const dpcohortCharts = (() => {
     return { traces, shape: { ...shape, showlegend: traces.length <= 8 } };
   }
 
-  /** What there is to draw, in the order of the page. */
-  function tasks() {
+  /** Everything there is to draw; the chart of clients is drawn with its choice of a client. */
+  function start() {
     const wanted = [
       ["chart-curves", curves, data.curves.some((curve) => curve.mean.length)],
       ["chart-cells", cells, data.cells.length],
@@ -275,10 +285,10 @@ const dpcohortCharts = (() => {
       ["chart-heard", heard, data.points.length],
       ["chart-served", served, Object.keys(data.served).length],
       ["chart-classes", classes, Object.keys(data.classes).length],
-      ["chart-noise", noise, data.points.length],
+      ["chart-noise", noise, data.points.some((point) => !point.public)],
     ];
-    return wanted.filter(([, , some]) => some).map(([id, make]) => () => draw(id, make));
+    for (const [id, make, some] of wanted) if (some) draw(id, make);
   }
 
-  return { tasks, scatter };
+  return { start, scatter };
 })();

@@ -82,7 +82,8 @@ const dpcohortFrame = (() => {
     const known = values.filter((value) => value > 0);
     if (!known.length) return axis(title);
     const [low, high] = [Math.log10(Math.min(...known)), Math.log10(Math.max(...known))];
-    const pad = 0.06 * Math.max(high - low, 0.3);
+    // Wide enough that a single value still has a number beside it.
+    const pad = Math.max(0.06 * (high - low), 0.15);
     const ticks = roundNumbers(low - pad, high + pad, high - low < 2.2 ? [1, 2, 5] : [1]);
     const plain = (value) => (value < 1e-4 || value >= 1e6 ? value.toExponential(0) : String(value));
     const range = [low - pad, high + pad];
@@ -140,11 +141,39 @@ const dpcohortFrame = (() => {
   }
 
   const drawn = new Map();
+  const waiting = new Map();
 
-  /** Draw a chart, and remember how, for the next change of colours; `onClick` gets a position. */
+  /** Charts are drawn when they come near the window: drawing takes longer than reading the page. */
+  const NEAR = "600px";
+  const watcher = new IntersectionObserver((entries) => {
+    for (const { isIntersecting, target } of entries) if (isIntersecting) drawWaiting(target.id);
+  }, { rootMargin: NEAR });
+
+  function drawWaiting(id) {
+    const task = waiting.get(id);
+    if (!task) return;
+    waiting.delete(id);
+    watcher.unobserve(document.getElementById(id));
+    drawNow(id, task.make, task.onClick);
+  }
+
+  /** All that was not looked at yet: for printing. */
+  const drawAll = () => [...waiting.keys()].forEach(drawWaiting);
+  window.addEventListener("beforeprint", drawAll);
+
+  /** Draw a chart once it is near, and remember how; `onClick` gets the position of a point. */
   function draw(id, make, onClick = null) {
     const place = document.getElementById(id);
     if (!place || typeof Plotly === "undefined") return;
+    if (drawn.has(id)) drawNow(id, make, onClick);
+    else {
+      waiting.set(id, { make, onClick });
+      watcher.observe(place);
+    }
+  }
+
+  function drawNow(id, make, onClick) {
+    const place = document.getElementById(id);
     const { traces, shape } = make();
     const options = { responsive: true, displaylogo: false, displayModeBar: false };
     const before = drawn.get(id);
@@ -162,10 +191,10 @@ const dpcohortFrame = (() => {
     });
   }
 
-  const redraw = () => drawn.forEach(({ make, onClick }, id) => draw(id, make, onClick));
+  const redraw = () => drawn.forEach(({ make, onClick }, id) => drawNow(id, make, onClick));
 
   return {
     data, colour, series, translucent, narrow, inert, shortened, wrapped, digits,
-    axis, logAxis, roundNumbers, ranked, layout, marks, ring, intervals, draw, redraw,
+    axis, logAxis, roundNumbers, ranked, layout, marks, ring, intervals, draw, drawAll, redraw,
   };
 })();

@@ -91,13 +91,7 @@
     });
   }
 
-  /* One chart at a time, so that the page can be read and scrolled from the first moment. */
-  const tasks = [...dpcohortCharts.tasks(), dpcohortExplorer.start];
-  (function next() {
-    const task = tasks.shift();
-    if (task) {
-      task();
-      window.setTimeout(next, 0);
-    } else root.dataset.ready = "true";
-  })();
+  dpcohortCharts.start();
+  dpcohortExplorer.start();
+  root.dataset.ready = "true";
 })();
