@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from scipy.optimize import brentq
 
 from dpcohort._validate import FloatArray, number
 from dpcohort.selection.eta import Eta, resolve_eta
@@ -76,12 +75,15 @@ class ParticipationCounts(PlannedRule):
 
 def _water_level(u: FloatArray, a: FloatArray, b: FloatArray) -> FloatArray:
     """The p of least ``sum (p - u)^2 / u + a p^2 + b p`` with sum 1; u = 0 stays 0."""
+    from scipy.optimize import brentq
+
     with np.errstate(divide="ignore", over="ignore"):
         slope = np.where(u > 0.0, 1.0 / (2.0 / u + 2.0 * a), 0.0)
     flat = np.where(np.isfinite(b), b, 0.0)
     slope = np.where(np.isfinite(b), slope, 0.0)
 
     def filled(level: float) -> FloatArray:
+
         return np.asarray(np.maximum(0.0, level - flat) * slope, dtype=np.float64)
 
     # At this level somebody alone holds everything; nobody holds less than at level 0.
