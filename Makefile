@@ -45,7 +45,7 @@ format: setup
 	$(BIN)/ruff format .
 
 test: lint browser
-	$(BIN)/pytest -n auto
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto  # a worker for each core, a thread for each worker
 
 clean:
 	rm -rf $(VENV) out build dist
