@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 NAMES = ("selection", "accuracy", "noise", "participation", "budgets", "cells")
+_RESULTS = (Path("reproduced"), Path("results"))  # where results of recipes lie
 _OF_RUNS = ("accuracy", "budgets")
 
 
@@ -36,7 +37,7 @@ def command(
         typer.Argument(
             metavar="[SOURCE]... [NAME]",
             help="Run folders (or folders of runs, one a seed), a plan, a config, a list of "
-            "clients or a result of dpcohort reproduce; then which figure: "
+            "clients, a recipe or its result; then which figure: "
             f"{', '.join(NAMES)}. A run alone is its accuracy, a result its cells.",
             show_default=False,
         ),
@@ -94,7 +95,7 @@ def paper_figure_config() -> Config:
 def _name_and_sources(words: list[str]) -> tuple[str, list[Path]]:
     """The one word that names a figure; every other one must be there to be read."""
     named = [word for word in words if word in NAMES and not Path(word).exists()]
-    others = [Path(word) for word in words if word not in named]
+    others = [_place(word) for word in words if word not in named]
     if len(named) > 1:
         raise InputError("figure", given=" ".join(named), allowed="one name at a time")
     for place in others:
@@ -107,6 +108,24 @@ def _name_and_sources(words: list[str]) -> tuple[str, list[Path]]:
     if any(_is_result(place) for place in others):
         return "cells", others
     return ("accuracy" if any(_holds_runs(place) for place in others) else "selection"), others
+
+
+def _place(word: str) -> Path:
+    """Where a source lies; the name of a recipe stands for its result.
+
+    Raises:
+        DataMissingError: the recipe was not run here.
+    """
+    from dpcohort.recipes.recipe import recipe_names
+
+    if Path(word).exists() or word not in recipe_names():
+        return Path(word)
+    for folder in _RESULTS:
+        if (folder / f"{word}.json").exists():
+            return folder / f"{word}.json"
+    raise DataMissingError(
+        f"there is no result of the recipe {word!r} here. Make one with: dpcohort reproduce {word}"
+    )
 
 
 def _holds_runs(place: Path) -> bool:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -107,3 +108,15 @@ def test_bad_figures(terminal, arguments, words, tmp_path, monkeypatch):
     terminal("figure", *arguments, code=2)
     assert words in terminal.errors
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_recipes_name_stands_for_its_result(terminal, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    terminal("figure", "mnist", code=3)
+    assert "dpcohort reproduce mnist" in terminal.errors
+    result = Path(__file__).parents[2] / "results" / "mnist.json"
+    (tmp_path / "reproduced").mkdir()
+    (tmp_path / "reproduced" / "mnist.json").write_bytes(result.read_bytes())
+    found = terminal.json("figure", "mnist", "-o", "mnist.pdf")
+    assert found["figure"] == "cells"
+    assert (tmp_path / "mnist.pdf").read_bytes().startswith(b"%PDF")
