@@ -194,11 +194,9 @@ def _print_results(
     console.print(f"\n{seconds:.0f} s. Written:", markup=False)
     for name in results["files"]:
         console.print(f"  {name}", markup=False, soft_wrap=True)
-    console.print(
-        f"Next: dpcohort verify {results['files'][-1]}, or dpcohort new --from digits",
-        markup=False,
-        soft_wrap=True,
-    )
+    last = Path(results["files"][-1])
+    for step in (f"verify {last}", f"report {last.parent} -o demo.html", "new --from digits"):
+        console.print(f"Next: dpcohort {step}", markup=False, soft_wrap=True)
 
 
 def _table(groups: dict[str, Sequence[Run]], title: str) -> Table:
