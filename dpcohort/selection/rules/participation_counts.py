@@ -83,7 +83,6 @@ def _water_level(u: FloatArray, a: FloatArray, b: FloatArray) -> FloatArray:
     slope = np.where(np.isfinite(b), slope, 0.0)
 
     def filled(level: float) -> FloatArray:
-
         return np.asarray(np.maximum(0.0, level - flat) * slope, dtype=np.float64)
 
     # At this level somebody alone holds everything; nobody holds less than at level 0.
