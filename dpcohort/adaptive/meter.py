@@ -24,7 +24,8 @@ class LossMeter:
         model: the module; it is copied.
         records: the clients' data.
         loss: one number an example.
-        chunk: records in a pass.
+        chunk: records in a pass; None is a few thousand, more on an accelerator, whose passes
+            cost as much to start as to do.
     """
 
     def __init__(
@@ -33,11 +34,13 @@ class LossMeter:
         records: ClientRecords,
         *,
         loss: Loss = cross_entropy,
-        chunk: int = 4096,
+        chunk: int | None = None,
     ) -> None:
         self._model = records.fit(model).eval()
         self._layout = FlatLayout(self._model)
-        self._records, self._loss, self._chunk = records, loss, chunk
+        self._records, self._loss = records, loss
+        self._chunk = chunk or (4096 if records.device.type == "cpu" else 16384)
+        self._all_of: tuple[tuple[int, ...], Tensor, Tensor] | None = None
 
     @torch.no_grad()
     def raw_centred_sums(
@@ -56,17 +59,30 @@ class LossMeter:
         if not positions:
             return np.zeros(0)
         self._layout.assign(self._model, parameters)
-        rows = [self._rows(client, chosen) for client, chosen in positions.items()]
-        everything = np.concatenate(rows)
-        owners = np.repeat(np.arange(len(rows)), [part.size for part in rows])
-        sums = torch.zeros(len(rows), dtype=torch.float64, device=self._records.device)
-        for start in range(0, everything.size, self._chunk):
+        rows, owners = self._looked_at(positions)
+        sums = torch.zeros(len(positions), dtype=torch.float64, device=self._records.device)
+        for start in range(0, rows.numel(), self._chunk):
             part = slice(start, start + self._chunk)
-            inputs, targets = self._records.gather(everything[part])
+            inputs, targets = self._records.gather(rows[part])
             losses = self._loss(self._model(inputs), targets).double()
-            index = torch.as_tensor(owners[part], device=sums.device)
-            sums.index_add_(0, index, _centred(losses, terms))
+            sums.index_add_(0, owners[part], _centred(losses, terms))
         return np.asarray(sums.cpu().numpy(), dtype=np.float64)
+
+    def _looked_at(self, positions: Mapping[int, IntArray | None]) -> tuple[Tensor, Tensor]:
+        """Rows of the store and whose they are, where the records are.
+
+        Those of whole clients are kept: most rules ask the same clients in every round.
+        """
+        whole = tuple(positions) if all(p is None for p in positions.values()) else None
+        if self._all_of is not None and self._all_of[0] == whole:
+            return self._all_of[1:]
+        parts = [self._rows(client, chosen) for client, chosen in positions.items()]
+        counted = np.repeat(np.arange(len(parts)), [part.size for part in parts])
+        rows = torch.as_tensor(np.concatenate(parts), device=self._records.device)
+        owners = torch.as_tensor(counted, device=self._records.device)
+        if whole is not None:
+            self._all_of = (whole, rows, owners)
+        return rows, owners
 
     def _rows(self, client: int, chosen: IntArray | None) -> IntArray:
         if chosen is None:

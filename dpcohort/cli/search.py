@@ -31,9 +31,13 @@ def command(
     share: Annotated[
         float, typer.Option("--held-out", help="Share of a config's records to hold out.")
     ] = 0.1,
+    baseline: Annotated[
+        bool, typer.Option("--baseline", help="The recipe's search for its baselines.")
+    ] = False,
     device: DeviceOption = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="search-NAME.json if not given.")
+        Path | None,
+        typer.Option("--out", "-o", help="search-NAME[-baseline].json if not given."),
     ] = None,
     data_dir: DataDirOption = None,
     as_json: JsonOption = False,
@@ -43,17 +47,29 @@ def command(
     The test set is never looked at. Nothing is charged to the clients' budgets, as in the paper.
     """
     overrides = data_changes(changes, data_dir)
-    from dpcohort.recipes.search import UNCHARGED, recipe_settings, run_search, write_search
+    from dpcohort.recipes.search import (
+        UNCHARGED,
+        recipe_search,
+        run_search,
+        section_settings,
+        write_search,
+    )
 
     is_recipe = source in recipe_names() or not source.endswith(".toml") or _holds_recipe(source)
     if not is_recipe:
+        if baseline:
+            raise InputError.because("--baseline goes with a recipe; a config has one grid only.")
         name, cells, settings = _of_config(Path(source), overrides)
         section_seeds = 2
     else:
         recipe = load_recipe(source).in_form("full", changes=overrides)
-        name, settings, section = recipe.name, recipe_settings(recipe), recipe.header.search
-        cells = recipe.cells_of(section.when if section else {})
-        section_seeds, share = (section.seeds, section.held_out) if section else (2, share)
+        section = recipe_search(recipe, baseline=baseline)
+        name, settings, cells = (
+            recipe.name,
+            section_settings(section),
+            recipe.cells_of(section.when),
+        )
+        section_seeds, share = section.seeds, section.held_out
     with showing_progress(f"search {name}", quiet=as_json) as progress:
         result = run_search(
             name,
@@ -63,8 +79,9 @@ def command(
             share=share,
             device=device,
             progress=progress,
+            baseline=baseline,
         )
-    path = out or Path(f"search-{name}.json")
+    path = out or Path(f"search-{name}{'-baseline' if baseline else ''}.json")
     write_search(result, path)
     if as_json:
         print_json(result.to_dict())

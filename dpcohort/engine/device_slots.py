@@ -10,7 +10,6 @@ first try is kept.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -25,7 +24,9 @@ from dpcohort.engine.records import ClientRecords
 
 __all__ = ["DeviceSlots", "PreparedPass"]
 
-_RECORDINGS = 24  # kept at most: batches of random size come in several widths
+#: Kept at most: batches of random size come in several widths. None is thrown away for another, for
+#: that would record again and again where every batch has its own width.
+_RECORDINGS = 24
 _SIGHTS_BEFORE_RECORDING = 2  # a shape seen once may never come again
 Shape = tuple[int, int, int, bool]
 
@@ -67,7 +68,7 @@ class DeviceSlots:
         self.records_passes = device.type == "cuda" and network.path.kind == "banked"
         self._pool = torch.cuda.graph_pool_handle() if self.records_passes else None
         self._sights: dict[Shape, int] = {}
-        self._recordings: OrderedDict[Shape, CapturedPass] = OrderedDict()
+        self._recordings: dict[Shape, CapturedPass] = {}
 
     @torch.no_grad()
     def run(
@@ -150,9 +151,8 @@ class DeviceSlots:
         if not self.records_passes or self._pool is None or step.width == 0:
             return None
         shape = (step.slots, weights.shape[0], step.width, step.is_full)
-        if shape in self._recordings:
-            self._recordings.move_to_end(shape)
-            return self._recordings[shape]
+        if shape in self._recordings or len(self._recordings) >= _RECORDINGS:
+            return self._recordings.get(shape)
         self._sights[shape] = self._sights.get(shape, 0) + 1
         if self._sights[shape] < _SIGHTS_BEFORE_RECORDING:
             return None
@@ -166,6 +166,4 @@ class DeviceSlots:
             # Where gradients are not finite a comparison tells nothing: try again another time.
             self.records_passes = not bool(self._all_finite)
             return None
-        if len(self._recordings) > _RECORDINGS:
-            self._recordings.popitem(last=False)
         return self._recordings[shape]

@@ -38,6 +38,7 @@ _Cohorts = TypeVar("_Cohorts", bound=Sequence[Cohort])
 
 _CPU_PASS_BYTES = 160 << 20
 _DEVICE_PASS_SHARE = 0.25  # of the free memory
+_DEVICE_PASS_BYTES = 8 << 30  # more keeps no device busier, and others may want a part of it
 _WIDTH_MULTIPLE = 8  # padded batches come in few widths, for devices that tune to shapes
 
 
@@ -349,7 +350,8 @@ class SlotRunner:
         """As many examples as fit a bound on memory; on a CPU the bound is always the same."""
         limit = float(_CPU_PASS_BYTES)
         if self._device.type == "cuda":
-            limit = _DEVICE_PASS_SHARE * torch.cuda.mem_get_info(self._device)[0]
+            free = torch.cuda.mem_get_info(self._device)[0]
+            limit = min(float(_DEVICE_PASS_BYTES), _DEVICE_PASS_SHARE * free)
         return max(1, int(limit / (4 * path.floats_per_example)))
 
     def _plan(self, slot: Slot) -> TrainingPlan:

@@ -311,7 +311,8 @@ def _check_whens(recipe: Recipe) -> None:
     groups: list[tuple[str, Mapping[str, Value]]] = [("where", w.when) for w in header.where]
     groups += [("numbers", n.when) for n in header.numbers]
     groups += [("claims", c.when) for c in header.claims]
-    groups += [("search", header.search.when)] if header.search else []
+    searches = {"search": header.search, "baseline_search": header.baseline_search}
+    groups += [(what, section.when) for what, section in searches.items() if section]
     for what, when in groups:
         if header.figure != "selection" and not recipe.cells_of(when):
             raise _Problem(recipe)(what, f"when = {dict(when)} fits no cell")
@@ -323,9 +324,9 @@ def _check_whens(recipe: Recipe) -> None:
         kinds = [claim.below is not None, claim.gain is not None, claim.rises_along is not None]
         if sum(kinds) > 1 or (claim.gain is not None) != (claim.over is not None):
             raise _Problem(recipe)("claims", "takes one of below, gain (with over), rises_along")
-    search = header.search
-    if search is not None and not (search.grid or search.candidates):
-        raise _Problem(recipe)("search", "needs grid or candidates: what to try")
+    for what, section in searches.items():
+        if section is not None and not (section.grid or section.candidates):
+            raise _Problem(recipe)(what, "needs grid or candidates: what to try")
 
 
 class _Problem:

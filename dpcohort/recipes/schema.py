@@ -95,7 +95,10 @@ class QuickSection(_Section):
 
 
 class SearchSection(_Section):
-    """[recipe.search]: settings the paper leaves out, tried on held-out training records."""
+    """[recipe.search]: settings the paper leaves out, tried on held-out training records.
+
+    [recipe.baseline_search] is the same for the baselines, which want settings of their own.
+    """
 
     when: dict[str, Value] = Field(default_factory=dict)
     seeds: int = 2
@@ -129,6 +132,7 @@ class RecipeSection(_Section):
     claims: list[ClaimSection] = Field(default_factory=list)
     quick: QuickSection = Field(default_factory=QuickSection)
     search: SearchSection | None = None
+    baseline_search: SearchSection | None = None
     selection: SelectionSection | None = None
 
 
@@ -148,6 +152,7 @@ def recipe_keys() -> dict[str, list[str]]:
         "recipe.claims": ClaimSection,
         "recipe.quick": QuickSection,
         "recipe.search": SearchSection,
+        "recipe.baseline_search": SearchSection,
         "recipe.selection": SelectionSection,
     }
     return {name: list(table.model_fields) for name, table in tables.items()}

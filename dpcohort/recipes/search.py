@@ -22,6 +22,7 @@ from dpcohort.errors import InputError
 from dpcohort.recipes.execution import Progress, prepare, train_works
 from dpcohort.recipes.held_out import held_out
 from dpcohort.recipes.recipe import Cell, Recipe
+from dpcohort.recipes.schema import SearchSection
 from dpcohort.runs.configured_plan import configured_data
 from dpcohort.runs.intervals import mean_interval
 
@@ -29,9 +30,10 @@ __all__ = [
     "UNCHARGED",
     "SearchResult",
     "Tried",
-    "recipe_settings",
+    "recipe_search",
     "run_search",
     "search_grid",
+    "section_settings",
     "write_search",
 ]
 
@@ -69,6 +71,7 @@ class SearchResult:
         held_out: share of the training records held out.
         seeds: repetitions of each.
         tried: every setting, in the order of the grid.
+        baseline: whether this is the recipe's search for its baselines.
     """
 
     name: str
@@ -76,6 +79,7 @@ class SearchResult:
     held_out: float
     seeds: int
     tried: tuple[Tried, ...]
+    baseline: bool = False
 
     @property
     def chosen(self) -> Tried:
@@ -89,7 +93,7 @@ class SearchResult:
             "schema": 1,
             "recipe": self.name,
             "note": UNCHARGED,
-            "command": f"dpcohort search {self.name}",
+            "command": f"dpcohort search {self.name}{' --baseline' if self.baseline else ''}",
             "cells": list(self.cells),
             "held_out": self.held_out,
             "seeds": self.seeds,
@@ -120,17 +124,28 @@ def search_grid(grid: Mapping[str, Sequence[Any]]) -> list[tuple[str, ...]]:
     ]
 
 
-def recipe_settings(recipe: Recipe) -> list[tuple[str, ...]]:
-    """The settings that a recipe's [recipe.search] asks to be tried.
+def recipe_search(recipe: Recipe, *, baseline: bool = False) -> SearchSection:
+    """What a recipe asks to be tried: its table [recipe.search] or [recipe.baseline_search].
 
     Raises:
         InputError: it has none.
     """
-    section = recipe.header.search
+    section = recipe.header.baseline_search if baseline else recipe.header.search
     if section is None:
+        table = "recipe.baseline_search" if baseline else "recipe.search"
         raise InputError.because(
-            f"the recipe {recipe.name} has no table [recipe.search], which says what to try."
+            f"the recipe {recipe.name} has no table [{table}], which says what to try."
         )
+    return section
+
+
+def section_settings(section: SearchSection) -> list[tuple[str, ...]]:
+    """The settings of a search, grid first.
+
+    Example:
+        >>> section_settings(SearchSection(grid={"training.clip": [1]}, candidates=[["a.b=2"]]))
+        [('training.clip=1',), ('a.b=2',)]
+    """
     grid = search_grid(section.grid) if section.grid else []
     return [*grid, *(tuple(candidate) for candidate in section.candidates)]
 
@@ -144,6 +159,7 @@ def run_search(
     share: float,
     device: str | None = None,
     progress: Progress | None = None,
+    baseline: bool = False,
 ) -> SearchResult:
     """Try settings on cells."""
     changed = [
@@ -165,7 +181,9 @@ def run_search(
         for number, setting in enumerate(settings)
     )
     labels = tuple(cell.label for cell in cells)
-    return SearchResult(name=name, cells=labels, held_out=share, seeds=seeds, tried=tried)
+    return SearchResult(
+        name=name, cells=labels, held_out=share, seeds=seeds, tried=tried, baseline=baseline
+    )
 
 
 def write_search(result: SearchResult, path: str | Path) -> None:

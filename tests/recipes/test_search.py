@@ -11,14 +11,22 @@ from dpcohort.errors import InputError
 from dpcohort.recipes import load_recipe, recipe_names
 from dpcohort.recipes import search as module
 from dpcohort.recipes.held_out import held_out
-from dpcohort.recipes.search import recipe_settings, run_search, search_grid, write_search
+from dpcohort.recipes.search import (
+    recipe_search,
+    run_search,
+    search_grid,
+    section_settings,
+    write_search,
+)
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 
 
 def test_every_setting_is_tried_on_held_out_records_and_the_best_is_chosen(recipe, tmp_path):
     cells = recipe.cells_of(recipe.header.search.when)
-    result = run_search("small", cells, recipe_settings(recipe), seeds=2, share=0.1, device="cpu")
+    result = run_search(
+        "small", cells, section_settings(recipe_search(recipe)), seeds=2, share=0.1, device="cpu"
+    )
     assert [t.settings for t in result.tried] == [
         ("optimiser.learning_rate=0.01",),
         ("optimiser.learning_rate=1.0",),
@@ -47,7 +55,9 @@ def test_the_test_set_is_never_looked_at(recipe, monkeypatch):
 
     monkeypatch.setattr(module, "held_out", split)
     cells = recipe.cells_of(recipe.header.search.when)
-    run_search("small", cells, recipe_settings(recipe), seeds=1, share=0.1, device="cpu")
+    run_search(
+        "small", cells, section_settings(recipe_search(recipe)), seeds=1, share=0.1, device="cpu"
+    )
     tests = {bytes(row) for row in whole.test_inputs} - {bytes(row) for row in whole.train_inputs}
     assert seen
     for data in seen:
@@ -57,22 +67,35 @@ def test_the_test_set_is_never_looked_at(recipe, monkeypatch):
 
 def test_a_recipe_without_a_search_says_so(recipe):
     with pytest.raises(InputError, match=r"recipe\.search"):
-        recipe_settings(load_recipe("importance-compensation"))
+        recipe_search(load_recipe("importance-compensation"))
 
 
 def test_a_grid_is_every_combination():
     assert len(search_grid({"a.b": [1, 2], "c.d": [1, 2, 3]})) == 6
 
 
+def test_the_search_for_baselines_is_a_table_of_its_own(recipe):
+    with pytest.raises(InputError, match=r"recipe\.baseline_search"):
+        recipe_search(recipe, baseline=True)
+    own = recipe_search(load_recipe("beyond-mnist"), baseline=True)
+    assert own.when["mechanism"] == "unbiased"
+    cells = recipe.cells_of(recipe.header.search.when)
+    settings = section_settings(recipe_search(recipe))[:1]
+    found = run_search("small", cells, settings, seeds=1, share=0.1, device="cpu", baseline=True)
+    assert found.to_dict()["command"] == "dpcohort search small --baseline"
+
+
 @pytest.mark.parametrize("name", recipe_names())
-def test_recipes_hold_what_their_recorded_search_chose(name):
-    path = RESULTS / f"search-{name}.json"
+@pytest.mark.parametrize("baseline", [False, True], ids=["judged", "baseline"])
+def test_recipes_hold_what_their_recorded_search_chose(name, baseline):
+    path = RESULTS / f"search-{name}{'-baseline' if baseline else ''}.json"
     if not path.exists():
         return
     recipe = load_recipe(name)
-    assert recipe.header.search_result == path.name
+    if not baseline:
+        assert recipe.header.search_result == path.name
     found = json.loads(path.read_text())
-    section = recipe.header.search
+    section = recipe_search(recipe, baseline=baseline)
     assert found["tried"]
     best = max(found["tried"], key=lambda t: t["mean"])
     assert found["chosen"] == best["set"]
