@@ -142,15 +142,22 @@ def run_line(name: str) -> str:
     )
 
 
-def search(name: str) -> str:
-    path = RESULTS / f"search-{name}.json"
+def baseline(name: str) -> str:
+    """What the baselines' own search chose."""
+    return search(name, baseline=True)
+
+
+def search(name: str, *, baseline: bool = False) -> str:
+    path = RESULTS / f"search-{name}{'-baseline' if baseline else ''}.json"
+    command = f"dpcohort search {name}{' --baseline' if baseline else ''}"
     if not path.exists():
-        return f"*`dpcohort search {name}` was not run.*"
+        return f"*`{command}` was not run.*"
     found = json.loads(path.read_text())
     best = sorted(found["tried"], key=lambda t: -t["mean"])[:3]
     chosen = next(t for t in found["tried"] if t["set"] == found["chosen"])
     lines = [
-        f"`dpcohort search {name}`: {len(found['tried'])} settings, {found['seeds']} seeds, "
+        f"`{command}`: {len(found['tried'])} settings, {found['seeds']} "
+        f"seed{'s' if found['seeds'] > 1 else ''}, "
         f"{found['held_out']:g} of the training records held out. Chosen "
         f"({chosen['mean']:.1f} % held out): `{' '.join(chosen['set'])}`. The next best had "
         + " and ".join(f"{t['mean']:.1f}" for t in best[1:])
@@ -222,6 +229,7 @@ WORDS: dict[str, Callable[[str], str]] = {
     "findings": findings,
     "run": run_line,
     "search": search,
+    "baseline": baseline,
     "panels": panels,
     "headline": headline,
     "figure": figure,

@@ -3,8 +3,10 @@
 
 ``python benchmarks/rules.py`` takes the configuration of the recipe ``fashion-mnist`` (or
 ``--data cifar10``) at s = 30, trains a fixed set of pairs of rules with three seeds each and writes
-``results/rules/DATA-NOISE.json``. ``--table`` trains nothing and prints the files as the tables of
-docs/rules.md; "heard" is draws over records of the strictest and of the loosest tenth.
+``results/rules/DATA-NOISE.json``; with ``--adaptive`` the rules that choose round by round, and
+``results/rules/DATA-NOISE-adaptive.json``. ``--page`` trains nothing and writes the files as tables
+into docs/rules.md; "heard" is draws over records of the strictest and of the loosest tenth, with
+tight noise.
 
 Step size and eta are those of the recipe for every rule: they were searched for privacy-aware
 selection with the mean, so other rules may do better with settings of their own.
@@ -34,6 +36,10 @@ NOISES = {
     "paper": ["privacy.accountant=paper", "privacy.guard=lift", "selection.noise_model=paper"],
     "tight": ["privacy.accountant=tight", "privacy.guard=", "selection.noise_model=exact"],
 }
+ADAPTIVE = (("power-of-choice,cpow-d,rpow-d,ucb-cs,oort,clustered", "mean"),)
+PAGE = ROOT / "docs" / "rules.md"
+BEGIN, END = "<!-- tables: python benchmarks/rules.py --page -->", "<!-- end of tables -->"
+TITLES = {"fashion-mnist": "Fashion-MNIST, s = 30", "cifar10": "CIFAR-10, s = 30"}
 #: Every selection with the mean; then the aggregations with the two selections that matter most.
 SETS = (
     (
@@ -98,42 +104,83 @@ def measured(
     }
 
 
-def markdown(found: dict[str, Any]) -> str:
-    """A result file as a table, best first."""
-    columns = ["selection", "aggregation", "accuracy", "noise/C", "ε used", "bias", "heard"]
+def load(data: str, noise: str, folder: Path = RESULTS) -> list[dict[str, Any]]:
+    """The rows of a data set and noise, adaptive rules included where they were trained."""
+    paths = [folder / f"{data}-{noise}.json", folder / f"{data}-{noise}-adaptive.json"]
+    files = [json.loads(path.read_text()) for path in paths if path.exists()]
+    return [row for found in files for row in found["rows"] if row["accuracy"] is not None]
+
+
+def accuracy(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return "-"
+    found = row["accuracy"]
+    return f"{100 * found['mean']:.1f} ± {50 * (found['high'] - found['low']):.1f}"
+
+
+def markdown(paper: Sequence[dict[str, Any]], tight: Sequence[dict[str, Any]]) -> str:
+    """Both noises side by side, best with the paper's noise first."""
+    columns = [
+        "selection", "aggregation", "paper noise", "noise/C", "tight noise", "noise/C", "bias",
+        "heard",
+    ]  # fmt: skip
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    rows = [row for row in found["rows"] if row["accuracy"] is not None]
-    for row in sorted(rows, key=lambda row: -row["accuracy"]["mean"]):
-        accuracy = row["accuracy"]
-        half = (accuracy["high"] - accuracy["low"]) / 2
+    other = {(row["selection"], row["aggregation"]): row for row in tight}
+    for row in sorted(paper, key=lambda row: -row["accuracy"]["mean"]):
+        beside = other.get((row["selection"], row["aggregation"]))
+        shown = beside or row
+        bias = "-" if shown["bias"] is None else f"{shown['bias']:.2f}"
         lines.append(
-            f"| `{row['selection']}` | `{row['aggregation']}` | {100 * accuracy['mean']:.1f} ± "
-            f"{100 * half:.1f} | {row['noise']:.3g} | {100 * row['certified']:.1f} % | "
-            f"{row['bias']:.2f} | {row['heard'][0]:.2f}, {row['heard'][-1]:.2f} |"
+            f"| `{row['selection']}` | `{row['aggregation']}` | {accuracy(row)} | "
+            f"{row['noise']:.2g} | {accuracy(beside)} | "
+            f"{'-' if beside is None else format(beside['noise'], '.2g')} | {bias} | "
+            f"{shown['heard'][0]:.2f}, {shown['heard'][-1]:.2f} |"
         )
     return "\n".join(lines)
 
 
+def tables(folder: Path = RESULTS) -> str:
+    """All tables of the page."""
+    parts = []
+    for data, title in TITLES.items():
+        table = markdown(load(data, "paper", folder), load(data, "tight", folder))
+        parts.append(f"### {title}\n\n{table}")
+    return "\n\n".join(parts)
+
+
+def page(text: str, folder: Path = RESULTS) -> str:
+    """The page with the tables of the files in their place."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{tables(folder)}\n\n{END}{after}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", choices=["fashion-mnist", "cifar10"], default="fashion-mnist")
+    parser.add_argument("--data", choices=list(TITLES), default="fashion-mnist")
     parser.add_argument("--noise", choices=[*NOISES, "both"], default="both")
+    parser.add_argument("--adaptive", action="store_true", help="rules that choose round by round")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--device")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--table", action="store_true", help="print the files, train nothing")
+    parser.add_argument("--page", action="store_true", help="write docs/rules.md, train nothing")
     options = parser.parse_args()
+    if options.page:
+        write_text(PAGE, page(PAGE.read_text()))
+        return
+    ending = "-adaptive" if options.adaptive else ""
     for noise in NOISES if options.noise == "both" else [options.noise]:
-        path = options.out / f"{options.data}-{noise}.json"
-        if options.table:
-            print(f"\n{path.name}\n\n{markdown(json.loads(path.read_text()))}")
-            continue
-        config = base_config(options.data, noise, options.set)
-        found = measured(config, seeds=options.seeds, device=options.device)
+        path = options.out / f"{options.data}-{noise}{ending}.json"
+        found = measured(
+            base_config(options.data, noise, options.set),
+            seeds=options.seeds,
+            device=options.device,
+            sets=ADAPTIVE if options.adaptive else SETS,
+        )
         options.out.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(found, indent=1) + "\n")
-        print(f"{path}\n\n{markdown(found)}")
+        print(path)
 
 
 if __name__ == "__main__":

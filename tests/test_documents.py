@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -91,6 +92,13 @@ def test_the_headline_table_is_what_the_results_hold(name):
     )
     told = [cell.strip().strip("*") for cell in row.strip("|").split("|")[1:]]
     assert told == [" / ".join(column) for column in zip(*held, strict=True)]
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
+def test_the_readme_tells_what_random_weights_give(name):
+    path = ROOT / "results" / f"beyond-{name}-random-start.json"
+    cells = json.loads(path.read_text())["cells"]
+    assert " / ".join(f"{cell['mean']:.1f}" for cell in cells) in (ROOT / "README.md").read_text()
 
 
 def _plain(line: str) -> str:

@@ -31,8 +31,9 @@ __all__ = ["Progress", "Work", "measure", "prepare", "stacks", "train_works"]
 #: Told rounds done, rounds in all (over all trainings), and what is being trained.
 Progress = Callable[[int, int, str], None]
 
-#: Parameters of all models of a stack together: bounds the memory of an accelerator.
-_STACK_PARAMETERS = 12_000_000
+#: Parameters of all models of a stack together: bounds the memory of an accelerator, and what an
+#: interruption loses; large models fill it with few.
+_STACK_PARAMETERS = 3_000_000
 _CPU_STACK = 6
 
 

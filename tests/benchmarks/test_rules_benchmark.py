@@ -43,12 +43,27 @@ def test_a_small_comparison_becomes_a_table(benchmark):
     sets = (("unbiased,privacy-aware", "mean"), ("unbiased", "trimmed-mean"))
     found = json.loads(json.dumps(benchmark.measured(config, seeds=1, device="cpu", sets=sets)))
     assert [row["aggregation"] for row in found["rows"]] == ["mean", "mean", "trimmed-mean"]
-    lines = benchmark.markdown(found).splitlines()
+    lines = benchmark.markdown(found["rows"], found["rows"][:2]).splitlines()
     assert len(lines) == 5
-    assert all(line.count("|") == 8 for line in lines)
+    assert all(line.count("|") == 9 for line in lines)
+    assert sum("| - | - |" in line for line in lines) == 1
+
+
+def test_an_adaptive_rule_has_a_row(benchmark):
+    config = benchmark.base_config("fashion-mnist", "tight", SMALL)
+    found = benchmark.measured(config, seeds=1, device="cpu", sets=(("rpow-d", "mean"),))
+    assert [row["selection"] for row in found["rows"]] == ["rpow-d"]
+
+
+def test_the_page_shows_the_committed_files(benchmark):
+    text = benchmark.PAGE.read_text()
+    assert benchmark.page(text) == text
+    assert len(benchmark.load("cifar10", "paper")) >= 27
 
 
 def test_the_rules_it_names_exist(benchmark):
     for selections, aggregations in benchmark.SETS:
         assert set(selections.split(",")) <= set(REGISTRIES["selection"].built_in)
         assert set(aggregations.split(",")) <= set(REGISTRIES["aggregation"].built_in)
+    for selections, _ in benchmark.ADAPTIVE:
+        assert set(selections.split(",")) <= set(REGISTRIES["adaptive"].built_in)
