@@ -25,8 +25,8 @@ _OTHERS = (
     *("#8c564b", "#bcbd22", "#4e79a7", "#f28e2b", "#e15759", "#76b7b2"),
 )
 _MARKERS = "osD^vP*X"
-#: A legend of more mechanisms would cover the bars and stands beside them.
-_MOST_INSIDE = 5
+#: A legend of more mechanisms does not fit below the bars and stands beside them.
+_MOST_BELOW = 5
 
 
 def result_figure(result: Mapping[str, Any], *, kind: str, across: str | None = None) -> Figure:
@@ -44,7 +44,7 @@ def result_figure(result: Mapping[str, Any], *, kind: str, across: str | None = 
     if kind == "curves":
         figure = _curves(Figure, cells, across)
     else:
-        many = len({cell["mechanism"] for cell in cells}) > _MOST_INSIDE
+        many = len({cell["mechanism"] for cell in cells}) > _MOST_BELOW
         figure = Figure(figsize=(9.6 if many else 6.4, 4.0), layout="constrained")
         axis = figure.subplots()
         if kind == "lines" and across is not None:
@@ -132,6 +132,7 @@ def _bars(axis: Axes, cells: Sequence[Mapping[str, Any]]) -> None:
     series = list(dict.fromkeys(cell["mechanism"] for cell in cells))
     places = list(dict.fromkeys(_place(cell) for cell in cells))
     width = 0.8 / len(series)
+    label: str | None = "the paper"
     for position, name in enumerate(series):
         mine = [cell for cell in cells if cell["mechanism"] == name]
         at = [places.index(_place(cell)) - 0.4 + width * (position + 0.5) for cell in mine]
@@ -147,13 +148,14 @@ def _bars(axis: Axes, cells: Sequence[Mapping[str, Any]]) -> None:
         known = [(x, c["paper"]) for x, c in zip(at, mine, strict=True) if c["paper"] is not None]
         if known:
             xs, ys = zip(*known, strict=True)
-            label = "the paper" if position == 0 else None
             axis.scatter(xs, ys, marker="_", s=160, color="black", zorder=3, label=label)
+            label = None  # once
     axis.set_xticks(range(len(places)), places, fontsize=8)
     axis.set_ylim(0, 100)
     axis.grid(axis="y", alpha=0.25, lw=0.5)
     beside: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1, 1)}
-    axis.legend(fontsize=7, **(beside if len(series) > _MOST_INSIDE else {}))
+    below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.07), "ncols": 4}
+    axis.legend(fontsize=7, frameon=False, **(beside if len(series) > _MOST_BELOW else below))
 
 
 def _place(cell: Mapping[str, Any]) -> str:
