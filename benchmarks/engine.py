@@ -7,6 +7,10 @@ through batches of the same size from the same data. Methods take turns, and the
 is told. Wall times mean something on a quiet machine only; ``--cpu-time`` counts the processor time
 of this process instead, which other load distorts less (use it with ``--threads 1``).
 
+"merged noise" draws the noise of a round as one vector on the mean, of the same law as a vector for
+each draw: a switch of the engine, for simulations. Opacus has none and draws noise in every step;
+the row without the switch compares like with like.
+
     python benchmarks/engine.py                 # all networks and methods, on the CPU
     python benchmarks/engine.py --quick         # fewer turns, without the slowest methods
     python benchmarks/engine.py --device cuda --stack 32
@@ -105,7 +109,9 @@ def make_records(shape: tuple[int, ...], device: str) -> Any:
     )
 
 
-def our_turn(model: nn.Module, records: Any, *, engine: str, stack: int) -> Turn:
+def our_turn(
+    model: nn.Module, records: Any, *, engine: str = "batched", stack: int = 1, merged: bool = False
+) -> Turn:
     """One round of ``stack`` experiments; the engine is built once, outside of the clock."""
     from dpcohort.engine import (
         ConstantStep,
@@ -134,6 +140,7 @@ def our_turn(model: nn.Module, records: Any, *, engine: str, stack: int) -> Turn
             records=records,
             streams=Streams.seeded(seed),
             optimiser=optimiser,
+            merged_noise=merged,
         )
         for seed in range(stack)
     ]
@@ -209,14 +216,15 @@ def methods(arguments: argparse.Namespace) -> dict[str, Callable[[nn.Module, Any
     chosen: dict[str, Callable[[nn.Module, Any], Turn]] = {
         "plain SGD": lambda m, r: plain_turn(m, r, channels_last=False),
         "plain SGD, channels last": lambda m, r: plain_turn(m, r, channels_last=True),
-        "dpcohort batched": lambda m, r: our_turn(m, r, engine="batched", stack=1),
+        "dpcohort batched": our_turn,
+        "dpcohort batched, merged noise": functools.partial(our_turn, merged=True),
     }
     if arguments.stack > 1:
-        chosen[f"dpcohort batched, {arguments.stack} stacked"] = lambda m, r: our_turn(
-            m, r, engine="batched", stack=arguments.stack
+        chosen[f"dpcohort batched, {arguments.stack} stacked"] = functools.partial(
+            our_turn, stack=arguments.stack
         )
     if not arguments.quick:
-        chosen["dpcohort reference"] = lambda m, r: our_turn(m, r, engine="reference", stack=1)
+        chosen["dpcohort reference"] = functools.partial(our_turn, engine="reference")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

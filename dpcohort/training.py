@@ -9,7 +9,10 @@ from typing import Literal
 from dpcohort._validate import choice, number, whole_number
 from dpcohort.errors import InputError
 
-__all__ = ["Training"]
+__all__ = ["LARGEST_STEP", "Training"]
+
+#: Step sizes beyond this have no place in the 32 bits of a model's numbers.
+LARGEST_STEP = 1e30
 
 #: Parameters of the MNIST network of the paper, the default D.
 MNIST_CNN_PARAMETERS = 26_010

@@ -7,6 +7,7 @@ from dpcohort.audit.canary import canary
 from dpcohort.audit.claims import Claim, Finding, PrivateTraining
 from dpcohort.audit.engines import EngineUnderTest, GradientProbe
 from dpcohort.audit.freshness import freshness
+from dpcohort.audit.mean_noise import mean_noise
 from dpcohort.audit.noise_law import noise_law
 from dpcohort.audit.sampler import sampler
 from dpcohort.audit.sensitivity import sensitivity
@@ -21,6 +22,7 @@ __all__ = [
     "audit_training",
     "canary",
     "freshness",
+    "mean_noise",
     "noise_law",
     "sampler",
     "sensitivity",

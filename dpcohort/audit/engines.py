@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from dpcohort._validate import FloatArray, IntArray, choice
-from dpcohort.aggregation import Cohort
+from dpcohort.aggregation import AggregationRule, Cohort, Mean
 from dpcohort.audit.claims import Claim
 from dpcohort.engine import (
     BatchedEngine,
@@ -150,6 +150,8 @@ class EngineUnderTest:
         kind: ``reference`` or ``batched``.
         raw: test the path of models that have no fast one.
         slots_per_pass: of the batched engine; None is its default.
+        merged_noise: with one noise vector a round for all last local steps. What is shown is then
+            the mean of each round, [rounds, 1, D]: single updates are nobody's business there.
 
     Example:
         >>> training = EngineUnderTest("reference")
@@ -164,8 +166,10 @@ class EngineUnderTest:
         *,
         raw: bool = False,
         slots_per_pass: int | None = None,
+        merged_noise: bool = False,
     ) -> None:
         choice("kind", kind, ["reference", "batched"])
+        self._merged_noise = merged_noise
         self._kind, self._raw, self._slots_per_pass = kind, raw, slots_per_pass
 
     def __call__(
@@ -178,7 +182,7 @@ class EngineUnderTest:
         cohorts: IntArray,
         local_steps: int = 1,
     ) -> FloatArray:
-        """Updates [rounds, draws, D]; the step size is 1."""
+        """Updates [rounds, draws, D], or means [rounds, 1, D]; the step size is 1."""
         size, dimension = gradients.shape
         plan = StepPlan.of(
             claim, cohorts=cohorts, size=size, batch_size=batch_size, local_steps=local_steps
@@ -192,22 +196,30 @@ class EngineUnderTest:
             dtype=torch.float64,
         )
         watch = _Watch()
-        engine = self._engine(plan, GradientProbe(dimension, raw=self._raw), records, seed, watch)
-        for _ in engine.rounds(engine.initial_state()):
-            pass
+        rule = Mean() if self._merged_noise else watch
+        engine = self._engine(plan, GradientProbe(dimension, raw=self._raw), records, seed, rule)
+        state = engine.initial_state()
+        models = [state.parameters.clone()]
+        for _ in engine.rounds(state):
+            models.append(state.parameters.clone())
+        if self._merged_noise:
+            moved: FloatArray = -torch.stack(models).diff(dim=0).numpy()
+            return moved[:, None]
         seen: FloatArray = torch.stack(watch.seen).numpy()
         return seen
 
     def _engine(
-        self, plan: StepPlan, model: nn.Module, records: ClientRecords, seed: int, watch: _Watch
-    ) -> _Engine:
+        self, plan: StepPlan, model: nn.Module, records: ClientRecords, seed: int,
+        aggregation: AggregationRule,
+    ) -> _Engine:  # fmt: skip
         streams, optimiser = Streams.seeded(seed), Optimiser(local_step=ConstantStep(1.0))
         if self._kind == "reference":
             return ReferenceEngine(
-                plan, model, records, streams=streams, optimiser=optimiser, aggregation=watch,
-                loss=output_itself,
+                plan, model, records, streams=streams, optimiser=optimiser,
+                aggregation=aggregation, loss=output_itself, merged_noise=self._merged_noise,
             )  # fmt: skip
         return BatchedEngine(
-            plan, model, records, streams=streams, optimiser=optimiser, aggregation=watch,
+            plan, model, records, streams=streams, optimiser=optimiser, aggregation=aggregation,
             loss=output_itself, slots_per_pass=self._slots_per_pass,
+            merged_noise=self._merged_noise,
         )  # fmt: skip

@@ -14,7 +14,7 @@ from scipy import stats
 from dpcohort._validate import FloatArray
 from dpcohort.audit.claims import Claim, Finding, PrivateTraining
 
-__all__ = ["noise_law"]
+__all__ = ["noise_law", "unlike_normal"]
 
 _CASES = ((8, 4), (2, 1))  # records, batch size
 _ROUNDS = 10
@@ -49,7 +49,7 @@ def noise_law(
         )
         noise = updates[:, 0] * batch_size / (claim.noise_multiplier * claim.clip)
         sizes.append(float(np.sqrt(np.mean(noise**2))))
-        problems += [f"{p} ({records} records)" for p in _problems(noise, level)]
+        problems += [f"{p} ({records} records)" for p in unlike_normal(noise, level)]
     seen = ", ".join(f"{size:.4f}" for size in sizes)
     detail = f"size of the noise relative to the claim: {seen}"
     return Finding(
@@ -60,8 +60,13 @@ def noise_law(
     )
 
 
-def _problems(noise: FloatArray, level: float) -> list[str]:
-    """What is wrong with [updates, D] numbers that should be standard normal."""
+def unlike_normal(noise: FloatArray, level: float) -> list[str]:
+    """What is wrong with [updates, D] numbers that should be standard normal.
+
+    Example:
+        >>> unlike_normal(np.full((2, 100), 3.0), 1e-7)[0]
+        'wrong size in all'
+    """
     if not np.all(np.isfinite(noise)):
         return ["not finite"]
     found = []

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dpcohort._validate import number, whole_number
 from dpcohort.errors import InputError
+from dpcohort.training import LARGEST_STEP
 
 __all__ = [
     "DataSection",
@@ -73,6 +74,7 @@ class RunSection(_Section):
     device: str = "auto"
     evaluate_every: int | None = None
     checkpoint_every: int | None = None
+    merged_noise: bool = False
 
 
 #: Which keys of [optimiser] each kind of step takes.
@@ -118,10 +120,10 @@ def check_optimiser(section: OptimiserSection) -> OptimiserSection:
     for key in wanted:
         value = getattr(section, key)
         if value is not None:
-            number(key, value, above=0)
+            number(key, value, above=0, at_most=LARGEST_STEP)
         elif section.step != "constant" and key != "gamma":
             raise _about(key, f'is missing; step = "{section.step}" needs it.')
-    number("server_learning_rate", section.server_learning_rate, above=0)
+    number("server_learning_rate", section.server_learning_rate, above=0, at_most=LARGEST_STEP)
     number("server_momentum", section.server_momentum, at_least=0, below=1)
     if section.average_decay is not None:
         number("average_decay", section.average_decay, at_least=0, below=1)

@@ -168,6 +168,7 @@ engine = "batched"          # or "reference": Algorithm 1 line by line, slow
 device = "auto"             # "cpu" or "cuda"
 evaluate_every = 5          # rounds between looks at the public test set
 checkpoint_every = 10       # rounds between checkpoints
+merged_noise = false        # true: one noise vector a round, same law, faster; not for deployment
 
 # For dpcohort compare: every combination, with the same seeds.
 [grid]

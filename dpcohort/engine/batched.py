@@ -12,14 +12,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dpcohort._validate import whole_number
 from dpcohort.aggregation import AggregationRule, Cohort, Mean
 from dpcohort.aggregation.rule import combine_round
+from dpcohort.aggregation.rules.mean import sum_of_rows
 from dpcohort.engine.clipping import ClippingPath, Loss
 from dpcohort.engine.evaluation import Evaluator
 from dpcohort.engine.experiment import Experiment
+from dpcohort.engine.merged_noise import add_merged_noise_
 from dpcohort.engine.planned import TrainingPlan, cohort_of
 from dpcohort.engine.randomness import Streams
 from dpcohort.engine.records import ClientRecords
@@ -150,16 +152,26 @@ class StackedEngine:
         for state, cohort, update, experiment in zip(
             states, cohorts, updates, self._experiments, strict=True
         ):
-            # What goes element by element has the same bits with any number of threads.
-            simple = isinstance(experiment.aggregation, Mean)
-            with nullcontext() if simple else one_thread_each():
-                combined, state.memory = combine_round(
-                    experiment.aggregation, update, cohort, state.memory
-                )
+            combined = self._combined(state, cohort, update, experiment)
             experiment.optimiser.apply(state, combined)
         if states[0].parameters.is_cuda:
             torch.cuda.synchronize(states[0].parameters.device)
         return upcoming
+
+    def _combined(
+        self, state: EngineState, cohort: Cohort, updates: Tensor, experiment: Experiment
+    ) -> Tensor:
+        # What goes element by element has the same bits with any number of threads.
+        if experiment.merged_noise:
+            mean = sum_of_rows(updates).div_(len(cohort))
+            plan, optimiser = experiment.plan, experiment.optimiser
+            return add_merged_noise_(mean, cohort, plan, optimiser, experiment.streams)
+        simple = isinstance(experiment.aggregation, Mean)
+        with nullcontext() if simple else one_thread_each():
+            combined, state.memory = combine_round(
+                experiment.aggregation, updates, cohort, state.memory
+            )
+        return combined
 
     def _record(
         self, state: EngineState, cohort: Cohort, seconds: float, *, evaluated: bool
@@ -191,6 +203,7 @@ class BatchedEngine:
         micro_batch: examples in one pass at most.
         workers: slots at a time on a CPU.
         slots_per_pass: draws that share a pass at most.
+        merged_noise: one noise vector a round for all last local steps, see ``merged_noise``.
     """
 
     def __init__(
@@ -208,6 +221,7 @@ class BatchedEngine:
         micro_batch: int | None = None,
         workers: int | None = None,
         slots_per_pass: int | None = None,
+        merged_noise: bool = False,
     ) -> None:
         experiment = Experiment(
             plan=plan,
@@ -215,6 +229,7 @@ class BatchedEngine:
             streams=streams,
             optimiser=optimiser or Optimiser(),
             aggregation=aggregation or Mean(),
+            merged_noise=merged_noise,
         )
         self._stack = StackedEngine(
             model,

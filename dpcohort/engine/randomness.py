@@ -29,7 +29,7 @@ from dpcohort.engine.counter_noise import add_noise_
 
 __all__ = ["Purpose", "Streams"]
 
-Purpose = Literal["batch", "noise", "model"]
+Purpose = Literal["batch", "noise", "merged noise", "model"]
 WordArray = NDArray[np.uint64]
 
 _EMPTY_BUFFER = np.zeros(4, dtype=np.uint64)  # Philox makes four words at a time

@@ -22,6 +22,7 @@ from dpcohort.aggregation.rule import combine_round
 from dpcohort.engine.clipping import Loss, PerExampleGradients, clip_factors, refuse_unfit_layers
 from dpcohort.engine.clipping.per_example import can_be_mapped
 from dpcohort.engine.evaluation import Evaluator
+from dpcohort.engine.merged_noise import add_merged_noise_, refuse_unmergeable
 from dpcohort.engine.noise import standard_noise_
 from dpcohort.engine.planned import TrainingPlan, cohort_of
 from dpcohort.engine.randomness import Streams
@@ -52,6 +53,7 @@ class ReferenceEngine:
         evaluator: test set, None for none.
         evaluate_every: rounds between evaluations; the last round is always evaluated.
         vectorised: per-example gradients by ``vmap``; None tries, and loops where it cannot.
+        merged_noise: one noise vector a round for all last local steps, see ``merged_noise``.
     """
 
     def __init__(
@@ -67,12 +69,16 @@ class ReferenceEngine:
         evaluator: Evaluator | None = None,
         evaluate_every: int = 1,
         vectorised: bool | None = None,
+        merged_noise: bool = False,
     ) -> None:
         refuse_unfit_layers(model)
         records.check_against(plan)
         self._plan, self._records, self._streams = plan, records, streams
         self._optimiser = optimiser or Optimiser()
         self._aggregation = aggregation or Mean()
+        self._merged_noise = merged_noise
+        if merged_noise:
+            refuse_unmergeable(streams, self._aggregation)
         self._model = records.fit(model)
         if vectorised is None:
             vectorised = can_be_mapped(self._model, loss, *records.gather(records.indices[:2]))
@@ -95,6 +101,8 @@ class ReferenceEngine:
             combined, state.memory = combine_round(
                 self._aggregation, torch.stack(updates), cohort, state.memory
             )
+            if self._merged_noise:
+                add_merged_noise_(combined, cohort, self._plan, self._optimiser, self._streams)
             self._optimiser.apply(state, combined)  # 8
             seconds = time.perf_counter() - started
             due = (t + 1) % self._evaluate_every == 0 or t + 1 == rounds
@@ -112,9 +120,8 @@ class ReferenceEngine:
         plan, k = self._plan, int(cohort.clients[i])
         where = {"round": cohort.round, "client": k, "draw": int(cohort.draws[i])}
         sigma, size = float(cohort.noise_stds[i]), int(cohort.batch_sizes[i])  # 11
-        steps = plan.training.local_steps
         weights = global_weights.clone()  # 10
-        for step in range(steps):  # 12
+        for step in range(plan.training.local_steps):  # 12
             positions = draw_positions(  # 13
                 self._streams,
                 plan.contract.sampler,
@@ -126,8 +133,9 @@ class ReferenceEngine:
             )
             mean = self._clipped_sum(weights, k, positions) / size  # 16, by the public B
             noise = standard_noise_(torch.empty_like(weights), self._streams, **where, step=step)
-            time_now, total = cohort.round * steps + step, plan.training.rounds * steps
-            alpha = self._optimiser.local_step.at(time_now, total)
+            if self._merged_noise and step == plan.training.local_steps - 1:
+                sigma = 0.0  # this noise comes with the mean
+            alpha = self._optimiser.step_size(plan, round=cohort.round, step=step)
             weights = weights - alpha * (mean + sigma * noise)  # 17
         return global_weights - weights  # 18-19
 

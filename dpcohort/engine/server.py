@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 
 from dpcohort._validate import number
+from dpcohort.engine.planned import TrainingPlan
 from dpcohort.engine.state import EngineState
 from dpcohort.engine.step_sizes import ConstantStep, StepSize
+from dpcohort.training import LARGEST_STEP
 
 __all__ = ["Optimiser"]
 
@@ -42,10 +44,16 @@ class Optimiser:
     average_decay: float | None = None
 
     def __post_init__(self) -> None:
-        number("server_learning_rate", self.server_learning_rate, above=0)
+        number("server_learning_rate", self.server_learning_rate, above=0, at_most=LARGEST_STEP)
         number("server_momentum", self.server_momentum, at_least=0, below=1)
         if self.average_decay is not None:
             number("average_decay", self.average_decay, at_least=0, below=1)
+
+    def step_size(self, plan: TrainingPlan, *, round: int, step: int) -> float:
+        """Step size alpha_{t^g,t^l} of one local step of a round of a plan."""
+        training = plan.training
+        time = round * training.local_steps + step
+        return self.local_step.at(time, training.rounds * training.local_steps)
 
     @torch.no_grad()
     def apply(self, state: EngineState, update: Tensor) -> None:

@@ -6,6 +6,9 @@ an accelerator many slots share one pass (``device_slots``), and while it comput
 draws the batches of the next. On a CPU each slot has a pass of its own, on one thread,
 and as many slots run at a time as there are workers: a core's caches then hold one slot, and the
 result does not depend, to the bit, on the number of workers or on what else is in the stack.
+
+With merged noise only the sum of an experiment's updates matters, and they carry no noise of their
+last step. On a CPU the slots then add straight to a few accumulators (``lanes``).
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from dpcohort.aggregation import Cohort
 from dpcohort.engine.clipping import ClippedNetwork, ClippingPath, Loss
 from dpcohort.engine.device_slots import DeviceSlots, PreparedPass
 from dpcohort.engine.experiment import Experiment
+from dpcohort.engine.lanes import LANES, Lanes
 from dpcohort.engine.noise import standard_noise_
 from dpcohort.engine.packed_step import SlotStep, pack
 from dpcohort.engine.planned import TrainingPlan
@@ -88,6 +92,7 @@ class SlotRunner:
         self._experiments = list(experiments)
         self._records = experiments[0].records
         self._device = self._records.device
+        self._local_steps = experiments[0].plan.training.local_steps
         on_cpu = self._device.type == "cpu"
         self.workers = (workers or torch.get_num_threads()) if on_cpu else 1
         whole_number("workers", self.workers, at_least=1)
@@ -117,7 +122,8 @@ class SlotRunner:
     def updates(self, parameters: Sequence[Tensor], cohorts: Sequence[Cohort]) -> list[Tensor]:
         """Noisy updates [draws, D] of each experiment's cohort, from its parameters [D].
 
-        They lie in memory that the next call uses again.
+        With merged noise they are rows whose sum is that of the updates, without the noise of
+        their last steps. They lie in memory that the next call uses again.
         """
         return self.updates_and_upcoming(parameters, cohorts, lambda: None)[0]
 
@@ -139,7 +145,11 @@ class SlotRunner:
         """
         updates = self._cleared_updates(parameters, cohorts)
         if self._device_slots is None:
-            self._run_on_cpu(list(self._chunks(cohorts)), parameters, updates)
+            lanes = [
+                Lanes(rows, slots=len(cohort)) if self._has_lanes(e) else None
+                for e, (rows, cohort) in enumerate(zip(updates, cohorts, strict=True))
+            ]
+            self._run_on_cpu(list(self._chunks(cohorts)), parameters, updates, lanes)
             return updates, None
         ready = self._prepared is not None and self._prepared[0] is cohorts
         passes = self._prepared[1] if self._prepared and ready else self._prepare(cohorts)
@@ -155,7 +165,7 @@ class SlotRunner:
     def _prepare(self, cohorts: Sequence[Cohort]) -> list[PreparedPass]:
         """Batches, names of noise and factors of all passes of a round, for an accelerator."""
         passes, first = [], 0
-        steps = range(self._experiments[0].plan.training.local_steps)
+        steps = range(self._local_steps)
         for slots in self._chunks(cohorts):
             packed = [
                 pack(
@@ -171,27 +181,31 @@ class SlotRunner:
         return passes
 
     def _slot_step(self, slot: Slot, step: int) -> SlotStep:
-        experiment, cohort, i = self._experiments[slot.experiment], slot.cohort, slot.position
-        alpha = self._step_size(slot, step)
+        experiment = self._experiments[slot.experiment]
         return SlotStep(
             rows=self._rows(slot, step),
             noise_name=experiment.streams.noise_name(**slot.name, step=step),
-            scale=alpha / int(cohort.batch_sizes[i]),
-            spread=alpha * float(cohort.noise_stds[i]),
+            scale=self._scale(slot, step),
+            spread=self._spread(slot, step),
             clip=experiment.plan.training.clip,
         )
 
     def _run_on_cpu(
-        self, chunks: list[list[Slot]], parameters: Sequence[Tensor], updates: list[Tensor]
-    ) -> None:
+        self, chunks: list[list[Slot]], parameters: Sequence[Tensor], updates: list[Tensor],
+        lanes: Sequence[Lanes | None],
+    ) -> None:  # fmt: skip
         idle: queue.SimpleQueue[ClippedNetwork] = queue.SimpleQueue()
         for network in self.networks:
             idle.put(network)
 
         def run(chunk: list[Slot]) -> None:
             network = idle.get()
+            own = lanes[chunk[0].experiment]
             try:
-                self._run(network, chunk, parameters, updates)
+                if own is None:
+                    self._run(network, chunk, parameters, updates)
+                else:
+                    self._run_in_lane(network, chunk[0], parameters, own)
             finally:
                 idle.put(network)
 
@@ -225,24 +239,47 @@ class SlotRunner:
     ) -> None:
         """Local steps of the slots of one pass; writes their updates."""
         moved = self._moved(slots, parameters, updates)
-        steps = self._experiments[0].plan.training.local_steps
+        self._take_steps(network, slots, parameters, moved, self._local_steps)
+        self._write(slots, moved, updates)
+
+    @torch.no_grad()
+    def _run_in_lane(
+        self, network: ClippedNetwork, slot: Slot, parameters: Sequence[Tensor], lanes: Lanes
+    ) -> None:
+        """Local steps of one slot; adds its update, without the last step's noise, to its lane."""
+        last = self._local_steps - 1
+        with lanes.turn(slot.position) as turn:
+            weights = parameters[slot.experiment][None]
+            moved = None
+            if last > 0:
+                moved = torch.zeros_like(weights)
+                self._take_steps(network, [slot], parameters, moved, last)
+                weights = weights - moved
+            scale = weights.new_tensor([self._scale(slot, last)])
+            self._add_sums(network, [slot], last, weights, turn.row, scale)
+            if moved is not None:
+                turn.row().add_(moved)
+
+    def _take_steps(
+        self, network: ClippedNetwork, slots: list[Slot], parameters: Sequence[Tensor],
+        moved: Tensor, steps: int,
+    ) -> None:  # fmt: skip
+        """The first ``steps`` local steps of the slots; adds them to ``moved``, which is zero."""
         weights = self._starting_weights(slots, parameters)
         total = moved
-        clip = self._per_slot(slots, lambda s: self._plan(s).training.clip, moved)
         for step in range(steps):
             if step > 0:
                 start = self._starting_weights(slots, parameters, shared=False)
                 weights = start - moved
                 total = torch.zeros_like(moved)
-            self._add_sums(network, slots, step, weights, clip, total)
+            self._add_sums(network, slots, step, weights, total)
             self._scale_and_add_noise(slots, step, total)
             if step > 0:
                 moved += total
-        self._write(slots, moved, updates)
 
     def _add_sums(
         self, network: ClippedNetwork, slots: list[Slot], step: int, weights: Tensor,
-        clip: Tensor, total: Tensor,
+        total: Tensor | Callable[[], Tensor], scale: Tensor | None = None,
     ) -> None:  # fmt: skip
         rows = [self._rows(slot, step) for slot in slots]
         multiple = 1 if len(slots) == 1 else _WIDTH_MULTIPLE
@@ -256,7 +293,8 @@ class SlotRunner:
             weights,
             inputs.view(*shape, *inputs.shape[1:]),
             targets.view(*shape, *targets.shape[1:]),
-            clip=clip,
+            clip=self._per_slot(slots, lambda s: self._plan(s).training.clip, weights),
+            scale=scale,
             mask=None if batch.mask.all() else mask,
             total=total,
             micro_batch=self.micro_batch,
@@ -277,35 +315,40 @@ class SlotRunner:
 
     def _scale_and_add_noise(self, slots: list[Slot], step: int, total: Tensor) -> None:
         """From the clipped sums to the step alpha (sum / B + sigma noise), in place."""
-        alphas = [self._step_size(slot, step) for slot in slots]
-        batches = [int(s.cohort.batch_sizes[s.position]) for s in slots]
-        stds = [float(s.cohort.noise_stds[s.position]) for s in slots]
+        scale = [self._scale(slot, step) for slot in slots]
+        spread = [self._spread(slot, step) for slot in slots]
         noise = self._scratch(total)
         for row, slot in enumerate(slots):
-            if stds[row] > 0:
+            if spread[row] > 0:
                 streams = self._experiments[slot.experiment].streams
                 standard_noise_(noise[row], streams, **slot.name, step=step)
             else:
                 noise[row] = 0
         if len(slots) == 1:
-            total.mul_(alphas[0] / batches[0]).add_(noise, alpha=alphas[0] * stds[0])
+            total.mul_(scale[0]).add_(noise, alpha=spread[0])
             return
-        scale = [alpha / size for alpha, size in zip(alphas, batches, strict=True)]
-        spread = [alpha * std for alpha, std in zip(alphas, stds, strict=True)]
         total.mul_(_column(scale, total)).addcmul_(noise, _column(spread, total))
 
     def _cleared_updates(
         self, parameters: Sequence[Tensor], cohorts: Sequence[Cohort]
     ) -> list[Tensor]:
         """Zeros for the updates; fresh memory every round would cost more than the noise."""
-        shapes = [(len(c), p.numel()) for c, p in zip(cohorts, parameters, strict=True)]
+        rows = [
+            min(len(cohort), LANES) if self._has_lanes(e) else len(cohort)
+            for e, cohort in enumerate(cohorts)
+        ]
+        shapes = [(n, p.numel()) for n, p in zip(rows, parameters, strict=True)]
         if [tuple(update.shape) for update in self._updates] != shapes:
-            draws = [len(cohort) for cohort in cohorts]
-            self._all_updates = parameters[0].new_empty(sum(draws), parameters[0].numel())
-            self._updates = list(torch.split(self._all_updates, draws))
+            self._all_updates = parameters[0].new_empty(sum(rows), parameters[0].numel())
+            self._updates = list(torch.split(self._all_updates, rows))
         if self._device.type != "cpu":  # a CPU's workers clear their own rows, side by side
             self._all_updates.zero_()
         return self._updates
+
+    def _has_lanes(self, experiment: int) -> bool:
+        """Whether an experiment's slots, each alone in its pass, add to lanes."""
+        alone = self._device_slots is None and self._slots_per_pass in (None, 1)
+        return alone and self._experiments[experiment].merged_noise
 
     def _scratch(self, like: Tensor) -> Tensor:
         """Memory for noise that a worker keeps, of the shape of ``like``."""
@@ -315,11 +358,18 @@ class SlotRunner:
             self._local.scratch = kept
         return kept
 
-    def _step_size(self, slot: Slot, step: int) -> float:
-        training = self._plan(slot).training
-        time = slot.cohort.round * training.local_steps + step
-        local_step = self._experiments[slot.experiment].optimiser.local_step
-        return local_step.at(time, training.rounds * training.local_steps)
+    def _scale(self, slot: Slot, step: int) -> float:
+        """Factor on the sum of clipped gradients, alpha / B."""
+        alpha = self._experiments[slot.experiment].step_size(slot.cohort.round, step)
+        return alpha / int(slot.cohort.batch_sizes[slot.position])
+
+    def _spread(self, slot: Slot, step: int) -> float:
+        """Factor on the standard normal noise, alpha sigma; 0 where the noise is merged."""
+        experiment = self._experiments[slot.experiment]
+        if not experiment.adds_noise_at(step):
+            return 0.0
+        alpha = experiment.step_size(slot.cohort.round, step)
+        return alpha * float(slot.cohort.noise_stds[slot.position])
 
     def _starting_weights(
         self, slots: list[Slot], parameters: Sequence[Tensor], *, shared: bool = True

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dpcohort._validate import number
+from dpcohort.training import LARGEST_STEP
 
 __all__ = ["ConstantStep", "InverseRootStep", "InverseTimeStep", "StepSize"]
 
@@ -35,7 +36,7 @@ class ConstantStep:
     size: float
 
     def __post_init__(self) -> None:
-        number("step size", self.size, above=0)
+        number("step size", self.size, above=0, at_most=LARGEST_STEP)
 
     def at(self, time: int, total: int) -> float:
         """The constant."""
@@ -55,7 +56,7 @@ class InverseTimeStep:
     gamma: float = 1.0
 
     def __post_init__(self) -> None:
-        number("beta", self.beta, above=0)
+        number("beta", self.beta, above=0, at_most=LARGEST_STEP)
         number("gamma", self.gamma, at_least=1)
 
     def at(self, time: int, total: int) -> float:

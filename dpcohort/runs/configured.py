@@ -89,6 +89,7 @@ def configured_job(
         evaluate_every=config.run.evaluate_every,
         checkpoint_every=config.run.checkpoint_every,
         private_entropy=private_entropy,
+        merged_noise=config.run.merged_noise,
         model_options=config.model.options,
         label=label,
         config=toml_text(config.values),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -21,6 +21,7 @@ from dpcohort.aggregation import AggregationRule, Mean
 from dpcohort.data import Dataset, Partition, load_dataset, paper_partition
 from dpcohort.engine import ClientRecords, Evaluator, Experiment, Optimiser, Streams
 from dpcohort.engine.layout import FlatLayout
+from dpcohort.engine.merged_noise import refuse_unmergeable
 from dpcohort.errors import InputError
 from dpcohort.models import build_model, check_trainable, split_features, without_features
 from dpcohort.runs.aggregation_record import aggregation_for, described_aggregation
@@ -53,6 +54,7 @@ class Job:
         device: where it runs.
         evaluate_every: rounds between evaluations.
         checkpoint_every: rounds between checkpoints.
+        merged_noise: one noise vector a round for all last local steps; in simulation only.
         label: what the run is called in comparisons.
         config: text of the configuration it came from, if any.
     """
@@ -70,6 +72,7 @@ class Job:
     device: str = "cpu"
     evaluate_every: int = 1
     checkpoint_every: int = 1
+    merged_noise: bool = False
     label: str = ""
     config: str | None = None
     model_options: Mapping[str, Any] = field(default_factory=dict)
@@ -100,7 +103,8 @@ class Job:
     def settings(self) -> dict[str, Any]:
         """What ``run.json`` holds, and a resume must agree with.
 
-        A run without ``aggregation`` takes the plain mean.
+        A run without ``aggregation`` takes the plain mean, and one without ``merged_noise`` draws
+        the noise of every draw.
         """
         combined = described_aggregation(self.aggregation, self.plan)
         return {
@@ -125,6 +129,7 @@ class Job:
             },
             "optimiser": _described(self.optimiser),
             **({} if combined is None else {"aggregation": combined}),
+            **({"merged_noise": True} if self.merged_noise else {}),
             "engine": self.engine,
             "evaluate_every": self.evaluate_every,
             "checkpoint_every": self.checkpoint_every,
@@ -170,7 +175,8 @@ class Job:
     ) -> Experiment:
         """What an engine trains: the plan, or the session of an adaptive one."""
         if session is not None:
-            return session.experiment(optimiser=self.optimiser, initial=self.initial())
+            adaptive = session.experiment(optimiser=self.optimiser, initial=self.initial())
+            return replace(adaptive, merged_noise=self.merged_noise)
         if isinstance(self.plan, AdaptivePlan):
             raise InputError.because("an adaptive plan is trained by its session.")
         return Experiment(
@@ -180,6 +186,7 @@ class Job:
             optimiser=self.optimiser,
             aggregation=self.aggregation,
             initial=self.initial(),
+            merged_noise=self.merged_noise,
         )
 
     def evaluator(self) -> Evaluator:
@@ -205,6 +212,7 @@ def make_job(
     evaluate_every: int | None = None,
     checkpoint_every: int | None = None,
     private_entropy: bool = False,
+    merged_noise: bool = False,
     model_options: Mapping[str, Any] | None = None,
     label: str = "",
     config: str | None = None,
@@ -231,6 +239,9 @@ def make_job(
         rng = np.random.default_rng([seed, _PARTITION_STREAM])
         partition = paper_partition(dataset.train_labels, sizes=plan.population.sizes, rng=rng)
     _check_partition(plan, partition, dataset)
+    if merged_noise:
+        streams = Streams.from_entropy() if private_entropy else Streams.seeded(seed)
+        refuse_unmergeable(streams, combined)
     rounds = plan.training.rounds
     often = max(1, rounds // 20)
     evaluate = often if evaluate_every is None else evaluate_every
@@ -252,6 +263,7 @@ def make_job(
         checkpoint_every=1
         if private_entropy
         else whole_number("checkpoint_every", keep, at_least=1),
+        merged_noise=merged_noise,
         label=label,
         config=config,
         model_options=dict(model_options or {}),

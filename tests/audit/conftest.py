@@ -83,21 +83,24 @@ def _clip_mean(patch: pytest.MonkeyPatch) -> None:
     right = slots.SlotRunner._add_sums
     patch.setattr(network, "clip_factors", lambda squared, clip: torch.ones_like(squared))
 
-    def clipped(self: Any, net: Any, group: Any, step: int, w: Any, clip: Any, total: Any) -> None:
-        right(self, net, group, step, w, clip, total)
+    def clipped(self: Any, net: Any, group: Any, step: int, w: Any, total: Any) -> None:
+        right(self, net, group, step, w, total)
         size = float(group[0].cohort.batch_sizes[group[0].position])
         norm = (total / size).norm(dim=1)
+        clip = self._plan(group[0]).training.clip
         total.mul_((clip / norm.clamp(min=1e-300)).clamp(max=1.0)[:, None])
 
     patch.setattr(slots.SlotRunner, "_add_sums", clipped)
 
 
 def _clip_each_layer(patch: pytest.MonkeyPatch) -> None:
-    def broken(self: Any, w: Any, x: Any, y: Any, clip: Any, mask: Any, total: Any) -> None:
+    def broken(
+        self: Any, w: Any, x: Any, y: Any, clip: Any, scale: Any, mask: Any, total: Any
+    ) -> None:
         self._pass(w, x, y)
         for layer in self._layers:
             own = layer.squared_norms.view(mask.shape)
-            layer.add_clipped_sum(factors.clip_factors(own, clip[:, None]) * mask, total)
+            layer.add_clipped_sum(factors.clip_factors(own, clip[:, None]) * mask, total())
         self._release()
 
     patch.setattr(network.ClippedNetwork, "_add_banked", broken)
@@ -109,8 +112,8 @@ def _clip_each_layer(patch: pytest.MonkeyPatch) -> None:
 def _divide_by_realised(patch: pytest.MonkeyPatch) -> None:
     right = slots.SlotRunner._add_sums
 
-    def broken(self: Any, net: Any, group: Any, step: int, w: Any, clip: Any, total: Any) -> None:
-        right(self, net, group, step, w, clip, total)
+    def broken(self: Any, net: Any, group: Any, step: int, w: Any, total: Any) -> None:
+        right(self, net, group, step, w, total)
         size = float(group[0].cohort.batch_sizes[group[0].position])
         total.mul_(size / max(1, self._rows(group[0], step).size))
 
@@ -120,9 +123,9 @@ def _divide_by_realised(patch: pytest.MonkeyPatch) -> None:
 def _second_batch_for_free(patch: pytest.MonkeyPatch) -> None:
     right = slots.SlotRunner._add_sums
 
-    def broken(self: Any, net: Any, group: Any, step: int, w: Any, clip: Any, total: Any) -> None:
-        right(self, net, group, step, w, clip, total)
-        right(self, net, group, step + 1000, w, clip, total)
+    def broken(self: Any, net: Any, group: Any, step: int, w: Any, total: Any) -> None:
+        right(self, net, group, step, w, total)
+        right(self, net, group, step + 1000, w, total)
 
     patch.setattr(slots.SlotRunner, "_add_sums", broken)
 

@@ -18,6 +18,7 @@ def test_what_is_not_said_has_a_default():
     assert config.data is None
     assert config.model.name == "logistic"
     assert config.run.device == "auto"
+    assert config.run.merged_noise is False
     assert config.grid == {}
 
 
@@ -40,10 +41,13 @@ def test_what_is_not_said_has_a_default():
         ("optimiser.server_momentum=1.0", "server_momentum"),
         ("optimiser.average_decay=1.5", "average_decay"),
         ("optimiser.server_learning_rate=-1", "server_learning_rate"),
+        ("optimiser.server_learning_rate=1e39", r"at most 1e\+30"),
+        ("optimiser.learning_rate=1e39", r"at most 1e\+30"),
         ("run.seed=-1", "run.seed"),
         ("run.engine=turbo", "batched"),
         ("run.evaluate_every=0", "evaluate_every"),
         ("run.checkpoint_every=0.5", "checkpoint_every"),
+        ("run.merged_noise=1", "true or false"),
         ("grid.selection={ rule = 3 }", "list of values"),
         ("grid.selection={ rule = [] }", "list of values"),
         ("grid.rule=[1]", "must name a setting"),

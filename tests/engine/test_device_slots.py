@@ -75,6 +75,29 @@ def test_prepared_passes_give_the_same_sums(
     assert waited == [True]
 
 
+@pytest.mark.parametrize("local_steps", [1, 3])
+def test_prepared_passes_leave_merged_noise_out(
+    make_plan: Any, make_records: Any, local_steps: int
+) -> None:
+    """The last step has no noise; the earlier ones do, here none so that both ways agree."""
+    noise = [0.7, 0.0, 1.9, 0.2] if local_steps == 1 else [0.0] * 4
+    plan = make_plan(SIZES, COHORTS, noise=noise, local_steps=local_steps)
+    records = make_records(torch.randn(60, 4, dtype=torch.float64), SIZES)
+    options: dict[str, Any] = {"plan": plan, "records": records, "streams": Streams.seeded(1)}
+    merged = Experiment(**options, merged_noise=True)
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    runner = SlotRunner(model, cross_entropy, [merged])
+    cohorts, parameters = [cohort_of(plan, 0)], [torch.randn(43, dtype=torch.float64)]
+    (lanes,) = runner.updates(parameters, cohorts)
+    got = torch.empty(3, 43, dtype=torch.float64)
+    device = DeviceSlots(runner.networks[0], records, micro_batch=7)
+    device.run(runner._prepare(cohorts), parameters, got, meanwhile=lambda: None)
+    torch.testing.assert_close(got.sum(0), lanes.sum(0), rtol=1e-10, atol=1e-14)
+    noisy = SlotRunner(model, cross_entropy, [Experiment(**options)])._prepare(cohorts)
+    spreads = [step.spread.tolist() for step in noisy[0].steps]
+    assert any(spread > 0 for spread in spreads[-1]) == (local_steps == 1)
+
+
 def test_records_that_are_not_finite_get_a_second_look(make_plan: Any, make_records: Any) -> None:
     inputs = torch.randn(60, 4, dtype=torch.float64)
     inputs[::3] = float("nan")
@@ -112,6 +135,21 @@ def test_a_gpu_equals_the_reference_in_64_bits(
         assert device.records_passes == (network.path == "banked")
         if device.records_passes:
             assert device._recordings
+
+
+@pytest.mark.parametrize("local_steps", [1, 3])
+def test_a_gpu_merges_noise_like_the_reference(
+    cuda: str, network: Any, make_plan: Any, make_records: Any, local_steps: int
+) -> None:
+    plan = make_plan(SIZES, COHORTS, local_steps=local_steps, clip=0.3)
+    records = make_records(network.inputs, SIZES, device=cuda)
+    options = {"streams": Streams.seeded(3), "merged_noise": True}
+    slow = ReferenceEngine(
+        plan, network.model, records, vectorised=network.path != "loop", **options
+    )
+    expected, start = final(slow), slow.initial_state().parameters
+    fast = BatchedEngine(plan, network.model, records, **options)
+    assert moved_apart(final(fast), expected, start) < 1e-9
 
 
 @pytest.mark.usefixtures("all_bits")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 from dpcohort.engine.server import Optimiser
 from dpcohort.engine.state import EngineState
+from dpcohort.engine.step_sizes import InverseTimeStep
 from dpcohort.errors import InputError
 
 
@@ -24,6 +26,15 @@ def test_plain_steps_subtract_the_update() -> None:
     assert state.next_round == 2
     assert state.momentum is None
     assert state.average is None
+
+
+def test_step_sizes_follow_the_time_of_all_local_steps() -> None:
+    training = SimpleNamespace(rounds=4, local_steps=3)
+    plan: Any = SimpleNamespace(training=training)
+    steps = Optimiser(local_step=InverseTimeStep(2.0))
+    found = [steps.step_size(plan, round=t, step=s) for t in range(4) for s in range(3)]
+    assert found == [steps.local_step.at(time, 12) for time in range(12)]
+    assert len(set(found)) == 12
 
 
 def test_momentum_adds_up() -> None:

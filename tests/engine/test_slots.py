@@ -30,6 +30,30 @@ def test_two_draws_of_one_client_have_their_own_batch_and_noise(
     assert not torch.any(updates[1] == updates[2])
 
 
+@pytest.mark.parametrize(
+    ("options", "rows"), [({}, 4), ({"slots_per_pass": 1}, 4), ({"slots_per_pass": 2}, 6)]
+)
+def test_with_merged_noise_slots_add_to_a_few_lanes(
+    make_plan: Any, make_records: Any, options: dict[str, Any], rows: int
+) -> None:
+    plan = make_plan([6, 7], [[0, 1, 1, 0, 0, 1]], noise=[0.0, 0.0])
+    records = make_records(torch.randn(13, 4), [6, 7])
+    cohorts, start = [cohort_of(plan, 0)], [torch.zeros(15, dtype=torch.float64)]
+    found = []
+    for merged in (False, True):
+        experiment = Experiment(
+            plan=plan, records=records, streams=Streams.seeded(0), merged_noise=merged
+        )
+        slots = SlotRunner(nn.Linear(4, 3).double(), cross_entropy, [experiment], **options)
+        found.append(slots.updates(start, cohorts)[0])
+    assert len(found[0]) == 6
+    assert len(found[1]) == rows
+    torch.testing.assert_close(found[1].sum(0), found[0].sum(0), rtol=1e-12, atol=1e-15)
+    if rows == 4:  # lane i holds slots i, i + 4, ...
+        expected = torch.stack([found[0][i::4].sum(0) for i in range(4)])
+        torch.testing.assert_close(found[1], expected, rtol=1e-12, atol=1e-15)
+
+
 def test_a_bound_on_memory_is_picked_from_the_model(make_plan: Any, make_records: Any) -> None:
     slots, _ = runner(make_plan, make_records)
     assert slots.micro_batch == (160 << 20) // (4 * 6 * 3)

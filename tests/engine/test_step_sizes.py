@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from dpcohort.engine.server import Optimiser
 from dpcohort.engine.step_sizes import ConstantStep, InverseRootStep, InverseTimeStep
 from dpcohort.errors import InputError
 
@@ -26,3 +29,17 @@ def test_schedules() -> None:
 def test_bad_values_are_refused(build: object) -> None:
     with pytest.raises(InputError):
         build()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ConstantStep(1e39),
+        lambda: InverseTimeStep(beta=1e39),
+        lambda: Optimiser(server_learning_rate=1e39),
+    ],
+    ids=["constant", "inverse-time", "server"],
+)
+def test_steps_beyond_32_bits_are_refused(make: Callable[[], object]) -> None:
+    with pytest.raises(InputError, match=r"1e\+30"):
+        make()

@@ -11,7 +11,7 @@ from dpcohort.aggregation.cohort import Cohort
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Mean"]
+__all__ = ["Mean", "sum_of_rows"]
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,21 @@ class Mean:
         """The mean of the rows."""
         if updates.device.type != "cpu":
             return updates.mean(0)
-        # Row by row, so that on a CPU all threads can share the work without changing its bits.
-        total = updates[0].clone()
-        for update in updates[1:]:
-            total += update
-        return total.div_(len(updates))
+        return sum_of_rows(updates).div_(len(updates))
+
+
+def sum_of_rows(rows: Tensor) -> Tensor:
+    """The sum of rows [n, D] in their order, with the same bits on any number of threads.
+
+    Example:
+        >>> import torch
+        >>> sum_of_rows(torch.tensor([[1.0], [3.0]]))
+        tensor([4.])
+    """
+    if rows.device.type != "cpu":
+        return rows.sum(0)
+    # Row by row, so that on a CPU all threads can share the work without changing its bits.
+    total = rows[0].clone()
+    for row in rows[1:]:
+        total += row
+    return total

@@ -10,6 +10,7 @@ fast path it is examined on a few made-up examples, in 64 bits, against ``torch.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -113,8 +114,9 @@ class ClippedNetwork:
         targets: Tensor,
         *,
         clip: Tensor,
+        scale: Tensor | None = None,
         mask: Tensor | None = None,
-        total: Tensor | None = None,
+        total: Tensor | Callable[[], Tensor] | None = None,
         micro_batch: int | None = None,
         all_finite: Tensor | None = None,
     ) -> Tensor:
@@ -125,8 +127,11 @@ class ClippedNetwork:
             inputs: [draws, width, ...].
             targets: [draws, width, ...].
             clip: C of each draw, [draws].
+            scale: factor on the sum of each draw, [draws]; None is 1. It costs nothing here, and
+                a pass over the sums afterwards.
             mask: [draws, width], false for padding; None if there is none.
-            total: [draws, D] to add to; a new one if None.
+            total: [draws, D] to add to; a new one if None. A function that gives it is asked when
+                there is something to add, and not before.
             micro_batch: examples in one pass at most, all draws together. It bounds memory and
                 changes the result only by the order of additions, that is by rounding.
             all_finite: a truth value on the device, made false if some gradient is not finite.
@@ -138,8 +143,11 @@ class ClippedNetwork:
             contributes nothing.
         """
         draws, width = inputs.shape[:2]
-        if total is None:
-            total = weights.new_zeros(draws, self.layout.dimension)
+        into = weights.new_zeros(draws, self.layout.dimension) if total is None else total
+
+        def place() -> Tensor:
+            return into if isinstance(into, Tensor) else into()
+
         if mask is None:
             mask = torch.ones(draws, width, dtype=torch.bool, device=inputs.device)
         step = width if micro_batch is None else max(1, micro_batch // draws)
@@ -147,8 +155,9 @@ class ClippedNetwork:
         with full_precision_products(weights.device):
             for start in range(0, width, max(1, step)):
                 part = slice(start, start + step)
-                self._add(weights, inputs[:, part], targets[:, part], clip, mask[:, part], total)
-        return total
+                x, y, there = inputs[:, part], targets[:, part], mask[:, part]
+                self._add(weights, x, y, clip, scale, there, place)
+        return place()
 
     @torch.no_grad()
     def squared_norms(self, weights: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -172,19 +181,19 @@ class ClippedNetwork:
         return max(1, 6 * sum(layer.outputs_per_row for layer in self._layers) + formed)
 
     def _add(
-        self, weights: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor, mask: Tensor,
-        total: Tensor,
+        self, weights: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor,
+        scale: Tensor | None, mask: Tensor, total: Callable[[], Tensor],
     ) -> None:  # fmt: skip
         if inputs.shape[1] == 0:
             return
         if self.path.kind == "banked":
-            self._add_banked(weights, inputs, targets, clip, mask, total)
+            self._add_banked(weights, inputs, targets, clip, scale, mask, total)
         else:
-            self._add_formed(weights, inputs, targets, clip, mask, total)
+            self._add_formed(weights, inputs, targets, clip, scale, mask, total)
 
     def _add_banked(
-        self, weights: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor, mask: Tensor,
-        total: Tensor,
+        self, weights: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor,
+        scale: Tensor | None, mask: Tensor, total: Callable[[], Tensor],
     ) -> None:  # fmt: skip
         norms = self._pass(weights, inputs, targets)
         finite = torch.isfinite(norms)
@@ -204,8 +213,11 @@ class ClippedNetwork:
                 self.raw_nonfinite_count += int(mask.sum())
                 return
         factors = clip_factors(norms, clip[:, None]) * mask
+        if scale is not None:
+            factors = factors * scale[:, None]
+        into = total()
         for layer in self._layers:
-            layer.add_clipped_sum(factors, total)
+            layer.add_clipped_sum(factors, into)
         self._release()
 
     def _pass(self, weights: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -229,15 +241,17 @@ class ClippedNetwork:
             layer.release()
 
     def _add_formed(
-        self, weights: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor, mask: Tensor,
-        total: Tensor,
+        self, weights: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor,
+        scale: Tensor | None, mask: Tensor, total: Callable[[], Tensor],
     ) -> None:  # fmt: skip
         for draw, raw in self._raw_gradients(weights, inputs, targets):
             factors = clip_factors(raw.square().sum(1), clip[draw])
             self.raw_nonfinite_count += int((mask[draw] & (factors == 0)).sum())
             factors = factors * mask[draw]
             raw = torch.where(factors[:, None] > 0, raw, torch.zeros_like(raw))
-            total[draw] += factors @ raw
+            if scale is not None:
+                factors = factors * scale[draw]
+            total()[draw] += factors @ raw
 
     def _raw_gradients(
         self, weights: Tensor, inputs: Tensor, targets: Tensor

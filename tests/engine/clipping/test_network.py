@@ -41,6 +41,23 @@ def test_norms_and_sums_are_those_of_torch_func(network: Any, groups: int) -> No
         torch.testing.assert_close(sums[k], factors @ raw, rtol=1e-9, atol=1e-13)
 
 
+def test_sums_are_scaled_and_added_when_their_place_is_known(network: Any) -> None:
+    net, weights, inputs, targets = setting(network)
+    clip, scale = torch.full((4,), 0.3).double(), torch.tensor([0.5, 0.0, 2.0, 1e-3]).double()
+    plain = net.clipped_sums(weights, inputs, targets, clip=clip)
+    begun = torch.ones_like(plain)
+    asked = []
+
+    def place() -> Tensor:
+        asked.append(True)
+        return begun
+
+    found = net.clipped_sums(weights, inputs, targets, clip=clip, scale=scale, total=place)
+    assert found is begun
+    assert asked
+    torch.testing.assert_close(found, 1 + scale[:, None] * plain, rtol=1e-12, atol=1e-14)
+
+
 def test_norms_are_those_of_opacus(network: Any) -> None:
     if network.name in ("bare", "twice", "tied", "recurrent", "frozen"):
         pytest.skip("Opacus has no gradients for single examples here, or counts them otherwise")
