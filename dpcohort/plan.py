@@ -7,31 +7,33 @@ certificate of each client's epsilon. Nothing random is left but the batches and
 
 from __future__ import annotations
 
-import hashlib
-import json
 import secrets
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpcohort._validate import BoolArray, FloatArray, IntArray, choice, whole_number
 from dpcohort.accounting.certify import certify_epsilon
 from dpcohort.accounting.contract import Contract
 from dpcohort.accounting.deployed_noise import DeployedNoise, Guard, deploy_noise
 from dpcohort.accounting.noise_levels import NoiseLevels, noise_levels
+from dpcohort.certified_plan import CertifiedPlan
 from dpcohort.clients import Population
-from dpcohort.errors import InputError, VerificationError
+from dpcohort.errors import InputError
 from dpcohort.progress import Progress, silent
 from dpcohort.schedule import Draws, Schedule, draw_schedule
 from dpcohort.selection.problem import (
     PlannedRule,
     Selection,
     SelectionProblem,
+    calibrated_epsilon,
     exact_costs,
     paper_costs,
+    selected,
 )
 from dpcohort.selection.rules import rule_from_settings
 from dpcohort.training import Training
@@ -46,7 +48,7 @@ NoiseModel = Literal["exact", "paper"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Plan:
+class Plan(CertifiedPlan):
     """Who takes part when, with how much noise, and what that is certified to spend.
 
     Attributes:
@@ -61,9 +63,6 @@ class Plan:
             deployment.
     """
 
-    population: Population
-    training: Training
-    contract: Contract
     noise_model: NoiseModel
     selection: Selection
     schedule: Schedule
@@ -97,16 +96,6 @@ class Plan:
             raise InputError.because(
                 f"client {name!r} is drawn and has a budget, but no noise; make the plan again."
             )
-
-    @cached_property
-    def batch_sizes(self) -> IntArray:
-        """Expected batch B_k of each client, the public denominator of its mean gradient."""
-        return self.population.batches(self.training)
-
-    @cached_property
-    def sampling_rates(self) -> FloatArray:
-        """r_k = B_k / |M_k|."""
-        return self.population.sampling_rates(self.training)
 
     @property
     def noise_multipliers(self) -> FloatArray:
@@ -156,10 +145,9 @@ class Plan:
             self.population, self.training, contract=self.contract, noise_model=self.noise_model
         )
 
-    @cached_property
-    def sha256(self) -> str:
-        """Hash of everything in the plan; two plans with the same hash train the same way."""
-        settings = {
+    def plain_settings(self) -> dict[str, Any]:
+        """All that is not a column, in plain values."""
+        return {
             "training": asdict(self.training),
             "contract": asdict(self.contract),
             "noise_model": self.noise_model,
@@ -174,32 +162,16 @@ class Plan:
             "draws": self.schedule.draws,
             "seed": self.seed,
         }
-        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-        digest.update("\0".join(self.population.ids).encode())
-        for column in (
-            self.population.sizes,
-            self.population.epsilon,
-            self.population.delta,
-            self.population.batch_sizes,
-            self.population.public,
+
+    def hashed_columns(self) -> tuple[NDArray[Any], ...]:
+        """Probabilities, cohorts and noise."""
+        return (
             self.selection.probabilities,
             self.schedule.cohorts,
             self.noise_multipliers,
             self.certified_epsilon,
             self.noise.lifted,
-        ):
-            digest.update(column.dtype.str.encode())
-            digest.update(np.ascontiguousarray(column).tobytes())
-        return digest.hexdigest()
-
-    def verify_unless_made_here(self) -> None:
-        """Certify a plan that was read or changed; one that ``make_plan`` just made is certified.
-
-        Raises:
-            VerificationError: a client's noise does not keep its budget.
-        """
-        if not self.__dict__.get("_certified_here", False):
-            self.verify(method="pld")
+        )
 
     def verify(self, method: str = "auto") -> None:
         """Check every promise again with an accountant that did not make the plan.
@@ -217,16 +189,7 @@ class Plan:
             neighbours=self.contract.neighbours,
             method=method,
         )
-        promised = self.population.epsilon[held]
-        # Asked this way round, a certificate that is not a number breaks the promise.
-        broken = np.flatnonzero(held)[~(certified <= promised)]
-        if broken.size:
-            named = ", ".join(self.population.ids[k] for k in broken[:5])
-            raise VerificationError(
-                f"{broken.size} clients would spend more than promised: {named}"
-                + (", ..." if broken.size > 5 else "")
-                + ". Do not train with this plan; make it again."
-            )
+        self._refuse_broken(held, certified, promised="promised")
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON, atomically."""
@@ -252,12 +215,6 @@ class Plan:
         from dpcohort.plan_comparison import compare_plans
 
         return compare_plans(self, other)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Plan) and self.sha256 == other.sha256
-
-    def __hash__(self) -> int:
-        return hash(self.sha256)
 
 
 def make_plan(
@@ -300,7 +257,7 @@ def make_plan(
     problem, levels = selection_problem(
         population, training, contract=contract, noise_model=noise_model
     )
-    chosen = rule.select(problem)
+    chosen = selected(rule, problem)
     schedule = draw_schedule(
         chosen.probabilities,
         rounds=training.rounds,
@@ -310,7 +267,7 @@ def make_plan(
     )
     noise = deploy_noise(
         population,
-        calibrated_epsilon=rule.effective_epsilon(problem),
+        calibrated_epsilon=calibrated_epsilon(rule, problem),
         sampling_rates=population.sampling_rates(training),
         steps=schedule.counts * training.local_steps,
         contract=contract,
@@ -329,7 +286,7 @@ def make_plan(
     )
     # What was just computed need not be computed again; a plan read from a file computes it.
     plan.__dict__["_selection_problem"] = (problem, levels)
-    plan.__dict__["_certified_here"] = True
+    plan._mark_certified()
     return plan
 
 

@@ -8,10 +8,10 @@ back to the same bits. The hash covers the content, not the spelling of the file
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from dpcohort._version import __version__
 from dpcohort.accounting.contract import Contract
 from dpcohort.accounting.deployed_noise import DeployedNoise
 from dpcohort.atomic_file import atomic_writer
+from dpcohort.certified_plan import CertifiedPlan
 from dpcohort.clients import Population
 from dpcohort.errors import DpcohortError, FileFormatError, InputError, VerificationError
 from dpcohort.plan import Plan
@@ -27,7 +28,9 @@ from dpcohort.schedule import Schedule
 from dpcohort.selection.problem import Selection
 from dpcohort.training import Training
 
-__all__ = ["load_plan", "save_plan"]
+__all__ = ["load_plan", "rebuilt_plan", "save_plan"]
+
+PlanOfKind = TypeVar("PlanOfKind", bound=CertifiedPlan)
 
 _FORMAT = "dpcohort plan"
 _SCHEMA = 1
@@ -113,23 +116,52 @@ def load_plan(path: str | Path) -> Plan:
         VerificationError: the file was changed after it was written.
     """
     content = _parsed(Path(path))
-    try:
-        plan = _rebuilt(content)
-    except KeyError as error:
-        raise FileFormatError(
-            path, f"the key {error} is missing. Make the plan again with `dpcohort plan`."
-        ) from None
-    except DpcohortError as error:
-        raise FileFormatError(path, f"not a usable plan: {error}") from None
-    except (TypeError, ValueError, IndexError, OverflowError, AttributeError) as error:
-        raise FileFormatError(path, f"not a usable plan: {error}") from None
-    if plan.sha256 != content.get("sha256"):
-        raise VerificationError(
-            f"{path} was changed after it was written: its content hashes to {plan.sha256[:16]}... "
-            f"and it says {str(content.get('sha256'))[:16]}.... Make the plan again."
-        )
+    plan = rebuilt_plan(
+        path, content, _rebuilt, next_step="Make the plan again with `dpcohort plan`."
+    )
     if plan.schedule.sha256 != content["schedule"].get("sha256"):
         raise VerificationError(f"{path}: the schedule does not have the hash it is filed under.")
+    return plan
+
+
+def rebuilt_plan(
+    path: str | Path,
+    content: Mapping[str, Any],
+    rebuild: Callable[[Mapping[str, Any]], PlanOfKind],
+    *,
+    next_step: str,
+) -> PlanOfKind:
+    """The plan that the content of a file makes, if that is the plan the file says it is.
+
+    Args:
+        path: of the file, for errors.
+        content: what was read from it.
+        rebuild: makes the plan.
+        next_step: what to do when a key is missing.
+
+    Raises:
+        FileFormatError: the content makes no plan.
+        VerificationError: it makes another plan than the one that was written.
+    """
+    try:
+        plan = rebuild(content)
+        found = plan.sha256
+    except KeyError as error:
+        raise FileFormatError(path, f"the key {error} is missing. {next_step}") from None
+    except (
+        DpcohortError,
+        TypeError,
+        ValueError,
+        IndexError,
+        OverflowError,
+        AttributeError,
+    ) as error:
+        raise FileFormatError(path, f"not a usable plan: {error}") from None
+    if found != content.get("sha256"):
+        raise VerificationError(
+            f"{path} was changed after it was written: its content hashes to {found[:16]}... "
+            f"and it says {str(content.get('sha256'))[:16]}.... Make the plan again."
+        )
     return plan
 
 
@@ -166,7 +198,7 @@ def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is not a number")
 
 
-def _rebuilt(content: dict[str, Any]) -> Plan:
+def _rebuilt(content: Mapping[str, Any]) -> Plan:
     population = _population(content["clients"])
     count = len(population)
     selection, schedule = content["selection"], content["schedule"]

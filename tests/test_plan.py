@@ -10,6 +10,7 @@ from dpcohort.accounting import Contract
 from dpcohort.clients import Population
 from dpcohort.errors import BudgetExceededError, InputError, VerificationError
 from dpcohort.plan import make_plan, selection_problem
+from dpcohort.selection.problem import PlannedRule, evaluated
 from dpcohort.selection.rules import rule_from_settings
 from dpcohort.training import Training
 
@@ -68,6 +69,50 @@ def test_same_seed_same_plan_and_another_seed_another():
     assert (
         make_plan(clients, TRAINING, seed=1).sha256 != make_plan(clients, TRAINING, seed=2).sha256
     )
+
+
+class _Own(PlannedRule):
+    name = "own"
+
+    def __init__(self, epsilon):
+        self.epsilon = epsilon
+
+    def select(self, problem):
+        return evaluated(self.name, problem.unbiased, problem, settings={})
+
+    def effective_epsilon(self, problem):
+        return self.epsilon(problem)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda problem: problem.epsilon[:-1],
+        lambda problem: 0 * problem.epsilon,
+        lambda problem: np.full(problem.size, np.nan),
+        lambda problem: "all",
+        lambda problem: 1 / 0,
+    ],
+    ids=["short", "zero", "nan", "word", "raises"],
+)
+def test_a_foreign_rule_whose_epsilon_is_nonsense_is_named(answer):
+    with pytest.raises(InputError, match=r"test_plan:_Own"):
+        make_plan(_population(), TRAINING, selection=_Own(answer), seed=3)
+
+
+def test_a_foreign_rule_may_ask_for_less_and_never_gets_more():
+    clients, held = _population(), slice(1, None)
+    for factor in (0.5, 3.0):
+        plan = make_plan(
+            clients, TRAINING, selection=_Own(lambda p, f=factor: f * p.epsilon), seed=3
+        )
+        assert (plan.certified_epsilon[held] <= min(1, factor) * clients.epsilon[held]).all()
+
+
+@pytest.mark.parametrize("given", [None, 3], ids=["none", "number"])
+def test_what_is_no_rule_is_refused(given):
+    with pytest.raises(InputError, match="name of a planned rule"):
+        make_plan(_population(), TRAINING, selection=given, seed=3)
 
 
 def test_without_a_seed_one_is_drawn_and_recorded():

@@ -7,10 +7,71 @@ import os
 import numpy as np
 import pytest
 
+from dpcohort._version import __version__
 from dpcohort.clients import Population
 from dpcohort.errors import FileFormatError, InputError, VerificationError
 from dpcohort.plan import Plan, make_plan
+from dpcohort.plan_file import rebuilt_plan
 from dpcohort.training import Training
+
+#: A file of schema 1, as it was written when there was no other. It must be read for ever.
+WRITTEN = r"""{
+"format": "dpcohort plan",
+"schema": 1,
+"dpcohort": "0.1.0",
+"sha256": "468cb3206135de08d4db93ec2de2f8b6439df8a5ff679feec66597ff3bec05b2",
+"training": {
+  "rounds": 2,
+  "cohort_size": 2,
+  "local_steps": 1,
+  "batch_size": 20,
+  "sampling_rate": null,
+  "oversized_batch": "error",
+  "clip": 1.0,
+  "dimension": 5,
+  "smoothness": 1.0
+},
+"contract": {
+  "accountant": "tight",
+  "sampler": "poisson",
+  "neighbours": "zero-out"
+},
+"selection": {
+  "rule": "unbiased",
+  "settings": {},
+  "noise_model": "exact",
+  "eta": 1.5,
+  "objective": 0.75,
+  "lower_bound": 0.5,
+  "gap": 0.25,
+  "probabilities": [0.25, 0.25, 0.5]
+},
+"schedule": {
+  "draws": "systematic",
+  "seed": 7,
+  "sha256": "77da91b6c8642efb9d5edaab1b3609a0b35bed155770b6fd1f80244fb379125b",
+  "cohorts": [
+    [0, 2],
+    [1, 2]
+  ]
+},
+"clients": {
+  "count": 3,
+  "id": ["a", "\u00fcn\u00ef", "gift"],
+  "size": [40, 60, 100],
+  "epsilon": [0.5, 2.0, null],
+  "delta": [1e-05, 1e-06, null],
+  "batch_size": [10, 0, 0],
+  "public": [2]
+},
+"noise": {
+  "client": [0, 1],
+  "noise_multiplier": [4.0, 1.5],
+  "certified_epsilon": [0.375, 1.75],
+  "lifted": [1]
+}
+}
+"""
 
 
 def _plan(**settings):
@@ -145,3 +206,60 @@ def test_a_schedule_under_a_wrong_hash_is_noticed(saved):
     saved.write_text(json.dumps(content))
     with pytest.raises(VerificationError, match="schedule"):
         Plan.load(saved)
+
+
+def test_a_file_of_schema_1_reads_and_is_written_as_it_always_was(tmp_path):
+    (tmp_path / "old.json").write_text(WRITTEN)
+    plan = Plan.load(tmp_path / "old.json")
+    assert plan.sha256 == "468cb3206135de08d4db93ec2de2f8b6439df8a5ff679feec66597ff3bec05b2"
+    assert plan.noise_multipliers.tolist() == [4.0, 1.5, 0.0]
+    assert plan.noise.lifted.tolist() == [False, True, False]
+    plan.save(tmp_path / "new.json")
+    expected = WRITTEN.replace('"dpcohort": "0.1.0"', f'"dpcohort": "{__version__}"')
+    assert (tmp_path / "new.json").read_text() == expected
+
+
+@pytest.mark.parametrize("settings", ["null", "3", "[99]", '"x"'])
+def test_settings_that_cannot_be_hashed_are_no_traceback(tmp_path, settings):
+    (tmp_path / "plan.json").write_text(
+        WRITTEN.replace('"settings": {}', f'"settings": {settings}')
+    )
+    with pytest.raises(FileFormatError, match="not a usable plan"):
+        Plan.load(tmp_path / "plan.json")
+
+
+def test_a_missing_key_says_how_to_make_the_plan_again(tmp_path):
+    (tmp_path / "plan.json").write_text(WRITTEN.replace('"cohorts"', '"kohorts"'))
+    with pytest.raises(FileFormatError) as caught:
+        Plan.load(tmp_path / "plan.json")
+    assert str(caught.value).endswith(
+        "the key 'cohorts' is missing. Make the plan again with `dpcohort plan`."
+    )
+
+
+def test_a_plan_of_any_kind_is_rebuilt_only_as_the_plan_it_says_it_is(saved):
+    plan = Plan.load(saved)
+
+    def rebuilt(**content):
+        return rebuilt_plan("x.json", content, lambda _: plan, next_step="Do it.")
+
+    assert rebuilt(sha256=plan.sha256) is plan
+    for said in ("0" * 64, None, 3):
+        with pytest.raises(VerificationError) as caught:
+            rebuilt(sha256=said)
+        assert str(caught.value) == (
+            "x.json was changed after it was written: its content hashes to "
+            f"{plan.sha256[:16]}... and it says {str(said)[:16]}.... Make the plan again."
+        )
+    for error in (TypeError("t"), OverflowError("o"), InputError.because("i")):
+        with pytest.raises(FileFormatError, match=r"x\.json: not a usable plan: "):
+            rebuilt_plan("x.json", {}, _raising(error), next_step="Do it.")
+    with pytest.raises(FileFormatError, match=r"the key 'k' is missing\. Do it\."):
+        rebuilt_plan("x.json", {}, _raising(KeyError("k")), next_step="Do it.")
+
+
+def _raising(error):
+    def rebuild(content):
+        raise error
+
+    return rebuild

@@ -15,6 +15,7 @@ from dpcohort._validate import IntArray, whole_number
 from dpcohort.adaptive.rule import AdaptiveRule
 from dpcohort.clients import Population
 from dpcohort.errors import InputError
+from dpcohort.foreign_rule import naming_the_rule
 from dpcohort.training import Training
 
 __all__ = ["Caps", "make_caps"]
@@ -65,7 +66,8 @@ def make_caps(
         (10, 20)
     """
     clients, total = len(population), training.total_draws
-    rule.check(clients, training.cohort_size, int(population.public.sum()))
+    with naming_the_rule(rule, "check"):
+        rule.check(clients, training.cohort_size, int(population.public.sum()))
     if participation_cap == "auto":
         draw_cap = max(1, min(training.rounds, -(-2 * total // clients)))
         if draw_cap * clients < total:  # fewer clients than draws in a round
@@ -75,7 +77,8 @@ def make_caps(
     if rule.statistic is None:
         asked = 0
     elif report_cap == "auto":
-        asked = max(1, rule.expected_reports(clients, training.rounds, draw_cap))
+        with naming_the_rule(rule, "expected_reports"):
+            asked = max(1, rule.expected_reports(clients, training.rounds, draw_cap))
     else:
         asked = _given("report_cap", report_cap)
     draws = np.where(population.public, total, draw_cap).astype(np.int64)

@@ -15,6 +15,7 @@ from dpcohort.adaptive.choosing import filled_cohort
 from dpcohort.adaptive.plan import AdaptivePlan
 from dpcohort.adaptive.view import RoundView
 from dpcohort.errors import InputError
+from dpcohort.foreign_rule import naming_the_rule
 
 __all__ = ["decide", "round_view"]
 
@@ -67,15 +68,19 @@ def decide(plan: AdaptivePlan, view: RoundView, ask: Ask) -> IntArray:
         ask: gets the reports of the given clients; the rule itself never holds it.
 
     Raises:
-        InputError: the rule names somebody who may not be asked or drawn.
+        InputError: the rule names somebody who may not be asked or drawn, or fails.
     """
-    asked = _positions(plan, "ask", plan.rule.ask(view), view.can_report)
+    with naming_the_rule(plan.rule, "ask"):
+        wanted = plan.rule.ask(view)
+    asked = _positions(plan, "ask", wanted, view.can_report)
     if asked.size and plan.terms is None:
         raise InputError.because(
             f"the rule {plan.rule_name} asks for reports but its class names no statistic."
         )
     answers = ask(asked) if asked.size else {}
-    chosen = _positions(plan, "choose", plan.rule.choose(view, answers), view.candidates)
+    with naming_the_rule(plan.rule, "choose"):
+        taken = plan.rule.choose(view, answers)
+    chosen = _positions(plan, "choose", taken, view.candidates)
     return filled_cohort(view, chosen[: view.cohort_size])
 
 

@@ -7,8 +7,6 @@ is left open is who is drawn when: that the rule decides round by round, within 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpcohort._validate import BoolArray, FloatArray, IntArray, choice, whole_number
 from dpcohort.accounting.contract import Contract
@@ -28,8 +27,9 @@ from dpcohort.adaptive.report_terms import ReportMode, ReportTerms
 from dpcohort.adaptive.rule import AdaptiveRule
 from dpcohort.adaptive.second_opinion import history_epsilon
 from dpcohort.adaptive.undecided import UndecidedSchedule, UndecidedSelection
+from dpcohort.certified_plan import CertifiedPlan
 from dpcohort.clients import Population
-from dpcohort.errors import InputError, VerificationError
+from dpcohort.errors import InputError
 from dpcohort.progress import Progress, silent
 from dpcohort.rule_registry import REGISTRIES
 from dpcohort.training import Training
@@ -38,7 +38,7 @@ __all__ = ["AdaptivePlan", "make_adaptive_plan"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class AdaptivePlan:
+class AdaptivePlan(CertifiedPlan):
     """Who may take part how often, with how much noise, and what that is certified to spend.
 
     Attributes:
@@ -52,9 +52,6 @@ class AdaptivePlan:
         seed: of the rule's dice. It is public: batches and noise never use it in a deployment.
     """
 
-    population: Population
-    training: Training
-    contract: Contract
     rule: AdaptiveRule
     terms: ReportTerms | None
     caps: Caps
@@ -115,16 +112,6 @@ class AdaptivePlan:
     def has_raw_reports(self) -> bool:
         """Whether clients report without noise: nothing made with this plan is private."""
         return self.terms is not None and self.terms.mode == "raw"
-
-    @cached_property
-    def batch_sizes(self) -> IntArray:
-        """B_k of each client."""
-        return self.population.batches(self.training)
-
-    @cached_property
-    def sampling_rates(self) -> FloatArray:
-        """r_k of each client."""
-        return self.population.sampling_rates(self.training)
 
     @property
     def noise_multipliers(self) -> FloatArray:
@@ -248,41 +235,7 @@ class AdaptivePlan:
         reports = self.caps.reports if self.has_private_reports else 0 * self.caps.reports
         certified = self.spent_epsilon(self.caps.draws, reports, method=method)
         held = ~self.population.public
-        broken = np.flatnonzero(held & ~(certified <= self.population.epsilon))
-        if broken.size:
-            named = ", ".join(self.population.ids[k] for k in broken[:5])
-            raise VerificationError(
-                f"{broken.size} clients would spend more than promised at their caps: {named}"
-                + (", ..." if broken.size > 5 else "")
-                + ". Do not train with this plan; make it again."
-            )
-
-    def verify_unless_made_here(self) -> None:
-        """Certify a plan that was read; one that was just made is certified."""
-        if not self.__dict__.get("_certified_here", False):
-            self.verify()
-
-    @cached_property
-    def sha256(self) -> str:
-        """Hash of everything in the plan."""
-        digest = hashlib.sha256(json.dumps(self.plain_settings(), sort_keys=True).encode())
-        digest.update("\0".join(self.population.ids).encode())
-        for column in (
-            self.population.sizes,
-            self.population.epsilon,
-            self.population.delta,
-            self.population.batch_sizes,
-            self.population.public,
-            self.caps.draws,
-            self.caps.reports,
-            self.noise_multipliers,
-            self.report_multipliers,
-            self.certified_epsilon,
-            self.noise.lifted,
-        ):
-            digest.update(column.dtype.str.encode())
-            digest.update(np.ascontiguousarray(column).tobytes())
-        return digest.hexdigest()
+        self._refuse_broken(held, certified[held], promised="promised at their caps")
 
     def plain_settings(self) -> dict[str, Any]:
         """All that is not a column, in plain values."""
@@ -294,6 +247,17 @@ class AdaptivePlan:
             "reports": None if self.terms is None else asdict(self.terms),
             "seed": self.seed,
         }
+
+    def hashed_columns(self) -> tuple[NDArray[Any], ...]:
+        """Caps and noise."""
+        return (
+            self.caps.draws,
+            self.caps.reports,
+            self.noise_multipliers,
+            self.report_multipliers,
+            self.certified_epsilon,
+            self.noise.lifted,
+        )
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON, atomically."""
@@ -307,12 +271,6 @@ class AdaptivePlan:
         from dpcohort.adaptive.plan_file import load_adaptive_plan
 
         return load_adaptive_plan(path)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, AdaptivePlan) and self.sha256 == other.sha256
-
-    def __hash__(self) -> int:
-        return hash(self.sha256)
 
 
 def make_adaptive_plan(
@@ -365,11 +323,12 @@ def make_adaptive_plan(
     contract = accountant if isinstance(accountant, Contract) else Contract.of(accountant)
     choice("guard", guard, get_args(Guard))
     choice("reports", reports, get_args(ReportMode))
-    chosen: AdaptiveRule = (
-        REGISTRIES["adaptive"].make(rule, dict(rule_settings or {}))
-        if isinstance(rule, str)
-        else rule
-    )
+    chosen: AdaptiveRule
+    if isinstance(rule, str):
+        chosen = REGISTRIES["adaptive"].make(rule, dict(rule_settings or {}))
+    else:
+        REGISTRIES["adaptive"].check_members(rule, rule)
+        chosen = rule
     seed = secrets.randbits(63) if seed is None else whole_number("seed", seed, at_least=0)
     terms = None
     if chosen.statistic is not None:
@@ -406,7 +365,7 @@ def make_adaptive_plan(
         noise=noise,
         seed=seed,
     )
-    plan.__dict__["_certified_here"] = True
+    plan._mark_certified()
     return plan
 
 

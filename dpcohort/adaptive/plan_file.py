@@ -22,8 +22,9 @@ from dpcohort.adaptive.rule import AdaptiveRule
 from dpcohort.adaptive.view import RoundView
 from dpcohort.atomic_file import write_text
 from dpcohort.clients import Population
-from dpcohort.errors import DpcohortError, FileFormatError, InputError, VerificationError
+from dpcohort.errors import FileFormatError, InputError
 from dpcohort.plan import Plan
+from dpcohort.plan_file import rebuilt_plan
 from dpcohort.rule_registry import REGISTRIES
 from dpcohort.training import Training
 
@@ -129,18 +130,7 @@ def load_adaptive_plan(path: str | Path) -> AdaptivePlan:
         raise FileFormatError(path, "not an adaptive plan of dpcohort.")
     if content.get("schema") != _SCHEMA:
         raise FileFormatError(path, f"written in schema {content.get('schema')!r}; make it again.")
-    try:
-        plan = _rebuilt(content)
-    except KeyError as error:
-        raise FileFormatError(path, f"the key {error} is missing. Make the plan again.") from None
-    except (DpcohortError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise FileFormatError(path, f"not a usable plan: {error}") from None
-    if plan.sha256 != content.get("sha256"):
-        raise VerificationError(
-            f"{path} was changed after it was written: its content hashes to {plan.sha256[:16]}... "
-            f"and it says {str(content.get('sha256'))[:16]}.... Make the plan again."
-        )
-    return plan
+    return rebuilt_plan(path, content, _rebuilt, next_step="Make the plan again.")
 
 
 def _rebuilt(content: Mapping[str, Any]) -> AdaptivePlan:

@@ -22,7 +22,7 @@ __all__ = ["REDUCED", "CellResult", "Finding", "RecipeResult", "judge"]
 
 REDUCED: dict[Form, str] = {
     "full": "",
-    "quick": "REDUCED (--quick): fewer cells, seeds and rounds than the paper; no verdicts.",
+    "quick": "REDUCED (--quick): fewer cells, seeds and rounds; says nothing of the paper.",
     "smallest": "SMALLEST FORM: two rounds on the embedded digits, to see that the recipe runs.",
 }
 

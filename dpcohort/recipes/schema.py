@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The keys of a recipe's table [recipe], and the type of each value.
 
-Only names and types are checked here; what goes together is checked in ``recipe``.
+Only names and types are checked here; what goes together is checked in ``checking``.
 """
 
 from __future__ import annotations

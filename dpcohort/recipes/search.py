@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dpcohort._validate import number
 from dpcohort.atomic_file import write_text
 from dpcohort.config import Config
 from dpcohort.data import Dataset
-from dpcohort.errors import InputError
-from dpcohort.recipes.execution import Progress, prepare, train_works
+from dpcohort.errors import DivergedError, InputError
+from dpcohort.recipes.execution import Progress, Work, prepare, train_works
 from dpcohort.recipes.held_out import held_out
 from dpcohort.recipes.recipe import Cell, Recipe
 from dpcohort.recipes.schema import SearchSection
@@ -53,12 +54,18 @@ class Tried:
     """
 
     settings: tuple[str, ...]
-    accuracy: tuple[float, ...]
+    accuracy: tuple[float | None, ...]
+
+    @property
+    def diverged(self) -> bool:
+        """Whether a training with it left all numbers."""
+        return None in self.accuracy
 
     @property
     def mean(self) -> float:
-        """Mean held-out accuracy; 0 for a setting that diverged."""
-        return mean_interval(self.accuracy).mean if self.accuracy else 0.0
+        """Mean held-out accuracy; 0 for a setting that diverged, be it with one seed only."""
+        known = [found for found in self.accuracy if found is not None]
+        return mean_interval(known).mean if known and not self.diverged else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,25 +168,36 @@ def run_search(
     progress: Progress | None = None,
     baseline: bool = False,
 ) -> SearchResult:
-    """Try settings on cells."""
+    """Try settings on cells; one with which a training diverges has a mean of 0.
+
+    Raises:
+        InputError: there is nothing to try, or every setting diverges.
+    """
+    if not settings:
+        raise InputError.because(f"the grid of {name} is empty, so there is nothing to try.")
+    number("held_out", share, above=0, below=1)
     changed = [
-        (number, replace(cell, config=_scored_once(cell.config.with_overrides(setting))))
-        for number, setting in enumerate(settings)
+        (place, replace(cell, config=_scored_once(cell.config.with_overrides(setting), share)))
+        for place, setting in enumerate(settings)
         for cell in cells
     ]
-    places = {id(cell): number for number, cell in changed}
+    places = {id(cell): place for place, cell in changed}
     wanted = [(cell, seed) for _, cell in changed for seed in range(seeds)]
     works = prepare(wanted, device=device, data=_split(share))
-    found: dict[int, list[tuple[int, int, float]]] = {}
+    found: dict[int, list[tuple[int, int, float | None]]] = {}
     order = {id(cell): position for position, (_, cell) in enumerate(changed)}
-    for work, measured in train_works(works, progress=progress, certify=False):
+    for work, accuracy in _scored(works, progress):
         key = places[id(work.cell)]
-        entry = (order[id(work.cell)], measured.seed, measured.accuracy)
-        found.setdefault(key, []).append(entry)
+        found.setdefault(key, []).append((order[id(work.cell)], work.shift, accuracy))
     tried = tuple(
-        Tried(settings=setting, accuracy=tuple(a for _, _, a in sorted(found.get(number, []))))
-        for number, setting in enumerate(settings)
+        Tried(settings=setting, accuracy=tuple(a for _, _, a in sorted(found.get(place, []))))
+        for place, setting in enumerate(settings)
     )
+    if all(one.diverged for one in tried):
+        raise InputError.because(
+            f"with every setting of {name} a training left all numbers, so none can be chosen. "
+            "Try a smaller optimiser.learning_rate or optimiser.server_learning_rate."
+        )
     labels = tuple(cell.label for cell in cells)
     return SearchResult(
         name=name, cells=labels, held_out=share, seeds=seeds, tried=tried, baseline=baseline
@@ -199,9 +217,31 @@ def write_search(result: SearchResult, path: str | Path) -> None:
     write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
-def _scored_once(config: Config) -> Config:
-    """Looked at in the last round only: a search needs no curve."""
-    return config.with_overrides([f"run.evaluate_every={config.training.rounds}"])
+def _scored(
+    works: Sequence[Work], progress: Progress | None
+) -> Iterator[tuple[Work, float | None]]:
+    """Held-out accuracy of each; None where the training diverged."""
+    left = {id(work): work for work in works}
+    try:
+        for work, measured in train_works(works, progress=progress, certify=False):
+            del left[id(work)]
+            yield work, measured.accuracy
+    except DivergedError:  # it stopped those beside it too: the rest goes one by one
+        for work in left.values():
+            try:
+                for _, measured in train_works([work], certify=False):
+                    yield work, measured.accuracy
+            except DivergedError:
+                yield work, None
+
+
+def _scored_once(config: Config, share: float) -> Config:
+    """Looked at in the last round only, with clients that fit into what is not held out."""
+    changes = [f"run.evaluate_every={config.training.rounds}"]
+    stated = config.values.get("population", {}).get("total_size")
+    if isinstance(stated, int):
+        changes.append(f"population.total_size={int((1 - share) * stated)}")
+    return config.with_overrides(changes)
 
 
 def _split(share: float) -> Callable[[Config], Dataset]:

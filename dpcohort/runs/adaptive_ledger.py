@@ -18,23 +18,16 @@ from dpcohort.adaptive.book import Book
 from dpcohort.adaptive.plan import AdaptivePlan
 from dpcohort.adaptive.plan_file import AnyPlan
 from dpcohort.errors import BudgetExceededError, VerificationError
-from dpcohort.runs.append_log import AppendLog, read_log
 from dpcohort.runs.ledger import Ledger
+from dpcohort.runs.ledger_file import LedgerFile, first_line, read_ledger_file
 
 __all__ = ["AdaptiveLedger", "AnyLedger", "adaptive_header", "open_ledger", "read_ledger"]
-
-_FORMAT = "dpcohort adaptive ledger"
 
 
 def adaptive_header(plan: AdaptivePlan) -> dict[str, Any]:
     """The first line: what is counted below it."""
     return {
-        "format": _FORMAT,
-        "schema": 1,
-        "plan": plan.sha256,
-        "local_steps": plan.training.local_steps,
-        "sampler": plan.contract.sampler,
-        "neighbours": plan.contract.neighbours,
+        **first_line(plan, format="dpcohort adaptive ledger"),
         "reports": "none" if plan.terms is None else plan.terms.mode,
     }
 
@@ -48,20 +41,9 @@ class AdaptiveLedger:
     """
 
     def __init__(self, plan: AdaptivePlan, path: Path | None = None) -> None:
-        self._plan = plan
         self._book = Book(plan)
         self.entries: list[Mapping[str, Any]] = []
-        self._log: AppendLog | None = None
-        if path is not None:
-            self._log = AppendLog(path, exclusive=True)
-            try:
-                if found := read_log(path):
-                    self._take_over(path, found)
-                else:
-                    self._log.append(adaptive_header(plan))
-            except BaseException:
-                self.close()
-                raise
+        self._log = LedgerFile(path, adaptive_header(plan), self._accept)
 
     @classmethod
     def read(cls, plan: AdaptivePlan, path: Path) -> AdaptiveLedger:
@@ -71,10 +53,7 @@ class AdaptiveLedger:
             VerificationError: it is not this plan's, or a line is beyond a cap.
         """
         ledger = cls(plan)
-        found = read_log(path)
-        if not found:
-            raise VerificationError(f"{path} has no first line: it is not a whole ledger.")
-        ledger._take_over(path, found)
+        read_ledger_file(path, adaptive_header(plan), ledger._accept)
         return ledger
 
     @property
@@ -112,32 +91,20 @@ class AdaptiveLedger:
 
     def append(self, entry: Mapping[str, Any]) -> None:
         """Count an entry; when this returns it is on disk."""
-        if self._log is not None:
-            self._log.append(entry)
+        self._log.append(entry)
         self._book.replay([entry])
         self.entries.append(dict(entry))
 
     def close(self) -> None:
         """Close the file."""
-        if self._log is not None:
-            self._log.close()
+        self._log.close()
 
-    def _take_over(self, path: Path, found: list[dict[str, Any]]) -> None:
-        if found[0] != adaptive_header(self._plan):
-            raise VerificationError(
-                f"{path} is the ledger of another plan ({str(found[0].get('plan'))[:16]}... "
-                f"instead of {self._plan.sha256[:16]}...). Resume with the plan of the run."
-            )
-        for line, entry in enumerate(found[1:], start=2):
-            try:
-                if "cohort" in entry and entry.get("round") in self.rounds:
-                    raise VerificationError("the round is counted twice.")
-                self._book.replay([entry])
-            except VerificationError as error:
-                raise VerificationError(
-                    f"{path}, line {line}: {error} See: dpcohort verify"
-                ) from None
-            self.entries.append(entry)
+    def _accept(self, entry: dict[str, Any]) -> None:
+        """Take over an entry that was counted before."""
+        if "cohort" in entry and entry.get("round") in self.rounds:
+            raise VerificationError("the round is counted twice.")
+        self._book.replay([entry])
+        self.entries.append(entry)
 
 
 AnyLedger = Ledger | AdaptiveLedger

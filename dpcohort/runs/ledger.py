@@ -10,7 +10,6 @@ counted round is never computed again there.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +18,14 @@ import numpy as np
 from dpcohort._validate import IntArray
 from dpcohort.errors import BudgetExceededError, VerificationError
 from dpcohort.plan import Plan
-from dpcohort.runs.append_log import AppendLog, read_log
+from dpcohort.runs.ledger_file import LedgerFile, first_line, read_ledger_file
 
 __all__ = ["Ledger", "ledger_header", "planned_draws"]
-
-_FORMAT = "dpcohort ledger"
 
 
 def ledger_header(plan: Plan) -> dict[str, Any]:
     """The first line: what the draws counted below it are draws of."""
-    return {
-        "format": _FORMAT,
-        "schema": 1,
-        "plan": plan.sha256,
-        "local_steps": plan.training.local_steps,
-        "sampler": plan.contract.sampler,
-        "neighbours": plan.contract.neighbours,
-    }
+    return first_line(plan, format="dpcohort ledger")
 
 
 def planned_draws(plan: Plan, round: int) -> dict[str, int]:
@@ -64,18 +54,7 @@ class Ledger:
         self._plan = plan
         self._rounds: set[int] = set()
         self._draws = np.zeros(len(plan.population), dtype=np.int64)
-        self._log: AppendLog | None = None
-        if path is not None:
-            # Two processes that count the same round would each compute it.
-            self._log = AppendLog(path, exclusive=True)
-            try:
-                if entries := read_log(path):
-                    self._take_over(path, entries)
-                else:
-                    self._log.append(ledger_header(plan))
-            except BaseException:
-                self.close()
-                raise
+        self._log = LedgerFile(path, ledger_header(plan), self._accept)
 
     @classmethod
     def read(cls, plan: Plan, path: Path) -> Ledger:
@@ -85,10 +64,7 @@ class Ledger:
             VerificationError: it is not this plan's, or a line is not what the plan says.
         """
         ledger = cls(plan)
-        entries = read_log(path)
-        if not entries:
-            raise VerificationError(f"{path} has no first line: it is not a whole ledger.")
-        ledger._take_over(path, entries)
+        read_ledger_file(path, ledger_header(plan), ledger._accept)
         return ledger
 
     @property
@@ -116,36 +92,30 @@ class Ledger:
                 f"round {round} is in the ledger already; computing it again would spend its "
                 "clients' budgets twice."
             )
-        if self._log is not None:
-            self._log.append({"round": round, "draws": planned_draws(self._plan, round)})
-        self._add([round])
+        self._log.append(_line(self._plan, round))
+        self._add(round)
 
     def close(self) -> None:
         """Close the file."""
-        if self._log is not None:
-            self._log.close()
+        self._log.close()
 
-    def _take_over(self, path: Path, entries: list[dict[str, Any]]) -> None:
-        if entries[0] != ledger_header(self._plan):
-            raise VerificationError(
-                f"{path} is the ledger of another plan ({str(entries[0].get('plan'))[:16]}... "
-                f"instead of {self._plan.sha256[:16]}...). Resume with the plan of the run."
-            )
-        for line, entry in enumerate(entries[1:], start=2):
-            round = entry.get("round")
-            if not isinstance(round, int) or not self._is_new(round, entry):
-                raise VerificationError(
-                    f"{path}, line {line}: not a round of the plan, or counted twice. "
-                    "See: dpcohort verify"
-                )
-            self._add([round])
+    def _accept(self, entry: dict[str, Any]) -> None:
+        """Count a round that was counted before."""
+        round = entry.get("round")
+        # Not isinstance: JSON's true is an int to Python, but not the number of a round.
+        if type(round) is not int or not self._is_new(round, entry):
+            raise VerificationError("not a round of the plan, or counted twice.")
+        self._add(round)
 
     def _is_new(self, round: int, entry: dict[str, Any]) -> bool:
         if round in self._rounds or not 0 <= round < self._plan.training.rounds:
             return False
-        return entry == {"round": round, "draws": planned_draws(self._plan, round)}
+        return entry == _line(self._plan, round)
 
-    def _add(self, rounds: Iterable[int]) -> None:
-        for round in rounds:
-            self._rounds.add(round)
-            np.add.at(self._draws, self._plan.schedule.cohorts[round], 1)
+    def _add(self, round: int) -> None:
+        self._rounds.add(round)
+        np.add.at(self._draws, self._plan.schedule.cohorts[round], 1)
+
+
+def _line(plan: Plan, round: int) -> dict[str, Any]:
+    return {"round": round, "draws": planned_draws(plan, round)}

@@ -186,7 +186,7 @@ def _checked_ledger(
     positions = {client: k for k, client in enumerate(plan.population.ids)}
     for line, entry in enumerate(entries[1:], start=2):
         round, counted = entry.get("round"), entry.get("draws")
-        if not isinstance(round, int) or not isinstance(counted, dict):
+        if type(round) is not int or not isinstance(counted, dict):  # true is no round
             findings.append(_mismatch(name, f"line {line} is not a count of a round."))
             continue
         for client, count in counted.items():

@@ -86,3 +86,36 @@ def test_a_view_cannot_be_written_to(plan_of):
     for column in (*columns, view.report_stds):
         with pytest.raises(ValueError, match="read-only"):
             column[0] = 0
+
+
+class Failing(Wild):
+    """A rule that fails where it is told to."""
+
+    def __init__(self, where):
+        super().__init__([], [])
+        self.where = where
+
+    def check(self, clients, cohort_size, public):
+        self._fail("check")
+
+    def expected_reports(self, clients, rounds, draw_cap):
+        self._fail("expected_reports")
+        return 1
+
+    def ask(self, view):
+        self._fail("ask")
+        return []
+
+    def choose(self, view, answers):
+        self._fail("choose")
+        return []
+
+    def _fail(self, here):
+        if here == self.where:
+            raise KeyError("oops")
+
+
+@pytest.mark.parametrize("where", ["check", "expected_reports", "ask", "choose"])
+def test_a_rule_of_ones_own_that_fails_is_named(plan_of, where):
+    with pytest.raises(InputError, match=f"Failing failed in {where}: KeyError: 'oops'"):
+        decide(plan := plan_of(Failing(where)), round_view(plan, Book(plan), 0), answer)

@@ -32,6 +32,12 @@ def test_a_rule_can_be_an_object(plan_of):
     assert plan_of(PowerOfChoice(d=4)) == plan_of(rule_settings={"d": 4})
 
 
+@pytest.mark.parametrize("given", [None, 3, object], ids=["none", "number", "class"])
+def test_what_is_no_rule_is_refused(plan_of, given):
+    with pytest.raises(InputError, match="is no adaptive rule"):
+        plan_of(given)
+
+
 def test_unknown_rules_and_settings_name_the_nearest(plan_of):
     with pytest.raises(InputError, match="Did you mean 'power-of-choice'"):
         plan_of("power-of-choise")
@@ -80,6 +86,13 @@ def test_a_plan_with_too_little_noise_does_not_verify(plan_of):
     changed = replace(plan, noise=weak)
     with pytest.raises(VerificationError, match="8 clients would spend more"):
         changed.verify_unless_made_here()
+
+
+def test_reports_are_verified_too(plan_of):
+    plan = plan_of()
+    weak = replace(plan.noise, report_multiplier=plan.report_multipliers * 0.5)
+    with pytest.raises(VerificationError, match="8 clients would spend more"):
+        replace(plan, noise=weak).verify()
 
 
 @pytest.mark.parametrize("column", ["noise_multiplier", "report_multiplier"])

@@ -88,3 +88,22 @@ def recipe(recipe_path):
     from dpcohort.recipes import load_recipe
 
     return load_recipe(recipe_path)
+
+
+@pytest.fixture
+def refused(recipe_path, recipe_text):
+    """The error that reading gives when passages of the recipe are changed."""
+    from dpcohort.errors import InputError
+    from dpcohort.recipes import load_recipe
+
+    def error_with(old: str, new: str, *more: tuple[str, str]) -> InputError:
+        text = recipe_text
+        for before, after in ((old, new), *more):
+            assert before in text
+            text = text.replace(before, after, 1)
+        recipe_path.write_text(text)
+        with pytest.raises(InputError) as caught:
+            load_recipe(recipe_path)
+        return caught.value
+
+    return error_with

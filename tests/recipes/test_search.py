@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from dpcohort.config import commented_config, loads_config
 from dpcohort.data import load_dataset
 from dpcohort.errors import InputError
 from dpcohort.recipes import load_recipe, recipe_names
 from dpcohort.recipes import search as module
 from dpcohort.recipes.held_out import held_out
+from dpcohort.recipes.recipe import Cell
 from dpcohort.recipes.search import (
+    Tried,
     recipe_search,
     run_search,
     search_grid,
@@ -104,3 +107,39 @@ def test_recipes_hold_what_their_recorded_search_chose(name, baseline):
     assert found["chosen"] == best["set"]
     for cell in recipe.cells_of(section.when):
         assert cell.config.with_overrides(found["chosen"]).values == cell.config.values
+
+
+def test_a_setting_that_diverges_is_written_down_and_not_chosen(recipe):
+    cells = recipe.cells_of(recipe.header.search.when)
+    wild = ("optimiser.learning_rate=1e30", "optimiser.server_learning_rate=1e30")
+    settings = [wild, ("optimiser.learning_rate=0.01",)]
+    result = run_search("small", cells, settings, seeds=2, share=0.1, device="cpu")
+    assert result.tried[0].accuracy == (None, None)
+    assert all(found is not None for found in result.tried[1].accuracy)
+    assert result.chosen == result.tried[1]
+    assert result.to_dict()["tried"][0] == {
+        "set": list(wild), "mean": 0.0, "accuracy": [None, None]
+    }  # fmt: skip
+    with pytest.raises(InputError, match=r"every setting of small.*optimiser\.learning_rate"):
+        run_search("small", cells, [wild], seeds=1, share=0.1, device="cpu")
+
+
+def test_one_seed_that_diverges_is_enough():
+    assert Tried(settings=("a.b=1",), accuracy=(90.0, None)).mean == 0.0
+    assert Tried(settings=("a.b=1",), accuracy=(90.0, 80.0)).mean == 85.0
+
+
+def test_an_empty_grid_has_nothing_to_try(recipe):
+    cells = recipe.cells_of(recipe.header.search.when)
+    with pytest.raises(InputError, match="grid of small is empty"):
+        run_search("small", cells, [], seeds=1, share=0.1)
+
+
+def test_clients_that_hold_all_records_fit_into_what_is_not_held_out():
+    config = loads_config(commented_config("digits"))
+    assert "total_size" in config.values["population"]
+    config = config.with_overrides(["training.rounds=2"])
+    cell = Cell(mechanism="digits", axes={}, config=config)
+    settings = [("optimiser.learning_rate=1.0",)]
+    result = run_search("digits", [cell], settings, seeds=1, share=0.25, device="cpu")
+    assert len(result.tried[0].accuracy) == 1

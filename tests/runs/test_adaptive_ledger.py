@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpcohort.errors import BudgetExceededError, VerificationError
+from dpcohort.errors import BudgetExceededError, InputError, VerificationError
 from dpcohort.runs.adaptive_ledger import AdaptiveLedger, open_ledger, read_ledger
 from dpcohort.runs.ledger import Ledger
 
@@ -63,3 +63,33 @@ def test_an_empty_file_is_no_ledger(tmp_path):
     (tmp_path / "ledger.jsonl").write_text("")
     with pytest.raises(VerificationError, match="no first line"):
         read_ledger(adaptive_plan(), tmp_path / "ledger.jsonl")
+
+
+def test_the_first_line_is_as_it_always_was(tmp_path):
+    plan = adaptive_plan()
+    AdaptiveLedger(plan, tmp_path / "ledger.jsonl").close()
+    assert (tmp_path / "ledger.jsonl").read_text() == (
+        '{"format": "dpcohort adaptive ledger", "schema": 1, "plan": "' + plan.sha256 + '", '
+        '"local_steps": 1, "sampler": "poisson", "neighbours": "zero-out", "reports": "private"}\n'
+    )
+
+
+def test_a_second_cohort_of_a_round_is_told_as_that(tmp_path):
+    plan = adaptive_plan()
+    ledger = AdaptiveLedger(plan, tmp_path / "ledger.jsonl")
+    ledger.append({"round": 0, "cohort": ["client-1"]})
+    ledger._log.append({"round": 0, "cohort": ["client-2"]})  # within every cap
+    ledger.close()
+    with pytest.raises(VerificationError, match="line 3: the round is counted twice"):
+        AdaptiveLedger.read(plan, tmp_path / "ledger.jsonl")
+
+
+def test_an_entry_that_could_not_be_written_is_not_counted(tmp_path):
+    ledger = AdaptiveLedger(adaptive_plan(), tmp_path / "ledger.jsonl")
+    ledger.close()  # every further line fails
+    for entry in (REPORTS, COHORT):
+        with pytest.raises(InputError, match="could not be written"):
+            ledger.append(entry)
+    assert not ledger.draws.any()
+    assert not ledger.reports.any()
+    assert ledger.entries == []

@@ -9,6 +9,7 @@ import pytest
 from dpcohort.errors import BudgetExceededError, InputError, VerificationError
 from dpcohort.runs.append_log import read_log
 from dpcohort.runs.ledger import Ledger, planned_draws
+from dpcohort.runs.verification import verify_run
 
 from .conftest import small_plan
 
@@ -53,9 +54,13 @@ def test_the_ledger_of_another_plan_is_refused(plan, tmp_path):
     [
         {"round": 0, "draws": {}},
         {"round": 99, "draws": {"client-0": 1}},
+        {"round": -1, "draws": {}},
         {"round": "0", "draws": {}},
+        {"round": True, "draws": {}},
         {"draws": {}},
         "again",
+        "last round counted from the end",
+        "round 0 as false",
     ],
 )
 def test_lines_that_are_not_the_plans_are_refused(plan, tmp_path, entry):
@@ -63,7 +68,10 @@ def test_lines_that_are_not_the_plans_are_refused(plan, tmp_path, entry):
     ledger = Ledger(plan, path)
     ledger.count(1)
     ledger.close()
-    extra = {"round": 1, "draws": planned_draws(plan, 1)} if entry == "again" else entry
+    rounds = {"again": 1, "last round counted from the end": -1, "round 0 as false": False}
+    extra = entry
+    if isinstance(entry, str):
+        extra = {"round": rounds[entry], "draws": planned_draws(plan, rounds[entry])}
     with open(path, "a") as file:
         file.write(json.dumps(extra) + "\n")
     with pytest.raises(VerificationError, match="line 3"):
@@ -84,3 +92,48 @@ def test_two_processes_cannot_count_in_one_ledger(plan, tmp_path):
     ledger.count(0)
     ledger.close()
     assert Ledger(plan, path).rounds == {0}
+
+
+def test_the_line_of_a_round_is_as_it_always_was(plan, tmp_path):
+    """Ledgers written by other versions are read: neither keys nor their order change."""
+    ledger = Ledger(plan, tmp_path / "ledger.jsonl")
+    ledger.count(1)
+    ledger.close()
+    first, line = (tmp_path / "ledger.jsonl").read_text().splitlines()
+    assert first == (
+        '{"format": "dpcohort ledger", "schema": 1, "plan": "' + plan.sha256 + '", '
+        '"local_steps": 1, "sampler": "poisson", "neighbours": "zero-out"}'
+    )
+    assert line == json.dumps({"round": 1, "draws": planned_draws(plan, 1)})
+
+
+def test_a_round_that_could_not_be_written_is_not_counted(plan, tmp_path):
+    ledger = Ledger(plan, tmp_path / "ledger.jsonl")
+    ledger.count(0)
+    before = ledger.draws
+    ledger.close()  # every further line fails
+    with pytest.raises(InputError, match="could not be written"):
+        ledger.count(1)
+    assert ledger.rounds == {0}
+    assert np.array_equal(ledger.draws, before)
+
+
+def test_what_is_read_cannot_be_counted_in(plan, tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    Ledger(plan, path).close()
+    before = path.read_bytes()
+    Ledger.read(plan, path).count(0)
+    assert path.read_bytes() == before
+
+
+def test_draws_are_a_copy(plan):
+    ledger = Ledger(plan)
+    ledger.draws[:] = 9
+    assert not ledger.draws.any()
+
+
+def test_a_round_that_is_no_number_is_found_by_verify(finished):
+    path = finished / "ledger.jsonl"
+    path.write_text(path.read_text().replace('{"round": 1,', '{"round": true,'))
+    found = [finding.message for finding in verify_run(finished, method="pld").findings]
+    assert "line 3 is not a count of a round." in found

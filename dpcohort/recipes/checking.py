@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What must go together in a recipe's table [recipe], checked before anything is trained.
+
+Names and types of the keys are checked by ``schema``, the settings of each cell by ``forms``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dpcohort._validate import number, whole_number
+from dpcohort.recipes.forms import changes_of
+from dpcohort.recipes.recipe import MECHANISM, Recipe
+from dpcohort.recipes.schema import Value
+
+__all__ = ["check_header", "check_whens"]
+
+
+def check_header(recipe: Recipe) -> None:
+    """What the types of the keys cannot say, before any cell is built.
+
+    Raises:
+        FileFormatError: with file, line and key.
+        InputError: a number out of range.
+    """
+    header, problem = recipe.header, recipe.problem
+    whole_number("recipe.seeds", header.seeds, at_least=1)
+    whole_number("recipe.quick.seeds", header.quick.seeds, at_least=1)
+    names = [mechanism.name for mechanism in header.mechanisms]
+    if header.figure == "selection":
+        if header.selection is None or not header.selection.eta:
+            raise problem("selection", "needs eta = [...], one value a panel")
+        for eta in header.selection.eta:
+            number("recipe.selection.eta", eta, at_least=0)
+    elif not names:
+        raise problem("mechanisms", "is missing; a recipe that trains needs at least one")
+    for what, given in (("mechanisms", names), ("axes", [axis.name for axis in header.axes])):
+        if len(set(given)) != len(given) or "" in given or MECHANISM in given:
+            raise problem(what, f"must have different names that are not empty: {given}")
+    for axis in header.axes:
+        if not axis.values or len(set(axis.values)) != len(axis.values):
+            raise problem("axes", f"{axis.name}.values must be different values, at least one")
+    known_axes = [axis.name for axis in header.axes]
+    for key, given_name, known in (
+        ("judged", header.judged, names),
+        ("across", header.across, known_axes),
+    ):
+        if given_name is not None and given_name not in known:
+            raise problem(key, f"= {given_name!r} is not one of {', '.join(known)}")
+    for mechanism in header.mechanisms:
+        changes_of(recipe, mechanism)
+
+
+def check_whens(recipe: Recipe) -> None:
+    """Every ``when`` is about some cell, and what stands beside it goes together.
+
+    Raises:
+        FileFormatError: with file, line and key.
+        InputError: a number out of range.
+    """
+    header = recipe.header
+    groups: list[tuple[str, Mapping[str, Value]]] = [("where", w.when) for w in header.where]
+    groups += [("numbers", n.when) for n in header.numbers]
+    groups += [("claims", c.when) for c in header.claims]
+    searches = {"search": header.search, "baseline_search": header.baseline_search}
+    groups += [(what, section.when) for what, section in searches.items() if section]
+    for what, when in groups:
+        if header.figure != "selection" and not recipe.cells_of(when):
+            raise recipe.problem(what, f"when = {dict(when)} fits no cell")
+    for row in header.numbers:
+        for value in (row.paper, row.goal):
+            if value is not None:
+                number("recipe.numbers", value, at_least=0, at_most=100)
+    for claim in header.claims:
+        kinds = [claim.below is not None, claim.gain is not None, claim.rises_along is not None]
+        if sum(kinds) > 1 or (claim.gain is not None) != (claim.over is not None):
+            raise recipe.problem("claims", "takes one of below, gain (with over), rises_along")
+    for what, section in searches.items():
+        if section is not None and not (section.grid or section.candidates):
+            raise recipe.problem(what, "needs grid or candidates: what to try")
