@@ -5,7 +5,8 @@
 
     DpcohortError                  1
     ├── InputError                 2   a value, file or option that cannot be used
-    │   └── FileFormatError        2   the same, with file, line and field
+    │   ├── FileFormatError        2   the same, with file, line and field
+    │   └── DivergedError          2   settings with which a training left all numbers
     ├── DataMissingError           3   data that was asked for is not there
     ├── BudgetExceededError        4   a client would spend more than it promised
     └── VerificationError          1   something stored does not hold when checked again
@@ -20,6 +21,7 @@ from pathlib import Path
 __all__ = [
     "BudgetExceededError",
     "DataMissingError",
+    "DivergedError",
     "DpcohortError",
     "FileFormatError",
     "InputError",
@@ -78,6 +80,14 @@ class FileFormatError(InputError):
         ValueError.__init__(self, f"{where}: {problem}")
         self.path = str(path)
         self.line = line
+        self.field = ""
+
+
+class DivergedError(InputError):
+    """A training left all numbers; the message names the settings to lower."""
+
+    def __init__(self, message: str) -> None:
+        ValueError.__init__(self, message)
         self.field = ""
 
 

@@ -17,11 +17,16 @@ from dpcohort.accounting.certify import certify_epsilon
 from dpcohort.accounting.paper import paper_noise_multiplier
 from dpcohort.accounting.tight import calibrate_noise
 from dpcohort.clients import Budget
+from dpcohort.errors import InputError
 from dpcohort.plan import Plan, selection_problem
-from dpcohort.selection.problem import SelectionProblem
+from dpcohort.rule_registry import REGISTRIES
+from dpcohort.selection.problem import PlannedRule, SelectionProblem, selected
 from dpcohort.selection.rules import rule_from_settings
 
 __all__ = ["Explanation", "LargerBudget", "explain_client"]
+
+#: Rules that weigh a client's noise, so that it is the reason for its probability.
+_BY_NOISE = ("privacy-aware", "inverse-noise")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +50,7 @@ class Explanation:
 
     Attributes:
         client: its id.
+        rule: what gave it its probability.
         size: records it holds.
         public: whether it has no budget.
         epsilon: promised; None for public clients.
@@ -64,10 +70,12 @@ class Explanation:
         unbiased_noise_share: the same if clients were selected by size.
         one_more_draw: noise variance after one more draw, relative to now; None if public.
         epsilon_of_one_more_draw: what one more draw at the planned noise would spend in all.
-        larger_budget: what doubling epsilon would change; None if public.
+        larger_budget: what doubling epsilon would change; None if public, and where only the plan
+            is left of a rule of one's own.
     """
 
     client: str
+    rule: str
     size: int
     public: bool
     epsilon: float | None
@@ -100,6 +108,11 @@ class Explanation:
             lines.append(self._one_more())
         if self.larger_budget is not None:
             lines.append(self._larger())
+        elif self.one_more_draw is not None:
+            lines.append(
+                "What a larger epsilon would change cannot be told from the plan alone: its rule "
+                "is not installed here. Explain the config it was made from."
+            )
         return "\n".join(lines)
 
     def _who(self) -> str:
@@ -132,6 +145,8 @@ class Explanation:
             else f"its noise, at equal participation, has {self.noise_vs_median:.3g} times the "
             "variance of the median client's"
         )
+        if self.rule not in _BY_NOISE:  # its noise is told, but is not why
+            return chosen + f"{verdict}, by the rule {self.rule}; {reason}."
         return chosen + f"{verdict}: {reason}."
 
     def _noise(self) -> str:
@@ -165,19 +180,33 @@ class Explanation:
         larger = self.larger_budget
         if larger is None:
             return ""
+        ratio = f"{larger.times_as_often:.3g}"
+        often = "as often as now" if ratio == "1" else f"{ratio} times as often"
         return (
             f"With epsilon {larger.epsilon:.4g} instead of {self.epsilon:.4g} it would be drawn "
-            f"{larger.times_as_often:.3g} times as often (probability {larger.probability:.4g})."
+            f"{often} (probability {larger.probability:.4g})."
         )
 
 
-def explain_client(plan: Plan, client: str, *, larger_epsilon: float | None = None) -> Explanation:
+def explain_client(
+    plan: Plan,
+    client: str,
+    *,
+    larger_epsilon: float | None = None,
+    rule: PlannedRule | None = None,
+) -> Explanation:
     """Explain one client of a plan.
 
     Args:
         plan: the plan.
         client: the client's id.
         larger_epsilon: budget for the "what if it were larger" sentence; twice its own if None.
+        rule: the rule that made the plan. A plan holds only its name and settings, from which a
+            rule of this package or of an installed one is made again; any other must be given.
+
+    Raises:
+        InputError: there is no such client; or ``larger_epsilon`` is given, and the rule to answer
+            with is not.
 
     Example:
         >>> from dpcohort import Population, Training, make_plan
@@ -199,6 +228,7 @@ def explain_client(plan: Plan, client: str, *, larger_epsilon: float | None = No
     more, more_epsilon = (None, None) if is_public else _one_more_draw(plan, k)
     return Explanation(
         client=client,
+        rule=plan.selection.rule,
         size=member.size,
         public=is_public,
         epsilon=None if is_public else float(plan.population.epsilon[k]),
@@ -218,7 +248,7 @@ def explain_client(plan: Plan, client: str, *, larger_epsilon: float | None = No
         unbiased_noise_share=_noise_share(plan.problem, plan.selection.unbiased, k),
         one_more_draw=more,
         epsilon_of_one_more_draw=more_epsilon,
-        larger_budget=None if is_public else _with_larger_budget(plan, k, larger_epsilon),
+        larger_budget=None if is_public else _with_larger_budget(plan, k, larger_epsilon, rule),
     )
 
 
@@ -273,7 +303,18 @@ def _one_more_draw(plan: Plan, k: int) -> tuple[float, float | None]:
     return (noise_for(more) / noise_for(steps)) ** 2, unraised
 
 
-def _with_larger_budget(plan: Plan, k: int, larger_epsilon: float | None) -> LargerBudget:
+def _with_larger_budget(
+    plan: Plan, k: int, larger_epsilon: float | None, rule: PlannedRule | None
+) -> LargerBudget | None:
+    name = plan.selection.rule
+    if rule is None and name not in REGISTRIES["selection"]:
+        if larger_epsilon is None:
+            return None
+        raise InputError.because(
+            f"the plan was made by the rule {name!r}, which is not installed here, so what another "
+            "epsilon would change cannot be computed from the plan alone. Give the config it was "
+            "made from."
+        )
     now = float(plan.population.epsilon[k])
     if larger_epsilon is None:
         larger_epsilon = 2 * now
@@ -285,8 +326,8 @@ def _with_larger_budget(plan: Plan, k: int, larger_epsilon: float | None) -> Lar
         contract=plan.contract,
         noise_model=plan.noise_model,
     )
-    rule = rule_from_settings(plan.selection.rule, **plan.selection.settings)
-    probability = float(rule.select(problem).probabilities[k])
+    rule = rule or rule_from_settings(name, **plan.selection.settings)
+    probability = float(selected(rule, problem).probabilities[k])
     before = float(plan.selection.probabilities[k])
     return LargerBudget(
         epsilon=larger,

@@ -28,12 +28,20 @@ def is_named_function(text: str) -> bool:
     return bool(colon) and name.isidentifier() and all(p.isidentifier() for p in module.split("."))
 
 
-def named_function(field: str, text: str) -> Callable[..., Any]:
+def named_function(
+    field: str,
+    text: str,
+    *,
+    kind: str = "function",
+    example: str = "my_project.data:load",
+) -> Callable[..., Any]:
     """The function of that name; modules in the current folder are found too.
 
     Args:
         field: what it is for, named in errors.
         text: ``module:function``.
+        kind: ``function`` or ``class``, for errors.
+        example: of such a name, for errors.
 
     Raises:
         InputError: if the module or the function is not there, or importing it fails.
@@ -42,7 +50,7 @@ def named_function(field: str, text: str) -> Callable[..., Any]:
         >>> named_function("dataset", "math:sqrt")(9.0)
         3.0
     """
-    allowed = "module:function, as in my_project.data:load"
+    allowed = f"module:{kind}, as in {example}"
     if not is_named_function(text):
         raise InputError(field, given=text, allowed=allowed)
     module_name, _, name = text.partition(":")
@@ -54,13 +62,14 @@ def named_function(field: str, text: str) -> Callable[..., Any]:
                 field,
                 given=text,
                 allowed=allowed,
-                next_step=f"Importing {module_name} failed: {type(error).__name__}: {error}",
+                next_step=f"Importing {module_name} failed: {type(error).__name__}: {error}. "
+                "Modules are looked for among installed packages and in the current folder.",
             ) from error
     function = getattr(module, name, None)
     if not callable(function):
         hint = nearest(name, [word for word in dir(module) if not word.startswith("_")])
         suggestion = f" Did you mean {hint!r}?" if hint else ""
-        next_step = f"The module {module_name} has no function {name!r}.{suggestion}"
+        next_step = f"The module {module_name} has no {kind} {name!r}.{suggestion}"
         raise InputError(field, given=text, allowed=allowed, next_step=next_step)
     found: Callable[..., Any] = function
     return found

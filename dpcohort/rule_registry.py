@@ -10,21 +10,31 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import pkgutil
+import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
 from dpcohort._validate import choice, nearest
 from dpcohort.errors import InputError
+from dpcohort.foreign_rule import naming_the_rule
 from dpcohort.named_function import is_named_function, named_function
 
 __all__ = ["REGISTRIES", "RuleCard", "RuleRegistry"]
 
 _UNSAID = "not said"
+
+#: What an object must have to be a rule of a kind.
+_MEMBERS = {
+    "selection": ("name", "select", "effective_epsilon"),
+    "adaptive": ("name", "check", "expected_reports", "ask", "choose"),
+    "aggregation": ("combine",),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +102,7 @@ class RuleRegistry:
     @property
     def announced(self) -> Mapping[str, EntryPoint]:
         """Rules of other packages that are installed, by name; none is loaded."""
-        found = entry_points(group=self.group)
+        found = _entry_points(self.group, _state_of_path())
         return {entry.name: entry for entry in found if entry.name not in self.built_in}
 
     @property
@@ -121,8 +131,9 @@ class RuleRegistry:
         if isinstance(name, str) and name in self.built_in:
             return self._of_module(name)
         if isinstance(name, str) and is_named_function(name):
-            return named_function(label, name)
+            return named_function(label, name, kind="class", example="my_project.rules:MyRule")
         announced = self.announced
+        self._refuse_two_of(name)
         found = announced[choice(label, name, (*self.built_in, *sorted(announced)))]
         try:
             rule: Callable[..., Any] = found.load()
@@ -152,7 +163,25 @@ class RuleRegistry:
                 f"{self._noun.capitalize()} '{name}' needs the setting '{missing}', which is not "
                 f"given.{step}"
             )
-        return rule(**settings)
+        with naming_the_rule(rule, "being made"):
+            made = rule(**settings)
+        self.check_members(name, made)
+        return made
+
+    def check_members(self, name: object, rule: object) -> None:
+        """Refuse an object that is no rule of this kind.
+
+        Args:
+            name: how the user named it.
+            rule: the object.
+        """
+        needed = _MEMBERS[self.kind]
+        lacking = [member for member in needed if not hasattr(rule, member)]
+        if lacking:
+            raise InputError.because(
+                f"{name!r} is no {self.kind} rule: its objects lack {', '.join(lacking)}. One has "
+                f"{', '.join(needed)}; docs/rules.md shows how to write one."
+            )
 
     def check(self, name: str, settings: Mapping[str, Any]) -> None:
         """Refuse what no plan can make good; what a plan fills in may be missing.
@@ -220,11 +249,39 @@ class RuleRegistry:
     def _noun(self) -> str:
         return "aggregation" if self.kind == "aggregation" else "rule"
 
+    def _refuse_two_of(self, name: object) -> None:
+        """Two packages may choose one name; which of them is meant, only the user knows."""
+        found = [entry for entry in entry_points(group=self.group) if entry.name == name]
+        places = sorted({entry.value for entry in found})
+        if name not in self.built_in and len(places) > 1:
+            raise InputError.because(
+                f"the {self.kind} rule {name!r} is announced by more than one package: "
+                f"{', '.join(places)}. Name the one you mean as module:Class."
+            )
+
     def _of_module(self, name: str) -> Callable[..., Any]:
         module = importlib.import_module(f"{self._package}.{name.replace('-', '_')}")
         classes = [getattr(module, public) for public in module.__all__]
         found: Callable[..., Any] = next(c for c in classes if getattr(c, "name", None) == name)
         return found
+
+
+@lru_cache(maxsize=16)
+def _entry_points(group: str, state: tuple[object, ...]) -> tuple[EntryPoint, ...]:
+    """What is announced in a group; asking every installed package takes milliseconds each time."""
+    return tuple(entry_points(group=group))
+
+
+def _state_of_path() -> tuple[object, ...]:
+    """Changes when a package is installed or removed, or another folder is searched."""
+    return tuple((os.path.abspath(folder), _changed_at(folder)) for folder in sys.path)
+
+
+def _changed_at(folder: str) -> int | None:
+    try:
+        return os.stat(folder or ".").st_mtime_ns
+    except OSError:  # a path may name what is not there
+        return None
 
 
 def _parameters(rule: Callable[..., Any]) -> dict[str, inspect.Parameter]:

@@ -14,6 +14,7 @@ from dpcohort.accounting.contract import Contract
 from dpcohort.clients import Budget, Population
 from dpcohort.errors import InputError
 from dpcohort.plan import selection_problem
+from dpcohort.selection.problem import selected
 from dpcohort.selection.rules import rule_from_settings
 from dpcohort.training import Training
 
@@ -100,7 +101,7 @@ def _outcome(scenario: Scenario, value: float | str, position: int | None) -> Ou
         noise_model=scenario.noise_model,
     )
     rule = rule_from_settings(scenario.rule, **scenario.rule_settings)
-    p = rule.select(problem).probabilities
+    p = selected(rule, problem).probabilities
     noise = float((problem.noise_costs * p**2 + problem.linear_costs * p).sum())
     return Outcome(
         value=value,

@@ -20,13 +20,13 @@ MODULES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
 #: Rooms in the order data flows; a module may import from its own room and the ones before it.
 ROOMS = [
     ["errors", "_validate", "_version", "atomic_file", "text_files", "progress"],
-    ["named_function", "rule_registry"],
+    ["named_function", "foreign_rule", "rule_registry"],
     ["training", "clients"],
     ["accounting"],
     ["client_ledger"],
     ["selection"],
     ["schedule"],
-    ["plan", "plan_file", "explain", "plan_comparison", "what_if"],
+    ["certified_plan", "plan", "plan_file", "explain", "plan_comparison", "what_if"],
     ["config"],
     ["data", "models"],
     ["aggregation", "engine", "audit"],

@@ -8,6 +8,7 @@ import pytest
 from dpcohort.errors import (
     BudgetExceededError,
     DataMissingError,
+    DivergedError,
     DpcohortError,
     FileFormatError,
     InputError,
@@ -20,6 +21,7 @@ from dpcohort.errors import (
     [
         (DpcohortError, 1),
         (InputError, 2),
+        (DivergedError, 2),
         (FileFormatError, 2),
         (DataMissingError, 3),
         (BudgetExceededError, 4),

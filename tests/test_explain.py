@@ -11,6 +11,7 @@ from dpcohort.clients import Population
 from dpcohort.errors import InputError
 from dpcohort.explain import explain_client
 from dpcohort.plan import make_plan
+from dpcohort.selection.problem import PlannedRule, evaluated
 from dpcohort.training import Training
 
 
@@ -117,3 +118,28 @@ def test_an_unknown_client_gets_the_nearest_name(plan):
 def test_the_larger_budget_must_be_larger(plan, epsilon):
     with pytest.raises(InputError, match="larger epsilon"):
         explain_client(plan, "middle", larger_epsilon=epsilon)
+
+
+class _Flipped(PlannedRule):
+    """Probability against size: no rule of this package, and not installed."""
+
+    name = "flipped"
+
+    def select(self, problem):
+        p = problem.unbiased[::-1]
+        return evaluated(self.name, p, problem, settings={})
+
+
+def test_a_rule_of_ones_own_is_told_by_its_plan_as_far_as_it_goes(plan):
+    own = make_plan(plan.population, plan.training, selection=_Flipped(), seed=1)
+    told = explain_client(own, "strict")
+    assert told.larger_budget is None
+    assert "by the rule flipped" in told.text()
+    assert "cannot be told from the plan alone" in told.text()
+    with pytest.raises(InputError, match="'flipped', which is not installed"):
+        explain_client(own, "strict", larger_epsilon=2.0)
+    whole = explain_client(own, "strict", larger_epsilon=2.0, rule=_Flipped())
+    assert whole.larger_budget.times_as_often == pytest.approx(1)
+    assert "as often as now" in whole.text()
+    # A public client has no epsilon to ask about.
+    assert "cannot be told" not in explain_client(own, "gift").text()

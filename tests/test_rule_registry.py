@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dpcohort import rule_registry
 from dpcohort.errors import InputError
 from dpcohort.rule_registry import REGISTRIES, RuleRegistry
 
@@ -104,6 +105,42 @@ def test_a_package_announces_rules(installed):
         registry.find("lasst")
 
 
+def test_a_package_that_comes_and_goes_is_noticed(installed):
+    """What is announced is remembered, but not longer than it is true."""
+    registry = REGISTRIES["aggregation"]
+    assert "last" in registry.names
+    assert "late" not in registry.names
+    info = installed / "another_of_this_test-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: another-of-this-test\nVersion: 1\n"
+    )
+    (info / "entry_points.txt").write_text("[dpcohort.aggregation]\nlate = plugin_of_this_test:L\n")
+    assert {"last", "late"} <= set(registry.names)
+    assert "late" not in REGISTRIES["selection"].names
+    (installed / "plugin_of_this_test-1.0.dist-info").rename(installed / "gone")
+    assert "last" not in registry.names
+    assert "late" in registry.names
+
+
+def test_packages_are_looked_through_once(installed, monkeypatch):
+    asked = []
+    real = rule_registry.entry_points
+    monkeypatch.setattr(sys, "path", [str(installed)])  # other folders may change meanwhile
+    monkeypatch.setattr(
+        rule_registry, "entry_points", lambda **group: asked.append(group) or real(**group)
+    )
+    for _ in range(3):
+        assert "last" in REGISTRIES["aggregation"].names
+        assert "last" in REGISTRIES["aggregation"]
+    assert asked == [{"group": "dpcohort.aggregation"}]
+
+
+def test_a_folder_of_the_path_may_be_missing(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(tmp_path / "none")
+    assert "mean" in REGISTRIES["aggregation"].names
+
+
 def test_without_the_package_the_rule_is_unknown():
     assert "last" not in REGISTRIES["aggregation"].names
     with pytest.raises(PackageNotFoundError):
@@ -117,7 +154,7 @@ def test_a_class_of_ones_own_by_its_place(tmp_path, monkeypatch):
     try:
         assert registry.make("own_rules_of_this_test:Last", {}).factor == 1.0
         assert "own_rules_of_this_test:Last" in registry
-        with pytest.raises(InputError, match="has no function 'Lost'"):
+        with pytest.raises(InputError, match="has no class 'Lost'"):
             registry.find("own_rules_of_this_test:Lost")
         with pytest.raises(InputError, match="Did you mean 'factor'"):
             registry.make("own_rules_of_this_test:Last", {"facter": 2})
@@ -141,3 +178,32 @@ def test_what_a_plan_fills_in_may_be_missing_in_a_check_only():
         registry.check("clipped-mean", {})
     with pytest.raises(InputError, match="Did you mean 'sizes'"):
         registry.check("size-weighted", {"size": 3})
+
+
+def test_a_name_that_two_packages_use_must_be_told_apart(installed):
+    info = installed / "another_plugin-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: another-plugin\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[dpcohort.aggregation]\nlast = elsewhere:Last\n")
+    registry = RuleRegistry("aggregation", "dpcohort.aggregation.rules")
+    with pytest.raises(
+        InputError, match=r"more than one package: elsewhere:Last, plugin_of_this_test:Last"
+    ):
+        registry.find("last")
+    assert registry.find("plugin_of_this_test:Last").name == "last"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "words"),
+    [
+        ("selection", "plugin_of_this_test:Last", "no selection rule.*lack select"),
+        ("adaptive", "plugin_of_this_test:Last", "no adaptive rule.*lack check"),
+        ("aggregation", "pathlib:Path", "no aggregation rule.*lack combine"),
+        ("aggregation", "plugin_of_this_test:Fails", "Fails failed in being made: ValueError: no"),
+    ],
+)
+def test_a_class_that_is_no_such_rule(installed, kind, name, words):
+    with (installed / "plugin_of_this_test.py").open("a") as file:
+        file.write("\nclass Fails:\n    def __init__(self):\n        raise ValueError('no')\n")
+    with pytest.raises(InputError, match=words):
+        REGISTRIES[kind].make(name, {})

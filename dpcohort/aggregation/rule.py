@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from dpcohort.aggregation.cohort import Cohort
+from dpcohort.errors import InputError
+from dpcohort.foreign_rule import full_name, is_foreign, naming_the_rule
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,6 +53,9 @@ def combine_round(
 ) -> tuple[Tensor, Tensor | None]:
     """A round's combined update, and what the rule remembers after it.
 
+    Raises:
+        InputError: somebody's own rule failed, or gave back no update; names the rule.
+
     Example:
         >>> import numpy as np, torch
         >>> from dpcohort.aggregation import Mean
@@ -60,6 +65,30 @@ def combine_round(
         >>> combine_round(Mean(), torch.tensor([[1.0], [3.0]]), cohort, None)
         (tensor([2.]), None)
     """
-    if isinstance(rule, RememberingRule):
-        return rule.combine_remembering(updates, cohort, memory)
-    return rule.combine(updates, cohort), None
+    remembers = isinstance(rule, RememberingRule)
+    with naming_the_rule(rule, "combine_remembering" if remembers else "combine"):
+        if isinstance(rule, RememberingRule):
+            update, memory = rule.combine_remembering(updates, cohort, memory)
+        else:
+            update, memory = rule.combine(updates, cohort), None
+    if is_foreign(rule):
+        _check_update(rule, update, updates)
+    return update, memory
+
+
+def _check_update(rule: AggregationRule, update: object, updates: Tensor) -> None:
+    """Refuse what is no update before it reaches the model."""
+    import torch
+
+    name = full_name(rule)
+    if not isinstance(update, torch.Tensor) or update.shape != updates.shape[1:]:
+        given = tuple(update.shape) if isinstance(update, torch.Tensor) else type(update).__name__
+        raise InputError(
+            f"what the aggregation {name} gives back",
+            given=given,
+            allowed=f"a tensor of shape {tuple(updates.shape[1:])}",
+        )
+    if not bool(torch.isfinite(update).all()) and bool(torch.isfinite(updates).all()):
+        raise InputError.because(
+            f"the aggregation {name} made numbers that are not finite from updates that are."
+        )

@@ -24,6 +24,7 @@ from dpcohort.selection.bound import (
     strongly_convex_limit,
 )
 from dpcohort.selection.path import SelectionPath
+from dpcohort.selection.problem import selected
 from dpcohort.selection.rules import rule_from_settings
 
 __all__ = ["command"]
@@ -75,11 +76,16 @@ def _show(
     as_printed: bool,
     as_json: bool,
 ) -> None:
+    if config.is_adaptive:
+        raise InputError.because(
+            f"the bounds are about probabilities fixed before the training, and {config.rule} "
+            "chooses each cohort during it. Give a config with a planned rule."
+        )
     training, population = config.training, configured_population(config)
     problem, levels = selection_problem(
         population, training, contract=config.contract, noise_model=config.noise_model
     )
-    chosen = rule_from_settings(config.rule, **config.rule_settings).select(problem)
+    chosen = selected(rule_from_settings(config.rule, **config.rule_settings), problem)
     constants = Constants(
         smoothness=training.smoothness,
         gradient_bound=gradient_bound,

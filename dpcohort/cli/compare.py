@@ -85,6 +85,9 @@ def command(
             raise InputError.because("rules are compared on one config (.toml): give it.")
         if rules not in (None, "all"):
             raise InputError("--rules", given=rules, allowed="all", next_step=_SOME)
+        for option, words in (("--selection", selection), ("--aggregation", aggregation)):
+            if words is not None and not all(word.strip() for word in words.split(",")):
+                raise InputError(option, given=words, allowed="names of rules, or all")
         every = "all" if rules == "all" else None
         compare_rule_pairs(
             places[0],

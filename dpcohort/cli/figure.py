@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpcohort._validate import FloatArray, choice
+from dpcohort._validate import FloatArray, IntArray, choice
+from dpcohort.adaptive.plan import AdaptivePlan
+from dpcohort.adaptive.plan_file import AnyPlan
 from dpcohort.cli.output import console, print_json
-from dpcohort.cli.source import ClientsOption, JsonOption, SetOption, plan_from, read_config
+from dpcohort.cli.source import ClientsOption, JsonOption, SetOption, any_plan_from, read_config
 from dpcohort.config import Config, commented_config, loads_config
 from dpcohort.errors import DataMissingError, InputError
-from dpcohort.plan import Plan, selection_problem
+from dpcohort.plan import selection_problem
 from dpcohort.report.selection_figure import picture_format, save_selection_figure
 from dpcohort.runs.configured_plan import configured_population
 from dpcohort.selection.rules import rule_from_settings
@@ -56,7 +58,8 @@ def command(
     """Draw a figure, one style for all, safe for the colour-blind, text kept as text in PDFs.
 
     selection: size x epsilon coloured by probability, a panel for each eta and one for unbiased;
-    without a source the paper's setting (100 clients, r = 0.1, its noise formula).
+    without a source the paper's setting (100 clients, r = 0.1, its noise formula). Of a run whose
+    rule chose the cohorts on the way: by share of draws.
     accuracy: over the rounds, with confidence bands where there are several seeds.
     noise: of every client, deployed and by the paper's formula.
     participation: share of draws over share of records, by budget.
@@ -116,7 +119,7 @@ def _place(word: str) -> Path:
     Raises:
         DataMissingError: the recipe was not run here.
     """
-    from dpcohort.recipes.recipe import recipe_names
+    from dpcohort.recipes.reading import recipe_names
 
     if Path(word).exists() or word not in recipe_names():
         return Path(word)
@@ -178,9 +181,9 @@ def _drawn(name: str, sources: list[Path], out: Path) -> dict[str, object]:
         figure = _RUN_FIGURES[name](groups)
         save_figure(figure, out)
         return {"groups": {title: len(runs) for title, runs in groups.items()}}
-    plans = {_title(source): _plan(source) for source in sources}
-    save_figure(_PLAN_FIGURES[name](plans), out)
-    return {"plans": {title: plan.sha256 for title, plan in plans.items()}}
+    drawn = {_title(source): _plan_and_draws(source) for source in sources}
+    save_figure(_PLAN_FIGURES[name](drawn), out)
+    return {"plans": {title: plan.sha256 for title, (plan, _) in drawn.items()}}
 
 
 def _cells(sources: list[Path], out: Path) -> dict[str, object]:
@@ -218,14 +221,15 @@ def _runs(source: Path) -> list[Run]:
     return load_group(source)
 
 
-def _plan(source: Path) -> Plan:
-    plan = _runs(source)[0].plan if _holds_runs(source) else plan_from(source)
-    if not isinstance(plan, Plan):
-        raise InputError.because(
-            f"{source} has an adaptive plan, whose cohorts were chosen during the training; this "
-            "figure is of plans that fix them before."
-        )
-    return plan
+#: A plan, and the draws of each client where there is a run that counted them.
+_Drawn = tuple[AnyPlan, IntArray | None]
+
+
+def _plan_and_draws(source: Path) -> _Drawn:
+    if not _holds_runs(source):
+        return any_plan_from(source), None
+    run = _runs(source)[0]
+    return run.plan, run.ledger.draws
 
 
 def _accuracy(groups: Mapping[str, list[Run]]) -> Figure:
@@ -240,40 +244,48 @@ def _budgets(groups: Mapping[str, list[Run]]) -> Figure:
     return budgets_figure([r for runs in groups.values() for run in runs for r in run.receipts()])
 
 
-def _noise(plans: Mapping[str, Plan]) -> Figure:
+def _noise(drawn: Mapping[str, _Drawn]) -> Figure:
     from dpcohort.report.figures import noise_figure
 
-    return noise_figure(_one(plans))
+    return noise_figure(_one(drawn)[0])
 
 
-def _participation(plans: Mapping[str, Plan]) -> Figure:
+def _participation(drawn: Mapping[str, _Drawn]) -> Figure:
     from dpcohort.report.figures import participation_figure
 
-    return participation_figure(plans)
+    counted = {title: draws for title, (_, draws) in drawn.items() if draws is not None}
+    return participation_figure({t: plan for t, (plan, _) in drawn.items()}, draws=counted)
 
 
-def _selection_of_plan(plans: Mapping[str, Plan]) -> Figure:
+def _selection_of_plan(drawn: Mapping[str, _Drawn]) -> Figure:
+    """Probabilities; of a run whose cohorts were chosen on the way, shares of the draws."""
     from dpcohort.report.selection_figure import selection_figure
 
-    plan = _one(plans)
-    rule = plan.selection.rule
-    return selection_figure(
-        plan.population,
-        {rule: plan.selection.probabilities, "unbiased": plan.population.unbiased},
-    )
+    plan, draws = _one(drawn)
+    rule, people = plan.selection.rule, plan.population
+    if not isinstance(plan, AdaptivePlan):
+        panels = {rule: plan.selection.probabilities, "unbiased": people.unbiased}
+        return selection_figure(people, panels)
+    if draws is None:
+        raise InputError.because(
+            f"{rule} chooses each cohort during the training, so the plan {next(iter(drawn))} has "
+            "no probabilities. Draw this figure of the run: it shows who was drawn."
+        )
+    panels = {f"{rule}, as drawn": draws / max(1, int(draws.sum())), "by size": people.unbiased}
+    return selection_figure(people, panels, scale_name="share of draws")
 
 
-def _one(plans: Mapping[str, Plan]) -> Plan:
-    if len(plans) > 1:
-        raise InputError("source", given=list(plans), allowed="one run or plan for this figure")
-    return next(iter(plans.values()))
+def _one(drawn: Mapping[str, _Drawn]) -> _Drawn:
+    if len(drawn) > 1:
+        raise InputError("source", given=list(drawn), allowed="one run or plan for this figure")
+    return next(iter(drawn.values()))
 
 
 _RUN_FIGURES: dict[str, Callable[[Mapping[str, list[Run]]], Figure]] = {
     "accuracy": _accuracy,
     "budgets": _budgets,
 }
-_PLAN_FIGURES: dict[str, Callable[[Mapping[str, Plan]], Figure]] = {
+_PLAN_FIGURES: dict[str, Callable[[Mapping[str, _Drawn]], Figure]] = {
     "noise": _noise,
     "participation": _participation,
     "selection": _selection_of_plan,

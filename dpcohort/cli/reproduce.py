@@ -13,8 +13,9 @@ import typer
 from dpcohort.cli.output import console, print_json
 from dpcohort.cli.source import JsonOption
 from dpcohort.cli.train import DataDirOption, DeviceOption, data_changes
-from dpcohort.errors import InputError
-from dpcohort.recipes.recipe import Form, Recipe, load_recipe, recipe_names
+from dpcohort.errors import DataMissingError, InputError
+from dpcohort.recipes.reading import load_recipe, recipe_names
+from dpcohort.recipes.recipe import Form, Recipe
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -69,12 +70,28 @@ def command(
     changes = data_changes(None, data_dir)
     # All are read, and so checked, before the first is trained.
     recipes = [load_recipe(n) for n in (recipe_names() if name == "all" else [name])]
-    results = []
+    results: list[dict[str, Any]] = []
+    missing: dict[str, str] = {}
     for recipe in recipes:
         chosen = recipe.in_form(form, seeds=seeds, changes=changes)
-        results.append(_reproduce(chosen, out, device, quiet=as_json))
+        try:
+            results.append(_reproduce(chosen, out, device, quiet=as_json))
+        except DataMissingError as error:
+            if name != "all":
+                raise
+            missing[recipe.name] = str(error)
     if as_json:
-        print_json(results[0] if len(results) == 1 else results)
+        print_json(results if name == "all" else results[0])
+    if missing:
+        raise DataMissingError(_missing(missing, len(recipes)))
+
+
+def _missing(missing: dict[str, str], recipes: int) -> str:
+    """Which recipes of all lack their data, and once for each set how to get it."""
+    reasons = {reason: [n for n in missing if missing[n] == reason] for reason in missing.values()}
+    told = [f"{', '.join(names)}: {reason}" for reason, names in reasons.items()]
+    done = recipes - len(missing)
+    return "\n\n".join([f"{done} of {recipes} recipes are done; the others lack data.", *told])
 
 
 def _reproduce(recipe: Recipe, out: Path, device: str | None, *, quiet: bool) -> dict[str, Any]:

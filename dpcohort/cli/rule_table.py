@@ -57,8 +57,9 @@ def compare_rule_pairs(
         device=device,
     )
     if not as_json:
-        words = f"{len(pairs)} pairs of rules, {seeds} seeds each"
-        console.print(f"{words}; {len(skipped)} pairs left out." if skipped else f"{words}.")
+        words = f"{_counted(len(pairs), 'pair')} of rules, {_counted(seeds, 'seed')} each"
+        left = f"; {_counted(len(skipped), 'pair')} left out." if skipped else "."
+        console.print(f"{words}{left}")
 
     def show(done: int, total: int, row: RuleRow) -> None:
         if not as_json:
@@ -91,7 +92,7 @@ def pairs_table(found: RuleTable) -> Table:
     between = ", " if console.width >= _WIDE else ",\n"
     for name in ("accuracy %", "noise/C", "ε used", "bias", "heard by ε", "s"):
         table.add_column(name, justify="right", no_wrap=True)
-    for row in sorted(found.rows, key=lambda r: -1.0 if r.accuracy is None else -r.accuracy.mean):
+    for row in sorted(found.rows, key=lambda r: 1.0 if r.accuracy is None else -r.accuracy.mean):
         table.add_row(
             Text(f"{row.selection}{between}{row.aggregation}"),
             "failed" if row.accuracy is None else _accuracy(row).removesuffix(" %"),
@@ -125,6 +126,10 @@ def _tell_skipped(found: RuleTable) -> None:
         few = ", ".join(f"{p.selection} with {p.aggregation}" for p in left_out[:2])
         more = f" and {len(left_out) - 2} more" if len(left_out) > 2 else ""
         console.print(f"left out: {few}{more}: {reason}", markup=False, soft_wrap=True)
+
+
+def _counted(count: int, thing: str) -> str:
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
 def _why(pair: object) -> str:

@@ -12,6 +12,7 @@ from dpcohort._validate import choice
 from dpcohort.cli.output import console, print_error, print_json
 from dpcohort.cli.source import JsonOption
 from dpcohort.errors import InputError
+from dpcohort.named_function import is_named_function, named_function
 from dpcohort.rule_registry import REGISTRIES, RuleCard
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ _TITLES = {
     "adaptive": "Selection, round by round from charged reports ([selection] rule = ...)",
     "aggregation": "Aggregation of a round's noisy updates ([aggregation] rule = ...)",
 }
+#: The method that makes a class a rule of a kind.
+_MAKES_ONE = {"select": "selection", "choose": "adaptive", "combine": "aggregation"}
 
 
 def command(
@@ -31,7 +34,8 @@ def command(
         str | None,
         typer.Argument(
             metavar="[KIND|NAME]",
-            help="selection, adaptive or aggregation; or the name of a rule, to read about it.",
+            help="selection, adaptive or aggregation; or a rule's name (also module:Class), to "
+            "read about it.",
             show_default=False,
         ),
     ] = None,
@@ -73,7 +77,9 @@ def rules_table(cards: list[RuleCard]) -> Table:
     for column, ratio in (("needs", 3), ("leaks", 3), ("reference", 5)):
         table.add_column(column, overflow="fold", ratio=ratio)
     for card in cards:
-        table.add_row(card.name, *(Text(t) for t in (card.needs, card.leaks, card.reference)))
+        table.add_row(
+            *(Text(t) for t in (card.name, card.needs, card.leaks, card.reference)),
+        )
     return table
 
 
@@ -88,8 +94,7 @@ def _cards(kind: str) -> list[RuleCard]:
 
 
 def _tell_about(name: str, *, as_json: bool) -> None:
-    homes = {known: kind for kind, registry in REGISTRIES.items() for known in registry.names}
-    registry = REGISTRIES[homes[choice("rule", name, [*REGISTRIES, *homes])]]
+    registry = REGISTRIES[_kind_of(name)]
     card = registry.card(name)
     if as_json:
         print_json(card.to_dict())
@@ -100,3 +105,23 @@ def _tell_about(name: str, *, as_json: bool) -> None:
     console.print(f"\nneeds      {card.needs}", markup=False, soft_wrap=True)
     console.print(f"leaks      {card.leaks}", markup=False, soft_wrap=True)
     console.print(f"reference  {card.reference}", markup=False, soft_wrap=True)
+
+
+def _kind_of(name: str) -> str:
+    """The kind of a rule by its name; of a class of one's own by the method that makes it one."""
+    if not is_named_function(name):
+        homes = {known: kind for kind, registry in REGISTRIES.items() for known in registry.names}
+        return homes[choice("rule", name, [*REGISTRIES, *homes])]
+    rule = named_function("rule", name, kind="class", example="my_project.rules:MyRule")
+    for method, kind in (
+        ("select", "selection"),
+        ("choose", "adaptive"),
+        ("combine", "aggregation"),
+    ):
+        if hasattr(rule, method):
+            return kind
+    raise InputError(
+        "rule",
+        given=name,
+        allowed="a class with select (planned), choose (adaptive) or combine (aggregation)",
+    )

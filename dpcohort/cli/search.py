@@ -13,7 +13,8 @@ from dpcohort.cli.reproduce import showing_progress
 from dpcohort.cli.source import JsonOption, SetOption
 from dpcohort.cli.train import DataDirOption, DeviceOption, data_changes
 from dpcohort.errors import InputError
-from dpcohort.recipes.recipe import Cell, load_recipe, recipe_names
+from dpcohort.recipes.reading import load_recipe, recipe_names
+from dpcohort.recipes.recipe import Cell
 
 __all__ = ["command"]
 
@@ -88,7 +89,8 @@ def command(
         return
     best = sorted(result.tried, key=lambda tried: -tried.mean)
     for tried in best[:_SHOWN]:
-        console.print(f"{tried.mean:6.2f} %  {' '.join(tried.settings)}", markup=False)
+        score = "diverged" if tried.diverged else f"{tried.mean:6.2f} %"
+        console.print(f"{score}  {' '.join(tried.settings)}", markup=False)
     if len(best) > _SHOWN:
         console.print(f"and {len(best) - _SHOWN} more, all in {path}", markup=False)
     console.print(f"Chosen: {' '.join(result.chosen.settings)}", markup=False, soft_wrap=True)

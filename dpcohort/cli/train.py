@@ -153,7 +153,8 @@ def _print(runs: Sequence[Run], out: Path) -> None:
         markup=False,
     )
     kept = "all promises hold" if found["promises_hold"] else "NOT ALL PROMISES HOLD"
-    console.print(f"{found['receipts']} receipts, {kept}. {found['stamp']}", markup=False)
+    receipts = "1 receipt" if found["receipts"] == 1 else f"{found['receipts']} receipts"
+    console.print(f"{receipts}, {kept}. {found['stamp']}", markup=False)
     console.print(
         f"Run: {out}   Next: dpcohort verify {out}, dpcohort report {out}",
         markup=False,

@@ -57,6 +57,12 @@ def command(
 
 
 def _scenario(config: Config) -> Scenario:
+    if config.is_adaptive:
+        raise InputError.because(
+            f"the rule {config.rule} chooses each cohort during the training, so there are no "
+            "probabilities to try settings on. dpcohort plan CONFIG --set KEY=VALUE shows its caps "
+            "and noise."
+        )
     return Scenario(
         population=configured_population(config),
         training=config.training,

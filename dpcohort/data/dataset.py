@@ -158,13 +158,15 @@ def dataset_from_arrays(
         train_labels: whole numbers.
         test_inputs: as ``train_inputs``.
         test_labels: as ``train_labels``.
-        classes: number of classes; without it, the largest label + 1. Give it where the presence
-            of a class is itself private.
+        classes: number of classes; without it, the largest training label + 1. Give it where the
+            presence of a class is itself private, or where some have no training record.
         normalisation: public constants; without them bytes are divided by 255 and other numbers
             are left alone.
 
     Raises:
-        InputError: if shapes, types or labels do not fit together.
+        InputError: if shapes, types or labels do not fit together, or if without ``classes`` a
+            label looks like a mistake: a test label above all of training, or one so large that
+            most classes would be empty.
 
     Example:
         >>> dataset_from_arrays("tiny", train_inputs=np.zeros((2, 1, 4, 4), np.uint8),
@@ -175,9 +177,7 @@ def dataset_from_arrays(
     train, test = _as_labels("train_labels", train_labels), _as_labels("test_labels", test_labels)
     inputs = _as_inputs("train_inputs", train_inputs)
     if classes is None:
-        classes = max(
-            2, 1 + max((int(part.max()) for part in (train, test) if part.size), default=0)
-        )
+        classes = _counted_classes(train, test)
     if normalisation is None:
         normalisation = Normalisation(scale=255.0 if inputs.dtype == np.uint8 else 1.0)
     return Dataset(
@@ -189,6 +189,34 @@ def dataset_from_arrays(
         classes=classes,
         normalisation=normalisation,
     )
+
+
+def _counted_classes(train: IntArray, test: IntArray) -> int:
+    """The largest training label + 1; one stray label must not make a class of its own."""
+    classes = max(2, 1 + int(train.max(initial=0)))
+    stray = test[test >= classes]
+    if stray.size:
+        raise InputError.because(
+            f"test_labels has {_counted(stray)}, and no training record has a label above "
+            f"{classes - 1}. Correct it, or say how many classes there are: "
+            f"classes = {1 + int(stray.max())}."
+        )
+    used = np.unique(train[train >= 0])
+    if 2 * used.size < classes and classes > 2:
+        top = train[train == train.max()]
+        raise InputError.because(
+            f"train_labels has {_counted(top)}, which makes {classes} classes, but only "
+            f"{used.size} of them have a record. Correct it, or say how many classes there are: "
+            f"classes = {classes}."
+        )
+    return classes
+
+
+def _counted(labels: IntArray, most: int = 5) -> str:
+    """Labels with how often each is there, in words."""
+    values, counts = np.unique(labels, return_counts=True)
+    said = [f"the label {v} ({c}x)" for v, c in zip(values[:most], counts[:most], strict=True)]
+    return ", ".join(said) + (f" and {values.size - most} more" if values.size > most else "")
 
 
 def _as_inputs(field: str, values: ArrayLike) -> NDArray[Any]:

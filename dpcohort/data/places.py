@@ -105,7 +105,9 @@ def missing_set(
     lines.append(f"(each folder itself, and in it: {', '.join(source.folders)})")
     lines.append("Any of these gets it:")
     lines += [f"  {command}" for command in source.how_to_get]
-    lines.append(f"Or say where it is: --data-dir FOLDER, or the variable {DATA_VARIABLE}.")
+    names = ", ".join(part.name for part in source.files)
+    lines.append(f"  put these files into {data_roots(data_dir)[-1] / source.folders[0]}: {names}")
+    lines.append(f"  say where it is: --data-dir FOLDER, or the variable {DATA_VARIABLE}")
     return DataMissingError("\n".join(lines))
 
 

@@ -29,12 +29,18 @@ _FORMATS = ("png", "pdf", "svg")
 _MOST_POINTS = 5_000
 
 
-def selection_figure(population: Population, panels: Mapping[str, FloatArray]) -> Figure:
+def selection_figure(
+    population: Population,
+    panels: Mapping[str, FloatArray],
+    *,
+    scale_name: str = "selection probability",
+) -> Figure:
     """Draw one panel for each named vector of probabilities.
 
     Args:
         population: sizes and budgets of the clients.
         panels: title to probabilities, from left to right.
+        scale_name: what the colours stand for.
 
     Example:
         >>> clients = Population.from_arrays(sizes=[100, 200], epsilon=[1, 2], delta=1e-5)
@@ -61,7 +67,7 @@ def selection_figure(population: Population, panels: Mapping[str, FloatArray]) -
     bar = figure.colorbar(
         ScalarMappable(norm=scale, cmap="RdYlBu"), ax=list(axes), pad=0.01, extend="max"
     )
-    bar.set_label("selection probability")
+    bar.set_label(scale_name)
     return figure
 
 

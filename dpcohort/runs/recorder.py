@@ -6,10 +6,11 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from dpcohort.adaptive.plan_file import AnyPlan, load_any_plan
 from dpcohort.adaptive.session import AdaptiveSession
 from dpcohort.atomic_file import atomic_writer, write_text
 from dpcohort.data.partition import save_partition
@@ -257,11 +258,31 @@ def _check_same_run(folder: RunFolder, stored: dict[str, Any], job: Job) -> None
     if "plan" in different:
         raise InputError.because(
             f"{folder.path} was begun with the plan {str(theirs.get('plan'))[:16]}... and this is "
-            f"{job.plan.sha256[:16]}.... Resume with the settings the run was begun with, or "
-            "choose another folder."
+            f"{job.plan.sha256[:16]}...{_first_difference(load_any_plan(folder.plan), job.plan)}. "
+            "Resume with the settings the run was begun with, or choose another folder."
         )
     key = different[0]
     raise InputError.because(
         f"{folder.path} was begun with {key} = {theirs.get(key)!r}; now it is {ours.get(key)!r}. "
         "Resume with the settings the run was begun with, or choose another folder."
     )
+
+
+def _first_difference(theirs: AnyPlan, ours: AnyPlan) -> str:
+    """What two plans do not have in common, in words; the first such thing is enough."""
+    then, now = _facts(theirs), _facts(ours)
+    for name in then:
+        if then[name] != now[name]:
+            return f" ({name} was {then[name]!r} and is {now[name]!r})"
+    return ""
+
+
+def _facts(plan: AnyPlan) -> dict[str, object]:
+    return {
+        "the rule": plan.selection.rule,
+        "settings of the rule": dict(plan.selection.settings),
+        **{f"training.{name}": value for name, value in asdict(plan.training).items()},
+        **{f"the {name}": value for name, value in asdict(plan.contract).items()},
+        "the number of clients": len(plan.population),
+        "the seed of the schedule": plan.seed,
+    }

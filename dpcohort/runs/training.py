@@ -15,7 +15,7 @@ from dpcohort.adaptive.session import AdaptiveSession
 from dpcohort.aggregation import AggregationRule
 from dpcohort.data import Dataset, Partition
 from dpcohort.engine import BatchedEngine, EngineState, Optimiser, ReferenceEngine
-from dpcohort.errors import InputError
+from dpcohort.errors import DivergedError, InputError
 from dpcohort.runs.callbacks import Callback
 from dpcohort.runs.job import Job, make_job
 from dpcohort.runs.recorder import Recorder
@@ -41,6 +41,7 @@ def train(
     checkpoint_every: int | None = None,
     callbacks: Iterable[Callback] = (),
     private_entropy: bool = False,
+    merged_noise: bool = False,
     model_options: Mapping[str, Any] | None = None,
 ) -> Run:
     """Execute a plan (Algorithm 1).
@@ -65,6 +66,9 @@ def train(
         callbacks: told about every round.
         private_entropy: batches and noise from the operating system's entropy. Cannot be
             reproduced; a round that was counted before a crash is lost, never computed again.
+        merged_noise: draw the noise of all last local steps of a round as one vector. The model
+            has the same law and comes faster, but single updates then lack noise: in simulation
+            only, and with the plain mean only.
         model_options: of a model given by name.
 
     Returns:
@@ -96,6 +100,7 @@ def train(
         evaluate_every=evaluate_every,
         checkpoint_every=checkpoint_every,
         private_entropy=private_entropy,
+        merged_noise=merged_noise,
         model_options=model_options,
     )
     return train_job(job, out=out, resume=resume, callbacks=callbacks)
@@ -148,10 +153,11 @@ def refuse_nonfinite(state: EngineState, job: Job, run: Run) -> None:
     if bool(torch.isfinite(state.parameters).all()):
         return
     kept = f" The state before that round is kept in {run.path}." if run.path else ""
-    raise InputError.because(
+    raise DivergedError(
         f"round {state.next_round - 1} left the model with numbers that are not finite.{kept} "
-        f"Use a smaller step size (now {job.optimiser.local_step}, server learning rate "
-        f"{job.optimiser.server_learning_rate:g}), or less noise: it is "
+        f"Lower the step size, optimiser.learning_rate (now {job.optimiser.local_step}) or "
+        f"optimiser.server_learning_rate (now {job.optimiser.server_learning_rate:g}), the clip, "
+        f"training.clip (now {job.plan.training.clip:g}), or the noise: it is "
         f"{job.plan.noise_to_clip:.3g} times the clip in each round."
     )
 
@@ -168,6 +174,7 @@ def _engine(job: Job, session: AdaptiveSession | None) -> BatchedEngine | Refere
         aggregation=experiment.aggregation,
         evaluator=job.evaluator(),
         evaluate_every=job.evaluate_every,
+        merged_noise=experiment.merged_noise,
     )
 
 

@@ -32,7 +32,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import bdtrc
-from scipy.stats import binom
 
 from dpcohort._validate import FloatArray, float_array, number, whole_number
 from dpcohort.schemes.profile import composed_epsilon_of
@@ -65,6 +64,8 @@ def shuffled_delta(epsilon: FloatArray, *, local_epsilon: float, reports: int) -
     eps = float_array("epsilon", epsilon, at_least=0)
     e0 = number("local_epsilon", local_epsilon, above=0)
     n = whole_number("reports", reports, at_least=1)
+    from scipy.stats import binom  # a third of the start of every command, and rarely needed
+
     others = binom(n - 1, math.exp(-e0))
     low, high = int(others.ppf(_TAIL)), int(others.isf(_TAIL))
     counts = np.arange(max(low - 1, 0), min(high + 1, n - 1) + 1)
@@ -197,6 +198,8 @@ def local_epsilon(*, report_epsilon: float, reports: int, delta: float) -> float
     if uses == 0:
         return 0.0
     flips = np.arange(uses + 1)
+    from scipy.stats import binom
+
     mass = binom.pmf(flips, uses, 1 / (1 + math.exp(e0)))
     losses = e0 * (uses - 2 * flips)
     low, high = 0.0, uses * e0

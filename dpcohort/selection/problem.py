@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 
 from dpcohort._validate import BoolArray, FloatArray, float_array, number, whole_number
 from dpcohort.errors import InputError
+from dpcohort.foreign_rule import full_name, naming_the_rule
 from dpcohort.selection.certificate import Costs, objective_of
 from dpcohort.selection.eta import Eta, resolve_eta
 from dpcohort.selection.instance import checked_unbiased, scaled_costs
@@ -28,10 +29,15 @@ __all__ = [
     "PlannedRule",
     "Selection",
     "SelectionProblem",
+    "calibrated_epsilon",
     "evaluated",
     "exact_costs",
     "paper_costs",
+    "selected",
 ]
+
+#: How far from 1 rounding may take the sum of a million probabilities.
+_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -127,6 +133,16 @@ class Selection:
     gap: float
     settings: Mapping[str, object]
 
+    def __post_init__(self) -> None:
+        _check_probabilities(self.rule, self.probabilities, len(self.unbiased))
+        for key, value in self.settings.items():
+            if not isinstance(value, str | int | float | list | tuple | dict | None):
+                raise InputError(
+                    f"setting {key!r} of the selection rule {self.rule!r}",
+                    given=value,
+                    allowed="a plain number, word or list, which a plan's file can hold",
+                )
+
     @property
     def bias(self) -> float:
         """``||p^s - p^u||_1``, between 0 and 2."""
@@ -173,6 +189,7 @@ def evaluated(
         >>> evaluated("mine", problem.unbiased, problem, settings={}).gap > 10
         True
     """
+    _check_probabilities(rule, probabilities, problem.size)
     weight = problem.eta(eta)
     noise, linear = problem.costs(weight)
     optimum = solve_selection(problem.unbiased, noise, linear_costs=linear)
@@ -187,6 +204,91 @@ def evaluated(
         lower_bound=lower_bound,
         gap=objective - lower_bound,
         settings=settings,
+    )
+
+
+def selected(rule: PlannedRule, problem: SelectionProblem) -> Selection:
+    """What a rule selects; a rule of one's own that fails is named.
+
+    Raises:
+        InputError: the rule failed, or gave back something else than a selection of these clients.
+
+    Example:
+        >>> problem = SelectionProblem(
+        ...     unbiased=np.array([0.5, 0.5]), epsilon=np.array([1.0, 1.0]),
+        ...     public=np.zeros(2, dtype=bool), noise_costs=np.array([0.0, 40.0]),
+        ...     linear_costs=np.zeros(2), total_steps=100, smoothness=1.0,
+        ... )
+        >>> class Mine(PlannedRule):
+        ...     name = "mine"
+        ...     def select(self, problem):
+        ...         return problem.unbiased
+        >>> selected(Mine(), problem)
+        Traceback (most recent call last):
+        ...
+        dpcohort.errors.InputError: ...:Mine.select gave back a ndarray; it must be a Selection ...
+    """
+    if isinstance(rule, type) or not isinstance(rule, PlannedRule):
+        raise InputError(
+            "selection",
+            given=rule,
+            allowed="the name of a planned rule, or an object with name, select(problem) and "
+            "effective_epsilon(problem)",
+            next_step="See: dpcohort rules",
+        )
+    with naming_the_rule(rule, "select"):
+        chosen = rule.select(problem)
+    if not isinstance(chosen, Selection):
+        raise InputError.because(
+            f"{full_name(rule)}.select gave back a {type(chosen).__name__}; it must be a "
+            "Selection (dpcohort.selection.problem.evaluated makes one from probabilities)."
+        )
+    _check_probabilities(chosen.rule, chosen.probabilities, problem.size)
+    return chosen
+
+
+def calibrated_epsilon(rule: PlannedRule, problem: SelectionProblem) -> FloatArray:
+    """The epsilon that each client's noise is made for; a rule of one's own that fails is named.
+
+    Raises:
+        InputError: the rule failed, or gave back something else than one number a client.
+
+    Example:
+        >>> problem = SelectionProblem(
+        ...     unbiased=np.array([0.5, 0.5]), epsilon=np.array([1.0, 2.0]),
+        ...     public=np.zeros(2, dtype=bool), noise_costs=np.array([0.0, 40.0]),
+        ...     linear_costs=np.zeros(2), total_steps=100, smoothness=1.0,
+        ... )
+        >>> class Mine(PlannedRule):
+        ...     name = "mine"
+        >>> calibrated_epsilon(Mine(), problem)
+        array([1., 2.])
+    """
+    with naming_the_rule(rule, "effective_epsilon"):
+        found = np.asarray(rule.effective_epsilon(problem), dtype=np.float64)
+    held = ~problem.public
+    if found.shape != (problem.size,) or not (found[held] > 0).all():
+        raise InputError(
+            f"{full_name(rule)}.effective_epsilon",
+            given=found,
+            allowed=f"one number above 0 for each of the {problem.size} clients",
+        )
+    return found
+
+
+def _check_probabilities(rule: str, probabilities: object, clients: int) -> None:
+    """Refuse what is no probability for each client, and name the rule that gave it."""
+    p = probabilities if isinstance(probabilities, np.ndarray) else np.array([])
+    if p.shape != (clients,) or p.dtype.kind != "f":
+        allowed = f"one probability for each of the {clients} clients, as a float array"
+    elif not (np.isfinite(p) & (p >= 0)).all():
+        allowed = "finite and at least 0 for every client"
+    elif not abs(float(p.sum()) - 1.0) <= _ROUNDING:
+        allowed = f"such that they sum to 1, and the sum is {float(p.sum()):.6g}"
+    else:
+        return
+    raise InputError(
+        f"probabilities of the selection rule {rule!r}", given=probabilities, allowed=allowed
     )
 
 

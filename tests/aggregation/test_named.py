@@ -9,7 +9,9 @@ import torch
 
 from dpcohort import Population, Training, make_plan
 from dpcohort.aggregation import AGGREGATIONS, Mean, aggregation_from_settings, for_plan
+from dpcohort.aggregation.named import plan_column
 from dpcohort.errors import InputError
+from dpcohort.rule_registry import REGISTRIES
 
 #: Five clients that differ in everything; the last one is public.
 DIFFERENT = {
@@ -145,6 +147,11 @@ def test_every_rule_combines_the_cohorts_of_a_plan(name, plan):
     rule = for_plan(name, plan, **({"bound": 1.0} if name == "clipped-mean" else {}))
     for t in range(4):
         assert bool(rule.combine(randn(3, 8), cohort_of(plan, t)).isfinite().all())
+
+
+def test_what_a_rule_may_leave_to_the_plan_is_what_a_plan_fills_in(plan):
+    filled = REGISTRIES["aggregation"].filled
+    assert {len(plan_column(field, plan)) for field in filled} == {3}
 
 
 def test_an_unknown_name_is_explained_for_a_plan_too(plan):

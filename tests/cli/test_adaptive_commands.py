@@ -47,6 +47,16 @@ def test_train_verify_and_a_receipt(terminal, digits_config, tmp_path):
     receipt = terminal("receipt", out, "client-03")
     assert "reports" in receipt
     assert "unused" in receipt
+    assert "rpow-d chooses each cohort" in " ".join(terminal("explain", "client-03", out).split())
+    for name in ("noise", "participation", "selection"):
+        picture = tmp_path / f"{name}.png"
+        found = terminal.json("figure", out, name, "-o", picture)
+        assert list(found["plans"]) == ["run"]
+        assert picture.read_bytes().startswith(b"\x89PNG")
+    for name in ("participation", "selection"):
+        terminal("figure", out / "plan.json", name, "-o", tmp_path / "none.png", code=2)
+        assert "Draw this figure of the run" in terminal.errors
+    assert not (tmp_path / "none.png").exists()
 
 
 @pytest.mark.parametrize(
@@ -73,7 +83,7 @@ def test_commands_about_schedules_say_why_not(terminal, tmp_path):
     changed = tmp_path / "adaptive.toml"
     text = commented_config("digits").replace('rule = "privacy-aware"', 'rule = "oort"')
     changed.write_text("\n".join(line for line in text.splitlines() if not line.startswith("eta")))
-    terminal("explain", "client-03", changed, code=2)
+    terminal("what-if", "rounds", changed, code=2)
     assert "during the training" in terminal.errors
     terminal("plan", changed, "--picture", tmp_path / "p.png", code=2)
     assert "has none before the training" in terminal.errors

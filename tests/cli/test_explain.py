@@ -1,6 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import pytest
+
+PLUGIN = """
+from dpcohort.selection.problem import PlannedRule, evaluated
+class Own(PlannedRule):
+    name = "own"
+    def __init__(self, *, power=0.5):
+        self.power = power
+    def select(self, problem):
+        p = problem.epsilon.clip(max=9) ** self.power
+        p[problem.public] = p[~problem.public].max()
+        return evaluated(self.name, p / p.sum(), problem, settings={"power": self.power})
+"""
+
 
 def test_in_words_and_numbers(terminal, config, tmp_path):
     terminal("plan", config, "--out", tmp_path / "plan.json")
@@ -23,3 +37,38 @@ def test_another_budget(terminal, config):
 def test_an_unknown_client_is_answered_with_the_nearest(terminal, config):
     terminal("explain", "midle", config, code=2)
     assert "middle" in terminal.errors
+
+
+@pytest.fixture
+def own_rule(tmp_path, monkeypatch):
+    (tmp_path / "own_rule_to_explain.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(tmp_path)
+    return ["--set", "selection.rule=own_rule_to_explain:Own", "--set", "selection.power=0.25"]
+
+
+def test_a_rule_of_ones_own_from_its_config_and_from_its_plan(terminal, config, own_rule, tmp_path):
+    found = terminal.json("explain", "strict", config, *own_rule, "--epsilon", 4.8)
+    assert found["rule"] == "own"
+    assert 1 < found["larger_budget"]["times_as_often"] < 2  # (4.8 / 0.3) ** 0.25, of a whole of 1
+    terminal("plan", config, *own_rule, "--out", tmp_path / "plan.json")
+    told = " ".join(terminal("explain", "strict", tmp_path / "plan.json").split())
+    assert "cannot be told from the plan alone" in told
+    terminal("explain", "strict", tmp_path / "plan.json", "--epsilon", 5, code=2)
+    assert "Give the config" in terminal.errors
+
+
+def test_a_client_of_an_adaptive_plan(terminal, config, tmp_path):
+    rule = ["--set", "selection.rule=rpow-d"]
+    terminal("plan", config, *rule, "--out", tmp_path / "plan.json")
+    for source in ([tmp_path / "plan.json"], [config, *rule]):
+        assert "rpow-d chooses each cohort" in " ".join(
+            terminal("explain", "middle", *source).split()
+        )
+        assert terminal.json("explain", "middle", *source)["epsilon"] == 1.5
+        terminal("explain", "middle", *source, "--epsilon", 3, code=2)
+        assert "before the training" in terminal.errors
+
+
+def test_a_folder_that_is_no_run(terminal, tmp_path):
+    terminal("explain", "middle", tmp_path, code=3)
+    assert "is not a run folder" in terminal.errors

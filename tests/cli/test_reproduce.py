@@ -57,9 +57,15 @@ def test_missing_data_says_which_and_how_to_get_it(terminal, tmp_path, monkeypat
     monkeypatch.setattr(places, "_candidates", lambda source, data_dir: iter(()))
     terminal("reproduce", "mnist", "--out", tmp_path / "r", code=3)
     assert "'mnist' was not found" in terminal.errors
-    for way in ("dpcohort data fetch mnist", "--data-dir", "DPCOHORT_DATA"):
+    for way in ("dpcohort data fetch mnist", "put these files into", "--data-dir", "DPCOHORT_DATA"):
         assert way in terminal.errors
     assert not list((tmp_path / "r").rglob("*.json"))
+    # What needs no data is made all the same, and each set is told once.
+    terminal("reproduce", "all", "--quick", "--out", tmp_path / "r", code=3)
+    assert (tmp_path / "r" / "selection-probability.pdf").exists()
+    assert f"1 of {len(recipe_names())} recipes are done" in terminal.errors
+    for name in ("mnist", "fashion-mnist", "cifar10"):
+        assert terminal.errors.count(f"The data set {name!r} was not found") == 1
 
 
 def test_bad_input(terminal, tmp_path):

@@ -48,6 +48,8 @@ def test_as_json_and_nothing_else(terminal, config):
         (["--selection", "unbiassed"], "Did you mean 'unbiased'"),
         (["--aggregation", "meen"], "Did you mean 'mean'"),
         (["--rules", "some"], "For some of them: --selection"),
+        (["--selection", ""], "--selection = '' is not allowed"),
+        (["--aggregation", "mean,"], "names of rules, or all"),
         (["--selection", "threshold"], "needs the setting 'threshold'"),
         (["--selection", "unbiased", "--aggregation", "size-weighted"], "size would count twice"),
         (["--csv", "x.csv"], "--csv is for rules"),
@@ -65,3 +67,13 @@ def test_rules_need_a_config(terminal, tmp_path):
     assert "one config" in terminal.errors
     terminal("compare", tmp_path / "a", tmp_path / "b", "--rules", "all", code=2)
     assert "one config" in terminal.errors
+
+
+def test_pairs_that_failed_stand_last(terminal, config):
+    wild = ["--set", "optimiser.learning_rate=1e30", "--set", "optimiser.server_learning_rate=1e30"]
+    rules = ["--selection", "unbiased", "--aggregation", "mean,clipped-mean(bound=1e-30)"]
+    shown = terminal("compare", config, *rules, "--seeds", 1, *SHORT, *wild)
+    assert shown.startswith("2 pairs of rules, 1 seed each.")
+    assert "not finite" in shown
+    table = shown[shown.index("noise/C") :]
+    assert table.index("clipped-mean") < table.index("failed")

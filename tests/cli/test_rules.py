@@ -61,3 +61,19 @@ def test_a_package_that_cannot_be_loaded_does_not_hide_the_others(terminal, brok
     shown = terminal("rules", "selection")
     assert "best-threshold" in shown
     assert "'broken' is announced as no_such_module_x:Rule" in terminal.errors
+
+
+def test_a_class_of_ones_own_tells_about_itself(terminal, tmp_path, monkeypatch):
+    (tmp_path / "own_rule_to_tell.py").write_text(
+        'class Own:\n    """The first line."""\n    needs = "a list"\n'
+        "    def combine(self, updates, cohort):\n        return updates[0]\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    shown = terminal("rules", "own_rule_to_tell:Own")
+    assert "own_rule_to_tell:Own (aggregation, own_rule_to_tell)" in shown
+    assert "needs      a list" in shown
+    assert terminal.json("rules", "own_rule_to_tell:Own")["kind"] == "aggregation"
+    terminal("rules", "pathlib:Path", code=2)
+    assert "choose (adaptive)" in terminal.errors
+    terminal("rules", "own_rule_to_tell:Owm", code=2)
+    assert "has no class 'Owm'" in terminal.errors

@@ -139,3 +139,23 @@ def test_one_class_is_not_a_task():
 
 def test_classes_stated_may_exceed_the_labels_seen():
     assert dataset_from_arrays("x", **arrays(), classes=7).classes == 7
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "words"),
+    [
+        ([0, 1, 2, 0], [2, 7], r"test_labels has the label 7 \(1x\), .* above 2.*classes = 8"),
+        ([0, 1, 0, 1], [2, 2], r"the label 2 \(2x\)"),
+        ([0, 1, 99, 0], [0, 1], r"train_labels has the label 99 \(1x\).*100 classes, but only 3"),
+    ],
+    ids=["test", "test-twice", "train"],
+)
+def test_a_stray_label_makes_no_class(train, test, words):
+    with pytest.raises(InputError, match=words):
+        dataset_from_arrays("x", **arrays(train_labels=train, test_labels=test))
+    stated = dataset_from_arrays("x", **arrays(train_labels=train, test_labels=test), classes=100)
+    assert stated.classes == 100
+
+
+def test_a_class_without_training_records_below_the_largest_is_no_mistake():
+    assert dataset_from_arrays("x", **arrays(train_labels=[0, 3, 2, 3])).classes == 4

@@ -92,6 +92,15 @@ def test_a_crashed_run_goes_on_to_the_same_model(rule, digits, tmp_path):
     assert verify_run(tmp_path / "run").holds
 
 
+def test_merged_noise_is_refused_where_the_rule_watches_updates(digits, tmp_path):
+    with pytest.raises(InputError, match="merged_noise"):
+        trained(adaptive_plan("clustered"), digits, out=tmp_path / "run", merged_noise=True)
+    assert not (tmp_path / "run").exists()
+    run = trained(adaptive_plan("rpow-d"), digits, out=tmp_path / "run", merged_noise=True)
+    assert run.rounds_done == run.plan.training.rounds
+    assert verify_run(tmp_path / "run").holds
+
+
 def test_private_entropy_counts_a_lost_round_and_goes_on(digits, tmp_path):
     plan = adaptive_plan()
     with pytest.raises(KeyboardInterrupt):

@@ -13,6 +13,7 @@ from dpcohort.data import Partition, dataset_from_arrays, paper_partition
 from dpcohort.errors import InputError, VerificationError
 from dpcohort.models import FixedFeatures, build_model
 from dpcohort.runs.job import make_job, resolve_device
+from dpcohort.runs.settings_hash import settings_sha256
 
 from .conftest import small_plan
 
@@ -91,6 +92,19 @@ def test_bad_settings(plan, digits):
         with pytest.raises(InputError):
             make_job(plan, "logistic", digits, **{"device": "cpu", **settings})
     assert resolve_device("auto") in ("cpu", "cuda")
+
+
+def test_merged_noise_is_recorded_and_only_for_simulations_of_the_mean(plan, digits):
+    job = make_job(plan, "logistic", digits, device="cpu", merged_noise=True)
+    assert job.experiment().merged_noise
+    assert job.settings()["merged_noise"] is True
+    plain = make_job(plan, "logistic", digits, device="cpu")
+    assert not plain.experiment().merged_noise
+    assert "merged_noise" not in plain.settings()  # runs of earlier versions can be resumed
+    assert settings_sha256(job.settings()) != settings_sha256(plain.settings())
+    for others in ({"private_entropy": True}, {"aggregation": "trimmed-mean"}):
+        with pytest.raises(InputError, match="merged_noise"):
+            make_job(plan, "logistic", digits, device="cpu", merged_noise=True, **others)
 
 
 def test_a_private_job_keeps_every_round(plan, digits):

@@ -32,15 +32,16 @@ def jobs(digits, **changes):
     ]
 
 
-def test_each_gets_the_result_it_would_get_alone(digits, tmp_path):
+@pytest.mark.parametrize("merged_noise", [False, True])
+def test_each_gets_the_result_it_would_get_alone(digits, tmp_path, merged_noise):
     told = []
     together = train_side_by_side(
-        jobs(digits),
+        jobs(digits, merged_noise=merged_noise),
         outs=[tmp_path / "first", None],
         on_round=lambda done, runs: told.append((done, len(runs))),
     )
     assert told == [(t + 1, 2) for t in range(ROUNDS)]
-    for job, run in zip(jobs(digits), together, strict=True):
+    for job, run in zip(jobs(digits, merged_noise=merged_noise), together, strict=True):
         alone = train_job(job)
         for name, weights in alone.model.items():
             np.testing.assert_array_equal(run.model[name], weights)

@@ -8,7 +8,14 @@ import pytest
 
 from dpcohort.errors import InputError
 from dpcohort.selection import solve_selection
-from dpcohort.selection.problem import SelectionProblem, evaluated, exact_costs, paper_costs
+from dpcohort.selection.problem import (
+    PlannedRule,
+    SelectionProblem,
+    evaluated,
+    exact_costs,
+    paper_costs,
+    selected,
+)
 
 
 def _problem(**changes):
@@ -132,3 +139,68 @@ def test_many_draws_approach_the_papers_model():
     noise, linear = exact_costs(level, np.zeros(2), dimension=10, total_draws=10**9, local_steps=1)
     assert noise == pytest.approx(paper_costs(level, dimension=10)[0], rel=1e-8)
     assert (linear < 1e-7).all()
+
+
+class _Own(PlannedRule):
+    """Gives back what it is told to."""
+
+    name = "own"
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def select(self, problem):
+        return self.answer(problem)
+
+
+def _changed(problem, change):
+    p = problem.unbiased.copy()
+    change(p)
+    return evaluated("own", p, problem, settings={})
+
+
+def _set(index, value):
+    return lambda p: p.__setitem__(index, value)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (lambda problem: _changed(problem, _set(0, np.nan)), "'own'.*finite and at least 0"),
+        (lambda problem: _changed(problem, _set(0, -0.1)), "'own'.*finite and at least 0"),
+        (lambda problem: _changed(problem, _set(0, 5.0)), "'own'.*sum to 1"),
+        (lambda problem: evaluated("own", problem.unbiased[1:], problem, settings={}),
+         "'own'.*each of the 3 clients"),
+        (lambda problem: evaluated("own", list(problem.unbiased), problem, settings={}),
+         "'own'.*float array"),
+        (lambda problem: evaluated("own", problem.unbiased, problem, settings={"f": print}),
+         "setting 'f' of the selection rule 'own'"),
+        (lambda problem: problem.unbiased, "_Own.select gave back a ndarray"),
+        (lambda problem: None, "_Own.select gave back a NoneType"),
+        (lambda problem: {}["oops"], "_Own failed in select: KeyError: 'oops'"),
+    ],
+    ids=["nan", "negative", "sum", "short", "list", "settings", "array", "none", "raises"],
+)  # fmt: skip
+def test_a_rule_of_ones_own_that_is_wrong_is_named(answer, words):
+    with pytest.raises(InputError, match=words):
+        selected(_Own(answer), _three())
+
+
+@pytest.mark.parametrize(
+    "rule", [None, "unbiased", 3, _Own], ids=["none", "name", "number", "class"]
+)
+def test_what_is_no_rule_is_refused(rule):
+    with pytest.raises(InputError, match=r"^selection = .*an object with name, select"):
+        selected(rule, _three())
+
+
+def _three():
+    return SelectionProblem(
+        unbiased=np.array([0.5, 0.25, 0.25]),
+        epsilon=np.ones(3),
+        public=np.zeros(3, dtype=bool),
+        noise_costs=np.ones(3),
+        linear_costs=np.zeros(3),
+        total_steps=10,
+        smoothness=1.0,
+    )

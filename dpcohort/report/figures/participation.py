@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dpcohort._validate import IntArray
+from dpcohort.adaptive.plan import AdaptivePlan
+from dpcohort.adaptive.plan_file import AnyPlan
 from dpcohort.errors import InputError
-from dpcohort.plan import Plan
 from dpcohort.report.figures.style import PALETTE, paper_style
 from dpcohort.runs.evaluation import who_was_heard
 
@@ -21,15 +23,22 @@ __all__ = ["participation_figure"]
 _HATCHES = ("", "//", "..", "\\\\", "xx")
 
 
-def participation_figure(plans: Mapping[str, Plan], *, groups: int = 10) -> Figure:
+def participation_figure(
+    plans: Mapping[str, AnyPlan],
+    *,
+    draws: Mapping[str, IntArray] | None = None,
+    groups: int = 10,
+) -> Figure:
     """Bars for each tenth of the clients, strictest budgets first; 1 is in proportion to data.
 
     Args:
         plans: name to plan, all of the same clients.
+        draws: name to the draws of each client, as a ledger counts them; by default those that the
+            plan schedules. A plan whose cohorts are chosen during the training schedules none.
         groups: how many groups of clients.
 
     Raises:
-        InputError: there is no plan, or they are of different clients.
+        InputError: there is no plan, they are of different clients, or nobody knows the draws.
 
     Example:
         >>> from dpcohort import Population, Training, make_plan
@@ -44,7 +53,16 @@ def participation_figure(plans: Mapping[str, Plan], *, groups: int = 10) -> Figu
         raise InputError(
             "plans", given=f"{len(plans)} plans", allowed="one or more plans of the same clients"
         )
-    heard = {name: who_was_heard(plan, groups=groups) for name, plan in plans.items()}
+    known = draws or {}
+    for name, plan in plans.items():
+        if isinstance(plan, AdaptivePlan) and name not in known:
+            raise InputError.because(
+                f"{plan.rule_name} chooses each cohort during the training, so the plan {name} "
+                "does not say who is drawn. Draw this figure of the run."
+            )
+    heard = {
+        name: who_was_heard(plan, known.get(name), groups=groups) for name, plan in plans.items()
+    }
     names = [group.name.removeprefix("decile ") for group in next(iter(heard.values()))]
     with paper_style():
         figure = Figure(figsize=(4.6, 3.0), layout="constrained")
@@ -66,5 +84,6 @@ def participation_figure(plans: Mapping[str, Plan], *, groups: int = 10) -> Figu
         axis.set_xticks(range(len(names)), names)
         axis.set_xlabel("clients by budget, strictest first (tenths)")
         axis.set_ylabel("share of draws / share of records")
+        axis.margins(y=0.06 + 0.09 * len(heard))  # room for the legend above the bars
         axis.legend(loc="upper left")
     return figure

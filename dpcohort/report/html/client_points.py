@@ -157,6 +157,7 @@ def _explanations(plan: Plan) -> Iterator[Explanation]:
         public = bool(population.public[k])
         yield Explanation(
             client=name,
+            rule=plan.selection.rule,
             size=int(population.sizes[k]),
             public=public,
             epsilon=None if public else float(population.epsilon[k]),

@@ -5,6 +5,7 @@ import numpy as np
 import torch
 
 from dpcohort.aggregation import AggregationRule, Cohort, Mean
+from dpcohort.aggregation.rules.mean import sum_of_rows
 
 
 def test_a_client_drawn_twice_counts_twice() -> None:
@@ -39,6 +40,7 @@ def test_threads_change_no_bit() -> None:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
             found.append(Mean().combine(updates, cohort))
+            assert torch.equal(sum_of_rows(updates) / 10, found[0])
     finally:
         torch.set_num_threads(before)
     assert torch.equal(found[0], found[1])

@@ -6,6 +6,7 @@ import pytest
 
 from dpcohort import Population, Training, make_plan
 from dpcohort.accounting.paper import paper_noise_multiplier
+from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.errors import InputError
 from dpcohort.report.figures.noise import noise_figure, papers_noise
 
@@ -39,3 +40,20 @@ def test_public_clients_alone_have_no_noise():
     plan = make_plan(clients, Training(rounds=2, cohort_size=1, batch_size=5), seed=0)
     with pytest.raises(InputError, match="no noise"):
         noise_figure(plan)
+
+
+@pytest.mark.parametrize(("reports", "stamped"), [("private", False), ("raw", True)])
+def test_noise_of_an_adaptive_plan_is_for_its_caps(reports, stamped):
+    clients = Population.from_arrays(sizes=[90] * 4, epsilon=[0.5, 1, 2, 4], delta=1e-5)
+    training = Training(rounds=4, cohort_size=2, batch_size=9, local_steps=2)
+    plan = make_adaptive_plan(clients, training, reports=reports, seed=0)
+    axis = noise_figure(plan).axes[0]
+    paper, deployed = axis.collections
+    assert np.allclose(deployed.get_offsets()[:, 1], plan.noise_multipliers / 9)
+    at_caps = paper_noise_multiplier(
+        epsilon=clients.epsilon, delta=1e-5, sampling_rate=0.1, steps=2 * plan.caps.draws
+    )
+    assert np.allclose(paper.get_offsets()[:, 1], at_caps / 9)
+    assert "for the caps" in axis.get_title()
+    assert ("NOT PRIVATE" in axis.get_title()) is stamped
+    assert ("certified" in deployed.get_label()) is not stamped

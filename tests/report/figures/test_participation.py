@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from dpcohort import Population, Training, make_plan
+from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.errors import InputError
 from dpcohort.report.figures.participation import participation_figure
 from dpcohort.runs.evaluation import who_was_heard
@@ -25,3 +27,14 @@ def test_plans_of_other_clients_do_not_go_together(plans):
         participation_figure({**plans, "other": other})
     with pytest.raises(InputError, match="one or more plans"):
         participation_figure({})
+
+
+def test_an_adaptive_plan_needs_the_draws_of_its_run():
+    clients = Population.from_arrays(sizes=[90] * 4, epsilon=[0.5, 1, 2, 4], delta=1e-5)
+    training = Training(rounds=4, cohort_size=2, batch_size=9)
+    plans = {"run": make_adaptive_plan(clients, training, rule="rpow-d", seed=0)}
+    with pytest.raises(InputError, match="Draw this figure of the run"):
+        participation_figure(plans)
+    drawn = {"run": np.array([4, 2, 2, 0])}
+    bars = participation_figure(plans, draws=drawn, groups=4).axes[0].patches
+    assert [bar.get_height() for bar in bars] == [2.0, 1.0, 1.0, 0.0]
