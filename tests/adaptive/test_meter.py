@@ -73,3 +73,14 @@ def test_the_model_itself_is_not_touched(model, records_of):
     before = parameters(model)
     LossMeter(model, records_of()).raw_centred_sums(before + 1, {0: None}, ReportTerms())
     assert torch.equal(parameters(model), before)
+
+
+def test_a_meter_that_was_asked_before_answers_like_a_new_one(model, records_of):
+    """Rows of whole clients are kept between rounds: never those of others, or in another order."""
+    terms, used = ReportTerms(loss_bound=50.0), LossMeter(model, records_of())
+    whole = [{0: None, 2: None}, {2: None, 0: None}, {2: None}, {1: None}]
+    for asked in (*whole, {1: np.array([1, 4])}, {1: np.array([2, 3])}, {1: None}):
+        expected = LossMeter(model, records_of()).raw_centred_sums(parameters(model), asked, terms)
+        for _ in range(2):
+            found = used.raw_centred_sums(parameters(model), asked, terms)
+            np.testing.assert_array_equal(found, expected)

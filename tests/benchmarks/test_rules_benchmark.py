@@ -55,6 +55,14 @@ def test_an_adaptive_rule_has_a_row(benchmark):
     assert [row["selection"] for row in found["rows"]] == ["rpow-d"]
 
 
+@pytest.mark.parametrize("data", ["fashion-mnist", "cifar10"])
+@pytest.mark.parametrize("noise", ["paper", "tight"])
+def test_no_committed_row_spends_more_than_was_promised(benchmark, data, noise):
+    rows = benchmark.load(data, noise)
+    assert rows
+    assert all(0 < row["certified"] <= 1 and row["accuracy"]["count"] == 3 for row in rows)
+
+
 def test_the_page_shows_the_committed_files(benchmark):
     text = benchmark.PAGE.read_text()
     assert benchmark.page(text) == text
