@@ -149,10 +149,10 @@ def baseline(name: str) -> str:
 
 def search(name: str, *, baseline: bool = False) -> str:
     path = RESULTS / f"search-{name}{'-baseline' if baseline else ''}.json"
-    command = f"dpcohort search {name}{' --baseline' if baseline else ''}"
     if not path.exists():
-        return f"*`{command}` was not run.*"
+        return f"*`dpcohort search {name}{' --baseline' if baseline else ''}` was not run.*"
     found = json.loads(path.read_text())
+    command = found["command"]
     best = sorted(found["tried"], key=lambda t: -t["mean"])[:3]
     chosen = next(t for t in found["tried"] if t["set"] == found["chosen"])
     lines = [

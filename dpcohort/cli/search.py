@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -35,10 +37,18 @@ def command(
     baseline: Annotated[
         bool, typer.Option("--baseline", help="The recipe's search for its baselines.")
     ] = False,
+    at: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="AXIS=VALUE",
+            help="Score at another value of a recipe's axis, e.g. --at B=32; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     device: DeviceOption = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="search-NAME[-baseline].json if not given."),
+        typer.Option("--out", "-o", help="search-NAME[-baseline][-AXIS-VALUE].json if not given."),
     ] = None,
     data_dir: DataDirOption = None,
     as_json: JsonOption = False,
@@ -48,18 +58,21 @@ def command(
     The test set is never looked at. Nothing is charged to the clients' budgets, as in the paper.
     """
     overrides = data_changes(changes, data_dir)
+    places = _places(at or [])
     from dpcohort.recipes.search import (
         UNCHARGED,
         recipe_search,
         run_search,
+        searched_cells,
         section_settings,
         write_search,
     )
 
     is_recipe = source in recipe_names() or not source.endswith(".toml") or _holds_recipe(source)
     if not is_recipe:
-        if baseline:
-            raise InputError.because("--baseline goes with a recipe; a config has one grid only.")
+        if baseline or at:
+            flag = "--baseline" if baseline else "--at"
+            raise InputError.because(f"{flag} goes with a recipe; a config has one grid only.")
         name, cells, settings = _of_config(Path(source), overrides)
         section_seeds = 2
     else:
@@ -68,7 +81,7 @@ def command(
         name, settings, cells = (
             recipe.name,
             section_settings(section),
-            recipe.cells_of(section.when),
+            searched_cells(recipe, section, places),
         )
         section_seeds, share = section.seeds, section.held_out
     with showing_progress(f"search {name}", quiet=as_json) as progress:
@@ -80,9 +93,10 @@ def command(
             share=share,
             device=device,
             progress=progress,
-            baseline=baseline,
+            options=_options(baseline, places, changes or []),
         )
-    path = out or Path(f"search-{name}{'-baseline' if baseline else ''}.json")
+    parts = [name, *(["baseline"] if baseline else []), *(f"{a}-{v}" for a, v in places.items())]
+    path = out or Path(f"search-{'-'.join(parts)}.json")
     write_search(result, path)
     if as_json:
         print_json(result.to_dict())
@@ -96,6 +110,20 @@ def command(
     console.print(f"Chosen: {' '.join(result.chosen.settings)}", markup=False, soft_wrap=True)
     console.print(UNCHARGED, markup=False, soft_wrap=True)
     console.print(f"Wrote {path}", markup=False, soft_wrap=True)
+
+
+def _places(at: Sequence[str]) -> dict[str, str]:
+    for text in at:
+        if "=" not in text:
+            raise InputError("--at", given=text, allowed="AXIS=VALUE, such as s=30")
+    return dict(text.split("=", 1) for text in at)
+
+
+def _options(baseline: bool, places: Mapping[str, str], changes: Sequence[str]) -> list[str]:
+    """What of the command line decides what is tried, for the file to tell."""
+    words = ["--baseline"] if baseline else []
+    words += [f"--at {shlex.quote(f'{axis}={value}')}" for axis, value in places.items()]
+    return words + [f"--set {shlex.quote(change)}" for change in changes]
 
 
 def _of_config(path: Path, overrides: list[str]) -> tuple[str, list[Cell], list[tuple[str, ...]]]:

@@ -6,14 +6,16 @@ Names and types of the keys are checked by ``schema``, the settings of each cell
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from dpcohort._validate import number, whole_number
+from dpcohort.config import Config
+from dpcohort.errors import FileFormatError, InputError
 from dpcohort.recipes.forms import changes_of
-from dpcohort.recipes.recipe import MECHANISM, Recipe
+from dpcohort.recipes.recipe import MECHANISM, Recipe, as_changes
 from dpcohort.recipes.schema import Value
 
-__all__ = ["check_header", "check_whens"]
+__all__ = ["check_header", "check_searches", "check_whens"]
 
 
 def check_header(recipe: Recipe) -> None:
@@ -62,8 +64,7 @@ def check_whens(recipe: Recipe) -> None:
     groups: list[tuple[str, Mapping[str, Value]]] = [("where", w.when) for w in header.where]
     groups += [("numbers", n.when) for n in header.numbers]
     groups += [("claims", c.when) for c in header.claims]
-    searches = {"search": header.search, "baseline_search": header.baseline_search}
-    groups += [(what, section.when) for what, section in searches.items() if section]
+    groups += [(what, section.when) for what, section in recipe.header.searches.items()]
     for what, when in groups:
         if header.figure != "selection" and not recipe.cells_of(when):
             raise recipe.problem(what, f"when = {dict(when)} fits no cell")
@@ -75,6 +76,55 @@ def check_whens(recipe: Recipe) -> None:
         kinds = [claim.below is not None, claim.gain is not None, claim.rises_along is not None]
         if sum(kinds) > 1 or (claim.gain is not None) != (claim.over is not None):
             raise recipe.problem("claims", "takes one of below, gain (with over), rises_along")
-    for what, section in searches.items():
-        if section is not None and not (section.grid or section.candidates):
+
+
+def check_searches(recipe: Recipe) -> None:
+    """Everything a search would try is a configuration, found before somebody starts one.
+
+    Of a grid, each value is checked beside the first values of the other keys: few configurations,
+    all of them in the grid.
+
+    Raises:
+        FileFormatError: with file, line and key.
+        InputError: a number out of range.
+    """
+    for what, section in recipe.header.searches.items():
+        if not (section.grid or section.candidates):
             raise recipe.problem(what, "needs grid or candidates: what to try")
+        whole_number(f"recipe.{what}.seeds", section.seeds, at_least=1)
+        number(f"recipe.{what}.held_out", section.held_out, above=0, below=1)
+        for key, values in section.grid.items():
+            if not values:
+                raise recipe.problem(f"{what}.grid.{key}", "must have at least one value")
+        for cell in recipe.cells_of(section.when)[:1]:
+            for setting in _with_each_value(section.grid):
+                if words := _refusal(cell.config, as_changes(setting)):
+                    key = next((key for key in setting if key in words), next(iter(setting)))
+                    said = f"= {setting[key]!r} cannot be tried: {words}"
+                    raise recipe.problem(f"{what}.grid.{key}", said)
+            for candidate in section.candidates:
+                if words := _refusal(cell.config, candidate):
+                    said = f"hold {candidate}, which cannot be tried: {words}"
+                    raise recipe.problem(f"{what}.candidates", said)
+
+
+def _with_each_value(grid: Mapping[str, Sequence[Value]]) -> Iterator[dict[str, Value]]:
+    """Settings of a grid in which each of its values occurs: the first ones, with one changed."""
+    first = {key: values[0] for key, values in grid.items()}
+    if first:
+        yield first
+    for key, values in grid.items():
+        for value in values[1:]:
+            yield {**first, key: value}
+
+
+def _refusal(config: Config, changes: Sequence[str]) -> str:
+    """What is wrong with a changed configuration; nothing if it can be used."""
+    try:
+        config.with_overrides(changes)
+    except FileFormatError as error:
+        head = error.path if error.line is None else f"{error.path}, line {error.line}"
+        return str(error).removeprefix(f"{head}: ")
+    except InputError as error:
+        return str(error)
+    return ""

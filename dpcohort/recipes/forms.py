@@ -8,13 +8,12 @@ mechanism, of the axes, of every [[recipe.where]] that fits. Building it checks 
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dpcohort.config import Config
 from dpcohort.errors import FileFormatError, InputError
-from dpcohort.recipes.recipe import Cell, Recipe, fits
+from dpcohort.recipes.recipe import Cell, Recipe, as_changes, fits
 from dpcohort.recipes.schema import AxisSection, MechanismSection, Value
 
 __all__ = ["about_file", "cells_in_form", "changes_of"]
@@ -76,7 +75,7 @@ def cells_in_form(recipe: Recipe, changes: Sequence[str] = ()) -> Iterator[Cell]
             place = {axis.name: value for axis, value in zip(axes, values, strict=True)}
             if not fits(mechanism.name, place, mechanism.only):
                 continue
-            own = [f"{axis.key}={json.dumps(place[axis.name])}" for axis in axes]
+            own = as_changes({axis.key: place[axis.name] for axis in axes})
             fitting = [w.set for w in header.where if fits(mechanism.name, place, w.when)]
             config = _changed(recipe, start, [own, *fitting, last, changes])
             yield _cell(recipe, mechanism, place, config)

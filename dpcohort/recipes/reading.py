@@ -15,9 +15,9 @@ from pydantic import ValidationError
 
 from dpcohort._validate import nearest
 from dpcohort.config import Config, loads_config
-from dpcohort.config.problems import Lines, error_of, key_lines, words_of
+from dpcohort.config.problems import ConfigProblem, Lines, error_of, key_lines, words_of
 from dpcohort.errors import FileFormatError, InputError
-from dpcohort.recipes.checking import check_header, check_whens
+from dpcohort.recipes.checking import check_header, check_searches, check_whens
 from dpcohort.recipes.forms import about_file
 from dpcohort.recipes.recipe import Recipe
 from dpcohort.recipes.schema import RecipeSection, recipe_keys
@@ -70,11 +70,18 @@ def _checked(path: Path, content: str) -> Recipe:
         name=path.stem, path=path, header=header, base=base, cells=(), lines=lines,
         seeds=header.seeds,
     )  # fmt: skip
-    check_header(recipe)
-    for form in ("quick", "smallest"):
-        recipe.in_form(form)  # a reduced form that cannot be built is found now, not when asked for
-    whole = recipe.in_form("full")
-    check_whens(whole)
+    try:
+        check_header(recipe)
+        for form in ("quick", "smallest"):
+            recipe.in_form(form)  # one that cannot be built is found now, not when asked for
+        whole = recipe.in_form("full")
+        check_whens(whole)
+        check_searches(whole)
+    except FileFormatError:
+        raise
+    except InputError as error:
+        where = tuple(error.field.split("."))
+        raise error_of(path, [ConfigProblem(where, str(error))], lines) from None
     return whole
 
 

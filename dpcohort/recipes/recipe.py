@@ -21,7 +21,7 @@ from dpcohort.config.problems import Lines
 from dpcohort.errors import FileFormatError
 from dpcohort.recipes.schema import Adaptive, RecipeSection, Value
 
-__all__ = ["MECHANISM", "Cell", "Form", "Recipe", "fits"]
+__all__ = ["MECHANISM", "Cell", "Form", "Recipe", "as_changes", "fits"]
 
 Form = Literal["full", "quick", "smallest"]
 
@@ -143,8 +143,10 @@ class Recipe:
         return [cell for cell in self.cells if fits(cell.mechanism, cell.axes, when)]
 
     def problem(self, key: str, words: str) -> FileFormatError:
-        """An error about one key of the recipe's own table, with its line."""
-        places: list[tuple[str | int, ...]] = [("recipe", key), ("recipe", key, 0), ("recipe",)]
+        """An error about one key of the recipe's own table, or deeper, with its line."""
+        where = ("recipe", *key.split("."))
+        around = [where[:end] for end in range(len(where) - 1, 0, -1)]
+        places: list[tuple[str | int, ...]] = [where, (*where, 0), *around]
         line = next((self.lines[place] for place in places if self.lines.get(place)), None)
         return FileFormatError(self.path, f"recipe.{key} {words}", line=line)
 
@@ -158,6 +160,16 @@ def fits(mechanism: str, axes: Mapping[str, Value], when: Mapping[str, Value]) -
     """
     place: dict[str, Any] = {MECHANISM: mechanism, **axes}
     return all(key in place and place[key] == value for key, value in when.items())
+
+
+def as_changes(setting: Mapping[str, Value]) -> tuple[str, ...]:
+    """Values of keys as changes of a configuration.
+
+    Example:
+        >>> as_changes({"training.clip": 0.1, "data.name": "digits"})
+        ('training.clip=0.1', 'data.name="digits"')
+    """
+    return tuple(f"{key}={json.dumps(value)}" for key, value in setting.items())
 
 
 def _plain(value: Value) -> str:

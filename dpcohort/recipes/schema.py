@@ -135,6 +135,12 @@ class RecipeSection(_Section):
     baseline_search: SearchSection | None = None
     selection: SelectionSection | None = None
 
+    @property
+    def searches(self) -> dict[str, SearchSection]:
+        """The searches there are, by the names of their tables."""
+        both = {"search": self.search, "baseline_search": self.baseline_search}
+        return {name: section for name, section in both.items() if section is not None}
+
 
 def recipe_keys() -> dict[str, list[str]]:
     """The known keys of each table of a recipe, by the table's name.

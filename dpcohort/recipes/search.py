@@ -22,7 +22,7 @@ from dpcohort.data import Dataset
 from dpcohort.errors import DivergedError, InputError
 from dpcohort.recipes.execution import Progress, Work, prepare, train_works
 from dpcohort.recipes.held_out import held_out
-from dpcohort.recipes.recipe import Cell, Recipe
+from dpcohort.recipes.recipe import Cell, Recipe, as_changes
 from dpcohort.recipes.schema import SearchSection
 from dpcohort.runs.configured_plan import configured_data
 from dpcohort.runs.intervals import mean_interval
@@ -34,6 +34,7 @@ __all__ = [
     "recipe_search",
     "run_search",
     "search_grid",
+    "searched_cells",
     "section_settings",
     "write_search",
 ]
@@ -78,7 +79,7 @@ class SearchResult:
         held_out: share of the training records held out.
         seeds: repetitions of each.
         tried: every setting, in the order of the grid.
-        baseline: whether this is the recipe's search for its baselines.
+        options: of the command that change what is tried, such as ``--baseline``.
     """
 
     name: str
@@ -86,7 +87,7 @@ class SearchResult:
     held_out: float
     seeds: int
     tried: tuple[Tried, ...]
-    baseline: bool = False
+    options: tuple[str, ...] = ()
 
     @property
     def chosen(self) -> Tried:
@@ -100,7 +101,7 @@ class SearchResult:
             "schema": 1,
             "recipe": self.name,
             "note": UNCHARGED,
-            "command": f"dpcohort search {self.name}{' --baseline' if self.baseline else ''}",
+            "command": " ".join(["dpcohort search", self.name, *self.options]),
             "cells": list(self.cells),
             "held_out": self.held_out,
             "seeds": self.seeds,
@@ -124,10 +125,9 @@ def search_grid(grid: Mapping[str, Sequence[Any]]) -> list[tuple[str, ...]]:
         >>> search_grid({"training.clip": [0.1, 1], "selection.eta": [10]})
         [('training.clip=0.1', 'selection.eta=10'), ('training.clip=1', 'selection.eta=10')]
     """
-    keys = list(grid)
     return [
-        tuple(f"{key}={json.dumps(value)}" for key, value in zip(keys, values, strict=True))
-        for values in itertools.product(*(grid[key] for key in keys))
+        as_changes(dict(zip(grid, values, strict=True)))
+        for values in itertools.product(*grid.values())
     ]
 
 
@@ -137,13 +137,44 @@ def recipe_search(recipe: Recipe, *, baseline: bool = False) -> SearchSection:
     Raises:
         InputError: it has none.
     """
-    section = recipe.header.baseline_search if baseline else recipe.header.search
+    table = "baseline_search" if baseline else "search"
+    section = recipe.header.searches.get(table)
     if section is None:
-        table = "recipe.baseline_search" if baseline else "recipe.search"
         raise InputError.because(
-            f"the recipe {recipe.name} has no table [{table}], which says what to try."
+            f"the recipe {recipe.name} has no table [recipe.{table}], which says what to try."
         )
     return section
+
+
+def searched_cells(
+    recipe: Recipe, section: SearchSection, at: Mapping[str, str] | None = None
+) -> list[Cell]:
+    """The cells a search is scored on.
+
+    Args:
+        recipe: in its full form.
+        section: one of its searches.
+        at: other values of axes than the search's, as somebody typed them.
+
+    Raises:
+        InputError: the recipe has no such axis, or the axis no such value.
+
+    Example:
+        >>> from dpcohort.recipes import load_recipe
+        >>> recipe = load_recipe("batch-size")
+        >>> section = recipe_search(recipe)
+        >>> [cell.label for cell in searched_cells(recipe, section, {"B": "32"})]
+        ['privacy-aware, B = 32']
+    """
+    axes = {axis.name: {str(value): value for value in axis.values} for axis in recipe.header.axes}
+    chosen = {}
+    for name, typed in (at or {}).items():
+        if name not in axes:
+            raise InputError("--at", given=name, allowed=f"an axis: {', '.join(axes) or 'none'}")
+        if typed not in axes[name]:
+            raise InputError(f"--at {name}", given=typed, allowed=", ".join(axes[name]))
+        chosen[name] = axes[name][typed]
+    return recipe.cells_of({**section.when, **chosen})
 
 
 def section_settings(section: SearchSection) -> list[tuple[str, ...]]:
@@ -166,7 +197,7 @@ def run_search(
     share: float,
     device: str | None = None,
     progress: Progress | None = None,
-    baseline: bool = False,
+    options: Sequence[str] = (),
 ) -> SearchResult:
     """Try settings on cells; one with which a training diverges has a mean of 0.
 
@@ -198,9 +229,13 @@ def run_search(
             f"with every setting of {name} a training left all numbers, so none can be chosen. "
             "Try a smaller optimiser.learning_rate or optimiser.server_learning_rate."
         )
-    labels = tuple(cell.label for cell in cells)
     return SearchResult(
-        name=name, cells=labels, held_out=share, seeds=seeds, tried=tried, baseline=baseline
+        name=name,
+        cells=tuple(cell.label for cell in cells),
+        held_out=share,
+        seeds=seeds,
+        tried=tried,
+        options=tuple(options),
     )
 
 

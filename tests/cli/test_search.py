@@ -3,9 +3,37 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from dpcohort.config import commented_config
 
+RECIPE = """
+[recipe]
+title = "small"
+of = "nothing"
+figure = "bars"
+[[recipe.mechanisms]]
+name = "only"
+[[recipe.axes]]
+name = "rate"
+key = "training.sampling_rate"
+values = [0.25, 0.5]
+[recipe.search]
+when = { rate = 0.25 }
+[recipe.search.grid]
+"optimiser.learning_rate" = [0.1]
+"""
+
 SHORT = ["--set", "training.rounds=2", "--set", "training.cohort_size=3", "--device", "cpu"]
+
+
+@pytest.fixture
+def small_recipe(tmp_path):
+    path = tmp_path / "small.toml"
+    text = commented_config("digits").replace("total_size = 1_442", "# total_size")
+    text = text.replace("rounds = ", "rounds = 2 # ", 1)
+    path.write_text(RECIPE + text)
+    return path
 
 
 def test_a_config_with_a_grid_is_searched_and_written_down(terminal, tmp_path, monkeypatch):
@@ -22,6 +50,35 @@ def test_a_config_with_a_grid_is_searched_and_written_down(terminal, tmp_path, m
     found = json.loads(out.read_text())
     assert len(found["tried"]) == 2
     assert terminal.json("search", config, *SHORT, *grid, "--seeds", 1)["chosen"]
+
+
+def test_the_file_tells_the_options_that_decided_what_was_tried(terminal, tmp_path, small_recipe):
+    out = tmp_path / "found.json"
+    options = ["--at", "rate=0.5", "--set", "training.rounds=1"]
+    terminal("search", small_recipe, *options, "--seeds", 1, "--device", "cpu", "--out", out)
+    found = json.loads(out.read_text())
+    assert found["cells"] == ["only, rate = 0.5"]
+    assert found["command"] == "dpcohort search small --at rate=0.5 --set training.rounds=1"
+
+
+def test_a_search_at_another_value_has_a_file_of_its_own(
+    terminal, tmp_path, small_recipe, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    terminal("search", small_recipe, "--at", "rate=0.5", "--seeds", 1, "--device", "cpu")
+    assert (tmp_path / "search-small-rate-0.5.json").exists()
+    assert not (tmp_path / "search-small.json").exists()
+
+
+def test_places_that_are_not_there(terminal, small_recipe, config):
+    terminal("search", small_recipe, "--at", "rate=7", code=2)
+    assert "0.25, 0.5" in terminal.errors
+    terminal("search", small_recipe, "--at", "speed=1", code=2)
+    assert "an axis: rate" in terminal.errors
+    terminal("search", small_recipe, "--at", "rate", code=2)
+    assert "AXIS=VALUE" in terminal.errors
+    terminal("search", config, "--at", "rate=0.5", code=2)
+    assert "goes with a recipe" in terminal.errors
 
 
 def test_what_cannot_be_searched(terminal, tmp_path, config):

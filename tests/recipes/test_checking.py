@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from dpcohort.errors import FileFormatError, InputError
+from dpcohort.errors import FileFormatError
+from dpcohort.recipes import load_recipe
 
 CLAIM = "[[recipe.claims]]\ntext = 'x'\n"
 WHERE = "[[recipe.where]]\nset = []\n"
@@ -63,8 +66,90 @@ def test_what_does_not_go_together_is_refused_with_its_file(refused, old, new, w
 )
 def test_numbers_out_of_range_are_refused(refused, old, new, words):
     error = refused(old, new)
-    assert isinstance(error, InputError)
+    assert isinstance(error, FileFormatError)
     assert words in str(error)
+    assert error.line
+
+
+@pytest.fixture
+def grid_line(recipe_text):
+    """Where the first key of the grid stands."""
+    return recipe_text[: recipe_text.index('"optimiser.learning_rate"')].count("\n") + 1
+
+
+@pytest.mark.parametrize(
+    ("grid", "words"),
+    [
+        (
+            '"optimiser.learning_rat" = [1.0]',
+            "learning_rat = 1.0 cannot be tried: .*'learning_rate'",
+        ),
+        ('"optimiser.learning_rate" = [1.0, -2.0]', r"= -2.0 cannot be tried: .*learning_rate"),
+        ('"optimiser.learning_rate" = [1.0, "x"]', r"= 'x' cannot be tried: .*learning_rate"),
+        ('"optimiser.learning_rate" = []', "must have at least one value"),
+        ('"learning_rate" = [1.0]', "learning_rate = 1.0 cannot be tried"),
+        (
+            '"training.cohort_size" = [0]\n"training.rounds" = [5]',
+            "cohort_size = 0 cannot be tried",
+        ),
+    ],
+)
+@pytest.mark.parametrize("table", ["search", "baseline_search"])
+def test_what_a_search_would_try_is_checked_when_the_recipe_is_read(
+    refused, grid_line, table, grid, words
+):
+    tables = ("[recipe.search]", f"[recipe.{table}]"), (SEARCH, f"[recipe.{table}.grid]\n{grid}\n")
+    error = refused(*tables[0], tables[1])
+    assert isinstance(error, FileFormatError)
+    assert error.line == grid_line
+    assert re.search(
+        rf"^\S*small.toml, line {error.line}: recipe.{table}.grid.*{words}", str(error)
+    )
+
+
+def test_the_line_is_that_of_the_key_at_fault(refused, grid_line):
+    grid = '"training.rounds" = [5, 6]\n"training.clip" = [1.0, 0.0]\n"selection.eta" = [1.0]\n'
+    error = refused(SEARCH, f"[recipe.search.grid]\n{grid}")
+    assert error.line == grid_line + 1
+    assert "recipe.search.grid.training.clip = 0.0 cannot be tried" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "words"),
+    [
+        ('"training.rouns=5"', "Did you mean 'rounds'"),
+        ('"training.rounds=0"', "training.rounds = 0 is not allowed"),
+        ('"training.rounds"', "a key and a value"),
+        ('"selection.rule=unbiased", "selection.eta=3"', "eta is not a setting of the rule"),
+    ],
+)
+def test_candidates_of_a_search_are_checked_too(refused, grid_line, candidate, words):
+    good = '["training.rounds=9"]'
+    tables = f"candidates = [{good}, [{candidate}]]\n"
+    error = refused(SEARCH, tables)
+    assert isinstance(error, FileFormatError)
+    assert error.line == grid_line - 1
+    assert "recipe.search.candidates hold " in str(error)
+    assert candidate.split('"')[1] in str(error)
+    assert words in str(error)
+
+
+def test_settings_that_only_go_together_are_no_mistake(recipe_path, recipe_text):
+    """What is checked is in the grid: no value is tried without those it stands beside."""
+    grid = '"selection.rule" = ["threshold"]\n"selection.threshold" = [1.0, 2.0]\n'
+    recipe_path.write_text(recipe_text.replace(SEARCH, f"[recipe.search.grid]\n{grid}"))
+    search = load_recipe(recipe_path).header.search
+    assert search.grid["selection.threshold"] == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [("seeds = 0", "recipe.search.seeds = 0"), ("held_out = 1.0", "recipe.search.held_out = 1.0")],
+)
+def test_numbers_of_a_search(refused, grid_line, given, words):
+    error = refused("s = 100 }\nseeds = 1", f"s = 100 }}\n{given}")
+    assert words in str(error)
+    assert error.line == grid_line - 3
 
 
 def test_panels_of_probabilities_need_an_eta_that_can_be(refused):

@@ -84,7 +84,9 @@ def test_the_search_for_baselines_is_a_table_of_its_own(recipe):
     assert own.when["mechanism"] == "unbiased"
     cells = recipe.cells_of(recipe.header.search.when)
     settings = section_settings(recipe_search(recipe))[:1]
-    found = run_search("small", cells, settings, seeds=1, share=0.1, device="cpu", baseline=True)
+    found = run_search(
+        "small", cells, settings, seeds=1, share=0.1, device="cpu", options=["--baseline"]
+    )
     assert found.to_dict()["command"] == "dpcohort search small --baseline"
 
 
@@ -107,6 +109,17 @@ def test_recipes_hold_what_their_recorded_search_chose(name, baseline):
     assert found["chosen"] == best["set"]
     for cell in recipe.cells_of(section.when):
         assert cell.config.with_overrides(found["chosen"]).values == cell.config.values
+
+
+@pytest.mark.parametrize("place", [32, 64, 128, 256])
+def test_batch_sizes_have_the_step_their_own_search_chose(place):
+    recipe = load_recipe("batch-size")
+    found = json.loads((RESULTS / f"search-batch-size-B-{place}.json").read_text())
+    assert found["command"] == f"dpcohort search batch-size --at B={place}"
+    assert found["chosen"] == max(found["tried"], key=lambda t: t["mean"])["set"]
+    cells = recipe.cells_of({"mechanism": "privacy-aware", "B": place})
+    assert [cell.label for cell in cells] == found["cells"]
+    assert cells[0].config.with_overrides(found["chosen"]).values == cells[0].config.values
 
 
 def test_a_setting_that_diverges_is_written_down_and_not_chosen(recipe):
