@@ -23,7 +23,7 @@ from dpcohort.rule_registry import REGISTRIES
 from dpcohort.selection.problem import PlannedRule, SelectionProblem, selected
 from dpcohort.selection.rules import rule_from_settings
 
-__all__ = ["Explanation", "LargerBudget", "explain_client"]
+__all__ = ["ClientExplanation", "Explanation", "LargerBudget", "explain_client"]
 
 #: Rules that weigh a client's noise, so that it is the reason for its probability.
 _BY_NOISE = ("privacy-aware", "inverse-noise")
@@ -45,16 +45,52 @@ class LargerBudget:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Explanation:
-    """Numbers about one client of a plan; ``text()`` says them in sentences.
+class ClientExplanation:
+    """Who a client of any plan is and what it promised; ``text()`` says it in sentences.
 
     Attributes:
         client: its id.
-        rule: what gave it its probability.
+        rule: what chooses the clients.
         size: records it holds.
         public: whether it has no budget.
         epsilon: promised; None for public clients.
         delta: promised; None for public clients.
+
+    Example:
+        >>> print(ClientExplanation(client="a", rule="uniform", size=1200, public=False,
+        ...                         epsilon=2.0, delta=1e-5).text())
+        a holds 1,200 records and promised epsilon 2 at delta 1e-05.
+    """
+
+    client: str
+    rule: str
+    size: int
+    public: bool
+    epsilon: float | None
+    delta: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and words, ready for JSON."""
+        return asdict(self)
+
+    def text(self) -> str:
+        """The explanation in plain sentences, one thought a line."""
+        return "\n".join(self._lines())
+
+    def _lines(self) -> list[str]:
+        promise = (
+            "is public: its records need no privacy"
+            if self.public
+            else f"promised epsilon {self.epsilon:.4g} at delta {self.delta:.2g}"
+        )
+        return [f"{self.client} holds {self.size:,} records and {promise}."]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation(ClientExplanation):
+    """Numbers about one client of a plan, beside those of every ``ClientExplanation``.
+
+    Attributes:
         batch_size: expected batch of a step.
         sampling_rate: batch over size.
         unbiased: its probability by size alone.
@@ -74,12 +110,6 @@ class Explanation:
             is left of a rule of one's own.
     """
 
-    client: str
-    rule: str
-    size: int
-    public: bool
-    epsilon: float | None
-    delta: float | None
     batch_size: int
     sampling_rate: float
     unbiased: float
@@ -97,13 +127,10 @@ class Explanation:
     epsilon_of_one_more_draw: float | None
     larger_budget: LargerBudget | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and words, ready for JSON."""
-        return asdict(self)
-
-    def text(self) -> str:
-        """The explanation in plain sentences, one a line."""
-        lines = [self._who(), self._why(), self._noise()]
+    def _lines(self) -> list[str]:
+        (who,) = super()._lines()
+        step = f"Each step uses about {self.batch_size} of them (rate {self.sampling_rate:.3g})."
+        lines = [f"{who} {step}", self._why(), self._noise()]
         if self.one_more_draw is not None:
             lines.append(self._one_more())
         if self.larger_budget is not None:
@@ -113,18 +140,7 @@ class Explanation:
                 "What a larger epsilon would change cannot be told from the plan alone: its rule "
                 "is not installed here. Explain the config it was made from."
             )
-        return "\n".join(lines)
-
-    def _who(self) -> str:
-        promise = (
-            "is public: its records need no privacy"
-            if self.public
-            else f"promised epsilon {self.epsilon:.4g} at delta {self.delta:.2g}"
-        )
-        return (
-            f"{self.client} holds {self.size:,} records and {promise}. Each step uses about "
-            f"{self.batch_size} of them (rate {self.sampling_rate:.3g})."
-        )
+        return lines
 
     def _why(self) -> str:
         ratio = self.probability / self.unbiased if self.unbiased > 0 else float("nan")

@@ -4,6 +4,9 @@
 A rule of this package is one file in the folder of its kind, named like the rule
 (``best_threshold.py`` holds ``best-threshold``); adding the file adds the rule. Another package
 adds one with an entry point. Names are known without loading anything.
+
+A name means one rule. A name of this package is always its own rule's: installing another package
+changes no config, plan or run. Who uses a name that an installed package announces too is warned.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import inspect
 import os
 import pkgutil
 import sys
+import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
@@ -25,9 +29,12 @@ from dpcohort.errors import InputError
 from dpcohort.foreign_rule import naming_the_rule
 from dpcohort.named_function import is_named_function, named_function
 
-__all__ = ["REGISTRIES", "RuleCard", "RuleRegistry"]
+__all__ = ["REGISTRIES", "RuleCard", "RuleNameWarning", "RuleRegistry"]
 
 _UNSAID = "not said"
+
+#: Kinds that one key of a config names, so that no two of their rules may have one name.
+_SAME_KEY = (("selection", "adaptive"), ("aggregation",))
 
 #: What an object must have to be a rule of a kind.
 _MEMBERS = {
@@ -35,6 +42,10 @@ _MEMBERS = {
     "adaptive": ("name", "check", "expected_reports", "ask", "choose"),
     "aggregation": ("combine",),
 }
+
+
+class RuleNameWarning(UserWarning):
+    """A rule of this package is used, and another package announces one by the same name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +113,23 @@ class RuleRegistry:
     @property
     def announced(self) -> Mapping[str, EntryPoint]:
         """Rules of other packages that are installed, by name; none is loaded."""
-        found = _entry_points(self.group, _state_of_path())
-        return {entry.name: entry for entry in found if entry.name not in self.built_in}
+        found, taken = _entry_points(self.group, _state_of_path()), self._taken
+        return {entry.name: entry for entry in found if entry.name not in taken}
+
+    @property
+    def overshadowed(self) -> Mapping[str, EntryPoint]:
+        """Rules of other packages that go by the name of one of this package; none is used."""
+        found, taken = _entry_points(self.group, _state_of_path()), self._taken
+        return {entry.name: entry for entry in found if entry.name in taken}
+
+    def about_overshadowed(self, name: str) -> str:
+        """Whose rule of that name is not used, and how it can be."""
+        entry = self.overshadowed[name]
+        package = entry.dist.name if entry.dist else entry.module
+        return (
+            f"the {self._noun} {name!r} is that of dpcohort; the package {package} announces "
+            f"another one by that name. To use that one, write rule = {entry.value!r}."
+        )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -156,6 +182,7 @@ class RuleRegistry:
                 setting that is missing, or a value the rule refuses.
         """
         rule = self.find(name)
+        self._warn_of_another(name)
         self.check_settings(name, settings)
         for missing in sorted(self.missing(name, settings)):
             step = " A plan knows it: use for_plan." if missing in self.filled else ""
@@ -197,6 +224,7 @@ class RuleRegistry:
             dpcohort.errors.InputError: trim = 0.7 is not allowed: ...
         """
         if self.missing(name, settings) & self.filled:
+            self._warn_of_another(name)
             self.check_settings(name, settings)
         else:
             self.make(name, settings)
@@ -249,15 +277,32 @@ class RuleRegistry:
     def _noun(self) -> str:
         return "aggregation" if self.kind == "aggregation" else "rule"
 
+    @property
+    def _same_key(self) -> list[RuleRegistry]:
+        """The kinds, this one too, that the same key of a config names."""
+        kinds = next(kinds for kinds in _SAME_KEY if self.kind in kinds)
+        return [self if kind == self.kind else REGISTRIES[kind] for kind in kinds]
+
+    @property
+    def _taken(self) -> set[str]:
+        """Names of this package's rules that the same key of a config names."""
+        return {name for registry in self._same_key for name in registry.built_in}
+
     def _refuse_two_of(self, name: object) -> None:
         """Two packages may choose one name; which of them is meant, only the user knows."""
-        found = [entry for entry in entry_points(group=self.group) if entry.name == name]
-        places = sorted({entry.value for entry in found})
-        if name not in self.built_in and len(places) > 1:
+        groups = [entry_points(group=registry.group) for registry in self._same_key]
+        places = sorted({entry.value for group in groups for entry in group if entry.name == name})
+        if name not in self._taken and len(places) > 1:
             raise InputError.because(
                 f"the {self.kind} rule {name!r} is announced by more than one package: "
                 f"{', '.join(places)}. Name the one you mean as module:Class."
             )
+
+    def _warn_of_another(self, name: str) -> None:
+        for registry in self._same_key:
+            if name in self.built_in and name in registry.overshadowed:
+                # Without a stack level: all uses are one place, so that it is told once.
+                warnings.warn(registry.about_overshadowed(name), RuleNameWarning, stacklevel=1)
 
     def _of_module(self, name: str) -> Callable[..., Any]:
         module = importlib.import_module(f"{self._package}.{name.replace('-', '_')}")

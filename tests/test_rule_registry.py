@@ -10,7 +10,7 @@ import pytest
 
 from dpcohort import rule_registry
 from dpcohort.errors import InputError
-from dpcohort.rule_registry import REGISTRIES, RuleRegistry
+from dpcohort.rule_registry import REGISTRIES, RuleNameWarning, RuleRegistry
 
 EVERY = [(kind, name) for kind, registry in REGISTRIES.items() for name in registry.built_in]
 
@@ -44,6 +44,20 @@ def installed(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
     sys.modules.pop("plugin_of_this_test", None)
+
+
+@pytest.fixture
+def announce(tmp_path, monkeypatch):
+    """Installs a package that announces one rule."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def install(kind, name, place, *, package="rules-of-this-test"):
+        info = tmp_path / f"{package.replace('-', '_')}_{kind}_{name}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1\n")
+        (info / "entry_points.txt").write_text(f"[dpcohort.{kind}]\n{name} = {place}\n")
+
+    return install
 
 
 @pytest.mark.parametrize(("kind", "name"), EVERY, ids=[f"{k}-{n}" for k, n in EVERY])
@@ -191,6 +205,49 @@ def test_a_name_that_two_packages_use_must_be_told_apart(installed):
     ):
         registry.find("last")
     assert registry.find("plugin_of_this_test:Last").name == "last"
+
+
+def test_a_name_that_a_planned_and_an_adaptive_rule_use_must_be_told_apart(announce):
+    """Both are named by the same key of a config."""
+    announce("selection", "square", "here:Square")
+    announce("adaptive", "square", "there:Square")
+    for kind in ("selection", "adaptive"):
+        with pytest.raises(InputError, match="more than one package: here:Square, there:Square"):
+            REGISTRIES[kind].find("square")
+    announce("aggregation", "round", "here:Round")
+    announce("selection", "round", "pathlib:Path")
+    assert REGISTRIES["selection"].find("round") is Path  # another key, another rule
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "taken"),
+    [
+        ("aggregation", "mean", "aggregation"),
+        ("selection", "uniform", "selection"),
+        ("adaptive", "uniform", "selection"),
+        ("selection", "donated", "adaptive"),
+    ],
+)
+def test_a_rule_of_another_package_never_takes_a_name_of_this_one_and_says_so(
+    announce, kind, name, taken
+):
+    announce(kind, name, "plugin_of_this_test:Last", package="greedy-rules")
+    home = REGISTRIES[taken]
+    words = f"'{name}' is that of dpcohort.*greedy-rules.*'plugin_of_this_test:Last'"
+    with pytest.warns(RuleNameWarning, match=words):
+        made = home.make(name, {})
+    assert type(made).__module__.startswith("dpcohort.")
+    with pytest.warns(RuleNameWarning, match=words):
+        home.check(name, {})
+    assert (name in REGISTRIES[kind].built_in) == (kind == taken)
+    assert name not in REGISTRIES[kind].announced
+    assert REGISTRIES[kind].overshadowed[name].value == "plugin_of_this_test:Last"
+
+
+def test_other_rules_are_used_without_a_word(announce):
+    announce("aggregation", "mean", "plugin_of_this_test:Last")
+    REGISTRIES["aggregation"].make("trimmed-mean", {"trim": 0.1})  # warnings are errors
+    REGISTRIES["selection"].check("uniform", {})
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two moves that adaptive rules share: draw without replacement, and take the largest."""
+"""What adaptive rules share: draw without replacement, take the largest, fill a cohort."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import numpy as np
 
 from dpcohort._validate import FloatArray, IntArray
 from dpcohort.adaptive.view import RoundView
+from dpcohort.errors import BudgetExceededError
 
 __all__ = ["draw_without_replacement", "filled_cohort", "largest", "shrunk"]
 
@@ -84,22 +85,48 @@ def filled_cohort(view: RoundView, chosen: IntArray) -> IntArray:
     """A whole cohort from what a rule chose: the fallback when it chose too few.
 
     Nothing here depends on data. First, candidates that were not chosen are drawn in proportion
-    to their sizes. If there are fewer candidates than draws, those with most draws left are drawn
-    again in the same round, as virtual clients with batches and noise of their own. A plan exists
-    only if all caps together hold all draws, so a cohort can always be filled.
+    to their sizes. If there are fewer candidates than draws, clients below their caps are drawn
+    again in the same round, as virtual clients with batches and noise of their own: always one
+    with the fewest draws in this round and, of these, with the fewest in all rounds. So they are
+    heard as evenly as the caps allow; a public client, which has no cap, is heard no more often
+    than the others. A plan exists only if all caps together hold all draws, so a cohort can
+    always be filled.
+
+    Raises:
+        BudgetExceededError: the caps do not hold the cohort.
+
+    Example:
+        >>> view = RoundView(round=0, cohort_size=7, ids=("a", "b", "c"), sizes=np.ones(3, int),
+        ...                  epsilon=np.array([1, 1, np.nan]), public=np.array([0, 0, 1], bool),
+        ...                  draws_left=np.array([1, 9, 90]), reports_left=np.ones(3, int), seed=0)
+        >>> np.bincount(filled_cohort(view, np.array([2]))).tolist()
+        [1, 3, 3]
     """
-    size = view.cohort_size
-    cohort = [int(k) for k in chosen[:size]]
-    rest = np.setdiff1d(view.candidates, np.asarray(cohort, dtype=np.int64))
+    size, left = view.cohort_size, view.draws_left
+    if left[view.candidates].sum() < size:
+        raise BudgetExceededError(
+            f"the clients have {left[view.candidates].sum()} draws left in all, too few for a "
+            f"cohort of {size}."
+        )
+    cohort = np.asarray(chosen[:size], dtype=np.int64)
+    rest = np.setdiff1d(view.candidates, cohort)
     more = draw_without_replacement(
-        view, rest, size - len(cohort), weights=view.sizes.astype(np.float64), purpose="fallback"
+        view, rest, size - cohort.size, weights=view.sizes.astype(np.float64), purpose="fallback"
     )
-    cohort += [int(k) for k in more]
-    left = view.draws_left.copy()
-    np.subtract.at(left, np.asarray(cohort, dtype=np.int64), 1)
-    dice = view.chances("again")
-    while len(cohort) < size:
-        k = int(np.lexsort((dice, -left))[0])
-        cohort.append(k)
-        left[k] -= 1
-    return np.asarray(cohort, dtype=np.int64)
+    cohort = np.concatenate([cohort, more])
+    return np.concatenate([cohort, _drawn_again(view, cohort)])
+
+
+def _drawn_again(view: RoundView, cohort: IntArray) -> IntArray:
+    """Second draws of a cohort that is too small although every candidate is in it."""
+    spare: list[int] = []
+    if cohort.size < view.cohort_size:
+        clients, dice = len(view.ids), view.chances("again")
+        now = np.bincount(cohort, minlength=clients)
+        before = np.bincount(np.concatenate([cohort, *view.cohorts]), minlength=clients)
+        while cohort.size + len(spare) < view.cohort_size:
+            free = np.flatnonzero(now < view.draws_left)
+            k = int(free[np.lexsort((dice[free], before[free], now[free]))[0]])
+            spare.append(k)
+            now[k] += 1
+    return np.asarray(spare, dtype=np.int64)

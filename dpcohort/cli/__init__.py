@@ -6,7 +6,10 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 __all__ = ["main"]
 
@@ -26,10 +29,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
-        return _run(arguments)
+        with _notes():
+            return _run(arguments)
     except KeyboardInterrupt:
         print("error: stopped.", file=sys.stderr)
         return 130
+
+
+@contextmanager
+def _notes() -> Iterator[None]:
+    """Warnings of this package in one line, without file and line of its code."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def show_note(
+            message: Warning | str, category: type[Warning], *place: Any, **more: Any
+        ) -> None:
+            if category.__module__.startswith("dpcohort."):
+                from dpcohort.cli.output import print_note
+
+                print_note(str(message))
+            else:
+                show(message, category, *place, **more)
+
+        warnings.showwarning = show_note
+        yield
 
 
 def _run(arguments: Sequence[str] | None) -> int:

@@ -10,10 +10,17 @@ import typer
 
 from dpcohort.adaptive.plan import AdaptivePlan
 from dpcohort.cli.output import console, print_json, print_progress
-from dpcohort.cli.source import ClientsOption, JsonOption, SetOption, any_plan_from, read_config
+from dpcohort.cli.source import (
+    ClientsOption,
+    JsonOption,
+    SetOption,
+    any_plan_from,
+    is_run_place,
+    read_config,
+)
 from dpcohort.errors import InputError
-from dpcohort.explain import Explanation, explain_client
-from dpcohort.report.adaptive_client import AdaptiveExplanation, explain_adaptive_client
+from dpcohort.explain import ClientExplanation, explain_client
+from dpcohort.report.adaptive_client import explain_adaptive_client
 from dpcohort.runs.configured_plan import configured_any_plan
 from dpcohort.runs.folder import RunFolder
 from dpcohort.selection.rules import rule_from_settings
@@ -39,7 +46,7 @@ def command(
     as_json: JsonOption = False,
 ) -> None:
     """Say why a client has its probability and noise, and what would change them."""
-    if source is not None and source.is_dir():
+    if source is not None and is_run_place(source):
         source = RunFolder.find(source).plan
     explanation = _explained(client, source, clients, changes, epsilon)
     if as_json:
@@ -54,7 +61,7 @@ def _explained(
     clients: Path | None,
     changes: list[str] | None,
     epsilon: float | None,
-) -> Explanation | AdaptiveExplanation:
+) -> ClientExplanation:
     rule = None
     if source is not None and source.suffix.lower() == ".json":
         plan = any_plan_from(source, clients, changes)

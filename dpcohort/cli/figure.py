@@ -9,16 +9,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpcohort._validate import FloatArray, IntArray, choice
+from dpcohort._validate import FloatArray, IntArray, choice, nearest
 from dpcohort.adaptive.plan import AdaptivePlan
 from dpcohort.adaptive.plan_file import AnyPlan
 from dpcohort.cli.output import console, print_json
-from dpcohort.cli.source import ClientsOption, JsonOption, SetOption, any_plan_from, read_config
+from dpcohort.cli.source import (
+    ClientsOption,
+    JsonOption,
+    SetOption,
+    any_plan_from,
+    is_run_place,
+    read_config,
+)
 from dpcohort.config import Config, commented_config, loads_config
 from dpcohort.errors import DataMissingError, InputError
 from dpcohort.plan import selection_problem
 from dpcohort.report.selection_figure import picture_format, save_selection_figure
 from dpcohort.runs.configured_plan import configured_population
+from dpcohort.runs.folder import no_run
 from dpcohort.selection.rules import rule_from_settings
 
 if TYPE_CHECKING:
@@ -101,16 +109,17 @@ def _name_and_sources(words: list[str]) -> tuple[str, list[Path]]:
     others = [_place(word) for word in words if word not in named]
     if len(named) > 1:
         raise InputError("figure", given=" ".join(named), allowed="one name at a time")
-    for place in others:
-        if not place.exists():
-            if place.suffix or len(place.parts) > 1:
-                raise DataMissingError(f"{place} does not exist, so there is nothing to draw.")
-            choice("figure", str(place), NAMES)
+    for place in (place for place in others if not place.exists()):
+        if not is_run_place(place):
+            raise InputError.because(f"{place} does not exist, so there is nothing to draw.")
+        if not named and nearest(str(place), NAMES):
+            choice("figure", str(place), NAMES)  # a name that is misspelt
+        raise no_run(place)
     if named:
         return named[0], others
     if any(_is_result(place) for place in others):
         return "cells", others
-    return ("accuracy" if any(_holds_runs(place) for place in others) else "selection"), others
+    return ("accuracy" if any(place.is_dir() for place in others) else "selection"), others
 
 
 def _place(word: str) -> Path:
@@ -131,10 +140,6 @@ def _place(word: str) -> Path:
     )
 
 
-def _holds_runs(place: Path) -> bool:
-    return place.is_dir()
-
-
 def _is_result(place: Path) -> bool:
     """A result of ``dpcohort reproduce``, by what it calls itself."""
     if place.suffix.lower() != ".json" or not place.is_file():
@@ -144,7 +149,7 @@ def _is_result(place: Path) -> bool:
 
 def _is_made(place: Path) -> bool:
     """A run or a plan: what there is to draw is in it."""
-    return _holds_runs(place) or place.suffix.lower() == ".json"
+    return place.is_dir() or place.suffix.lower() == ".json"
 
 
 def _selection(
@@ -216,7 +221,7 @@ def _title(source: Path) -> str:
 def _runs(source: Path) -> list[Run]:
     from dpcohort.runs.comparison import load_group
 
-    if not _holds_runs(source):
+    if not source.is_dir():
         raise InputError.because(f"{source} is no run folder; this figure needs a finished run.")
     return load_group(source)
 
@@ -226,7 +231,7 @@ _Drawn = tuple[AnyPlan, IntArray | None]
 
 
 def _plan_and_draws(source: Path) -> _Drawn:
-    if not _holds_runs(source):
+    if not source.is_dir():
         return any_plan_from(source), None
     run = _runs(source)[0]
     return run.plan, run.ledger.draws

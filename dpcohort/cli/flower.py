@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpcohort.cli.output import console, print_json
-from dpcohort.cli.source import JsonOption, SetOption, plan_of
+from dpcohort.cli.source import JsonOption, SetOption, plan_of, shape_from
 from dpcohort.config import load_config
 from dpcohort.errors import InputError
 
@@ -89,7 +89,7 @@ def init(
         str | None, typer.Option(help="With --plan: name of the model.", show_default=False)
     ] = None,
     input_shape: Annotated[
-        str | None, typer.Option(help="With --plan: such as 1,28,28.", show_default=False)
+        str | None, typer.Option(help="With --plan: such as 1x28x28.", show_default=False)
     ] = None,
     classes: Annotated[
         int | None, typer.Option(help="With --plan: number of classes.", show_default=False)
@@ -106,6 +106,7 @@ def init(
     trial: Annotated[
         bool, typer.Option("--trial", help="Guards may be asked by their own user.")
     ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Write a runnable Flower app and everything for server and clients."""
     from dpcohort.flower.adapter import flower_version
@@ -137,6 +138,10 @@ def init(
         settings = _from_plan(plan, model, input_shape, classes, learning_rate, test, shared)
     kit = write_kit(folder, settings)
     drawn = int(settings.plan.drawn.sum())
+    if as_json:
+        found = {"out": str(kit.path), "run": run, "clients": drawn}
+        print_json({**found, "plan": settings.plan.sha256})
+        return
     console.print(f"Kit for {drawn} clients: {kit.path}", markup=False, soft_wrap=True)
     console.print(
         "  README.md        for the operator; read it first\n"
@@ -228,17 +233,11 @@ def _from_plan(
     from dpcohort.guard.terms import ModelTerms
     from dpcohort.plan import Plan
 
-    try:
-        shape = tuple(int(length) for length in input_shape.split(","))
-    except ValueError:
-        raise InputError(
-            "--input-shape", given=input_shape, allowed="whole numbers and commas, as in 1,28,28"
-        ) from None
     plan = Plan.load(path)
     plan.verify_unless_made_here()
     return KitSettings(
         plan=plan,
-        model=ModelTerms(name=model, input_shape=shape, classes=classes),
+        model=ModelTerms(name=model, input_shape=shape_from(input_shape), classes=classes),
         optimiser={} if learning_rate is None else {"learning_rate": learning_rate},
         test=test,
         **shared,

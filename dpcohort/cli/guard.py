@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from dpcohort.cli.output import console, print_json
-from dpcohort.cli.source import JsonOption
+from dpcohort.cli.source import JsonOption, shape_from
 from dpcohort.errors import InputError
 
 __all__ = ["app"]
@@ -89,7 +89,9 @@ def check(
     data: DataOption = None,
     records: Annotated[
         int | None,
-        typer.Option("--records", help="Number of records, without data.", show_default=False),
+        typer.Option(
+            "--records", min=1, help="Number of records, without data.", show_default=False
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -140,6 +142,7 @@ def new(
         typer.Option("--user", help="A user that may ask; may be repeated.", show_default=False),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Write terms for the owner to read, change and keep."""
     from dpcohort.atomic_file import write_text
@@ -152,22 +155,23 @@ def new(
     else:
         if client is None:
             raise InputError.because("--plan needs --client: the id of the client in the plan.")
-        try:
-            shape = tuple(int(length) for length in input_shape.replace("x", ",").split(","))
-        except ValueError:
-            allowed = "lengths such as 64 or 1x28x28"
-            raise InputError("--input-shape", given=input_shape, allowed=allowed) from None
-        known = ModelTerms(name=model, input_shape=shape, classes=classes)
+        known = ModelTerms(name=model, input_shape=shape_from(input_shape), classes=classes)
         users = [int(one) if one.isdecimal() else one for one in user or []]
         found = Plan.load(plan)
         text = terms_from_plan(found, client, run=run, model=known, allowed_users=users)
     if str(path) == "-":
-        print(text, end="")
+        if as_json:
+            print_json({"path": "-", "text": text})
+        else:
+            print(text, end="")
         return
     if path.exists() and not force:
         raise InputError.because(f"{path} exists already. Choose another name, or use --force.")
     write_text(path, text)
     os.chmod(path, 0o600)
+    if as_json:
+        print_json({"path": str(path)})
+        return
     _say(f"Wrote {path}. Read it, change it, then: dpcohort guard check --terms {path} --data ...")
 
 

@@ -21,6 +21,7 @@ from dpcohort.client_ledger import (
     read_state,
     verify_ledger,
 )
+from dpcohort.client_ledger.keys import name
 from dpcohort.errors import InputError
 
 __all__ = ["app"]
@@ -37,9 +38,6 @@ CounterOption = Annotated[
     typer.Option("--counter", help="Its counter, if not PATH.counter.", show_default=False),
 ]
 DatasetOption = Annotated[str, typer.Option("--dataset", help="Name of the data set.")]
-OutOption = Annotated[
-    Path | None, typer.Option("--out", help="Write to this file instead.", show_default=False)
-]
 
 
 @app.command("init")
@@ -67,6 +65,7 @@ def init(
     as_json: JsonOption = False,
 ) -> None:
     """Make a ledger, or open one that is there, and register a data set with its cap."""
+    name("dataset", dataset)  # before a ledger is made for it
     cap = LifetimeCap(
         epsilon=epsilon,
         delta=delta,
@@ -165,7 +164,10 @@ def verify(
 @app.command("export")
 def export(
     path: PathArgument,
-    out: OutOption = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Write to this file instead.", show_default=False),
+    ] = None,
     backup: Annotated[
         Path | None,
         typer.Option(
@@ -193,7 +195,10 @@ def export(
 def receipt(
     path: PathArgument,
     dataset: DatasetOption,
-    out: OutOption = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Write it to this file too, as JSON.", show_default=False),
+    ] = None,
     counter: CounterOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-__all__ = ["console", "print_error", "print_json", "print_progress", "sparkline"]
+__all__ = ["console", "print_error", "print_json", "print_note", "print_progress", "sparkline"]
 
 # No emoji: an id such as ward:100:a is not a picture.
 console = Console(highlight=False, emoji=False)
@@ -24,6 +24,11 @@ def print_error(message: str) -> None:
     """One message on stderr, never marked up: it may quote a user's file."""
     _errors.print("error: ", style="bold red", end="")
     _errors.print(message, markup=False, soft_wrap=True)
+
+
+def print_note(message: str) -> None:
+    """Something to know that stops nothing, on stderr."""
+    _errors.print(f"note: {message}", markup=False, soft_wrap=True)
 
 
 def print_progress(work: str, done: int, total: int) -> None:

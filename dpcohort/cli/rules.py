@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpcohort._validate import choice
-from dpcohort.cli.output import console, print_error, print_json
+from dpcohort.cli.output import console, print_error, print_json, print_note
 from dpcohort.cli.source import JsonOption
 from dpcohort.errors import InputError
 from dpcohort.named_function import is_named_function, named_function
@@ -85,6 +85,8 @@ def rules_table(cards: list[RuleCard]) -> Table:
 
 def _cards(kind: str) -> list[RuleCard]:
     found = []
+    for name in REGISTRIES[kind].overshadowed:
+        print_note(REGISTRIES[kind].about_overshadowed(name))
     for name in REGISTRIES[kind].names:
         try:
             found.append(REGISTRIES[kind].card(name))
@@ -96,6 +98,9 @@ def _cards(kind: str) -> list[RuleCard]:
 def _tell_about(name: str, *, as_json: bool) -> None:
     registry = REGISTRIES[_kind_of(name)]
     card = registry.card(name)
+    for other in REGISTRIES.values():
+        if name in other.overshadowed:
+            print_note(other.about_overshadowed(name))
     if as_json:
         print_json(card.to_dict())
         return
@@ -110,14 +115,12 @@ def _tell_about(name: str, *, as_json: bool) -> None:
 def _kind_of(name: str) -> str:
     """The kind of a rule by its name; of a class of one's own by the method that makes it one."""
     if not is_named_function(name):
-        homes = {known: kind for kind, registry in REGISTRIES.items() for known in registry.names}
-        return homes[choice("rule", name, [*REGISTRIES, *homes])]
+        own = {known: r.kind for r in REGISTRIES.values() for known in r.built_in}
+        announced = {known: r.kind for r in REGISTRIES.values() for known in r.announced}
+        homes = announced | own  # a name of this package means its own rule
+        return homes[choice("rule", name, [*REGISTRIES, *own, *announced])]
     rule = named_function("rule", name, kind="class", example="my_project.rules:MyRule")
-    for method, kind in (
-        ("select", "selection"),
-        ("choose", "adaptive"),
-        ("combine", "aggregation"),
-    ):
+    for method, kind in _MAKES_ONE.items():
         if hasattr(rule, method):
             return kind
     raise InputError(

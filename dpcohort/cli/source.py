@@ -22,10 +22,15 @@ __all__ = [
     "SetOption",
     "SourceArgument",
     "any_plan_from",
+    "is_run_place",
     "plan_from",
     "plan_of",
     "read_config",
+    "shape_from",
 ]
+
+#: What a config, a list of clients and a plan end with.
+_FILES = (".toml", ".csv", ".json")
 
 SourceArgument = Annotated[
     Path | None,
@@ -81,6 +86,16 @@ def read_config(
     return config.with_overrides(overrides) if overrides else config
 
 
+def is_run_place(source: Path) -> bool:
+    """Whether a SOURCE can only be a run: a folder, or nothing yet that looks like a file.
+
+    Example:
+        >>> is_run_place(Path("runs/none")), is_run_place(Path("none.toml"))
+        (True, False)
+    """
+    return source.is_dir() or not (source.exists() or source.suffix.lower() in _FILES)
+
+
 def any_plan_from(
     source: Path | None, clients: Path | None = None, overrides: list[str] | None = None
 ) -> AnyPlan:
@@ -117,3 +132,20 @@ def plan_from(
         plan.verify_unless_made_here()
         return plan
     return plan_of(read_config(source, clients, overrides))
+
+
+def shape_from(text: str) -> tuple[int, ...]:
+    """The shape of a record from the words of ``--input-shape``.
+
+    Raises:
+        InputError: they are no lengths.
+
+    Example:
+        >>> shape_from("1x28x28"), shape_from("64")
+        ((1, 28, 28), (64,))
+    """
+    try:
+        return tuple(int(length) for length in text.replace("x", ",").split(","))
+    except ValueError:
+        allowed = "lengths such as 64 or 1x28x28"
+        raise InputError("--input-shape", given=text, allowed=allowed) from None

@@ -10,24 +10,26 @@ import typer
 
 from dpcohort.cli.output import console, print_json
 from dpcohort.cli.source import JsonOption
-from dpcohort.errors import DataMissingError
 from dpcohort.runs.folder import RunFolder
 from dpcohort.runs.verification import Verification, verify_run
 
-__all__ = ["command", "run_folders"]
+__all__ = ["command"]
 
 _SHOWN = 20
 
 
 def command(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of seeds.")
+    ],
     method: Annotated[
         str, typer.Option(help="The second opinion: auto, pld or dp-accounting.")
     ] = "auto",
     as_json: JsonOption = False,
 ) -> None:
     """Replay every receipt from the ledger with the independent accountant."""
-    found = [verify_run(path, method=method) for run in runs for path in run_folders(run)]
+    folders = [folder for run in runs for folder in RunFolder.find_all(run)]
+    found = [verify_run(folder.path, method=method) for folder in folders]
     if as_json:
         print_json([verification.to_dict() for verification in found])
     else:
@@ -35,22 +37,6 @@ def command(
             _print(verification)
     if not all(verification.holds for verification in found):
         raise typer.Exit(1)
-
-
-def run_folders(path: Path) -> list[Path]:
-    """The run folder itself, or the run folders of the seeds in it.
-
-    Raises:
-        DataMissingError: there is none.
-    """
-    if RunFolder(path).is_run:
-        return [path]
-    inside = [p for p in sorted(path.glob("*")) if RunFolder(p).is_run] if path.is_dir() else []
-    if not inside:
-        raise DataMissingError(
-            f"{path} is not a run folder. Make one with: dpcohort train CONFIG --out {path}"
-        )
-    return inside
 
 
 def _print(verification: Verification) -> None:

@@ -154,7 +154,7 @@ class RunTerms:
                 )
         for key in fields[:-2]:
             if key not in values:
-                raise InputError("key", given=None, allowed=f"{key!r}, which is missing")
+                raise InputError.because(f"the key {key!r} is missing.")
         return cls(**values)
 
     @classmethod

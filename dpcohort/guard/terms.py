@@ -272,7 +272,7 @@ class GuardTerms:
         """Terms from plain values, unknown and missing keys refused."""
         known = dict(values)
         found = {
-            "model": _table(ModelTerms, "model", known.pop("model", None)),
+            "model": _table(ModelTerms, "model", known.pop("model", {})),
             "normalisation": _table(Normalisation, "normalisation", known.pop("normalisation", {})),
         }
         runs = known.pop("runs", [])

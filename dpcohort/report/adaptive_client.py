@@ -7,25 +7,19 @@ for a client beforehand is how often it may be drawn and asked, and the noise ma
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from dpcohort.adaptive.plan import AdaptivePlan
+from dpcohort.explain import ClientExplanation
 
 __all__ = ["AdaptiveExplanation", "explain_adaptive_client"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdaptiveExplanation:
-    """Numbers about one client of an adaptive plan; ``text()`` says them in sentences.
+class AdaptiveExplanation(ClientExplanation):
+    """Numbers about one client of an adaptive plan, beside those of every ``ClientExplanation``.
 
     Attributes:
-        client: its id.
-        rule: what chooses the cohorts.
-        size: records it holds.
-        public: whether it has no budget.
-        epsilon: promised; None for public clients.
-        delta: promised; None for public clients.
         draw_cap: times it may be drawn.
         report_cap: times it may be asked for a report; None if the rule asks nobody.
         statistic: what it reports, as in "mean loss"; None if nothing.
@@ -37,12 +31,6 @@ class AdaptiveExplanation:
         certified_epsilon: what it will have spent at both caps; None if public or unbounded.
     """
 
-    client: str
-    rule: str
-    size: int
-    public: bool
-    epsilon: float | None
-    delta: float | None
     draw_cap: int
     report_cap: int | None
     statistic: str | None
@@ -53,26 +41,15 @@ class AdaptiveExplanation:
     report_share: float | None
     certified_epsilon: float | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and words, ready for JSON."""
-        return asdict(self)
-
-    def text(self) -> str:
-        """The explanation in plain sentences, one a line."""
-        promise = (
-            "is public: its records need no privacy"
-            if self.public
-            else f"promised epsilon {self.epsilon:.4g} at delta {self.delta:.2g}"
-        )
+    def _lines(self) -> list[str]:
         lines = [
-            f"{self.client} holds {self.size:,} records and {promise}.",
+            *super()._lines(),
             f"It has no probability beforehand: {self.rule} chooses each cohort during the "
             f"training, and may draw it at most {_often(self.draw_cap)}.",
         ]
         if self.statistic is not None:
             lines.append(self._reports())
-        lines.append(self._spending())
-        return "\n".join(lines)
+        return [*lines, self._spending()]
 
     def _reports(self) -> str:
         asked = f"It may be asked for its {self.statistic} at most {_often(self.report_cap or 0)}"

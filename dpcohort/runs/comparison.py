@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpcohort.errors import DataMissingError, InputError
+from dpcohort.errors import InputError
 from dpcohort.runs.folder import RunFolder
 from dpcohort.runs.intervals import Interval, mean_interval
 from dpcohort.runs.run import Run
@@ -122,13 +122,7 @@ def load_group(path: str | Path) -> list[Run]:
         DataMissingError: there is none.
         InputError: one of them is not finished.
     """
-    place = Path(path)
-    folders = [place] if RunFolder(place).is_run else sorted(place.glob("*"))
-    runs = [Run.load(folder) for folder in folders if RunFolder(folder).is_run]
-    if not runs:
-        raise DataMissingError(
-            f"{path} holds no run. Make one with: dpcohort train CONFIG --out {path}"
-        )
+    runs = [Run.load(folder.path) for folder in RunFolder.find_all(path)]
     for run in runs:
         if not run.is_finished:
             raise InputError.because(

@@ -27,7 +27,7 @@ from typing import Any
 from dpcohort.atomic_file import write_text
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 
-__all__ = ["RunFolder", "finite_json", "read_json", "write_json"]
+__all__ = ["RunFolder", "finite_json", "no_run", "read_json", "write_json"]
 
 
 @dataclass(frozen=True)
@@ -79,14 +79,30 @@ class RunFolder:
 
         Raises:
             DataMissingError: there is none.
+            InputError: it is a file.
         """
         folder = cls(Path(path))
         if not folder.is_run:
-            raise DataMissingError(
-                f"{path} is not a run folder (it has no run.json). "
-                f"Make one with: dpcohort train CONFIG --out {path}"
-            )
+            raise no_run(folder.path)
         return folder
+
+    @classmethod
+    def find_all(cls, path: str | Path) -> list[RunFolder]:
+        """The run folder itself, or the run folders (one a seed) in it.
+
+        Raises:
+            DataMissingError: there is none.
+            InputError: it is a file.
+        """
+        folder = cls(Path(path))
+        found = [folder] if folder.is_run else folder._inside()
+        if not found:
+            raise no_run(folder.path)
+        return found
+
+    def _inside(self) -> list[RunFolder]:
+        folders = (RunFolder(place) for place in sorted(self.path.glob("*")))
+        return [folder for folder in folders if folder.is_run]
 
     def _is_half_begun(self) -> bool:
         """Only what is written before the first round is there, and not all of it."""
@@ -175,6 +191,32 @@ class RunFolder:
     def environment(self) -> Path:
         """Versions and device."""
         return self.path / "environment.json"
+
+
+def no_run(path: Path) -> DataMissingError | InputError:
+    """That there is no run, in the same words and with the same exit code in every command.
+
+    A run that is not there is missing data; a file in its place is a wrong argument.
+
+    Example:
+        >>> print(no_run(Path("runs/none")))
+        there is no run at runs/none. Make one with: dpcohort train CONFIG --out runs/none
+    """
+    if not path.exists():
+        return DataMissingError(
+            f"there is no run at {path}. Make one with: dpcohort train CONFIG --out {path}"
+        )
+    if not path.is_dir():
+        return InputError.because(f"{path} is a file, not a run folder. Give the folder of a run.")
+    inside = RunFolder(path)._inside()
+    if inside:
+        return DataMissingError(
+            f"{path} is not a run folder, but holds some. Give one of them: {inside[0].path}"
+        )
+    return DataMissingError(
+        f"{path} is not a run folder (it has no run.json). "
+        "Make one with: dpcohort train CONFIG --out RUN"
+    )
 
 
 def write_json(path: Path, value: Any) -> None:

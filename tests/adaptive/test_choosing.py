@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dpcohort.adaptive.choosing import draw_without_replacement, filled_cohort, largest, shrunk
 from dpcohort.adaptive.view import RoundView
+from dpcohort.errors import BudgetExceededError
 
 
 def test_the_first_draw_has_the_weights_as_probabilities(view_of):
@@ -54,6 +55,37 @@ def test_too_few_candidates_are_drawn_again_within_their_caps(view_of):
     view = view_of([1] * 4, draws_left=np.array([3, 0, 1, 0]), cohort_size=4)
     cohort = filled_cohort(view, np.array([], dtype=np.int64))
     assert sorted(cohort.tolist()) == [0, 0, 0, 2]
+
+
+def test_spare_draws_are_spread_although_one_client_is_public(view_of):
+    """A public client has all draws of the training left, and is no more than one of them."""
+    view = view_of([1] * 4, draws_left=np.array([5, 5, 1000, 5]), cohort_size=11)
+    times = np.bincount(filled_cohort(view, np.array([0])), minlength=4)
+    assert sorted(times.tolist()) == [2, 3, 3, 3]
+
+
+def test_spare_draws_are_spread_over_the_rounds_too(view_of):
+    """One spare draw a round: each client gets it once in as many rounds as there are clients."""
+    left, cohorts = np.array([50, 50, 1000, 50]), []
+    for t in range(8):
+        view = view_of(
+            [1] * 4, round=t, draws_left=left.copy(), cohorts=tuple(cohorts), cohort_size=5
+        )
+        cohorts.append(filled_cohort(view, np.array([], dtype=np.int64)))
+        np.subtract.at(left, cohorts[-1], 1)
+    assert np.bincount(np.concatenate(cohorts)).tolist() == [10] * 4
+
+
+def test_a_client_that_its_cap_stops_leaves_its_share_to_the_others(view_of):
+    view = view_of([1] * 3, draws_left=np.array([1, 9, 1000]), cohort_size=9)
+    times = np.bincount(filled_cohort(view, np.array([], dtype=np.int64)), minlength=3)
+    assert times.tolist() == [1, 4, 4]
+
+
+def test_caps_that_cannot_hold_a_cohort_are_not_exceeded(view_of):
+    view = view_of([1] * 2, draws_left=np.array([1, 1]), cohort_size=3)
+    with pytest.raises(BudgetExceededError, match=r"2 draws left .* cohort of 3"):
+        filled_cohort(view, np.array([], dtype=np.int64))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -103,5 +135,9 @@ def test_a_cohort_is_whole_and_within_the_caps(left, cohort_size, seed, chosen):
     wanted = view.candidates[:chosen]
     cohort = filled_cohort(view, wanted)
     assert cohort.size == cohort_size
-    assert (np.bincount(cohort, minlength=caps.size) <= caps).all()
+    times = np.bincount(cohort, minlength=caps.size)
+    assert (times <= caps).all()
+    below = times < caps
+    if below.any():  # nobody is heard more than once more often than one who could be heard more
+        assert times.max() <= times[below].min() + 1
     assert set(wanted[:cohort_size].tolist()) <= set(cohort.tolist())

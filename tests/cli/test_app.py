@@ -27,6 +27,43 @@ def test_an_unknown_command_is_code_2(terminal):
     assert "plan" in terminal.errors
 
 
+RUN_COMMANDS = {
+    "verify": ["verify", "RUN"],
+    "verify-json": ["verify", "RUN", "--json"],
+    "report": ["report", "RUN"],
+    "receipt": ["receipt", "RUN", "client"],
+    "explain": ["explain", "client", "RUN"],
+    "watch": ["watch", "RUN"],
+    "watch-once": ["watch", "RUN", "--once"],
+    "figure": ["figure", "RUN"],
+    "figure-named": ["figure", "RUN", "noise"],
+    "compare": ["compare", "RUN", "RUN"],
+}
+
+
+@pytest.mark.parametrize("command", RUN_COMMANDS)
+def test_a_run_that_is_not_there_is_code_3_in_every_command(
+    terminal, command, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    for place in ("missing", "runs/missing", "runs/v1.2"):
+        words = [place if word == "RUN" else word for word in RUN_COMMANDS[command]]
+        assert terminal(*words, code=3) == ""
+        assert f"there is no run at {place}" in terminal.errors
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", RUN_COMMANDS)
+def test_a_folder_without_a_run_is_code_3_in_every_command(
+    terminal, command, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    words = ["empty" if word == "RUN" else word for word in RUN_COMMANDS[command]]
+    assert terminal(*words, code=3) == ""
+    assert "empty is not a run folder" in terminal.errors
+
+
 def test_interrupt_is_code_130(monkeypatch, capsys):
     def stop(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt

@@ -90,6 +90,9 @@ def test_the_figure_of_a_result(terminal, tmp_path):
 def test_what_is_not_there_to_be_drawn(terminal, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     terminal("figure", "runs/none", "accuracy", code=3)
+    for word in ("none.toml", "none.json", "none.csv"):
+        terminal("figure", word, "noise", code=2)
+        assert f"{word} does not exist" in terminal.errors
     terminal("figure", "accuracy", code=2)
     assert "needs a source" in terminal.errors
     terminal("figure", "accuracy", "noise", code=2)

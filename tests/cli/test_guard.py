@@ -47,6 +47,16 @@ def test_new_terms_are_private_and_pass_the_check(files, capsys):
     assert run(capsys, "guard", "new", "-")[1] == (files / "terms.toml").read_text()
 
 
+def test_new_terms_are_told_to_programs(files, capsys):
+    code, out, _ = run(capsys, "guard", "new", "t.toml", "--json")
+    assert (code, json.loads(out)) == (0, {"path": "t.toml"})
+    shown = json.loads(run(capsys, "guard", "new", "-", "--json")[1])
+    assert shown == {"path": "-", "text": (files / "t.toml").read_text()}
+    code, out, err = run(capsys, "guard", "new", "t.toml", "--json")
+    assert (code, out) == (2, "")
+    assert "exists already" in err
+
+
 def test_terms_from_a_plan(files, capsys):
     from dpcohort import Population, Training, make_plan
 
@@ -70,11 +80,14 @@ def test_terms_from_a_plan(files, capsys):
         (["guard", "--terms", "terms.toml"], 2, "--data, --ledger, --socket"),
         (["guard", "check", "--terms", "none.toml"], 2, "none.toml"),
         (["guard", "check", "--terms", "terms.toml"], 2, "--records"),
+        (["guard", "check", "--terms", "terms.toml", "--records", "0"], 2, "--records"),
         (["guard", "check", "--terms", "terms.toml", "--data", "none.npz"], 3, "none.npz"),
         (["guard", "check", "--terms", "terms.toml", "--records", "10"], 2, "batch_size"),
     ],
-    ids=["nothing", "terms only", "no terms", "no data", "data missing", "few records"],
-)
+    ids=[
+        "nothing", "terms only", "no terms", "no data", "no records", "data missing", "few records",
+    ],
+)  # fmt: skip
 def test_bad_input_is_explained(files, capsys, arguments, code, said):
     run(capsys, "guard", "new")
     found, _, err = run(capsys, *arguments)

@@ -107,6 +107,39 @@ def test_bad_input(terminal, ledger, terms, tmp_path):
     assert "they state" in terminal.errors
 
 
+def test_a_name_that_is_refused_leaves_no_ledger(terminal, tmp_path):
+    cap = ("--epsilon", 1, "--delta", 1e-5)
+    terminal("ledger", "init", tmp_path / "l", "--dataset", " x", *cap, "--json", code=2)
+    assert "no space at either end" in terminal.errors
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("init", "LEDGER", "--dataset", "ward", "--epsilon", 1, "--delta", 1e-5), 2),
+        (("init", "LEDGER", "--dataset", "x", "--epsilon", "nan", "--delta", 1e-5), 2),
+        (("accept", "LEDGER", "--dataset", "x", "--run", "r", "--terms", "TERMS"), 2),
+        (("accept", "LEDGER", "--dataset", "ward", "--run", "r", "--terms", "NONE"), 2),
+        (("show", "NONE"), 2),
+        (("show", "TERMS"), 1),
+        (("verify", "NONE"), 2),
+        (("verify", "TERMS"), 1),
+        (("receipt", "NONE", "--dataset", "ward"), 2),
+        (("receipt", "LEDGER", "--dataset", "x"), 2),
+    ],
+    ids=[
+        "init-again", "init-nan", "accept-unknown", "accept-none", "show-none", "show-damaged",
+        "verify-none", "verify-damaged", "receipt-none", "receipt-unknown",
+    ],
+)  # fmt: skip
+def test_what_goes_wrong_is_no_part_of_the_json(terminal, ledger, terms, tmp_path, arguments, code):
+    places = {"LEDGER": ledger, "TERMS": terms, "NONE": tmp_path / "none"}
+    words = [places.get(word, word) for word in arguments]
+    assert terminal("ledger", *words, "--json", code=code) == ""
+    assert terminal.errors.startswith("error: ")
+
+
 def test_the_same_data_under_a_second_name(terminal, tmp_path):
     data = tmp_path / "data.csv"
     data.write_text("1,2\n")

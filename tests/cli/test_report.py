@@ -45,9 +45,9 @@ def test_a_broken_run_is_reported_all_the_same(terminal, run, tmp_path):
     assert "schema 7" in shown
 
 
-def test_what_is_no_run_exits_with_2_and_writes_nothing(terminal, tmp_path):
+def test_where_there_is_no_run_nothing_is_written(terminal, tmp_path):
     out = tmp_path / "page.html"
-    for source in (tmp_path / "gone", tmp_path, tmp_path / "gone.json"):
-        terminal("report", source, "-o", out, code=2)
+    for source, code in ((tmp_path / "gone", 3), (tmp_path, 3), (tmp_path / "gone.json", 2)):
+        terminal("report", source, "-o", out, code=code)
         assert "dpcohort" in terminal.errors
     assert not out.exists()

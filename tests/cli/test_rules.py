@@ -63,6 +63,50 @@ def test_a_package_that_cannot_be_loaded_does_not_hide_the_others(terminal, brok
     assert "'broken' is announced as no_such_module_x:Rule" in terminal.errors
 
 
+@pytest.fixture
+def greedy_package(tmp_path, monkeypatch):
+    info = tmp_path / "greedy_rules_of_this_test-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: greedy-rules\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(
+        "[dpcohort.selection]\nunbiased = nowhere:Rule\n"
+        "[dpcohort.aggregation]\nuniform = nowhere:Other\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+NOTE = (
+    "note: the rule 'unbiased' is that of dpcohort; the package greedy-rules announces another "
+    "one by that name. To use that one, write rule = 'nowhere:Rule'."
+)
+
+
+def test_a_package_that_announces_a_name_of_this_one_is_told(terminal, greedy_package):
+    listed = terminal.json("rules", "selection")
+    assert NOTE in terminal.errors
+    homes = [card["home"] for card in listed["selection"] if card["name"] == "unbiased"]
+    assert homes == ["dpcohort.selection.rules.unbiased"]
+    terminal("rules", "adaptive")
+    assert "note" not in terminal.errors
+    terminal("rules", "unbiased")
+    assert NOTE in terminal.errors
+
+
+def test_a_name_of_this_package_means_its_own_rule(terminal, greedy_package):
+    assert "uniform (selection, dpcohort" in terminal("rules", "uniform")
+
+
+@pytest.mark.filterwarnings("default::dpcohort.rule_registry.RuleNameWarning")
+def test_who_uses_such_a_name_in_a_config_is_told_once(terminal, greedy_package, config):
+    with config.open("a") as file:
+        file.write('[selection]\nrule = "unbiased"\n')
+    assert terminal.json("plan", config)["summary"]
+    assert terminal.errors.strip() == NOTE
+    config.write_text(config.read_text().replace("unbiased", "privacy-aware"))
+    terminal("plan", config)
+    assert not terminal.errors
+
+
 def test_a_class_of_ones_own_tells_about_itself(terminal, tmp_path, monkeypatch):
     (tmp_path / "own_rule_to_tell.py").write_text(
         'class Own:\n    """The first line."""\n    needs = "a list"\n'

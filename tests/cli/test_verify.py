@@ -6,8 +6,6 @@ import json
 import pytest
 
 from dpcohort import Population, Training, make_plan
-from dpcohort.cli.verify import run_folders
-from dpcohort.errors import DataMissingError
 from dpcohort.runs import train
 
 
@@ -59,6 +57,7 @@ def test_no_run_and_no_such_method(terminal, run, tmp_path):
     terminal("verify", tmp_path / "none", code=3)
     assert "dpcohort train" in terminal.errors
     terminal("verify", run, "--method", "guess", code=2)
-    with pytest.raises(DataMissingError):
-        run_folders(tmp_path / "none")
-    assert run_folders(tmp_path) == [run]
+
+
+def test_a_folder_of_runs(terminal, run, tmp_path):
+    assert [found["path"] for found in terminal.json("verify", tmp_path)] == [str(run)]

@@ -80,7 +80,7 @@ def test_more_noise_is_welcome_and_charged_as_the_least(terms, step):
     [
         ("epsilon = ", "cannot be read"),
         ("epsilom = 1.0", "Did you mean 'epsilon'"),
-        ("epsilon = 1.0", "'delta', which is missing"),
+        ("epsilon = 1.0", "the key 'delta' is missing"),
     ],
 )
 def test_bad_files_name_the_file(tmp_path, text, said):

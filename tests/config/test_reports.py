@@ -8,6 +8,7 @@ import pytest
 from dpcohort.config import loads_config
 from dpcohort.config.reports import REPORT_KEYS, kind_of_rule, split_report_settings
 from dpcohort.errors import FileFormatError, InputError
+from dpcohort.rule_registry import RuleNameWarning
 
 CLIENTS = "population = { count = 9, size = 50, epsilon = 1.0 }\n[selection]\n"
 
@@ -58,3 +59,16 @@ def test_automatic_caps_are_fine():
     settings = {"participation_cap": "auto", "report_cap": "auto"}
     assert split_report_settings("oort", settings) == ({}, settings)
     assert set(REPORT_KEYS) >= set(settings)
+
+
+def test_a_package_with_an_adaptive_rule_does_not_take_the_name_of_a_planned_one(
+    tmp_path, monkeypatch
+):
+    info = tmp_path / "adaptive_rules_of_this_test-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: greedy-rules\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[dpcohort.adaptive]\nunbiased = nowhere:Rule\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert kind_of_rule("unbiased") == "selection"
+    with pytest.warns(RuleNameWarning, match="greedy-rules"):
+        assert not loads_config(CLIENTS + 'rule = "unbiased"\n').is_adaptive

@@ -132,3 +132,9 @@ def test_a_run_checks_its_numbers_even_without_noise():
             rounds=0,
             draws=1,
         )
+
+
+def test_a_key_or_table_that_is_missing_is_called_so():
+    for values, said in (({}, "'model.name'"), ({"model": {"name": "logistic"}}, "input_shape")):
+        with pytest.raises(InputError, match=f"the key .*{said}.* is missing"):
+            GuardTerms.from_dict(values)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from dpcohort import Population, Training
 from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.errors import InputError
+from dpcohort.explain import ClientExplanation
 from dpcohort.report.adaptive_client import explain_adaptive_client
 
 
@@ -59,3 +61,12 @@ def test_a_rule_that_asks_nobody():
 def test_an_unknown_client_is_answered_with_the_nearest():
     with pytest.raises(InputError, match="strict"):
         explain_adaptive_client(_plan(), "strickt")
+
+
+def test_who_a_client_is_is_told_in_the_words_of_every_plan():
+    for told in (explain_adaptive_client(_plan(), name) for name in _plan().population.ids):
+        who = ClientExplanation(
+            **{f.name: getattr(told, f.name) for f in fields(ClientExplanation)}
+        )
+        assert told.text().splitlines()[0] == who.text()
+        assert told.to_dict().items() >= who.to_dict().items()

@@ -58,7 +58,7 @@ def test_groups_are_a_run_or_a_folder_of_seeds(finished, tmp_path):
     (group / "seed-5" / "model.safetensors").unlink()
     with pytest.raises(InputError, match="not finished"):
         load_group(group)
-    with pytest.raises(DataMissingError, match="holds no run"):
+    with pytest.raises(DataMissingError, match="there is no run at"):
         load_group(tmp_path / "nothing")
 
 

@@ -41,8 +41,28 @@ def test_a_start_cut_short_may_be_begun_again(tmp_path):
 
 
 def test_no_run_says_how_to_make_one(tmp_path):
-    with pytest.raises(DataMissingError, match="dpcohort train"):
+    for place in (tmp_path, tmp_path / "none"):
+        for find in (RunFolder.find, RunFolder.find_all):
+            with pytest.raises(DataMissingError, match="dpcohort train CONFIG --out"):
+                find(place)
+
+
+def test_a_folder_of_seeds_is_no_run_and_says_what_is(tmp_path):
+    for seed in (1, 0):
+        (tmp_path / f"seed-{seed}").mkdir()
+        (tmp_path / f"seed-{seed}" / "run.json").write_text("{}")
+    (tmp_path / "notes").mkdir()
+    with pytest.raises(DataMissingError, match=r"Give one of them: .*seed-0$"):
         RunFolder.find(tmp_path)
+    found = RunFolder.find_all(tmp_path)
+    assert [folder.path.name for folder in found] == ["seed-0", "seed-1"]
+    assert RunFolder.find_all(found[0].path) == [found[0]]
+
+
+def test_a_file_is_no_run_folder(tmp_path):
+    (tmp_path / "plan.json").write_text("{}")
+    with pytest.raises(InputError, match="is a file, not a run folder"):
+        RunFolder.find(tmp_path / "plan.json")
 
 
 def test_json_is_finite_and_an_object(tmp_path):

@@ -43,6 +43,7 @@ def write_report(sources: Sequence[str | Path], path: str | Path, *, method: str
         method: the accountant that verifies the promises: ``pld``, ``auto`` or ``dp-accounting``.
 
     Raises:
+        DataMissingError: a run is not there.
         InputError: a source is neither, or the page cannot be written there.
     """
     if not Path(path).parent.is_dir():  # said before the work, not after it
@@ -58,6 +59,7 @@ def make_report(sources: Sequence[str | Path], *, method: str = "pld") -> Report
     """The content of the report about runs or a result.
 
     Raises:
+        DataMissingError: a run is not there.
         InputError: a source is neither.
     """
     if not sources:

@@ -19,9 +19,9 @@ import numpy as np
 from dpcohort._validate import IntArray
 from dpcohort.adaptive.plan import AdaptivePlan
 from dpcohort.adaptive.plan_file import AnyPlan, load_any_plan
-from dpcohort.errors import DpcohortError, FileFormatError, InputError
+from dpcohort.errors import DpcohortError, FileFormatError
 from dpcohort.runs.append_log import read_log
-from dpcohort.runs.folder import RunFolder, read_json
+from dpcohort.runs.folder import RunFolder, no_run, read_json
 from dpcohort.runs.round_log import RoundLine, TestResult
 from dpcohort.runs.verification import Verification, verify_run
 
@@ -134,13 +134,14 @@ def read_groups(paths: Sequence[str | Path], *, method: str = "pld") -> list[Gro
         method: the accountant of the verification, as in ``certify_epsilon``.
 
     Raises:
-        InputError: one of them holds no run at all.
+        DataMissingError: one of them holds no run at all.
+        InputError: one of them is a file.
 
     Example:
         >>> read_groups(["no-such-run"])
         Traceback (most recent call last):
         ...
-        dpcohort.errors.InputError: no-such-run is not a run folder: there is no such folder. ...
+        dpcohort.errors.DataMissingError: there is no run at no-such-run. ...
     """
     found: dict[str, list[ReadRun]] = {}
     folders = [(source, folder) for source in paths for folder in _folders(Path(source))]
@@ -155,18 +156,9 @@ def read_groups(paths: Sequence[str | Path], *, method: str = "pld") -> list[Gro
 
 def _folders(path: Path) -> list[Path]:
     """The run folder itself, or those in it."""
-    hint = "Make one with: dpcohort train CONFIG --out RUN"
-    if not path.exists():
-        raise InputError.because(f"{path} is not a run folder: there is no such folder. {hint}")
-    if not path.is_dir():
-        raise InputError.because(
-            f"{path} is neither a run folder nor a result (.json) of dpcohort reproduce. {hint}"
-        )
-    if _has_part_of_a_run(path):
-        return [path]
-    inside = _below(path, _DEEPEST)
+    inside = [path] if _has_part_of_a_run(path) else _below(path, _DEEPEST)
     if not inside:
-        raise InputError.because(f"{path} is not a run folder: no file of a run is in it. {hint}")
+        raise no_run(path)
     return inside
 
 

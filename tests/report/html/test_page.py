@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from dpcohort.errors import InputError
+from dpcohort.errors import DataMissingError, InputError
 from dpcohort.report.html.page import data_block, render, write_report
 
 
@@ -61,9 +61,11 @@ def test_nothing_is_written_for_what_is_no_run(tmp_path, trained):
     out = tmp_path / "report.html"
     result = tmp_path / "result.json"
     result.write_text("{}")
-    for sources in ([], [tmp_path], [result], [result, trained / "unbiased"]):
+    for sources in ([], [result], [result, trained / "unbiased"]):
         with pytest.raises(InputError):
             write_report(sources, out)
+    with pytest.raises(DataMissingError, match="is not a run folder"):
+        write_report([tmp_path], out)
     with pytest.raises(InputError, match="method"):
         write_report([trained / "unbiased"], out, method="trust")
     assert not out.exists()

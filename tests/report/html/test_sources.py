@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from dpcohort.errors import InputError
+from dpcohort.errors import DataMissingError, InputError
 from dpcohort.report.html.sources import read_groups, read_run
 
 
@@ -74,12 +74,12 @@ def test_a_broken_line_costs_only_that_line(finished):
 def test_what_is_no_run_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "note.txt").write_text("no run")
-    for name, words in (
-        ("empty", "no file of a run"),
-        ("note.txt", "neither"),
-        ("gone", "no such"),
+    for name, error, words in (
+        ("empty", DataMissingError, "is not a run folder"),
+        ("note.txt", InputError, "is a file"),
+        ("gone", DataMissingError, "there is no run at"),
     ):
-        with pytest.raises(InputError, match=words):
+        with pytest.raises(error, match=words):
             read_groups([tmp_path / name])
 
 
