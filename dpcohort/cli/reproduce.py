@@ -202,7 +202,7 @@ def _duration(seconds: float) -> str:
 
 def _print(result: RecipeResult) -> None:
     from dpcohort.recipes.judgement import REDUCED
-    from dpcohort.recipes.result_file import NOT_CHARGED
+    from dpcohort.recipes.result_file import result_note
 
     recipe = result.recipe
     console.print(f"{recipe.header.title} ({recipe.header.of})", markup=False, style="bold")
@@ -223,7 +223,7 @@ def _print(result: RecipeResult) -> None:
     if result.cells:
         kept = "every receipt certifies" if result.promises_hold else "NOT EVERY RECEIPT CERTIFIES"
         console.print(f"Budgets: {kept} at the client's declared budget.", markup=False)
-        console.print(NOT_CHARGED, markup=False, soft_wrap=True)
+        console.print(result_note(recipe), markup=False, soft_wrap=True)
     if warning:
         console.print(warning, markup=False, style="bold yellow")
 
@@ -233,18 +233,26 @@ def _table(result: RecipeResult) -> Table:
     from rich.table import Table
     from rich.text import Text
 
+    judged = any(found.cell.paper is not None or found.verdict for found in result.cells)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("cell", overflow="fold")
-    for name in ("paper", "ours (mean ± 95 % CI)", "difference"):
-        table.add_column(name, justify="right")
-    table.add_column("verdict", overflow="fold")
+    if judged:
+        table.add_column("paper", justify="right")
+    table.add_column("ours (mean ± 95 % CI)", justify="right")
+    if judged:
+        table.add_column("difference", justify="right")
+        table.add_column("verdict", overflow="fold")
     for found in result.cells:
         accuracy, paper = found.accuracy, found.cell.paper
         spread = f" ± {accuracy.half_width:.2f}" if accuracy.count > 1 else " (one seed)"
+        ours = f"{accuracy.mean:.2f}{spread}"
+        if not judged:
+            table.add_row(Text(found.cell.label), ours)
+            continue
         table.add_row(
             Text(found.cell.label),
             "-" if paper is None else f"{paper:.2f}",
-            f"{accuracy.mean:.2f}{spread}",
+            ours,
             "-" if found.difference is None else f"{found.difference:+.2f}",
             found.verdict,
         )

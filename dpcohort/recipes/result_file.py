@@ -10,18 +10,30 @@ from typing import Any
 from dpcohort.atomic_file import write_text
 from dpcohort.errors import FileFormatError
 from dpcohort.recipes.judgement import REDUCED, RecipeResult
+from dpcohort.recipes.recipe import Recipe
 from dpcohort.text_files import read_utf8
 
-__all__ = ["NOT_CHARGED", "read_result", "result_dict", "result_path", "write_result"]
+__all__ = ["read_result", "result_dict", "result_note", "result_path", "write_result"]
 
 _FORMAT = "dpcohort reproduction"
 _MAX_BYTES = 20_000_000
 
-#: Stands beside every number that depends on a search.
-NOT_CHARGED = (
+_SEARCHED = (
     "Settings the paper leaves out were searched on held-out training records; the search is not "
-    "charged to the clients' budgets, as in the paper. Runs are seeded simulations: NOT PRIVATE."
+    "charged to the clients' budgets, as in the paper."
 )
+_SIMULATED = "Runs are seeded simulations: NOT PRIVATE."
+
+
+def result_note(recipe: Recipe) -> str:
+    """What stands beside every number of a recipe, above all if it depends on a search.
+
+    Example:
+        >>> from dpcohort.recipes import load_recipe
+        >>> result_note(load_recipe("mnist-variants"))
+        'Runs are seeded simulations: NOT PRIVATE.'
+    """
+    return f"{_SEARCHED} {_SIMULATED}" if recipe.header.search_result else _SIMULATED
 
 
 def result_dict(result: RecipeResult, environment: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -35,7 +47,7 @@ def result_dict(result: RecipeResult, environment: dict[str, Any] | None = None)
         "of": recipe.header.of,
         "form": recipe.form,
         "warning": REDUCED[recipe.form],
-        "note": NOT_CHARGED,
+        "note": result_note(recipe),
         "notes": list(recipe.header.notes),
         "recipe_sha256": recipe.sha256,
         "command": _command(recipe.name, recipe.form, recipe.seeds),

@@ -6,7 +6,8 @@ import pytest
 from dpcohort.errors import FileFormatError
 from dpcohort.recipes.execution import measure
 from dpcohort.recipes.judgement import judge
-from dpcohort.recipes.result_file import read_result, write_result
+from dpcohort.recipes.reading import load_recipe
+from dpcohort.recipes.result_file import read_result, result_note, write_result
 
 
 def test_what_is_written_can_be_read(recipe, tmp_path):
@@ -16,9 +17,14 @@ def test_what_is_written_can_be_read(recipe, tmp_path):
     found = read_result(path)
     assert path.name == "small.smallest.json"
     assert "SMALLEST" in found["warning"]
-    assert "not charged" in " ".join(found["note"].split())
+    assert "NOT PRIVATE" in found["note"]
     assert [c["mean"] for c in found["cells"]] == [round(c.accuracy.mean, 3) for c in result.cells]
     assert path.stat().st_size < 20_000
+
+
+def test_a_search_is_told_where_there_was_one():
+    assert "not charged" in result_note(load_recipe("mnist"))
+    assert "searched" not in result_note(load_recipe("mnist-wide"))
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"format": "other"}'])
