@@ -158,7 +158,8 @@ def train_works(
             if progress is not None:
                 progress(before + rounds * len(at), total, _stack_name(at))
 
-        told(0)
+        if progress is not None:
+            progress(done, total, _first_word(stack))
         began = time.perf_counter()
         outcomes = _train(stack, told, receipts)
         seconds = (time.perf_counter() - began) / len(stack)
@@ -178,6 +179,13 @@ def stacks(works: Sequence[Work]) -> Iterator[list[Work]]:
             most = max(1, _STACK_PARAMETERS // group[0].job.plan.training.dimension)
         for start in range(0, len(group), most):
             yield group[start : start + most]
+
+
+def _first_word(stack: Stack) -> str:
+    """What is done before the first round: fixed features of all records may take minutes."""
+    job = stack[0].job
+    features = "" if job.trained is job.model else "features of all records, then "
+    return f"{features}{_stack_name(stack)}"
 
 
 def _stack_name(stack: Stack) -> str:

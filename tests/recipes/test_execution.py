@@ -22,6 +22,19 @@ def test_every_cell_and_seed_is_measured_and_certified(recipe):
     assert told[-1][0] == told[-1][1] == 3 * 8
 
 
+def test_features_that_take_their_time_are_told_before_the_first_round(recipe):
+    changes = ['model.options={ features = "oriented", cells = 4 }', "training.dimension=2730"]
+    told = []
+    measure(
+        recipe.in_form("full", seeds=1, changes=changes),
+        device="cpu",
+        progress=lambda *a: told.append(a),
+    )
+    assert told[0][0] == 0
+    assert told[0][2].startswith("features of all records, then unbiased")
+    assert not any("features" in what for done, _, what in told if done % 3)
+
+
 def test_a_measurement_is_that_of_the_same_run_alone(recipe):
     cell = recipe.cells[2]
     store = measure(recipe, device="cpu")
