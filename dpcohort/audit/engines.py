@@ -152,6 +152,7 @@ class EngineUnderTest:
         slots_per_pass: of the batched engine; None is its default.
         merged_noise: with one noise vector a round for all last local steps. What is shown is then
             the mean of each round, [rounds, 1, D]: single updates are nobody's business there.
+        device: where it trains, ``cpu`` or ``cuda``: an accelerator has noise of its own.
 
     Example:
         >>> training = EngineUnderTest("reference")
@@ -167,9 +168,10 @@ class EngineUnderTest:
         raw: bool = False,
         slots_per_pass: int | None = None,
         merged_noise: bool = False,
+        device: str = "cpu",
     ) -> None:
         choice("kind", kind, ["reference", "batched"])
-        self._merged_noise = merged_noise
+        self._merged_noise, self._device = merged_noise, device
         self._kind, self._raw, self._slots_per_pass = kind, raw, slots_per_pass
 
     def __call__(
@@ -194,6 +196,7 @@ class EngineUnderTest:
             indices=np.tile(np.arange(size), clients),
             offsets=np.arange(clients + 1) * size,
             dtype=torch.float64,
+            device=self._device,
         )
         watch = _Watch()
         rule = Mean() if self._merged_noise else watch
@@ -203,9 +206,9 @@ class EngineUnderTest:
         for _ in engine.rounds(state):
             models.append(state.parameters.clone())
         if self._merged_noise:
-            moved: FloatArray = -torch.stack(models).diff(dim=0).numpy()
+            moved: FloatArray = -torch.stack(models).diff(dim=0).cpu().numpy()
             return moved[:, None]
-        seen: FloatArray = torch.stack(watch.seen).numpy()
+        seen: FloatArray = torch.stack(watch.seen).cpu().numpy()
         return seen
 
     def _engine(

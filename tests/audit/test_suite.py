@@ -12,6 +12,7 @@ from dpcohort.audit import (
     audit_training,
     canary,
     freshness,
+    mean_noise,
     noise_law,
     sampler,
     sensitivity,
@@ -43,6 +44,22 @@ def test_correct_engines_pass(kind: Any, sampling: str, options: dict[str, Any])
     # All audits together, one more for the doctest, stay below the promised rate.
     each = sum(finding.false_alarm_rate for finding in findings)
     assert each * (len(AUDITS) + 1) < 1e-5
+
+
+@pytest.mark.parametrize("options", [{}, {"slots_per_pass": 2}, {"raw": True}], ids=str)
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+def test_the_engine_on_a_gpu_passes(cuda: str, sampling: str, options: dict[str, Any]) -> None:
+    training = EngineUnderTest("batched", device=cuda, **options)
+    findings = audit_training(training, replace(CLAIM, sampler=sampling), seed=1)
+    assert all(finding.passed for finding in findings), "\n".join(map(str, findings))
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+def test_merged_noise_on_a_gpu_passes(cuda: str, sampling: str) -> None:
+    claim = replace(CLAIM, sampler=sampling)
+    training = EngineUnderTest("batched", device=cuda, merged_noise=True)
+    finding = mean_noise(training, claim, seed=1)
+    assert finding.passed, str(finding)
 
 
 def test_broken_engines_are_caught(broken: dict[str, Any]) -> None:

@@ -76,13 +76,6 @@ def make_records() -> Callable[..., ClientRecords]:
     return build
 
 
-@pytest.fixture
-def cuda() -> str:
-    if not torch.cuda.is_available():
-        pytest.skip("needs a GPU: there is no CUDA here")
-    return "cuda"
-
-
 class Words(nn.Module):
     """Embedding, positions, layer norm: the shape of a small text model."""
 
