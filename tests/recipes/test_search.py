@@ -111,6 +111,12 @@ def test_recipes_hold_what_their_recorded_search_chose(name, baseline):
         assert cell.config.with_overrides(found["chosen"]).values == cell.config.values
 
 
+def test_the_other_readings_of_mnist_start_from_what_the_wide_search_chose():
+    found = json.loads((RESULTS / "search-mnist-wide.json").read_text())
+    for cell in load_recipe("mnist-variants").cells:
+        assert cell.config.with_overrides(found["chosen"]).values == cell.config.values
+
+
 @pytest.mark.parametrize("place", [32, 64, 128, 256])
 def test_batch_sizes_have_the_step_their_own_search_chose(place):
     recipe = load_recipe("batch-size")
