@@ -13,6 +13,7 @@ the row without the switch compares like with like.
 
     python benchmarks/engine.py                 # all networks and methods, on the CPU
     python benchmarks/engine.py --quick         # fewer turns, without the slowest methods
+    python benchmarks/engine.py --quick --opacus-modes ghost    # one peer only, to repeat quickly
     python benchmarks/engine.py --device cuda --stack 32
 """
 
@@ -39,6 +40,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 CLIENTS, RECORDS, COHORT, BATCH, CLIP = 20, 600, 10, 128, 1.0
 STEP_SIZE, NOISE_MULTIPLIER = 0.05, 1.0
 WARM_UP = 3  # turns before the clock counts: GPUs compile, tune themselves and record passes
+OPACUS_MODES = ("hooks", "ew", "ghost")
 Turn = Callable[[], int]  # does some client steps and says how many
 
 
@@ -232,7 +234,7 @@ def methods(arguments: argparse.Namespace) -> dict[str, Callable[[nn.Module, Any
     except ImportError:
         print("opacus is not installed here: its rows are left out.")
         return chosen
-    for mode in ("hooks", "ew", "ghost"):
+    for mode in arguments.opacus_modes:
         chosen[f"Opacus {mode}"] = functools.partial(opacus_turn, mode=mode)
     return chosen
 
@@ -281,6 +283,10 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--stack", type=int, default=1, help="experiments side by side")
     parser.add_argument("--networks", nargs="*", default=list(NETWORKS), choices=list(NETWORKS))
+    parser.add_argument(
+        "--opacus-modes", nargs="*", default=list(OPACUS_MODES), choices=OPACUS_MODES,
+        help="which modes of Opacus take part",
+    )  # fmt: skip
     parser.add_argument("--turns", type=int, default=None, help="timed rounds of each method")
     parser.add_argument("--cpu-time", action="store_true", help="processor instead of wall time")
     parser.add_argument("--threads", type=int, default=None, help="torch threads")

@@ -18,10 +18,11 @@ from torch.nn import functional as F  # noqa: N812
 
 from dpcohort.engine.clipping import patch_kernel
 from dpcohort.engine.clipping.banked import BankedLayer, UnsupportedUseError
+from dpcohort.engine.clipping.kernel_rows import KernelRows, has_kernel_rows
 from dpcohort.engine.clipping.outer import OuterSum, gram_is_cheaper, row_norms
 from dpcohort.engine.layout import FlatLayout
 
-__all__ = ["BankedConvolution", "patch_lines", "patches"]
+__all__ = ["BankedConvolution", "output_size", "patch_lines", "patches"]
 
 Pair = tuple[int, int]
 
@@ -29,6 +30,8 @@ Pair = tuple[int, int]
 _COLUMN_BYTES = {"cpu": 2 << 20, "cuda": 1 << 30}
 #: With so few input channels a convolution is faster as a product with its columns.
 _FEW_CHANNELS = 4
+#: Numbers of rows for which memory is kept.
+_KEPT_SIZES = 2
 
 
 class BankedConvolution(BankedLayer):
@@ -37,6 +40,7 @@ class BankedConvolution(BankedLayer):
     _inputs: Tensor | None = None
     _lines: Tensor | None = None
     _formed: Tensor | None = None
+    _by_kernel_row: Tensor | None = None
     _outer: OuterSum | None = None
     _bias: Tensor | None = None
 
@@ -48,6 +52,13 @@ class BankedConvolution(BankedLayer):
         self._stride = _pair(convolution.stride)
         self._dilation = _pair(convolution.dilation)
         self._padding = _padding(convolution)
+        self._has_lines = self.few(convolution.in_channels)
+        self._kept_rows: dict[tuple[object, ...], KernelRows] = {}
+
+    @staticmethod
+    def few(channels: int) -> bool:
+        """Whether columns are laid out as lines for so many input channels."""
+        return channels <= _FEW_CHANNELS
 
     @classmethod
     def supports(cls, layer: nn.Module) -> bool:
@@ -74,7 +85,7 @@ class BankedConvolution(BankedLayer):
         bank, weight, bias = self.current, self._weight(), self.weights("bias")
         inputs = inputs.contiguous(memory_format=torch.channels_last)
         self._inputs = inputs
-        if inputs.shape[1] <= _FEW_CHANNELS:
+        if self._has_lines:
             return self._compute_by_lines(inputs, weight, bias)
         parts = [
             F.conv2d(
@@ -108,15 +119,19 @@ class BankedConvolution(BankedLayer):
         weight, inputs = self._weight(), self._saved_inputs()
         gradient = gradient.contiguous(memory_format=torch.channels_last)
         parts = [
-            torch.ops.aten.convolution_backward(
-                g, x, w, None, self._stride, self._padding, self._dilation,
-                False, [0, 0], 1, [True, False, False],
-            )[0]
+            self._transposed(g, x, w)
             for g, x, w in zip(
                 gradient.chunk(weight.shape[0]), inputs.chunk(weight.shape[0]), weight, strict=True
             )
-        ]  # fmt: skip
+        ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _transposed(self, gradient: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
+        by_inputs: Tensor = torch.ops.aten.convolution_backward(
+            gradient, inputs, weight, None, self._stride, self._padding, self._dilation,
+            False, [0, 0], 1, [True, False, False],
+        )[0]  # fmt: skip
+        return by_inputs
 
     def observe(self, gradient: Tensor) -> Tensor:
         """Form the gradient of every example, or use the Gram way where that is cheaper."""
@@ -130,6 +145,11 @@ class BankedConvolution(BankedLayer):
         if positions == 1 or gram_is_cheaper(positions, fan_in, outputs):
             self._outer = OuterSum(self._patches(inputs)[0], g)
             norms = self._outer.squared_norms()
+        elif g.device.type == "cpu" and has_kernel_rows(
+            inputs.shape[1], self._kernel, self._stride
+        ):
+            self._by_kernel_row = self._kernel_rows(inputs).form(inputs.permute(0, 2, 3, 1), g)
+            norms = torch.linalg.vector_norm(self._by_kernel_row, dim=(2, 3)).square().sum(0)
         else:
             self._formed = self._form(inputs, g, fan_in)
             norms = row_norms(self._formed).square()
@@ -149,24 +169,42 @@ class BankedConvolution(BankedLayer):
             torch.bmm(transposed[part], self._patches(inputs[part])[0], out=formed[part])
         return formed
 
+    def _kernel_rows(self, inputs: Tensor) -> KernelRows:
+        """Memory to form the gradients of so many rows; that of a few numbers of rows is kept."""
+        key = (tuple(inputs.shape), inputs.dtype)
+        if key not in self._kept_rows:
+            if len(self._kept_rows) >= _KEPT_SIZES:
+                self._kept_rows.clear()
+            self._kept_rows[key] = KernelRows(
+                inputs.permute(0, 2, 3, 1), outputs=self.spans["weight"].shape[0],
+                kernel=self._kernel, stride=self._stride, padding=self._padding,
+                dilation=self._dilation, scratch=self.current.scratch,
+            )  # fmt: skip
+        return self._kept_rows[key]
+
     def add_clipped_sum(self, factors: Tensor, total: Tensor) -> None:
         """Weight and bias, brought from the order of the patches to that of the parameters."""
         target = self.spans["weight"].of(total)
         draws, outputs, channels = target.shape[:3]
-        if self._formed is not None:
+        if self._by_kernel_row is not None:
+            height, width = self._kernel
+            by_draw = self._by_kernel_row.view(height, *factors.shape, -1)
+            product = torch.matmul(factors[:, None], by_draw)
+            product = product.view(height, draws, outputs, width, channels).permute(1, 2, 0, 3, 4)
+        elif self._formed is not None:
             product = torch.bmm(factors[:, None], self._formed.view(*factors.shape, -1))
         elif self._outer is not None:
             product = self._outer.clipped_sum(factors)
         else:
             return
-        if self._lines is not None:
+        if self._has_lines:
             lines = product.view(draws, -1, outputs)
             fan_in = channels * self._kernel[0] * self._kernel[1]
             target.add_(lines[:, :fan_in].transpose(1, 2).reshape(target.shape))
             if "bias" in self.spans:
                 self.spans["bias"].of(total).add_(lines[:, fan_in])
             return
-        patched = product.view(draws, outputs, *self._kernel, channels)
+        patched = product.reshape(draws, outputs, *self._kernel, channels)
         target.add_(patched.permute(0, 1, 4, 2, 3).reshape(target.shape))
         if self._bias is not None:
             by_draw = self.current.by_draw(self._bias)
@@ -190,6 +228,7 @@ class BankedConvolution(BankedLayer):
         self._inputs = None
         self._lines = None
         self._formed = None
+        self._by_kernel_row = None
         self._outer = None
         self._bias = None
 
@@ -209,7 +248,7 @@ def patches(
     """
     image = inputs.permute(0, 2, 3, 1)
     if _has_kernel(inputs):
-        size = _output_size(inputs, kernel, stride, padding, dilation)
+        size = output_size(inputs, kernel, stride, padding, dilation)
         out = image.new_empty(
             image.shape[0], size[0] * size[1], kernel[0] * kernel[1] * image.shape[3]
         )
@@ -254,7 +293,7 @@ def patch_lines(
         [0.0, 1.0, 3.0, 4.0, 1.0]
     """
     if _has_kernel(inputs):
-        size = _output_size(inputs, kernel, stride, padding, dilation)
+        size = output_size(inputs, kernel, stride, padding, dilation)
         entries = inputs.shape[1] * kernel[0] * kernel[1] + int(ones)
         written = inputs.new_empty(inputs.shape[0], entries, size[0] * size[1])
         patch_kernel.write_patches(
@@ -294,7 +333,13 @@ def _has_kernel(inputs: Tensor) -> bool:
     return inputs.is_cuda and patch_kernel.AVAILABLE and inputs.numel() > 0
 
 
-def _output_size(inputs: Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> Pair:
+def output_size(inputs: Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> Pair:
+    """Height and width of what a convolution makes of images [rows, channels, height, width].
+
+    Example:
+        >>> output_size(torch.zeros(1, 1, 5, 6), (3, 3), (1, 2), (1, 0), (1, 1))
+        (5, 2)
+    """
     down, across = (
         (inputs.shape[2 + i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1
         for i in (0, 1)

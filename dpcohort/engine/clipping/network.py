@@ -25,9 +25,11 @@ from dpcohort.engine.clipping.factors import clip_factors
 from dpcohort.engine.clipping.linear import BankedLinear
 from dpcohort.engine.clipping.normalisation import BankedGroupNorm, BankedLayerNorm
 from dpcohort.engine.clipping.per_example import Loss, PerExampleGradients
+from dpcohort.engine.clipping.pooled_convolution import PooledConvolution, take_pooling
 from dpcohort.engine.clipping.pooling import exchange_pooling
 from dpcohort.engine.clipping.precision import full_precision_products
 from dpcohort.engine.clipping.rules import refuse_unfit_layers
+from dpcohort.engine.clipping.scratch import Scratch
 from dpcohort.engine.layout import FlatLayout
 from dpcohort.errors import InputError
 
@@ -101,6 +103,7 @@ class ClippedNetwork:
             self._banked, self._layers = _banked_copy(model, self.layout)
         vectorised = self.path.kind != "loop"
         self._per_example = PerExampleGradients(self._model, loss, vectorised=vectorised)
+        self._scratch = Scratch()
         self._all_finite: Tensor | None = None
         #: SENSITIVE: records left out so far because their gradient was not finite. It depends on
         #: private records and has no noise: it may be looked at by the client alone.
@@ -223,7 +226,7 @@ class ClippedNetwork:
     def _pass(self, weights: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         """One forward and one backward; squared norms [draws, width]."""
         draws, width = inputs.shape[:2]
-        bank = Bank(weights, draws=draws, rows=draws * width)
+        bank = Bank(weights, draws=draws, rows=draws * width, scratch=self._scratch)
         for layer in self._layers:
             layer.bind(bank)
         with torch.enable_grad():
@@ -269,6 +272,9 @@ def _banked_copy(model: nn.Module, layout: FlatLayout) -> tuple[nn.Module, list[
     if len(names) != len(layout):
         raise UnsupportedUseError("parameters are tied")
     banked = copy.deepcopy(model)
+    pool_before_relu(banked)
+    on_cpu = all(parameter.device.type == "cpu" for parameter in model.parameters())
+    pooled = take_pooling(banked) if on_cpu else {}
     layers: list[BankedLayer] = []
     for name, layer in model.named_modules():
         own = [p for p in layer.parameters(recurse=False) if p.requires_grad]
@@ -277,14 +283,17 @@ def _banked_copy(model: nn.Module, layout: FlatLayout) -> tuple[nn.Module, list[
         kind = next((k for k in BANKED_LAYERS if k.supports(layer)), None)
         if kind is None:
             raise UnsupportedUseError(f"{name or 'the model'} ({type(layer).__name__})")
-        exchanged = kind(layer, name, layout)
+        exchanged = (
+            PooledConvolution(layer, name, layout, relu=pooled[name])
+            if name in pooled
+            else kind(layer, name, layout)
+        )
         layers.append(exchanged)
         if not name:
             return exchanged, layers
         parent, _, child = name.rpartition(".")
         setattr(banked.get_submodule(parent), child, exchanged)
     banked.requires_grad_(requires_grad=False)
-    pool_before_relu(banked)
     exchange_pooling(banked)
     return banked, layers
 
