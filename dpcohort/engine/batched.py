@@ -27,8 +27,9 @@ from dpcohort.engine.randomness import Streams
 from dpcohort.engine.records import ClientRecords
 from dpcohort.engine.reference import cross_entropy
 from dpcohort.engine.server import Optimiser
-from dpcohort.engine.slots import SlotRunner, one_thread_each
+from dpcohort.engine.slots import SlotRunner
 from dpcohort.engine.state import EngineState, RoundRecord
+from dpcohort.engine.threads import one_thread_each
 from dpcohort.errors import InputError
 
 __all__ = ["BatchedEngine", "StackedEngine"]

@@ -8,7 +8,8 @@ and as many slots run at a time as there are workers: a core's caches then hold 
 result does not depend, to the bit, on the number of workers or on what else is in the stack.
 
 With merged noise only the sum of an experiment's updates matters, and they carry no noise of their
-last step. On a CPU the slots then add straight to a few accumulators (``lanes``).
+last step. On a CPU the slots then add straight to a few accumulators (``lanes``), several of them
+in one pass if they take one step only (``joining``).
 """
 
 from __future__ import annotations
@@ -17,8 +18,6 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -30,13 +29,16 @@ from dpcohort.aggregation import Cohort
 from dpcohort.engine.clipping import ClippedNetwork, ClippingPath, Loss
 from dpcohort.engine.device_slots import DeviceSlots, PreparedPass
 from dpcohort.engine.experiment import Experiment
+from dpcohort.engine.joining import joined
 from dpcohort.engine.lanes import LANES, Lanes
 from dpcohort.engine.noise import standard_noise_
 from dpcohort.engine.packed_step import SlotStep, pack
 from dpcohort.engine.planned import TrainingPlan
 from dpcohort.engine.sampling import draw_positions, pad_batches
+from dpcohort.engine.slot import Slot
+from dpcohort.engine.threads import one_thread_each, use_one_thread
 
-__all__ = ["Slot", "SlotRunner", "one_thread_each"]
+__all__ = ["SlotRunner"]
 
 _Cohorts = TypeVar("_Cohorts", bound=Sequence[Cohort])
 
@@ -44,26 +46,6 @@ _CPU_PASS_BYTES = 160 << 20
 _DEVICE_PASS_SHARE = 0.25  # of the free memory
 _DEVICE_PASS_BYTES = 8 << 30  # more keeps no device busier, and others may want a part of it
 _WIDTH_MULTIPLE = 8  # padded batches come in few widths, for devices that tune to shapes
-
-
-@dataclass(frozen=True)
-class Slot:
-    """One draw of one experiment in one round."""
-
-    experiment: int
-    cohort: Cohort
-    position: int
-
-    @property
-    def client(self) -> int:
-        """The client's position in its population."""
-        return int(self.cohort.clients[self.position])
-
-    @property
-    def name(self) -> dict[str, int]:
-        """The part of its streams' names that is the slot's own."""
-        draw = int(self.cohort.draws[self.position])
-        return {"round": self.cohort.round, "client": self.client, "draw": draw}
 
 
 class SlotRunner:
@@ -75,8 +57,8 @@ class SlotRunner:
         experiments: what runs side by side; all read the same stored rows.
         micro_batch: examples in one pass at most; None picks a bound from the model's size.
         workers: slots at a time on a CPU; None is as many as torch has threads.
-        slots_per_pass: draws that share a pass at most; None is 1 on a CPU and as many as fit the
-            micro-batch elsewhere.
+        slots_per_pass: draws that share a pass at most; None is as many as fit the micro-batch,
+            on a CPU 1, or a few whose sum alone counts.
     """
 
     def __init__(
@@ -106,7 +88,7 @@ class SlotRunner:
         self._prepared: tuple[Sequence[Cohort], list[PreparedPass]] | None = None
         self._local = threading.local()
         # Threads start when they are first needed, and end with the runner.
-        self._pool = ThreadPoolExecutor(self.workers, initializer=_use_one_thread)
+        self._pool = ThreadPoolExecutor(self.workers, initializer=use_one_thread)
         inputs, targets = self._records.gather(self._records.indices[:3])
         first = ClippedNetwork(model, loss, inputs, targets)
         copies = [
@@ -145,11 +127,7 @@ class SlotRunner:
         """
         updates = self._cleared_updates(parameters, cohorts)
         if self._device_slots is None:
-            lanes = [
-                Lanes(rows, slots=len(cohort)) if self._has_lanes(e) else None
-                for e, (rows, cohort) in enumerate(zip(updates, cohorts, strict=True))
-            ]
-            self._run_on_cpu(list(self._chunks(cohorts)), parameters, updates, lanes)
+            self._run_on_cpu(cohorts, parameters, updates)
             return updates, None
         ready = self._prepared is not None and self._prepared[0] is cohorts
         passes = self._prepared[1] if self._prepared and ready else self._prepare(cohorts)
@@ -191,30 +169,45 @@ class SlotRunner:
         )
 
     def _run_on_cpu(
-        self, chunks: list[list[Slot]], parameters: Sequence[Tensor], updates: list[Tensor],
-        lanes: Sequence[Lanes | None],
-    ) -> None:  # fmt: skip
+        self, cohorts: Sequence[Cohort], parameters: Sequence[Tensor], updates: list[Tensor]
+    ) -> None:
         idle: queue.SimpleQueue[ClippedNetwork] = queue.SimpleQueue()
         for network in self.networks:
             idle.put(network)
 
-        def run(chunk: list[Slot]) -> None:
+        def run(task: tuple[list[Slot], Lanes | None, int]) -> None:
             network = idle.get()
-            own = lanes[chunk[0].experiment]
+            slots, lanes, number = task
             try:
-                if own is None:
-                    self._run(network, chunk, parameters, updates)
+                if lanes is None:
+                    self._run(network, slots, parameters, updates)
                 else:
-                    self._run_in_lane(network, chunk[0], parameters, own)
+                    self._run_in_lane(network, number, slots, parameters, lanes)
             finally:
                 idle.put(network)
 
+        tasks = list(self._tasks(cohorts, updates))
         with one_thread_each():
             if self.workers == 1:
-                for chunk in chunks:
-                    run(chunk)
+                for task in tasks:
+                    run(task)
             else:
-                list(self._pool.map(run, chunks))
+                list(self._pool.map(run, tasks))
+
+    def _tasks(
+        self, cohorts: Sequence[Cohort], updates: list[Tensor]
+    ) -> Iterator[tuple[list[Slot], Lanes | None, int]]:
+        """Slots that share a pass, the lanes they add to, and the number of their turn there."""
+        if not any(map(self._has_lanes, range(len(cohorts)))):
+            yield from ((slots, None, 0) for slots in self._chunks(cohorts))
+            return
+        for e, cohort in enumerate(cohorts):
+            together = [range(i, i + 1) for i in range(len(cohort))]
+            if self._has_lanes(e) and self._local_steps == 1 and self._slots_per_pass is None:
+                together = joined(cohort.batch_sizes.tolist())
+            lanes = Lanes(updates[e], slots=len(together)) if self._has_lanes(e) else None
+            for number, positions in enumerate(together):
+                yield [Slot(e, cohort, i) for i in positions], lanes, number
 
     def _chunks(self, cohorts: Sequence[Cohort]) -> Iterator[list[Slot]]:
         """Slots that share a pass: one on a CPU, whole experiments or parts of one elsewhere."""
@@ -244,21 +237,44 @@ class SlotRunner:
 
     @torch.no_grad()
     def _run_in_lane(
-        self, network: ClippedNetwork, slot: Slot, parameters: Sequence[Tensor], lanes: Lanes
-    ) -> None:
-        """Local steps of one slot; adds its update, without the last step's noise, to its lane."""
+        self, network: ClippedNetwork, number: int, slots: list[Slot],
+        parameters: Sequence[Tensor], lanes: Lanes,
+    ) -> None:  # fmt: skip
+        """Adds the updates of slots, without the last step's noise, to the lane of their turn.
+
+        Slots that take more than one step have weights of their own, so each comes alone.
+        """
         last = self._local_steps - 1
-        with lanes.turn(slot.position) as turn:
-            weights = parameters[slot.experiment][None]
+        with lanes.turn(number) as turn:
+            weights = parameters[slots[0].experiment][None]
             moved = None
             if last > 0:
                 moved = torch.zeros_like(weights)
-                self._take_steps(network, [slot], parameters, moved, last)
+                self._take_steps(network, slots, parameters, moved, last)
                 weights = weights - moved
-            scale = weights.new_tensor([self._scale(slot, last)])
-            self._add_sums(network, [slot], last, weights, turn.row, scale)
+            self._add_one_sum(network, slots, last, weights, turn.row)
             if moved is not None:
                 turn.row().add_(moved)
+
+    def _add_one_sum(
+        self, network: ClippedNetwork, slots: list[Slot], step: int, weights: Tensor,
+        total: Callable[[], Tensor],
+    ) -> None:  # fmt: skip
+        """Add alpha / B times the clipped sums of all slots of an experiment to one row [1, D]."""
+        rows = [self._rows(slot, step) for slot in slots]
+        inputs, targets = self._records.gather(np.concatenate(rows))
+        if not len(inputs):
+            return
+        scales = [self._scale(slot, step) for slot in slots]
+        network.clipped_sums(
+            weights,
+            inputs[None],
+            targets[None],
+            clip=self._per_slot(slots[:1], lambda s: self._plan(s).training.clip, weights),
+            scale=weights.new_tensor(np.repeat(scales, [part.size for part in rows]))[None],
+            total=total,
+            micro_batch=self.micro_batch,
+        )
 
     def _take_steps(
         self, network: ClippedNetwork, slots: list[Slot], parameters: Sequence[Tensor],
@@ -279,7 +295,7 @@ class SlotRunner:
 
     def _add_sums(
         self, network: ClippedNetwork, slots: list[Slot], step: int, weights: Tensor,
-        total: Tensor | Callable[[], Tensor], scale: Tensor | None = None,
+        total: Tensor,
     ) -> None:  # fmt: skip
         rows = [self._rows(slot, step) for slot in slots]
         multiple = 1 if len(slots) == 1 else _WIDTH_MULTIPLE
@@ -294,7 +310,6 @@ class SlotRunner:
             inputs.view(*shape, *inputs.shape[1:]),
             targets.view(*shape, *targets.shape[1:]),
             clip=self._per_slot(slots, lambda s: self._plan(s).training.clip, weights),
-            scale=scale,
             mask=None if batch.mask.all() else mask,
             total=total,
             micro_batch=self.micro_batch,
@@ -419,18 +434,3 @@ def _evenly_shared(owners: tuple[int, ...]) -> tuple[int, ...]:
 
 def _column(values: list[float], like: Tensor) -> Tensor:
     return torch.tensor(values, dtype=like.dtype, device=like.device)[:, None]
-
-
-def _use_one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-@contextmanager
-def one_thread_each() -> Iterator[None]:
-    """Keep torch to one thread meanwhile: sums then add up in one order, whatever the machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

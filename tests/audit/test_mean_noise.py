@@ -53,12 +53,13 @@ def _also_per_draw(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(self, "_merged_noise", True)
         return found
 
-    def fast(self: Any, network: Any, slot: Any, parameters: Any, lanes: Any) -> None:
-        run(self, network, slot, parameters, lanes)
-        last, row = self._local_steps - 1, lanes.rows[slot.position % len(lanes.rows)]
-        streams = self._experiments[slot.experiment].streams
-        own = noise.standard_noise_(row.new_empty(row.shape), streams, **slot.name, step=last)
-        row.add_(own, alpha=float(slot.cohort.noise_stds[slot.position]))
+    def fast(self: Any, network: Any, number: int, slots: Any, parameters: Any, lanes: Any) -> None:
+        run(self, network, number, slots, parameters, lanes)
+        last, row = self._local_steps - 1, lanes.rows[number % len(lanes.rows)]
+        for slot in slots:
+            streams = self._experiments[slot.experiment].streams
+            own = noise.standard_noise_(row.new_empty(row.shape), streams, **slot.name, step=last)
+            row.add_(own, alpha=float(slot.cohort.noise_stds[slot.position]))
 
     patch.setattr(ReferenceEngine, "_client_update", slow)
     patch.setattr(SlotRunner, "_run_in_lane", fast)

@@ -130,8 +130,8 @@ class ClippedNetwork:
             inputs: [draws, width, ...].
             targets: [draws, width, ...].
             clip: C of each draw, [draws].
-            scale: factor on the sum of each draw, [draws]; None is 1. It costs nothing here, and
-                a pass over the sums afterwards.
+            scale: factor on each clipped gradient, [draws, width]; None is 1. It costs nothing
+                here, and a pass over the sums afterwards.
             mask: [draws, width], false for padding; None if there is none.
             total: [draws, D] to add to; a new one if None. A function that gives it is asked when
                 there is something to add, and not before.
@@ -159,7 +159,8 @@ class ClippedNetwork:
             for start in range(0, width, max(1, step)):
                 part = slice(start, start + step)
                 x, y, there = inputs[:, part], targets[:, part], mask[:, part]
-                self._add(weights, x, y, clip, scale, there, place)
+                own = None if scale is None else scale[:, part]
+                self._add(weights, x, y, clip, own, there, place)
         return place()
 
     @torch.no_grad()
@@ -217,7 +218,7 @@ class ClippedNetwork:
                 return
         factors = clip_factors(norms, clip[:, None]) * mask
         if scale is not None:
-            factors = factors * scale[:, None]
+            factors = factors * scale
         into = total()
         for layer in self._layers:
             layer.add_clipped_sum(factors, into)

@@ -43,7 +43,8 @@ def test_norms_and_sums_are_those_of_torch_func(network: Any, groups: int) -> No
 
 def test_sums_are_scaled_and_added_when_their_place_is_known(network: Any) -> None:
     net, weights, inputs, targets = setting(network)
-    clip, scale = torch.full((4,), 0.3).double(), torch.tensor([0.5, 0.0, 2.0, 1e-3]).double()
+    clip, of_draws = torch.full((4,), 0.3).double(), torch.tensor([0.5, 0.0, 2.0, 1e-3]).double()
+    scale = of_draws[:, None].expand(inputs.shape[:2])
     plain = net.clipped_sums(weights, inputs, targets, clip=clip)
     begun = torch.ones_like(plain)
     asked = []
@@ -55,7 +56,24 @@ def test_sums_are_scaled_and_added_when_their_place_is_known(network: Any) -> No
     found = net.clipped_sums(weights, inputs, targets, clip=clip, scale=scale, total=place)
     assert found is begun
     assert asked
-    torch.testing.assert_close(found, 1 + scale[:, None] * plain, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(found, 1 + of_draws[:, None] * plain, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("micro_batch", [None, 4])
+def test_each_gradient_has_a_factor_of_its_own(network: Any, micro_batch: int | None) -> None:
+    net, weights, inputs, targets = setting(network)
+    clip = torch.full((4,), 0.3).double()
+    scale = torch.rand(inputs.shape[:2], dtype=torch.float64)
+    found = net.clipped_sums(
+        weights, inputs, targets, clip=clip, scale=scale, micro_batch=micro_batch
+    )
+    expected = torch.zeros_like(found)
+    for place in range(inputs.shape[1]):
+        only = torch.zeros_like(scale)
+        only[:, place] = 1
+        one = net.clipped_sums(weights, inputs, targets, clip=clip, mask=only.bool())
+        expected += scale[:, place, None] * one
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-13)
 
 
 def test_norms_are_those_of_opacus(network: Any) -> None:
