@@ -136,6 +136,8 @@ def run_line(name: str) -> str:
         return f"`{result['command'].rpartition(' --seeds')[0]}`"
     device = " and ".join(dict.fromkeys(c["device"] for c in result["cells"]))
     held = "every receipt certifies" if result["promises_hold"] else "NOT EVERY RECEIPT CERTIFIES"
+    if any(cell["adaptive"] == "biased-raw" for cell in result["cells"]):
+        held += ", raw losses not counted"
     trained = len(result["cells"]) * result["seeds"]
     return (
         f"`{result['command']}`: {trained} trainings, {result['seconds']:g} s on {device}; {held}."

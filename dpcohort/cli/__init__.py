@@ -13,6 +13,13 @@ from typing import Any
 
 __all__ = ["main"]
 
+#: Exit code after Ctrl-C; typer turns the interrupt into it without a word.
+_STOPPED = 130
+_GO_ON = {
+    "train": " What was counted stays counted; the same command with --resume goes on.",
+    "reproduce": " The same command goes on where it was.",
+}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``dpcohort`` and return its exit code.
@@ -30,10 +37,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     try:
         with _notes():
-            return _run(arguments)
+            code = _run(arguments)
     except KeyboardInterrupt:
-        print("error: stopped.", file=sys.stderr)
-        return 130
+        code = _STOPPED
+    if code == _STOPPED:
+        words = sys.argv[1:] if arguments is None else arguments
+        step = _GO_ON.get(words[0], "") if words else ""
+        print(f"error: stopped.{step}", file=sys.stderr)
+    return code
 
 
 @contextmanager

@@ -57,9 +57,11 @@ def check(
     as_json: JsonOption = False,
 ) -> None:
     """Compare every file of a data set with its published checksum; read one of your own."""
-    from dpcohort.data import check_dataset
+    from dpcohort.data import DATASET_NAMES, check_dataset
 
-    if Path(name).exists() or name.endswith((".npz", ".npy")) or ":" in name:
+    own = Path(name).exists() or name.endswith((".npz", ".npy")) or ":" in name
+    # A known name is that set, also where a folder here is called the same.
+    if name == "digits" or (own and name not in DATASET_NAMES):
         _read(name, as_json=as_json)
         return
     statuses = check_dataset(name, data_dir)
@@ -81,7 +83,7 @@ def _read(name: str, *, as_json: bool) -> None:
     """Read a data set of the user's whole, and say what is in it."""
     from dpcohort.data import load_dataset
 
-    data = load_dataset(name if ":" in name else Path(name))
+    data = load_dataset(name if name == "digits" or ":" in name else Path(name))
     shape, tested = "x".join(map(str, data.input_shape)), len(data.test_labels)
     if as_json:
         print_json(
@@ -106,7 +108,8 @@ def _read(name: str, *, as_json: bool) -> None:
 def fetch(
     name: NameArgument,
     to: Annotated[
-        Path | None, typer.Option("--to", help="The data folder; the user's cache if not given.")
+        Path | None,
+        typer.Option("--to", "--data-dir", help="The data folder; the user's cache if not given."),
     ] = None,
     mirror: Annotated[
         str | None, typer.Option(help="A web folder to try before the original archives.")

@@ -222,7 +222,10 @@ def _print(result: RecipeResult) -> None:
         console.print(f"{word:>3}  {finding.text} ({finding.detail})", markup=False, soft_wrap=True)
     if result.cells:
         kept = "every receipt certifies" if result.promises_hold else "NOT EVERY RECEIPT CERTIFIES"
-        console.print(f"Budgets: {kept} at the client's declared budget.", markup=False)
+        raw = any(found.cell.adaptive == "biased-raw" for found in result.cells)
+        limit = ", for the training steps alone where raw losses were seen (NOT PRIVATE)" * raw
+        words = f"Budgets: {kept} at the client's declared budget{limit}."
+        console.print(words, markup=False, soft_wrap=True)
         console.print(result_note(recipe), markup=False, soft_wrap=True)
     if warning:
         console.print(warning, markup=False, style="bold yellow")

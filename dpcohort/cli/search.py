@@ -31,9 +31,10 @@ def command(
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Repetitions of each setting.", show_default=False)
     ] = None,
-    share: Annotated[
-        float, typer.Option("--held-out", help="Share of a config's records to hold out.")
-    ] = 0.1,
+    held_out: Annotated[
+        float | None,
+        typer.Option(help="Share of a config's records to hold out, 0.1 if not given."),
+    ] = None,
     baseline: Annotated[
         bool, typer.Option("--baseline", help="The recipe's search for its baselines.")
     ] = False,
@@ -74,8 +75,12 @@ def command(
             flag = "--baseline" if baseline else "--at"
             raise InputError.because(f"{flag} goes with a recipe; a config has one grid only.")
         name, cells, settings = _of_config(Path(source), overrides)
-        section_seeds = 2
+        section_seeds, share = 2, 0.1 if held_out is None else held_out
     else:
+        if held_out is not None:
+            raise InputError.because(
+                "--held-out goes with a config; a recipe has its own share, recipe.search.held_out."
+            )
         recipe = load_recipe(source).in_form("full", changes=overrides)
         section = recipe_search(recipe, baseline=baseline)
         name, settings, cells = (
@@ -94,6 +99,7 @@ def command(
             device=device,
             progress=progress,
             options=_options(baseline, places, changes or []),
+            source=shlex.quote(Path(source).name) if source.endswith(".toml") else "",
         )
     parts = [name, *(["baseline"] if baseline else []), *(f"{a}-{v}" for a, v in places.items())]
     path = out or Path(f"search-{'-'.join(parts)}.json")

@@ -78,6 +78,7 @@ class RunSection(_Section):
 
 
 #: Which keys of [optimiser] each kind of step takes.
+_REMOVE = "Remove it (--set data.{}= does)."
 _STEP_KEYS = {
     "constant": ("learning_rate",),
     "inverse-time": ("beta", "gamma"),
@@ -99,12 +100,17 @@ def check_data(section: DataSection | None) -> DataSection | None:
     if section.seed is not None:
         whole_number("seed", section.seed, at_least=0)
     for key, kind in (("alpha", "dirichlet"), ("column", "column")):
-        if (getattr(section, key) is not None) != (section.partition == kind):
-            raise _about(key, f'goes with partition = "{kind}", and only with it.')
+        given, wanted = getattr(section, key) is not None, section.partition == kind
+        if wanted and not given:
+            raise _about(key, f'is missing: partition = "{kind}" needs it.')
+        if given and not wanted:
+            words = f'goes with partition = "{kind}", and only with it. '
+            raise _about(key, words + _REMOVE.format(key))
     if section.alpha is not None:
         number("alpha", section.alpha, above=0)
     if "similarity" in section.model_fields_set and section.partition != "paper":
-        raise _about("similarity", 'goes with partition = "paper", and only with it.')
+        words = 'goes with partition = "paper", and only with it. '
+        raise _about("similarity", words + _REMOVE.format("similarity"))
     return section
 
 

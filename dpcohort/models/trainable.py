@@ -75,6 +75,12 @@ def check_trainable(
             )
     if parameter_count(model) == 0:
         raise InputError.because("The model has no parameter that is trained (requires_grad).")
+    for path, parameter in model.named_parameters():
+        if not torch.isfinite(parameter).all():
+            raise InputError.because(
+                f"The model's parameter {path!r} starts with numbers that are not finite. Start it "
+                "with finite ones."
+            )
     if input_shape is not None:
         for rows in _ROWS:
             _check_behaviour(model, rows, tuple(input_shape), classes, input_dtype)
@@ -120,7 +126,7 @@ def _check_behaviour(
     The stored weights and statistics are not touched.
     """
     with seeded(0), torch.no_grad():
-        shaken = {name: value + _shake(value) for name, value in _float_parameters(model)}
+        shaken = _shaken(model)
         before = {name: value.clone() for name, value in model.named_buffers()}
         records = _random_records((rows, *shape), dtype).to(next(model.parameters()).device)
         middle = rows // 2
@@ -147,8 +153,15 @@ def _check_behaviour(
         )
 
 
-def _float_parameters(model: nn.Module) -> list[tuple[str, Tensor]]:
-    return [(name, p) for name, p in model.named_parameters() if p.dtype.is_floating_point]
+def _shaken(model: nn.Module) -> dict[str, Tensor]:
+    """Shaken weights for every place that holds some; tied places get the same ones."""
+    weights = {id(p): p + _shake(p) for p in model.parameters() if p.dtype.is_floating_point}
+    return {
+        f"{path}.{name}" if path else name: weights[id(parameter)]
+        for path, layer in model.named_modules()  # a layer that is there twice comes once
+        for name, parameter in layer.named_parameters(recurse=False, remove_duplicate=False)
+        if id(parameter) in weights
+    }
 
 
 def _shake(weights: Tensor) -> Tensor:
@@ -169,7 +182,8 @@ def _run(
     values = {**state, **{name: value.clone() for name, value in buffers.items()}}
     try:
         with seeded(1):
-            outputs: Tensor = functional_call(model, values, (records,))
+            # Torch's own tying would swap a layer with two names twice, and never back.
+            outputs: Tensor = functional_call(model, values, (records,), tie_weights=False)
     except DpcohortError:
         raise
     except Exception as error:  # the user's forward may fail in any way

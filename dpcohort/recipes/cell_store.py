@@ -37,7 +37,8 @@ class Measurement:
         curve: (rounds done, accuracy in per cent) at every evaluation.
         clients_drawn: private clients that were drawn at least once.
         clients_lifted: clients whose paper noise did not certify and was raised to the tight noise.
-        promises_hold: every receipt certifies at most the client's declared budget.
+        promises_hold: every receipt certifies at most the client's declared budget; raw losses of
+            the biased baseline are outside of any.
         seconds: training time; of runs side by side, each has an equal share.
         device: where it ran.
         plan: hash of its plan.

@@ -68,6 +68,8 @@ def check_whens(recipe: Recipe) -> None:
     for what, when in groups:
         if header.figure != "selection" and not recipe.cells_of(when):
             raise recipe.problem(what, f"when = {dict(when)} fits no cell")
+    if header.tolerance is not None:
+        number("recipe.tolerance", header.tolerance, at_least=0, at_most=100)
     for row in header.numbers:
         for value in (row.paper, row.goal):
             if value is not None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,8 @@ _OTHERS = (
 _MARKERS = "osD^vP*X"
 #: A legend of more mechanisms does not fit below the bars and stands beside them.
 _MOST_BELOW = 5
+#: Of a title, as many as surely fit.
+_LETTERS_PER_INCH = 12
 
 
 def result_figure(result: Mapping[str, Any], *, kind: str, across: str | None = None) -> Figure:
@@ -52,10 +55,11 @@ def result_figure(result: Mapping[str, Any], *, kind: str, across: str | None = 
         else:
             _bars(axis, cells)
         axis.set_ylabel("test accuracy in %")
-    title = result["title"]
+    lines = [result["title"]]
     if result["form"] != "full":
-        title += f"\n{result['warning']}"
-    figure.suptitle(title, fontsize=10)
+        lines.append(result["warning"])
+    width = int(_LETTERS_PER_INCH * figure.get_figwidth())
+    figure.suptitle("\n".join(textwrap.fill(line, width) for line in lines), fontsize=10)
     return figure
 
 

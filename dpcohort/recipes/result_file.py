@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def result_dict(result: RecipeResult, environment: dict[str, Any] | None = None)
         "note": result_note(recipe),
         "notes": list(recipe.header.notes),
         "recipe_sha256": recipe.sha256,
-        "command": _command(recipe.name, recipe.form, recipe.seeds),
+        "command": _command(recipe),
         "search": recipe.header.search_result,
         "seeds": recipe.seeds,
         "promises_hold": result.promises_hold,
@@ -62,9 +63,11 @@ def result_dict(result: RecipeResult, environment: dict[str, Any] | None = None)
     }
 
 
-def _command(name: str, form: str, seeds: int) -> str:
-    option = "" if form == "full" else f" --{form}"
-    return f"dpcohort reproduce {name}{option} --seeds {seeds}"
+def _command(recipe: Recipe) -> str:
+    own = recipe.path.parent.resolve() != Path(__file__).parent.resolve()
+    option = "" if recipe.form == "full" else f" --{recipe.form}"
+    source = shlex.quote(recipe.path.name) if own else recipe.name
+    return f"dpcohort reproduce {source}{option} --seeds {recipe.seeds}"
 
 
 def result_path(folder: Path, name: str, form: str) -> Path:

@@ -80,6 +80,7 @@ class SearchResult:
         seeds: repetitions of each.
         tried: every setting, in the order of the grid.
         options: of the command that change what is tried, such as ``--baseline``.
+        source: what the command was given, if that is not the name: a file.
     """
 
     name: str
@@ -88,6 +89,7 @@ class SearchResult:
     seeds: int
     tried: tuple[Tried, ...]
     options: tuple[str, ...] = ()
+    source: str = ""
 
     @property
     def chosen(self) -> Tried:
@@ -101,7 +103,7 @@ class SearchResult:
             "schema": 1,
             "recipe": self.name,
             "note": UNCHARGED,
-            "command": " ".join(["dpcohort search", self.name, *self.options]),
+            "command": " ".join(["dpcohort search", self.source or self.name, *self.options]),
             "cells": list(self.cells),
             "held_out": self.held_out,
             "seeds": self.seeds,
@@ -198,6 +200,7 @@ def run_search(
     device: str | None = None,
     progress: Progress | None = None,
     options: Sequence[str] = (),
+    source: str = "",
 ) -> SearchResult:
     """Try settings on cells; one with which a training diverges has a mean of 0.
 
@@ -236,6 +239,7 @@ def run_search(
         seeds=seeds,
         tried=tried,
         options=tuple(options),
+        source=source,
     )
 
 

@@ -22,6 +22,7 @@ from dpcohort.data import (
     paper_partition,
     public_split,
 )
+from dpcohort.data.npz import map_npy
 from dpcohort.engine import (
     ConstantStep,
     InverseRootStep,
@@ -153,10 +154,7 @@ def _by_column(
     ids: tuple[str, ...],
 ) -> Partition:
     """The partition by a column, its clients in the order of the population."""
-    try:
-        values = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise FileFormatError(path, f"not an array of one value a record ({error}).") from None
+    values = map_npy(path)
     if values.shape != (total,):
         raise FileFormatError(path, f"has shape {values.shape}; the data has {total} records.")
     split = column_partition(values, records=records)

@@ -9,12 +9,13 @@ of a run elsewhere if that matters.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dpcohort.data.partition import load_partition
 from dpcohort.errors import DpcohortError, InputError
+from dpcohort.runs.append_log import read_log
 from dpcohort.runs.checkpoints import checkpoint_files, read_checkpoint
 from dpcohort.runs.folder import RunFolder, read_json
 from dpcohort.runs.settings_hash import settings_sha256
@@ -75,10 +76,11 @@ def _partition_problems(folder: RunFolder, settings: dict[str, Any]) -> Iterator
 
 def _result_problems(folder: RunFolder, settings: dict[str, Any]) -> Iterator[Problem]:
     try:
-        hashes = read_json(folder.result).get("sha256")
+        result = read_json(folder.result)
     except DpcohortError as error:
         yield "result.json", str(error)
         return
+    hashes = result.get("sha256")
     written = hashes if isinstance(hashes, dict) else {}
     for name, path in (
         ("model", folder.model),
@@ -92,6 +94,18 @@ def _result_problems(folder: RunFolder, settings: dict[str, Any]) -> Iterator[Pr
             yield path.name, f"its SHA-256 is {found[:16]}, written {told[:16]}."
     if str(written.get("settings")) != settings_sha256(settings):
         yield "run.json", "its settings are not those the run was finished with."
+    try:
+        rounds = read_log(folder.rounds)
+    except DpcohortError:
+        return  # said elsewhere
+    if result.get("test") != _last_test(rounds):
+        yield "result.json", "its test results are not those of the last evaluated round."
+
+
+def _last_test(rounds: Sequence[Mapping[str, Any]]) -> Any:
+    """The newest test results: of the average of iterates where there is one."""
+    found = (line.get("test_average") or line.get("test") for line in reversed(rounds))
+    return next((test for test in found if test is not None), None)
 
 
 def _sha256(path: Path) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -308,8 +308,12 @@ def _stored(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
 def _receipt(path: Path, values: dict[str, Any]) -> Receipt:
     try:
         return Receipt.from_dict(values)
-    except TypeError as error:
-        raise FileFormatError(path, f"not a receipt ({error}).") from None
+    except TypeError:
+        told = {*values, "holds", "unused_epsilon"}
+        missing = [f.name for f in fields(Receipt) if f.default is MISSING and f.name not in told]
+        unknown = sorted(told - {f.name for f in fields(Receipt)} - {"holds", "unused_epsilon"})
+        key, fault = (missing[0], "missing") if missing else (unknown[0], "not known")
+        raise FileFormatError(path, f"not a receipt: the key {key!r} is {fault}.") from None
 
 
 def _known(value: Any) -> float | None:

@@ -13,10 +13,10 @@ from typing import Any
 from dpcohort.adaptive.plan_file import AnyPlan, load_any_plan
 from dpcohort.adaptive.session import AdaptiveSession
 from dpcohort.atomic_file import atomic_writer, write_text
-from dpcohort.data.partition import save_partition
+from dpcohort.data.partition import load_partition, save_partition
 from dpcohort.engine import EngineState
 from dpcohort.engine.layout import FlatLayout
-from dpcohort.errors import InputError, VerificationError
+from dpcohort.errors import DpcohortError, InputError, VerificationError
 from dpcohort.runs.adaptive_ledger import AdaptiveLedger, open_ledger
 from dpcohort.runs.append_log import AppendLog, read_log, rewrite_log
 from dpcohort.runs.checkpoints import latest_checkpoint, write_checkpoint
@@ -139,6 +139,8 @@ class Recorder:
         if state.average is not None:
             self.run.average = self._weights(state.average)
         if self._folder is not None:
+            # Certifying takes longest: a crash in it leaves no model that no result speaks of.
+            self.write_receipts()
             hashes = {"model": _save_weights(self._folder.model, self.run.model)}
             if self.run.average:
                 hashes["average"] = _save_weights(self._folder.average, self.run.average)
@@ -146,7 +148,6 @@ class Recorder:
             if self._folder.config.exists():
                 config = self._folder.config.read_bytes()
                 hashes["config"] = hashlib.sha256(config).hexdigest()
-            self.write_receipts()
             lines = [line.test_average or line.test for line in self.run.history]
             last = next((found for found in reversed(lines) if found is not None), None)
             write_json(
@@ -220,6 +221,7 @@ class Recorder:
                 f"{folder.ledger} does not count round {min(uncounted)}, which was computed. "
                 "Nothing is computed without a whole ledger; see: dpcohort verify"
             )
+        self.run.warnings += _mended(folder, job)
         rewrite_log(folder.rounds, kept)
         self._rounds = AppendLog(folder.rounds)
 
@@ -231,8 +233,12 @@ class Recorder:
 
     def _weights(self, vector: Any) -> dict[str, Any]:
         """Every tensor of the model by name, the trained ones from the vector."""
-        trained = FlatLayout(self._job.model).unflatten(vector.detach().cpu())
-        state = {**self._job.model.state_dict(), **trained}
+        model = self._job.model
+        trained = FlatLayout(model).unflatten(vector.detach().cpu())
+        # A tied tensor has several names here and one among the trained.
+        new = {id(p): trained.get(name, p) for name, p in model.named_parameters()}
+        stored = model.state_dict(keep_vars=True).items()
+        state = {name: new.get(id(tensor), tensor) for name, tensor in stored}
         return {name: tensor.detach().cpu().numpy().copy() for name, tensor in state.items()}
 
 
@@ -266,6 +272,28 @@ def _check_same_run(folder: RunFolder, stored: dict[str, Any], job: Job) -> None
         f"{folder.path} was begun with {key} = {theirs.get(key)!r}; now it is {ours.get(key)!r}. "
         "Resume with the settings the run was begun with, or choose another folder."
     )
+
+
+def _mended(folder: RunFolder, job: Job) -> list[str]:
+    """Write plan and partition again if they are damaged, and say so.
+
+    The job has the ones the run was begun with: their hashes in ``run.json`` have been compared.
+    """
+    words = []
+    if not _is_whole(lambda: load_any_plan(folder.plan).sha256 == job.plan.sha256):
+        job.plan.save(folder.plan)
+        words.append(f"{folder.plan} was damaged and was written again.")
+    if not _is_whole(lambda: load_partition(folder.partition).sha256 == job.partition.sha256):
+        save_partition(job.partition, folder.partition)
+        words.append(f"{folder.partition} was damaged and was written again.")
+    return words
+
+
+def _is_whole(same: Callable[[], bool]) -> bool:
+    try:
+        return same()
+    except DpcohortError:
+        return False
 
 
 def _first_difference(theirs: AnyPlan, ours: AnyPlan) -> str:

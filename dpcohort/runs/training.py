@@ -114,10 +114,14 @@ def train_job(
     callbacks: Iterable[Callback] = (),
 ) -> Run:
     """As ``train``, for a job that is already made."""
+    listeners = tuple(callbacks)
+    deaf = [listener for listener in listeners if not hasattr(listener, "on_round")]
+    if deaf:  # said before anything is counted
+        allowed = "objects with a method on_round(record, run)"
+        raise InputError("callbacks", given=deaf[0], allowed=allowed)
     session = job.session()
     engine = _engine(job, session)
     recorder = Recorder(job, out, resume=resume)
-    listeners = tuple(callbacks)
     try:
         state = recorder.start(engine.initial_state())
         if session is not None:

@@ -92,3 +92,21 @@ def test_a_reader_that_goes_away_is_no_error(config):
     )
     assert done.stderr == ""
     assert done.stdout.startswith("{")
+
+
+@pytest.mark.parametrize(
+    ("words", "told", "next_step"),
+    [
+        (["train", "c.toml", "--out", "r"], "dpcohort.cli.train.load_config", "--resume goes on"),
+        (["reproduce", "mnist"], "dpcohort.cli.reproduce.load_recipe", "same command goes on"),
+        (["doctor"], "dpcohort.cli.doctor.console.print", "stopped."),
+    ],
+    ids=["train", "reproduce", "doctor"],
+)
+def test_an_interrupt_is_told_with_what_to_do_next(monkeypatch, capsys, words, told, next_step):
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(told, interrupt)
+    assert main(words) == 130
+    assert next_step in capsys.readouterr().err

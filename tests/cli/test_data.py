@@ -42,6 +42,18 @@ def test_checking_ones_own_arrays(terminal, tmp_path):
     terminal("data", "check", tmp_path / "gone.npz", code=3)
 
 
+def test_the_embedded_set_can_be_checked_too(terminal):
+    assert "1,442 training" in terminal("data", "check", "digits")
+
+
+def test_a_folder_called_like_a_set_does_not_hide_it(terminal, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mnist").mkdir()
+    (tmp_path / "mnist" / "t10k-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01")
+    terminal("data", "check", "mnist", "--data-dir", ".", code=2)
+    assert "t10k-labels" in terminal.errors
+
+
 def test_checking_broken_files(terminal, tmp_path):
     folder = tmp_path / "some" / "mnist"
     folder.mkdir(parents=True)

@@ -24,6 +24,7 @@ def test_the_smallest_form_ends_in_table_figure_and_file(terminal, tmp_path):
     assert shown.count("SMALLEST FORM") == 2
     assert "NOT PRIVATE" in words
     assert "not charged" in words
+    assert "for the training steps alone where raw losses were seen (NOT PRIVATE)" in words
     found = json.loads((out / "fashion-mnist.smallest.json").read_text())
     assert found["form"] == "smallest"
     assert "SMALLEST" in found["warning"]

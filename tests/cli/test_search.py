@@ -49,6 +49,7 @@ def test_a_config_with_a_grid_is_searched_and_written_down(terminal, tmp_path, m
     assert "not charged" in " ".join(shown.split())
     found = json.loads(out.read_text())
     assert len(found["tried"]) == 2
+    assert found["command"].startswith("dpcohort search digits.toml --set ")
     assert terminal.json("search", config, *SHORT, *grid, "--seeds", 1)["chosen"]
 
 
@@ -58,7 +59,7 @@ def test_the_file_tells_the_options_that_decided_what_was_tried(terminal, tmp_pa
     terminal("search", small_recipe, *options, "--seeds", 1, "--device", "cpu", "--out", out)
     found = json.loads(out.read_text())
     assert found["cells"] == ["only, rate = 0.5"]
-    assert found["command"] == "dpcohort search small --at rate=0.5 --set training.rounds=1"
+    assert found["command"] == "dpcohort search small.toml --at rate=0.5 --set training.rounds=1"
 
 
 def test_a_search_at_another_value_has_a_file_of_its_own(
@@ -87,3 +88,8 @@ def test_what_cannot_be_searched(terminal, tmp_path, config):
     terminal("search", config, code=2)
     terminal("search", "no-such-recipe", code=2)
     terminal("search", tmp_path / "nowhere.toml", code=2)
+
+
+def test_a_recipe_has_its_own_share_to_hold_out(terminal, small_recipe):
+    terminal("search", small_recipe, "--held-out", 0.3, code=2)
+    assert "recipe.search.held_out" in terminal.errors

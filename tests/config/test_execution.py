@@ -29,7 +29,8 @@ def test_what_is_not_said_has_a_default():
         ("data.public_share=1", "public_share"),
         ("data.seed=-1", "data.seed"),
         ("data.alpha=0.3", 'goes with partition = "dirichlet"'),
-        ("data.partition=dirichlet", "alpha"),
+        ("data.partition=dirichlet", "alpha is missing"),
+        ("data.partition=column", "column is missing"),
         ("data.partition=column", "column"),
         ("data.partition=sorted", "dirichlet"),
         ("data.nmae=digits", "name"),
@@ -68,8 +69,10 @@ def test_steps_need_their_own_settings(config):
 
 
 def test_a_similarity_goes_with_the_papers_partition(config):
-    with pytest.raises(FileFormatError, match="similarity"):
-        config.with_overrides(["data.partition=dirichlet", "data.alpha=0.3"])
+    changes = ["data.partition=dirichlet", "data.alpha=0.3"]
+    with pytest.raises(FileFormatError, match=r"similarity.*--set data\.similarity= does"):
+        config.with_overrides(changes)
+    assert config.with_overrides([*changes, "data.similarity="]).data.alpha == 0.3
 
 
 def test_grids_may_be_written_both_ways():

@@ -207,3 +207,34 @@ def test_an_output_that_does_not_fit_is_refused(output, message):
 
     with pytest.raises(InputError, match=message):
         check_trainable(Ends(), input_shape=(4,), classes=3)
+
+
+def _layer_twice() -> nn.Module:
+    layer = nn.Linear(4, 4)
+    return nn.Sequential(layer, nn.ReLU(), layer)
+
+
+def _tied_weight() -> nn.Module:
+    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
+    second.weight = first.weight
+    return nn.Sequential(first, nn.ReLU(), second)
+
+
+@pytest.mark.parametrize("build", [_layer_twice, _tied_weight])
+def test_the_check_leaves_tied_weights_alone(build):
+    model = build()
+    places = [id(p) for p in model.parameters()]
+    before = [p.detach().clone() for p in model.parameters()]
+    check_trainable(model, input_shape=(4,), classes=4)
+    assert [id(p) for p in model.parameters()] == places
+    assert all(p.requires_grad for p in model.parameters())
+    assert all(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_named(value):
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
+    with torch.no_grad():
+        model[1].bias[2] = value
+    with pytest.raises(InputError, match=r"'1\.bias' starts with numbers that are not finite"):
+        check_trainable(model)

@@ -60,6 +60,7 @@ def test_what_does_not_go_together_is_refused_with_its_file(refused, old, new, w
     [
         ("paper = 40.0", "paper = 140.0", "recipe.numbers = 140"),
         ("goal = 5.0", "goal = -5.0", "recipe.numbers = -5"),
+        ("tolerance = 5.0", "tolerance = -5.0", "recipe.tolerance = -5"),
         ("seeds = 2", "seeds = 0", "recipe.seeds = 0"),
         ("[recipe.quick]\nseeds = 1", "[recipe.quick]\nseeds = 0", "recipe.quick.seeds = 0"),
     ],

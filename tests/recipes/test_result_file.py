@@ -18,6 +18,7 @@ def test_what_is_written_can_be_read(recipe, tmp_path):
     assert path.name == "small.smallest.json"
     assert "SMALLEST" in found["warning"]
     assert "NOT PRIVATE" in found["note"]
+    assert found["command"] == "dpcohort reproduce small.toml --smallest --seeds 1"
     assert [c["mean"] for c in found["cells"]] == [round(c.accuracy.mean, 3) for c in result.cells]
     assert path.stat().st_size < 20_000
 

@@ -99,9 +99,22 @@ def test_a_column_that_does_not_fit(by_column, digits, tmp_path):
     np.save(tmp_path / "where.npy", np.arange(3))
     with pytest.raises(FileFormatError, match="1442 records"):
         configured_job(config, data=digits, device="cpu")
-    (tmp_path / "where.npy").write_bytes(b"not an array")
-    with pytest.raises(FileFormatError, match="not an array"):
-        configured_job(config, data=digits, device="cpu")
+
+
+@pytest.mark.parametrize("what", ["text", "archive", "objects", "nothing"])
+def test_a_column_that_is_no_array(by_column, digits, tmp_path, what):
+    place = tmp_path / "where.npy"
+    if what == "nothing":
+        place.unlink()
+    elif what == "objects":
+        np.save(place, np.array([object()], dtype=object), allow_pickle=True)
+    elif what == "archive":
+        with open(place, "wb") as file:
+            np.savez(file, a=[1])
+    else:
+        place.write_bytes(b"not an array")
+    with pytest.raises(FileFormatError, match=r"where\.npy"):
+        configured_job(load_config(by_column), data=digits, device="cpu")
 
 
 @pytest.mark.parametrize(

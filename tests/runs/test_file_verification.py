@@ -102,3 +102,11 @@ def test_an_unfinished_run_is_held_to_its_checkpoints(run):
     assert verify_run(run).holds
     _edit(run / "run.json", lambda s: s.update(seed=99))
     assert "run.json" in _subjects(run)
+
+
+@pytest.mark.parametrize("better", [0.99, None], ids=["another number", "none"])
+def test_test_results_that_no_round_had_are_found(run, better):
+    _edit(run / "result.json", lambda r: r["test"].update(accuracy=better))
+    assert _subjects(run) == {"result.json"}
+    _edit(run / "result.json", lambda r: r.pop("test"))
+    assert _subjects(run) == {"result.json"}

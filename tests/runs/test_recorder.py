@@ -6,11 +6,17 @@ import json
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+from dpcohort.data.partition import load_partition
 from dpcohort.engine import EngineState
 from dpcohort.errors import BudgetExceededError, InputError
+from dpcohort.plan_file import load_plan
 from dpcohort.runs.job import make_job
 from dpcohort.runs.recorder import Recorder
+from dpcohort.runs.verification import verify_run
+
+from .conftest import small_plan
 
 
 @pytest.fixture
@@ -59,9 +65,73 @@ def test_a_state_of_another_model_is_refused(job, tmp_path):
     again.close()
 
 
+def _layer_twice() -> nn.Module:
+    layer = nn.Linear(64, 64)
+    return nn.Sequential(nn.Flatten(), layer, nn.Tanh(), layer, nn.Linear(64, 10))
+
+
+def _tied_weight() -> nn.Module:
+    first, second = nn.Linear(64, 64), nn.Linear(64, 64)
+    second.weight = first.weight
+    return nn.Sequential(nn.Flatten(), first, nn.Tanh(), second, nn.Linear(64, 10))
+
+
+@pytest.mark.parametrize("build", [_layer_twice, _tied_weight])
+def test_a_tied_tensor_is_the_trained_one_under_all_its_names(build, digits):
+    model = build()
+    dimension = sum(p.numel() for p in model.parameters())
+    job = make_job(small_plan(dimension=dimension), model, digits, device="cpu")
+    recorder = Recorder(job)
+    recorder.finish(EngineState(torch.arange(dimension, dtype=torch.float32)))
+    saved = recorder.run.model
+    assert set(saved) == set(model.state_dict())
+    np.testing.assert_array_equal(saved["1.weight"], np.arange(4096).reshape(64, 64))
+    np.testing.assert_array_equal(saved["3.weight"], saved["1.weight"])
+
+
 def test_resume_without_a_run_begins_one(job, tmp_path):
     recorder = Recorder(job, tmp_path / "run", resume=True)
     fresh = EngineState(torch.zeros(650))
     assert recorder.start(fresh) is fresh
     recorder.finish(fresh)
     np.testing.assert_array_equal(recorder.run.model["1.bias"], np.zeros(10, np.float32))
+
+
+@pytest.mark.parametrize("name", ["plan.json", "partition.npz"])
+@pytest.mark.parametrize("how", ["one bit flipped", "gone"])
+def test_a_damaged_plan_or_partition_is_written_again(job, tmp_path, name, how):
+    Recorder(job, tmp_path / "run").close()
+    path = tmp_path / "run" / name
+    content = path.read_bytes()
+    if how == "gone":
+        path.unlink()
+    else:
+        middle = len(content) // 2
+        path.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
+    again = Recorder(job, tmp_path / "run", resume=True)
+    again.close()
+    assert [words for words in again.run.warnings if name in words]
+    assert load_plan(tmp_path / "run" / "plan.json").sha256 == job.plan.sha256
+    assert load_partition(tmp_path / "run" / "partition.npz").sha256 == job.partition.sha256
+
+
+def test_a_whole_folder_is_left_alone(job, tmp_path):
+    Recorder(job, tmp_path / "run").close()
+    before = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "run").glob("p*")}
+    again = Recorder(job, tmp_path / "run", resume=True)
+    again.close()
+    assert again.run.warnings == []
+    assert {p.name: p.stat().st_mtime_ns for p in (tmp_path / "run").glob("p*")} == before
+
+
+def test_a_crash_while_receipts_are_made_leaves_a_run_that_verifies(job, tmp_path, monkeypatch):
+    recorder = Recorder(job, tmp_path / "run")
+    monkeypatch.setattr(recorder, "write_receipts", _no_room)
+    with pytest.raises(InputError):
+        recorder.finish(EngineState(torch.zeros(650)))
+    recorder.close()
+    assert verify_run(tmp_path / "run").holds
+
+
+def _no_room():
+    raise InputError.because("the disk is full")

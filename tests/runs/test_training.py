@@ -277,3 +277,9 @@ def test_a_lost_ledger_stops_a_resume(plan, digits, finished):
     (finished / "ledger.jsonl").unlink()
     with pytest.raises(VerificationError, match="does not count round 0"):
         train(plan, "logistic", digits, out=finished, resume=True, **QUICK)
+
+
+def test_what_cannot_listen_is_refused_before_anything_is_counted(plan, digits, tmp_path):
+    with pytest.raises(InputError, match="on_round"):
+        train(plan, "logistic", digits, device="cpu", out=tmp_path / "run", callbacks=[print])
+    assert not (tmp_path / "run").exists()
