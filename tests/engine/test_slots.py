@@ -57,6 +57,23 @@ def test_with_merged_noise_slots_add_to_a_few_lanes(
         torch.testing.assert_close(found[1], expected, rtol=1e-12, atol=1e-15)
 
 
+def test_draws_of_a_joined_pass_are_divided_by_batch_sizes_of_their_own(
+    make_plan: Any, make_records: Any
+) -> None:
+    plan = make_plan([6, 7], [[0, 1, 1, 0, 0, 1, 0, 1]], sampler="fixed", noise=[0.0, 0.0])
+    plan.batch_sizes = np.array([2, 5])  # every joined pass has draws of both
+    records = make_records(torch.randn(13, 4), [6, 7])
+    options = {"plan": plan, "records": records, "streams": Streams.seeded(0)}
+    single, together = (
+        SlotRunner(nn.Linear(4, 3).double(), cross_entropy, [experiment]).updates(
+            [torch.zeros(15, dtype=torch.float64)], [cohort_of(plan, 0)]
+        )[0]
+        for experiment in (Experiment(**options), Experiment(**options, merged_noise=True))
+    )
+    assert len(together) == 4
+    torch.testing.assert_close(together.sum(0), single.sum(0), rtol=1e-12, atol=1e-15)
+
+
 def test_a_bound_on_memory_is_picked_from_the_model(make_plan: Any, make_records: Any) -> None:
     slots, _ = runner(make_plan, make_records)
     assert slots.micro_batch == (160 << 20) // (4 * 6 * 3)

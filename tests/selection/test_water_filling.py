@@ -54,6 +54,18 @@ def test_a_jump_is_shared_in_proportion_to_u():
     assert p.sum() == pytest.approx(1.0, abs=1e-15)
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_what_free_clients_gain_is_shared_in_proportion_to_u_in_any_order(seed):
+    rng = np.random.default_rng(seed)
+    size = int(rng.integers(3, 9))
+    u = rng.integers(1, 200, size) / 1.0
+    u /= u.sum()
+    dear = np.arange(size) == rng.integers(size)
+    linear = np.where(dear, 20.0, 0.0)
+    p = solve_by_filling(Costs(u, np.zeros(size), linear)).probabilities
+    np.testing.assert_allclose(p, np.where(dear, 0.0, u) / u[~dear].sum(), rtol=1e-12)
+
+
 def test_a_large_population_starts_from_a_sample():
     rng = np.random.default_rng(4)
     n = 70_000

@@ -168,7 +168,7 @@ const dpcohortSolver = (() => {
       for (let k = 0; k < p.length; k++) {
         const offset = 0.5 * costs.linear[k];
         const flat = costs.noise[k] === 0 && cap[k] > floor[k];
-        if (flat && offset >= low && offset <= high) alike.push(k);
+        if (flat && offset + ALMOST_ZERO >= low && offset <= high) alike.push(k);
       }
       if (alike.length > 1) {
         let weights = alike.map((k) => costs.u[k]);
