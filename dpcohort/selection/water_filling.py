@@ -277,7 +277,7 @@ def _share_alike(
         return probabilities
     offset = np.zeros_like(probabilities) if costs.linear is None else 0.5 * costs.linear
     for price, raised in ((bracket, True), ((bracket[0] + width, bracket[1] + width), False)):
-        # The stand-in for a cost of 0 lets the price of a flat client reach a hair above its offset.
+        # With the stand-in for a cost of 0, a flat client's price is a hair above its offset.
         alike = flat & (offset + _ALMOST_ZERO >= price[0]) & (offset <= price[1])
         if np.count_nonzero(alike) < 2:
             continue
