@@ -72,6 +72,7 @@ def configured_population(config: Config, data: Dataset | None = None) -> Popula
         return config.population()
     dataset = configured_data(config) if data is None else data
     public = round(config.data.public_share * len(dataset))
+    _check_total_size(config, len(dataset) - public)
     clients = config.population(len(dataset) - public)
     if public == 0:
         return clients
@@ -84,6 +85,17 @@ def configured_population(config: Config, data: Dataset | None = None) -> Popula
         public=np.append(clients.public, True),
         allow_large_delta=clients.allow_large_delta,
     )
+
+
+def _check_total_size(config: Config, left: int) -> None:
+    stated = config.values.get("population", {}).get("total_size")
+    if isinstance(stated, int) and stated > left:
+        raise InputError(
+            "population.total_size",
+            given=stated,
+            allowed=f"at most {left}, the records there are for clients with a budget",
+            next_step="Leave it out (--set population.total_size= does): they share all of them.",
+        )
 
 
 def configured_plan(

@@ -43,6 +43,11 @@ def test_a_public_share_is_a_public_client(digits):
     assert population.total_size == len(configured_data(shared))
 
 
+def test_a_stated_total_that_leaves_nothing_for_the_public_client_is_named(digits):
+    with pytest.raises(InputError, match=r"population\.total_size = 1442 .*at most 1298.*--set"):
+        configured_population(digits.with_overrides(["data.public_share=0.1"]))
+
+
 def test_without_data_nothing_is_loaded_and_nothing_can_be_trained():
     config = loads_config(commented_config("hospitals"))
     assert len(configured_population(config)) == 61
