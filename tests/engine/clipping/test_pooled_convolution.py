@@ -120,3 +120,22 @@ def test_layers_may_have_names_of_their_own() -> None:
 )
 def test_which_convolutions_do_the_pooling(layer: nn.Module, supported: bool) -> None:
     assert PooledConvolution.supports(layer) is supported
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf"), -float("inf")])
+def test_a_broken_record_adds_nothing_and_leaves_nothing_in_kept_memory(broken: float) -> None:
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(1, 6, 1, 9, 12, generator=generator, dtype=torch.float64)
+    targets = torch.randint(0, 3, (1, 6), generator=generator)
+    model, clip = network(relu=True, bias=True), torch.full((1,), 0.3).double()
+    net = ClippedNetwork(model, cross_entropy, inputs[0, :3], targets[0, :3])
+    weights = net.layout.flatten(model)[None]
+    others = net.clipped_sums(weights, inputs[:, 1:], targets[:, 1:], clip=clip).clone()
+    whole = net.clipped_sums(weights, inputs, targets, clip=clip).clone()
+    torn = inputs.clone()
+    torn[0, 0, 0, 0, 0] = broken
+    found = net.clipped_sums(weights, torn, targets, clip=clip)
+    torch.testing.assert_close(found, others, rtol=1e-12, atol=1e-14)
+    assert net.raw_nonfinite_count == 1
+    again = net.clipped_sums(weights, inputs, targets, clip=clip)
+    assert torch.equal(again, whole)
