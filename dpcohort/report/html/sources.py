@@ -22,6 +22,7 @@ from dpcohort.adaptive.plan_file import AnyPlan, load_any_plan
 from dpcohort.errors import DpcohortError, FileFormatError
 from dpcohort.runs.append_log import read_log
 from dpcohort.runs.folder import RunFolder, no_run, read_json
+from dpcohort.runs.receipts import source_of
 from dpcohort.runs.round_log import RoundLine, TestResult
 from dpcohort.runs.verification import Verification, verify_run
 
@@ -96,8 +97,9 @@ class ReadRun:
         """Whether batches and noise came from entropy, and no report is raw; None: not known."""
         if isinstance(self.plan, AdaptivePlan) and self.plan.has_raw_reports:
             return False
-        randomness = self.settings.get("randomness")
-        return None if randomness is None else randomness == "entropy"
+        if self.settings.get("randomness") is None:
+            return None
+        return source_of(self.settings) == "private"
 
     @property
     def test(self) -> TestResult | None:
