@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from dpcohort.plain_text import one_line
+
 __all__ = ["main"]
 
 #: Exit code after Ctrl-C; typer turns the interrupt into it without a word.
@@ -67,6 +69,22 @@ def _notes() -> Iterator[None]:
         yield
 
 
+def _too_much(error: Exception) -> str | None:
+    """What to say when room ran out in spite of the limits; None for any other error."""
+    look = (
+        "Look at the counts and sizes in the files it was given, above all if they came from "
+        "somebody else; docs/sharp-edges.md lists the limits."
+    )
+    if isinstance(error, RecursionError):
+        return f"what was given is nested too deeply to be worked through. {look}"
+    # torch has errors of its own for a processor's and an accelerator's memory.
+    words = str(error)
+    if isinstance(error, MemoryError) or "allocate memory" in words or "out of memory" in words:
+        told = one_line(words.splitlines()[0], 200) if words else ""
+        return f"this needs more memory than there is{f' ({told})' if told else ''}. {look}"
+    return None
+
+
 def _run(arguments: Sequence[str] | None) -> int:
     from dpcohort.cli.app import app
     from dpcohort.cli.output import print_error
@@ -79,6 +97,12 @@ def _run(arguments: Sequence[str] | None) -> int:
     except DpcohortError as error:
         print_error(str(error))
         return error.exit_code
+    except (MemoryError, RecursionError, RuntimeError) as error:
+        words = _too_much(error)
+        if words is None:
+            raise
+        print_error(words)
+        return 2
     except BrokenPipeError:
         # The reader (`| head`) has gone; give the interpreter nothing left to flush into it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

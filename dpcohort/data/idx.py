@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort.errors import FileFormatError
+from dpcohort.limits import check_unpacking
 
 __all__ = ["open_maybe_gzip", "read_exactly", "read_idx"]
 
@@ -47,9 +48,13 @@ def read_idx(path: str | Path, *, axes: int) -> NDArray[np.uint8]:
     try:
         with open_maybe_gzip(path) as file:
             shape = _read_header(path, file, axes)
+            if isinstance(file, gzip.GzipFile):
+                check_unpacking(path, math.prod(shape), "Give the set as it was published.")
             values = read_exactly(path, file, math.prod(shape))
     except _UNREADABLE as error:
         raise FileFormatError(path, f"the file cannot be read ({_reason(error)})") from None
+    if not values:
+        raise FileFormatError(path, f"there is nothing in it: its header says {shape}")
     return np.frombuffer(values, np.uint8).reshape(shape)
 
 
