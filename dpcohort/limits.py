@@ -80,15 +80,15 @@ LARGEST_PLAN = 2 << 30
 LARGEST_JSON = 256 << 20
 #: Bytes of ledger.jsonl or rounds.jsonl.
 LARGEST_LOG = 4 << 30
-#: Bytes of one line of them: a cohort of a million clients with names of forty characters.
+#: Bytes of one line of ledger.jsonl or rounds.jsonl.
 LARGEST_LINE = 64 << 20
-#: Bytes of a result of ``dpcohort reproduce``.
+#: Bytes of a result of `dpcohort reproduce`.
 LARGEST_RESULT = 20_000_000
 #: Bytes of the measurements of one cell.
 LARGEST_CELL_FILE = 5_000_000
-#: Bytes of a CIFAR-10 batch as a pickle; the published ones have 31,000,000.
+#: Bytes of a CIFAR-10 batch as a pickle.
 LARGEST_PYTHON_BATCH = 100_000_000
-#: Instructions of such a pickle; the published ones have about 50,000.
+#: Instructions of a CIFAR-10 batch as a pickle.
 MOST_INSTRUCTIONS = 2_000_000
 
 #: Bytes of the JSON header of a guard's message, or of the first line of a letter.
@@ -102,7 +102,7 @@ MOST_LETTER_DRAWS = 10_000
 
 #: Bytes that a compressed file (.npz, .gz) may unpack to, however small it is.
 LARGEST_FREE_UNPACKING = 1 << 30
-#: Beyond that, how many times its own size; an .npz written without compression has 1.
+#: Times its own size that a compressed file may unpack to, beyond LARGEST_FREE_UNPACKING.
 MOST_TIMES_UNPACKED = 20
 
 _PIECE = 1 << 24

@@ -43,9 +43,9 @@ class _Screen(Console):
                 yield Segment(visible(piece.text), piece.style)
 
 
-# No emoji: an id such as ward:100:a is not a picture.
-console = _Screen(highlight=False, emoji=False)
-_errors = _Screen(stderr=True, highlight=False, emoji=False)
+# No emoji and no markup: an id such as ward:100:a is not a picture, and [bold] in one is a name.
+console = _Screen(highlight=False, emoji=False, markup=False)
+_errors = _Screen(stderr=True, highlight=False, emoji=False, markup=False)
 
 #: Work of fewer items is done before one could read how far it is.
 _WORTH_TELLING = 500
