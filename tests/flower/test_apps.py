@@ -108,3 +108,9 @@ def test_the_server_app_is_flowers_own_kind():
 
     assert isinstance(apps.server_app(), ServerApp)
     assert callable(federate)
+
+
+def test_the_log_of_a_server_cannot_be_painted(capsys):
+    with pytest.raises(InputError):
+        apps.serve(None, {"federation": "no\x1b[2J\x1b[32mall promises hold.toml"})
+    assert r"error: no\x1b[2J\x1b[32mall promises hold.toml" in capsys.readouterr().out

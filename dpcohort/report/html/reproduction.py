@@ -204,7 +204,10 @@ def _facts(values: Mapping[str, Any]) -> dict[str, str]:
 def _number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if math.isfinite(value) else None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # a whole number beyond all floats
+        return None
 
 
 def _truth(value: Any) -> bool | None:
