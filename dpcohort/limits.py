@@ -10,9 +10,11 @@ are far above what is of use; ``docs/sharp-edges.md`` lists them.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from dpcohort.errors import FileFormatError
+from dpcohort.plain_text import one_line
 
 __all__ = [
     "DEEPEST_NESTING",
@@ -44,6 +46,7 @@ __all__ = [
     "MOST_SEEDS",
     "MOST_TIMES_UNPACKED",
     "check_unpacking",
+    "exhausted",
     "read_bounded",
 ]
 
@@ -142,6 +145,29 @@ def check_unpacking(path: str | Path, size: int, next_step: str) -> None:
             f"its {packed:,} bytes would unpack to {size:,}; at most {allowed:,} are allowed "
             f"({LARGEST_FREE_UNPACKING:,}, or {MOST_TIMES_UNPACKED} times the file). {next_step}",
         )
+
+
+def exhausted(error: BaseException) -> str | None:
+    """What to say when room ran out in spite of the limits; None for any other error.
+
+    Example:
+        >>> exhausted(RecursionError())
+        'what was given is nested too deeply to be worked through. Look at ...'
+        >>> exhausted(ValueError("7"))
+    """
+    look = (
+        "Look at the counts and sizes in the files it was given, above all if they came from "
+        "somebody else; docs/sharp-edges.md lists the limits."
+    )
+    if isinstance(error, RecursionError):
+        return f"what was given is nested too deeply to be worked through. {look}"
+    # torch has errors of its own for a processor's and an accelerator's memory.
+    words = str(error)
+    of_torch = isinstance(error, RuntimeError) and re.search("allocate memory|out of memory", words)
+    if isinstance(error, MemoryError) or of_torch:
+        told = f" ({one_line(words.splitlines()[0], 200)})" if words else ""
+        return f"this needs more memory than there is{told}. {look}"
+    return None
 
 
 def read_bounded(path: str | Path, at_most: int) -> bytes:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from dpcohort.plain_text import one_line
+from dpcohort.limits import exhausted
 
 __all__ = ["main"]
 
@@ -69,22 +69,6 @@ def _notes() -> Iterator[None]:
         yield
 
 
-def _too_much(error: Exception) -> str | None:
-    """What to say when room ran out in spite of the limits; None for any other error."""
-    look = (
-        "Look at the counts and sizes in the files it was given, above all if they came from "
-        "somebody else; docs/sharp-edges.md lists the limits."
-    )
-    if isinstance(error, RecursionError):
-        return f"what was given is nested too deeply to be worked through. {look}"
-    # torch has errors of its own for a processor's and an accelerator's memory.
-    words = str(error)
-    if isinstance(error, MemoryError) or "allocate memory" in words or "out of memory" in words:
-        told = one_line(words.splitlines()[0], 200) if words else ""
-        return f"this needs more memory than there is{f' ({told})' if told else ''}. {look}"
-    return None
-
-
 def _run(arguments: Sequence[str] | None) -> int:
     from dpcohort.cli.app import app
     from dpcohort.cli.output import print_error
@@ -98,7 +82,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         print_error(str(error))
         return error.exit_code
     except (MemoryError, RecursionError, RuntimeError) as error:
-        words = _too_much(error)
+        words = exhausted(error)
         if words is None:
             raise
         print_error(words)
