@@ -22,6 +22,7 @@ from dpcohort.adaptive.plan import AdaptivePlan
 from dpcohort.adaptive.plan_file import AnyPlan
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.errors import FileFormatError
+from dpcohort.plain_text import one_line
 from dpcohort.runs.folder import finite_json, read_json, write_json
 from dpcohort.runs.spending import certified_spending
 
@@ -164,7 +165,7 @@ class Receipt:
         """The receipt in words."""
         if self.public:
             return (
-                f"{self.client}: public data, no budget. Drawn {self.spent_draws} of "
+                f"{one_line(self.client)}: public data, no budget. Drawn {self.spent_draws} of "
                 f"{self.planned_draws} planned times.\n{self.stamp}"
             )
         noise = "none, it is never drawn"
@@ -176,7 +177,7 @@ class Receipt:
         verdict = "The promise holds." if self.holds else "THE PROMISE IS BROKEN."
         return "\n".join(
             [
-                f"{self.client}",
+                one_line(self.client),
                 f"  promised   epsilon {_shown(self.promised_epsilon)} at delta "
                 f"{_shown(self.delta)}, for {self.unit} ({self.neighbours})",
                 f"  planned    {self.planned_draws} draws, {self.planned_steps} noisy steps, "
