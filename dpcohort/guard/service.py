@@ -188,7 +188,13 @@ class GuardService:
         failed = isinstance(answer, Refusal) and answer.code in ("failed", "ledger")
         if every > 0 and (fresh or failed):
             taken = time.monotonic() - started
-            time.sleep(max(0.0, math.ceil(taken / every) * every - taken))  # rounding
+            multiples = math.ceil(taken / every)
+            if multiples > 1:
+                self._log(
+                    f"WARNING: this answer left after {multiples} times answer_seconds, not one: "
+                    "its time told of the batch's size. Set a longer answer_seconds in the terms."
+                )
+            time.sleep(max(0.0, multiples * every - taken))  # rounding
 
 
 def _line(message: object, answer: Message) -> str:

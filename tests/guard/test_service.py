@@ -180,6 +180,23 @@ def test_fresh_answers_leave_at_whole_multiples(
         monkeypatch.undo()
 
 
+def test_an_answer_that_came_too_late_is_told_to_the_owner(
+    open_desk, folder, terms, good, monkeypatch
+):
+    desk = open_desk(replace(terms, answer_seconds=1.0), trainer=Quick(good().layout))
+    said = []
+    with GuardService(desk, folder / "g.sock", log=said.append) as service:
+        answer = desk.answer(good())
+        monkeypatch.setattr(module.time, "sleep", lambda seconds: None)
+        for taken in (0.9, 2.5):
+            monkeypatch.setattr(module.time, "monotonic", lambda taken=taken: taken)
+            service._wait(answer, 0.0)
+        monkeypatch.undo()
+    assert len(said) == 1
+    assert "after 3 times answer_seconds" in said[0]
+    assert "2.5" not in said[0]  # how long it took is in no file, only when it left
+
+
 def test_a_wait_is_never_negative(open_desk, folder, terms, good, monkeypatch):
     """A quotient can round down to a whole number whose multiple is the smaller one."""
     desk = open_desk(replace(terms, answer_seconds=0.1), trainer=Quick(good().layout))
