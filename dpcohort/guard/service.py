@@ -35,6 +35,7 @@ from dpcohort.guard.protocol import (
 __all__ = ["GuardService", "peer_uid"]
 
 _CONNECTIONS = 8  # at once; more wait in the queue
+_QUEUE = 128  # connections that may wait; one more is told to try again
 _IDLE_SECONDS = 60.0  # for the next byte of a request
 _CREDENTIALS = struct.Struct("3i")
 
@@ -217,7 +218,7 @@ def _listen(path: Path, group: int | None) -> socket.socket:
         listener.bind(str(path))
         if group is not None:
             os.chown(path, -1, group)
-        listener.listen(_CONNECTIONS)
+        listener.listen(_QUEUE)
         listener.settimeout(0.2)
     except OSError as error:
         listener.close()

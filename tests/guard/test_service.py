@@ -16,6 +16,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dpcohort.client_ledger import read_state, verify_ledger
 from dpcohort.errors import InputError
 from dpcohort.guard import service as module
 from dpcohort.guard.client import GuardClient, GuardRefusedError
@@ -158,6 +159,47 @@ def test_draws_are_done_one_at_a_time(serve, good):
     for thread in threads:
         thread.join()
     assert trainer.most == 1
+
+
+def test_fifty_requests_at_once_are_answered_or_refused_and_counted_once(
+    serve, with_run, good, folder
+):
+    """Thirty draws, twenty of them asked for twice at the same time; twelve are accepted."""
+    trainer = Quick(good().layout, 0.002)
+    service = serve(with_run(rounds=30, draws=12, least_noise_multiplier=4.0), trainer=trainer)
+    start, heard, failed = threading.Barrier(50), [], []
+
+    def ask(round):
+        try:
+            start.wait(timeout=30)
+            with GuardClient(service.path, timeout=30) as guard:
+                try:
+                    update = guard.draw(good(round=round, noise_multiplier=4.0))
+                    heard.append((round, update.resent, update.vector.tobytes()))
+                except GuardRefusedError as refused:
+                    heard.append((round, refused.code, refused.counted))
+        except Exception as error:  # what a courier must never meet
+            failed.append(repr(error))
+
+    threads = [threading.Thread(target=ask, args=(round,)) for round in [*range(30), *range(20)]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert len(heard) == 50
+    fresh = [round for round, how, _ in heard if how is False]
+    assert len(fresh) == len(set(fresh)) == 12  # nothing twice, and no more than was accepted
+    again = [round for round, how, _ in heard if how is True]
+    assert set(again) <= set(fresh)
+    refused = [row[1:] for row in heard if isinstance(row[1], str)]
+    assert set(refused) == {("exhausted", False)}
+    assert len(fresh) + len(again) + len(refused) == 50
+    assert trainer.most == 1
+    service.stop()
+    counted = read_state(folder / "ward.ledger").account("ward", "spring").draws
+    assert {round for round, _ in counted} == set(fresh)
+    assert verify_ledger(folder / "ward.ledger").findings == ()
 
 
 @pytest.mark.parametrize(("taken", "slept"), [(0.3, 0.7), (1.4, 0.6), (0.0, 0.0)])
