@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kill a guard at every point where its files change, and see that nothing is spent or sent twice.
 
-``python benchmarks/kills.py [--draws 16] [--every 1] [--broken]``. A guard with a new ledger
+``python benchmarks/kills.py [--draws 28] [--every 1] [--broken]``. A guard with a new ledger
 answers a courier's draws in a child process, which ends without warning at the n-th of these
 points, for every n there is: before and after each fsync, rename and write of ledger, counter and
 terms, before and after each SQL statement, and, where SQLite lets its system calls be replaced,
@@ -351,7 +351,7 @@ def _load_once() -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--draws", type=int, default=16, help="answered in each life (16)")
+    parser.add_argument("--draws", type=int, default=28, help="answered in each life (28)")
     parser.add_argument("--every", type=int, default=1, help="kill at every so many-th point (1)")
     parser.add_argument("--folder", type=Path, default=None, help="where the ledgers lie")
     parser.add_argument("--broken", action="store_true", help="with a guard that counts too late")

@@ -12,7 +12,6 @@ round (the public record of a round is kept for the run's history) and 4 MiB onc
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import sys
 import tempfile
@@ -42,7 +41,6 @@ class Watch:
         done = record.round + 1
         if done % self.every:
             return
-        gc.collect()
         memory = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         files = len(os.listdir("/proc/self/fd"))
         threads = len(os.listdir("/proc/self/task"))
