@@ -136,6 +136,7 @@ ExecStart=/opt/dpcohort/bin/flower-superlink --host 127.0.0.1 --port {port} \\
     --ssl-ca-certfile tls/ca.crt --ssl-certfile tls/server.pem --ssl-keyfile tls/server.key \\
     --enable-supernode-auth
 ReadWritePaths=/srv/dpcohort
+# A graphics card for the server's evaluation needs PrivateDevices=no below.
 {_NETWORK}
 {_HARDENED}
 
