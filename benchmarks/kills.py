@@ -34,16 +34,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from dpcohort.accounting.events import Event
 from dpcohort.client_ledger import ClientLedger, DrawKey, read_state, verify_ledger
+from dpcohort.engine.lattice import Lattice
+from dpcohort.engine.lattice_noise import KEY_BYTES
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.guard import AcceptedRun, DrawRequest, GuardClient, GuardTerms, ModelTerms
 from dpcohort.guard.client import GuardRefusedError
 from dpcohort.guard.data import load_data
 from dpcohort.guard.desk import GuardDesk
-from dpcohort.guard.lattice import Lattice
 from dpcohort.guard.owner_ledger import open_ledger, pinnable_terms, write_pin
 from dpcohort.guard.protocol import Hello
 from dpcohort.guard.service import GuardService
@@ -179,8 +181,9 @@ class Training:
         """Noise around 0."""
         # A courier's parameters are public: they say here which draw this is.
         self._write(self._file, f"{int(parameters[0])}\n".encode())
-        noisy = lattice.with_noise(np.zeros(_DIMENSION, np.int64))
-        return (noisy * lattice.unit).astype(np.float32)
+        nothing, key = torch.zeros(_DIMENSION, dtype=torch.int64), os.urandom(KEY_BYTES)
+        noisy: NDArray[np.float32] = lattice.release(nothing, key, scale=1.0).float().numpy()
+        return noisy
 
 
 def _with_run(terms: GuardTerms) -> GuardTerms:

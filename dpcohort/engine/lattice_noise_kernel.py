@@ -2,13 +2,18 @@
 """The Triton kernel behind ``lattice_noise.release``; absent where Triton is.
 
 It makes the very integers of ``lattice_noise``: ChaCha20, Box and Muller's transform in float64,
-rounding to 64-bit integers. Coordinates that float64 cannot decide are listed.
+rounding to 64-bit integers. Blocks with a coordinate that float64 cannot decide are listed, and a
+second kernel computes theirs again from 99 bits of u and v with pairs of float64, which hold about
+104 bits; what even that does not decide, one coordinate in 2^60 or so, is left to the host.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import lru_cache
 
+import mpmath
 import numpy as np
 import torch
 from torch import Tensor
@@ -29,7 +34,9 @@ __all__ = ["AVAILABLE", "BLOCKS", "SPAN", "release"]
 #: Blocks of a span, and its coordinates; see ``lattice_noise``.
 BLOCKS = 128
 SPAN = 10 * BLOCKS
-_LISTED = 1 << 14  # doubtful spans that fit the list
+_LISTED = 1 << 12  # doubtful blocks that fit the list
+_LANES = 32  # doubtful blocks of a program of the second kernel
+_LOG, _SINE, _COSINE = 22, 14, 15  # terms of the series of the second kernel
 _REGISTERS = 64  # more would leave too few programs to a processor
 
 
@@ -43,8 +50,8 @@ def release(
     """Write ``factor (total + noise)`` of each row of ``totals`` [rows, D] to ``out``.
 
     Returns:
-        Rows and spans that hold doubtful coordinates and are to be written again; None, and
-        nothing was written, where there is no kernel or they are many.
+        Rows and spans that hold undecided coordinates and are to be written again; None, and
+        nothing was written, where there is no kernel or too many would be doubtful.
     """
     if not AVAILABLE or not totals.is_contiguous() or not out.is_contiguous():
         return None
@@ -52,21 +59,48 @@ def release(
     expected = count * sum(2.0 ** (exponent - 43) for exponent in exponents)
     if expected > _LISTED / 4:
         return None
-    told = np.empty((rows, 12), dtype=np.int32)
-    told[:, :8] = np.frombuffer(b"".join(keys), dtype="<i4").reshape(rows, 8)
-    told[:, 8:10] = np.ldexp(1.0, np.array(exponents))[:, None].view(np.int32)
-    told[:, 10:] = np.array(factors, dtype=np.float64)[:, None].view(np.int32)
-    there = torch.from_numpy(told).pin_memory().to(totals.device, non_blocking=True)
-    doubtful = torch.empty(1 + _LISTED, dtype=torch.int64, device=totals.device)
-    doubtful[:1].zero_()
+    # Key, 2^e and factor of each row, and two counters: what is doubtful, what is undecided.
+    told = np.zeros((rows + 1, 12), dtype=np.int32)
+    told[:rows, :8] = np.frombuffer(b"".join(keys), dtype="<i4").reshape(rows, 8)
+    told[:rows, 8:10] = np.ldexp(1.0, np.array(exponents))[:, None].view(np.int32)
+    told[:rows, 10:] = np.array(factors, dtype=np.float64)[:, None].view(np.int32)
+    there = torch.from_numpy(told).to(totals.device)
+    counters = there[rows, :4].view(torch.int64)
+    doubtful = torch.empty(_LISTED, dtype=torch.int64, device=totals.device)
     spans = -(-count // SPAN)
     _kernel[(spans, rows)](
-        out, totals, there, doubtful, count, _LISTED, BLOCKS=BLOCKS, maxnreg=_REGISTERS
+        out,
+        totals,
+        there,
+        counters,
+        doubtful,
+        count,
+        _LISTED,
+        BLOCKS=BLOCKS,
+        maxnreg=_REGISTERS,
     )
-    found = int(doubtful[0])
+    _again[(_LISTED // _LANES, 10)](
+        out, totals, there, counters, doubtful, _constants(totals.device), count, spans, _LISTED,
+        BLOCKS=BLOCKS, LANES=_LANES, LOG=_LOG, SINE=_SINE, COSINE=_COSINE,
+    )  # fmt: skip
+    found, undecided = counters.tolist()
     if found > _LISTED:  # what was written must not be used
         raise RuntimeError("more doubtful coordinates than there can be: the GPU computes wrongly")
-    return sorted({divmod(place, spans) for place in doubtful[1 : 1 + found].tolist()})
+    if undecided == 0:
+        return []
+    return sorted({divmod(p // BLOCKS, spans) for p in doubtful[:found].tolist()})
+
+
+@lru_cache(maxsize=4)
+def _constants(device: torch.device) -> Tensor:
+    """Coefficients of the series, ln 2 and 2 pi, each as two float64 whose sum it is."""
+    with mpmath.workprec(300):
+        exact = [mpmath.mpf(1) / (2 * i + 1) for i in range(_LOG)]
+        exact += [mpmath.mpf((-1) ** i) / math.factorial(2 * i + 1) for i in range(_SINE)]
+        exact += [mpmath.mpf((-1) ** i) / math.factorial(2 * i) for i in range(_COSINE)]
+        exact += [mpmath.log(2), 2 * mpmath.pi]
+        pairs = [(float(x), float(x - mpmath.mpf(float(x)))) for x in exact]
+    return torch.tensor(pairs, dtype=torch.float64).view(-1).to(device)
 
 
 if AVAILABLE:
@@ -88,8 +122,8 @@ if AVAILABLE:
         return a, b, c, d
 
     @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
-    def _stream(key, block):  # type: ignore[no-untyped-def]
-        """The words of each of these blocks of the ChaCha20 stream."""
+    def _stream(key, block, name):  # type: ignore[no-untyped-def]
+        """The words of each of these blocks of the ChaCha20 stream of this name."""
         zero = (block * 0).to(tl.uint32)
         k0 = zero + tl.load(key).to(tl.uint32, bitcast=True)
         k1 = zero + tl.load(key + 1).to(tl.uint32, bitcast=True)
@@ -104,7 +138,7 @@ if AVAILABLE:
         x0, x1, x2, x3 = zero + 0x61707865, zero + 0x3320646E, zero + 0x79622D32, zero + 0x6B206574
         x4, x5, x6, x7 = k0, k1, k2, k3
         x8, x9, x10, x11 = k4, k5, k6, k7
-        x12, x13, x14, x15 = low, high, zero, zero
+        x12, x13, x14, x15 = low, high, zero + name, zero
         for _ in range(10):
             x0, x4, x8, x12 = _quarter(x0, x4, x8, x12)
             x1, x5, x9, x13 = _quarter(x1, x5, x9, x13)
@@ -117,7 +151,7 @@ if AVAILABLE:
         return (
             x0 + 0x61707865, x1 + 0x3320646E, x2 + 0x79622D32, x3 + 0x6B206574,
             x4 + k0, x5 + k1, x6 + k2, x7 + k3, x8 + k4, x9 + k5, x10 + k6, x11 + k7,
-            x12 + low, x13 + high, x14, x15,
+            x12 + low, x13 + high, x14 + name, x15,
         )  # fmt: skip
 
     @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
@@ -159,7 +193,7 @@ if AVAILABLE:
 
     @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
     def _kernel(  # type: ignore[no-untyped-def]
-        out, totals, told, doubtful, count, listed,
+        out, totals, told, counters, doubtful, count, listed,
         BLOCKS: tl.constexpr,  # noqa: N803
     ):  # fmt: skip
         """A program makes a span of a row: its first half cosines, its second their sines."""
@@ -173,7 +207,7 @@ if AVAILABLE:
         rest = tl.minimum(count - start, 10 * BLOCKS).to(tl.int32)
         lane = tl.arange(0, BLOCKS)
         a0, b0, c0, a1, b1, c1, a2, b2, c2, a3, b3, c3, a4, b4, c4, d = _stream(
-            key, span * BLOCKS + lane
+            key, span * BLOCKS + lane, 0
         )
         half: tl.constexpr = 5 * BLOCKS
         doubt = _pair(out, total, lane, rest, factor, a0, b0, c0, d, scale, half)
@@ -188,6 +222,170 @@ if AVAILABLE:
             out, total, lane + 4 * BLOCKS, rest, factor, a4, b4, c4, d >> 24, scale, half
         )
         one = tl.full([BLOCKS], 1, tl.int64)
-        place = tl.atomic_add(doubtful + tl.zeros([BLOCKS], tl.int64), one, mask=doubt)
-        where = row * tl.num_programs(0) + span
-        tl.store(doubtful + 1 + place, where, mask=doubt & (place < listed))
+        place = tl.atomic_add(counters + tl.zeros([BLOCKS], tl.int64), one, mask=doubt)
+        where = (row * tl.num_programs(0) + span) * BLOCKS + lane
+        tl.store(doubtful + place, where, mask=doubt & (place < listed))
+
+    # Numbers as pairs of float64, high and low, whose exact sum they are (Dekker, 1971).
+
+    @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
+    def _sum(a, b):  # type: ignore[no-untyped-def]
+        total = a + b
+        part = total - a
+        return total, (a - (total - part)) + (b - part)
+
+    @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
+    def _renewed(high, low):  # type: ignore[no-untyped-def]
+        total = high + low
+        return total, low - (total - high)
+
+    @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
+    def _product(a, b):  # type: ignore[no-untyped-def]
+        whole = a * b
+        return whole, tl.fma(a, b, -whole)
+
+    @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
+    def _plus(a, a_low, b, b_low):  # type: ignore[no-untyped-def]
+        high, low = _sum(a, b)
+        other, rest = _sum(a_low, b_low)
+        high, low = _renewed(high, low + other)
+        return _renewed(high, low + rest)
+
+    @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
+    def _times(a, a_low, b, b_low):  # type: ignore[no-untyped-def]
+        high, low = _product(a, b)
+        return _renewed(high, low + (a * b_low + a_low * b))
+
+    @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
+    def _over(a, a_low, b, b_low):  # type: ignore[no-untyped-def]
+        first = a / b
+        whole, part = _product(first, b)
+        rest = (((a - whole) - part) + a_low) - first * b_low
+        return _renewed(first, rest / b)
+
+    @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
+    def _root(a, a_low):  # type: ignore[no-untyped-def]
+        first = tl.sqrt(a)
+        whole, part = _product(first, first)
+        return _renewed(first, (((a - whole) - part) + a_low) / (2.0 * first))
+
+    @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
+    def _series(x, x_low, constants, TERMS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+        """The sum of coefficient i times x^i."""
+        high = x * 0.0 + tl.load(constants + 2 * TERMS - 2)
+        low = x * 0.0 + tl.load(constants + 2 * TERMS - 1)
+        for i in range(2, TERMS + 1):
+            high, low = _times(high, low, x, x_low)
+            at = constants + 2 * (TERMS - i)
+            high, low = _plus(high, low, tl.load(at) + x * 0.0, tl.load(at + 1) + x * 0.0)
+        return high, low
+
+    @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
+    def _logarithm(u, u_low, constants, ln2, TERMS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+        """Of numbers in (0, 1): 2 artanh((m - 1) / (m + 1)) + k ln 2 with u = m 2^k."""
+        bits = u.to(tl.int64, bitcast=True)
+        power = (bits >> 52) - 1023
+        m = ((bits & 0xFFFFFFFFFFFFF) | 0x3FF0000000000000).to(tl.float64, bitcast=True)
+        m_low = u_low * ((1023 - power) << 52).to(tl.float64, bitcast=True)
+        large = m > 1.4142135
+        m = tl.where(large, 0.5 * m, m)
+        m_low = tl.where(large, 0.5 * m_low, m_low)
+        power = tl.where(large, power + 1, power)
+        below, below_low = _sum(m - 1.0, m_low)
+        above, above_low = _sum(m, 1.0 + m * 0.0)
+        above, above_low = _renewed(above, above_low + m_low)
+        s, s_low = _over(below, below_low, above, above_low)
+        square, square_low = _times(s, s_low, s, s_low)
+        found, found_low = _series(square, square_low, constants, TERMS)
+        found, found_low = _times(found, found_low, 2.0 * s, 2.0 * s_low)
+        k = power.to(tl.float64)
+        twos, twos_low = _product(k, k * 0.0 + tl.load(ln2))
+        twos, twos_low = _renewed(twos, twos_low + k * tl.load(ln2 + 1))
+        return _plus(twos, twos_low, found, found_low)
+
+    @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
+    def _one_of(k, w0, w1, w2, w3, w4):  # type: ignore[no-untyped-def]
+        found = tl.where(k == 1, w1, w0)
+        found = tl.where(k == 2, w2, found)
+        found = tl.where(k == 3, w3, found)
+        return tl.where(k == 4, w4, found)
+
+    @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
+    def _bits(first, half, three, more):  # type: ignore[no-untyped-def]
+        """51 bits and 48 more as two float64."""
+        whole = (first.to(tl.int64) << 19) | (half.to(tl.int64) << 3) | (three & 7).to(tl.int64)
+        high, low = whole.to(tl.float64) * 4.440892098500626e-16, more.to(tl.float64) + 0.5
+        return _renewed(high, low * 1.5777218104420236e-30)
+
+    @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
+    def _again(  # type: ignore[no-untyped-def]
+        out, totals, told, counters, doubtful, constants, count, spans, listed,
+        BLOCKS: tl.constexpr, LANES: tl.constexpr,  # noqa: N803
+        LOG: tl.constexpr, SINE: tl.constexpr, COSINE: tl.constexpr,  # noqa: N803
+    ):  # fmt: skip
+        """A program computes one of the ten coordinates of some listed blocks."""
+        found = tl.minimum(tl.load(counters), listed)
+        entry = tl.program_id(0) * LANES + tl.arange(0, LANES)
+        if tl.program_id(0) * LANES < found:
+            is_sine, k = tl.program_id(1) // 5, tl.program_id(1) % 5
+            listed_block = tl.load(doubtful + entry, mask=entry < found, other=0)
+            lane, place = listed_block % BLOCKS, listed_block // BLOCKS
+            row, span = place // spans, place % spans
+            key = told + 12 * row
+            block = span * BLOCKS + lane
+            x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, x13, x14, x15 = _stream(
+                key, block, 0
+            )
+            a = _one_of(k, x0, x3, x6, x9, x12)
+            b = _one_of(k, x1, x4, x7, x10, x13)
+            c = _one_of(k, x2, x5, x8, x11, x14)
+            three = x15 >> (6 * k)
+            x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, x10, x11, x12, x13, x14, x15 = _stream(
+                key, 5 * block + k, 1
+            )
+            more_u = ((x4 & 0xFFFF).to(tl.int64) << 32) | x3.to(tl.int64)
+            more_v = (x8.to(tl.int64) << 16) | (x7 >> 16).to(tl.int64)
+            u, u_low = _bits(a, c >> 16, three, more_u)
+            v, v_low = _bits(b, c & 0xFFFF, three >> 3, more_v)
+            sines = constants + 2 * LOG
+            cosines = sines + 2 * SINE
+            ln2 = cosines + 2 * COSINE
+            log, log_low = _logarithm(u, u_low, constants, ln2, LOG)
+            radius, radius_low = _root(-2.0 * log, -2.0 * log_low)
+            quarter = tl.floor(4.0 * v + 0.5)
+            turn, turn_low = _sum(v - 0.25 * quarter, v_low)
+            full = turn * 0.0 + tl.load(ln2 + 2)
+            angle, angle_low = _times(turn, turn_low, full, turn * 0.0 + tl.load(ln2 + 3))
+            square, square_low = _times(angle, angle_low, angle, angle_low)
+            sine, sine_low = _series(square, square_low, sines, SINE)
+            sine, sine_low = _times(sine, sine_low, angle, angle_low)
+            cosine, cosine_low = _series(square, square_low, cosines, COSINE)
+            # cos x and sin x = cos(x - a quarter): which of both, and its sign, by the quarter.
+            quarters = (quarter.to(tl.int32) + 3 * is_sine) % 4
+            odd, negative = quarters % 2 == 1, (quarters == 1) | (quarters == 2)
+            wave, wave_low = tl.where(odd, sine, cosine), tl.where(odd, sine_low, cosine_low)
+            wave, wave_low = (
+                tl.where(negative, -wave, wave),
+                tl.where(negative, -wave_low, wave_low),
+            )
+            scale = tl.load((key + 8).to(tl.pointer_type(tl.float64)))
+            factor = tl.load((key + 10).to(tl.pointer_type(tl.float64)))
+            exact, exact_low = _times(radius, radius_low, wave, wave_low)
+            exact, exact_low = scale * exact, scale * exact_low
+            nearest = tl.floor(exact + 0.5)
+            off = (exact - nearest) + exact_low
+            nearest = tl.where(
+                off > 0.5, nearest + 1.0, tl.where(off < -0.5, nearest - 1.0, nearest)
+            )
+            gap = tl.abs(tl.abs(off) - 0.5)
+            # 2^e (2^-88 r + 2^-95 / (u r)).
+            doubt = scale * (3.2311742677852644e-27 * radius + 2.524354896707238e-29 / (u * radius))
+            decided = gap > doubt
+            position = span * (10 * BLOCKS) + is_sine * (5 * BLOCKS) + k * BLOCKS + lane
+            inside = (entry < found) & (position < count)
+            value = tl.load(totals + row * count + position, mask=inside, other=0)
+            noisy = factor * (value + nearest.to(tl.int64)).to(tl.float64)
+            tl.store(out + row * count + position, noisy.to(out.dtype.element_ty), mask=inside)
+            one = tl.full([LANES], 1, tl.int64)
+            aside = counters + 1 + tl.zeros([LANES], tl.int64)
+            tl.atomic_add(aside, one, mask=inside & (decided == 0))

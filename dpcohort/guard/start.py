@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort.client_ledger import RunTerms
+from dpcohort.engine.lattice import Lattice
 from dpcohort.errors import InputError
 from dpcohort.guard.data import load_data
 from dpcohort.guard.desk import GuardDesk, Trainer, check_with_sampling
-from dpcohort.guard.lattice import Lattice
 from dpcohort.guard.owner_ledger import open_ledger, pinnable_terms, write_pin
 from dpcohort.guard.permissions import check_closed_folder, check_unwritable
 from dpcohort.guard.service import GuardService
