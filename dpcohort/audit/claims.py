@@ -122,7 +122,7 @@ def repeats(training: PrivateTraining, claim: Claim, seed: int = 0) -> bool:
         )
         for _ in range(2)
     ]
-    return bool(np.array_equal(*twice, equal_nan=True))
+    return bool(np.array_equal(twice[0], twice[1], equal_nan=True))
 
 
 def hostile_models(training: PrivateTraining) -> Mapping[str, PrivateTraining]:

@@ -39,7 +39,7 @@ HOSTILE = (
     "weights of 1e38",
     "weights that are not numbers",
 )
-_FACTOR = 2.0**76  # its inverse has a square below all 32-bit floats
+_FACTOR = 2.0**76  # a number divided by it has a square below all 32-bit floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,7 @@ class GradientProbe(nn.Module):
         raw: hold the second half as a bare parameter, which no fast path covers.
         hostile: one of ``HOSTILE``. With *no gradient at zero* a record of zeros has a pass that
             is not finite, so a broken record cannot be replaced by zeros. With *factors out of
-            range* inputs are enlarged and outputs made smaller as much: products have the right
+            range* inputs are made smaller and outputs enlarged as much: products have the right
             size, squares of their factors do not. Weights are for the caller to set.
     """
 
@@ -137,7 +137,7 @@ class GradientProbe(nn.Module):
             sizes = inputs.abs().sum(1, keepdim=True)
             outer = sizes / sizes
         elif self._hostile == "factors out of range":
-            inputs, outer = inputs * _FACTOR, 1 / _FACTOR
+            inputs, outer = inputs / _FACTOR, _FACTOR
         head, tail = inputs[:, : self._half], inputs[:, self._half :]
         output: Tensor = (self.first(head) + self.second(tail)) * outer
         return output

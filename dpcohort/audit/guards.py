@@ -81,7 +81,7 @@ class GuardUnderTest:
         cohorts: IntArray,
         local_steps: int = 1,
     ) -> FloatArray:
-        """Updates [rounds, draws, D] in 32 bits; the step size is 1 and the seed is ignored."""
+        """Updates [rounds, draws, D]; the step size is 1, and the seed is ignored."""
         size, dimension = gradients.shape
         with np.errstate(over="ignore"):
             inputs = gradients.astype(np.float32)
@@ -108,4 +108,4 @@ class GuardUnderTest:
             )
             for _ in range(cohorts.size)
         ]
-        return np.stack(updates).reshape(*cohorts.shape, dimension)
+        return np.stack(updates).reshape(*cohorts.shape, dimension).astype(np.float64)

@@ -36,6 +36,7 @@ _TAIL_DIMENSION = 1 << 16
 _MOST_AT_ONCE = 1 << 26  # numbers in memory
 _GRAINED = 1 << 22  # numbers whose grain is looked at
 _GRAINS = (24, 32)  # bits of uniform numbers that are in use
+_WORTH_TELLING = 0.1  # numbers expected beyond a bound
 _READABLE = 2.0**15  # multiples up to here can be read off a 32-bit float
 
 
@@ -107,7 +108,8 @@ def noise_tail(
     seen = []
     for bound, count in zip(_BEYOND, counts.tolist(), strict=True):
         law = stats.binom(drawn, 2 * float(special.ndtr(-bound)))
-        seen.append(f"{count} beyond {bound:g} ({law.mean():.3g} expected)")
+        if count or law.mean() >= _WORTH_TELLING:
+            seen.append(f"{count} beyond {bound:g} ({law.mean():.3g} expected)")
         if 2 * min(law.cdf(count), law.sf(count - 1)) < level:
             problems.append(f"wrong number beyond {bound:g}")
     return Finding(

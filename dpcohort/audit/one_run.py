@@ -3,9 +3,9 @@
 
 Steinke, Nasr and Jagielski, "Privacy Auditing with One (1) Training Run" (NeurIPS 2023, arXiv
 2305.08846). Each of m canaries is in the data or not by a fair coin (for the fixed sampler: is one
-record or its opposite). From what the training released an auditor guesses the coins of the canaries
-it is surest of and abstains from the others. Their Theorem 5.2: for a training that keeps (ε, δ), the
-number of right guesses among r reaches v with probability at most
+record or its opposite). From what the training released an auditor guesses the coins of the
+canaries it is surest of and abstains from the others. Their Theorem 5.2: for a training that keeps
+(ε, δ), the number of right guesses among r reaches v with probability at most
 
     P[W ≥ v] + 2 m δ max_i P[v > W ≥ v - i] / i,    W binomial(r, e^ε / (1 + e^ε)).
 
@@ -87,9 +87,7 @@ def one_run(
     )
 
 
-def one_run_p_value(
-    canaries: int, guesses: int, right: int, epsilon: float, delta: float
-) -> float:
+def one_run_p_value(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
     """Probability, at most, that so many guesses are right if (epsilon, delta) is kept.
 
     Example:

@@ -162,21 +162,25 @@ def _radius_and_angle(cosine: FloatArray, sine: FloatArray) -> tuple[BoolArray, 
 
 
 def _torch_bits(noise: FloatArray) -> BoolArray:
-    """torch on a CPU: numbers j and j + 8 of each 16 are radius and angle, in that order."""
+    """Of torch on a CPU: numbers j and j + 8 of each 16 are radius and angle, in that order."""
     blocks = noise.reshape(-1, 2, 8)
     return np.stack(_radius_and_angle(blocks[:, 0], blocks[:, 1]), axis=1).ravel()
 
 
 def _python_bits(noise: FloatArray) -> BoolArray:
-    """Python's ``random.gauss``: neighbours are cosine and sine; the angle is drawn first."""
+    """Of Python's ``random.gauss``: neighbours are cosine and sine; the angle is drawn first."""
     radius, angle = _radius_and_angle(noise[0::2], noise[1::2])
     return np.stack([angle, radius], axis=1).ravel()
+
+
+def _signs(noise: FloatArray) -> BoolArray:
+    return noise < 0
 
 
 _READINGS = {
     "pairs as torch writes them": _torch_bits,
     "pairs as Python writes them": _python_bits,
-    "signs": lambda noise: noise < 0,
+    "signs": _signs,
 }
 
 

@@ -10,8 +10,8 @@ or so small that their square is out of range; and models are hostile, where the
 choose them.
 
 **J, erasure.** A membership attack: many records that agree, and one that may be able to take them
-all out of the sum, because its gradient is not finite or its pass overflows. At ε = 1 an attacker is
-right in e / (1 + e) = 73.1 % of cases at most.
+all out of the sum, because its gradient is not finite or its pass overflows. At ε = 1 an attacker
+is right in e / (1 + e) = 73.1 % of cases at most.
 """
 
 from __future__ import annotations
@@ -38,18 +38,21 @@ _SMALL_NOISE = 2.0**-16
 _TINY_CLIP = 1e-7  # where squares of 32-bit floats come close to their end
 
 _EPSILON, _DELTA = 1.0, 1e-5
-_AGREEMENT = 8.0  # what the other records add up to, in standard deviations of the noise
+_AGREEMENT = 7.0  # what the other records add up to, in standard deviations of the noise
 
-#: What a record can hold that arithmetic may break on; factors on a direction of length C.
-_BREAKING = {
-    "not a number": lambda row: np.full_like(row, np.nan),
-    "one coordinate not a number": lambda row: np.where(np.arange(row.size) == 1, np.nan, row),
-    "infinite": lambda row: np.where(np.arange(row.size) == 1, np.inf, row),
-    "as large as a 32-bit float": lambda row: np.sign(row) * 3.4e38,
-    "as large as a 64-bit float": lambda row: np.sign(row) * 1e308,
-    "with a square below all floats": lambda row: row * 1e-30,
-    "below all normal floats": lambda row: np.sign(row) * 1e-40,
-}
+
+def _breaking(row: FloatArray) -> dict[str, FloatArray]:
+    """Records that arithmetic may break on, made of a row of length C."""
+    second = np.arange(row.size) == 1
+    return {
+        "not a number": np.full_like(row, np.nan),
+        "one coordinate not a number": np.where(second, np.nan, row),
+        "infinite": np.where(second, np.inf, row),
+        "as large as a 32-bit float": np.sign(row) * 3.4e38,
+        "as large as a 64-bit float": np.sign(row) * 1e308,
+        "with a square below all floats": row * 1e-30,
+        "below all normal floats": np.sign(row) * 1e-40,
+    }
 
 
 def sensitivity(
@@ -90,7 +93,7 @@ def erasure(
     claim: Claim,
     *,
     seed: int = 0,
-    trials: int = 40,
+    trials: int = 36,
     false_alarm_rate: float = 1e-7,
 ) -> Finding:
     """Attack the membership of a record that may erase its batch, at epsilon = 1.
@@ -147,8 +150,7 @@ def _influences(
         company = np.stack([_direction(rng) for _ in range(_BATCH)]) * clip
         row = _direction(rng) * clip
         without = _updates(model, tight, company, np.zeros(_DIMENSION), seed, _BATCH, 1)
-        breaking = {kind: change(row) for kind, change in _BREAKING.items()}
-        for kind, record in (breaking | {"1000 C": 1e3 * row}).items():
+        for kind, record in (_breaking(row) | {"1000 C": 1e3 * row}).items():
             with_row = _updates(model, tight, company, record, seed, _BATCH, 1)
             yield _gap(with_row, without) * _BATCH / clip, f"{kind}, C = {clip:g}{name}", False
 
@@ -165,7 +167,7 @@ def _attacks(
     for name, model in models.items():
         # A record that contributes next to nothing, and is not zero: zero may be hostile.
         ordinary = direction * 1e-12 * claim.clip
-        kinds = {kind: change(direction * claim.clip) for kind, change in _BREAKING.items()}
+        kinds = _breaking(direction * claim.clip)
         if name:  # hostile models meet the most hostile records
             kinds = {kind: kinds[kind] for kind in ("not a number", "as large as a 32-bit float")}
         told_out = _says_in(model, claim, agreeing, direction, ordinary, number, trials)

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
+from typing import Any
 
 from dpcohort.audit.canary import canary
 from dpcohort.audit.claims import Claim, Finding, PrivateTraining
@@ -19,6 +19,7 @@ from dpcohort.audit.sensitivity import erasure, sensitivity
 __all__ = ["FULL_NORMALS", "audit_training", "findings_of"]
 
 _CANARY_MULTIPLIER = 0.5  # where the test sees most
+_QUICK_NORMALS = 1 << 20
 
 #: Numbers whose tail the full form counts: 32 are expected beyond 5.768.
 FULL_NORMALS = 4_000_000_000
@@ -77,25 +78,16 @@ def findings_of(
 ) -> Iterator[Finding]:
     """The findings of ``audit_training``, each as soon as it is there."""
     loud = replace(claim, noise_multiplier=_CANARY_MULTIPLIER)
-    more = {"updates": 4000} if full else {}
-    tests: list[Callable[..., Finding]] = [
-        partial(noise_law, training, claim),
-        partial(sensitivity, training, claim),
-        partial(canary, training, loud, **more),
-        partial(freshness, training, claim),
-    ]
+    common: Any = {"seed": seed, "false_alarm_rate": false_alarm_rate}
+    yield noise_law(training, claim, **common)
+    yield sensitivity(training, claim, **common)
+    yield canary(training, loud, updates=4000 if full else 400, **common)
+    yield freshness(training, claim, **common)
     if getattr(training, "draws_batches", True):
-        tests.append(partial(sampler, training, claim))
+        yield sampler(training, claim, **common)
     if claim.private:
-        tests += [
-            partial(noise_tail, training, claim, normals=normals if full else 1 << 20),
-            partial(predictability, training, claim, vectors=20 if full else 2),
-        ]
-    tests += [
-        partial(erasure, training, claim, trials=400 if full else 40),
-        partial(one_run, training, claim, canaries=2000 if full else 500),
-    ]
-    for test in tests:
-        yield test(seed=seed, false_alarm_rate=false_alarm_rate)
-        if claim.private and test.func is predictability:
-            yield last_bits(training, claim, seed=seed)
+        yield noise_tail(training, claim, normals=normals if full else _QUICK_NORMALS, **common)
+        yield predictability(training, claim, vectors=20 if full else 2, **common)
+        yield last_bits(training, claim, seed=seed)
+    yield erasure(training, claim, trials=400 if full else 36, **common)
+    yield one_run(training, claim, canaries=2000 if full else 500, **common)
