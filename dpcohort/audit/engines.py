@@ -30,7 +30,14 @@ from dpcohort.engine import (
     Streams,
 )
 
-__all__ = ["HOSTILE", "EngineUnderTest", "GradientProbe", "StepPlan", "hostile_start"]
+__all__ = [
+    "HOSTILE",
+    "EngineUnderTest",
+    "GradientProbe",
+    "StepPlan",
+    "hostile_factors",
+    "hostile_start",
+]
 
 #: What can be hostile in a model.
 HOSTILE = (
@@ -132,15 +139,20 @@ class GradientProbe(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The sum of both layers' outputs, [rows, 1]."""
-        outer: Tensor | float = 1.0
-        if self._hostile == "no gradient at zero":
-            sizes = inputs.abs().sum(1, keepdim=True)
-            outer = sizes / sizes
-        elif self._hostile == "factors out of range":
-            inputs, outer = inputs / _FACTOR, _FACTOR
+        inputs, outer = hostile_factors(inputs, self._hostile)
         head, tail = inputs[:, : self._half], inputs[:, self._half :]
         output: Tensor = (self.first(head) + self.second(tail)) * outer
         return output
+
+
+def hostile_factors(inputs: Tensor, hostile: str | None) -> tuple[Tensor, Tensor | float]:
+    """What a probe's inputs [rows, D] become, and the factor on its output; in all, factor 1."""
+    if hostile == "no gradient at zero":
+        sizes = inputs.abs().sum(1, keepdim=True)
+        return inputs, sizes / sizes
+    if hostile == "factors out of range":
+        return inputs / _FACTOR, _FACTOR
+    return inputs, 1.0
 
 
 def hostile_start(hostile: str | None) -> float:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from dpcohort._validate import FloatArray, IntArray
 from dpcohort.audit.claims import Claim
-from dpcohort.audit.engines import HOSTILE, GradientProbe, hostile_start
+from dpcohort.audit.engines import HOSTILE, hostile_factors, hostile_start
 from dpcohort.guard.data import GuardedData
 from dpcohort.guard.lattice import Lattice
 from dpcohort.guard.lattice_noise import Bytes
@@ -30,10 +30,12 @@ __all__ = ["GuardUnderTest", "scored_probe"]
 class _ScoredProbe(nn.Module):
     def __init__(self, dimension: int, hostile: str | None) -> None:
         super().__init__()
-        self.probe = GradientProbe(dimension, hostile=hostile)
+        self.weight = nn.Parameter(torch.zeros(dimension, 1))
+        self._hostile = hostile
 
     def forward(self, inputs: Tensor) -> Tensor:
-        output = self.probe(inputs)
+        inputs, outer = hostile_factors(inputs, self._hostile)
+        output = (inputs @ self.weight) * outer
         score = -2 * (output - output.detach())
         return torch.cat([score, torch.zeros_like(score)], dim=1)
 

@@ -69,6 +69,7 @@ def one_run(
         sampling_rate=batch / canaries,
         steps=rounds,
         sampler=claim.sampler,
+        method="pld",
     )
     scores = _scores(updates[:, 0].astype(np.float64) * batch / claim.clip, claim)
     found = [_right_guesses(scores, coins, share) for share in _SHARES]

@@ -51,7 +51,7 @@ def audit_training(
     Example:
         >>> from dpcohort.audit import EngineUnderTest
         >>> claim = Claim(sampler="poisson", clip=0.5, noise_multiplier=2.0)
-        >>> findings = audit_training(EngineUnderTest("batched"), claim)
+        >>> findings = audit_training(EngineUnderTest("reference"), claim)
         >>> "".join(finding.test[0] for finding in findings if finding.passed)
         'ABCDEJK'
     """
