@@ -190,13 +190,24 @@ def _unit_of(values: FloatArray, claim: Claim) -> float | None:
         return None
     scales = (claim.noise_multiplier * claim.clip / _BATCH, claim.clip / _BATCH, 1.0)
     units = [float(np.ldexp(scale, -e)) for e in _EXPONENTS for scale in scales]
-    # A lattice of any other unit shows by the smallest distance between small values.
+    # Most lattices of another unit show by the smallest distance between small values.
     small = np.sort(values[np.argsort(np.abs(values))[: values.size // 8]].astype(np.float64))
     gaps = np.diff(small)
     if np.any(gaps > 0):
-        units += [float(gaps[gaps > 0].min()) / parts for parts in range(1, 9)]
+        least = float(gaps[gaps > 0].min())
+        units += [_refined(least / parts, small) for parts in range(1, 9)]
     found = [unit for unit in units if _are_multiples(values, unit)]
     return max(found, default=None)
+
+
+def _refined(unit: float, values: FloatArray) -> float:
+    """The unit fitted to more and more values, so that rounding of one distance does not matter."""
+    for reach in (8.0, 64.0, 512.0):
+        near = values[np.abs(values) < reach * unit]
+        counts = np.rint(near / unit)
+        if np.any(counts):
+            unit = float(near @ counts / (counts @ counts))
+    return unit
 
 
 def _are_multiples(values: FloatArray, unit: float) -> bool:
