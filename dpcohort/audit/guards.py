@@ -45,7 +45,7 @@ def scored_probe(input_shape: Sequence[int], hostile: str | None = None) -> nn.M
 
     Example:
         >>> model = scored_probe((3,))
-        >>> model(torch.ones(1, 3)).tolist()
+        >>> model(torch.ones(1, 3)).abs().tolist()
         [[0.0, 0.0]]
     """
     return _ScoredProbe(input_shape[0], hostile)

@@ -7,13 +7,13 @@ two, half of whose Poisson batches hold one record or none: an empty batch must 
 other.
 
 **G, the tail.** How many numbers lie beyond 4, 4.5, 5, 5.5, 5.768, 6, 6.5 and 7 standard
-deviations, too few and too many, by exact binomial bounds. Noise made of uniform numbers of 24 bits ends at
-sqrt(48 ln 2) = 5.768, but one has to draw billions to miss what lies beyond. Its grain shows much
-sooner: exp(-r^2 / 2), for r the length of a pair of Box and Muller's transform, or the probability
-of the tail beyond a number, for those drawn by inversion, is then a multiple of 2^-24. In the tail
-the multiples are small enough to be read off a float. Where such a value is uniform, as it should
-be, its remainders v are too, and |sum exp(2 pi i v)| over n of them exceeds t with probability at
-most 4 exp(-t^2 / 2n).
+deviations, too few and too many, by exact binomial bounds. Noise made of uniform numbers of 24 bits
+ends at sqrt(48 ln 2) = 5.768, but one has to draw billions to miss what lies beyond. Its grain
+shows much sooner: exp(-r^2 / 2), for r the length of a pair of Box and Muller's transform, or the
+probability of the tail beyond a number, for those drawn by inversion, is then a multiple of 2^-24.
+In the tail the multiples are small enough to be read off a float. Where such a value is uniform, as
+it should be, its remainders v are too, and |sum exp(2 pi i v)| over n of them exceeds t with
+probability at most 4 exp(-t^2 / 2n).
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def epsilon_lower_bound(
 
     Example:
         >>> round(epsilon_lower_bound(1000, 100, 90, 1e-5, 0.05), 2)
-        1.68
+        1.63
     """
 
     def refuted(epsilon: float) -> bool:

@@ -10,7 +10,8 @@ algorithm finds the rank of the linear equations they satisfy, the linear comple
 bits it is n/2 within a few; of a linear generator it stays at the size of the state, and all
 further bits follow from the first. At most 2^(2l - n) of all sequences have a complexity of l or
 less, so the level of the test is exact. A generator that is not linear but weak passes: no test
-can prove a generator good.
+can prove a generator good. A training that claims to be private and repeats its noise under one
+seed fails as well: whoever knows the seed subtracts the noise.
 
 **I, last bits** (Mironov, 2012). Noise on a lattice that is the same for all data has the same
 possible values whatever was added to it; the floats that a floating-point noise can reach depend
@@ -23,7 +24,7 @@ from __future__ import annotations
 import numpy as np
 
 from dpcohort._validate import BoolArray, FloatArray
-from dpcohort.audit.claims import Claim, Finding, PrivateTraining
+from dpcohort.audit.claims import Claim, Finding, PrivateTraining, repeats
 
 __all__ = ["last_bits", "linear_complexity", "predictability"]
 
@@ -72,6 +73,8 @@ def predictability(
     detail = f"rank {lowest} of {_BITS} equations (chance: {_BITS // 2}), by {how}"
     if not passed:
         detail += f": a linear generator; the last {excess} bits follow from the first"
+    if claim.private and repeats(training, claim, seed):
+        passed, detail = False, f"{detail}; one seed gives the same noise again"
     return Finding(
         test="H predictability",
         passed=passed,

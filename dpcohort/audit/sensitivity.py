@@ -196,13 +196,9 @@ def _says_in(
 ) -> int:
     """How often the attacker says that the hostile record is there: the others' sum is amiss."""
     others = math.ceil(_AGREEMENT * claim.noise_multiplier)
-    updates = training(
-        np.concatenate([record[None], np.tile(_agreed() * claim.clip, (others, 1))]),
-        claim=claim,
-        batch_size=others + 1,
-        seed=int(np.random.SeedSequence(seed).generate_state(1)[0]),
-        cohorts=np.zeros((trials, 1), dtype=np.int64),
-    )[:, 0]
+    company = np.tile(_agreed() * claim.clip, (others + 1, 1))
+    number = int(np.random.SeedSequence(seed).generate_state(1)[0])
+    updates = _updates(training, claim, company, record, number, others + 1, trials)[:, 0]
     seen = updates.astype(np.float64) @ _agreed() * (others + 1) / claim.clip
     return int(np.count_nonzero(~(np.abs(seen - others) <= others / 2)))
 
@@ -223,13 +219,14 @@ def _updates(
 ) -> FloatArray:
     gradients = company.copy()
     gradients[0] = record
-    return training(
-        gradients,
-        claim=claim,
-        batch_size=batch,
-        seed=seed,
-        cohorts=np.zeros((rounds, 1), dtype=np.int64),
-    )
+    with np.errstate(all="ignore"):  # numbers that are none are given on purpose
+        return training(
+            gradients,
+            claim=claim,
+            batch_size=batch,
+            seed=seed,
+            cohorts=np.zeros((rounds, 1), dtype=np.int64),
+        )
 
 
 def _gap(one: FloatArray, other: FloatArray) -> float:

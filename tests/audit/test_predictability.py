@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,19 @@ def test_other_noise_is_at_chance(deployment: Any) -> None:
     finding = predictability(deployment, CLAIM)
     assert finding.passed
     assert abs(finding.measured["linear complexity"] - 20512) < 20
+
+
+def test_noise_of_a_seed_is_no_deployment() -> None:
+    def seeded(
+        gradients: Any, *, clip: float, noise_multiplier: float, rng_seed: int, **_: Any
+    ) -> Any:
+        noise = np.random.default_rng(rng_seed).standard_normal(gradients.shape[1])
+        return clip * noise_multiplier * noise / 2
+
+    assert predictability(StepUnderTest(seeded), CLAIM).passed
+    finding = predictability(StepUnderTest(seeded), replace(CLAIM, private=True))
+    assert not finding.passed
+    assert "one seed" in finding.detail
 
 
 @pytest.mark.parametrize(
