@@ -6,7 +6,7 @@ Kolmogorov-Smirnov test of the shape. It is run with clients of a few records an
 two, half of whose Poisson batches hold one record or none: an empty batch must give noise like any
 other.
 
-**G, the tail.** How many numbers lie beyond 4, 4.5, 5, 5.5, 5.768, 6, 6.5 and 7 standard
+**G, the tail.** How many numbers lie beyond 4, 4.5, 5, 5.5, 5.7682, 6, 6.5 and 7 standard
 deviations, too few and too many, by exact binomial bounds. Noise made of uniform numbers of 24 bits
 ends at sqrt(48 ln 2) = 5.768, but one has to draw billions to miss what lies beyond. Its grain
 shows much sooner: exp(-r^2 / 2), for r the length of a pair of Box and Muller's transform, or the
@@ -31,7 +31,7 @@ __all__ = ["noise_law", "noise_tail", "unlike_normal"]
 _CASES = ((8, 4), (2, 1))  # records, batch size
 _ROUNDS = 10
 
-_BEYOND = (4.0, 4.5, 5.0, 5.5, 5.768, 6.0, 6.5, 7.0)
+_BEYOND = (4.0, 4.5, 5.0, 5.5, 5.7682, 6.0, 6.5, 7.0)
 _TAIL_DIMENSION = 1 << 16
 _MOST_AT_ONCE = 1 << 26  # numbers in memory
 _GRAINED = 1 << 22  # numbers whose grain is looked at
@@ -126,8 +126,8 @@ def _tail_noise(
     training: PrivateTraining, claim: Claim, seed: int, normals: int
 ) -> Iterator[FloatArray]:
     """Standard normal numbers [updates, D], as many at a time as memory holds."""
-    # Long updates keep a device busy; short ones are kind to a training on a small machine.
-    dimension = _TAIL_DIMENSION if normals <= _MOST_AT_ONCE else 16 * _TAIL_DIMENSION
+    # Long updates keep a device busy, and are few to make; shorter ones cost less to examine.
+    dimension = _TAIL_DIMENSION if normals <= _MOST_AT_ONCE else 4 * _TAIL_DIMENSION
     rounds = -(-normals // dimension)
     most = _MOST_AT_ONCE // dimension
     for number, start in enumerate(range(0, rounds, most)):

@@ -231,10 +231,10 @@ def _updates(
 
 def _gap(one: FloatArray, other: FloatArray) -> float:
     """Largest distance of two updates; what is not a number in one of them only is not bounded."""
-    with np.errstate(invalid="ignore"):
-        difference = one.astype(np.float64) - other.astype(np.float64)
     same = (one == other) | (np.isnan(one) & np.isnan(other))
-    gap = float(np.linalg.norm(np.where(same, 0.0, difference), axis=2).max())
+    with np.errstate(invalid="ignore", over="ignore"):
+        difference = np.where(same, 0.0, one.astype(np.float64) - other.astype(np.float64))
+        gap = float(np.linalg.norm(difference, axis=2).max())
     return gap if math.isfinite(gap) else math.inf
 
 
