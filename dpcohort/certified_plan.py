@@ -21,6 +21,7 @@ from dpcohort._validate import BoolArray, FloatArray, IntArray
 from dpcohort.accounting.contract import Contract
 from dpcohort.clients import Population
 from dpcohort.errors import VerificationError
+from dpcohort.plain_text import one_line
 from dpcohort.training import Training
 
 __all__ = ["CertifiedPlan"]
@@ -113,7 +114,7 @@ class CertifiedPlan(ABC):
         # Asked this way round, a certificate that is not a number breaks the promise.
         broken = np.flatnonzero(held)[~(certified <= self.population.epsilon[held])]
         if broken.size:
-            named = ", ".join(self.population.ids[k] for k in broken[:_MOST_NAMED])
+            named = ", ".join(one_line(self.population.ids[k]) for k in broken[:_MOST_NAMED])
             raise VerificationError(
                 f"{broken.size} clients would spend more than {promised}: {named}"
                 + (", ..." if broken.size > _MOST_NAMED else "")

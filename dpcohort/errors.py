@@ -109,5 +109,8 @@ class VerificationError(DpcohortError):
 
 def _shown(value: object, limit: int = 60) -> str:
     """The value as a person can read it in one line, however long it was."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes out no number of more than 4,300 digits
+        return "a number of thousands of digits"
     return text if len(text) <= limit else f"{text[: limit - 3]}... ({len(text)} characters)"

@@ -18,6 +18,7 @@ from dpcohort.accounting.paper import paper_noise_multiplier
 from dpcohort.accounting.tight import calibrate_noise
 from dpcohort.clients import Budget
 from dpcohort.errors import InputError
+from dpcohort.plain_text import one_line
 from dpcohort.plan import Plan, selection_problem
 from dpcohort.rule_registry import REGISTRIES
 from dpcohort.selection.problem import PlannedRule, SelectionProblem, selected
@@ -83,7 +84,7 @@ class ClientExplanation:
             if self.public
             else f"promised epsilon {self.epsilon:.4g} at delta {self.delta:.2g}"
         )
-        return [f"{self.client} holds {self.size:,} records and {promise}."]
+        return [f"{one_line(self.client)} holds {self.size:,} records and {promise}."]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dpcohort._validate import whole_number
 from dpcohort._version import __version__
 from dpcohort.accounting.contract import Contract
 from dpcohort.accounting.deployed_noise import DeployedNoise
@@ -23,9 +24,11 @@ from dpcohort.atomic_file import atomic_writer
 from dpcohort.certified_plan import CertifiedPlan
 from dpcohort.clients import Population
 from dpcohort.errors import DpcohortError, FileFormatError, InputError, VerificationError
+from dpcohort.limits import LARGEST_PLAN, MOST_CLIENTS, read_bounded
 from dpcohort.plan import Plan
 from dpcohort.schedule import Schedule
 from dpcohort.selection.problem import Selection
+from dpcohort.text_files import parse_json
 from dpcohort.training import Training
 
 __all__ = ["load_plan", "rebuilt_plan", "save_plan"]
@@ -167,7 +170,7 @@ def rebuilt_plan(
 
 def _parsed(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bounded(path, LARGEST_PLAN).decode("utf-8")
     except OSError as error:
         raise InputError.because(
             f"{path} cannot be read: {error.strerror or error}. Make a plan with "
@@ -176,12 +179,12 @@ def _parsed(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise FileFormatError(path, "not a text file, so not a plan.") from None
     try:
-        content = json.loads(text, parse_constant=_no_constant)
+        content = parse_json(text, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
         raise FileFormatError(
             path, f"not valid JSON ({error.msg}); was it cut short?", line=error.lineno
         ) from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise FileFormatError(path, f"not valid JSON ({error}).") from None
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise FileFormatError(path, "not a dpcohort plan. Make one with `dpcohort plan`.")
@@ -228,11 +231,15 @@ def _rebuilt(content: Mapping[str, Any]) -> Plan:
 
 
 def _population(columns: dict[str, Any]) -> Population:
-    count = int(columns["count"])
+    count, ids = columns["count"], columns["id"]
+    # Before anything of that length is made: a number costs nothing to write.
+    if count != len(ids) or not isinstance(ids, list):
+        raise InputError("clients.count", given=count, allowed=f"{len(ids)}, as there are ids")
+    whole_number("clients.count", count, at_least=1, at_most=MOST_CLIENTS)
     public = np.zeros(count, dtype=np.bool_)
     public[np.array(columns["public"], dtype=np.int64)] = True
     return Population.from_arrays(
-        ids=columns["id"],
+        ids=ids,
         sizes=_column(columns["size"], count, np.int64),
         epsilon=_column(columns["epsilon"], count, np.float64),
         delta=_column(columns["delta"], count, np.float64),

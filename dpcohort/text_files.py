@@ -8,14 +8,25 @@ NUL bytes and broken encodings are named for what they are, with the line.
 from __future__ import annotations
 
 import codecs
+import json
 import re
+import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from dpcohort.errors import FileFormatError
+from dpcohort.limits import DEEPEST_NESTING
 
-__all__ = ["read_utf8"]
+__all__ = ["parse_json", "parse_toml", "read_utf8"]
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
+_NAME = r"""(?:[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')"""
+#: A key of more parts than tables may be deep; reading one takes the square of its length.
+_DEEP_KEY = re.compile(
+    rf"(?<![A-Za-z0-9_-]){_NAME}(?:[ \t]*+\.[ \t]*+{_NAME}){{{DEEPEST_NESTING}}}"
+)
+_TOO_DEEP = f"nested too deeply: tables and lists may be {DEEPEST_NESTING} deep"
 _SAVE_AS_UTF8 = "save it as UTF-8 (in a spreadsheet: 'CSV UTF-8')"
 
 
@@ -62,6 +73,73 @@ def read_utf8(path: str | Path, *, at_most_bytes: int | None = None) -> bytes:
         problem = f"the byte {byte} is not valid UTF-8; {_SAVE_AS_UTF8}"
         raise FileFormatError(path, problem, line=_line_at(content, error.start)) from None
     return content
+
+
+def parse_json(
+    text: str | bytes,
+    *,
+    parse_constant: Callable[[str], Any] | None = None,
+    object_pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None,
+) -> Any:
+    """The value of a JSON text, nested no deeper than ``DEEPEST_NESTING``.
+
+    Raises:
+        ValueError: it is not JSON (``json.JSONDecodeError``), or is nested too deeply; whatever
+            came of a file or a message, nothing else is raised.
+
+    Example:
+        >>> parse_json("[" * 100_000)
+        Traceback (most recent call last):
+        ...
+        ValueError: nested too deeply: tables and lists may be 64 deep
+    """
+    try:
+        value = json.loads(text, parse_constant=parse_constant, object_pairs_hook=object_pairs_hook)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    _check_depth(value)
+    return value
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The tables of a TOML text, nested no deeper than ``DEEPEST_NESTING``.
+
+    Raises:
+        ValueError: it is not TOML (``tomllib.TOMLDecodeError``), or is nested too deeply; nothing
+            else is raised.
+
+    Example:
+        >>> parse_toml("a." * 100_000 + "a = 1")
+        Traceback (most recent call last):
+        ...
+        ValueError: nested too deeply: tables and lists may be 64 deep
+    """
+    if _DEEP_KEY.search(text):
+        raise ValueError(_TOO_DEEP)
+    try:
+        values = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    _check_depth(values)
+    return values
+
+
+def _check_depth(value: Any) -> None:
+    """Level by level, so that no depth is too much for the check itself."""
+    level, depth = [value], 0
+    while level:
+        level = [inner for outer in level for inner in _containers_in(outer)]
+        depth += 1
+        if level and depth >= DEEPEST_NESTING:
+            raise ValueError(_TOO_DEEP)
+
+
+def _containers_in(value: Any) -> list[Any]:
+    items = value.values() if isinstance(value, dict) else value if type(value) is list else ()
+    # Columns of a million numbers are seen to hold nothing deeper at the cost of their types.
+    if not {list, dict} & set(map(type, items)):
+        return []
+    return [item for item in items if isinstance(item, list | dict)]
 
 
 def _read_file(path: str | Path, at_most_bytes: int | None) -> bytes:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from dpcohort._validate import choice, number, whole_number
 from dpcohort.errors import InputError
+from dpcohort.limits import MOST_DRAWS, MOST_LOCAL_STEPS
 
 __all__ = ["LARGEST_STEP", "Training"]
 
@@ -16,9 +17,6 @@ LARGEST_STEP = 1e30
 
 #: Parameters of the MNIST network of the paper, the default D.
 MNIST_CNN_PARAMETERS = 26_010
-
-#: A schedule is drawn whole before training; this many draws take 0.8 GB.
-MOST_DRAWS = 100_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +57,7 @@ class Training:
         for field in ("rounds", "cohort_size", "local_steps", "dimension"):
             value = whole_number(field, getattr(self, field), at_least=1)
             object.__setattr__(self, field, value)
+        whole_number("local_steps", self.local_steps, at_most=MOST_LOCAL_STEPS)
         if self.total_draws > MOST_DRAWS:
             raise InputError(
                 "rounds * cohort_size",

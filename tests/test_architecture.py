@@ -19,7 +19,16 @@ MODULES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
 
 #: Rooms in the order data flows; a module may import from its own room and the ones before it.
 ROOMS = [
-    ["errors", "_validate", "_version", "atomic_file", "text_files", "progress"],
+    [
+        "errors",
+        "limits",
+        "plain_text",
+        "_validate",
+        "_version",
+        "atomic_file",
+        "text_files",
+        "progress",
+    ],
     ["named_function", "foreign_rule", "rule_registry"],
     ["training", "clients"],
     ["accounting"],

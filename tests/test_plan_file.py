@@ -263,3 +263,20 @@ def _raising(error):
         raise error
 
     return rebuild
+
+
+@pytest.mark.parametrize("count", [10**13, 10**9, 1, -1, 2.5, True, None, "2"])
+def test_a_count_of_clients_is_that_of_their_ids(tmp_path, count):
+    content = json.loads(WRITTEN)
+    content["clients"]["count"] = count
+    (tmp_path / "plan.json").write_text(json.dumps(content))
+    with pytest.raises(FileFormatError, match=r"clients\.count = .* as there are ids"):
+        Plan.load(tmp_path / "plan.json")
+
+
+def test_a_plan_nested_without_end_is_refused(tmp_path):
+    content = WRITTEN.replace('"settings": {}', '"settings": ' + '{"a":' * 300 + "1" + "}" * 300)
+    assert content != WRITTEN
+    (tmp_path / "plan.json").write_text(content)
+    with pytest.raises(FileFormatError, match="nested too deeply"):
+        Plan.load(tmp_path / "plan.json")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dpcohort.errors import FileFormatError
-from dpcohort.text_files import read_utf8
+from dpcohort.text_files import parse_json, parse_toml, read_utf8
 
 
 def test_a_byte_order_mark_is_taken_off(tmp_path: Path):
@@ -77,3 +77,19 @@ def test_a_file_that_is_too_long_is_not_read(tmp_path: Path):
     assert read_utf8(path, at_most_bytes=5) == b"12345"
     with pytest.raises(FileFormatError, match=r"5 bytes; at most 4"):
         read_utf8(path, at_most_bytes=4)
+
+
+@pytest.mark.parametrize(
+    "text", ["a = " + "[" * 65 + "]" * 65, "a." * 65 + "a = 1", "[" + "a." * 100_000 + "a]"]
+)
+def test_tables_may_not_be_nested_without_end(text):
+    with pytest.raises(ValueError, match=r"nested too deeply: .* 64 deep"):
+        parse_toml(text)
+    assert parse_toml("a." * 62 + "a = 1 # a.b")["a"]
+
+
+@pytest.mark.parametrize("depth", [65, 900, 100_000])
+def test_json_may_not_be_nested_without_end(depth):
+    with pytest.raises(ValueError, match="nested too deeply"):
+        parse_json('{"a":' * (depth - 1) + "[]" + "}" * (depth - 1))
+    assert parse_json("[" * 64 + "]" * 64)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +19,7 @@ from dpcohort.adaptive.book import Book
 from dpcohort.adaptive.plan import AdaptivePlan
 from dpcohort.adaptive.report_terms import ReportTerms
 from dpcohort.engine import Streams
+from dpcohort.engine.lattice import Lattice
 from dpcohort.engine.sampling import draw_positions
 from dpcohort.errors import InputError
 
@@ -27,15 +29,27 @@ __all__ = ["REPORT_DRAW", "Meter", "ReportDesk"]
 REPORT_DRAW = 1 << 30
 #: Noise a hair above what was asked for, to cover the rounding of sums.
 _ROUNDING = 1 + 1e-9
+#: Units a hair wider, so that no record's whole number of them is above the bound.
+_LATTICE_SLACK = 1 + 1e-6
+
+Positions = Mapping[int, IntArray | None]
 
 
 class Meter(Protocol):
     """Measures records; SENSITIVE, used by the desk alone."""
 
     def raw_centred_sums(
-        self, parameters: Tensor, positions: Mapping[int, IntArray | None], terms: ReportTerms
-    ) -> FloatArray:
-        """Σ (g_i − t/2) over the named records of each client; None means all of them."""
+        self,
+        parameters: Tensor,
+        positions: Mapping[int, IntArray | None],
+        terms: ReportTerms,
+        *,
+        units: FloatArray | None = None,
+    ) -> FloatArray | IntArray:
+        """Σ (g_i − t/2) over the named records of each client; None means all of them.
+
+        With units, one for each client: in whole numbers of them, each record's cut off.
+        """
         ...
 
 
@@ -80,17 +94,58 @@ class ReportDesk:
     ) -> dict[int, float]:
         """Clipped, centred, summed, noised, divided by a public number."""
         positions = {k: self._positions(round, k, terms) for k in clients}
-        raw = self._meter.raw_centred_sums(parameters, positions, terms)
+        noisy_sums = self._simulated if self._streams.is_reproducible else self._private
         answers = {}
-        for k, raw_sum in zip(clients, raw.tolist(), strict=True):
-            z = float(self._plan.report_multipliers[k])
-            if not z > 0 and not (self._plan.population.public[k] or terms.mode == "raw"):
-                name = self._plan.population.ids[k]
-                raise InputError.because(f"reports of {name!r} have no noise; make the plan again.")
-            std = z * terms.half_range * _ROUNDING
-            noise = std * self._normal(round, k) if std > 0 else 0.0
-            answers[k] = terms.half_range + (raw_sum + noise) / self._looked_at(k, terms)
+        for k, noisy in noisy_sums(round, clients, parameters, positions, terms).items():
+            answers[k] = terms.half_range + noisy / self._looked_at(k, terms)
         return answers
+
+    def _simulated(
+        self, round: int, clients: list[int], parameters: Tensor, positions: Positions,
+        terms: ReportTerms,
+    ) -> dict[int, float]:  # fmt: skip
+        """Sums with floating-point noise of a seed."""
+        raw = self._meter.raw_centred_sums(parameters, positions, terms)
+        stds = [self._multiplier(k, terms) * terms.half_range * _ROUNDING for k in clients]
+        return {
+            k: float(raw_sum) + (std * self._normal(round, k) if std > 0 else 0.0)
+            for k, raw_sum, std in zip(clients, raw, stds, strict=True)
+        }
+
+    def _private(
+        self, round: int, clients: list[int], parameters: Tensor, positions: Positions,
+        terms: ReportTerms,
+    ) -> dict[int, float]:  # fmt: skip
+        """Sums on a lattice, with noise of a cryptographic stream; public clients without noise."""
+        quiet = [k for k in clients if self._multiplier(k, terms) == 0.0]
+        kept = {k: positions[k] for k in quiet}
+        answers: dict[int, float] = {}
+        if quiet:
+            sums = self._meter.raw_centred_sums(parameters, kept, terms)
+            answers = {k: float(raw_sum) for k, raw_sum in zip(quiet, sums, strict=True)}
+        lattices = {
+            k: Lattice(self._multiplier(k, terms), terms.half_range)
+            for k in clients
+            if k not in answers
+        }
+        if not lattices:
+            return answers
+        units = np.array([lattice.unit for lattice in lattices.values()]) * _LATTICE_SLACK
+        noised = {k: positions[k] for k in lattices}
+        totals = self._meter.raw_centred_sums(parameters, noised, terms, units=units)
+        for (k, lattice), total in zip(lattices.items(), totals, strict=True):
+            key = self._streams.noise_key(round=round, client=k, draw=REPORT_DRAW)
+            noisy = lattice.add_noise_(torch.tensor([int(total)]), key)
+            answers[k] = float(noisy) * lattice.unit
+        return {k: answers[k] for k in clients}
+
+    def _multiplier(self, k: int, terms: ReportTerms) -> float:
+        """Noise multiplier of a client's reports; 0 only where none is needed."""
+        z = float(self._plan.report_multipliers[k])
+        if not z > 0 and not (self._plan.population.public[k] or terms.mode == "raw"):
+            name = self._plan.population.ids[k]
+            raise InputError.because(f"reports of {name!r} have no noise; make the plan again.")
+        return z
 
     def _positions(self, round: int, k: int, terms: ReportTerms) -> IntArray | None:
         if not terms.mini_batch:

@@ -44,29 +44,44 @@ class LossMeter:
 
     @torch.no_grad()
     def raw_centred_sums(
-        self, parameters: Tensor, positions: Mapping[int, IntArray | None], terms: ReportTerms
-    ) -> FloatArray:
+        self,
+        parameters: Tensor,
+        positions: Mapping[int, IntArray | None],
+        terms: ReportTerms,
+        *,
+        units: FloatArray | None = None,
+    ) -> FloatArray | IntArray:
         """Σ (g_i − t/2) of each client, g clipped to [0, t]; a loss that is no number adds 0.
 
         Args:
             parameters: of the model, [D].
             positions: of the records looked at, by client; None means all of them.
             terms: statistic and bound.
+            units: of a lattice for each client: every record's number is cut off towards 0 to a
+                whole number of units, and those are added, so that no rounding of a sum depends
+                on two records.
 
         Returns:
-            One sum for each client, in the order given. SENSITIVE: it carries no noise.
+            One sum for each client, in the order given; integers where there are units.
+            SENSITIVE: it carries no noise.
         """
         if not positions:
             return np.zeros(0)
+        device = self._records.device
         self._layout.assign(self._model, parameters)
         rows, owners = self._looked_at(positions)
-        sums = torch.zeros(len(positions), dtype=torch.float64, device=self._records.device)
+        kind = torch.float64 if units is None else torch.int64
+        sums = torch.zeros(len(positions), dtype=kind, device=device)
+        unit = None if units is None else torch.as_tensor(units, device=device)
         for start in range(0, rows.numel(), self._chunk):
             part = slice(start, start + self._chunk)
             inputs, targets = self._records.gather(rows[part])
             losses = self._loss(self._model(inputs), targets).double()
-            sums.index_add_(0, owners[part], _centred(losses, terms))
-        return np.asarray(sums.cpu().numpy(), dtype=np.float64)
+            values = _centred(losses, terms)
+            if unit is not None:
+                values = (values / unit[owners[part]]).long()
+            sums.index_add_(0, owners[part], values)
+        return np.asarray(sums.cpu().numpy())
 
     def _looked_at(self, positions: Mapping[int, IntArray | None]) -> tuple[Tensor, Tensor]:
         """Rows of the store and whose they are, where the records are.

@@ -23,9 +23,11 @@ from dpcohort.adaptive.view import RoundView
 from dpcohort.atomic_file import write_text
 from dpcohort.clients import Population
 from dpcohort.errors import FileFormatError, InputError
+from dpcohort.limits import LARGEST_PLAN, read_bounded
 from dpcohort.plan import Plan
 from dpcohort.plan_file import rebuilt_plan
 from dpcohort.rule_registry import REGISTRIES
+from dpcohort.text_files import parse_json
 from dpcohort.training import Training
 
 __all__ = [
@@ -107,10 +109,11 @@ def save_adaptive_plan(plan: AdaptivePlan, path: str | Path) -> None:
 def load_any_plan(path: str | Path) -> AnyPlan:
     """A plan with fixed cohorts or an adaptive one, whichever the file holds."""
     try:
-        head = Path(path).read_text(encoding="utf-8")[:200]
-    except (OSError, UnicodeDecodeError):
-        head = ""
-    return load_adaptive_plan(path) if f'"{_FORMAT}"' in head else Plan.load(path)
+        with open(path, "rb") as file:
+            head = file.read(200)
+    except OSError:
+        head = b""
+    return load_adaptive_plan(path) if f'"{_FORMAT}"'.encode() in head else Plan.load(path)
 
 
 def load_adaptive_plan(path: str | Path) -> AdaptivePlan:
@@ -121,10 +124,12 @@ def load_adaptive_plan(path: str | Path) -> AdaptivePlan:
         VerificationError: the file was changed after it was written.
     """
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = parse_json(read_bounded(path, LARGEST_PLAN))
     except OSError as error:
         raise InputError.because(f"{path} cannot be read: {error.strerror or error}.") from None
-    except (ValueError, RecursionError) as error:
+    except FileFormatError:
+        raise
+    except ValueError as error:
         raise FileFormatError(path, f"not valid JSON ({error}); was it cut short?") from None
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise FileFormatError(path, "not an adaptive plan of dpcohort.")

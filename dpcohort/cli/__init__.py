@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from dpcohort.limits import exhausted
+
 __all__ = ["main"]
 
 #: Exit code after Ctrl-C; typer turns the interrupt into it without a word.
@@ -79,6 +81,12 @@ def _run(arguments: Sequence[str] | None) -> int:
     except DpcohortError as error:
         print_error(str(error))
         return error.exit_code
+    except (MemoryError, RecursionError, RuntimeError) as error:
+        words = exhausted(error)
+        if words is None:
+            raise
+        print_error(words)
+        return 2
     except BrokenPipeError:
         # The reader (`| head`) has gone; give the interpreter nothing left to flush into it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

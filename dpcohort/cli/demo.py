@@ -95,7 +95,7 @@ def _planned(config: Config, out: Path, *, quiet: bool) -> Plan:
     save_selection_figure(plan.population, panels, out / "selection.png")
     if not quiet:
         console.print(plan_table(plan, rows=8))
-        console.print("\n[bold]The strictest client, explained[/bold]")
+        console.print("\nThe strictest client, explained", style="bold")
         console.print(plan.explain(_strictest(plan)).text(), markup=False)
         console.print()
     return plan

@@ -23,6 +23,7 @@ from dpcohort.cli.source import (
 )
 from dpcohort.config import Config, commented_config, loads_config
 from dpcohort.errors import DataMissingError, InputError
+from dpcohort.limits import LARGEST_RESULT, read_bounded
 from dpcohort.plan import selection_problem
 from dpcohort.report.selection_figure import picture_format, save_selection_figure
 from dpcohort.runs.configured_plan import configured_population
@@ -144,7 +145,7 @@ def _is_result(place: Path) -> bool:
     """A result of ``dpcohort reproduce``, by what it calls itself."""
     if place.suffix.lower() != ".json" or not place.is_file():
         return False
-    return '"dpcohort reproduction"' in place.read_text(encoding="utf-8", errors="replace")
+    return b'"dpcohort reproduction"' in read_bounded(place, LARGEST_RESULT)
 
 
 def _is_made(place: Path) -> bool:

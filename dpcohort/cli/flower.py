@@ -14,6 +14,7 @@ from dpcohort.cli.output import console, print_json
 from dpcohort.cli.source import JsonOption, SetOption, plan_of, shape_from
 from dpcohort.config import load_config
 from dpcohort.errors import InputError
+from dpcohort.plain_text import one_line
 
 if TYPE_CHECKING:
     from dpcohort.flower.kit import KitSettings
@@ -60,7 +61,8 @@ def demo(
         return
     for client, (planned, counted) in result.draws.items():
         console.print(
-            f"{client}: {planned} draws planned, {counted} counted by its own ledger", markup=False
+            f"{one_line(client)}: {planned} draws planned, {counted} counted by its own ledger",
+            markup=False,
         )
     console.print(
         f"Test accuracy {100 * result.accuracy:.1f} %. {result.verification.clients} receipts "

@@ -12,9 +12,10 @@ from typing import Annotated, Any
 
 import typer
 
-from dpcohort.cli.output import console, print_json
+from dpcohort.cli.output import console, print_json, print_text
 from dpcohort.cli.source import JsonOption, shape_from
 from dpcohort.errors import InputError
+from dpcohort.plain_text import one_line
 
 __all__ = ["app"]
 
@@ -163,7 +164,7 @@ def new(
         if as_json:
             print_json({"path": "-", "text": text})
         else:
-            print(text, end="")
+            print_text(text, end="")
         return
     if path.exists() and not force:
         raise InputError.because(f"{path} exists already. Choose another name, or use --force.")
@@ -177,7 +178,7 @@ def new(
 
 def _log(line: str) -> None:
     """One line of what was asked and answered, never of what was computed."""
-    print(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {line}", file=sys.stderr, flush=True)
+    print_text(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {one_line(line)}", to_errors=True)
 
 
 def _say(text: str) -> None:

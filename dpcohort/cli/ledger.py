@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dpcohort.cli.output import console, print_json
+from dpcohort.cli.output import console, print_json, print_text
 from dpcohort.cli.source import JsonOption
 from dpcohort.client_ledger import (
     ClientLedger,
@@ -23,6 +23,7 @@ from dpcohort.client_ledger import (
 )
 from dpcohort.client_ledger.keys import name
 from dpcohort.errors import InputError
+from dpcohort.plain_text import json_visible
 
 __all__ = ["app"]
 
@@ -186,7 +187,7 @@ def export(
     lines = exported_lines(path)
     if out is None:
         for line in lines:
-            print(line)
+            print_text(json_visible(line))
     else:
         write_text(out, "".join(f"{line}\n" for line in lines))
 

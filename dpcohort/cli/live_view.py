@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dpcohort.cli.output import console, sparkline
+from dpcohort.plain_text import one_line
 
 if TYPE_CHECKING:
     from dpcohort.runs.round_log import RoundLine
@@ -81,7 +82,7 @@ def round_sentence(record: RoundLine, run: Run) -> str:
     accuracy = "" if found is None else f"  accuracy {100 * found.accuracy:.1f} %"
     low, high = min(record.noise_stds), max(record.noise_stds)
     names = [run.plan.population.ids[client] for client in record.clients]
-    shown = ", ".join(names[:_COHORT]) + (", ..." if len(names) > _COHORT else "")
+    shown = ", ".join(map(one_line, names[:_COHORT])) + (", ..." if len(names) > _COHORT else "")
     return f"round {record.round + 1}/{total}{accuracy}  noise {low:.3g} to {high:.3g}  {shown}"
 
 
@@ -115,7 +116,7 @@ def _cohort(record: RoundLine, run: Run) -> Table:
     for std, client in pairs[:_COHORT]:
         epsilon = run.plan.population.epsilon[client]
         budget = "public" if epsilon != epsilon else f"ε {epsilon:.3g}"
-        name = Text(run.plan.population.ids[client])
+        name = Text(one_line(run.plan.population.ids[client]))
         table.add_row("  heard", name, budget, f"noise {std:.3g}", _Bar(std / worst))
     if len(pairs) > _COHORT:
         table.add_row("", f"and {len(pairs) - _COHORT} more")
@@ -135,7 +136,7 @@ def _budgets(run: Run) -> Table:
         style = "red" if share >= 1 else "yellow" if share > 0.8 else ""
         table.add_row(
             " budget",
-            Text(plan.population.ids[k]),
+            Text(one_line(plan.population.ids[k])),
             f"ε {plan.population.epsilon[k]:.3g}",
             f"{used}/{planned} draws",
             _Bar(share, style=style),

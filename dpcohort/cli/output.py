@@ -1,20 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a command's words go: results to stdout, errors and progress to stderr."""
+"""Where a command's words go: results to stdout, errors and progress to stderr.
+
+Whatever a command prints goes through here, and here words of others (names in a plan, a client's
+refusal, the text of a remote error) lose their power over the terminal.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
-__all__ = ["console", "print_error", "print_json", "print_note", "print_progress", "sparkline"]
+from dpcohort.plain_text import json_visible, visible
 
-# No emoji: an id such as ward:100:a is not a picture.
-console = Console(highlight=False, emoji=False)
-_errors = Console(stderr=True, highlight=False, emoji=False)
+__all__ = [
+    "console",
+    "print_error",
+    "print_json",
+    "print_note",
+    "print_progress",
+    "print_text",
+    "sparkline",
+]
+
+
+class _Screen(Console):
+    """A console on which text is only text; colours and cursor are rich's own to move."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Every piece that is printed: sentences, tables, live views and progress bars alike."""
+        for piece in super().render(renderable, options):
+            if piece.control:
+                yield piece
+            else:
+                yield Segment(visible(piece.text), piece.style)
+
+
+# No emoji and no markup: an id such as ward:100:a is not a picture, and [bold] in one is a name.
+console = _Screen(highlight=False, emoji=False, markup=False)
+_errors = _Screen(stderr=True, highlight=False, emoji=False, markup=False)
 
 #: Work of fewer items is done before one could read how far it is.
 _WORTH_TELLING = 500
@@ -35,14 +66,19 @@ def print_progress(work: str, done: int, total: int) -> None:
     """One line on a terminal that says how far long work is, and goes away when it is done."""
     if not _errors.is_terminal or total <= _WORTH_TELLING:
         return
-    text = f"{work} {done:,} of {total:,}" if done < total else ""
+    text = visible(f"{work} {done:,} of {total:,}") if done < total else ""
     _errors.file.write(f"\r\x1b[2K{text}")
     _errors.file.flush()
 
 
 def print_json(value: Any) -> None:
     """The value as JSON on stdout; what is not a finite number becomes null."""
-    print(json.dumps(_finite(value), indent=2, ensure_ascii=False))
+    print(json_visible(json.dumps(_finite(value), indent=2, ensure_ascii=False)))
+
+
+def print_text(text: str, *, to_errors: bool = False, end: str = "\n") -> None:
+    """Text as it is, without width or colour, on stdout or stderr: a file's content, a log line."""
+    print(visible(text), end=end, file=sys.stderr if to_errors else sys.stdout, flush=True)
 
 
 def sparkline(values: Sequence[float]) -> str:

@@ -15,6 +15,7 @@ from dpcohort.cli.reproduce import showing_progress
 from dpcohort.cli.source import JsonOption, SetOption
 from dpcohort.cli.train import DataDirOption, DeviceOption, data_changes
 from dpcohort.errors import InputError
+from dpcohort.limits import LARGEST_CONFIG
 from dpcohort.recipes.reading import load_recipe, recipe_names
 from dpcohort.recipes.recipe import Cell
 
@@ -151,4 +152,4 @@ def _of_config(path: Path, overrides: list[str]) -> tuple[str, list[Cell], list[
 def _holds_recipe(source: str) -> bool:
     from dpcohort.text_files import read_utf8
 
-    return b"[recipe]" in read_utf8(source)
+    return b"[recipe]" in read_utf8(source, at_most_bytes=LARGEST_CONFIG)

@@ -10,12 +10,15 @@ import typer
 
 from dpcohort.cli.output import console, print_json
 from dpcohort.cli.source import JsonOption
+from dpcohort.plain_text import one_line
 from dpcohort.runs.folder import RunFolder
 from dpcohort.runs.verification import Verification, verify_run
 
 __all__ = ["command"]
 
 _SHOWN = 20
+#: Characters of one message; a broken receipt may quote anything.
+_LONGEST = 2000
 
 
 def command(
@@ -50,7 +53,9 @@ def _print(verification: Verification) -> None:
     )
     for finding in verification.findings[:_SHOWN]:
         console.print(
-            f"  {finding.kind}: {finding.subject}: {finding.message}", markup=False, soft_wrap=True
+            f"  {finding.kind}: {one_line(finding.subject)}: {one_line(finding.message, _LONGEST)}",
+            markup=False,
+            soft_wrap=True,
         )
     if len(verification.findings) > _SHOWN:
         console.print(f"  ... and {len(verification.findings) - _SHOWN} more (--json has all)")

@@ -13,6 +13,7 @@ from dpcohort.cli.output import console, print_json, sparkline
 from dpcohort.cli.source import ClientsOption, JsonOption, SetOption, SourceArgument, read_config
 from dpcohort.config import Config
 from dpcohort.errors import InputError
+from dpcohort.plain_text import one_line
 from dpcohort.runs.configured_plan import configured_population
 from dpcohort.what_if import Outcome, Scenario, sweep
 
@@ -109,7 +110,7 @@ def _print_table(setting: str, outcomes: list[Outcome], client: str | None) -> N
     for name in (setting, "noise", "moved", "largest p", "smallest p", "out"):
         table.add_column(name, justify="right", no_wrap=True)
     if client is not None:
-        table.add_column(Text(f"p of {client}"), justify="right", overflow="fold")
+        table.add_column(Text(f"p of {one_line(client)}"), justify="right", overflow="fold")
     table.add_column("", no_wrap=True)
     worst = max(outcome.noise_to_clip for outcome in outcomes)
     for outcome in outcomes:

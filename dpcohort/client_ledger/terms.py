@@ -8,7 +8,6 @@ draws is a valid stopping rule, whatever a server makes of earlier answers.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +17,8 @@ from dpcohort._validate import nearest, number, whole_number
 from dpcohort.accounting.contract import Neighbours, Sampler, resolve_neighbours
 from dpcohort.accounting.events import Event, History
 from dpcohort.errors import BudgetExceededError, FileFormatError, InputError
+from dpcohort.limits import LARGEST_TERMS, read_bounded
+from dpcohort.text_files import parse_toml
 
 __all__ = ["RunTerms"]
 
@@ -165,8 +166,10 @@ class RunTerms:
             InputError: the file is not there, not TOML, or not terms.
         """
         try:
-            values = tomllib.loads(Path(path).read_bytes().decode("utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ValueError) as error:
+            values = parse_toml(read_bounded(path, LARGEST_TERMS).decode("utf-8"))
+        except FileFormatError:
+            raise
+        except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise FileFormatError(path, f"the terms cannot be read: {reason}.") from None
         try:

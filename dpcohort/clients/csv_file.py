@@ -30,6 +30,7 @@ from dpcohort.clients.columns import (
 )
 from dpcohort.clients.csv_table import Table, is_blank, open_table
 from dpcohort.errors import FileFormatError
+from dpcohort.limits import MOST_CLIENTS
 
 __all__ = ["OPTIONAL", "REQUIRED", "read_clients_csv", "write_clients_csv"]
 
@@ -141,6 +142,8 @@ def _parse(table: Table) -> tuple[ClientColumns, Problem | None]:
         if problem is not None:
             problem = replace(problem, row=problem.row + len(ids))
         ids.extend(block.ids)
+        if len(ids) > MOST_CLIENTS:
+            raise FileFormatError(table.path, f"more than {MOST_CLIENTS:,} clients; split the file")
         public.append(block.public)
         for field, values in (
             ("size", block.sizes),

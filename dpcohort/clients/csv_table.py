@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from dpcohort._validate import nearest
 from dpcohort.errors import FileFormatError, InputError
+from dpcohort.limits import LARGEST_CLIENT_LIST
 from dpcohort.text_files import read_utf8
 
 __all__ = ["Row", "Table", "is_blank", "open_table"]
@@ -68,7 +69,7 @@ def open_table(path: str | Path, *, required: Sequence[str], optional: Sequence[
         >>> table.fields, next(table.rows())
         (['size', 'id'], Row(line=2, cells=['5', 'a']))
     """
-    content = read_utf8(path)
+    content = read_utf8(path, at_most_bytes=LARGEST_CLIENT_LIST)
     header = next(_walk(path, content), None)
     if header is None:
         problem = f"the file is empty; the first line must be the header {','.join(required)}"

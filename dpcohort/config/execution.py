@@ -6,6 +6,7 @@ Planning does not need them; ``dpcohort train`` and ``dpcohort compare`` do.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dpcohort._validate import number, whole_number
 from dpcohort.errors import InputError
+from dpcohort.limits import MOST_CELLS
 from dpcohort.training import LARGEST_STEP
 
 __all__ = [
@@ -157,6 +159,13 @@ def flat_grid(table: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
     for key in found:
         if "." not in key or key.startswith("grid.") or key == "run.seed":
             raise _about(key, "must name a setting, as in selection.rule = [...].")
+    combinations = math.prod(len(values) for values in found.values())
+    if combinations > MOST_CELLS:
+        raise _about(
+            min(found, key=lambda key: -len(found[key])),
+            f"and the other lists make {combinations:,} combinations; at most {MOST_CELLS:,} are "
+            "allowed. Shorten a list.",
+        )
     return found
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import copy
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dpcohort.config.problems import Where
 from dpcohort.config.schema import AggregationSection, SelectionSection
 from dpcohort.errors import InputError
+from dpcohort.text_files import parse_toml
 
 __all__ = ["apply_overrides"]
 
@@ -87,10 +87,10 @@ def _value(override: str, text: str) -> Any:
     if not text:
         return _EMPTY
     try:
-        table = tomllib.loads(f"value = {text}")
+        table = parse_toml(f"value = {text}")
         if list(table) == ["value"]:
             return table["value"]
-    except (ValueError, RecursionError):
+    except ValueError:
         if _BARE_WORD.fullmatch(text):
             return text
     raise InputError(

@@ -19,6 +19,7 @@ from dpcohort.clients.ids import numbered
 from dpcohort.clients.sizes import PAPER_SIZE_WEIGHTS, share_out
 from dpcohort.config.schema import PopulationSection
 from dpcohort.errors import InputError
+from dpcohort.limits import MOST_CLIENTS
 
 __all__ = [
     "DrawnPopulation",
@@ -27,7 +28,6 @@ __all__ = [
     "population_source",
 ]
 
-MAX_COUNT = 10_000_000
 # Sizes and budgets come from streams of their own, so that changing one leaves the other alone.
 _SIZE_STREAM, _EPSILON_STREAM = 1, 2
 
@@ -164,10 +164,13 @@ def _drawn(section: PopulationSection, has_data: bool) -> DrawnPopulation:
     if total is not None:
         whole_number("total_size", total, at_least=1, at_most=MAX_SIZE)
     for row, group in enumerate(section.public):
-        whole_number(f"public[{row}].count", group.count, at_least=1, at_most=MAX_COUNT)
+        whole_number(f"public[{row}].count", group.count, at_least=1, at_most=MOST_CLIENTS)
         whole_number(f"public[{row}].size", group.size, at_least=1, at_most=MAX_SIZE)
+    count = whole_number("count", section.count, at_least=1, at_most=MOST_CLIENTS)
+    everyone = count + sum(group.count for group in section.public)
+    whole_number("count with public clients", everyone, at_most=MOST_CLIENTS)
     return DrawnPopulation(
-        count=whole_number("count", section.count, at_least=1, at_most=MAX_COUNT),
+        count=count,
         total_size=total,
         size=size,
         epsilon=distribution_from("epsilon", section.epsilon, PAPER_BUDGETS),

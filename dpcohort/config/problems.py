@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,12 +140,13 @@ def key_lines(text: str) -> Lines:
          ('population', 'public', 0, 'size'): 4}
     """
     lines: Lines = {}
+    tables: Counter[Where] = Counter()
     table: Where = ()
     for number, line in enumerate(text.splitlines(), start=1):
         if found := _LIST_OF_TABLES.match(line):
             name = _parts(found[1])
-            position = sum(1 for key in lines if key[:-1] == name and isinstance(key[-1], int))
-            table = (*name, position)
+            table = (*name, tables[name])
+            tables[name] += 1
             lines.setdefault(table, number)
         elif found := _TABLE.match(line):
             table = _parts(found[1])

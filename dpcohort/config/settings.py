@@ -17,7 +17,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,15 +52,15 @@ from dpcohort.config.schema import (
     config_keys,
 )
 from dpcohort.errors import FileFormatError, InputError
+from dpcohort.limits import LARGEST_CONFIG
 from dpcohort.rule_registry import REGISTRIES
-from dpcohort.text_files import read_utf8
+from dpcohort.text_files import parse_toml, read_utf8
 from dpcohort.training import Training
 
 __all__ = ["Config", "config_for_clients", "load_config", "loads_config"]
 
 Made = TypeVar("Made")
 
-_MAX_BYTES = 1_000_000
 _SYNTAX_PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 
 
@@ -190,7 +189,7 @@ def load_config(path: str | Path) -> Config:
         >>> load_config(path).population()
         Population(3 clients, 900 records, 0 public)
     """
-    content = read_utf8(path, at_most_bytes=_MAX_BYTES).decode("utf-8")
+    content = read_utf8(path, at_most_bytes=LARGEST_CONFIG).decode("utf-8")
     return _parsed(content, Path(path))
 
 
@@ -217,8 +216,8 @@ def config_for_clients(path: str | Path) -> Config:
 
 def _parsed(content: str, path: Path | None) -> Config:
     try:
-        values = tomllib.loads(content)
-    except (ValueError, RecursionError) as error:
+        values = parse_toml(content)
+    except ValueError as error:
         raise _syntax_error(_label(path), content, error) from None
     folder = Path() if path is None else path.parent
     return _build(values, path=path, folder=folder, label=_label(path), lines=key_lines(content))
@@ -229,9 +228,9 @@ def _label(path: Path | None) -> str:
 
 
 def _syntax_error(path: str, content: str, error: Exception) -> FileFormatError:
-    if isinstance(error, RecursionError):
-        return FileFormatError(path, "the tables are nested too deeply")
     words = str(error)
+    if "nested too deeply" in words:
+        return FileFormatError(path, words)
     if "digits" in words:  # Python's own limit, which tomllib does not put into its words
         return FileFormatError(path, "a whole number has too many digits")
     line: int | None = None

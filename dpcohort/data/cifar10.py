@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from dpcohort.data.idx import read_exactly
 from dpcohort.data.python_batch import ByteArray, walk_pickle
 from dpcohort.errors import FileFormatError
+from dpcohort.limits import LARGEST_PYTHON_BATCH, read_bounded
 
 __all__ = ["PIXELS", "read_batch", "read_binary_batch", "read_python_batch"]
 
 #: Bytes of one image, 3 x 32 x 32.
 PIXELS = 3072
-_LARGEST_PYTHON_BATCH = 100_000_000
 
 
 def read_batch(path: str | Path) -> NDArray[np.uint8]:
@@ -83,9 +83,7 @@ def read_python_batch(path: str | Path) -> NDArray[np.uint8]:
         dpcohort.errors.FileFormatError: not a whole pickle
     """
     try:
-        if Path(path).stat().st_size > _LARGEST_PYTHON_BATCH:
-            raise FileFormatError(path, f"more than {_LARGEST_PYTHON_BATCH:,} bytes, not a batch")
-        content = Path(path).read_bytes()
+        content = read_bounded(path, LARGEST_PYTHON_BATCH)
     except OSError as error:
         raise FileFormatError(path, f"the file cannot be read ({error.strerror})") from None
     batch = walk_pickle(path, content)

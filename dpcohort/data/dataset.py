@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpcohort._validate import IntArray, whole_number
 from dpcohort.errors import InputError
+from dpcohort.limits import MOST_CLASSES
 
 __all__ = ["Dataset", "Normalisation", "dataset_from_arrays"]
 
@@ -106,7 +107,7 @@ class Dataset:
     normalisation: Normalisation = Normalisation()
 
     def __post_init__(self) -> None:
-        whole_number("classes", self.classes, at_least=2)
+        whole_number("classes", self.classes, at_least=2, at_most=MOST_CLASSES)
         _check_inputs("train_inputs", self.train_inputs)
         _check_inputs("test_inputs", self.test_inputs)
         if self.test_inputs.shape[1:] != self.train_inputs.shape[1:]:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort.errors import FileFormatError
+from dpcohort.limits import check_unpacking
 
 __all__ = ["open_maybe_gzip", "read_exactly", "read_idx"]
 
@@ -47,9 +48,13 @@ def read_idx(path: str | Path, *, axes: int) -> NDArray[np.uint8]:
     try:
         with open_maybe_gzip(path) as file:
             shape = _read_header(path, file, axes)
+            if _is_gzip(path):
+                check_unpacking(path, math.prod(shape), "Give the set as it was published.")
             values = read_exactly(path, file, math.prod(shape))
     except _UNREADABLE as error:
         raise FileFormatError(path, f"the file cannot be read ({_reason(error)})") from None
+    if not values:
+        raise FileFormatError(path, f"there is nothing in it: its header says {shape}")
     return np.frombuffer(values, np.uint8).reshape(shape)
 
 
@@ -65,12 +70,8 @@ def open_maybe_gzip(path: str | Path) -> IO[bytes]:
         ...         file.read()
         b'content'
     """
-    file = open(path, "rb")  # noqa: SIM115 - handed to the caller, who closes it
-    try:
-        is_gzip = file.read(2) == b"\x1f\x8b"
-    finally:
-        file.close()
-    opened: Any = gzip.open(path, "rb") if is_gzip else open(path, "rb")  # noqa: SIM115
+    # Handed to the caller, who closes it.
+    opened: Any = gzip.open(path, "rb") if _is_gzip(path) else open(path, "rb")  # noqa: SIM115
     stream: IO[bytes] = opened
     return stream
 
@@ -100,6 +101,11 @@ def read_exactly(path: str | Path, file: IO[bytes], count: int) -> bytearray:
         found = f"{len(content):,}" if len(content) < count else "more"
         raise FileFormatError(path, f"{count:,} bytes of values were expected, found {found}")
     return content
+
+
+def _is_gzip(path: str | Path) -> bool:
+    with open(path, "rb") as file:
+        return file.read(2) == b"\x1f\x8b"
 
 
 def _read_header(path: str | Path, file: IO[bytes], axes: int) -> tuple[int, ...]:

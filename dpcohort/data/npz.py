@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort.errors import FileFormatError
+from dpcohort.limits import check_unpacking
+from dpcohort.plain_text import one_line
 
 __all__ = ["map_npy", "read_npz"]
+
+_READ_HEADER: dict[tuple[int, int], Any] = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
 
 
 def read_npz(path: str | Path) -> dict[str, NDArray[Any]]:
@@ -30,10 +39,12 @@ def read_npz(path: str | Path) -> dict[str, NDArray[Any]]:
     try:
         # Opened here: numpy leaves the file open when it turns out to be no archive.
         with open(path, "rb") as file:
-            archive = np.load(file, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
+            if file.read(6) == np.lib.format.MAGIC_PREFIX:
                 raise FileFormatError(path, "a single array, not an .npz file of several")
+            file.seek(0)
+            archive = np.load(file, allow_pickle=False)
             with archive:
+                _check_sizes(path, archive.zip)
                 return {name: archive[name] for name in archive.files}
     except FileFormatError:
         raise
@@ -62,6 +73,35 @@ def map_npy(path: str | Path) -> NDArray[Any]:
     except Exception as error:  # as above
         raise FileFormatError(path, _why(error)) from None
     return array
+
+
+def _check_sizes(path: str | Path, archive: zipfile.ZipFile | None) -> None:
+    """Refuse arrays that would be larger than the file says or larger than a file may become.
+
+    numpy makes room for what an array's header says before it reads one number of it.
+    """
+    members = [] if archive is None else archive.infolist()
+    check_unpacking(
+        path,
+        sum(member.file_size for member in members),
+        "Save it without compression (numpy.savez), or as a folder of .npy files.",
+    )
+    for member in members:
+        assert archive is not None
+        with archive.open(member) as file:
+            version = np.lib.format.read_magic(file)
+            read = _READ_HEADER.get(version)
+            if read is None:
+                raise ValueError(f"{member.filename!r} has the unknown version {version}")
+            shape, _, dtype = read(file)
+            if dtype.hasobject:
+                raise ValueError("Python objects")
+            size = math.prod(shape) * dtype.itemsize
+            if not dtype.itemsize or size != member.file_size - file.tell():
+                raise ValueError(
+                    f"{one_line(member.filename, 100)} says it has {size:,} bytes of numbers and "
+                    f"has {member.file_size - file.tell():,}"
+                )
 
 
 def _why(error: Exception) -> str:

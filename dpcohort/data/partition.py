@@ -17,6 +17,7 @@ from dpcohort._validate import IntArray, whole_number
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.data.npz import read_npz
 from dpcohort.errors import FileFormatError, InputError, VerificationError
+from dpcohort.text_files import parse_json
 
 __all__ = ["Partition", "join_clients", "load_partition", "save_partition"]
 
@@ -181,7 +182,7 @@ def load_partition(path: str | Path) -> Partition:
     """
     arrays = read_npz(path)
     try:
-        description = json.loads(arrays["description"].tobytes())
+        description = parse_json(arrays["description"].tobytes())
         if description["format"] != _FORMAT:
             raise FileFormatError(path, f"{_FORMAT!r} expected, found {description['format']!r}")
         expected = description["sha256"]
@@ -223,9 +224,15 @@ def _check_indices(indices: IntArray, records: int) -> None:
         place = int(np.argmax(outside))
         allowed = f"a record number from 0 to {records - 1}"
         raise InputError(f"indices[{place}]", given=int(indices[place]), allowed=allowed)
-    owners = np.bincount(indices, minlength=records)
-    if (owners > 1).any():
-        record = int(np.argmax(owners > 1))
+    if records <= 8 * indices.size:
+        owners = np.bincount(indices, minlength=1)
+        twice = np.flatnonzero(owners > 1)
+        times = owners[twice]
+    else:  # so many records nobody holds that counting them all would cost more than sorting
+        named, owners = np.unique(indices, return_counts=True)
+        twice, times = named[owners > 1], owners[owners > 1]
+    if twice.size:
+        record = int(twice[0])
         allowed = "no record that belongs to two clients"
-        next_step = f"Record {record} occurs {int(owners[record])} times."
+        next_step = f"Record {record} occurs {int(times[0])} times."
         raise InputError("indices", given=record, allowed=allowed, next_step=next_step)

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort.errors import FileFormatError
+from dpcohort.limits import MOST_INSTRUCTIONS
 
 __all__ = ["ByteArray", "walk_pickle"]
 
@@ -66,6 +67,13 @@ class _Walk:
 
     stack: list[Any] = field(default_factory=list)
     memo: dict[int, Any] = field(default_factory=dict)
+    bytes_left: int = 0
+
+    def take(self, size: int) -> None:
+        """Pay for bytes that are made, not read: a value that is kept can be recalled for one."""
+        self.bytes_left -= size
+        if self.bytes_left < 0:
+            raise _RefusedError("makes more bytes than the file could hold")
 
     def push(self, value: Any) -> None:
         self.stack.append(value)
@@ -116,11 +124,14 @@ def walk_pickle(path: str | Path, content: bytes) -> Any:
 
 
 def _walk_whole(path: str | Path, content: bytes) -> Any:
-    walk = _Walk()
+    # Text becomes bytes once and an array is a copy of them: an honest batch makes twice its size.
+    walk = _Walk(bytes_left=3 * len(content))
     position = 0
     try:
-        for opcode, argument, place in pickletools.genops(content):
+        for number, (opcode, argument, place) in enumerate(pickletools.genops(content)):
             position = int(place or 0)
+            if number >= MOST_INSTRUCTIONS:
+                raise _RefusedError(f"has more than {MOST_INSTRUCTIONS:,} instructions")
             if opcode.name == "STOP":
                 return walk.pop()
             handler = _HANDLERS.get(opcode.name)
@@ -141,12 +152,15 @@ def _walk_whole(path: str | Path, content: bytes) -> Any:
 
 def _global(walk: _Walk, name: str) -> None:
     if name not in _KNOWN_NAMES:
-        raise _RefusedError(f"names {name!r}")
+        raise _RefusedError(f"names {name[:80]!r}")
     walk.push(_Name(name))
 
 
 def _stack_global(walk: _Walk, _: Any) -> None:
     name, module = walk.pop(), walk.pop()
+    # Only text: other values may be large beyond all bounds once they are written out.
+    if not isinstance(name, str) or not isinstance(module, str):
+        raise _RefusedError("names something by what is not text")
     _global(walk, f"{module} {name}")
 
 
@@ -160,6 +174,7 @@ def _reduce(walk: _Walk, _: Any) -> None:
     elif name.text == "numpy dtype" and arguments and isinstance(arguments[0], str):
         walk.push(_ElementType(arguments[0]))
     elif name.text == "_codecs encode" and _is_latin1(arguments):
+        walk.take(len(arguments[0]))
         walk.push(arguments[0].encode("latin-1"))
     else:
         raise _RefusedError(f"calls {name.text!r} with unexpected values")
@@ -184,11 +199,13 @@ def _build(walk: _Walk, _: Any) -> None:
         raise _RefusedError("gives an array an unexpected state")
     _, shape, element, column_major, values = state
     if isinstance(values, str):  # Python 2 wrote bytes as strings
+        walk.take(len(values))
         values = values.encode("latin-1")
     if not isinstance(element, _ElementType) or element.code != "u1" or column_major:
         raise _RefusedError("holds an array that is not of unsigned bytes in row order")
     if not isinstance(values, bytes) or not _is_shape(shape):
         raise _RefusedError("gives an array an unexpected state")
+    walk.take(len(values))
     array.values = np.frombuffer(bytearray(values), np.uint8).reshape(shape)
 
 

@@ -276,6 +276,10 @@ def _check_stack(experiments: Sequence[Experiment]) -> None:
                 f"one has {ours.rounds} x {ours.local_steps}, another {theirs.rounds} x "
                 f"{theirs.local_steps}."
             )
+        if experiment.streams.is_reproducible != first.streams.is_reproducible:
+            raise InputError.because(
+                "experiments side by side are all simulations with a seed, or all private."
+            )
         if not experiment.records.shares_rows_with(first.records):
             raise InputError.because(
                 "experiments side by side must read the same stored rows; "

@@ -5,11 +5,13 @@ A stream is named by (seed, purpose, round, client, draw, step). Its numbers dep
 alone, so batching, order, the number of devices and a resume cannot change a result. The words
 come from Philox-4x64, a counter-based generator: (seed, purpose) is hashed to its key, the rest of
 the name is its counter. On an accelerator the noise of a stream is made there, from two words of it
-(``counter_noise``); on a CPU by torch's twister, all of whose state the stream sets.
+(``counter_noise``); on a CPU by torch's twister, all of whose state the stream sets. All of that is
+for simulation: these generators are fast, and whoever sees enough of their output knows the rest.
 
 ``Streams.from_entropy()`` has no seed. Every request is answered from the operating system's
 entropy, so asking twice under one name gives two answers: a repeated computation never repeats
-its noise, and nobody can predict a batch.
+its noise, and nobody can predict a batch. It gives no floating-point noise, but keys: the noise of
+a key comes from a cryptographic stream, exactly, as integers (``lattice_noise``).
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from torch import Tensor
 
 from dpcohort._validate import whole_number
 from dpcohort.engine.counter_noise import add_noise_
+from dpcohort.engine.lattice_noise import KEY_BYTES, Bytes
+from dpcohort.errors import InputError
 
 __all__ = ["Purpose", "Streams"]
 
@@ -49,8 +53,10 @@ class Streams:
         (True, False)
     """
 
-    def __init__(self, seed: int | None) -> None:
+    def __init__(self, seed: int | None, source: Bytes = os.urandom) -> None:
         self._seed = None if seed is None else whole_number("seed", seed, at_least=0)
+        #: Where random bytes of private streams come from; other than the system's in tests only.
+        self.source = source
         self._keys: dict[str, WordArray] = {}
         self._local = threading.local()
 
@@ -82,7 +88,7 @@ class Streams:
         The first n of a longer request are the words of a request for n.
         """
         if self._seed is None:
-            return np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
+            return np.frombuffer(self.source(8 * count), dtype=np.uint64)
         counter = np.array([0, (draw << 32) | step, client, round], dtype=np.uint64)
         philox = self._philox
         philox.state = {
@@ -99,6 +105,26 @@ class Streams:
         """Two words that name the noise of one local step on an accelerator."""
         return self.words("noise", 2, round=round, client=client, draw=draw, step=step)
 
+    def noise_key(self, *, round: int, client: int, draw: int = 0, step: int = 0) -> bytes:
+        """A key for the private noise of one release: used once, never given again.
+
+        It is hashed from fresh entropy of the operating system and the release's name.
+
+        Raises:
+            InputError: the streams are seeded; their noise is a simulation.
+
+        Example:
+            >>> streams = Streams.from_entropy()
+            >>> first, again = (streams.noise_key(round=0, client=0) for _ in range(2))
+            >>> len(first), first == again
+            (32, False)
+        """
+        if self._seed is not None:
+            raise InputError.because("seeded streams have no private noise; use from_entropy().")
+        name = f"noise/{round}/{client}/{draw}/{step}".encode()
+        entropy = self.source(KEY_BYTES)
+        return hashlib.blake2b(name, key=entropy, digest_size=KEY_BYTES).digest()
+
     def normal_(
         self,
         out: Tensor,
@@ -111,8 +137,12 @@ class Streams:
     ) -> Tensor:
         """Fill ``out`` with standard normal numbers of one stream, in its dtype, on its device.
 
-        These are floating-point numbers, for simulation: their lowest bits can tell more than the
-        Gaussian of the proofs (Mironov, 2012).
+        These are floating-point numbers of a fast generator, for simulation: the lowest bits can
+        tell more than the Gaussian of the proofs (Mironov, 2012), and the generator's state, and
+        with it all other noise, can be computed from a few thousand of them.
+
+        Raises:
+            InputError: the streams are private; take ``noise_key`` and the lattice.
 
         Example:
             >>> a = Streams.seeded(1).normal_(torch.empty(4), round=0, client=0)
@@ -120,6 +150,11 @@ class Streams:
             >>> torch.equal(a, b)
             True
         """
+        if self._seed is None:
+            raise InputError.because(
+                "floating-point noise is for simulation: private streams give keys (noise_key) "
+                "for noise on a lattice (dpcohort.engine.lattice)."
+            )
         name = {"round": round, "client": client, "draw": draw, "step": step}
         if out.device.type == "cpu":
             words = self.words(purpose, _MT_STATE_WORDS // 2, **name)

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from dpcohort._validate import IntArray
 from dpcohort.aggregation import AggregationRule, Cohort, Mean
 from dpcohort.aggregation.rule import combine_round
-from dpcohort.engine.clipping import Loss, PerExampleGradients, clip_factors, refuse_unfit_layers
+from dpcohort.engine.clipping import Loss, PerExampleGradients, clip_rows, refuse_unfit_layers
 from dpcohort.engine.clipping.per_example import can_be_mapped
 from dpcohort.engine.evaluation import Evaluator
+from dpcohort.engine.lattice import Lattice
 from dpcohort.engine.merged_noise import add_merged_noise_, refuse_unmergeable
 from dpcohort.engine.noise import standard_noise_
 from dpcohort.engine.planned import TrainingPlan, cohort_of
@@ -32,6 +32,8 @@ from dpcohort.engine.server import Optimiser
 from dpcohort.engine.state import EngineState, RoundRecord
 
 __all__ = ["ReferenceEngine", "cross_entropy"]
+
+Records = tuple[Tensor, Tensor]
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -119,7 +121,6 @@ class ReferenceEngine:
     def _client_update(self, global_weights: Tensor, cohort: Cohort, i: int) -> Tensor:  # 9
         plan, k = self._plan, int(cohort.clients[i])
         where = {"round": cohort.round, "client": k, "draw": int(cohort.draws[i])}
-        sigma, size = float(cohort.noise_stds[i]), int(cohort.batch_sizes[i])  # 11
         weights = global_weights.clone()  # 10
         for step in range(plan.training.local_steps):  # 12
             positions = draw_positions(  # 13
@@ -127,23 +128,43 @@ class ReferenceEngine:
                 plan.contract.sampler,
                 size=int(plan.population.sizes[k]),
                 rate=float(plan.sampling_rates[k]),
-                batch_size=size,
+                batch_size=int(cohort.batch_sizes[i]),
                 **where,
                 step=step,
             )
-            mean = self._clipped_sum(weights, k, positions) / size  # 16, by the public B
-            noise = standard_noise_(torch.empty_like(weights), self._streams, **where, step=step)
-            if self._merged_noise and step == plan.training.local_steps - 1:
-                sigma = 0.0  # this noise comes with the mean
+            records = self._records.gather(self._records.rows(k, positions))
+            noisy = self._noisy_mean if self._streams.is_reproducible else self._private_mean
             alpha = self._optimiser.step_size(plan, round=cohort.round, step=step)
-            weights = weights - alpha * (mean + sigma * noise)  # 17
+            weights = weights - alpha * noisy(weights, records, cohort, i, {**where, "step": step})
         return global_weights - weights  # 18-19
 
-    def _clipped_sum(self, weights: Tensor, k: int, positions: IntArray) -> Tensor:
-        inputs, targets = self._records.gather(self._records.rows(k, positions))
-        if inputs.shape[0] == 0:
+    def _noisy_mean(
+        self, weights: Tensor, records: Records, cohort: Cohort, i: int, name: dict[str, int]
+    ) -> Tensor:
+        """Lines 14 to 17 of a simulation, in floating point."""
+        sigma, size = float(cohort.noise_stds[i]), int(cohort.batch_sizes[i])  # 11
+        if self._merged_noise and name["step"] == self._plan.training.local_steps - 1:
+            sigma = 0.0  # this noise comes with the mean
+        mean = self._clipped_sum(weights, records) / size  # 16, by the public B
+        return mean + sigma * standard_noise_(torch.empty_like(weights), self._streams, **name)
+
+    def _private_mean(
+        self, weights: Tensor, records: Records, cohort: Cohort, i: int, name: dict[str, int]
+    ) -> Tensor:
+        """Lines 14 to 17 on a lattice, record by record, with noise of a cryptographic stream."""
+        multiplier, size = float(cohort.noise_multipliers[i]), int(cohort.batch_sizes[i])  # 11
+        if multiplier == 0.0:  # a public client
+            return self._clipped_sum(weights, records) / size
+        lattice = Lattice(multiplier, self._plan.training.clip)
+        total = torch.zeros(weights.numel(), dtype=torch.int64, device=weights.device)
+        for x, y in zip(*records, strict=True):
+            total += lattice.clipped_sum(self._gradients(weights, x[None], y[None]))  # 14-16
+        lattice.add_noise_(total, self._streams.noise_key(**name))  # 17
+        return (total.double() * (lattice.unit / size)).to(weights.dtype)
+
+    def _clipped_sum(self, weights: Tensor, records: Records) -> Tensor:
+        if records[0].shape[0] == 0:
             return torch.zeros_like(weights)
-        raw = self._gradients(weights, inputs, targets)  # 14
-        factors = clip_factors(raw.square().sum(1), self._plan.training.clip)  # 15
-        raw[factors == 0] = 0  # not finite: contributes nothing
-        return factors @ raw
+        raw = self._gradients(weights, *records)  # 14
+        factors, rows = clip_rows(raw, self._plan.training.clip)  # 15
+        return factors @ rows

@@ -5,20 +5,28 @@
 from nothing to everything; it is never cut, so no overflow has to be accounted for. ``fixed``: B
 distinct records, every subset equally likely. In both the sum of clipped gradients is later
 divided by the public B, never by the number of records that happened to come.
+
+Private batches are drawn exactly (``draw_batch``), with no rounding to anybody's advantage: a
+record is used with probability floor(2^64 r) / 2^64 ≤ r, and a batch of fixed size is uniform, for
+keys that tie are drawn again. Batches of a simulation keep a form that rounds r up by at most
+2^-53.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
-from dpcohort._validate import BoolArray, IntArray, choice
+from dpcohort._validate import BoolArray, IntArray, choice, number, whole_number
+from dpcohort.engine.lattice_noise import Bytes
 from dpcohort.engine.randomness import Streams, WordArray
 from dpcohort.errors import InputError
 
-__all__ = ["Batches", "draw_positions", "pad_batches"]
+__all__ = ["Batches", "draw_batch", "draw_positions", "pad_batches"]
 
 _WORD_TO_UNIT = 2.0**-53  # a float64 holds 53 of a word's 64 bits
 
@@ -53,11 +61,50 @@ def draw_positions(
         ...                round=0, client=0, draw=0, step=0).size
         3
     """
+    if not streams.is_reproducible:
+        return draw_batch(
+            sampler, records=size, rate=rate, batch_size=batch_size, source=streams.source
+        )
     choice("sampler", sampler, ["poisson", "fixed"])
     words = streams.words("batch", size, round=round, client=client, draw=draw, step=step)
     if sampler == "poisson":
         return _independent(words, rate)
     return _without_replacement(words, batch_size)
+
+
+def draw_batch(
+    sampler: str, *, records: int, rate: float, batch_size: int, source: Bytes = os.urandom
+) -> IntArray:
+    """Positions of the records of one step, in increasing order. SENSITIVE.
+
+    Args:
+        sampler: ``poisson`` or ``fixed``.
+        records: |M|.
+        rate: r, for ``poisson``.
+        batch_size: B, for ``fixed``.
+        source: where random bytes come from; anything but the operating system is for tests.
+
+    Example:
+        >>> draw_batch("fixed", records=5, rate=0.6, batch_size=3).size
+        3
+    """
+    choice("sampler", sampler, ["poisson", "fixed"])
+    number("rate", rate, above=0, at_most=1)
+    whole_number("batch_size", batch_size, at_least=1, at_most=records)
+    if sampler == "fixed":
+        return _subset(records, batch_size, source)
+    threshold = int(Fraction(rate) * 2**64)
+    if threshold == 2**64:
+        return np.arange(records, dtype=np.int64)
+    words = np.frombuffer(source(8 * records), dtype="<u8")
+    return np.flatnonzero(words < np.uint64(threshold)).astype(np.int64)
+
+
+def _subset(records: int, batch_size: int, source: Bytes) -> IntArray:
+    while True:
+        keys = np.frombuffer(source(8 * records), dtype="<u8")
+        if np.unique(keys).size == records:
+            return np.sort(np.argsort(keys)[:batch_size]).astype(np.int64)
 
 
 def _independent(words: WordArray, rate: float) -> IntArray:

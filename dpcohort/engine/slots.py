@@ -10,6 +10,11 @@ result does not depend, to the bit, on the number of workers or on what else is 
 With merged noise only the sum of an experiment's updates matters, and they carry no noise of their
 last step. On a CPU the slots then add straight to a few accumulators (``lanes``), several of them
 in one pass if they take one step only (``joining``).
+
+Private slots, whose streams have no seed, go one by one on every device: each record's gradient is
+formed, clipped and cut to integers by itself, the integers are added, and noise of a cryptographic
+stream is added to their sum (``lattice``). What a record contributes is then bounded by
+construction, and no bit of it depends on the records beside it.
 """
 
 from __future__ import annotations
@@ -31,6 +36,7 @@ from dpcohort.engine.device_slots import DeviceSlots, PreparedPass
 from dpcohort.engine.experiment import Experiment
 from dpcohort.engine.joining import joined
 from dpcohort.engine.lanes import LANES, Lanes
+from dpcohort.engine.lattice import Lattice
 from dpcohort.engine.noise import standard_noise_
 from dpcohort.engine.packed_step import SlotStep, pack
 from dpcohort.engine.planned import TrainingPlan
@@ -45,6 +51,7 @@ _Cohorts = TypeVar("_Cohorts", bound=Sequence[Cohort])
 _CPU_PASS_BYTES = 160 << 20
 _DEVICE_PASS_SHARE = 0.25  # of the free memory
 _DEVICE_PASS_BYTES = 8 << 30  # more keeps no device busier, and others may want a part of it
+_FORMED_NUMBERS = {"cpu": 1 << 22, "cuda": 1 << 27}  # of private gradients at a time
 _WIDTH_MULTIPLE = 8  # padded batches come in few widths, for devices that tune to shapes
 
 
@@ -75,6 +82,7 @@ class SlotRunner:
         self._records = experiments[0].records
         self._device = self._records.device
         self._local_steps = experiments[0].plan.training.local_steps
+        self._is_private = not experiments[0].streams.is_reproducible
         on_cpu = self._device.type == "cpu"
         self.workers = (workers or torch.get_num_threads()) if on_cpu else 1
         whole_number("workers", self.workers, at_least=1)
@@ -98,7 +106,7 @@ class SlotRunner:
         self.networks = [first, *copies]
         self.micro_batch = micro_batch or self._default_micro_batch(first.path)
         self._device_slots: DeviceSlots | None = None
-        if not on_cpu:
+        if not on_cpu and not self._is_private:
             self._device_slots = DeviceSlots(first, self._records, micro_batch=self.micro_batch)
 
     def updates(self, parameters: Sequence[Tensor], cohorts: Sequence[Cohort]) -> list[Tensor]:
@@ -127,7 +135,7 @@ class SlotRunner:
         """
         updates = self._cleared_updates(parameters, cohorts)
         if self._device_slots is None:
-            self._run_on_cpu(cohorts, parameters, updates)
+            self._run_by_slot(cohorts, parameters, updates)
             return updates, None
         ready = self._prepared is not None and self._prepared[0] is cohorts
         passes = self._prepared[1] if self._prepared and ready else self._prepare(cohorts)
@@ -168,7 +176,7 @@ class SlotRunner:
             clip=experiment.plan.training.clip,
         )
 
-    def _run_on_cpu(
+    def _run_by_slot(
         self, cohorts: Sequence[Cohort], parameters: Sequence[Tensor], updates: list[Tensor]
     ) -> None:
         idle: queue.SimpleQueue[ClippedNetwork] = queue.SimpleQueue()
@@ -212,10 +220,10 @@ class SlotRunner:
     def _chunks(self, cohorts: Sequence[Cohort]) -> Iterator[list[Slot]]:
         """Slots that share a pass: one on a CPU, whole experiments or parts of one elsewhere."""
         slots = [Slot(e, cohort, i) for e, cohort in enumerate(cohorts) for i in range(len(cohort))]
-        limit = self._slots_per_pass
+        limit = 1 if self._is_private else self._slots_per_pass
         if limit is None:
             widest = max(int(cohort.batch_sizes.max()) for cohort in cohorts)
-            limit = 1 if self._device.type == "cpu" else max(1, self.micro_batch // widest)
+            limit = 1 if self._device_slots is None else max(1, self.micro_batch // widest)
         size = len(cohorts[0])
         if limit >= size and all(len(cohort) == size for cohort in cohorts):
             limit -= limit % size  # whole experiments: their draws start from shared weights
@@ -288,10 +296,29 @@ class SlotRunner:
                 start = self._starting_weights(slots, parameters, shared=False)
                 weights = start - moved
                 total = torch.zeros_like(moved)
-            self._add_sums(network, slots, step, weights, total)
-            self._scale_and_add_noise(slots, step, total)
+            if self._is_private and self._spread(slots[0], step) > 0:
+                total += self._private_step(network, slots[0], step, weights[0])
+            else:
+                self._add_sums(network, slots, step, weights, total)
+                self._scale_and_add_noise(slots, step, total)
             if step > 0:
                 moved += total
+
+    def _private_step(
+        self, network: ClippedNetwork, slot: Slot, step: int, weights: Tensor
+    ) -> Tensor:
+        """The step alpha (sum / B + sigma noise) on the lattice, [D]; only noisy sums leave it."""
+        noise_multiplier = float(slot.cohort.noise_multipliers[slot.position])
+        lattice = Lattice(noise_multiplier, self._plan(slot).training.clip)
+        rows, streams = self._rows(slot, step), self._experiments[slot.experiment].streams
+        total = torch.zeros(weights.numel(), dtype=torch.int64, device=self._device)
+        formed = _FORMED_NUMBERS.get(self._device.type, 1 << 22) // weights.numel()
+        at_a_time = max(1, min(self.micro_batch, formed))
+        for start in range(0, rows.size, at_a_time):
+            inputs, targets = self._records.gather(rows[start : start + at_a_time])
+            total += lattice.clipped_sum(network.gradients(weights, inputs, targets))
+        lattice.add_noise_(total, streams.noise_key(**slot.name, step=step))
+        return (total.double() * (lattice.unit * self._scale(slot, step))).to(weights.dtype)
 
     def _add_sums(
         self, network: ClippedNetwork, slots: list[Slot], step: int, weights: Tensor,

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dpcohort.errors import InputError
 from dpcohort.flower.federation import Federation
 from dpcohort.guard.protocol import PROTOCOL, Hello
+from dpcohort.plain_text import one_line
 
 __all__ = ["check_agreements", "disagreements"]
 
@@ -93,7 +94,12 @@ def check_agreements(problems: Mapping[str, list[str]]) -> None:
     Raises:
         InputError: naming the clients and what does not fit.
     """
-    lines = [f"{client}: {words}" for client in sorted(problems) for words in problems[client]]
+    # A line each, whatever the clients' words are: they may not write lines of their own.
+    lines = [
+        f"{one_line(client)}: {one_line(words)}"
+        for client in sorted(problems)
+        for words in problems[client]
+    ]
     if not lines:
         return
     shown = lines[:_MOST_SHOWN]

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.flower.adapter import FlowerGrid, make_client_app, make_server_app
+from dpcohort.limits import exhausted
+from dpcohort.plain_text import visible
 
 if TYPE_CHECKING:
     from dpcohort.runs.round_log import RoundLine
@@ -50,12 +52,14 @@ def serve(grid: Any, run_config: Mapping[str, Any]) -> None:
     """
     try:
         run = _federated(grid, run_config)
-    except DpcohortError as error:
-        print(f"error: {error}", flush=True)
+    except (DpcohortError, MemoryError, RecursionError) as error:
+        words = exhausted(error)
+        told = error if words is None else InputError.because(words)
+        print(f"error: {visible(str(told))}", flush=True)
         # Flower prints where an error came from; where in here is no news to an operator.
-        raise error.with_traceback(None) from None
+        raise told.with_traceback(None) from None
     for words in run.warnings:
-        print(f"note: {words}", flush=True)
+        print(f"note: {visible(words)}", flush=True)
     print(f"dpcohort: finished, {run.rounds_done} rounds. dpcohort verify {run.path}", flush=True)
 
 

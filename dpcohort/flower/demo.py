@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import tempfile
 import threading
@@ -24,6 +23,7 @@ from dpcohort.flower.kit import KitSettings, write_kit
 from dpcohort.flower.processes import Processes, free_ports
 from dpcohort.flower.trial import Records, Trial, write_client_data
 from dpcohort.guard.terms import ModelTerms
+from dpcohort.plain_text import one_line
 from dpcohort.plan import Plan, make_plan
 from dpcohort.runs.append_log import read_log
 from dpcohort.runs.folder import read_json
@@ -263,8 +263,10 @@ def _counted(federation: Trial, out: Path, settings: KitSettings) -> dict[str, t
         state = read_state(federation.kit.client(client) / "client.ledger")
         accounts = next(iter(state.accounts.values()))
         found[client] = (planned, len(accounts[settings.run].draws))
-    told = json.loads((out / "client-ledgers.json").read_text())
+    told = read_json(out / "client-ledgers.json")
     for client, (_, counted) in found.items():
         if told[client]["spending"]["counted_draws"] != counted:
-            raise VerificationError(f"{client}: the server was told another count than {counted}.")
+            raise VerificationError(
+                f"{one_line(client)}: the server was told another count than {counted}."
+            )
     return found

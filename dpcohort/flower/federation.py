@@ -7,7 +7,6 @@ beside it; neither is part of the Flower app, because Flower sends the app to ev
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,13 +20,13 @@ from dpcohort.config.execution import OptimiserSection, check_optimiser
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.flower.certificates import key_fingerprint
 from dpcohort.guard.terms import ModelTerms
+from dpcohort.limits import LARGEST_FEDERATION
 from dpcohort.plan import Plan
 from dpcohort.runs.config_text import toml_text
-from dpcohort.text_files import read_utf8
+from dpcohort.text_files import parse_toml, read_utf8
 
 __all__ = ["Federation"]
 
-_LONGEST_FILE = 64 << 20
 _KEYS = ("run", "plan", "out", "timeout", "attempts", "quorum", "seed", "test")
 _TABLES = ("model", "optimiser", "aggregation", "clients")
 
@@ -171,10 +170,10 @@ class Federation:
             FileFormatError: something in it cannot be used, with its key.
             VerificationError: the plan was changed.
         """
-        text = read_utf8(path, at_most_bytes=_LONGEST_FILE).decode("utf-8")
+        text = read_utf8(path, at_most_bytes=LARGEST_FEDERATION).decode("utf-8")
         try:
-            values = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+            values = parse_toml(text)
+        except ValueError as error:
             raise FileFormatError(path, f"not valid TOML: {error}.") from None
         try:
             return cls._from_values(values, Path(path).parent)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from dpcohort.errors import FileFormatError, InputError
+from dpcohort.limits import LARGEST_REQUEST
 
 __all__ = ["Gate", "is_fleet_call"]
 
@@ -39,7 +40,6 @@ _HOP = {
     "content-length",
     "host",
 }
-_MOST_BYTES = 64 * 1024 * 1024
 _SECONDS = 120.0
 
 
@@ -153,7 +153,7 @@ class _Handler(BaseHTTPRequestHandler):
         if "Transfer-Encoding" in self.headers or not length.isdecimal():
             self._refuse(411, "a Content-Length is needed")
             return
-        if int(length) > _MOST_BYTES:
+        if int(length) > LARGEST_REQUEST:
             self._refuse(413, "the request is too large")
             return
         body = self.rfile.read(int(length))

@@ -16,6 +16,8 @@ from typing import Any, Literal
 
 from dpcohort.errors import InputError
 from dpcohort.guard.protocol import DrawRequest, HelloRequest, decode, encode, read_frame
+from dpcohort.limits import LARGEST_HEADER, MOST_LETTER_DRAWS
+from dpcohort.text_files import parse_json
 
 __all__ = ["NO_GUARD", "Opened", "draw_letter", "hello_letter", "open_letter", "read_frames"]
 
@@ -23,8 +25,6 @@ __all__ = ["NO_GUARD", "Opened", "draw_letter", "hello_letter", "open_letter", "
 NO_GUARD = "no-guard"
 
 _FORMAT = "dpcohort letter 1"
-_LONGEST_LINE = 1 << 20
-_MOST_DRAWS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -72,12 +72,12 @@ def open_letter(body: bytes) -> Opened:
     Raises:
         InputError: it is no letter.
     """
-    line, newline, frame = body[:_LONGEST_LINE].partition(b"\n")
+    line, newline, frame = body[:LARGEST_HEADER].partition(b"\n")
     if not newline:
         raise InputError("letter", given=f"{len(body)} bytes", allowed="a line of JSON and a frame")
     try:
-        head = json.loads(line)
-    except (ValueError, RecursionError):
+        head = parse_json(line)
+    except ValueError:
         head = None
     if not isinstance(head, dict) or head.get("format") != _FORMAT:
         raise InputError("letter", given=line[:40], allowed=f"one of the format {_FORMAT!r}")
@@ -93,10 +93,10 @@ def open_letter(body: bytes) -> Opened:
     draws = head.get("draws")
     if (
         not isinstance(draws, list)
-        or not 1 <= len(draws) <= _MOST_DRAWS
+        or not 1 <= len(draws) <= MOST_LETTER_DRAWS
         or not all(type(draw) is int for draw in draws)
     ):
-        allowed = f"a list of 1 to {_MOST_DRAWS} whole numbers"
+        allowed = f"a list of 1 to {MOST_LETTER_DRAWS} whole numbers"
         raise InputError("draws", given=draws, allowed=allowed)
     requests = tuple(replace(request, draw=draw) for draw in draws)
     return Opened(client=client, asks="draws", requests=requests)

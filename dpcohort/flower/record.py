@@ -32,6 +32,7 @@ from dpcohort.flower.federation import Federation
 from dpcohort.guard.protocol import RunReceipt
 from dpcohort.guard.terms import layout_sha256
 from dpcohort.models import build_model
+from dpcohort.plain_text import one_line
 from dpcohort.plan import Plan
 from dpcohort.runs.aggregation_record import aggregation_for, described_aggregation
 from dpcohort.runs.append_log import AppendLog
@@ -223,7 +224,7 @@ class FederatedRecorder(Recorder):
         self._exchanges.append(exchange.to_dict())
         losses = sum(len(found) for found in exchange.lost.values())
         if losses:
-            who = ", ".join(sorted(exchange.lost))
+            who = ", ".join(one_line(client) for client in sorted(exchange.lost))
             over = " Too few came: the model is as before." if exchange.passed_over else ""
             self.run.warnings.append(
                 f"round {exchange.round}: {losses} of {exchange.asked} draws are lost ({who}); "

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from dpcohort.errors import DpcohortError
 from dpcohort.flower.letters import NO_GUARD, read_frames
 from dpcohort.guard.protocol import DrawRequest, DrawUpdate, Hello, Refusal, RunReceipt
+from dpcohort.plain_text import one_line
 
 __all__ = ["Reply", "longest_update", "read_draws", "read_hello"]
 
@@ -77,11 +78,11 @@ def read_hello(body: bytes) -> Hello | str:
     try:
         frames = list(read_frames(body))
     except DpcohortError as error:
-        return f"the answer cannot be read: {error}"
+        return f"the answer cannot be read: {one_line(str(error))}"
     if len(frames) != 1 or not isinstance(frames[0], Hello | Refusal):
         return "the answer is not one to this question"
     found = frames[0]
-    return found if isinstance(found, Hello) else f"{found.code}: {found.message}"
+    return found if isinstance(found, Hello) else _refusal_words(found)
 
 
 def read_draws(body: bytes, request: DrawRequest, *, draws: Sequence[int], records: int) -> Reply:
@@ -106,17 +107,19 @@ def read_draws(body: bytes, request: DrawRequest, *, draws: Sequence[int], recor
             if isinstance(frame, RunReceipt):
                 receipt = frame
             elif isinstance(frame, DrawUpdate | Refusal):
+                if len(answers) > 2 * len(draws):
+                    break  # nothing more was asked for, so nothing more is kept
                 answers.append(frame)
             else:
                 problem = f"a {type(frame).__name__} instead of an update"
     except DpcohortError as error:
-        problem = f"the answer cannot be read: {error}"
+        problem = f"the answer cannot be read: {one_line(str(error))}"
     # Refusals carry no number: the answers stand in the order of the questions.
     for place, answer in enumerate(answers):
         asked = draws[place] if place < len(draws) else None
         if isinstance(answer, Refusal):
             if asked is not None and asked not in updates:
-                losses[asked] = f"{answer.code}: {answer.message}"
+                losses[asked] = _refusal_words(answer)
                 passing |= answer.code in _PASSING and not answer.counted
             continue
         fault = _fault(answer, request, updates, draws, longest)
@@ -137,6 +140,11 @@ def read_draws(body: bytes, request: DrawRequest, *, draws: Sequence[int], recor
         passing=passing,
         receipt=receipt,
     )
+
+
+def _refusal_words(refusal: Refusal) -> str:
+    """A refusal as it may be printed and written down: its words are the client's, not ours."""
+    return f"{one_line(refusal.code, 40)}: {one_line(refusal.message)}"
 
 
 def _fault(

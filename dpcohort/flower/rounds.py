@@ -32,6 +32,7 @@ from dpcohort.flower.record import FederatedJob, FederatedRecorder, RoundExchang
 from dpcohort.flower.replies import Reply, read_draws, read_hello
 from dpcohort.flower.transport import Transport
 from dpcohort.guard.protocol import DrawRequest, RunReceipt
+from dpcohort.plain_text import one_line
 from dpcohort.runs.callbacks import Callback
 from dpcohort.runs.run import Run
 
@@ -241,7 +242,7 @@ def _asked_a_guard(client: str, body: bytes) -> bool:
 def _joined(replies: list[Reply], draws: list[int], heard: Heard) -> Reply:
     """Several answers of one client as one: a draw that came once has come."""
     if not replies:
-        reason = "; ".join(heard.errors[-2:]) or "no answer"
+        reason = one_line("; ".join(heard.errors[-2:])) or "no answer"
         return Reply(losses=dict.fromkeys(draws, reason))
     updates: dict[int, Any] = {}
     resent: set[int] = set()

@@ -25,10 +25,11 @@ from dpcohort.guard.protocol import (
     encode,
     read_frame,
 )
+from dpcohort.limits import LARGEST_FRAME
+from dpcohort.plain_text import one_line
 
 __all__ = ["GuardClient", "GuardRefusedError", "receive_exactly"]
 
-_LARGEST_PAYLOAD = 1 << 31
 _CHUNK = 1 << 20
 Reply = TypeVar("Reply")
 
@@ -44,7 +45,8 @@ class GuardRefusedError(DpcohortError):
     exit_code = 4
 
     def __init__(self, refusal: Refusal) -> None:
-        super().__init__(f"the guard refused ({refusal.code}): {refusal.message}")
+        code, message = one_line(refusal.code, 40), one_line(refusal.message)
+        super().__init__(f"the guard refused ({code}): {message}")
         self.code = refusal.code
         self.counted = refusal.counted
 
@@ -130,7 +132,7 @@ class GuardClient:
             self._socket.sendall(encode(request))
         try:
             reply: Any = read_frame(
-                lambda size: receive_exactly(self._socket, size), largest_payload=_LARGEST_PAYLOAD
+                lambda size: receive_exactly(self._socket, size), largest_payload=LARGEST_FRAME
             )
         except (OSError, EOFError) as error:
             self.close()

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from dpcohort._version import __version__
 from dpcohort.accounting.events import Event, History
 from dpcohort.client_ledger import ClientLedger, DrawKey, RunTerms
+from dpcohort.engine.lattice import LARGEST_NOISE, SMALLEST_NOISE, Lattice
+from dpcohort.engine.lattice_noise import delta_of_sampling
 from dpcohort.errors import BudgetExceededError, DpcohortError, InputError
-from dpcohort.guard.lattice import LARGEST_NOISE, SMALLEST_NOISE, Lattice
-from dpcohort.guard.lattice_noise import delta_of_sampling
 from dpcohort.guard.protocol import (
     PROTOCOL,
     DrawRequest,
@@ -80,7 +80,7 @@ def check_with_sampling(terms: RunTerms, dimension: int) -> None:
     """Refuse terms that keep their (ε, δ) only if the noise were drawn without any error.
 
     Raises:
-        BudgetExceededError: see :func:`~dpcohort.guard.lattice_noise.delta_of_sampling`.
+        BudgetExceededError: see :func:`~dpcohort.engine.lattice_noise.delta_of_sampling`.
 
     Example:
         >>> terms = RunTerms(epsilon=2.0, delta=1e-5, clip=1.0, sampling_rate=0.1, local_steps=1,
@@ -93,7 +93,7 @@ def check_with_sampling(terms: RunTerms, dimension: int) -> None:
         raise BudgetExceededError(
             f"{terms.draws} draws of {terms.local_steps} steps at noise multiplier "
             f"{terms.least_noise_multiplier:g} do not certify epsilon {terms.epsilon:g} at delta "
-            f"{terms.delta:g}, the noise being drawn with an error of 2^-109. Ask for more noise "
+            f"{terms.delta:g}, the noise being drawn with an error of 2^-130. Ask for more noise "
             "or fewer draws, or, above epsilon 35, for a smaller epsilon."
         )
 

@@ -20,6 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort.errors import InputError
+from dpcohort.limits import LARGEST_HEADER
+from dpcohort.text_files import parse_json
 
 __all__ = [
     "LARGEST_HEADER",
@@ -39,7 +41,6 @@ __all__ = [
 
 #: Version of this protocol; the other side must speak the same.
 PROTOCOL = 1
-LARGEST_HEADER = 1 << 20
 _PREFIX = struct.Struct("<4sIQ")
 _MAGIC = b"DPG1"
 
@@ -352,10 +353,10 @@ def _json_object(text: bytes) -> dict[str, Any]:
         return found
 
     try:
-        header = json.loads(text.decode("utf-8"), parse_constant=refuse, object_pairs_hook=once)
+        header = parse_json(text.decode("utf-8"), parse_constant=refuse, object_pairs_hook=once)
     except InputError:
         raise
-    except (ValueError, RecursionError):
+    except ValueError:
         raise InputError.because("the header is not JSON.") from None
     if not isinstance(header, dict):
         raise InputError.because("the header is not a JSON object.")

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import grp
 import hashlib
+import math
 import pwd
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
@@ -24,11 +24,10 @@ from dpcohort.client_ledger.keys import name as checked_name
 from dpcohort.client_ledger.terms import RunTerms
 from dpcohort.data.dataset import Normalisation
 from dpcohort.errors import FileFormatError, InputError
-from dpcohort.text_files import read_utf8
+from dpcohort.limits import LARGEST_TERMS, MOST_CLASSES, MOST_INPUT_VALUES
+from dpcohort.text_files import parse_toml, read_utf8
 
 __all__ = ["AcceptedRun", "GuardTerms", "ModelTerms", "layout_sha256"]
-
-_LONGEST_FILE = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +58,10 @@ class ModelTerms:
             raise InputError("input_shape", given=given, allowed="a list of lengths")
         shape = tuple(whole_number("input_shape", one, at_least=1) for one in self.input_shape)
         object.__setattr__(self, "input_shape", shape)
-        object.__setattr__(self, "classes", whole_number("classes", self.classes, at_least=2))
+        values = math.prod(self.input_shape)
+        whole_number("numbers of a record", values, at_most=MOST_INPUT_VALUES)
+        classes = whole_number("classes", self.classes, at_least=2, at_most=MOST_CLASSES)
+        object.__setattr__(self, "classes", classes)
         if not isinstance(self.options, Mapping):
             raise InputError("options", given=self.options, allowed="a table of options")
         object.__setattr__(self, "options", dict(self.options))
@@ -261,10 +263,10 @@ class GuardTerms:
         Raises:
             InputError: the file is not there, not TOML, or not terms.
         """
-        text = read_utf8(path, at_most_bytes=_LONGEST_FILE).decode("utf-8")
+        text = read_utf8(path, at_most_bytes=LARGEST_TERMS).decode("utf-8")
         try:
-            return cls.from_dict(tomllib.loads(text))
-        except (tomllib.TOMLDecodeError, InputError) as error:
+            return cls.from_dict(parse_toml(text))
+        except ValueError as error:  # not TOML, or not terms
             raise FileFormatError(path, str(error)) from None
 
     @classmethod

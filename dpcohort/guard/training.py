@@ -22,18 +22,19 @@ from numpy.typing import NDArray
 
 from dpcohort._validate import IntArray
 from dpcohort.engine.clipping import PerExampleGradients, refuse_unfit_layers
+from dpcohort.engine.lattice import Lattice
+from dpcohort.engine.lattice_noise import KEY_BYTES, Bytes
 from dpcohort.engine.reference import cross_entropy
+from dpcohort.engine.sampling import draw_batch
 from dpcohort.errors import InputError
 from dpcohort.guard.data import GuardedData
-from dpcohort.guard.lattice import Lattice
-from dpcohort.guard.lattice_noise import Bytes
-from dpcohort.guard.sampling import draw_batch
 from dpcohort.guard.terms import ModelTerms, layout_sha256
 from dpcohort.models import build_model
 
 __all__ = ["LocalTraining"]
 
 _TIMES = 12  # a coin that leaves one small layer alone may do so once or twice, not every time
+_FORMED_NUMBERS = 1 << 22  # of gradients that are kept at a time
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -102,24 +103,30 @@ class LocalTraining:
                 source=self._source,
             )
             weights = _as_float32(parameters - moved)
-            noisy = lattice.with_noise(self._clipped_sum(weights, lattice, batch), self._source)
+            total = self._clipped_sum(weights, lattice, batch)
+            noisy = lattice.add_noise_(total, self._source(KEY_BYTES)).numpy()
             moved += alpha * (lattice.unit / batch_size) * noisy  # by the public B
         return _as_float32(moved)
 
     def _clipped_sum(
         self, weights: NDArray[np.float32], lattice: Lattice, batch: IntArray
-    ) -> IntArray:
-        total = np.zeros(self.dimension, dtype=np.int64)
+    ) -> torch.Tensor:
+        total = torch.zeros(self.dimension, dtype=torch.int64)
         point = torch.from_numpy(weights)
-        for row in batch:
-            inputs = torch.from_numpy(self._data.inputs[row : row + 1])
-            labels = torch.from_numpy(self._data.labels[row : row + 1])
-            try:
-                gradient = self._gradients(point, inputs, labels)[0]
-            except Exception:  # a token the model does not know; a draw that fails would tell
-                continue
-            total += lattice.contribution(gradient.double().numpy())
+        at_a_time = max(1, _FORMED_NUMBERS // self.dimension)
+        for start in range(0, len(batch), at_a_time):
+            rows = [self._gradient(point, row) for row in batch[start : start + at_a_time]]
+            total += lattice.clipped_sum(torch.cat(rows))
         return total
+
+    def _gradient(self, point: torch.Tensor, row: int) -> torch.Tensor:
+        """Of one record, [1, D]; zeros where there is none."""
+        inputs = torch.from_numpy(self._data.inputs[row : row + 1])
+        labels = torch.from_numpy(self._data.labels[row : row + 1])
+        try:
+            return self._gradients(point, inputs, labels)
+        except Exception:  # a token the model does not know; a draw that fails would tell
+            return point.new_zeros(1, self.dimension)
 
 
 def _refuse_memory(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import nn
 
 from dpcohort._validate import choice, nearest, whole_number
 from dpcohort.errors import DpcohortError, InputError
+from dpcohort.limits import MOST_CLASSES, MOST_INPUT_VALUES
 from dpcohort.models.features import FEATURE_OPTIONS
 from dpcohort.models.networks import cifar_cnn, logistic, mlp, mnist_cnn, mnist_cnn_large
 from dpcohort.models.seeding import seeded
@@ -58,7 +60,8 @@ def build_model(
         26010
     """
     shape = tuple(whole_number("input_shape", length, at_least=1) for length in input_shape)
-    whole_number("classes", classes, at_least=2)
+    whole_number("numbers of a record", math.prod(shape), at_most=MOST_INPUT_VALUES)
+    whole_number("classes", classes, at_least=2, at_most=MOST_CLASSES)
     whole_number("seed", seed, at_least=0, at_most=_LARGEST_SEED)
     if not is_named_function(name):
         choice("model", name, (*MODEL_NAMES, "module:function"))

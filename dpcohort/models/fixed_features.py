@@ -53,8 +53,8 @@ class FixedFeatures(nn.Module):
                 next_step='Use features = "none" for other records.',
             )
         self.input_shape = tuple(int(length) for length in input_shape)
-        self.scales = whole_number("scales", scales, at_least=1)
-        self.orientations = whole_number("orientations", orientations, at_least=1)
+        self.scales = whole_number("scales", scales, at_least=1, at_most=30)
+        self.orientations = whole_number("orientations", orientations, at_least=1, at_most=1000)
         shorter = min(self.input_shape[1:])
         self.cells = whole_number("cells", cells, at_least=1, at_most=shorter)
         self._margin: int = 2**self.scales

@@ -17,6 +17,7 @@ from torch import nn
 
 from dpcohort._validate import choice, whole_number
 from dpcohort.errors import InputError
+from dpcohort.limits import MOST_PARAMETERS
 from dpcohort.models.features import build_features
 from dpcohort.models.starts import start_oriented
 
@@ -48,7 +49,7 @@ def logistic(
     first, inputs = _first(shape, features, feature_options)
     if not isinstance(bias, bool):
         raise InputError("bias", given=bias, allowed="true or false")
-    linear = nn.Linear(inputs, classes, bias=bias)
+    linear = _linear(inputs, classes, bias=bias)
     for parameter in linear.parameters():
         nn.init.zeros_(parameter)
     return nn.Sequential(first, linear)
@@ -77,8 +78,8 @@ def mlp(
     widths = [seen, *(whole_number("hidden", width, at_least=1) for width in hidden)]
     layers: list[nn.Module] = [first]
     for inputs, outputs in pairwise(widths):
-        layers += [nn.Linear(inputs, outputs), _activation(activation)]
-    return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
+        layers += [_linear(inputs, outputs), _activation(activation)]
+    return nn.Sequential(*layers, _linear(widths[-1], classes))
 
 
 def mnist_cnn(
@@ -105,7 +106,7 @@ def mnist_cnn(
     choice("start", start, ("random", "oriented"))
     width = _width("mnist-cnn", features, shape)
     network = nn.Sequential(
-        *features, nn.Linear(width, 32), _activation(activation), nn.Linear(32, classes)
+        *features, _linear(width, 32), _activation(activation), _linear(32, classes)
     )
     if start == "oriented":
         start_oriented(network)
@@ -130,11 +131,11 @@ def mnist_cnn_large(shape: tuple[int, ...], classes: int, *, activation: str = "
     )
     return nn.Sequential(
         *features,
-        nn.Linear(_width("mnist-cnn-large", features, shape), 512),
+        _linear(_width("mnist-cnn-large", features, shape), 512),
         _activation(activation),
-        nn.Linear(512, 32),
+        _linear(512, 32),
         _activation(activation),
-        nn.Linear(32, classes),
+        _linear(32, classes),
     )
 
 
@@ -155,9 +156,9 @@ def cifar_cnn(shape: tuple[int, ...], classes: int, *, activation: str = "tanh")
     features = nn.Sequential(*layers, nn.Flatten())
     return nn.Sequential(
         *features,
-        nn.Linear(_width("cifar-cnn", features, shape), 128),
+        _linear(_width("cifar-cnn", features, shape), 128),
         _activation(activation),
-        nn.Linear(128, classes),
+        _linear(128, classes),
     )
 
 
@@ -167,6 +168,18 @@ def _first(
     """What turns a record into a vector, and the vector's length."""
     fixed = build_features(features, shape, **options)
     return (nn.Flatten(), math.prod(shape)) if fixed is None else (fixed, fixed.width)
+
+
+def _linear(inputs: int, outputs: int, *, bias: bool = True) -> nn.Linear:
+    """A linear layer; its size is looked at before torch makes room for it."""
+    if inputs * outputs > MOST_PARAMETERS:
+        raise InputError(
+            "parameters of a layer",
+            given=inputs * outputs,
+            allowed=f"at most {MOST_PARAMETERS}",
+            next_step=f"It would lead from {inputs} numbers to {outputs}.",
+        )
+    return nn.Linear(inputs, outputs, bias=bias)
 
 
 def _activation(name: str) -> nn.Module:

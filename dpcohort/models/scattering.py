@@ -54,7 +54,7 @@ class ScatteringFeatures(FixedFeatures):
         cells: int | None = None,
     ) -> None:
         if cells is None:
-            whole_number("scales", scales, at_least=1)
+            whole_number("scales", scales, at_least=1, at_most=30)
             cells = max(1, min(input_shape[1:], default=1) // 2**scales)
         super().__init__(input_shape, scales=scales, orientations=orientations, cells=cells)
         self._add_averages(deviation=_AVERAGE * 2**self.scales)

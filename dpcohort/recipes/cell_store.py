@@ -16,14 +16,14 @@ from typing import Any
 
 from dpcohort.atomic_file import write_text
 from dpcohort.errors import FileFormatError, InputError
+from dpcohort.limits import LARGEST_CELL_FILE
 from dpcohort.recipes.recipe import Cell
-from dpcohort.text_files import read_utf8
+from dpcohort.text_files import parse_json, read_utf8
 
 __all__ = ["CellStore", "Measurement"]
 
 _FORMAT = "dpcohort cell"
 _SCHEMA = 1
-_MAX_BYTES = 5_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +111,7 @@ class CellStore:
         if path is None or not path.exists():
             return
         try:
-            stored = json.loads(read_utf8(path, at_most_bytes=_MAX_BYTES))
+            stored = parse_json(read_utf8(path, at_most_bytes=LARGEST_CELL_FILE))
             is_ours = stored["format"] == _FORMAT and stored["schema"] == _SCHEMA
             if is_ours and stored["settings_sha256"] == cell.sha256:
                 for values in stored["measurements"]:

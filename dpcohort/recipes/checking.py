@@ -6,11 +6,13 @@ Names and types of the keys are checked by ``schema``, the settings of each cell
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from dpcohort._validate import number, whole_number
 from dpcohort.config import Config
 from dpcohort.errors import FileFormatError, InputError
+from dpcohort.limits import MOST_CELLS, MOST_SEEDS
 from dpcohort.recipes.forms import changes_of
 from dpcohort.recipes.recipe import MECHANISM, Recipe, as_changes
 from dpcohort.recipes.schema import Value
@@ -26,8 +28,8 @@ def check_header(recipe: Recipe) -> None:
         InputError: a number out of range.
     """
     header, problem = recipe.header, recipe.problem
-    whole_number("recipe.seeds", header.seeds, at_least=1)
-    whole_number("recipe.quick.seeds", header.quick.seeds, at_least=1)
+    whole_number("recipe.seeds", header.seeds, at_least=1, at_most=MOST_SEEDS)
+    whole_number("recipe.quick.seeds", header.quick.seeds, at_least=1, at_most=MOST_SEEDS)
     names = [mechanism.name for mechanism in header.mechanisms]
     if header.figure == "selection":
         if header.selection is None or not header.selection.eta:
@@ -42,6 +44,8 @@ def check_header(recipe: Recipe) -> None:
     for axis in header.axes:
         if not axis.values or len(set(axis.values)) != len(axis.values):
             raise problem("axes", f"{axis.name}.values must be different values, at least one")
+    cells = max(1, len(names)) * math.prod(len(axis.values) for axis in header.axes)
+    whole_number("recipe.axes x mechanisms", cells, at_most=MOST_CELLS)
     known_axes = [axis.name for axis in header.axes]
     for key, given_name, known in (
         ("judged", header.judged, names),
@@ -93,7 +97,7 @@ def check_searches(recipe: Recipe) -> None:
     for what, section in recipe.header.searches.items():
         if not (section.grid or section.candidates):
             raise recipe.problem(what, "needs grid or candidates: what to try")
-        whole_number(f"recipe.{what}.seeds", section.seeds, at_least=1)
+        whole_number(f"recipe.{what}.seeds", section.seeds, at_least=1, at_most=MOST_SEEDS)
         number(f"recipe.{what}.held_out", section.held_out, above=0, below=1)
         for key, values in section.grid.items():
             if not values:

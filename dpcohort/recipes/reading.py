@@ -7,7 +7,6 @@ A recipe's file is an ordinary configuration and the table [recipe].
 from __future__ import annotations
 
 import re
-import tomllib
 from functools import lru_cache
 from pathlib import Path
 
@@ -17,16 +16,16 @@ from dpcohort._validate import nearest
 from dpcohort.config import Config, loads_config
 from dpcohort.config.problems import ConfigProblem, Lines, error_of, key_lines, words_of
 from dpcohort.errors import FileFormatError, InputError
+from dpcohort.limits import LARGEST_CONFIG
 from dpcohort.recipes.checking import check_header, check_searches, check_whens
 from dpcohort.recipes.forms import about_file
 from dpcohort.recipes.recipe import Recipe
 from dpcohort.recipes.schema import RecipeSection, recipe_keys
-from dpcohort.text_files import read_utf8
+from dpcohort.text_files import parse_toml, read_utf8
 
 __all__ = ["load_recipe", "recipe_names"]
 
 _FOLDER = Path(__file__).parent
-_MAX_BYTES = 200_000
 _RECIPE_TABLE = re.compile(r"\s*\[\[?\s*recipe\b")
 _TABLE = re.compile(r"\s*\[")
 
@@ -57,7 +56,7 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
         53.53
     """
     path = _path_of(str(name_or_path))
-    return _checked(path, read_utf8(path, at_most_bytes=_MAX_BYTES).decode("utf-8"))
+    return _checked(path, read_utf8(path, at_most_bytes=LARGEST_CONFIG).decode("utf-8"))
 
 
 @lru_cache(maxsize=64)
@@ -115,8 +114,8 @@ def _base(path: Path, content: str) -> Config:
 
 def _header(path: Path, content: str, lines: Lines) -> RecipeSection:
     try:
-        values = tomllib.loads(content)
-    except (ValueError, RecursionError) as error:
+        values = parse_toml(content)
+    except ValueError as error:
         raise FileFormatError(path, f"this is not valid TOML: {error}") from None
     if not isinstance(values.get("recipe"), dict):
         raise FileFormatError(path, "the table [recipe] is missing: this is a config, not a recipe")

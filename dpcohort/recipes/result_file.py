@@ -10,14 +10,14 @@ from typing import Any
 
 from dpcohort.atomic_file import write_text
 from dpcohort.errors import FileFormatError
+from dpcohort.limits import LARGEST_RESULT
 from dpcohort.recipes.judgement import REDUCED, RecipeResult
 from dpcohort.recipes.recipe import Recipe
-from dpcohort.text_files import read_utf8
+from dpcohort.text_files import parse_json, read_utf8
 
 __all__ = ["read_result", "result_dict", "result_note", "result_path", "write_result"]
 
 _FORMAT = "dpcohort reproduction"
-_MAX_BYTES = 20_000_000
 
 _SEARCHED = (
     "Settings the paper leaves out were searched on held-out training records; the search is not "
@@ -105,7 +105,7 @@ def read_result(path: str | Path) -> dict[str, Any]:
         FileFormatError: the file is missing or is no result.
     """
     try:
-        values = json.loads(read_utf8(path, at_most_bytes=_MAX_BYTES))
+        values = parse_json(read_utf8(path, at_most_bytes=LARGEST_RESULT))
     except ValueError as error:
         if isinstance(error, FileFormatError):
             raise

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dpcohort._validate import number
+from dpcohort._validate import number, whole_number
 from dpcohort.atomic_file import write_text
 from dpcohort.config import Config
 from dpcohort.data import Dataset
 from dpcohort.errors import DivergedError, InputError
+from dpcohort.limits import MOST_CELLS
 from dpcohort.recipes.execution import Progress, Work, prepare, train_works
 from dpcohort.recipes.held_out import held_out
 from dpcohort.recipes.recipe import Cell, Recipe, as_changes
@@ -127,6 +129,8 @@ def search_grid(grid: Mapping[str, Sequence[Any]]) -> list[tuple[str, ...]]:
         >>> search_grid({"training.clip": [0.1, 1], "selection.eta": [10]})
         [('training.clip=0.1', 'selection.eta=10'), ('training.clip=1', 'selection.eta=10')]
     """
+    settings = math.prod(len(values) for values in grid.values())
+    whole_number("combinations of the grid", settings, at_most=MOST_CELLS)
     return [
         as_changes(dict(zip(grid, values, strict=True)))
         for values in itertools.product(*grid.values())

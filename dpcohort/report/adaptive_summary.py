@@ -13,6 +13,7 @@ from rich.text import Text
 
 from dpcohort._validate import IntArray
 from dpcohort.adaptive.plan import AdaptivePlan
+from dpcohort.plain_text import one_line
 
 __all__ = ["adaptive_plan_table", "adaptive_plan_values"]
 
@@ -97,7 +98,7 @@ def _clients(plan: AdaptivePlan, rows: int) -> Table:
         public = bool(plan.population.public[k])
         certified = "-" if public or plan.has_raw_reports else f"{plan.certified_epsilon[k]:.4g}"
         table.add_row(
-            Text(plan.population.ids[k]),
+            Text(one_line(plan.population.ids[k])),
             str(int(plan.population.sizes[k])),
             "public" if public else f"{plan.population.epsilon[k]:.4g}",
             str(int(plan.caps.draws[k])),

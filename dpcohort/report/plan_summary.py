@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dpcohort._validate import IntArray
+from dpcohort.plain_text import one_line
 from dpcohort.plan import Plan
 
 __all__ = ["PlanSummary", "plan_table", "summarise"]
@@ -174,7 +175,7 @@ def _row(plan: Plan, k: int, p: float, u: float) -> list[str | Text]:
     heard = p / u if u > 0 else 1.0
     style = "green" if heard > 1.005 else "red" if heard < 0.995 else ""
     return [
-        Text(population.ids[k]),
+        Text(one_line(population.ids[k])),
         f"{population.sizes[k]:,}",
         "public" if public else f"{population.epsilon[k]:.3g}",
         f"{u:.4f}",

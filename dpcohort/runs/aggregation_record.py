@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -17,8 +16,10 @@ from dpcohort.adaptive.plan_file import AnyPlan
 from dpcohort.aggregation import AggregationRule, Mean, for_plan
 from dpcohort.aggregation.named import plan_column
 from dpcohort.errors import DpcohortError, InputError
+from dpcohort.limits import LARGEST_CONFIG, read_bounded
 from dpcohort.plan import Plan
 from dpcohort.rule_registry import REGISTRIES
+from dpcohort.text_files import parse_toml
 
 __all__ = ["aggregation_for", "aggregation_problems", "described_aggregation"]
 
@@ -115,7 +116,7 @@ def aggregation_problems(record: Any, plan: AnyPlan, config: Path) -> list[tuple
 
 def _asked_for(config: Path) -> str | None:
     try:
-        table = tomllib.loads(config.read_text(encoding="utf-8")).get("aggregation", {})
+        table = parse_toml(read_bounded(config, LARGEST_CONFIG).decode()).get("aggregation", {})
     except (OSError, ValueError):
         return None
     return str(table.get("rule", "mean")) if isinstance(table, dict) else None

@@ -11,9 +11,11 @@ from typing import Any
 
 from dpcohort.atomic_file import write_text
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
+from dpcohort.limits import LARGEST_LINE, LARGEST_LOG, read_bounded
 from dpcohort.runs.folder import finite_json
+from dpcohort.text_files import parse_json
 
-__all__ = ["AppendLog", "read_log", "rewrite_log"]
+__all__ = ["AppendLog", "read_entry", "read_log", "rewrite_log"]
 
 
 class AppendLog:
@@ -102,19 +104,40 @@ def read_log(path: Path) -> list[dict[str, Any]]:
         FileFormatError: a whole line is not a JSON object.
     """
     try:
-        content = path.read_bytes()
+        content = read_bounded(path, LARGEST_LOG)
     except OSError as error:
         raise DataMissingError(f"{path} cannot be read: {error.strerror or error}.") from None
     entries = []
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):
-        try:
-            entry = json.loads(line)
-        except (ValueError, RecursionError):
-            raise FileFormatError(path, "not valid JSON", line=number) from None
-        if not isinstance(entry, dict):
-            raise FileFormatError(path, "not a JSON object", line=number)
-        entries.append(entry)
+        entries.append(read_entry(path, number, line))
     return entries
+
+
+def read_entry(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    """One line of a log as its entry.
+
+    Args:
+        path: of the log, for errors.
+        number: of the line, from 1.
+        line: its bytes.
+
+    Raises:
+        FileFormatError: it is too long, or no JSON object.
+
+    Example:
+        >>> read_entry(Path("log.jsonl"), 1, b'{"round": 0}')
+        {'round': 0}
+    """
+    if len(line) > LARGEST_LINE:
+        problem = f"a line of {len(line):,} bytes; at most {LARGEST_LINE:,} are allowed"
+        raise FileFormatError(path, problem, line=number)
+    try:
+        entry = parse_json(line)
+    except ValueError:
+        raise FileFormatError(path, "not valid JSON", line=number) from None
+    if not isinstance(entry, dict):
+        raise FileFormatError(path, "not a JSON object", line=number)
+    return entry
 
 
 def rewrite_log(path: Path, entries: list[dict[str, Any]]) -> None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.errors import InputError, VerificationError
+from dpcohort.text_files import parse_json
 
 __all__ = [
     "checkpoint_files",
@@ -76,7 +77,7 @@ def read_checkpoint(path: Path, *, owner: str | None = None) -> tuple[int, dict[
 
     try:
         with safe_open(path, framework="numpy") as file:
-            note = json.loads(file.metadata()["dpcohort"])
+            note = parse_json(file.metadata()["dpcohort"])
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         stored = note.pop("sha256")
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:

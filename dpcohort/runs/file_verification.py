@@ -109,4 +109,7 @@ def _last_test(rounds: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else "missing"
+    if not path.exists():
+        return "missing"
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

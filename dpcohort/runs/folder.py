@@ -26,6 +26,8 @@ from typing import Any
 
 from dpcohort.atomic_file import write_text
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
+from dpcohort.limits import LARGEST_JSON, LARGEST_LOG, read_bounded
+from dpcohort.text_files import parse_json
 
 __all__ = ["RunFolder", "finite_json", "no_run", "read_json", "write_json"]
 
@@ -125,7 +127,7 @@ class RunFolder:
 
     def _counts_rounds(self) -> bool:
         """Whether the ledger holds more than its header: what is counted is never taken back."""
-        return self.ledger.is_file() and self.ledger.read_bytes().count(b"\n") > 1
+        return self.ledger.is_file() and read_bounded(self.ledger, LARGEST_LOG).count(b"\n") > 1
 
     @property
     def is_run(self) -> bool:
@@ -232,10 +234,12 @@ def read_json(path: Path) -> dict[str, Any]:
         FileFormatError: it is not a JSON object.
     """
     try:
-        value = json.loads(path.read_bytes())
+        value = parse_json(read_bounded(path, LARGEST_JSON))
     except OSError as error:
         raise DataMissingError(f"{path} cannot be read: {error.strerror or error}.") from None
-    except (ValueError, RecursionError) as error:
+    except FileFormatError:
+        raise
+    except ValueError as error:
         raise FileFormatError(path, f"not valid JSON ({error}).") from None
     if not isinstance(value, dict):
         raise FileFormatError(path, "not a JSON object.")

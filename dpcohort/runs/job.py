@@ -25,6 +25,7 @@ from dpcohort.engine.merged_noise import refuse_unmergeable
 from dpcohort.errors import InputError
 from dpcohort.models import build_model, check_trainable, split_features, without_features
 from dpcohort.runs.aggregation_record import aggregation_for, described_aggregation
+from dpcohort.runs.receipts import PRIVATE_NOISE
 
 __all__ = ["EngineName", "Job", "make_job", "resolve_device"]
 
@@ -114,6 +115,7 @@ class Job:
             "plan": self.plan.sha256,
             "seed": self.seed,
             "randomness": "entropy" if self.private else "seeded",
+            **({"noise": PRIVATE_NOISE} if self.private else {}),
             "data": {
                 "name": self.data.name,
                 "records": len(self.data),

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 import numpy as np
@@ -22,23 +22,43 @@ from dpcohort.adaptive.plan import AdaptivePlan
 from dpcohort.adaptive.plan_file import AnyPlan
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.errors import FileFormatError
+from dpcohort.plain_text import one_line
 from dpcohort.runs.folder import finite_json, read_json, write_json
 from dpcohort.runs.spending import certified_spending
 
 __all__ = [
+    "FLOATING_POINT",
+    "FORMER_STAMP",
     "NOT_PRIVATE",
+    "PRIVATE_NOISE",
     "RAW_REPORTS",
     "Receipt",
+    "Source",
     "make_receipts",
     "read_receipts",
+    "source_of",
     "write_receipts",
 ]
+
+#: Where a run's noise came from: a private stream, a seed, or floating-point numbers of a generator
+#: filled with entropy, as runs on one machine had before their noise was on a lattice.
+Source = Literal["private", "seed", "floating point"]
 
 NOT_PRIVATE = (
     "NOT PRIVATE (simulation): batches and noise come from a seed, so whoever knows it can take "
     "the noise off again."
 )
-_ENTROPY = (
+FLOATING_POINT = (
+    "NOT PRIVATE (floating-point noise): batches came from the operating system's entropy, but the "
+    "noise came from a generator whose state can be computed from its output, so whoever sees the "
+    "models can take the noise off again."
+)
+_PRIVATE = (
+    "batches and noise came from the operating system's entropy; the noise is a "
+    "rounded Gaussian on a lattice, drawn exactly from a cryptographic stream."
+)
+#: What receipts said of every run without a seed before local noise was on a lattice.
+FORMER_STAMP = (
     "batches and noise came from the operating system's entropy. A guard's noise is on a lattice; "
     "noise of a run on one machine is floating-point, and its last bits can tell more than the "
     "proof allows for."
@@ -47,6 +67,8 @@ RAW_REPORTS = (
     "NOT PRIVATE (raw reports): cohorts were chosen from losses that clients reported without "
     "noise, so no epsilon holds, whatever noise the updates carried."
 )
+#: What ``run.json`` says of the noise of a private run on one machine.
+PRIVATE_NOISE = "rounded Gaussian on a lattice, ChaCha20 keyed by the operating system"
 #: Above this many receipts they are lines of one file.
 MOST_FILES = 10_000
 _ALL = "receipts.jsonl"
@@ -143,7 +165,7 @@ class Receipt:
         """The receipt in words."""
         if self.public:
             return (
-                f"{self.client}: public data, no budget. Drawn {self.spent_draws} of "
+                f"{one_line(self.client)}: public data, no budget. Drawn {self.spent_draws} of "
                 f"{self.planned_draws} planned times.\n{self.stamp}"
             )
         noise = "none, it is never drawn"
@@ -155,7 +177,7 @@ class Receipt:
         verdict = "The promise holds." if self.holds else "THE PROMISE IS BROKEN."
         return "\n".join(
             [
-                f"{self.client}",
+                one_line(self.client),
                 f"  promised   epsilon {_shown(self.promised_epsilon)} at delta "
                 f"{_shown(self.delta)}, for {self.unit} ({self.neighbours})",
                 f"  planned    {self.planned_draws} draws, {self.planned_steps} noisy steps, "
@@ -188,6 +210,7 @@ def make_receipts(
     draws: IntArray,
     *,
     private: bool,
+    floating_point: bool = False,
     clients: IntArray | None = None,
     method: str = "auto",
     reports: IntArray | None = None,
@@ -197,7 +220,8 @@ def make_receipts(
     Args:
         plan: what was promised and planned.
         draws: draws of each client as the ledger counts them.
-        private: the run used the operating system's entropy.
+        private: the run's noise came from a private stream.
+        floating_point: it had entropy but floating-point noise, which is not private.
         clients: positions; by default every client with a planned or counted draw.
         method: of ``certify_epsilon``.
         reports: reports of each client as the ledger counts them; None where there are none.
@@ -237,17 +261,36 @@ def make_receipts(
                 spent_steps=int(counted[k]) * steps,
                 certified_epsilon=_known(spent[row]),
                 plan=plan.sha256,
-                stamp=_stamp(plan, private),
+                stamp=_stamp(plan, private, floating_point),
                 reports=_reports(plan, k, reports),
             )
         )
     return receipts
 
 
-def _stamp(plan: AnyPlan, private: bool) -> str:
+def source_of(settings: Mapping[str, Any]) -> Source:
+    """Where a run's noise came from, by its ``run.json``.
+
+    Guards have always put their noise on a lattice; a run on one machine says that it did.
+
+    Example:
+        >>> source_of({"randomness": "seeded"}), source_of({"randomness": "entropy"})
+        ('seed', 'floating point')
+        >>> source_of({"randomness": "entropy", "engine": "flower"})
+        'private'
+    """
+    if settings.get("randomness") != "entropy":
+        return "seed"
+    lattice = settings.get("engine") == "flower" or settings.get("noise") == PRIVATE_NOISE
+    return "private" if lattice else "floating point"
+
+
+def _stamp(plan: AnyPlan, private: bool, floating_point: bool) -> str:
     if isinstance(plan, AdaptivePlan) and plan.has_raw_reports:
         return RAW_REPORTS
-    return _ENTROPY if private else NOT_PRIVATE
+    if floating_point:
+        return FLOATING_POINT
+    return _PRIVATE if private else NOT_PRIVATE
 
 
 def _reports(plan: AnyPlan, k: int, made: IntArray | None) -> dict[str, Any] | None:

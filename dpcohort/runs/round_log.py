@@ -148,7 +148,7 @@ class RoundLine:
                 test_average=TestResult.from_dict(values.get("test_average")),
                 lost=bool(values.get("lost", False)),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise InputError.because(f"not the record of a round ({error!r}).") from None
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,6 +23,7 @@ from dpcohort.runs.config_text import toml_text
 from dpcohort.runs.configured import configured_job
 from dpcohort.runs.configured_plan import configured_data
 from dpcohort.runs.job import Job
+from dpcohort.text_files import parse_toml
 
 __all__ = ["RuleChoice", "RulePair", "SkippedPair", "chosen_rules", "rule_pairs"]
 
@@ -210,7 +210,7 @@ def _settings(section: str, inside: str) -> dict[str, Any]:
         return {}
     try:
         # An inline table is just such a list.
-        return dict(tomllib.loads(f"found = {{ {inside} }}")["found"])
+        return dict(parse_toml(f"found = {{ {inside} }}")["found"])
     except ValueError:
         raise InputError(
             section, given=inside, allowed="settings like trim=0.2 between the parentheses"

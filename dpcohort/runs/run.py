@@ -19,7 +19,7 @@ from dpcohort.errors import FileFormatError, InputError, VerificationError
 from dpcohort.runs.adaptive_ledger import AdaptiveLedger, AnyLedger, read_ledger
 from dpcohort.runs.append_log import read_log
 from dpcohort.runs.folder import RunFolder, read_json
-from dpcohort.runs.receipts import Receipt, make_receipts
+from dpcohort.runs.receipts import Receipt, make_receipts, source_of
 from dpcohort.runs.round_log import RoundLine, TestResult
 
 __all__ = ["Curve", "Run"]
@@ -114,9 +114,9 @@ class Run:
 
     @property
     def is_private(self) -> bool:
-        """Batches and noise came from the operating system's entropy, and no report was raw."""
+        """Batches and noise came from private streams, and no report was raw."""
         raw = isinstance(self.plan, AdaptivePlan) and self.plan.has_raw_reports
-        return bool(self.settings["randomness"] == "entropy") and not raw
+        return source_of(self.settings) == "private" and not raw
 
     @property
     def test(self) -> TestResult:
@@ -165,6 +165,7 @@ class Run:
             self.plan,
             self.ledger.draws,
             private=self.is_private,
+            floating_point=source_of(self.settings) == "floating point",
             clients=position,
             reports=self.reports,
         )[0]
@@ -172,7 +173,11 @@ class Run:
     def receipts(self) -> list[Receipt]:
         """Receipts of all drawn clients."""
         return make_receipts(
-            self.plan, self.ledger.draws, private=self.is_private, reports=self.reports
+            self.plan,
+            self.ledger.draws,
+            private=self.is_private,
+            floating_point=source_of(self.settings) == "floating point",
+            reports=self.reports,
         )
 
 

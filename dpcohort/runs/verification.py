@@ -29,7 +29,15 @@ from dpcohort.runs.append_log import read_log
 from dpcohort.runs.file_verification import file_problems
 from dpcohort.runs.folder import RunFolder, read_json
 from dpcohort.runs.ledger import ledger_header, planned_draws
-from dpcohort.runs.receipts import Receipt, make_receipts, read_receipts
+from dpcohort.runs.receipts import (
+    FLOATING_POINT,
+    FORMER_STAMP,
+    Receipt,
+    Source,
+    make_receipts,
+    read_receipts,
+    source_of,
+)
 from dpcohort.runs.round_log import RoundLine
 
 __all__ = ["Finding", "Verification", "verify_run"]
@@ -101,7 +109,10 @@ def verify_run(path: str | Path, *, method: str = "auto") -> Verification:
             path=str(path), plan="", clients=0, rounds=0, tightest=0.0, findings=tuple(findings)
         )
     settings = _checked_settings(folder, plan, findings)
+    source = source_of(settings)
     private = settings.get("randomness") == "entropy"
+    if source == "floating point":
+        findings.append(Finding(kind="overspent", subject="run", message=FLOATING_POINT))
     reports: IntArray | None = None
     if isinstance(plan, AdaptivePlan):
         count = _checked_adaptive(folder, plan, private, findings)
@@ -115,7 +126,7 @@ def verify_run(path: str | Path, *, method: str = "auto") -> Verification:
         draws, rounds = _checked_ledger(folder, plan, findings)
         cohorts = dict(enumerate(plan.schedule.cohorts.tolist()))
     _check_rounds(folder, plan, rounds, cohorts, findings)
-    truth = _certified(plan, draws, private, findings, method, reports)
+    truth = _certified(plan, draws, source, findings, method, reports)
     _check_receipts(folder, truth, plan, findings)
     findings.extend(_mismatch(*problem) for problem in file_problems(folder, settings, rounds))
     if not folder.result.exists():
@@ -316,7 +327,7 @@ def _is_planned(entry: Mapping[str, Any], plan: AnyPlan, cohorts: Mapping[int, l
 def _certified(
     plan: AnyPlan,
     draws: IntArray,
-    private: bool,
+    source: Source,
     findings: list[Finding],
     method: str,
     reports: IntArray | None,
@@ -333,7 +344,12 @@ def _certified(
             )
         )
     truth = make_receipts(
-        plan, np.where(known, draws, 0), private=private, method=method, reports=reports
+        plan,
+        np.where(known, draws, 0),
+        private=source == "private",
+        floating_point=source == "floating point",
+        method=method,
+        reports=reports,
     )
     for receipt in truth:
         if not receipt.holds and receipt.certified_epsilon is not None:
@@ -387,8 +403,8 @@ def _compare_receipt(found: Receipt, wanted: Receipt, findings: list[Finding]) -
     for key, value in ours.items():
         given = theirs[key]
         same = given == value
-        if key == "dpcohort":
-            continue
+        if key == "dpcohort" or (key == "stamp" and given == FORMER_STAMP):
+            continue  # what the former stamp left open, the run's own settings say
         if key == "certified_epsilon" and isinstance(given, float) and isinstance(value, float):
             # Another accountant may round otherwise; what it may not do is hide spending.
             same = abs(given - value) <= 1e-3 * max(value, 1e-3)

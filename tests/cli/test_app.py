@@ -110,3 +110,42 @@ def test_an_interrupt_is_told_with_what_to_do_next(monkeypatch, capsys, words, t
     monkeypatch.setattr(told, interrupt)
     assert main(words) == 130
     assert next_step in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (MemoryError("Unable to allocate 8.00 TiB\x1b[2J"), r"Unable to allocate 8.00 TiB\x1b[2J"),
+        (MemoryError(), "this needs more memory than there is. Look at"),
+        (RecursionError(), "nested too deeply"),
+        (RuntimeError("CUDA out of memory. Tried to allocate 8 GiB"), "CUDA out of memory."),
+    ],
+)
+def test_room_that_ran_out_is_a_message_and_code_2(monkeypatch, capsys, error, words):
+    def fail(*arguments: object, **options: object) -> None:
+        raise error
+
+    monkeypatch.setattr("dpcohort.cli.app.app", fail)
+    assert main([]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_mistake_of_ours_is_still_seen(monkeypatch):
+    def fail(*arguments: object, **options: object) -> None:
+        raise RuntimeError("a mistake")
+
+    monkeypatch.setattr("dpcohort.cli.app.app", fail)
+    with pytest.raises(RuntimeError, match="a mistake"):
+        main([])
+
+
+def test_a_name_cannot_write_lines_of_its_own(terminal, tmp_path):
+    name = "ward\nall promises hold\u200b[bold]\r"
+    rows = f'id,size,epsilon,delta\n"{name}x",600,1,1e-5\nother,500,2,1e-5\n'
+    (tmp_path / "clients.csv").write_text(rows, newline="")
+    terminal("plan", tmp_path / "clients.csv", "--out", tmp_path / "plan.json")
+    shown = terminal("plan", tmp_path / "plan.json")
+    shown += terminal("explain", f"{name}x", tmp_path / "plan.json")
+    assert r"ward\nall promises hold\u200b[bold]\rx" in shown
+    assert "\u200b" not in shown
+    assert not [line for line in shown.splitlines() if line.strip().startswith("all promises")]

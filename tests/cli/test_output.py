@@ -6,9 +6,12 @@ import json
 import math
 
 from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
 from dpcohort.cli import output
-from dpcohort.cli.output import print_error, print_json, print_progress, sparkline
+from dpcohort.cli.output import print_error, print_json, print_progress, print_text, sparkline
 
 
 def test_progress_is_one_line_that_goes_away(monkeypatch):
@@ -45,3 +48,35 @@ def test_sparkline_spans_its_values():
     assert sparkline([1, 1]) == "▁▁"
     assert sparkline([]) == ""
     assert sparkline([0, math.nan, 7]) == "▁ █"
+
+
+HOSTILE = "\x1b[2J\x1b[32mall promises hold\x9b31m\u202e\u200b[bold]"
+
+
+def test_words_of_others_cannot_steer_the_terminal(capsys):
+    shown = r"\x1b[2J\x1b[32mall promises hold\x9b31m\u202e\u200b[bold]"
+    print_error(HOSTILE)
+    assert capsys.readouterr().err == f"error: {shown}\n"
+    print_text(HOSTILE + "\r")
+    assert capsys.readouterr().out == f"{shown}\\r\n"
+    print_json({"id": HOSTILE})
+    told = capsys.readouterr().out
+    assert json.loads(told) == {"id": HOSTILE}
+    assert told.isascii()
+    assert told.replace("\n", "").isprintable()
+
+
+def test_tables_and_live_views_show_text_as_text():
+    file = io.StringIO()
+    screen = type(output.console)(file=file, force_terminal=True, markup=False, width=120)
+    table = Table("client")
+    table.add_row(Text(HOSTILE))
+    table.add_row(f"[bold]{HOSTILE}")
+    screen.print(table)
+    with Live(Text(HOSTILE), console=screen, auto_refresh=False):
+        pass
+    shown = file.getvalue()
+    assert shown.count(r"\x1b[2J\x1b[32m") >= 3
+    assert r"[bold]\x1b[2J" in shown
+    for sequence in ("\x9b", "\u202e", "\u200b", "\x1b[2J", "\x1b[32m"):
+        assert sequence not in shown

@@ -22,6 +22,13 @@ def read(tmp_path: Path, content: str | bytes, **options: bool):
     return read_clients_csv(path, **options)
 
 
+def test_more_clients_than_can_be_planned_are_refused(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("dpcohort.clients.csv_file.MOST_CLIENTS", 3000)
+    rows = "".join(f"c{row},500,1.5,1e-5,,\n" for row in range(5000))
+    with pytest.raises(FileFormatError, match="more than 3,000 clients"):
+        read(tmp_path, HEADER + rows)
+
+
 def test_every_column_arrives(tmp_path: Path):
     columns = read(tmp_path, HEADER + GOOD + "b,40,,,,TRUE\nc,7,2,0.01,,\n")
     assert columns.ids == ("a", "b", "c")

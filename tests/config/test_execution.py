@@ -83,3 +83,9 @@ def test_grids_may_be_written_both_ways():
     }
     with pytest.raises(InputError, match="list of values"):
         flat_grid({"population": {"epsilon": [{"distribution": "fixed"}]}})
+
+
+def test_a_grid_of_more_combinations_than_can_be_tried_is_refused():
+    lists = {f"key{number}": list(range(50)) for number in range(9)}
+    with pytest.raises(InputError, match="1,953,125,000,000,000 combinations; at most 100,000"):
+        flat_grid({"training": lists})

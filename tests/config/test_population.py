@@ -81,6 +81,7 @@ def test_a_list_starts_from_the_folder_of_the_file():
         ({"clients": ""}, "clients = ''"),
         (PAPER | {"count": 0}, "count = 0"),
         (PAPER | {"count": 10**9}, "count = 1000000000"),
+        (PAPER | {"public": [{"size": 1, "count": 6_000_000}] * 2}, "count with public clients ="),
         (PAPER | {"total_size": 0}, "total_size = 0"),
         (PAPER | {"epsilon": 0}, "epsilon = 0 .* above 0"),
         (PAPER | {"epsilon": float("inf")}, "epsilon = inf .* mark the client public"),

@@ -69,5 +69,5 @@ def test_a_huge_file_is_refused_before_it_is_read(tmp_path):
     path = tmp_path / "data_batch_1"
     with open(path, "wb") as file:
         file.truncate(10**12)  # sparse: takes no room
-    with pytest.raises(FileFormatError, match="not a batch"):
+    with pytest.raises(FileFormatError, match="at most 100,000,000 are allowed"):
         read_python_batch(path)

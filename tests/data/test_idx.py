@@ -7,6 +7,7 @@ import struct
 import numpy as np
 import pytest
 
+from dpcohort import limits
 from dpcohort.data.idx import read_idx
 from dpcohort.errors import FileFormatError
 
@@ -82,4 +83,20 @@ def test_an_empty_gzip_file_is_refused(tmp_path):
     path = tmp_path / "images.gz"
     path.write_bytes(gzip.compress(b""))
     with pytest.raises(FileFormatError, match="an empty file"):
+        read_idx(path, axes=3)
+
+
+def test_a_small_file_that_unpacks_to_a_large_one_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "labels"
+    path.write_bytes(gzip.compress(struct.pack(">BBBBI", 0, 0, 8, 1, 1 << 22) + bytes(1 << 22)))
+    assert read_idx(path, axes=1).size == 1 << 22
+    monkeypatch.setattr(limits, "LARGEST_FREE_UNPACKING", 1 << 20)
+    with pytest.raises(FileFormatError, match=r"would unpack to 4,194,304; at most 1,048,576"):
+        read_idx(path, axes=1)
+
+
+def test_axes_without_a_value_are_no_images(tmp_path):
+    path = tmp_path / "images"
+    path.write_bytes(struct.pack(">BBBBIII", 0, 0, 8, 3, 0, 2**32 - 1, 2**32 - 1))
+    with pytest.raises(FileFormatError, match="there is nothing in it"):
         read_idx(path, axes=3)

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import io
+import zipfile
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dpcohort import limits
 from dpcohort.data.npz import map_npy, read_npz
 from dpcohort.errors import FileFormatError
 
@@ -62,3 +66,23 @@ def test_broken_bytes_cause_nothing_but_a_clear_error(tmp_path, data):
     else:
         message = str(path)
     assert message.startswith(str(path))
+
+
+def test_a_small_file_that_unpacks_to_a_large_one_is_refused(tmp_path, monkeypatch):
+    np.savez_compressed(tmp_path / "packed.npz", a=np.zeros(1 << 20))
+    np.savez(tmp_path / "plain.npz", a=np.zeros(1 << 20))
+    assert read_npz(tmp_path / "packed.npz")["a"].size == 1 << 20
+    monkeypatch.setattr(limits, "LARGEST_FREE_UNPACKING", 1 << 20)
+    with pytest.raises(FileFormatError, match=r"would unpack to 8,388,736; .*numpy.savez"):
+        read_npz(tmp_path / "packed.npz")
+    assert read_npz(tmp_path / "plain.npz")["a"].size == 1 << 20  # it is as large itself
+
+
+def test_an_array_is_as_large_as_its_header_says(tmp_path):
+    header = io.BytesIO()
+    shape = {"descr": "<f8", "fortran_order": False, "shape": (10**9,)}
+    np.lib.format.write_array_header_1_0(header, shape)
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as file:
+        file.writestr("a.npy", header.getvalue() + bytes(8))
+    with pytest.raises(FileFormatError, match=r"a.npy says it has 8,000,000,000 bytes .* has 8"):
+        read_npz(tmp_path / "x.npz")

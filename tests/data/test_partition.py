@@ -152,3 +152,9 @@ def test_clients_are_joined_at_the_end():
 def test_a_record_cannot_be_joined_twice():
     with pytest.raises(InputError, match="Record 3 occurs 2 times"):
         join_clients(example(), [[6, 3]])
+
+
+def test_records_that_nobody_holds_cost_no_memory():
+    assert len(example(records=10**15)) == 3
+    with pytest.raises(InputError, match="Record 5 occurs 2 times"):
+        example(indices=np.array([5, 1, 5, 0]), records=10**15)

@@ -183,3 +183,25 @@ def test_the_package_never_loads_a_pickle():
         assert "import pickle\n" not in text, path
         assert "from pickle import" not in text, path
         assert "allow_pickle=True" not in text, path
+
+
+def test_a_value_recalled_again_and_again_makes_no_bytes():
+    kept = b"\x80\x02](X" + struct.pack("<I", 500_000) + b"A" * 500_000 + b"q\x00"
+    encode = b"c_codecs\nencode\nh\x00U\x06latin1\x86R"
+    with pytest.raises(FileFormatError, match="makes more bytes than the file could hold"):
+        walk_pickle("batch", kept + encode * 40 + b"e.")
+
+
+def test_a_name_is_text_and_not_what_doubles_with_every_byte():
+    doubled = b"h\x00h\x00\x86q\x00" * 16
+    with pytest.raises(FileFormatError, match="names something by what is not text"):
+        walk_pickle("batch", b"\x80\x04K\x01q\x00" + doubled + b"h\x00h\x00\x93.")
+    deep = b"K\x01" + b"\x85" * 5000 + b"K\x01\x93."
+    with pytest.raises(FileFormatError, match="names something by what is not text"):
+        walk_pickle("batch", b"\x80\x04" + deep)
+
+
+def test_a_batch_has_not_millions_of_instructions(monkeypatch):
+    monkeypatch.setattr("dpcohort.data.python_batch.MOST_INSTRUCTIONS", 1000)
+    with pytest.raises(FileFormatError, match="more than 1,000 instructions"):
+        walk_pickle("batch", b"\x80\x02" + b"]" * 1000 + b".")

@@ -80,8 +80,20 @@ def test_entropy_never_repeats() -> None:
     assert streams.seed is None
     assert not streams.is_reproducible
     assert not np.any(streams.words("batch", 9, **NAME) == streams.words("batch", 9, **NAME))
-    a = streams.normal_(torch.empty(50), **NAME)
-    assert not torch.any(a == streams.normal_(torch.empty(50), **NAME))
+    assert streams.noise_key(**NAME) != streams.noise_key(**NAME)
+
+
+def test_private_noise_has_keys_and_no_floats() -> None:
+    """A key is a function of fresh entropy and of what it is for; seeds have none."""
+    streams = Streams(None, bytes)
+    named = {streams.noise_key(round=r, client=c, draw=d, step=s)
+             for r in (0, 1) for c in (0, 1) for d in (0, 1) for s in (0, 1)}  # fmt: skip
+    assert len(named) == 16
+    assert all(len(key) == 32 for key in named)
+    with pytest.raises(InputError, match="for simulation"):
+        streams.normal_(torch.empty(5), **NAME)
+    with pytest.raises(InputError, match="no private noise"):
+        Streams.seeded(0).noise_key(**NAME)
 
 
 def test_a_seed_is_a_whole_number() -> None:

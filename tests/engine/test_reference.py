@@ -15,7 +15,7 @@ from dpcohort.engine.sampling import draw_positions
 
 def test_it_stays_short() -> None:
     source = inspect.getsource(dpcohort.engine.reference)
-    assert len(source.splitlines()) < 150
+    assert len(source.splitlines()) < 175
 
 
 def test_one_round_by_hand(make_plan: Any, make_records: Any) -> None:

@@ -78,3 +78,13 @@ def test_all_clients_are_named_at_once():
         check_agreements({"ward 7": ["c"], "lab": ["a", "b"]})
     with pytest.raises(InputError, match=r"\.\.\. and 8 more"):
         check_agreements({str(place): ["x"] for place in range(20)})
+
+
+def test_words_of_a_client_stay_in_their_line(small, fakes):
+    words = "\x1b[2Jall promises hold\nerror: none"
+    found = _found(small, fakes, plan=f"\x1b[2J\n{words}", terms={"draws": [words] * 10_000})
+    with pytest.raises(InputError) as caught:
+        check_agreements({"lab": found, f"ward\n{words}": [words]})
+    told = str(caught.value).splitlines()
+    assert len(told) == 2 + len(found)
+    assert all(line.isprintable() and len(line) < 700 for line in told)

@@ -84,3 +84,9 @@ def test_public_clients_are_refused(small):
     keys = dict.fromkeys(population.ids, small.federation.clients["lab"])
     with pytest.raises(InputError, match="draws the public client 'client-1'"):
         Federation(run="spring", plan=plan, model=small.federation.model, clients=keys)
+
+
+def test_a_file_nested_without_end_is_one_message(tmp_path):
+    (tmp_path / "federation.toml").write_text("run = " + "[" * 2000)
+    with pytest.raises(FileFormatError, match="not valid TOML: nested too deeply"):
+        Federation.load(tmp_path / "federation.toml")

@@ -131,3 +131,19 @@ def test_a_hello_is_read_and_a_refusal_is_words():
     assert read_hello(encode(encode_hello())).dataset == "lab"
     assert read_hello(encode(Refusal(code="no-guard", message="gone"))) == "no-guard: gone"
     assert "not one to this question" in read_hello(encode(GOOD))
+
+
+def test_a_refusal_is_one_line_that_cannot_steer_a_terminal():
+    words = "\x1b[2J\x1b[32mall promises hold\n\u202eerror: none" + "A" * 100_000
+    refusal = Refusal(code="terms\x1b[8m" + "B" * 100_000, message=words)
+    lost = _read(refusal, refusal).losses[1]
+    told = read_hello(encode(refusal))
+    for shown in (lost, told):
+        assert shown.isprintable()
+        assert r"\x1b[2J\x1b[32mall promises hold\n\u202eerror" in shown
+        assert len(shown) < 1000
+
+
+def test_answers_beyond_those_asked_for_are_not_kept():
+    reply = _read(GOOD, *[replace(GOOD, draw=7)] * 100, replace(GOOD, draw=1))
+    assert sorted(reply.updates) == [0]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import tempfile
 from dataclasses import replace
@@ -42,22 +41,6 @@ TERMS = GuardTerms(
     answer_seconds=0.0,
 )
 LAYOUT = layout_sha256([("1.weight", (3, 5)), ("1.bias", (3,))])
-
-
-class Keystream:
-    """Bytes of a fixed key, so that a test of chance gives the same answer every time."""
-
-    def __init__(self, key: str) -> None:
-        self._key, self._block = key.encode(), 0
-
-    def __call__(self, size: int) -> bytes:
-        self._block += 1
-        return hashlib.shake_128(self._key + self._block.to_bytes(8, "big")).digest(size)
-
-
-@pytest.fixture
-def keystream():
-    return Keystream
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ from dpcohort.audit.noise_law import noise_law
 from dpcohort.audit.sampler import sampler
 from dpcohort.audit.sensitivity import sensitivity
 from dpcohort.audit.suite import audit_training
-from dpcohort.guard import lattice as lattice_module
+from dpcohort.engine import lattice as lattice_module
+from dpcohort.engine.lattice import Lattice
 from dpcohort.guard import training as module
 from dpcohort.guard.data import GuardedData
-from dpcohort.guard.lattice import Lattice
 from dpcohort.guard.training import LocalTraining
 
 
@@ -48,22 +48,7 @@ class GuardUnderTest:
 def audited(keystream, monkeypatch):
     # The tests compare to the last bits; the cast to float32 comes after all that is private.
     monkeypatch.setattr(module, "_as_float32", lambda values: np.asarray(values))
-    monkeypatch.setattr(module.torch, "from_numpy", lambda values: _Array(values))
-
     return GuardUnderTest(keystream)
-
-
-class _Array(np.ndarray):
-    """Numbers that pass for a tensor: thousands of them are made, and torch has nothing to do."""
-
-    def __new__(cls, values):
-        return np.asarray(values).view(cls)
-
-    def double(self):
-        return self
-
-    def numpy(self):
-        return np.asarray(self, dtype=np.float64)
 
 
 CLAIM = Claim(sampler="poisson", clip=0.5, noise_multiplier=2.0)
@@ -76,23 +61,20 @@ def test_the_guards_step_keeps_its_claim(audited, batches):
 
 
 def _half_noise(monkeypatch):
-    real = lattice_module.rounded_gaussian
-    less = lambda size, exponent, source: real(size, exponent - 1, source)  # noqa: E731
-    monkeypatch.setattr(lattice_module, "rounded_gaussian", less)
+    real = lattice_module.add_rounded_gaussian_
+    less = lambda total, exponent, key: real(total, exponent - 1, key)  # noqa: E731
+    monkeypatch.setattr(lattice_module, "add_rounded_gaussian_", less)
 
 
 def _no_clip(monkeypatch):
-    raw = lambda self, gradient: np.trunc(gradient / self.unit).astype(np.int64)  # noqa: E731
-    monkeypatch.setattr(Lattice, "contribution", raw)
+    raw = lambda self, gradients: (gradients / self.unit).trunc().long().sum(0)  # noqa: E731
+    monkeypatch.setattr(Lattice, "clipped_sum", raw)
 
 
 def _same_noise(monkeypatch):
-    real, kept = lattice_module.rounded_gaussian, {}
-
-    def again(size, exponent, source):
-        return kept.setdefault((size, exponent), real(size, exponent, source))
-
-    monkeypatch.setattr(lattice_module, "rounded_gaussian", again)
+    real = lattice_module.add_rounded_gaussian_
+    again = lambda total, exponent, key: real(total, exponent, bytes(32))  # noqa: E731
+    monkeypatch.setattr(lattice_module, "add_rounded_gaussian_", again)
 
 
 def _all_records(monkeypatch):

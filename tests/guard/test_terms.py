@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from dpcohort.errors import BudgetExceededError, InputError
+from dpcohort.client_ledger import RunTerms
+from dpcohort.errors import BudgetExceededError, FileFormatError, InputError
 from dpcohort.guard.proposal import commented_terms
 from dpcohort.guard.terms import AcceptedRun, GuardTerms, ModelTerms, layout_sha256
 
@@ -138,3 +139,18 @@ def test_a_key_or_table_that_is_missing_is_called_so():
     for values, said in (({}, "'model.name'"), ({"model": {"name": "logistic"}}, "input_shape")):
         with pytest.raises(InputError, match=f"the key .*{said}.* is missing"):
             GuardTerms.from_dict(values)
+
+
+@pytest.mark.parametrize("text", ["a = " + "[" * 2000, "a." * 300 + "a = 1", "a = " + "9" * 5000])
+def test_a_file_that_cannot_be_worked_through_is_one_message(tmp_path, text):
+    (tmp_path / "terms.toml").write_text(text)
+    for read in (GuardTerms.from_toml, RunTerms.from_toml):
+        with pytest.raises(FileFormatError, match=r"terms\.toml: "):
+            read(tmp_path / "terms.toml")
+
+
+def test_a_record_is_not_larger_than_a_machine():
+    with pytest.raises(InputError, match="numbers of a record = 1000000000000"):
+        ModelTerms(name="logistic", input_shape=(10**6, 10**6), classes=2)
+    with pytest.raises(InputError, match="numbers of a record = a number of thousands of digits"):
+        ModelTerms(name="logistic", input_shape=(10**4000, 10**4000), classes=2)

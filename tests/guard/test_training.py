@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from dpcohort.engine.clipping import PerExampleGradients, clip_factors
+from dpcohort.engine.lattice import Lattice
 from dpcohort.engine.reference import cross_entropy
 from dpcohort.errors import InputError
 from dpcohort.guard import training as module
 from dpcohort.guard.data import GuardedData
-from dpcohort.guard.lattice import Lattice
 from dpcohort.guard.terms import ModelTerms
 from dpcohort.guard.training import LocalTraining
 from dpcohort.models import build_model
@@ -28,7 +28,7 @@ def data():
 
 @pytest.fixture
 def no_noise(monkeypatch):
-    monkeypatch.setattr(Lattice, "with_noise", lambda self, total, source: total)
+    monkeypatch.setattr(Lattice, "add_noise_", lambda self, total, key: total)
 
 
 def reference(data, weights, clip, batch, step_sizes):
@@ -84,7 +84,7 @@ def test_one_record_moves_the_sum_by_at_most_the_clip_exactly(data, monkeypatch)
     """The same batch with and without a record: the integers differ by that record's own."""
     seen = []
     monkeypatch.setattr(
-        Lattice, "with_noise", lambda self, total, source: seen.append(total) or total
+        Lattice, "add_noise_", lambda self, total, key: seen.append(total.numpy()) or total
     )
     training = LocalTraining(MODEL, data)
     weights = np.random.default_rng(5).normal(size=training.dimension).astype(np.float32)
@@ -104,7 +104,7 @@ def test_one_record_moves_the_sum_by_at_most_the_clip_exactly(data, monkeypatch)
 
 
 def test_every_output_is_a_lattice_value(data, keystream, monkeypatch):
-    monkeypatch.setattr("dpcohort.guard.lattice._BITS", 12)  # integers that float32 holds
+    monkeypatch.setattr("dpcohort.engine.lattice._BITS", 12)  # integers that float32 holds
     training = LocalTraining(MODEL, data, keystream("l"))
     lattice = Lattice(1.0, 1.0)
     weights = np.zeros(training.dimension, np.float32)
@@ -174,7 +174,7 @@ def test_a_record_without_a_gradient_contributes_nothing_and_is_not_told(data, m
     """A draw that fails for one record would say that it was in the batch."""
     seen = []
     monkeypatch.setattr(
-        Lattice, "with_noise", lambda self, total, source: seen.append(total) or total
+        Lattice, "add_noise_", lambda self, total, key: seen.append(total.numpy()) or total
     )
     training = LocalTraining(MODEL, data)
     weights = np.random.default_rng(6).normal(size=training.dimension).astype(np.float32)

@@ -112,3 +112,18 @@ def test_records_that_do_not_fit_are_refused(network, shape, message):
 def test_bad_widths_are_refused(hidden):
     with pytest.raises(InputError, match="hidden = "):
         mlp((4,), 3, hidden=hidden)
+
+
+@pytest.mark.parametrize(
+    ("network", "options"),
+    [
+        (mlp, {"hidden": [10**12]}),
+        (mlp, {"hidden": [10**5, 10**5]}),
+        (logistic, {"features": "oriented", "scales": 10**12}),
+        (logistic, {"features": "scattering", "scales": 10**12}),
+        (logistic, {"features": "oriented", "orientations": 10**12}),
+    ],
+)
+def test_a_size_is_looked_at_before_room_is_made_for_it(network, options):
+    with pytest.raises(InputError, match="at most"):
+        network((1, 28, 28), 10, **options)

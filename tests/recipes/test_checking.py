@@ -21,6 +21,8 @@ PLACE = "[population]"
     [
         ("values = [100, 0]", "values = [100, 100]", "different values"),
         ("values = [100, 0]", "values = []", "at least one"),
+        ("values = [100, 0]", f"values = {list(range(60_000))}", "recipe.axes x mechanisms = "),
+        ("seeds = 2", "seeds = 1000000000", "recipe.seeds = 1000000000"),
         ('judged = "privacy-aware"', 'judged = "nobody"', "recipe.judged"),
         (
             'judged = "privacy-aware"',

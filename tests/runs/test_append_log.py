@@ -63,3 +63,14 @@ def test_rewriting_replaces_everything(tmp_path):
     path.write_text("old")
     rewrite_log(path, [{"a": 1}, {"b": 2}])
     assert read_log(path) == [{"a": 1}, {"b": 2}]
+
+
+def test_a_line_is_bounded_in_length_and_depth(tmp_path, monkeypatch):
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b'{"a":' * 100 + b"1" + b"}" * 100 + b"\n")
+    with pytest.raises(FileFormatError, match="line 1: not valid JSON"):
+        read_log(path)
+    path.write_bytes(b'{}\n{"a": "' + b"x" * 100 + b'"}\n')
+    monkeypatch.setattr("dpcohort.runs.append_log.LARGEST_LINE", 50)
+    with pytest.raises(FileFormatError, match="line 2: a line of 109 bytes; at most 50"):
+        read_log(path)

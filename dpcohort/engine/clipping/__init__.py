@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dpcohort.engine.clipping.factors import CLIP_SLACK, clip_factors
+from dpcohort.engine.clipping.factors import CLIP_SLACK, clip_factors, clip_rows
 from dpcohort.engine.clipping.network import ClippedNetwork, ClippingPath
 from dpcohort.engine.clipping.per_example import Loss, PerExampleGradients
 from dpcohort.engine.clipping.rules import refuse_unfit_layers
@@ -15,5 +15,6 @@ __all__ = [
     "Loss",
     "PerExampleGradients",
     "clip_factors",
+    "clip_rows",
     "refuse_unfit_layers",
 ]

@@ -4,6 +4,9 @@
 The factor is min(1, C (1 - 1e-5) / norm): in 32-bit arithmetic the norm and the sum it scales
 round differently, and the slack keeps what a record contributes at or below C nevertheless.
 A record whose gradient is not finite gets factor 0: it contributes nothing.
+
+``clip_rows`` is for gradients that are there, one a row. Whatever a row holds, what comes of it has
+norm at most C: squares that a float does not hold are taken again in float64.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["CLIP_SLACK", "clip_factors"]
+__all__ = ["CLIP_SLACK", "clip_factors", "clip_rows"]
 
 CLIP_SLACK = 1e-5
 
@@ -29,3 +32,42 @@ def clip_factors(squared_norms: Tensor, clip: Tensor | float) -> Tensor:
     """
     factors = (clip * (1 - CLIP_SLACK) / squared_norms.sqrt()).clamp(max=1.0)
     return torch.where(torch.isfinite(squared_norms), factors, torch.zeros_like(factors))
+
+
+def clip_rows(gradients: Tensor, clip: Tensor | float) -> tuple[Tensor, Tensor]:
+    """Factors [rows], and the rows they go with; each product has norm at most C.
+
+    Args:
+        gradients: [rows, D], each the gradient of one record.
+        clip: C.
+
+    Returns:
+        Factors and rows. A row whose squared norm is in doubt comes clipped already, with factor 1;
+        one that is not finite comes as zeros, with factor 0.
+
+    Example:
+        >>> rows = torch.tensor([[3.0, 4.0], [3e30, 4e30], [float("inf"), 0.0]])
+        >>> factors, rows = clip_rows(rows, 1.0)
+        >>> [[round(x, 3) for x in row] for row in (factors[:, None] * rows).tolist()]
+        [[0.6, 0.8], [0.6, 0.8], [0.0, 0.0]]
+    """
+    squares = gradients.square().sum(1)
+    factors = clip_factors(squares, clip)
+    limits = torch.finfo(squares.dtype)
+    low, high = limits.tiny / limits.eps, limits.max * limits.eps
+    doubtful = ~((squares >= low) & (squares <= high))
+    if not bool(doubtful.any()):
+        return factors, gradients
+    rows = gradients[doubtful].double()
+    # Scaled by its largest entry, no square of a row is too large or too small for float64.
+    largest = rows.abs().amax(1, keepdim=True)
+    rows = rows / torch.where(largest > 0, largest, 1.0)
+    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    sizes = torch.minimum(largest * norms, torch.as_tensor(clip).double() * (1 - CLIP_SLACK))
+    rows = rows * (sizes / torch.where(norms > 0, norms, 1.0))
+    finite = torch.isfinite(rows).all(1)
+    rows = torch.where(finite[:, None], rows, 0.0).to(gradients.dtype)
+    clipped = gradients.clone()
+    clipped[doubtful] = rows
+    factors[doubtful] = finite.to(factors.dtype)
+    return factors, clipped

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from dpcohort.engine.clipping.banked import BankedLayer
-from dpcohort.engine.clipping.outer import OuterSum, row_norms
+from dpcohort.engine.clipping.outer import OuterSum, outer_norms, row_norms
 
 __all__ = ["BankedLinear"]
 
@@ -71,7 +71,7 @@ class BankedLinear(BankedLayer):
         """One position an example, on a CPU: g a^T, and g for the bias, in few operations."""
         self._gradient = gradient
         of_gradient = row_norms(gradient)
-        norms = (row_norms(inputs) * of_gradient).square_()
+        norms = outer_norms(row_norms(inputs), of_gradient).square_()
         return norms.add_(of_gradient.square_()) if "bias" in self.spans else norms
 
     def add_clipped_sum(self, factors: Tensor, total: Tensor) -> None:

@@ -21,7 +21,7 @@ from dpcohort.engine.clipping.banked import Bank, BankedLayer, UnsupportedUseErr
 from dpcohort.engine.clipping.commuting import pool_before_relu
 from dpcohort.engine.clipping.convolution import BankedConvolution
 from dpcohort.engine.clipping.embedding import BankedEmbedding
-from dpcohort.engine.clipping.factors import clip_factors
+from dpcohort.engine.clipping.factors import clip_factors, clip_rows
 from dpcohort.engine.clipping.linear import BankedLinear
 from dpcohort.engine.clipping.normalisation import BankedGroupNorm, BankedLayerNorm
 from dpcohort.engine.clipping.per_example import Loss, PerExampleGradients
@@ -45,6 +45,7 @@ BANKED_LAYERS: tuple[type[BankedLayer], ...] = (
 
 _EXAMPLES = 3  # made-up examples a model is examined on
 _CROWD = 129  # records of a batch as large as in training; a model may mix only in a crowd
+_FORMED_NUMBERS = 1 << 26  # numbers of gradients that are formed at a time
 _AGREEMENT = 1e-9  # relative difference from torch.func that is still rounding, in 64 bits
 
 
@@ -204,18 +205,11 @@ class ClippedNetwork:
         if self._all_finite is not None:
             self._all_finite.logical_and_(finite.all())
         elif not bool(finite.all()):
-            # A NaN times a factor of 0 is still NaN, so such records are taken out of the batch
-            # before the sums: their inputs become zeros, and their factors 0 below.
+            # A NaN times a factor of 0 is still NaN: in sums of products no record could be left
+            # out. So each gets its own gradient, and what is done about it is done to it alone.
             self._release()
-            self.raw_nonfinite_count += int((mask & ~finite).sum())
-            mask = mask & finite
-            shape = (*finite.shape, *[1] * (inputs.dim() - 2))
-            inputs = torch.where(finite.view(shape), inputs, torch.zeros_like(inputs))
-            norms = self._pass(weights, inputs, targets)
-            if not bool(torch.isfinite(norms).all()):  # the weights themselves have diverged
-                self._release()
-                self.raw_nonfinite_count += int(mask.sum())
-                return
+            self._add_formed(weights, inputs, targets, clip, scale, mask, total)
+            return
         factors = clip_factors(norms, clip[:, None]) * mask
         if scale is not None:
             factors = factors * scale
@@ -248,21 +242,50 @@ class ClippedNetwork:
         self, weights: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor,
         scale: Tensor | None, mask: Tensor, total: Callable[[], Tensor],
     ) -> None:  # fmt: skip
-        for draw, raw in self._raw_gradients(weights, inputs, targets):
-            factors = clip_factors(raw.square().sum(1), clip[draw])
-            self.raw_nonfinite_count += int((mask[draw] & (factors == 0)).sum())
-            factors = factors * mask[draw]
-            raw = torch.where(factors[:, None] > 0, raw, torch.zeros_like(raw))
-            if scale is not None:
-                factors = factors * scale[draw]
-            total()[draw] += factors @ raw
+        per_group, width = inputs.shape[0] // weights.shape[0], inputs.shape[1]
+        banked = self.path.kind == "banked"
+        step = max(1, _FORMED_NUMBERS // self.layout.dimension) if banked else width
+        for draw in range(inputs.shape[0]):
+            for start in range(0, width, step):
+                part = slice(start, start + step)
+                x, y, there = inputs[draw, part], targets[draw, part], mask[draw, part]
+                raw = self.gradients(weights[draw // per_group], x, y)
+                factors, rows = clip_rows(raw, clip[draw])
+                self.raw_nonfinite_count += int((there & (factors == 0)).sum())
+                factors = factors * there
+                if scale is not None:
+                    factors = factors * scale[draw, part]
+                total()[draw] += factors @ rows
+
+    @torch.no_grad()
+    def gradients(self, weights: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+        """The raw gradient of each example, [rows, D]. SENSITIVE: clip before any use.
+
+        A row is computed from its own example and the weights: what other examples hold, however
+        extreme, changes no bit of it.
+
+        Args:
+            weights: [D].
+            inputs: [rows, ...].
+            targets: [rows, ...].
+        """
+        if self.path.kind != "banked":
+            return self._per_example(weights, inputs, targets)
+        with full_precision_products(weights.device):
+            # Every example a draw of its own: no sum goes over two of them.
+            self._pass(weights[None], inputs[:, None], targets[:, None])
+            raw = weights.new_zeros(len(inputs), self.layout.dimension)
+            for layer in self._layers:
+                layer.add_clipped_sum(weights.new_ones(len(inputs), 1), raw)
+        self._release()
+        return raw
 
     def _raw_gradients(
         self, weights: Tensor, inputs: Tensor, targets: Tensor
     ) -> list[tuple[int, Tensor]]:
         per_group = inputs.shape[0] // weights.shape[0]
         return [
-            (draw, self._per_example(weights[draw // per_group], inputs[draw], targets[draw]))
+            (draw, self.gradients(weights[draw // per_group], inputs[draw], targets[draw]))
             for draw in range(inputs.shape[0])
         ]
 

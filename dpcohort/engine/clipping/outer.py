@@ -17,7 +17,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["OuterSum", "gram_is_cheaper", "row_norms"]
+__all__ = ["OuterSum", "gram_is_cheaper", "outer_norms", "row_norms"]
+
+#: Below this the squares that make a norm may have vanished in a float; above that it matters.
+_VANISHING, _LARGE = 1e-13, 1e6
 
 
 def gram_is_cheaper(positions: int, inputs: int, outputs: int) -> bool:
@@ -44,6 +47,22 @@ def row_norms(values: Tensor) -> Tensor:
     return norms
 
 
+def outer_norms(of_inputs: Tensor, of_gradients: Tensor) -> Tensor:
+    """Norm |g| |a| of each g a^T; NaN where a float cannot vouch for it.
+
+    A norm below 1e-13 may be that of numbers whose squares vanished. Beside one below 1e6 the
+    product is next to nothing all the same; beside a larger one it must be computed otherwise.
+
+    Example:
+        >>> outer_norms(torch.tensor([2.0, 1e20]), torch.tensor([3.0, 0.0]))
+        tensor([6., nan])
+    """
+    products = of_inputs * of_gradients
+    vanishing = torch.minimum(of_inputs, of_gradients) < _VANISHING
+    doubtful = vanishing & (torch.maximum(of_inputs, of_gradients) > _LARGE)
+    return products.masked_fill_(doubtful, float("nan"))
+
+
 class OuterSum:
     """The gradients sum_t g_t a_t^T of a batch, kept in whichever form is cheapest.
 
@@ -68,7 +87,7 @@ class OuterSum:
         """|G|^2 of each row."""
         a, g = self._inputs, self._gradients
         if self._positions == 1:
-            return (row_norms(a) * row_norms(g)).square()
+            return outer_norms(row_norms(a), row_norms(g)).square()
         if self._use_gram:
             return _gram(a, g)
         self._formed = torch.bmm(g.transpose(1, 2), a)

@@ -3,6 +3,7 @@ r"""The page: template, style, scripts and data in one file that needs no networ
 
 Everything that comes from a run (client names above all) is text: jinja2 escapes it in the
 markup, and in the data block every character that could end a script is written as ``\uXXXX``.
+Characters that hide or turn the direction of text are shown as escapes in both.
 A content security policy allows exactly the scripts below, by their hashes, and no connection.
 """
 
@@ -16,11 +17,13 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from dpcohort._validate import choice
 from dpcohort._version import __version__
 from dpcohort.atomic_file import write_text
 from dpcohort.errors import InputError
+from dpcohort.plain_text import visible
 from dpcohort.report.html.report import Report, report_of_reproduction, report_of_runs
 from dpcohort.report.html.reproduction import read_reproduction
 from dpcohort.report.html.sources import read_groups
@@ -82,7 +85,11 @@ def render(report: Report) -> str:
     except ImportError:
         raise InputError.because(_NEEDS) from None
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_shown,
     )
     environment.filters.update(number=_number, percent=_percent)
     scripts = [_plotly(), *(_asset(name) for name in _SCRIPTS)]
@@ -106,10 +113,24 @@ def data_block(values: object) -> str:
         >>> data_block({"name": "</script><b>"})
         '{"name":"\\u003c/script\\u003e\\u003cb\\u003e"}'
     """
-    text = json.dumps(finite_json(values), separators=(",", ":"), allow_nan=False)
+    text = json.dumps(_all_shown(finite_json(values)), separators=(",", ":"), allow_nan=False)
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
+
+
+def _shown(value: object) -> object:
+    """What stands in the page for a value; our own markup is of a type of its own."""
+    return visible(value) if type(value) is str else value
+
+
+def _all_shown(value: Any) -> Any:
+    """The same for every text in plain values; keys too, so that both sides of a lookup agree."""
+    if isinstance(value, dict):
+        return {_shown(key): _all_shown(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_all_shown(item) for item in value]
+    return _shown(value)
 
 
 def _policy(scripts: Sequence[str]) -> str:

@@ -7,7 +7,6 @@ what it has in common with this one.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from dpcohort.errors import FileFormatError, InputError
+from dpcohort.limits import LARGEST_RESULT, read_bounded
 from dpcohort.report.html.sources import Problem
+from dpcohort.text_files import parse_json
 
 __all__ = ["Reproduction", "ReproductionCell", "read_reproduction"]
 
@@ -97,13 +98,15 @@ def read_reproduction(path: str | Path) -> Reproduction:
         dpcohort.errors.InputError: no-such.json cannot be read: No such file or directory. ...
     """
     try:
-        values = json.loads(Path(path).read_bytes())
+        values = parse_json(read_bounded(path, LARGEST_RESULT))
     except OSError as error:
         raise InputError.because(
             f"{path} cannot be read: {error.strerror or error}. "
             "Make a result with: dpcohort reproduce NAME"
         ) from None
-    except (ValueError, RecursionError):
+    except FileFormatError:
+        raise
+    except ValueError:
         raise FileFormatError(path, "not valid JSON, so no result of dpcohort reproduce.") from None
     if isinstance(values, dict) and str(values.get("format")).endswith(" plan"):
         raise FileFormatError(
@@ -201,7 +204,10 @@ def _facts(values: Mapping[str, Any]) -> dict[str, str]:
 def _number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if math.isfinite(value) else None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # a whole number beyond all floats
+        return None
 
 
 def _truth(value: Any) -> bool | None:

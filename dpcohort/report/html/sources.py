@@ -7,7 +7,6 @@ Only a folder in which no file of a run lies is refused.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,8 +19,10 @@ from dpcohort._validate import IntArray
 from dpcohort.adaptive.plan import AdaptivePlan
 from dpcohort.adaptive.plan_file import AnyPlan, load_any_plan
 from dpcohort.errors import DpcohortError, FileFormatError
-from dpcohort.runs.append_log import read_log
+from dpcohort.limits import LARGEST_CONFIG, LARGEST_LOG, read_bounded
+from dpcohort.runs.append_log import read_entry, read_log
 from dpcohort.runs.folder import RunFolder, no_run, read_json
+from dpcohort.runs.receipts import source_of
 from dpcohort.runs.round_log import RoundLine, TestResult
 from dpcohort.runs.verification import Verification, verify_run
 
@@ -96,8 +97,9 @@ class ReadRun:
         """Whether batches and noise came from entropy, and no report is raw; None: not known."""
         if isinstance(self.plan, AdaptivePlan) and self.plan.has_raw_reports:
             return False
-        randomness = self.settings.get("randomness")
-        return None if randomness is None else randomness == "entropy"
+        if self.settings.get("randomness") is None:
+            return None
+        return source_of(self.settings) == "private"
 
     @property
     def test(self) -> TestResult | None:
@@ -257,14 +259,17 @@ def _settings(folder: RunFolder, problems: _Problems) -> dict[str, Any]:
 def _history(folder: RunFolder, problems: _Problems) -> tuple[RoundLine, ...]:
     """The rounds that can be read; a line that cannot be costs only itself."""
     try:
-        lines = folder.rounds.read_bytes().split(b"\n")
+        lines = read_bounded(folder.rounds, LARGEST_LOG).split(b"\n")
+    except FileFormatError as error:
+        problems.add("broken", "rounds.jsonl", str(error))
+        return ()
     except OSError:
         return ()
     history = []
     # What follows the last line's end was cut short by a crash, or is nothing.
     for number, line in enumerate(lines[:-1], start=1):
         try:
-            found = RoundLine.from_dict(_entry(folder.rounds, number, line))
+            found = RoundLine.from_dict(read_entry(folder.rounds, number, line))
             history.append(_with_numbers(found, problems))
         except FileFormatError as error:
             problems.add("broken", "rounds.jsonl", str(error))
@@ -283,16 +288,6 @@ def _with_numbers(line: RoundLine, problems: _Problems) -> RoundLine:
     problems.add("broken", "rounds.jsonl", told)
     kept |= dict.fromkeys(lost)
     return replace(line, test=kept["test"], test_average=kept["test_average"])
-
-
-def _entry(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError):
-        raise FileFormatError(path, "not valid JSON", line=number) from None
-    if not isinstance(entry, dict):
-        raise FileFormatError(path, "not a JSON object", line=number)
-    return entry
 
 
 def _counted(
@@ -354,6 +349,6 @@ def _optional_json(path: Path, problems: _Problems) -> dict[str, Any]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        return read_bounded(path, LARGEST_CONFIG).decode("utf-8", errors="replace")
+    except (OSError, FileFormatError):
         return ""

@@ -5,6 +5,7 @@ import base64
 import hashlib
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -71,3 +72,14 @@ def test_nothing_is_written_for_what_is_no_run(tmp_path, trained):
     assert not out.exists()
     with pytest.raises(InputError, match="no folder"):
         write_report([trained / "unbiased"], tmp_path / "gone" / "report.html")
+
+
+def test_characters_that_hide_are_shown(comparison_report):
+    words = "north\u202e\u200b\x9b"
+    hidden = replace(comparison_report, title=words, receipts={words: words})
+    page = render(hidden)
+    assert "\u202e" not in page.replace("\u200b", "")
+    assert r"<title>north\u202e\u200b\x9b" in page
+    assert data_block({words: [words]}) == data_block(
+        {r"north\u202e\u200b\x9b": [r"north\u202e\u200b\x9b"]}
+    )

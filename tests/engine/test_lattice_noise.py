@@ -4,20 +4,23 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from scipy import stats
 
-from dpcohort.errors import InputError
-from dpcohort.guard import lattice_noise
-from dpcohort.guard.lattice_noise import (
+from dpcohort.engine import lattice_noise
+from dpcohort.engine.lattice_noise import (
     LARGEST_EXPONENT,
     TOTAL_VARIATION,
+    add_rounded_gaussian_,
     delta_of_sampling,
+    exact_coordinate,
     rounded_gaussian,
 )
+from dpcohort.errors import InputError
 
 COUNT = 10**6
 
@@ -94,7 +97,7 @@ def test_the_spread_is_two_to_the_exponent(exponent, keystream):
 
 
 def test_few_coordinates_have_the_law_of_many(keystream):
-    """Every coin is thrown for the largest k of a call too, which few calls of many would show."""
+    """Spans that are not used up are as good as whole ones."""
     source = keystream("few")
     noise = np.concatenate([rounded_gaussian(3, 20, source) for _ in range(4000)])
     assert noise.std() / 2**20 == pytest.approx(1, rel=0.03)
@@ -108,48 +111,83 @@ def test_fresh_noise_never_repeats_and_a_key_does(keystream):
     assert rounded_gaussian(0, 3).size == 0
 
 
-def test_the_table_of_whole_parts_is_exact():
-    high, low = lattice_noise._thresholds()
-    weights = [math.exp(-k * k / 2) for k in range(40)]
-    for k, (upper, lower) in enumerate(zip(high, low, strict=True)):
-        found = Fraction((int(upper) << 64) | lower, 2**128)
-        assert float(found) == pytest.approx(sum(weights[: k + 1]) / sum(weights), abs=1e-15)
-    bounds = [(int(h) << 64) | lo for h, lo in zip(high, low, strict=True)]
-    # Where floats see nothing: the missing mass above k = 12 is e^(-13²/2) / sum, nearly.
-    rest = Fraction(2**128 - bounds[12], 2**128)
-    assert float(rest) == pytest.approx(math.exp(-(13**2) / 2) / sum(weights), rel=1e-2)
+KEY = bytes(range(32))
+POSITIONS = [0, 1, 7, 1023, 1024, 2047, 2048, 5000, 65_535, 65_536, 70_001]
 
 
-def test_ties_in_the_table_are_decided_by_further_bits():
-    high, low = lattice_noise._thresholds()
-
-    def source_of(more):
-        parts = iter([int(high[1]).to_bytes(8, "little"), more.to_bytes(8, "little")])
-        return lambda size: next(parts)
-
-    assert lattice_noise._whole_part(1, source_of(low[1] - 1)).tolist() == [1]
-    assert lattice_noise._whole_part(1, source_of(low[1])).tolist() == [2]
+@pytest.mark.parametrize("exponent", [0, 5, 24, 30, 44, LARGEST_EXPONENT])
+def test_every_coordinate_is_the_exact_one(exponent):
+    """At large exponents float64 decides almost nothing, at small ones almost all."""
+    count = 70_002 if exponent <= 24 else 300
+    found = add_rounded_gaussian_(torch.zeros(count, dtype=torch.int64), exponent, KEY)
+    places = [p for p in POSITIONS if p < count] if exponent <= 24 else range(count)
+    assert [int(found[p]) for p in places] == [exact_coordinate(p, exponent, KEY) for p in places]
 
 
-def test_ties_between_words_are_a_coin():
-    words = np.full(8, 7, np.uint64)
-    found = lattice_noise._less(words, words, lambda size: bytes([0b10110000]))
-    assert found.tolist() == [True, False, True, True, False, False, False, False]
+def test_doubtful_coordinates_are_found_where_float64_is_wrong(monkeypatch):
+    """With the doubt switched off the same positions come out wrong: the bound is needed."""
+    exponent, count = 46, 3000
+    right = rounded_gaussian(count, exponent, lambda size: KEY)
+    real = lattice_noise._nearly_exact
+    monkeypatch.setattr(lattice_noise, "_nearly_exact", lambda *a: (real(*a)[0], []))
+    trusting = rounded_gaussian(count, exponent, lambda size: KEY)
+    wrong = np.flatnonzero(right != trusting)
+    assert wrong.size > 10
+    assert np.abs(right - trusting).max() <= 2  # it is the last digit that floats get wrong
+    assert set(wrong.tolist()) <= set(real(0, count, exponent, KEY)[1])
 
 
-@pytest.mark.parametrize(
-    ("x", "coin", "expected"),
-    [
-        (0.5, "_exponential_coin", math.exp(-0.5)),
-        (0.999, "_exponential_coin", math.exp(-0.999)),
-        (0.7, "_half_square_coin", math.exp(-0.245)),
-        (0.3, "_half_coin", 0.15),
-    ],
-)
-def test_the_coins_have_their_probability(x, coin, expected, keystream):
-    words = np.full(200_000, int(x * 2**64), np.uint64)
-    heads = int(getattr(lattice_noise, coin)(words, keystream("coin")).sum())
-    assert stats.binomtest(heads, words.size, expected).pvalue > 1e-4
+def test_the_bits_are_those_of_chacha20():
+    """Word i of a span begins u, word 1024 + i begins v; the standard's stream, from block 0."""
+    stream = Cipher(algorithms.ChaCha20(KEY, bytes(16)), None).encryptor().update(bytes(16_384))
+    words = np.frombuffer(stream, dtype="<u8").astype(np.float64) / 2.0**64
+    u, v = words[:1024], words[1024:]
+    radius = np.sqrt(-2 * np.log(u))
+    both = np.concatenate([radius * np.cos(2 * np.pi * v), radius * np.sin(2 * np.pi * v)])
+    found = rounded_gaussian(2048, 20, lambda size: KEY)
+    assert np.abs(found - both * 2**20).max() < 0.6
+
+
+def test_a_sum_and_its_noise_are_added_in_place():
+    total = torch.arange(5000)
+    noise = rounded_gaussian(5000, 10, lambda size: KEY)
+    assert add_rounded_gaussian_(total, 10, KEY) is total
+    assert np.array_equal(total.numpy(), np.arange(5000) + noise)
+    with pytest.raises(ValueError, match="32 bytes"):
+        add_rounded_gaussian_(total, 10, b"short")
+
+
+def test_the_tail_is_not_cut_where_24_bit_uniforms_end():
+    """Radii of 24-bit uniforms end at 5.768; this law goes on as far as its words do."""
+    smallest = {0: b"\x00" * 3 + b"\x02" + b"\x00" * 4}  # u = 2^-39, far in the tail
+    real = lattice_noise._stream
+
+    def rigged(key, block, size, name=0):
+        stream = bytearray(real(key, block, size, name))
+        if block == 0 and name == 0:
+            stream[:8] = smallest[0]
+            if size > 8200:
+                stream[8192:8200] = bytes(8)  # v = 0: all of the radius
+        if block == 128 and name == 0:
+            stream[:8] = bytes(8)
+        return bytes(stream)
+
+    original = lattice_noise._stream
+    try:
+        lattice_noise._stream = rigged
+        found = rounded_gaussian(2048, 24, lambda size: KEY)[0] / 2**24
+    finally:
+        lattice_noise._stream = original
+    assert found == pytest.approx(math.sqrt(2 * math.log(2) * 39), abs=1e-6)  # 7.35
+    assert found > 7.3
+
+
+def test_a_gpu_gives_the_same_integers(cuda):
+    for exponent in (3, 24, 30, 40):
+        for count in (1, 650, 2048, 300_001):
+            here = add_rounded_gaussian_(torch.arange(count), exponent, KEY)
+            there = add_rounded_gaussian_(torch.arange(count, device=cuda), exponent, KEY)
+            assert torch.equal(there.cpu(), here)
 
 
 def test_the_price_of_sampling_is_counted():

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What private noise costs beside the generators of simulation, and how far its tail reaches.
+
+``python benchmarks/private_noise.py [--device cuda] [--normals 1e9] [--json FILE]``. Both sides of
+a ratio are timed in turns in one run. The tail is counted: so many normals, how many of them beyond
+5.768 (where 24-bit uniforms end), 6, 6.5 and 7 standard deviations, and how many there should be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy import stats
+
+from dpcohort.engine.counter_noise import add_noise_
+from dpcohort.engine.lattice_noise import KEY_BYTES, add_rounded_gaussian_
+from dpcohort.engine.randomness import Streams
+
+_EXPONENT = 24
+_TAILS = (5.768, 6.0, 6.5, 7.0)
+
+
+def seconds(first: Callable[[], object], second: Callable[[], object], device: str) -> list[float]:
+    """Best times of both, taken in turns."""
+    best = [float("inf")] * 2
+    for _ in range(15):
+        for side, action in enumerate((first, second)):
+            started = time.perf_counter()
+            action()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            best[side] = min(best[side], time.perf_counter() - started)
+    return best
+
+
+def cost(device: str, count: int) -> float:
+    """Time of private noise over that of a simulation's, for one release of so many coordinates."""
+    streams = Streams.seeded(0)
+    out = torch.empty(count, device=device)
+    total = torch.zeros(count, dtype=torch.int64, device=device)
+    if device == "cuda":
+        row, one = out[None], torch.ones(1, dtype=torch.float64, device=device)
+        names = torch.tensor([[1, 2]], device=device)
+
+        def simulated() -> None:
+            add_noise_(row, row, names, scale=one, spread=one, accumulate=False)
+    else:
+
+        def simulated() -> None:
+            streams.normal_(out, round=0, client=0)
+
+    def private() -> None:
+        add_rounded_gaussian_(total, _EXPONENT, os.urandom(KEY_BYTES))
+
+    for action in (simulated, private):
+        action()
+    fast, secure = seconds(simulated, private, device)
+    print(
+        f"{device}, {count:,} coordinates: simulation {1e9 * fast / count:.3f} ns each, private "
+        f"{1e9 * secure / count:.3f} ns each, ratio {secure / fast:.2f}"
+    )
+    return secure / fast
+
+
+def tails(device: str, normals: int) -> list[dict[str, float]]:
+    """Counts beyond the limits, with what the law expects."""
+    chunk = min(normals, 1 << (26 if device == "cuda" else 20))
+    limits = [int(t * 2**_EXPONENT) for t in _TAILS]
+    counts = np.zeros(len(limits), dtype=np.int64)
+    drawn = 0
+    while drawn < normals:
+        total = torch.zeros(chunk, dtype=torch.int64, device=device)
+        sizes = add_rounded_gaussian_(total, _EXPONENT, os.urandom(KEY_BYTES)).abs_()
+        counts += [int((sizes > limit).sum()) for limit in limits]
+        drawn += chunk
+    rows = []
+    for t, limit, count in zip(_TAILS, limits, counts.tolist(), strict=True):
+        expected = drawn * 2 * stats.norm.sf((limit + 0.5) / 2**_EXPONENT)
+        away = (count - expected) / np.sqrt(expected)
+        rows.append({"sigma": t, "count": count, "expected": expected, "sd_away": away})
+        print(f"beyond {t} sigma: {count} of {drawn:,}, expected {expected:.2f} ({away:+.2f} sd)")
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--normals", type=float, default=1e7, help="how many for the tail")
+    parser.add_argument("--json", type=Path, default=None, help="write the results there too")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    machine = platform.processor() or platform.machine()
+    if options.device == "cuda":
+        machine = torch.cuda.get_device_name()
+    print(f"{machine}, torch {torch.__version__}")
+    sizes = [26_010, 1_000_000] if options.device == "cpu" else [1_000_000, 1 << 26]
+    ratios = {count: cost(options.device, count) for count in sizes}
+    started = time.perf_counter()
+    found = tails(options.device, int(options.normals))
+    print(f"{options.normals:.0e} normals in {time.perf_counter() - started:.1f} s")
+    if options.json is not None:
+        result = {"machine": machine, "ratios": ratios, "normals": options.normals, "tails": found}
+        options.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Words of others made safe to show: what would steer a terminal or hide is written out.
+
+A client's refusal, a name in a plan that came by mail, the message of a remote program: they end up
+on an operator's screen and in logs. There an escape sequence paints what it likes, a mark that
+turns the direction of text shows a name backwards, and a character of no width hides in one.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["LONGEST_WORDS", "json_visible", "one_line", "visible"]
+
+#: Characters of somebody else's message that are shown; the rest is counted.
+LONGEST_WORDS = 500
+
+#: Control characters but tab and line end, marks of direction and of no width, line separators,
+#: annotations, tags, and halves of surrogate pairs.
+_HIDDEN_CLASS = (
+    "\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    "\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f"
+)
+_HIDDEN = re.compile(f"[{_HIDDEN_CLASS}]")
+_HIDDEN_OR_BREAK = re.compile(f"[\t\n{_HIDDEN_CLASS}]")
+
+
+def visible(text: str) -> str:
+    r"""The text with every character that steers a terminal or does not show written as an escape.
+
+    Line ends and tabs stay: use :func:`one_line` for words of others inside a sentence of ours.
+
+    Example:
+        >>> print(visible("north\x1b[2J\u202e"))
+        north\x1b[2J\u202e
+    """
+    # Nearly every text is innocent, and looking is ten times faster than replacing.
+    return _HIDDEN.sub(_escape, text) if _HIDDEN.search(text) else text
+
+
+def one_line(text: object, at_most: int = LONGEST_WORDS) -> str:
+    r"""Words of somebody else in one line of bounded length, safe to show.
+
+    Args:
+        text: the words; anything else is shown as Python would.
+        at_most: characters to keep; how many there were is said where some are left out.
+
+    Example:
+        >>> print(one_line("no\n\x1b[32mall promises hold"))
+        no\n\x1b[32mall promises hold
+        >>> one_line("a" * 10_000, at_most=8)
+        'aaaaaaaa... (10,000 characters)'
+    """
+    words = text if isinstance(text, str) else repr(text)
+    shown = _HIDDEN_OR_BREAK.sub(_escape, words[:at_most])[:at_most]
+    return shown if len(words) <= at_most else f"{shown}... ({len(words):,} characters)"
+
+
+def json_visible(text: str) -> str:
+    r"""JSON that a terminal cannot be steered by, with the same values in it.
+
+    Example:
+        >>> print(json_visible('["\x9b2J"]'))
+        ["\u009b2J"]
+    """
+    return _HIDDEN.sub(_json_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    return _ESCAPES.get(found[0]) or _hexadecimal(ord(found[0]))
+
+
+_ESCAPES = {"\t": r"\t", "\n": r"\n", "\r": r"\r"}
+
+
+def _hexadecimal(code: int) -> str:
+    if code > 0xFFFF:
+        return f"\\U{code:08x}"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def _json_escape(found: re.Match[str]) -> str:
+    # JSON has no escape beyond four digits; two halves stand for the rest.
+    halves = found[0].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{halves[i : i + 2].hex()}" for i in range(0, len(halves), 2))

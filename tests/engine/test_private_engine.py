@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training with private streams: what a record can do at most, measured on both engines."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dpcohort.engine import (
+    BatchedEngine,
+    ClientRecords,
+    ConstantStep,
+    Experiment,
+    Optimiser,
+    ReferenceEngine,
+    StackedEngine,
+    Streams,
+)
+from dpcohort.engine.lattice import Lattice
+from dpcohort.errors import InputError
+
+ENGINES = {"reference": ReferenceEngine, "batched": BatchedEngine}
+DEVICES = ["cpu", "cuda"]
+STEP = Optimiser(local_step=ConstantStep(1.0))
+
+
+def zeros(size: int) -> bytes:
+    """No entropy at all: the noise of a name is then always the same, and every record is drawn."""
+    return bytes(size)
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: Any) -> str:
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a GPU: there is no CUDA here")
+    return str(request.param)
+
+
+class Outputs(nn.Module):
+    """A linear model whose loss is its output: a record's gradient is its input."""
+
+    def __init__(self, dimension: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(dimension, 1, bias=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.layer(inputs)
+
+
+def output_or_nan(outputs: Tensor, targets: Tensor) -> Tensor:
+    """A loss without a finite gradient where the target is 1, whatever the input is."""
+    return outputs[:, 0] * torch.where(targets == 1, float("nan"), 1.0)
+
+
+def update(
+    engine: str, make_plan: Any, inputs: Any, *, loss: Any = output_or_nan, model: Any = None,
+    targets: Any = None, device: str = "cpu", streams: Streams | None = None, clip: float = 0.5,
+    noise: float = 0.7, dtype: torch.dtype = torch.float64, weights: float | None = None,
+) -> Tensor:  # fmt: skip
+    """Sum of clipped gradients with its noise, of one round in which every record is used."""
+    count = len(inputs)
+    plan = make_plan([count], [[0]], batch_size=count, clip=clip, noise=[noise])
+    records = ClientRecords(
+        np.asarray(inputs),
+        np.zeros(count, np.int64) if targets is None else np.asarray(targets),
+        indices=np.arange(count),
+        offsets=np.array([0, count]),
+        dtype=dtype,
+        device=device,
+    )
+    if model is None:
+        model = Outputs(np.shape(inputs)[1])
+        nn.init.zeros_(model.layer.weight)
+    trained = ENGINES[engine](
+        plan, model, records, loss=loss, optimiser=STEP,
+        streams=streams or Streams(None, zeros),
+    )  # fmt: skip
+    state = trained.initial_state()
+    if weights is not None:
+        state.parameters.mul_(weights)
+    start = state.parameters.clone()
+    for _ in trained.rounds(state):
+        pass
+    return (start - state.parameters).double().cpu() * count
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_private_step_is_a_point_of_the_lattice(engine: str, make_plan: Any, device: str) -> None:
+    found = update(engine, make_plan, [[0.3, 0.0, 0.1]] * 4, device=device)
+    integers = found / Lattice(0.7, 0.5).unit
+    assert float((integers - integers.round()).abs().max()) < 1e-3
+    assert float(found.norm()) > 0
+
+
+def test_both_engines_release_the_same(make_plan: Any, make_records: Any, network: Any) -> None:
+    """With the same keys: same integers, but for the last digit of a gradient."""
+    plan = make_plan([6, 5], [[0, 1, 0], [1, 1, 0]], batch_size=5, local_steps=2, clip=0.3)
+    plan.sampling_rates = np.ones(2)
+    plan.batch_sizes = np.array([6, 5])
+    records = make_records(network.inputs, [6, 5])
+    results = []
+    for engine in ENGINES.values():
+        trained = engine(plan, network.model, records, streams=Streams(None, zeros), optimiser=STEP)
+        state = trained.initial_state()
+        for _ in trained.rounds(state):
+            pass
+        results.append(state.parameters)
+    start = trained.initial_state().parameters
+    gap = (results[0] - results[1]).norm() / (results[0] - start).norm()
+    assert float(gap) < 1e-4
+    assert float((results[0] - start).norm()) > 0
+
+
+EXTREMES = [0.0, 1e-320, -1e-45, 1e-30, 1.0, -1e19, 2e38, 1e150, -1e300, np.inf, -np.inf, np.nan]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_record_moves_a_private_sum_by_more_than_the_clip(
+    engine: str, make_plan: Any, device: str
+) -> None:
+    """The same noise, one record exchanged for the null record: measured, not assumed."""
+    others = [[0.2, -0.1], [3.0, 4.0], [1e30, 0.0], [math.nan, 1.0]]
+    null = update(engine, make_plan, [[0.0, 0.0], *others], device=device)
+    for x in EXTREMES:
+        for y in EXTREMES:
+            with_it = update(engine, make_plan, [[x, y], *others], device=device)
+            assert float((with_it - null).norm()) <= 0.5 * (1 + 1e-9), (x, y)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("private", [True, False], ids=["private", "seeded"])
+def test_a_record_that_spoils_its_own_pass_spoils_no_other(
+    engine: str, private: bool, make_plan: Any, device: str
+) -> None:
+    """Its gradient is no number whatever its input is; once, the whole batch then counted for 0."""
+    inputs = [[0.3, 0.0], [0.3, 0.0], [0.0, 0.3]]
+    how = {"device": device, "streams": None if private else Streams.seeded(1)}
+    spoilt = update(engine, make_plan, inputs, targets=[0, 0, 1], **how)
+    zeroed = update(engine, make_plan, [*inputs[:2], [0.0, 0.0]], **how)
+    assert torch.allclose(spoilt, zeroed, rtol=0, atol=1e-6)
+    whole = update(engine, make_plan, inputs, **how)
+    assert 0.29 < float((whole - spoilt).norm()) <= 0.5
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_erasing_cannot_tell_membership(engine: str, make_plan: Any, device: str) -> None:
+    """The attack on a batch of 16: is the spoiling record in? Its accuracy is that of a guess."""
+    count, clip = 16, 0.5
+    inputs = np.zeros((count, 8))
+    inputs[:, 0] = clip
+    sums = {
+        there: float(
+            update(engine, make_plan, inputs, targets=[there] + [0] * (count - 1),
+                   device=device, noise=1e-6)[0]
+        )
+        for there in (0, 1)
+    }  # fmt: skip
+    # At almost no noise the two worlds are one clip apart, not sixteen.
+    assert abs(sums[0] - sums[1]) == pytest.approx(clip, abs=1e-3)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("private", [True, False], ids=["private", "seeded"])
+def test_norms_do_not_vanish_in_float32(
+    engine: str, private: bool, make_plan: Any, device: str
+) -> None:
+    """A gradient of 1e-25 by the output, an input of 1e22: their product is ten clips long."""
+
+    def tiny(outputs: Tensor, targets: Tensor) -> Tensor:
+        return outputs[:, 0] * 1e-25
+
+    streams = None if private else Streams.seeded(1)
+    how = {"loss": tiny, "clip": 1e-4, "noise": 1e-3, "device": device, "dtype": torch.float32}
+    found = update(engine, make_plan, [[1e22, 0.0]], streams=streams, **how)
+    nothing = update(engine, make_plan, [[0.0, 0.0]], streams=streams, **how)
+    assert float((found - nothing).norm()) == pytest.approx(1e-4, rel=1e-3)
+
+
+@pytest.mark.parametrize("scale", [1e38, 1e18, 1e-38, math.inf, math.nan])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_weights_let_a_record_count_for_more(
+    engine: str, scale: float, make_plan: Any, device: str
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+    inputs = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    how = {
+        "loss": loss, "model": model, "device": device, "dtype": torch.float32, "weights": scale,
+    }  # fmt: skip
+    lattice, seen = Lattice(0.7, 0.5), []
+    real = Lattice.add_noise_
+    try:
+        Lattice.add_noise_ = lambda self, total, key: seen.append(total.cpu()) or total
+        update(engine, make_plan, inputs, **how)
+        update(engine, make_plan, np.concatenate([inputs[:1] * 1e30, inputs[1:]]), **how)
+        update(engine, make_plan, np.concatenate([inputs[:1] * 0, inputs[1:]]), **how)
+    finally:
+        Lattice.add_noise_ = real
+    for one in seen[:2]:
+        for other in seen[1:]:
+            assert float((one - other).double().norm()) <= 2 * lattice.bound
+
+
+def test_private_training_uses_no_generator_of_torch(
+    make_plan: Any, make_records: Any, network: Any, monkeypatch: Any
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("noise from a generator made for simulation")
+
+    plan, records = make_plan([6, 5], [[0, 1]]), make_records(network.inputs, [6, 5])
+    for engine in ENGINES.values():
+        trained = engine(plan, network.model, records, streams=Streams.from_entropy())
+        with monkeypatch.context() as patch:
+            for name in ("normal_", "uniform_", "random_"):
+                patch.setattr(torch.Tensor, name, refuse)
+            patch.setattr(torch, "randn", refuse)
+            for _ in trained.rounds(trained.initial_state()):
+                pass
+
+
+def test_workers_change_no_bit_of_a_private_sum(make_plan: Any, make_records: Any) -> None:
+    plan = make_plan([9, 7, 8], [[0, 1, 2, 0]], local_steps=2)
+    records = make_records(torch.randn(24, 5), [9, 7, 8])
+    found = []
+    for workers in (1, 3):
+        trained = BatchedEngine(
+            plan, Outputs(5), records, loss=lambda o, t: o[:, 0], workers=workers,
+            streams=Streams(None, zeros),
+        )  # fmt: skip
+        state = trained.initial_state()
+        state.parameters.zero_()
+        for _ in trained.rounds(state):
+            pass
+        found.append(state.parameters)
+    assert torch.equal(found[0], found[1])
+
+
+def test_private_and_seeded_do_not_stand_side_by_side(make_plan: Any, make_records: Any) -> None:
+    plan, records = make_plan([6], [[0]]), make_records(torch.randn(6, 5), [6])
+    streams = (Streams.seeded(0), Streams.from_entropy())
+    stack = [Experiment(plan=plan, records=records, streams=one) for one in streams]
+    with pytest.raises(InputError, match="all private"):
+        StackedEngine(Outputs(5), stack)
+
+
+def test_noise_that_no_lattice_holds_is_refused(make_plan: Any) -> None:
+    with pytest.raises(InputError, match="noise_multiplier"):
+        update("batched", make_plan, [[0.1, 0.2]], noise=1e-9)

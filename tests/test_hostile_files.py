@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every reader of files and messages against broken and hostile ones.
+
+Whatever the bytes are, a reader gives a value or an error of ours: no other exception, no memory
+out of proportion, no warning. Mutations are the same in every run; ``DPCOHORT_FUZZ=3000`` makes
+that many for each reader instead of a few, best under a limit of memory:
+``(ulimit -v 6000000; DPCOHORT_FUZZ=3000 pytest tests/test_hostile_files.py)``.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import pickle
+import random
+import re
+import struct
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from dpcohort import Population, Training, make_plan
+from dpcohort.adaptive.plan import make_adaptive_plan
+from dpcohort.adaptive.plan_file import load_any_plan
+from dpcohort.client_ledger import ClientLedger, DrawKey, LifetimeCap, RunTerms
+from dpcohort.client_ledger.verification import read_state
+from dpcohort.clients.csv_file import read_clients_csv
+from dpcohort.config import commented_config, load_config
+from dpcohort.config.population import DrawnPopulation
+from dpcohort.data.arrays import load_arrays
+from dpcohort.data.cifar10 import read_batch
+from dpcohort.data.dataset import Normalisation
+from dpcohort.data.idx import read_idx
+from dpcohort.data.partition import Partition, load_partition, save_partition
+from dpcohort.errors import DpcohortError
+from dpcohort.flower.federation import Federation
+from dpcohort.flower.letters import draw_letter, open_letter
+from dpcohort.flower.replies import read_draws, read_hello
+from dpcohort.guard.data import load_data
+from dpcohort.guard.proposal import commented_terms, terms_from_plan
+from dpcohort.guard.protocol import DrawRequest, DrawUpdate, Hello, Refusal, encode
+from dpcohort.guard.terms import GuardTerms, ModelTerms
+from dpcohort.recipes.reading import load_recipe
+from dpcohort.recipes.result_file import read_result
+from dpcohort.report.html.reproduction import read_reproduction
+from dpcohort.runs.adaptive_ledger import read_ledger
+from dpcohort.runs.append_log import read_log
+from dpcohort.runs.checkpoints import read_checkpoint, write_checkpoint
+from dpcohort.runs.folder import read_json
+from dpcohort.runs.ledger import Ledger
+from dpcohort.runs.round_log import RoundLine
+
+ROOT = Path(__file__).parents[1]
+TRIES = int(os.environ.get("DPCOHORT_FUZZ", "25"))
+
+Reader = Callable[[Path], object]
+
+_CLIENTS = Population.from_arrays(sizes=[150] * 4, epsilon=[0.3, 0.5, 1.0, 2.0], delta=1e-5)
+_TRAINING = Training(rounds=3, cohort_size=2, sampling_rate=0.2, dimension=650)
+_PLAN = make_plan(_CLIENTS, _TRAINING, seed=3)
+_REQUEST = DrawRequest(
+    run="spring", plan="p", round=2, draw=0, clip=1.0, noise_multiplier=1.5, sampling_rate=0.1,
+    batch_size=10, local_steps=2, sampler="poisson", neighbours="zero-out", step_sizes=[0.5, 0.5],
+    model="m", layout="l", vector=np.zeros(4, dtype=np.float32),
+)  # fmt: skip
+
+
+def _batch() -> dict[str, object]:
+    pixels = np.arange(2 * 3072, dtype=np.uint8).reshape(2, 3072)
+    return {"data": pixels, "labels": [3, 7], "batch_label": "one", "filenames": ["a", "b"]}
+
+
+def _saved(make: Callable[[Path], object], folder: Path, name: str) -> bytes:
+    make(folder / name)
+    return (folder / name).read_bytes()
+
+
+def _idx(folder: Path) -> list[bytes]:
+    plain = struct.pack(">BBBBIII", 0, 0, 8, 3, 2, 3, 4) + bytes(24)
+    return [plain, gzip.compress(plain, mtime=0)]
+
+
+def _npz(folder: Path) -> list[bytes]:
+    arrays = {
+        "train_inputs": np.zeros((6, 2), np.float32), "train_labels": np.array([0, 1, 2] * 2),
+        "test_inputs": np.zeros((2, 2), np.float32), "test_labels": np.array([0, 1]),
+        "classes": np.array(3), "mean": np.array([0.1, 0.2]), "std": np.array([1.0, 2.0]),
+    }  # fmt: skip
+    return [
+        _saved(lambda path: np.savez(path, **arrays), folder, "a.npz"),
+        _saved(lambda path: np.savez_compressed(path, **arrays), folder, "b.npz"),
+    ]
+
+
+def _guarded(folder: Path) -> list[bytes]:
+    arrays = {"inputs": np.zeros((3, 2), np.float32), "labels": np.array([0, 1, 0])}
+    return [_saved(lambda path: np.savez(path, **arrays), folder, "ward.npz")]
+
+
+def _partition(folder: Path) -> list[bytes]:
+    one = Partition(indices=np.r_[1, 0, 2], offsets=np.r_[0, 2, 3], records=4, names=("a", "b"))
+    return [_saved(lambda path: save_partition(one, path), folder, "partition.npz")]
+
+
+def _plans(folder: Path) -> list[bytes]:
+    adaptive = make_adaptive_plan(_CLIENTS, _TRAINING, rule="rpow-d", seed=3)
+    return [
+        _saved(_PLAN.save, folder, "plan.json"),
+        _saved(adaptive.save, folder, "adaptive.json"),
+    ]
+
+
+def _ledger(folder: Path) -> list[bytes]:
+    ledger = Ledger(_PLAN, folder / "ledger.jsonl")
+    for round in range(3):
+        ledger.count(round)
+    ledger.close()
+    return [(folder / "ledger.jsonl").read_bytes()]
+
+
+def _rounds(folder: Path) -> list[bytes]:
+    line = RoundLine(round=0, clients=(1, 2), noise_stds=(0.1, 0.2), seconds=1.0)
+    return [json.dumps(line.to_dict()).encode() + b"\n"]
+
+
+def _client_ledger(folder: Path) -> list[bytes]:
+    terms = RunTerms(
+        epsilon=2.0, delta=1e-5, clip=1.0, sampling_rate=0.1, local_steps=1, rounds=60, draws=60,
+        least_noise_multiplier=2.0,
+    )  # fmt: skip
+    with ClientLedger.create(folder / "ward.ledger") as ledger:
+        ledger.register("ward", LifetimeCap(epsilon=4.0, delta=1e-5))
+        ledger.accept("ward", "spring", terms)
+        key = DrawKey(dataset="ward", run="spring", round=0, draw=0)
+        ledger.reserve(key, terms.charge(1), clip=1.0)
+    return [(folder / "ward.ledger").read_bytes()]
+
+
+def _terms(folder: Path) -> list[bytes]:
+    model = ModelTerms(name="logistic", input_shape=(64,), classes=10)
+    made = terms_from_plan(_PLAN, "client-3", run="spring", model=model, allowed_users=[0])
+    return [made.encode(), commented_terms().encode()]
+
+
+_RUN_TERMS = b"""epsilon = 2.0
+delta = 1e-5
+clip = 1.0
+sampling_rate = 0.1
+local_steps = 1
+rounds = 60
+draws = 60
+least_noise_multiplier = 2.0
+"""
+_CSV = b'id,size,epsilon,delta,batch_size,public\na,500,1.5,1e-5,,\n"b ""c""",90,,,10,true\n'
+
+
+def _config_of(path: Path) -> object:
+    config = load_config(path)
+    # A million clients are allowed and take a second; that is not what is looked for here.
+    if isinstance(config.clients, DrawnPopulation) and config.clients.count <= 10_000:
+        return config.population() if not config.clients.fills_data else None
+    return None
+
+
+def _cell_result(folder: Path) -> list[bytes]:
+    return [(ROOT / "results" / "mnist.json").read_bytes()]
+
+
+def _frames(folder: Path) -> list[bytes]:
+    update = DrawUpdate(run="spring", round=2, draw=0, resent=False, vector=_REQUEST.vector)
+    hello = Hello(dpcohort="1", dataset="lab", records=4, dimension=4, model="m", layout="l",
+                  accepted={"draws": 3}, plan=None, counted=0)  # fmt: skip
+    refusal = Refusal(code="terms", message="no")
+    return [encode(update) + encode(refusal), encode(hello), encode(refusal)]
+
+
+def _guard_data_of(path: Path) -> object:
+    path.chmod(0o600)
+    model = ModelTerms(name="logistic", input_shape=(2,), classes=2)
+    return load_data(path, model, Normalisation())
+
+
+def _answer_of(path: Path) -> object:
+    body = path.read_bytes()
+    read_hello(body)
+    return read_draws(body, _REQUEST, draws=(0, 1), records=100)
+
+
+def _checkpoint(folder: Path) -> list[bytes]:
+    arrays = {"weight": np.arange(6, dtype=np.float32).reshape(2, 3)}
+    return [write_checkpoint(folder, arrays, next_round=2, owner="o").read_bytes()]
+
+
+def _federation(folder: Path) -> list[bytes]:
+    (folder / "mutated").mkdir()
+    _PLAN.save(folder / "mutated" / "plan.json")
+    names = {_PLAN.population.ids[k]: int(k) for k in np.flatnonzero(_PLAN.drawn)}
+    text = """run = "spring"\nplan = "plan.json"\ntimeout = 5.0\nquorum = 0.5\nout = "run"
+[model]\nname = "logistic"\ninput_shape = [1, 8, 8]\nclasses = 10
+[optimiser]\nlearning_rate = 1.0\n[aggregation]\nrule = "mean"\n[clients]\n"""
+    for name, number in names.items():
+        key = ec.derive_private_key(number + 1, ec.SECP384R1()).public_key()
+        public = key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+        text += f'"{name}" = "{public}"\n'
+    return [text.encode()]
+
+
+def _rounds_of(path: Path) -> object:
+    return [RoundLine.from_dict(entry) for entry in read_log(path)]
+
+
+#: By name: honest files, what reads them, and the name that a file must have.
+READERS: dict[str, tuple[Callable[[Path], list[bytes]], Reader, str]] = {
+    "idx": (_idx, lambda path: read_idx(path, axes=3), "images.gz"),
+    "npz": (_npz, load_arrays, "data.npz"),
+    "guard-data": (_guarded, _guard_data_of, "data.npz"),
+    "partition": (_partition, load_partition, "partition.npz"),
+    "cifar-pickle": (
+        lambda _: [pickle.dumps(_batch(), protocol=p) for p in (2, 3, 4)],
+        read_batch,
+        "data_batch_1",
+    ),
+    "plan": (_plans, load_any_plan, "plan.json"),
+    "config": (
+        lambda _: [commented_config(kind).encode() for kind in ("digits", "paper-mnist")],
+        _config_of,
+        "config.toml",
+    ),
+    "recipe": (
+        lambda _: [(ROOT / "dpcohort" / "recipes" / "mnist.toml").read_bytes()],
+        load_recipe,
+        "recipe.toml",
+    ),
+    "clients": (lambda _: [_CSV], read_clients_csv, "clients.csv"),
+    "ledger": (_ledger, lambda path: read_ledger(_PLAN, path), "ledger.jsonl"),
+    "rounds": (_rounds, _rounds_of, "rounds.jsonl"),
+    "client-ledger": (_client_ledger, read_state, "copy.ledger"),
+    "terms": (_terms, GuardTerms.from_toml, "terms.toml"),
+    "run-terms": (lambda _: [_RUN_TERMS], RunTerms.from_toml, "terms.toml"),
+    "result": (_cell_result, lambda path: (read_result(path), read_reproduction(path)), "r.json"),
+    "json": (lambda _: [b'{"seed": 1, "model": {"name": "logistic"}}'], read_json, "run.json"),
+    "letter": (
+        lambda _: [draw_letter("lab", _REQUEST, draws=[0, 1])],
+        lambda path: open_letter(path.read_bytes()),
+        "letter",
+    ),
+    "answer": (_frames, _answer_of, "answer"),
+    "federation": (_federation, Federation.load, "federation.toml"),
+    "checkpoint": (_checkpoint, read_checkpoint, "round-0000002.safetensors"),
+}
+
+_HOSTILE_WORDS = (
+    b"1000000000", b"9" * 400, b"-1", b"1e400", b"NaN", b"nan", b"inf", b"null", b"true", b"{}",
+    b"[]", b'""', b"'\\ud800'", b"[" * 70 + b"]" * 70, b"[" * 5000, b"1e-320", b"0",
+    b'"\\u001b[2J"', b"a." * 70 + b"a", b"18446744073709551616",
+)  # fmt: skip
+_NUMBERS = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 2**63 - 1, 2**64 - 1)
+_WORD = re.compile(rb"-?[0-9][0-9.e+-]*|\"[^\"\n]*\"|true|false|null")
+
+
+def _mutations(seeds: list[bytes], chance: random.Random) -> Iterator[bytes]:
+    """Mutated files; of packed ones, half are packed again so that their checksums are right."""
+    while True:
+        seed = chance.choice(seeds)
+        if seed.startswith(b"\x1f\x8b") and chance.random() < 0.5:
+            yield gzip.compress(_mutated([gzip.decompress(seed)], chance), mtime=0)
+        elif seed.startswith(b"PK") and chance.random() < 0.5:
+            yield _packed_again(seed, chance)
+        else:
+            yield _mutated(seeds, chance)
+
+
+def _packed_again(archive: bytes, chance: random.Random) -> bytes:
+    with zipfile.ZipFile(io.BytesIO(archive)) as file:
+        members = {name: file.read(name) for name in file.namelist()}
+    name = chance.choice(list(members))
+    members[name] = _mutated([members[name]], chance)
+    packed = io.BytesIO()
+    with zipfile.ZipFile(
+        packed, "w", chance.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))
+    ) as file:
+        for name, content in members.items():
+            file.writestr(name, content)
+    return packed.getvalue()
+
+
+def _mutated(seeds: list[bytes], chance: random.Random) -> bytes:
+    """An honest file with a few bytes or words changed, cut, doubled, or joined with another."""
+    content = bytearray(chance.choice(seeds))
+    for _ in range(chance.choice((1, 1, 1, 2, 5))):
+        at = chance.randrange(len(content) + 1)
+        kind = chance.randrange(8)
+        if kind == 0 and content:
+            content[at % len(content)] = chance.randrange(256)
+        elif kind == 1:
+            del content[at:]
+        elif kind == 2:
+            del content[at : at + chance.randrange(1, 40)]
+        elif kind == 3:
+            content[at:at] = content[at : at + chance.randrange(1, 200)] * chance.choice((1, 9))
+        elif kind == 4:
+            number = chance.choice(_NUMBERS)
+            for size, order in ((8, "little"), (4, chance.choice(("little", "big")))):
+                if number < 1 << (8 * size):
+                    content[at : at + size] = number.to_bytes(size, order)
+        elif kind == 5:
+            other = chance.choice(seeds)
+            content[at:] = other[chance.randrange(len(other) + 1) :]
+        elif words := list(_WORD.finditer(bytes(content))):
+            found = chance.choice(words)
+            content[found.start() : found.end()] = chance.choice(_HOSTILE_WORDS)
+    return bytes(content)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_broken_file_is_one_error_of_ours(name, tmp_path):
+    make, read, file_name = READERS[name]
+    seeds = make(tmp_path)
+    (tmp_path / "mutated").mkdir(exist_ok=True)
+    path = tmp_path / "mutated" / file_name
+    for seed in seeds:
+        path.write_bytes(seed)
+        if name != "client-ledger":  # whose counter lies beside the original
+            read(path)
+    mutations = _mutations(seeds, random.Random(f"dpcohort {name}"))
+    for number in range(TRIES if name not in ("recipe", "client-ledger") else TRIES // 3):
+        content = next(mutations)
+        path.write_bytes(content)
+        try:
+            read(path)
+        except DpcohortError:
+            continue
+        except Exception as error:
+            pytest.fail(f"try {number}: {type(error).__name__}: {error}; the file is {path}")
