@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from dpcohort._validate import FloatArray, IntArray
 from dpcohort.audit.claims import Claim
 from dpcohort.audit.engines import HOSTILE, hostile_factors, hostile_start
+from dpcohort.engine.lattice import Lattice
+from dpcohort.engine.lattice_noise import Bytes
 from dpcohort.guard.data import GuardedData
-from dpcohort.guard.lattice import Lattice
-from dpcohort.guard.lattice_noise import Bytes
 from dpcohort.guard.terms import ModelTerms
 from dpcohort.guard.training import LocalTraining
 
