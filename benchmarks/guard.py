@@ -104,7 +104,7 @@ def over_the_socket(folder: Path, repeats: int) -> None:
         answer_seconds=0.0,
     )
     with open_guard(
-        terms, data=folder / "d.npz", ledger=folder / "l", socket=folder / "s"
+        terms, data=folder / "d.npz", ledger=folder / "l", socket=folder / "s", new_ledger=True
     ) as service:
         service.start()
         with GuardClient(folder / "s") as guard:

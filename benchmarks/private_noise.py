@@ -21,10 +21,10 @@ import torch
 from scipy import stats
 
 from dpcohort.engine.counter_noise import add_noise_
-from dpcohort.engine.lattice_noise import KEY_BYTES, add_rounded_gaussian_
+from dpcohort.engine.lattice_noise import KEY_BYTES, release
 from dpcohort.engine.randomness import Streams
 
-_EXPONENT = 24
+_EXPONENT = 22
 _TAILS = (5.768, 6.0, 6.5, 7.0)
 
 
@@ -41,31 +41,32 @@ def seconds(first: Callable[[], object], second: Callable[[], object], device: s
     return best
 
 
-def cost(device: str, count: int) -> float:
-    """Time of private noise over that of a simulation's, for one release of so many coordinates."""
+def cost(device: str, rows: int, count: int) -> float:
+    """Time of private noise over that of a simulation's: so many draws of so many coordinates."""
     streams = Streams.seeded(0)
-    out = torch.empty(count, device=device)
-    total = torch.zeros(count, dtype=torch.int64, device=device)
-    if device == "cuda":
-        row, one = out[None], torch.ones(1, dtype=torch.float64, device=device)
-        names = torch.tensor([[1, 2]], device=device)
+    out = torch.zeros(rows, count, device=device)
+    totals = torch.zeros(rows, count, dtype=torch.int64, device=device)
+    one = torch.ones(rows, dtype=torch.float64, device=device)
+    names = torch.arange(2 * rows, device=device).view(rows, 2)
 
-        def simulated() -> None:
-            add_noise_(row, row, names, scale=one, spread=one, accumulate=False)
-    else:
-
-        def simulated() -> None:
-            streams.normal_(out, round=0, client=0)
+    def simulated() -> None:
+        if device == "cuda":
+            add_noise_(out, out, names, scale=one, spread=one, accumulate=False)
+            return
+        for row in range(rows):
+            streams.normal_(out[row], round=0, client=row)
 
     def private() -> None:
-        add_rounded_gaussian_(total, _EXPONENT, os.urandom(KEY_BYTES))
+        keys = [os.urandom(KEY_BYTES) for _ in range(rows)]
+        release(totals, [_EXPONENT] * rows, keys, factors=[1.0] * rows, dtype=torch.float32)
 
     for action in (simulated, private):
         action()
     fast, secure = seconds(simulated, private, device)
+    each = 1e9 / (rows * count)
     print(
-        f"{device}, {count:,} coordinates: simulation {1e9 * fast / count:.3f} ns each, private "
-        f"{1e9 * secure / count:.3f} ns each, ratio {secure / fast:.2f}"
+        f"{device}, {rows} x {count:,} coordinates: simulation {each * fast:.4f} ns each, private "
+        f"{each * secure:.4f} ns each, ratio {secure / fast:.2f}"
     )
     return secure / fast
 
@@ -77,8 +78,9 @@ def tails(device: str, normals: int) -> list[dict[str, float]]:
     counts = np.zeros(len(limits), dtype=np.int64)
     drawn = 0
     while drawn < normals:
-        total = torch.zeros(chunk, dtype=torch.int64, device=device)
-        sizes = add_rounded_gaussian_(total, _EXPONENT, os.urandom(KEY_BYTES)).abs_()
+        totals = torch.zeros(1, chunk, dtype=torch.int64, device=device)
+        key = os.urandom(KEY_BYTES)
+        sizes = release(totals, [_EXPONENT], [key], factors=[1.0], dtype=torch.float64).abs_()
         counts += [int((sizes > limit).sum()) for limit in limits]
         drawn += chunk
     rows = []
@@ -101,8 +103,9 @@ def main() -> None:
     if options.device == "cuda":
         machine = torch.cuda.get_device_name()
     print(f"{machine}, torch {torch.__version__}")
-    sizes = [26_010, 1_000_000] if options.device == "cpu" else [1_000_000, 1 << 26]
-    ratios = {count: cost(options.device, count) for count in sizes}
+    small, large = [(1, 26_010), (1, 1_000_000)], [(10, 1_000_000), (1, 1 << 26), (1, 1 << 28)]
+    sizes = small if options.device == "cpu" else large
+    ratios = {f"{rows} x {count}": cost(options.device, rows, count) for rows, count in sizes}
     started = time.perf_counter()
     found = tails(options.device, int(options.normals))
     print(f"{options.normals:.0e} normals in {time.perf_counter() - started:.1f} s")

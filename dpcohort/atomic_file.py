@@ -7,12 +7,39 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import IO, Any, Literal, overload
 
 from dpcohort.errors import InputError
 
-__all__ = ["atomic_writer", "write_text"]
+__all__ = ["atomic_writer", "new_file_mode", "owner_only", "write_text"]
+
+_OWNER_ONLY: ContextVar[bool] = ContextVar("owner_only", default=False)
+
+
+@contextmanager
+def owner_only(wanted: bool = True) -> Iterator[None]:
+    """Within the block, new files are closed to everyone but their owner.
+
+    Args:
+        wanted: False leaves them as the system makes files.
+
+    Example:
+        >>> with owner_only():
+        ...     oct(new_file_mode())
+        '0o600'
+    """
+    before = _OWNER_ONLY.set(wanted or _OWNER_ONLY.get())
+    try:
+        yield
+    finally:
+        _OWNER_ONLY.reset(before)
+
+
+def new_file_mode() -> int:
+    """The mode of a new file: what the system's mask leaves, or 0600 within ``owner_only``."""
+    return 0o600 if _OWNER_ONLY.get() else 0o666 & ~_umask()
 
 
 @overload
@@ -53,7 +80,7 @@ def atomic_writer(path: str | Path, *, binary: bool = False) -> Iterator[IO[Any]
             yield f
             f.flush()
             os.fsync(f.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
+        os.chmod(temporary, new_file_mode())
         os.replace(temporary, target)
     except OSError as error:
         Path(temporary).unlink(missing_ok=True)

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from dpcohort.atomic_file import atomic_writer, write_text
+from dpcohort.atomic_file import atomic_writer, owner_only, write_text
 from dpcohort.errors import InputError
 
 
@@ -38,6 +38,13 @@ def test_permissions_are_those_of_an_ordinary_file(tmp_path):
     write_text(tmp_path / "atomic", "x")
     modes = {(tmp_path / name).stat().st_mode for name in ("ordinary", "atomic")}
     assert len(modes) == 1
+
+
+def test_files_of_the_owner_only_are_closed_within_the_block_and_no_longer(tmp_path):
+    with owner_only(), owner_only(False):  # an inner block does not open them
+        write_text(tmp_path / "closed", "x")
+    assert (tmp_path / "closed").stat().st_mode & 0o777 == 0o600
+    test_permissions_are_those_of_an_ordinary_file(tmp_path)
 
 
 def test_a_folder_that_is_not_there_is_said_plainly(tmp_path):

@@ -135,8 +135,7 @@ class ReportDesk:
         totals = self._meter.raw_centred_sums(parameters, noised, terms, units=units)
         for (k, lattice), total in zip(lattices.items(), totals, strict=True):
             key = self._streams.noise_key(round=round, client=k, draw=REPORT_DRAW)
-            noisy = lattice.add_noise_(torch.tensor([int(total)]), key)
-            answers[k] = float(noisy) * lattice.unit
+            answers[k] = float(lattice.release(torch.tensor([int(total)]), key, scale=1.0))
         return {k: answers[k] for k in clients}
 
     def _multiplier(self, k: int, terms: ReportTerms) -> float:

@@ -35,6 +35,16 @@ DataOption = Annotated[
         "--data", metavar="FILE.npz", help="inputs and labels of the client.", show_default=False
     ),
 ]
+CounterOption = Annotated[
+    Path | None,
+    typer.Option("--counter", help="The ledger's counter, if not LEDGER.counter."),
+]
+NewLedgerOption = Annotated[
+    bool,
+    typer.Option(
+        "--new-ledger", help="Make the ledger, for data that have none, and pin its id in --terms."
+    ),
+]
 
 
 @app.callback()
@@ -44,17 +54,13 @@ def serve(
     data: DataOption = None,
     ledger: Annotated[
         Path | None,
-        typer.Option(
-            "--ledger", help="The client's ledger; made if not there.", show_default=False
-        ),
+        typer.Option("--ledger", help="The client's ledger.", show_default=False),
     ] = None,
     socket: Annotated[
         Path | None, typer.Option("--socket", help="Where to listen.", show_default=False)
     ] = None,
-    counter: Annotated[
-        Path | None,
-        typer.Option("--counter", help="The ledger's counter, if not LEDGER.counter."),
-    ] = None,
+    counter: CounterOption = None,
+    new_ledger: NewLedgerOption = False,
 ) -> None:
     """Start a guard: check files and terms, then answer until it is told to stop."""
     if context.invoked_subcommand is not None:
@@ -68,12 +74,18 @@ def serve(
     from dpcohort.guard.start import check_terms, open_guard
     from dpcohort.guard.words import terms_in_words
 
-    service = open_guard(terms, data=data, ledger=ledger, socket=socket, counter=counter, log=_log)
-    import torch
-
-    # With one thread a record's gradient is the same whatever else the machine does.
-    torch.set_num_threads(1)
+    service = open_guard(
+        terms,
+        data=data,
+        ledger=ledger,
+        socket=socket,
+        counter=counter,
+        new_ledger=new_ledger,
+        log=_log,
+    )
     with service:
+        if new_ledger:
+            _say(_pinned(terms, ledger, str(service.desk.terms.ledger_id)))
         for line in terms_in_words(check_terms(service.desk.terms, service.desk.records)):
             _say(line)
         _say(f"ready: listening at {socket}. End it with Ctrl-C.")
@@ -82,6 +94,28 @@ def serve(
             signal.signal(number, lambda *_: service.interrupt())
         service.serve_forever()
     _say("stopped. What was counted stays counted.")
+
+
+@app.command("pin")
+def pin(
+    terms: Annotated[Path, typer.Option("--terms", metavar="FILE.toml", help="The terms.")],
+    ledger: Annotated[Path, typer.Option("--ledger", help="The client's ledger.")],
+    counter: CounterOption = None,
+    new_ledger: NewLedgerOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the ledger's id into the terms: a guard then serves from no other ledger."""
+    from dpcohort.guard.owner_ledger import pin_ledger
+
+    found = pin_ledger(terms, ledger, counter=counter, new=new_ledger)
+    if as_json:
+        print_json({"terms": str(terms), "ledger": str(ledger), "ledger_id": found})
+        return
+    _say(_pinned(terms, ledger, found))
+
+
+def _pinned(terms: Path, ledger: Path, identity: str) -> str:
+    return f"{ledger} is the ledger {identity}, pinned in {terms}: no other is served from."
 
 
 @app.command("check")

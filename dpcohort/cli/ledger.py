@@ -74,15 +74,20 @@ def init(
         across_runs=across_runs,  # type: ignore[arg-type]
         fingerprint=None if data is None else _fingerprint(data),
     )
-    make = ClientLedger if path.exists() else ClientLedger.create
+    is_new = not path.exists()
+    make = ClientLedger.create if is_new else ClientLedger
     with make(path, counter=counter) as ledger:
         ledger.register(dataset, cap)
         entries, head = ledger.head
+        identity = ledger.id
     if as_json:
-        print_json({"dataset": dataset, "cap": cap.to_dict(), "entries": entries, "head": head})
+        found = {"dataset": dataset, "cap": cap.to_dict(), "entries": entries, "head": head}
+        print_json({**found, "ledger": identity, "new": is_new})
     else:
+        what = "a new ledger" if is_new else "ledger"
         _say(
-            f"{path}: {dataset} may spend epsilon {epsilon:g} at delta {delta:g} over all runs. "
+            f"{path}: {dataset} may spend epsilon {epsilon:g} at delta {delta:g} over all runs "
+            f"({what}, {identity}). "
             "Next: dpcohort ledger accept"
         )
 

@@ -14,6 +14,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from dpcohort.atomic_file import atomic_writer, owner_only
 from dpcohort.errors import InputError, VerificationError
 
 __all__ = ["Count", "MonotoneCounter"]
@@ -68,18 +69,13 @@ class MonotoneCounter:
                 f"{self.path} is the counter of an earlier ledger. If that ledger is lost, its "
                 "data are spent; a new one needs another path."
             )
-        start = _line(Count(0, "0" * 64, ledger)) * 2
+        # Whole or not at all: a crash must not leave half a counter, which stops every ledger here.
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-            descriptor = os.open(self.path, flags, 0o600)
-            try:
-                os.write(descriptor, start)
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        except OSError as error:
+            with owner_only(), atomic_writer(self.path, binary=True) as file:
+                file.write(_line(Count(0, "0" * 64, ledger)) * 2)
+        except InputError as error:
             raise InputError.because(
-                f"the counter {self.path} cannot be written: {error.strerror}. Nothing was changed."
+                f"the counter of the ledger cannot be made. Nothing was changed: {error}"
             ) from None
 
     def read(self) -> Count:

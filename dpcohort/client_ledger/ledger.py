@@ -294,6 +294,11 @@ class ClientLedger:
             return lifetime_receipt(self._state, dataset)
 
     @property
+    def id(self) -> str:
+        """The ledger's own name, drawn when it was made; owners pin it in a guard's terms."""
+        return self._state.ledger
+
+    @property
     def head(self) -> tuple[int, str]:
         """Number and hash of the last row; whoever holds an old one can check it is still there."""
         with self._writing():

@@ -2,7 +2,8 @@
 """Clipped gradients and their noisy sum as integers, so that the proof is about what is computed.
 
 In units of g = z C / 2^e the noise has standard deviation 2^e and a record may move the sum by
-C/g = 2^e / z at most. e is chosen so that this is at least 2^24: a gradient keeps 24 bits.
+C/g = 2^e / z at most. e is chosen so that this is at least 2^22: a coordinate of a clipped gradient
+is kept to a quarter of a millionth of C.
 
 1. A record's gradient is computed from that record and the weights alone. Its norm is taken in
    float64, where no gradient of float32 numbers overflows or underflows; it is scaled to norm at
@@ -12,8 +13,8 @@ C/g = 2^e / z at most. e is chosen so that this is at least 2^24: a gradient kee
    to every record alike: there is no branch in them.
 2. Integers are added. No order of adding, no batch beside it and no rounding changes what a record
    contributes: the sums of two neighbouring data sets differ by that record's integers, at most
-   C/g (zero-out) or 2C/g (replace-one) in L2 norm, exactly. 2^18 records at the smallest noise
-   and 2^38 at z of 1 or more fit 64 bits; were there more, sum and noise would wrap around alike,
+   C/g (zero-out) or 2C/g (replace-one) in L2 norm, exactly. 2^20 records at the smallest noise
+   and 2^40 at z of 1 or more fit 64 bits; were there more, sum and noise would wrap around alike,
    which is a function of the noisy sum: post-processing, useless but private.
 3. ``round(2^e Z)`` is added to every coordinate, see :mod:`~dpcohort.engine.lattice_noise`.
 
@@ -30,12 +31,12 @@ import torch
 from torch import Tensor
 
 from dpcohort._validate import number
-from dpcohort.engine.lattice_noise import LARGEST_EXPONENT, add_rounded_gaussian_
+from dpcohort.engine.lattice_noise import LARGEST_EXPONENT, release
 
 __all__ = ["LARGEST_NOISE", "SMALLEST_NOISE", "Lattice"]
 
-#: Bits a clipped gradient keeps at least.
-_BITS = 24
+#: A record's largest contribution is at least two to this.
+_BITS = 22
 #: Noise multipliers for which all integers fit 64 bits.
 SMALLEST_NOISE = 2.0**-20
 LARGEST_NOISE = 2.0 ** (LARGEST_EXPONENT - _BITS)
@@ -58,7 +59,7 @@ class Lattice:
     Example:
         >>> lattice = Lattice(2.0, 1.0)
         >>> lattice.exponent, lattice.bound
-        (25, 16777216.0)
+        (23, 4194304.0)
         >>> total = lattice.clipped_sum(torch.tensor([[3.0, 4.0], [float("nan"), 0.0]]))
         >>> [round(value * lattice.unit, 4) for value in total.tolist()]
         [0.6, 0.8]
@@ -107,14 +108,19 @@ class Lattice:
             return cut.sum(0).long()
         return cut.long().sum(0)
 
-    def add_noise_(self, total: Tensor, key: bytes) -> Tensor:
-        """Add fresh noise to every coordinate of a sum [D], in place; only now may it be used.
+    def release(
+        self, total: Tensor, key: bytes, *, scale: float, dtype: torch.dtype = torch.float64
+    ) -> Tensor:
+        """A sum with fresh noise in every coordinate, ``scale g (total + noise)`` [D].
 
         Args:
             total: what ``clipped_sum`` gave.
             key: 32 random bytes that are used for nothing else, ever.
+            scale: a public number.
+            dtype: of the result.
         """
-        return add_rounded_gaussian_(total, self.exponent, key)
+        terms = ([self.exponent], [key])
+        return release(total[None], *terms, factors=[scale * self.unit], dtype=dtype)[0]
 
 
 def _norms(rows: Tensor, *, may_overflow: bool) -> Tensor:

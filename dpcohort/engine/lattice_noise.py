@@ -8,49 +8,51 @@ proved of the continuous mechanism with noise 2^e holds for the integers as it s
 lattice every x has the same possible outputs, so no output is off it (the precision attack of
 Mironov, 2012, has nothing to see).
 
-**Bits.** A key of 256 bits from the operating system, used once, and its ChaCha20 stream as words
-of 64 bits. Coordinates come in spans of 2048: coordinates i and 1024 + i of a span are
+**Bits.** A key of 256 bits from the operating system, used once, and the blocks of its ChaCha20
+stream, 16 words of 32 bits each. Coordinates come in spans of 1280, from 128 blocks. Block i gives
+five pairs: pair k is coordinates 128 k + i and 640 + 128 k + i of the span,
 
-    2^e sqrt(-2 ln u) cos(2 pi v)    and    2^e sqrt(-2 ln u) sin(2 pi v),    rounded,
+    2^e sqrt(-2 ln u) cos(2 pi v)    and    2^e sqrt(-2 ln u) sin(2 pi v),    rounded
 
-where u in (0, 1) begins with the bits of word i of the span, and v in [-1/2, 1/2) with those of
-word 1024 + i (Box and Muller). Another 128 bits of both are there when they are needed, in a second
-stream of the same key. Nobody who does not know the key can tell the stream from coin tosses, let
-alone solve for its state; a generator made for simulation gives its state away through any few
-thousand coordinates whose gradient is known to be zero.
+(Box and Muller), u and v in (0, 1). Words 3k and 3k + 1 are the first 32 bits of u and v, the
+halves of word 3k + 2 the next 16, and word 15 gives three more to each. Another 144 bits of both
+are there when they are needed, in a second stream of the same key. Nobody who does not know the key
+can tell the stream from coin tosses, let alone solve for its state; a generator made for simulation
+gives its state away through any few thousand coordinates whose gradient is known to be zero.
 
-**Exactness.** Numbers are computed in float64 from the leading 52 bits of u and v, with a bound on
-how far the exact number may be away: the bits left out move it by at most 2^-51 / (u r) (through
-the radius r) and 2^-50 r (through the angle), and the rounding of log, sqrt, sin, cos and of the
-products, each within 4 units in the last place, by less than 2^-48 r. Where rounding to an integer
-could come out otherwise within 2^-47 r + 2^-50 / (u r), for one coordinate in two million at e = 24
-and for all of the far tail, the integer is computed again with all 192 bits of u and v in 320 bits
-precision. What comes out is therefore the same integer on every machine, on a CPU and on a GPU:
-the rounding of an exact function of the key. :func:`exact_coordinate` is that function, slow and
-obvious.
+**Exactness.** Numbers are computed in float64 from the first 51 bits of u and v, with a bound on
+how far the exact number may be away: the bits left out move it by at most 2^-50 / (u r) (through
+the radius r) and 2^-49 r (through the angle), and the rounding of log, sqrt, sin, cos and of the
+products, each within 4 units in the last place, by less than 2^-48 r. Where rounding to an
+integer could come out otherwise within 2^-47 r + 2^-49 / (u r), for one coordinate in five
+million at e = 22 and for all of the far tail, the integer is computed again from all 195 bits of u
+and v in 320 bits precision. What comes out is therefore the same integer on every machine, on a CPU
+and on a GPU: the rounding of an exact function of the key. :func:`exact_coordinate` is that
+function, slow and obvious.
 
-u and v are multiples of 2^-192. Replacing them by real numbers that begin with the same bits moves
-a coordinate across a rounding boundary with probability at most 2^(e-192) (13 + 2 pi E[r]), two
-of them for each coordinate: below 2^(e-186). So a coordinate is within :data:`TOTAL_VARIATION`
-= 2^-130 of its law for every e up to 48, and D coordinates in n steps raise a δ by at most
-(1 + e^ε) D n 2^-130, which is added to what is certified (:func:`delta_of_sampling`). The law ends
-at 16.3 standard deviations, where it has probability 2^-192.
+u and v are multiples of 2^-195. Replacing them by real numbers that begin with the same bits moves
+a coordinate across a rounding boundary with probability below 2^(e-189). So a coordinate is within
+:data:`TOTAL_VARIATION` = 2^-130 of its law for every e up to 40, and D coordinates in n steps raise
+a δ by at most (1 + e^ε) D n 2^-130, which is paid for (:func:`delta_of_sampling`). The law ends at
+16.4 standard deviations, where it has probability 2^-195.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import mpmath
 import numpy as np
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dpcohort._validate import IntArray, whole_number
 from dpcohort.engine import lattice_noise_kernel
+from dpcohort.engine.lattice_noise_kernel import BLOCKS, SPAN
 
 __all__ = [
     "KEY_BYTES",
@@ -60,24 +62,25 @@ __all__ = [
     "add_rounded_gaussian_",
     "delta_of_sampling",
     "exact_coordinate",
+    "release",
     "rounded_gaussian",
 ]
 
 #: Distance of one drawn coordinate from the exact law.
 TOTAL_VARIATION = 2.0**-130
-#: Largest e: a sum with its noise then fits 64 bits.
-LARGEST_EXPONENT = 48
+#: Largest e: beyond it float64 would leave more than one coordinate in 25 to exact arithmetic.
+LARGEST_EXPONENT = 40
 #: Length of a key.
 KEY_BYTES = 32
 
 #: Gives so many random bytes; ``os.urandom`` in all but tests.
 Bytes = Callable[[int], bytes]
+Words = NDArray[np.uint32]
 
-_HALF = 1024  # pairs of a span
-_SPAN = 2 * _HALF
-_AT_A_TIME = 32 * _SPAN  # coordinates at a time on a CPU: what is computed of them stays in a cache
-_ZEROS = bytes(8 * _AT_A_TIME)
-_MORE_BITS = 1  # names the stream of further bits
+_PAIRS = 5  # of a block
+_SPANS_AT_A_TIME = 40  # on a CPU: what is computed of them stays in a cache
+_ZEROS = bytes(64 * BLOCKS * _SPANS_AT_A_TIME)
+_MORE_BITS, _MORE = 1, 144  # names the stream of further bits; how many of them
 _PRECISION = 320
 
 
@@ -103,7 +106,7 @@ def add_rounded_gaussian_(total: Tensor, exponent: int, key: bytes) -> Tensor:
     """Add ``round(2^exponent Z)``, independent in every coordinate, to integers.
 
     Args:
-        total: [D] int64, on a CPU or a GPU; changed in place.
+        total: [D] int64 in the host's memory; changed in place.
         exponent: e; the standard deviation is 2^e.
         key: 32 random bytes that are used for nothing else, ever.
 
@@ -115,18 +118,56 @@ def add_rounded_gaussian_(total: Tensor, exponent: int, key: bytes) -> Tensor:
         >>> [int(n) for n in total] == [exact_coordinate(i, 20, bytes(32)) for i in range(5)]
         True
     """
-    whole_number("exponent", exponent, at_least=0, at_most=LARGEST_EXPONENT)
-    if len(key) != KEY_BYTES:
-        raise ValueError(f"a key has {KEY_BYTES} bytes, not {len(key)}")
-    if total.is_cuda:
-        return _add_on_gpu_(total, exponent, key)
-    for start in range(0, total.numel(), _AT_A_TIME):
-        part = total[start : start + _AT_A_TIME]
-        noise, doubtful = _nearly_exact(start, part.numel(), exponent, key)
-        for position in doubtful:
-            noise[position] = exact_coordinate(start + position, exponent, key)
-        part += noise
+    _check(exponent, key)
+    for start in range(0, total.numel(), SPAN * _SPANS_AT_A_TIME):
+        part = total[start : start + SPAN * _SPANS_AT_A_TIME]
+        part += _noise(start // SPAN, part.numel(), exponent, key)
     return total
+
+
+def release(
+    totals: Tensor,
+    exponents: Sequence[int],
+    keys: Sequence[bytes],
+    *,
+    factors: Sequence[float],
+    dtype: torch.dtype,
+) -> Tensor:
+    """``factor (total + noise)`` of each row, rounded to floats: what may leave a private step.
+
+    Args:
+        totals: [rows, D] int64, sums of clipped gradients. SENSITIVE.
+        exponents: e of each row.
+        keys: of each row, 32 random bytes that are used for nothing else, ever.
+        factors: public numbers.
+        dtype: of the result.
+
+    Returns:
+        [rows, D], on the device of ``totals``.
+
+    Example:
+        >>> totals = torch.zeros(1, 3, dtype=torch.int64)
+        >>> released = release(totals, [20], [bytes(32)], factors=[2.0], dtype=torch.float64)
+        >>> released[0].tolist() == [2.0 * exact_coordinate(i, 20, bytes(32)) for i in range(3)]
+        True
+    """
+    for exponent, key in zip(exponents, keys, strict=True):
+        _check(exponent, key)
+    if totals.is_cuda:
+        out = torch.empty(totals.shape, dtype=dtype, device=totals.device)
+        doubtful = lattice_noise_kernel.release(out, totals, exponents, keys, factors)
+        if doubtful is not None:
+            for row, span in doubtful:  # those spans again, on the host
+                part = slice(SPAN * span, SPAN * (span + 1))
+                total = totals[row, part].cpu()
+                total += _noise(span, total.numel(), exponents[row], keys[row])
+                out[row, part] = (total.double() * factors[row]).to(out)
+            return out
+    rows = totals.to("cpu", copy=True)  # the same integers, on a machine without the kernel
+    for total, exponent, key in zip(rows, exponents, keys, strict=True):
+        add_rounded_gaussian_(total, exponent, key)
+    scaled = rows.double() * torch.tensor(factors, dtype=torch.float64)[:, None]
+    return scaled.to(device=totals.device, dtype=dtype)
 
 
 def exact_coordinate(position: int, exponent: int, key: bytes) -> int:
@@ -141,19 +182,22 @@ def exact_coordinate(position: int, exponent: int, key: bytes) -> int:
         >>> abs(exact_coordinate(3, 24, bytes(32))) < 20 * 2**24
         True
     """
-    span, place = divmod(position, _SPAN)
-    pair = place % _HALF
-    u, v = (_word(key, span * _SPAN + pair + half) for half in (0, _HALF))
-    more = np.frombuffer(_stream(key, span * _HALF + pair, 32, _MORE_BITS), dtype="<u8").tolist()
-    u, v = (u << 128) | (more[0] << 64) | more[1], (v << 128) | (more[2] << 64) | more[3]
-    if v >= 1 << 191:
-        v -= 1 << 192
+    span, place = divmod(position, SPAN)
+    is_sine, pair = divmod(place, SPAN // 2)
+    k, lane = divmod(pair, BLOCKS)
+    block = span * BLOCKS + lane
+    words = np.frombuffer(_stream(key, block, 64), dtype="<u4").tolist()
+    more = _stream(key, _PAIRS * block + k, 64, _MORE_BITS)
+    both = []
+    for which in (0, 1):
+        first, half = words[3 * k + which], words[3 * k + 2] >> 16 * (1 - which) & 0xFFFF
+        three = words[15] >> 6 * k + 3 * which & 7
+        rest = int.from_bytes(more[18 * which : 18 * (which + 1)], "little")
+        both.append(((first << 19 | half << 3 | three) << _MORE) + rest)
     with mpmath.workprec(_PRECISION):
-        # The middle of what 192 bits leave open.
-        radius = mpmath.sqrt(-2 * mpmath.log(mpmath.mpf(2 * u + 1) / 2**193))
-        angle = mpmath.pi * (2 * v + 1) / 2**192
-        turn = mpmath.cos(angle) if place < _HALF else mpmath.sin(angle)
-        return int(mpmath.floor(radius * turn * 2**exponent + 0.5))
+        u, v = (mpmath.mpf(2 * bits + 1) / 2 ** (52 + _MORE) for bits in both)
+        turn = mpmath.sin(2 * mpmath.pi * v) if is_sine else mpmath.cos(2 * mpmath.pi * v)
+        return int(mpmath.floor(mpmath.sqrt(-2 * mpmath.log(u)) * turn * 2**exponent + 0.5))
 
 
 def delta_of_sampling(epsilon: float, coordinates: int, steps: int) -> float:
@@ -169,26 +213,41 @@ def delta_of_sampling(epsilon: float, coordinates: int, steps: int) -> float:
     return (1 + math.exp(min(epsilon, 700.0))) * coordinates * steps * TOTAL_VARIATION
 
 
-def _nearly_exact(start: int, count: int, exponent: int, key: bytes) -> tuple[Tensor, list[int]]:
-    """Noise of the coordinates from ``start`` on, right in all places but the doubtful ones."""
-    spans = -(-count // _SPAN)
-    raw = np.frombuffer(_stream(key, start // 8, 8 * spans * _SPAN), dtype="<u8")
-    words = raw.astype(np.uint64, copy=False).reshape(spans, 2, _HALF)
-    u = (words[:, 0] >> np.uint64(12)).view(np.int64).astype(np.float64)
-    u += 0.5
-    u *= 2.0**-52
-    angle = torch.from_numpy((words[:, 1].view(np.int64) >> 12).astype(np.float64))
-    angle.add_(0.5).mul_(2.0**-51 * math.pi)
+def _check(exponent: int, key: bytes) -> None:
+    whole_number("exponent", exponent, at_least=0, at_most=LARGEST_EXPONENT)
+    if len(key) != KEY_BYTES:
+        raise ValueError(f"a key has {KEY_BYTES} bytes, not {len(key)}")
+
+
+def _noise(span: int, count: int, exponent: int, key: bytes) -> Tensor:
+    """The noise of so many coordinates, from this span on."""
+    noise, doubtful = _nearly_exact(span, count, exponent, key)
+    for position in doubtful:
+        noise[position] = exact_coordinate(SPAN * span + position, exponent, key)
+    return noise
+
+
+def _nearly_exact(span: int, count: int, exponent: int, key: bytes) -> tuple[Tensor, list[int]]:
+    """Noise from this span on, right in all places but the doubtful ones."""
+    spans = -(-count // SPAN)
+    stream = _stream(key, span * BLOCKS, 64 * BLOCKS * spans)
+    blocks = np.frombuffer(stream, dtype="<u4").reshape(spans, BLOCKS, 16)
+    words = np.ascontiguousarray(blocks.transpose(0, 2, 1), dtype=np.uint32)
+    last = words[:, 2:15:3]
+    three = words[:, 15:] >> (6 * np.arange(_PAIRS, dtype=np.uint32))[:, None]
+    u = _unit(words[:, 0:15:3], last >> np.uint32(16), three)
+    v = _unit(words[:, 1:15:3], last & np.uint32(0xFFFF), three >> np.uint32(3))
+    angle = torch.from_numpy(v).mul_(2.0 * math.pi)
     radius = np.log(u)
     radius *= -2.0
     np.sqrt(radius, out=radius)
-    # 1/2 - 2^e (2^-47 r + 2^-50 / (u r)): farther than this from the integer is too near the next.
+    # 1/2 - 2^e (2^-47 r + 2^-49 / (u r)): farther than this from the integer is too near the next.
     u *= radius
-    sure = torch.from_numpy(u).reciprocal_().mul_(-(2.0 ** (exponent - 50)))
+    sure = torch.from_numpy(u).reciprocal_().mul_(-(2.0 ** (exponent - 49)))
     length = torch.from_numpy(radius)
     sure.add_(length, alpha=-(2.0 ** (exponent - 47))).add_(0.5)
     length.mul_(2.0**exponent)
-    noise = torch.empty(spans, 2, _HALF, dtype=torch.int64)
+    noise = torch.empty(spans, 2, _PAIRS, BLOCKS, dtype=torch.int64)
     doubtful: list[int] = []
     for half, turned in enumerate((angle.cos(), angle.sin_())):
         turned.mul_(length)
@@ -196,21 +255,20 @@ def _nearly_exact(start: int, count: int, exponent: int, key: bytes) -> tuple[Te
         noise[:, half] = nearest
         gap = turned.sub_(nearest).abs_().sub_(sure)
         if float(gap.max()) >= 0.0:
-            where = (gap >= 0.0).nonzero().tolist()
-            doubtful += [_SPAN * span + _HALF * half + pair for span, pair in where]
+            places = (gap >= 0.0).nonzero().tolist()
+            doubtful += [SPAN * s + SPAN // 2 * half + BLOCKS * k + i for s, k, i in places]
     return noise.view(-1)[:count], [position for position in doubtful if position < count]
 
 
-def _add_on_gpu_(total: Tensor, exponent: int, key: bytes) -> Tensor:
-    doubtful = lattice_noise_kernel.add_(total, exponent, key)
-    if doubtful is None:  # no kernel for this machine: the same integers, made on the host
-        noise = torch.zeros(total.numel(), dtype=torch.int64)
-        return total.add_(add_rounded_gaussian_(noise, exponent, key).to(total.device))
-    if doubtful:
-        exact = [exact_coordinate(position, exponent, key) for position in doubtful]
-        places = torch.tensor(doubtful, device=total.device)
-        total.index_add_(0, places, torch.tensor(exact, device=total.device))
-    return total
+def _unit(first: Words, half: Words, three: Words) -> NDArray[np.float64]:
+    """51 bits as a number in (0, 1), in the middle of what they leave open."""
+    low = (half << np.uint32(3)) | (three & np.uint32(7))
+    unit = first.astype(np.float64)
+    unit *= 2.0**19
+    unit += low
+    unit += 0.5
+    unit *= 2.0**-51
+    return unit
 
 
 def _stream(key: bytes, block: int, size: int, name: int = 0) -> bytes:
@@ -218,8 +276,3 @@ def _stream(key: bytes, block: int, size: int, name: int = 0) -> bytes:
     nonce = block.to_bytes(8, "little") + name.to_bytes(8, "little")
     cipher = Cipher(algorithms.ChaCha20(key, nonce), mode=None)
     return cipher.encryptor().update(memoryview(_ZEROS)[:size])
-
-
-def _word(key: bytes, number: int) -> int:
-    """A word of the stream."""
-    return int(np.frombuffer(_stream(key, number // 8, 64), dtype="<u8")[number % 8])

@@ -159,8 +159,8 @@ class ReferenceEngine:
         total = torch.zeros(weights.numel(), dtype=torch.int64, device=weights.device)
         for x, y in zip(*records, strict=True):
             total += lattice.clipped_sum(self._gradients(weights, x[None], y[None]))  # 14-16
-        lattice.add_noise_(total, self._streams.noise_key(**name))  # 17
-        return (total.double() * (lattice.unit / size)).to(weights.dtype)
+        key = self._streams.noise_key(**name)
+        return lattice.release(total, key, scale=1 / size, dtype=weights.dtype)  # 17
 
     def _clipped_sum(self, weights: Tensor, records: Records) -> Tensor:
         if records[0].shape[0] == 0:

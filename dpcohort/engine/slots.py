@@ -37,6 +37,7 @@ from dpcohort.engine.experiment import Experiment
 from dpcohort.engine.joining import joined
 from dpcohort.engine.lanes import LANES, Lanes
 from dpcohort.engine.lattice import Lattice
+from dpcohort.engine.lattice_noise import release
 from dpcohort.engine.noise import standard_noise_
 from dpcohort.engine.packed_step import SlotStep, pack
 from dpcohort.engine.planned import TrainingPlan
@@ -104,6 +105,7 @@ class SlotRunner:
             for _ in range(self.workers - 1)
         ]
         self.networks = [first, *copies]
+        self._dimension = first.layout.dimension
         self.micro_batch = micro_batch or self._default_micro_batch(first.path)
         self._device_slots: DeviceSlots | None = None
         if not on_cpu and not self._is_private:
@@ -220,7 +222,10 @@ class SlotRunner:
     def _chunks(self, cohorts: Sequence[Cohort]) -> Iterator[list[Slot]]:
         """Slots that share a pass: one on a CPU, whole experiments or parts of one elsewhere."""
         slots = [Slot(e, cohort, i) for e, cohort in enumerate(cohorts) for i in range(len(cohort))]
-        limit = 1 if self._is_private else self._slots_per_pass
+        limit = self._slots_per_pass
+        if self._is_private:  # on an accelerator the noise of several is made at once
+            wide = _FORMED_NUMBERS.get(self._device.type, 1) // self._dimension
+            limit = 1 if self._device.type == "cpu" else max(1, wide)
         if limit is None:
             widest = max(int(cohort.batch_sizes.max()) for cohort in cohorts)
             limit = 1 if self._device_slots is None else max(1, self.micro_batch // widest)
@@ -296,29 +301,54 @@ class SlotRunner:
                 start = self._starting_weights(slots, parameters, shared=False)
                 weights = start - moved
                 total = torch.zeros_like(moved)
-            if self._is_private and self._spread(slots[0], step) > 0:
-                total += self._private_step(network, slots[0], step, weights[0])
+            if self._is_private:
+                self._add_private_steps(network, slots, step, weights, total)
             else:
                 self._add_sums(network, slots, step, weights, total)
                 self._scale_and_add_noise(slots, step, total)
             if step > 0:
                 moved += total
 
-    def _private_step(
-        self, network: ClippedNetwork, slot: Slot, step: int, weights: Tensor
+    def _add_private_steps(
+        self, network: ClippedNetwork, slots: list[Slot], step: int, weights: Tensor,
+        total: Tensor,
+    ) -> None:  # fmt: skip
+        """Add the steps alpha (sum / B + sigma noise) [slots, D], each on its lattice.
+
+        Only sums with their noise leave it; those of public clients have none.
+        """
+        per_group = len(slots) // weights.shape[0]
+        rows, sums, exponents, keys, factors = [], [], [], [], []
+        for row, slot in enumerate(slots):
+            at = weights[row // per_group]
+            multiplier = float(slot.cohort.noise_multipliers[slot.position])
+            if multiplier == 0.0:
+                self._add_sums(network, [slot], step, at[None], total[row : row + 1])
+                total[row] *= self._scale(slot, step)
+                continue
+            lattice = Lattice(multiplier, self._plan(slot).training.clip)
+            streams = self._experiments[slot.experiment].streams
+            rows.append(row)
+            sums.append(self._private_sum(network, self._rows(slot, step), at, lattice))
+            exponents.append(lattice.exponent)
+            keys.append(streams.noise_key(**slot.name, step=step))
+            factors.append(lattice.unit * self._scale(slot, step))
+        if rows:
+            totals = torch.stack(sums)
+            noisy = release(totals, exponents, keys, factors=factors, dtype=total.dtype)
+            total[rows] += noisy
+
+    def _private_sum(
+        self, network: ClippedNetwork, rows: IntArray, weights: Tensor, lattice: Lattice
     ) -> Tensor:
-        """The step alpha (sum / B + sigma noise) on the lattice, [D]; only noisy sums leave it."""
-        noise_multiplier = float(slot.cohort.noise_multipliers[slot.position])
-        lattice = Lattice(noise_multiplier, self._plan(slot).training.clip)
-        rows, streams = self._rows(slot, step), self._experiments[slot.experiment].streams
+        """Clipped gradients of these stored rows, each by itself on the lattice, [D] integers."""
         total = torch.zeros(weights.numel(), dtype=torch.int64, device=self._device)
         formed = _FORMED_NUMBERS.get(self._device.type, 1 << 22) // weights.numel()
         at_a_time = max(1, min(self.micro_batch, formed))
         for start in range(0, rows.size, at_a_time):
             inputs, targets = self._records.gather(rows[start : start + at_a_time])
             total += lattice.clipped_sum(network.gradients(weights, inputs, targets))
-        lattice.add_noise_(total, streams.noise_key(**slot.name, step=step))
-        return (total.double() * (lattice.unit * self._scale(slot, step))).to(weights.dtype)
+        return total
 
     def _add_sums(
         self, network: ClippedNetwork, slots: list[Slot], step: int, weights: Tensor,

@@ -158,7 +158,7 @@ def trial(settings: KitSettings, records: dict[str, Records], folder: Path) -> I
 def start_all(federation: Trial, say: _SAY) -> None:
     """Start guards, SuperLink, gate and SuperNodes, in the order in which they need each other."""
     for client in federation.clients:
-        federation.start_guard(client)
+        federation.start_guard(client, new_ledger=True)
     federation.start_server()
     say(f"SuperLink on 127.0.0.1:{federation.superlink_port}, gate on port {federation.gate_port}")
     federation.register()

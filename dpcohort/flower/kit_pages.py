@@ -90,7 +90,21 @@ file: it is yours, the server cannot change it, and every number in it is explai
 4. `node.key` and `ca.crt` to /etc/flower (owner `flower`, mode 0600). The SuperNode's unit puts
    `flower` into the group of the guard's socket; it opens nothing else of the guard's. The key is
    who you are to the server: keep it to yourself, or better make your own and send only `node.pub`.
-5. Start `dpcohort-guard.service` and `dpcohort-supernode.service`.
+5. Make the ledger, once, as `dpcohort-guard`, who must be able to write /etc/dpcohort-guard:
+
+       dpcohort guard pin --terms /etc/dpcohort-guard/terms.toml \\
+           --ledger /var/lib/dpcohort-guard/client.ledger --new-ledger
+
+   Its id is written into your terms: a guard that finds no ledger, or another one, does not start,
+   for an empty ledger would let everything be spent again. Keep copies of it
+   (`dpcohort ledger export --backup`).
+6. Start `dpcohort-guard.service` and `dpcohort-supernode.service`. The guard first times a draw of
+   all your records; if `answer_seconds` is shorter it says what to set and does not start, because
+   the time of an answer would tell how many records were drawn.
+
+The units hide the guard's processes from `flower` (ProtectProc, ProcSubset, InaccessiblePaths), who
+could otherwise read from its processor time how large the batches are. Without systemd, mount /proc
+with `hidepid=invisible`, or run the SuperNode in a container of its own.
 
 The SuperNode connects to {host}:{port} and needs no open port of yours. What the server ships might
 try other addresses; the unit says how to close them.

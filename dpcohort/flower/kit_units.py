@@ -27,13 +27,38 @@ APP_PACKAGE = "dpcohort_app"
 
 _SPDX = "# SPDX-License-Identifier: Apache-2.0\n"
 _QUIET = "Environment=FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1"
+#: No unit sees processes of other users, or anything of /proc but processes: what the machine's
+#: processors do tells how large a guard's batches are. Not PrivateUsers: a guard asks the kernel
+#: who is at the other end of its socket.
 _HARDENED = """NoNewPrivileges=yes
+CapabilityBoundingSet=
+AmbientCapabilities=
 ProtectSystem=strict
 ProtectHome=yes
+ProtectProc=invisible
+ProcSubset=pid
 PrivateTmp=yes
+PrivateDevices=yes
+PrivateIPC=yes
+ProtectClock=yes
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+ProtectControlGroups=yes
+LockPersonality=yes
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+SystemCallArchitectures=native
+SystemCallFilter=@system-service
+SystemCallErrorNumber=EPERM
 UMask=0077
 Restart=always
 RestartSec=5"""
+_NETWORK = "RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK"
+#: Not where torch computes: its convolutions are compiled when they are first used.
+_FIXED_CODE = "MemoryDenyWriteExecute=yes"
 
 
 def app_files(*, federation: str) -> Mapping[str, str]:
@@ -111,6 +136,8 @@ ExecStart=/opt/dpcohort/bin/flower-superlink --host 127.0.0.1 --port {port} \\
     --ssl-ca-certfile tls/ca.crt --ssl-certfile tls/server.pem --ssl-keyfile tls/server.key \\
     --enable-supernode-auth
 ReadWritePaths=/srv/dpcohort
+# A graphics card for the server's evaluation needs PrivateDevices=no below.
+{_NETWORK}
 {_HARDENED}
 
 [Install]
@@ -130,6 +157,8 @@ WorkingDirectory=/srv/dpcohort
 ExecStart=/opt/dpcohort/bin/dpcohort flower gate --host 0.0.0.0 --port {port} \\
     --superlink {upstream} --certificate tls/server.pem --key tls/server.key \\
     --authority tls/ca.crt
+{_NETWORK}
+{_FIXED_CODE}
 {_HARDENED}
 
 [Install]
@@ -171,6 +200,7 @@ def guard_unit(client: str) -> str:
 Description=dpcohort guard of {_one_line(client)}: holds the data, counts every draw
 
 [Service]
+# Without --new-ledger: the ledger is made once, by hand. One that is gone must stop the guard.
 # Not the SuperNode's user: what the server ships runs as that one and must not open the data.
 User=dpcohort-guard
 Group=dpcohort-guard
@@ -182,6 +212,7 @@ ExecStart=/opt/dpcohort/bin/dpcohort guard --terms /etc/dpcohort-guard/terms.tom
 StateDirectory=dpcohort-guard
 StateDirectoryMode=0700
 PrivateNetwork=yes
+RestrictAddressFamilies=AF_UNIX
 {_HARDENED}
 
 [Install]
@@ -207,6 +238,10 @@ ExecStart=/opt/dpcohort/bin/flower-supernode --superlink {host}:{port} \\
     --host 127.0.0.1 --port 9094 --node-config 'guard="/run/dpcohort-guard/guard.sock"'
 # What the server ships can reach the network from here. Name the server's address to close the
 # rest: IPAddressDeny=any and IPAddressAllow=localhost ADDRESS
+# Nor may it read how long the guard computed, from the guard's control group or from systemd.
+InaccessiblePaths=-/sys/fs/cgroup -/run/dbus
+{_NETWORK}
+{_FIXED_CODE}
 {_HARDENED}
 
 [Install]

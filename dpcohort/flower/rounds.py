@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from dpcohort.aggregation import Cohort
+from dpcohort.atomic_file import owner_only
 from dpcohort.data import load_dataset
 from dpcohort.engine import EngineState, Evaluator
 from dpcohort.engine.planned import cohort_of
@@ -95,6 +96,10 @@ class _Server:
         )
 
     def run(self, out: Path, *, resume: bool, callbacks: tuple[Callback, ...]) -> Run:
+        with owner_only():
+            return self._recorded(out, resume=resume, callbacks=callbacks)
+
+    def _recorded(self, out: Path, *, resume: bool, callbacks: tuple[Callback, ...]) -> Run:
         self._check_terms(resume=resume and (out / "run.json").exists())
         recorder = FederatedRecorder(self._job, out, resume=resume)
         try:

@@ -31,7 +31,8 @@ class LocalGuards:
 
     Args:
         clients: the folder ``clients`` of a kit; in each client's folder are ``terms.toml``,
-            ``data.npz`` and the ledger, which is made if it is not there.
+            ``data.npz`` and the ledger, which is made, and pinned in the terms, when the client
+            is asked for the first time.
     """
 
     def __init__(self, clients: str | Path) -> None:
@@ -68,15 +69,19 @@ class LocalGuards:
     def _socket(self, client: str) -> Path:
         if client not in self._sockets:
             from dpcohort.guard.start import open_guard
+            from dpcohort.guard.terms import GuardTerms
 
             folder = self._clients / file_name(client)
+            ledger = folder / "client.ledger"
+            is_first = GuardTerms.from_toml(folder / "terms.toml").ledger_id is None
             # A socket's path may have about a hundred letters; a kit's may have more.
             short = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="dpc-"))
             service = open_guard(
                 folder / "terms.toml",
                 data=folder / "data.npz",
-                ledger=folder / "client.ledger",
+                ledger=ledger,
                 socket=Path(short) / "guard.sock",
+                new_ledger=is_first and not ledger.exists(),
             )
             self._stack.enter_context(service).start()
             self._sockets[client] = service.path

@@ -90,8 +90,8 @@ class Trial:
         self.processes.start("superlink", command, env=self._env())
         self.processes.await_port("superlink", self.superlink_port, seconds=_START)
 
-    def start_guard(self, client: str) -> None:
-        """Start a client's guard, without waiting for it."""
+    def start_guard(self, client: str, *, new_ledger: bool = False) -> None:
+        """Start a client's guard, without waiting for it; the first time with a new ledger."""
         folder, name = self.kit.client(client), f"guard-{self._number(client)}"
         self.socket(client).unlink(missing_ok=True)
         command = [
@@ -99,6 +99,7 @@ class Trial:
             "--terms", str(folder / "terms.toml"), "--data", str(folder / "data.npz"),
             "--ledger", str(folder / "client.ledger"), "--socket", str(self.socket(client)),
         ]  # fmt: skip
+        command += ["--new-ledger"] if new_ledger else []
         self.processes.start(name, command, env=self._env())
 
     def await_guard(self, client: str) -> None:

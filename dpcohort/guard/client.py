@@ -7,6 +7,7 @@ The courier may be code a server has shipped. It sees the guard's answers and no
 from __future__ import annotations
 
 import socket
+import time
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -74,15 +75,15 @@ class GuardClient:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(timeout)
         try:
-            self._socket.connect(str(path))
+            _connect(self._socket, str(path), timeout)
         except OSError as error:
             self._socket.close()
             reason = error.strerror or str(error)
-            hint = (
-                "This user is not among those the client's owner allows."
-                if isinstance(error, PermissionError)
-                else "Start it with: dpcohort guard"
-            )
+            hint = "Start it with: dpcohort guard"
+            if isinstance(error, PermissionError):
+                hint = "This user is not among those the client's owner allows."
+            elif isinstance(error, BlockingIOError):
+                hint = "Too many ask it at once; ask again later."
             raise InputError.because(f"no guard answers at {path}: {reason}. {hint}") from None
 
     def __enter__(self) -> GuardClient:
@@ -146,6 +147,18 @@ class GuardClient:
         if not isinstance(reply, wanted):
             raise InputError("answer", given=type(reply).__name__, allowed=wanted.__name__)
         return reply
+
+
+def _connect(connection: socket.socket, path: str, timeout: float) -> None:
+    """Connect; a guard whose queue is full says so at once, and is asked again for a while."""
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            return connection.connect(path)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
 
 
 def receive_exactly(connection: socket.socket, size: int) -> bytes:

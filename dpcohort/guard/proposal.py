@@ -7,6 +7,7 @@ What a plan asks for is a proposal. It binds nobody until the owner starts a gua
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from dpcohort.errors import InputError
 from dpcohort.guard.terms import ModelTerms
 from dpcohort.plan import Plan
 
-__all__ = ["commented_terms", "terms_from_plan"]
+__all__ = ["commented_terms", "terms_from_plan", "with_ledger_id"]
 
 _TEMPLATE = """\
 # Terms of one client, written by the owner of its data. A server cannot change them.
@@ -28,6 +29,7 @@ lifetime_epsilon = {lifetime_epsilon}
 lifetime_delta = {lifetime_delta}
 across_runs = "summed"         # each begun run counts in full: holds whatever the server does
 neighbours = {cap_neighbours}
+# ledger_id = "..."            # pinned when the ledger is made: no other ledger is served from
 
 allowed_users = {allowed_users}   # users, by name or number, that may ask: the courier's
 {group_line}
@@ -190,6 +192,41 @@ def terms_from_plan(
         plan_line=f'plan = "{plan.sha256}"',
         noise_line=f"least_noise_multiplier = {noise!r}   # at least",
     )
+
+
+def with_ledger_id(text: str, identity: str) -> str:
+    """A terms file with the id of the ledger that counts for its data; all else stays as it is.
+
+    Args:
+        text: the file.
+        identity: the ledger's id.
+
+    Raises:
+        InputError: another id is pinned in it.
+
+    Example:
+        >>> print(with_ledger_id('dataset = "ward-7"', "0" * 32))
+        ledger_id = "00000000000000000000000000000000"  # no other ledger is served from
+        dataset = "ward-7"
+    """
+    before = tomllib.loads(text)
+    if "ledger_id" in before:
+        if before["ledger_id"] != identity:
+            raise InputError(
+                "ledger_id",
+                given=identity,
+                allowed=f"the one that the terms pin, {before['ledger_id']}",
+            )
+        return text
+    line = f"ledger_id = {_toml(identity)}  # no other ledger is served from"
+    lines = text.split("\n")
+    places = [place for place, one in enumerate(lines) if one.startswith("# ledger_id = ")]
+    if places:
+        lines[places[0]] = line
+        found = "\n".join(lines)
+        if tomllib.loads(found) == {**before, "ledger_id": identity}:
+            return found
+    return f"{line}\n{text}"
 
 
 def _filled(values: Mapping[str, Any], **lines: str) -> str:

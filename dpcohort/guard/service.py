@@ -35,6 +35,7 @@ from dpcohort.guard.protocol import (
 __all__ = ["GuardService", "peer_uid"]
 
 _CONNECTIONS = 8  # at once; more wait in the queue
+_QUEUE = 128  # connections that may wait; one more is told to try again
 _IDLE_SECONDS = 60.0  # for the next byte of a request
 _CREDENTIALS = struct.Struct("3i")
 
@@ -188,7 +189,13 @@ class GuardService:
         failed = isinstance(answer, Refusal) and answer.code in ("failed", "ledger")
         if every > 0 and (fresh or failed):
             taken = time.monotonic() - started
-            time.sleep(max(0.0, math.ceil(taken / every) * every - taken))  # rounding
+            multiples = math.ceil(taken / every)
+            if multiples > 1:
+                self._log(
+                    f"WARNING: this answer left after {multiples} times answer_seconds, not one: "
+                    "its time told of the batch's size. Set a longer answer_seconds in the terms."
+                )
+            time.sleep(max(0.0, multiples * every - taken))  # rounding
 
 
 def _line(message: object, answer: Message) -> str:
@@ -211,7 +218,7 @@ def _listen(path: Path, group: int | None) -> socket.socket:
         listener.bind(str(path))
         if group is not None:
             os.chown(path, -1, group)
-        listener.listen(_CONNECTIONS)
+        listener.listen(_QUEUE)
         listener.settimeout(0.2)
     except OSError as error:
         listener.close()

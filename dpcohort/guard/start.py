@@ -3,21 +3,36 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dpcohort.client_ledger import ClientLedger, RunTerms
-from dpcohort.client_ledger.ledger import counter_path
+import numpy as np
+from numpy.typing import NDArray
+
+from dpcohort.client_ledger import RunTerms
 from dpcohort.errors import InputError
-from dpcohort.guard.data import GuardedData, load_data
-from dpcohort.guard.permissions import check_closed_folder, check_private, check_unwritable
+from dpcohort.guard.data import load_data
+from dpcohort.guard.desk import GuardDesk, Trainer, check_with_sampling
+from dpcohort.guard.lattice import Lattice
+from dpcohort.guard.owner_ledger import open_ledger, pinnable_terms, write_pin
+from dpcohort.guard.permissions import check_closed_folder, check_unwritable
 from dpcohort.guard.service import GuardService
-from dpcohort.guard.terms import AcceptedRun, GuardTerms
+from dpcohort.guard.terms import GuardTerms
 from dpcohort.named_function import is_named_function
 
-__all__ = ["CheckedTerms", "check_terms", "open_guard", "open_ledger"]
+__all__ = [
+    "CheckedTerms",
+    "check_answer_time",
+    "check_terms",
+    "open_guard",
+]
+
+#: A draw on a busy machine may take this many times as long as the one that was measured.
+_SLOWER = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,80 +77,6 @@ def check_terms(terms: GuardTerms, records: int) -> CheckedTerms:
     return CheckedTerms(terms=terms, records=records, runs=runs)
 
 
-def open_ledger(
-    path: str | Path, data: GuardedData, checked: CheckedTerms, *, counter: str | Path | None = None
-) -> ClientLedger:
-    """The owner's ledger, made if there is none, with the data registered and the runs accepted.
-
-    Raises:
-        InputError: the ledger has another cap for these data, or others can open it.
-    """
-    terms = checked.terms
-    for place in dict.fromkeys((Path(path).absolute().parent, Path(path).resolve().parent)):
-        check_closed_folder(place, "ledger", shared=False)
-    if Path(path).exists():
-        _check_files(path, counter)
-        ledger = ClientLedger(path, counter=counter)
-    else:
-        ledger = ClientLedger.create(path, counter=counter)
-    try:
-        _register(ledger, terms, data.fingerprint)
-        for run in terms.runs:
-            _accept(ledger, terms.dataset, run, checked.runs[run.run])
-        for closed in terms.closed_runs:
-            _check_known(ledger, terms.dataset, closed)
-        _check_files(path, counter)
-    except BaseException:
-        ledger.close()
-        raise
-    return ledger
-
-
-def _check_files(path: str | Path, counter: str | Path | None) -> None:
-    check_private(path, "ledger")
-    check_private(counter_path(path, counter), "counter")
-
-
-def _check_known(ledger: ClientLedger, dataset: str, run: str) -> None:
-    try:
-        ledger.terms(dataset, run)
-    except InputError:
-        allowed = "runs that are accepted here or in the ledger"
-        raise InputError("closed_runs", given=run, allowed=allowed) from None
-
-
-def _accept(ledger: ClientLedger, dataset: str, run: AcceptedRun, accepted: RunTerms) -> None:
-    if run.least_noise_multiplier is None:
-        try:
-            known = ledger.terms(dataset, run.run)
-        except InputError:
-            pass
-        else:
-            # The noise was computed then and is fixed since; today's last digit may be another.
-            accepted = replace(accepted, least_noise_multiplier=known.least_noise_multiplier)
-    ledger.accept(dataset, run.run, accepted)
-
-
-def _register(ledger: ClientLedger, terms: GuardTerms, fingerprint: str) -> None:
-    wanted, known = terms.cap(fingerprint), ledger.cap(terms.dataset)
-    if known is None:
-        ledger.register(terms.dataset, wanted)
-        return
-    if known.fingerprint not in (None, fingerprint):
-        raise InputError.because(
-            f"the data are not those that {terms.dataset!r} stands for in the ledger. What was "
-            "spent on those says nothing about these; give the data their own name and cap."
-        )
-    for field in ("epsilon", "delta", "across_runs", "neighbours"):
-        said, fixed = getattr(wanted, field), getattr(known, field)
-        if said != fixed:
-            raise InputError(
-                field if field in ("across_runs", "neighbours") else f"lifetime_{field}",
-                given=said,
-                allowed=f"{fixed!r}, fixed when {terms.dataset!r} was registered in the ledger",
-            )
-
-
 def open_guard(
     terms: GuardTerms | str | Path,
     *,
@@ -143,6 +84,7 @@ def open_guard(
     ledger: str | Path,
     socket: str | Path,
     counter: str | Path | None = None,
+    new_ledger: bool = False,
     log: Callable[[str], None] = lambda line: None,
 ) -> GuardService:
     """A guard that listens; :meth:`~GuardService.start` or ``serve_forever`` makes it answer.
@@ -150,32 +92,125 @@ def open_guard(
     Args:
         terms: the owner's terms, or their file.
         data: the client's ``.npz`` file.
-        ledger: the client's ledger; made if there is none.
+        ledger: the client's ledger.
         socket: where to listen.
         counter: the ledger's counter, if not beside it.
+        new_ledger: make the ledger, which must not be there yet; its id is pinned in the terms,
+            and in their file if they came from one.
         log: told one line a request.
 
     Raises:
         DpcohortError: anything that is not as it must be; nothing is spent and nobody is answered.
     """
-    if not isinstance(terms, GuardTerms):
-        check_unwritable(terms, "terms")
-        terms = GuardTerms.from_toml(terms)
+    file = None if isinstance(terms, GuardTerms) else terms
+    if file is not None:
+        check_unwritable(file, "terms")
+        terms = pinnable_terms(file) if new_ledger else GuardTerms.from_toml(file)
+    assert isinstance(terms, GuardTerms)
     records = load_data(data, terms.model, terms.normalisation)
     checked = check_terms(terms, len(records))
-    from dpcohort.guard.desk import GuardDesk, check_with_sampling
     from dpcohort.guard.training import LocalTraining
 
     if is_named_function(terms.model.name):
         # A module of that name in the current folder would be found and run.
         check_closed_folder(Path.cwd(), "model", shared=False)
-    training = LocalTraining(terms.model, records)
+    training = _OneThread(LocalTraining(terms.model, records))
     for accepted in checked.runs.values():
         check_with_sampling(accepted, training.dimension)
-    book = open_ledger(ledger, records, checked, counter=counter)
+    check_answer_time(checked, training, log=log)
+    book = open_ledger(ledger, records, checked, counter=counter, new=new_ledger)
     try:
+        if new_ledger:
+            if file is not None:
+                write_pin(file, book.id)
+            terms = replace(terms, ledger_id=book.id)
         desk = GuardDesk(terms, records=len(records), ledger=book, trainer=training, log=log)
         return GuardService(desk, socket, log=log, on_close=book.close)
     except BaseException:
         book.close()
         raise
+
+
+def check_answer_time(
+    checked: CheckedTerms, trainer: Trainer, *, log: Callable[[str], None] = lambda line: None
+) -> None:
+    """Refuse an ``answer_seconds`` that the largest draw does not keep: its time would tell.
+
+    One step over all records is done and timed, at made-up parameters. Nothing of it is kept.
+
+    Args:
+        checked: the terms; with ``answer_seconds = 0`` nothing is timed.
+        trainer: computes updates.
+        log: told, for the owner, that the time is short.
+
+    Raises:
+        InputError: a draw of all records takes longer than ``answer_seconds``.
+    """
+    every = checked.terms.answer_seconds
+    if every == 0:
+        return
+    # All runs of the file, also closed ones: the longest is what counts.
+    steps = max((run.local_steps for run in checked.terms.runs), default=1)
+    _full_step(trainer, checked.records)  # the first is slower than all that follow
+    started = time.perf_counter()
+    _full_step(trainer, checked.records)
+    taken = steps * (time.perf_counter() - started)
+    enough = math.ceil(20 * _SLOWER * taken) / 20
+    said = (
+        f"a draw of all {checked.records} records takes about {taken:.3g} s here and "
+        f"answer_seconds is {every:g}"
+    )
+    if taken > every:
+        raise InputError.because(
+            f"{said}: large batches would be answered later than small ones, which tells their "
+            f"size. Set answer_seconds = {enough:g} or more in the terms."
+        )
+    if _SLOWER * taken > every:
+        log(
+            f"WARNING: {said}: on a busy machine a large batch may be answered later than a small "
+            f"one. Better set answer_seconds = {enough:g} or more in the terms."
+        )
+
+
+def _full_step(trainer: Trainer, records: int) -> None:
+    made_up = (0.1 * np.cos(np.arange(trainer.dimension))).astype(np.float32)
+    lattice = Lattice(1.0, 1.0)
+    trainer.update(made_up, lattice, "poisson", rate=1.0, batch_size=records, step_sizes=[1.0])
+
+
+class _OneThread:
+    """Training with one thread, whatever the process around it uses.
+
+    A record's gradient then has the same bits, and a batch takes the same time, wherever a guard
+    is opened and whatever else the machine does.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+        self.dimension, self.layout = trainer.dimension, trainer.layout
+
+    def update(
+        self,
+        parameters: NDArray[np.float32],
+        lattice: Lattice,
+        sampler: str,
+        *,
+        rate: float,
+        batch_size: int,
+        step_sizes: list[float],
+    ) -> NDArray[np.float32]:
+        import torch
+
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return self._trainer.update(
+                parameters,
+                lattice,
+                sampler,
+                rate=rate,
+                batch_size=batch_size,
+                step_sizes=step_sizes,
+            )
+        finally:
+            torch.set_num_threads(before)

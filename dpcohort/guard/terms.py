@@ -126,7 +126,7 @@ class AcceptedRun:
 
     def __post_init__(self) -> None:
         checked_name("run", self.run)
-        if self.plan is not None and not _is_sha256(self.plan):
+        if self.plan is not None and not _is_hex(self.plan, 64):
             allowed = "the 64 hexadecimal digits of a plan's SHA-256, or left out"
             raise InputError("plan", given=self.plan, allowed=allowed)
         size = whole_number("batch_size", self.batch_size, at_least=1)
@@ -200,6 +200,8 @@ class GuardTerms:
             the data.
         socket_group: group the socket is given to, so that a courier in it can connect; None for
             the guard's own.
+        ledger_id: id of the one ledger that counts for these data; None serves from any ledger
+            that is given, with a warning. ``dpcohort guard pin`` writes it.
         answer_seconds: a fresh draw is answered at the next whole multiple of this many seconds
             after it was asked for, so that the time tells little of the batch; 0 answers at once.
 
@@ -222,6 +224,7 @@ class GuardTerms:
     allowed_users: tuple[int, ...] = ()
     same_user: bool = False
     socket_group: str | None = None
+    ledger_id: str | None = None
     answer_seconds: float = 1.0
 
     def __post_init__(self) -> None:
@@ -232,6 +235,9 @@ class GuardTerms:
             raise InputError("same_user", given=self.same_user, allowed="true or false")
         if self.socket_group is not None:
             _group_id(self.socket_group)
+        if self.ledger_id is not None and not _is_hex(self.ledger_id, 32):
+            allowed = "the 32 digits that dpcohort guard pin writes"
+            raise InputError("ledger_id", given=self.ledger_id, allowed=allowed)
         closed: object = self.closed_runs
         if not isinstance(closed, list | tuple) or not all(isinstance(r, str) for r in closed):
             raise InputError("closed_runs", given=closed, allowed="a list of names of runs")
@@ -344,5 +350,5 @@ def _group_id(group: str) -> int:
         raise InputError("socket_group", given=group, allowed=allowed) from None
 
 
-def _is_sha256(value: object) -> bool:
-    return isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")
+def _is_hex(value: object, digits: int) -> bool:
+    return isinstance(value, str) and len(value) == digits and set(value) <= set("0123456789abcdef")

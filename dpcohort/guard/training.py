@@ -90,8 +90,8 @@ class LocalTraining:
     ) -> NDArray[np.float32]:
         """The difference w - w' after one noisy step for each step size (Algorithm 1, lines 9-19).
 
-        Only ``noisy`` below comes from records, and it has its noise; the rest is arithmetic on
-        it and on public numbers.
+        Only what ``release`` gives comes from records, and it has its noise; the rest is arithmetic
+        on it and on public numbers.
         """
         moved = np.zeros(self.dimension)
         for alpha in step_sizes:
@@ -104,8 +104,8 @@ class LocalTraining:
             )
             weights = _as_float32(parameters - moved)
             total = self._clipped_sum(weights, lattice, batch)
-            noisy = lattice.add_noise_(total, self._source(KEY_BYTES)).numpy()
-            moved += alpha * (lattice.unit / batch_size) * noisy  # by the public B
+            key, scale = self._source(KEY_BYTES), alpha / batch_size  # by the public B
+            moved += lattice.release(total, key, scale=scale).numpy()
         return _as_float32(moved)
 
     def _clipped_sum(

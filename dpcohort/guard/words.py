@@ -43,6 +43,11 @@ def terms_in_words(checked: CheckedTerms) -> list[str]:
             "WARNING: same_user is set. Code of the guard's own user can open the data without "
             "asking; this is for trials, not for protection."
         )
+    if terms.ledger_id is None:
+        lines.append(
+            "WARNING: no ledger_id is pinned. Whatever ledger is given counts, also another or an "
+            "older one. Pin yours with: dpcohort guard pin --terms FILE --ledger FILE"
+        )
     if terms.answer_seconds == 0:
         lines.append("WARNING: answer_seconds is 0. The time of an answer tells the batch's size.")
     for run in terms.runs:

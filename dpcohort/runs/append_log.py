@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dpcohort.atomic_file import write_text
+from dpcohort.atomic_file import new_file_mode, write_text
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 from dpcohort.limits import LARGEST_LINE, LARGEST_LOG, read_bounded
 from dpcohort.runs.folder import finite_json
@@ -42,7 +42,9 @@ class AppendLog:
         self.path = path
         self._descriptor = -1
         try:
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            self._descriptor = os.open(
+                path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, new_file_mode()
+            )
             if exclusive:
                 self._lock()
             _cut_torn_line(path)

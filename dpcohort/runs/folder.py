@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,12 +45,14 @@ class RunFolder:
     path: Path
 
     @classmethod
-    def begin(cls, path: str | Path, *, again: bool = False) -> RunFolder:
+    def begin(cls, path: str | Path, *, again: bool = False, private: bool = False) -> RunFolder:
         """Make a new run folder; one that holds anything is never touched.
 
         Args:
             path: where.
             again: begin anew where a start was cut short before anything was computed.
+            private: only its owner may enter it: sizes of files and the times they change tell of
+                the records, too.
 
         Raises:
             InputError: the folder is in use, or cannot be made.
@@ -69,6 +72,8 @@ class RunFolder:
                 raise InputError.because(f"{folder.path} exists and holds {what}. {step}")
             folder.checkpoints.mkdir(parents=True, exist_ok=True)
             folder.receipts.mkdir(exist_ok=True)
+            if private:
+                folder.close_to_others()
         except OSError as error:
             raise InputError.because(
                 f"{folder.path} cannot be made: {error.strerror or error}. Choose another place."
@@ -101,6 +106,13 @@ class RunFolder:
         if not found:
             raise no_run(folder.path)
         return found
+
+    def close_to_others(self) -> None:
+        """Leave the folder and all that is in it to its owner: 0700 and 0600."""
+        os.chmod(self.path, 0o700)
+        for place in self.path.rglob("*"):
+            if not place.is_symlink():
+                os.chmod(place, 0o700 if place.is_dir() else 0o600)
 
     def _inside(self) -> list[RunFolder]:
         folders = (RunFolder(place) for place in sorted(self.path.glob("*")))

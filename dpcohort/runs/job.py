@@ -20,6 +20,7 @@ from dpcohort.adaptive.session import AdaptiveSession
 from dpcohort.aggregation import AggregationRule, Mean
 from dpcohort.data import Dataset, Partition, load_dataset, paper_partition
 from dpcohort.engine import ClientRecords, Evaluator, Experiment, Optimiser, Streams
+from dpcohort.engine.lattice_noise import delta_of_sampling
 from dpcohort.engine.layout import FlatLayout
 from dpcohort.engine.merged_noise import refuse_unmergeable
 from dpcohort.errors import InputError
@@ -241,6 +242,8 @@ def make_job(
         rng = np.random.default_rng([seed, _PARTITION_STREAM])
         partition = paper_partition(dataset.train_labels, sizes=plan.population.sizes, rng=rng)
     _check_partition(plan, partition, dataset)
+    if private_entropy:
+        _check_sampling(plan)
     if merged_noise:
         streams = Streams.from_entropy() if private_entropy else Streams.seeded(seed)
         refuse_unmergeable(streams, combined)
@@ -340,6 +343,23 @@ def _check_partition(plan: AnyPlan, partition: Partition, data: Dataset) -> None
             f"{plan.population.ids[k]!r} has {int(partition.sizes[k])} records but was planned "
             f"with {int(planned[k])}; its noise would not fit. Make the plan for this partition."
         )
+
+
+def _check_sampling(plan: AnyPlan) -> None:
+    """Refuse a private run whose δ the distance of drawn noise from its law could show in.
+
+    What a record contributes stays 5e-7 below the clip, which is worth far more of a δ than the
+    billionth part that is allowed here.
+    """
+    population, steps = plan.population, np.asarray(plan.steps)
+    for k in np.flatnonzero(~population.public & (steps > 0)).tolist():
+        epsilon, delta = float(population.epsilon[k]), float(population.delta[k])
+        if delta_of_sampling(epsilon, plan.training.dimension, int(steps[k])) > 1e-9 * delta:
+            raise InputError.because(
+                f"{population.ids[k]!r} has epsilon {epsilon:g} at delta {delta:g}: an epsilon so "
+                "large that the noise, drawn with an error of 2^-130, cannot keep it. It would "
+                "promise nothing anyway: give a smaller epsilon, or public = true."
+            )
 
 
 def _normaliser(data: Dataset, device: str) -> Any:

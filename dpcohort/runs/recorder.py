@@ -60,7 +60,7 @@ class Recorder:
         elif resume and RunFolder(Path(out)).is_run:
             self._reopen(RunFolder(Path(out)))
         else:
-            self._begin(RunFolder.begin(out, again=resume))
+            self._begin(RunFolder.begin(out, again=resume, private=job.private))
 
     def start(self, fresh: EngineState) -> EngineState:
         """Where to begin: the newest whole checkpoint, or the fresh state."""
@@ -198,6 +198,8 @@ class Recorder:
         job = self._job
         self._folder = folder
         _check_same_run(folder, read_json(folder.settings), job)
+        if job.private:
+            folder.close_to_others()
         found = latest_checkpoint(folder.checkpoints, owner=self._owner)
         next_round = 0
         warnings: list[str] = []

@@ -13,6 +13,7 @@ from torch import nn
 from dpcohort.adaptive.plan_file import AnyPlan
 from dpcohort.adaptive.session import AdaptiveSession
 from dpcohort.aggregation import AggregationRule
+from dpcohort.atomic_file import owner_only
 from dpcohort.data import Dataset, Partition
 from dpcohort.engine import BatchedEngine, EngineState, Optimiser, ReferenceEngine
 from dpcohort.errors import DivergedError, InputError
@@ -119,6 +120,13 @@ def train_job(
     if deaf:  # said before anything is counted
         allowed = "objects with a method on_round(record, run)"
         raise InputError("callbacks", given=deaf[0], allowed=allowed)
+    with owner_only(job.private):
+        return _trained(job, out, resume=resume, listeners=listeners)
+
+
+def _trained(
+    job: Job, out: str | Path | None, *, resume: bool, listeners: tuple[Callback, ...]
+) -> Run:
     session = job.session()
     engine = _engine(job, session)
     recorder = Recorder(job, out, resume=resume)

@@ -14,6 +14,7 @@ from dpcohort.adaptive.book import Book
 from dpcohort.adaptive.desk import REPORT_DRAW, ReportDesk
 from dpcohort.adaptive.meter import LossMeter
 from dpcohort.engine import Streams
+from dpcohort.engine.lattice import Lattice
 from dpcohort.engine.layout import FlatLayout
 from dpcohort.engine.sampling import draw_positions
 from dpcohort.errors import BudgetExceededError, InputError
@@ -131,6 +132,22 @@ def test_a_report_lost_in_a_crash_is_repeated_only_where_it_is_the_same(plan_of)
         book.replay(lost)
         desk.ask(0, np.array([1]), NOTHING)
         assert book.reports_made[1] == charged
+
+
+def test_private_reports_have_the_planned_noise_on_a_lattice(plan_of):
+    plan = plan_of()
+    desk = desk_of(plan, streams=Streams.from_entropy())[0]
+    lattice = Lattice(float(plan.report_multipliers[1]), plan.terms.half_range)
+    size = int(plan.population.sizes[1])
+    noises = []
+    for _ in range(2000):
+        answer = desk._computed(0, [1], NOTHING, plan.terms)[1]
+        noises.append((answer - plan.terms.half_range) * size)
+    assert np.std(noises) == pytest.approx(plan.report_stds[1] * size, rel=0.08)
+    integers = np.array(noises) / lattice.unit
+    assert np.abs(integers - integers.round()).max() < 1e-2
+    public = desk_of(plan_of(), streams=Streams.from_entropy())[0]
+    assert len({public.ask(0, np.array([0, 1]), NOTHING)[0] for _ in range(2)}) == 1
 
 
 def test_entropy_never_answers_twice_alike(plan_of):

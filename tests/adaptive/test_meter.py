@@ -84,3 +84,22 @@ def test_a_meter_that_was_asked_before_answers_like_a_new_one(model, records_of)
         for _ in range(2):
             found = used.raw_centred_sums(parameters(model), asked, terms)
             np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("canary", [0.0, 1e6, float("inf"), float("nan")])
+def test_in_units_of_a_lattice_a_record_counts_for_itself_alone(model, records_of, store, canary):
+    """Integers: what one record adds is the same whatever lies beside it, and bounded."""
+    terms, inputs = TERMS["loss"], store[0].copy()
+    inputs[65] = canary
+    meter = LossMeter(model, records_of(inputs))
+    unit = np.array([terms.half_range / 2**22])
+
+    def total(positions):
+        return meter.raw_centred_sums(parameters(model), {2: positions}, terms, units=unit)[0]
+
+    whole, without, alone = total(None), total(np.delete(np.arange(30), 5)), total(np.array([5]))
+    assert whole.dtype == np.int64
+    assert whole - without == alone
+    assert abs(alone) <= 2**22
+    floats = meter.raw_centred_sums(parameters(model), {2: None}, terms)[0]
+    assert whole * unit[0] == pytest.approx(floats, abs=31 * unit[0])

@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+import tomllib
 
 import numpy as np
 import pytest
@@ -107,7 +108,7 @@ def test_weak_terms_exit_with_the_budget_code(files, capsys):
     assert "Ask for more noise" in " ".join(err.split())
 
 
-def test_a_guard_serves_until_it_is_told_to_stop(files, capsys, monkeypatch):
+def test_a_guard_serves_until_it_is_told_to_stop(files, capsys):
     run(capsys, "guard", "new")
     text = (files / "terms.toml").read_text()
     (files / "terms.toml").write_text(text.replace("same_user = false", "same_user = true"))
@@ -124,13 +125,13 @@ def test_a_guard_serves_until_it_is_told_to_stop(files, capsys, monkeypatch):
         finally:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr("torch.set_num_threads", lambda count: heard.append(("threads", count)))
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # until the guard has its own
     courier = threading.Thread(target=ask)
     courier.start()
     try:
         arguments = ["--terms", "terms.toml", "--data", "d.npz", "--ledger", "w.ledger"]
+        arguments += ["--new-ledger"]
         code, out, err = run(capsys, "guard", *arguments, "--socket", str(files / "g.sock"))
     finally:
         courier.join()
@@ -138,7 +139,31 @@ def test_a_guard_serves_until_it_is_told_to_stop(files, capsys, monkeypatch):
             signal.signal(number, handler)
     assert code == 0
     assert "ready: listening at" in " ".join(out.split())
+    pinned = tomllib.loads((files / "terms.toml").read_text())["ledger_id"]
+    assert f"w.ledger is the ledger {pinned}, pinned in terms.toml" in " ".join(out.split())
     assert "stopped. What was counted stays counted." in out
     assert "hello?: hello" in err
-    assert heard == [("threads", 1), 600]
+    assert heard == [600]
     assert not (files / "g.sock").exists()
+
+
+def test_a_ledger_is_made_and_pinned_before_the_first_start_and_never_in_silence(files, capsys):
+    run(capsys, "guard", "new")
+    text = (files / "terms.toml").read_text()
+    (files / "terms.toml").write_text(text.replace("same_user = false", "same_user = true"))
+    asked = ["guard", "--terms", "terms.toml", "--data", "d.npz", "--socket", "g.sock"]
+    code, _, err = run(capsys, *asked, "--ledger", "w.ledger")
+    assert code == 3
+    assert "there is no ledger at w.ledger" in " ".join(err.split())
+    pin = ["guard", "pin", "--terms", "terms.toml", "--ledger", "w.ledger", "--json"]
+    assert run(capsys, *pin)[0] == 3
+    code, out, _ = run(capsys, *pin, "--new-ledger")
+    assert code == 0
+    pinned = tomllib.loads((files / "terms.toml").read_text())["ledger_id"]
+    assert json.loads(out)["ledger_id"] == pinned
+    code, out, _ = run(capsys, "ledger", "show", "w.ledger", "--json")
+    assert json.loads(out)["ledger"] == pinned
+    code, _, err = run(capsys, *asked, "--ledger", "w.legder")
+    assert code == 3
+    assert f"pin the ledger {pinned}" in " ".join(err.split())
+    assert run(capsys, *asked, "--ledger", "w.ledger", "--new-ledger")[0] == 2

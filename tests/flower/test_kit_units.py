@@ -2,8 +2,11 @@
 from __future__ import annotations
 
 import configparser
+import os
 import re
 import shlex
+import shutil
+import subprocess
 import tomllib
 
 import pytest
@@ -44,6 +47,49 @@ def test_the_guard_is_another_user_without_a_network():
     assert guard["PrivateNetwork"] == "yes"
     assert guard["StateDirectoryMode"] == "0700"
     assert "ward 7 100%%" in UNITS["guard"]
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_units_see_no_processes_of_others_and_hold_no_rights(name):
+    service = _service(UNITS[name])
+    wanted = {
+        "ProtectProc": "invisible",
+        "ProcSubset": "pid",
+        "CapabilityBoundingSet": "",
+        "SystemCallFilter": "@system-service",
+        "UMask": "0077",
+    }
+    assert wanted.items() <= service.items()
+    assert "PrivateUsers" not in service  # a guard must know who asks
+    # torch compiles convolutions: the guard and the server could not train under it.
+    assert ("MemoryDenyWriteExecute" in service) == (name in ("gate", "supernode"))
+
+
+def test_the_courier_cannot_read_the_guards_processor_time():
+    """Neither from /proc (see above) nor from its control group, nor by asking systemd."""
+    assert _service(UNITS["supernode"])["InaccessiblePaths"] == "-/sys/fs/cgroup -/run/dbus"
+    assert _service(UNITS["guard"])["RestrictAddressFamilies"] == "AF_UNIX"
+
+
+def test_the_guard_makes_no_ledger_when_it_starts():
+    assert "--new-ledger" not in shlex.split(_service(UNITS["guard"])["ExecStart"])
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+@pytest.mark.parametrize("name", UNITS)
+def test_systemd_understands_every_line(name, tmp_path):
+    path = tmp_path / f"{name}.service"
+    # The program need not be there; all else is as it is shipped.
+    path.write_text(re.sub(r"/opt/dpcohort/bin/\S+", "/bin/true", UNITS[name]))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "SYSTEMD_LOG_LEVEL": "warning"},
+    )
+    own = [line for line in done.stderr.splitlines() if path.name in line]
+    assert own == []
 
 
 def test_the_courier_asks_the_socket_the_guard_listens_on():

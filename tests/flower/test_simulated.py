@@ -36,6 +36,17 @@ def test_real_guards_give_the_plans_cohorts_counts_and_noise(small, tmp_path):
     assert not (tmp_path / "more").exists()
 
 
+def test_a_clients_ledger_is_made_once(small, tmp_path):
+    """The first time it is asked; one that is gone later is missed."""
+    federation = small.federation
+    with small.guards() as guards:
+        federate(federation, guards.transport(federation), out=tmp_path / "run", poll=0.0)
+    for name in ("client.ledger", "client.ledger.counter"):
+        (small.kit.client("lab") / name).unlink()
+    with small.guards() as guards, pytest.raises(DpcohortError, match="no ledger at"):
+        federate(federation, guards.transport(federation), out=tmp_path / "more", poll=0.0)
+
+
 def test_terms_weaker_than_the_plan_spend_nothing(small, tmp_path):
     terms = small.kit.client("lab") / "terms.toml"
     text = terms.read_text()

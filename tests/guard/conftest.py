@@ -14,8 +14,9 @@ import pytest
 from dpcohort.client_ledger import ClientLedger
 from dpcohort.guard.data import load_data
 from dpcohort.guard.desk import GuardDesk
+from dpcohort.guard.owner_ledger import open_ledger
 from dpcohort.guard.protocol import DrawRequest
-from dpcohort.guard.start import check_terms, open_ledger
+from dpcohort.guard.start import check_terms
 from dpcohort.guard.terms import AcceptedRun, GuardTerms, ModelTerms, layout_sha256
 from dpcohort.guard.training import LocalTraining
 
@@ -80,7 +81,8 @@ def open_desk(folder, data_file):
     def open_with(terms=TERMS, ledger=None, trainer=None):
         data = load_data(data_file, terms.model, terms.normalisation)
         checked = check_terms(terms, len(data))
-        book = open_ledger(ledger or folder / "ward.ledger", data, checked)
+        path = ledger or folder / "ward.ledger"
+        book = open_ledger(path, data, checked, new=not path.exists())
         opened.append(book)
         trainer = trainer or LocalTraining(terms.model, data)
         desk = GuardDesk(terms, records=len(data), ledger=book, trainer=trainer)

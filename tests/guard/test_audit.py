@@ -61,9 +61,11 @@ def test_the_guards_step_keeps_its_claim(audited, batches):
 
 
 def _half_noise(monkeypatch):
-    real = lattice_module.add_rounded_gaussian_
-    less = lambda total, exponent, key: real(total, exponent - 1, key)  # noqa: E731
-    monkeypatch.setattr(lattice_module, "add_rounded_gaussian_", less)
+    real = lattice_module.release
+    less = lambda total, exponents, *rest, **kept: real(  # noqa: E731
+        total, [e - 1 for e in exponents], *rest, **kept
+    )
+    monkeypatch.setattr(lattice_module, "release", less)
 
 
 def _no_clip(monkeypatch):
@@ -72,9 +74,11 @@ def _no_clip(monkeypatch):
 
 
 def _same_noise(monkeypatch):
-    real = lattice_module.add_rounded_gaussian_
-    again = lambda total, exponent, key: real(total, exponent, bytes(32))  # noqa: E731
-    monkeypatch.setattr(lattice_module, "add_rounded_gaussian_", again)
+    real = lattice_module.release
+    again = lambda total, exponents, keys, **kept: real(  # noqa: E731
+        total, exponents, [bytes(32)] * len(keys), **kept
+    )
+    monkeypatch.setattr(lattice_module, "release", again)
 
 
 def _all_records(monkeypatch):

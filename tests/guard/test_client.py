@@ -47,6 +47,17 @@ def test_no_guard_is_said_plainly(folder):
         GuardClient(folder / "none.sock")
 
 
+def test_a_guard_whose_queue_is_full_is_asked_again(folder):
+    path = folder / "a.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        listener.listen(0)
+        with GuardClient(path), pytest.raises(InputError, match="ask again later"):
+            GuardClient(path, timeout=0.02)
+        threading.Timer(0.05, lambda: listener.accept()[0].close()).start()
+        GuardClient(path, timeout=30).close()
+
+
 def test_a_refusal_is_an_error_with_its_code(answering):
     path = answering(encode(Refusal(code="lost", message="gone", counted=True)))
     with GuardClient(path) as guard, pytest.raises(GuardRefusedError, match="gone") as caught:

@@ -23,7 +23,8 @@ from dpcohort.guard.protocol import DrawRequest, encode
 from dpcohort.guard.data import load_data
 from dpcohort.guard.desk import GuardDesk
 from dpcohort.guard.service import GuardService
-from dpcohort.guard.start import check_terms, open_ledger
+from dpcohort.guard.owner_ledger import open_ledger
+from dpcohort.guard.start import check_terms
 from dpcohort.guard.terms import AcceptedRun, GuardTerms, ModelTerms
 
 folder = Path(sys.argv[1])
@@ -45,7 +46,8 @@ class Training:
 
 def guard():
     data = load_data(folder / "ward.npz", terms.model, terms.normalisation)
-    book = open_ledger(folder / "w.ledger", data, check_terms(terms, len(data)))
+    path = folder / "w.ledger"
+    book = open_ledger(path, data, check_terms(terms, len(data)), new=not path.exists())
     desk = GuardDesk(terms, records=len(data), ledger=book, trainer=Training())
     return GuardService(desk, folder / "g.sock", on_close=book.close)
 

@@ -15,9 +15,10 @@ from dpcohort.engine.planned import draw_numbers
 from dpcohort.errors import InputError
 from dpcohort.guard.data import GuardedData
 from dpcohort.guard.desk import GuardDesk, check_with_sampling
+from dpcohort.guard.owner_ledger import open_ledger
 from dpcohort.guard.proposal import commented_terms, terms_from_plan
 from dpcohort.guard.protocol import DrawRequest, DrawUpdate
-from dpcohort.guard.start import check_terms, open_ledger
+from dpcohort.guard.start import check_terms
 from dpcohort.guard.terms import GuardTerms, ModelTerms
 
 GROUP = grp.getgrgid(os.getgid()).gr_name
@@ -99,7 +100,7 @@ def test_a_guard_does_its_part_of_the_plan_and_nothing_beyond(plan, tmp_path):
     k, size = 1, 200
     terms = read(tmp_path, terms_from_plan(plan, "b", run="spring", model=MODEL, same_user=True))
     data = GuardedData(np.zeros((size, 1, 8, 8), np.float32), np.zeros(size, np.int64), "0" * 64)
-    with open_ledger(tmp_path / "b.ledger", data, check_terms(terms, size)) as book:
+    with open_ledger(tmp_path / "b.ledger", data, check_terms(terms, size), new=True) as book:
         desk = GuardDesk(terms, records=size, ledger=book, trainer=Quick())
 
         def ask(round, draw):

@@ -16,6 +16,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dpcohort.client_ledger import read_state, verify_ledger
 from dpcohort.errors import InputError
 from dpcohort.guard import service as module
 from dpcohort.guard.client import GuardClient, GuardRefusedError
@@ -160,6 +161,47 @@ def test_draws_are_done_one_at_a_time(serve, good):
     assert trainer.most == 1
 
 
+def test_fifty_requests_at_once_are_answered_or_refused_and_counted_once(
+    serve, with_run, good, folder
+):
+    """Thirty draws, twenty of them asked for twice at the same time; twelve are accepted."""
+    trainer = Quick(good().layout, 0.002)
+    service = serve(with_run(rounds=30, draws=12, least_noise_multiplier=4.0), trainer=trainer)
+    start, heard, failed = threading.Barrier(50), [], []
+
+    def ask(round):
+        try:
+            start.wait(timeout=30)
+            with GuardClient(service.path, timeout=30) as guard:
+                try:
+                    update = guard.draw(good(round=round, noise_multiplier=4.0))
+                    heard.append((round, update.resent, update.vector.tobytes()))
+                except GuardRefusedError as refused:
+                    heard.append((round, refused.code, refused.counted))
+        except Exception as error:  # what a courier must never meet
+            failed.append(repr(error))
+
+    threads = [threading.Thread(target=ask, args=(round,)) for round in [*range(30), *range(20)]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert len(heard) == 50
+    fresh = [round for round, how, _ in heard if how is False]
+    assert len(fresh) == len(set(fresh)) == 12  # nothing twice, and no more than was accepted
+    again = [round for round, how, _ in heard if how is True]
+    assert set(again) <= set(fresh)
+    refused = [row[1:] for row in heard if isinstance(row[1], str)]
+    assert set(refused) == {("exhausted", False)}
+    assert len(fresh) + len(again) + len(refused) == 50
+    assert trainer.most == 1
+    service.stop()
+    counted = read_state(folder / "ward.ledger").account("ward", "spring").draws
+    assert {round for round, _ in counted} == set(fresh)
+    assert verify_ledger(folder / "ward.ledger").findings == ()
+
+
 @pytest.mark.parametrize(("taken", "slept"), [(0.3, 0.7), (1.4, 0.6), (0.0, 0.0)])
 def test_fresh_answers_leave_at_whole_multiples(
     open_desk, folder, terms, good, monkeypatch, taken, slept
@@ -178,6 +220,23 @@ def test_fresh_answers_leave_at_whole_multiples(
             service._wait(Refusal(code=code, message=""), 10.0)
         assert waits[1:] == [pytest.approx(slept)] * 2
         monkeypatch.undo()
+
+
+def test_an_answer_that_came_too_late_is_told_to_the_owner(
+    open_desk, folder, terms, good, monkeypatch
+):
+    desk = open_desk(replace(terms, answer_seconds=1.0), trainer=Quick(good().layout))
+    said = []
+    with GuardService(desk, folder / "g.sock", log=said.append) as service:
+        answer = desk.answer(good())
+        monkeypatch.setattr(module.time, "sleep", lambda seconds: None)
+        for taken in (0.9, 2.5):
+            monkeypatch.setattr(module.time, "monotonic", lambda taken=taken: taken)
+            service._wait(answer, 0.0)
+        monkeypatch.undo()
+    assert len(said) == 1
+    assert "after 3 times answer_seconds" in said[0]
+    assert "2.5" not in said[0]  # how long it took is in no file, only when it left
 
 
 def test_a_wait_is_never_negative(open_desk, folder, terms, good, monkeypatch):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from dataclasses import replace
 
@@ -10,16 +11,18 @@ import numpy as np
 import pytest
 
 from dpcohort.client_ledger import ClientLedger, LifetimeCap
-from dpcohort.data.dataset import Normalisation
 from dpcohort.errors import BudgetExceededError, DataMissingError, InputError
+from dpcohort.guard import start as module
 from dpcohort.guard.client import GuardClient
-from dpcohort.guard.data import load_data
 from dpcohort.guard.proposal import commented_terms
-from dpcohort.guard.start import check_terms, open_guard, open_ledger
+from dpcohort.guard.start import check_answer_time, check_terms, open_guard
 
 
-def start(folder, data_file, terms):
-    return open_guard(terms, data=data_file, ledger=folder / "w.ledger", socket=folder / "g.sock")
+def start(folder, data_file, terms, **options):
+    """Open a guard, with a new ledger if there is none."""
+    ledger = folder / "w.ledger"
+    options = {"new_ledger": not ledger.exists(), **options}
+    return open_guard(terms, data=data_file, ledger=ledger, socket=folder / "g.sock", **options)
 
 
 def test_a_guard_starts_from_files_and_starts_again(folder, data_file, terms, good):
@@ -51,28 +54,6 @@ def test_a_ledger_that_others_read_is_refused(folder, data_file, terms, file):
     (folder / file).chmod(0o644)
     with pytest.raises(InputError, match="chmod 600"):
         start(folder, data_file, terms)
-
-
-def test_a_ledger_in_a_folder_shared_with_others_is_refused(folder, data_file, terms):
-    """Under a sticky bit others cannot exchange it, but put a journal beside it."""
-    place = folder / "shared"
-    place.mkdir()
-    place.chmod(0o1777)
-    data = load_data(data_file, terms.model, Normalisation())
-    with pytest.raises(InputError, match=r"folder .*shared of the ledger"):
-        open_ledger(place / "w.ledger", data, check_terms(terms, 40))
-    assert not list(place.iterdir())
-
-
-def test_a_counter_where_others_write_is_refused_before_anything_is_answered(
-    folder, data_file, terms
-):
-    place = folder / "shared"
-    place.mkdir()
-    place.chmod(0o777)
-    data = load_data(data_file, terms.model, Normalisation())
-    with pytest.raises(InputError, match="of the counter"):
-        open_ledger(folder / "w.ledger", data, check_terms(terms, 40), counter=place / "c")
 
 
 def test_a_model_of_the_owners_is_not_looked_for_where_others_write(
@@ -151,26 +132,71 @@ def test_a_ledger_made_by_hand_is_used(folder, data_file, terms):
     start(folder, data_file, terms).stop()
 
 
-def test_changed_terms_of_a_run_are_refused_and_noise_left_out_stays_as_it_was(
-    folder, data_file, with_run
-):
-    path = folder / "w.ledger"
-    free = with_run(least_noise_multiplier=None)
-    data = load_data(data_file, free.model, Normalisation())
-    checked = check_terms(free, 40)
-    with open_ledger(path, data, checked) as ledger:
-        noise = ledger.terms("ward", "spring").least_noise_multiplier
-    # A later version computes another last digit.
-    later = replace(checked.runs["spring"], least_noise_multiplier=noise * (1 + 1e-9))
-    with open_ledger(path, data, replace(checked, runs={"spring": later})) as ledger:
-        assert ledger.terms("ward", "spring").least_noise_multiplier == noise
-    with pytest.raises(InputError, match="never change"):
-        open_ledger(path, data, check_terms(with_run(draws=7), 40))
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes where others cannot")
 def test_a_folder_that_cannot_be_written_is_said(folder, data_file, terms):
     folder.chmod(0o500)
     with pytest.raises(InputError, match="cannot be"):
         start(folder, data_file, terms)
     folder.chmod(0o700)
+
+
+class Asked:
+    """A trainer that says what it was asked for."""
+
+    dimension, layout = 3, ""
+
+    def __init__(self):
+        self.asked = []
+
+    def update(self, parameters, lattice, sampler, **settings):
+        self.asked.append((sampler, settings["rate"], settings["batch_size"]))
+        return parameters
+
+
+@pytest.mark.parametrize(
+    ("answer_seconds", "outcome"), [(0.03, "refused"), (0.07, "warned"), (3600.0, "fine")]
+)
+def test_the_time_of_an_answer_covers_a_draw_of_all_records(
+    terms, monkeypatch, answer_seconds, outcome
+):
+    clock = itertools.count(step=0.02)  # a step over all records takes 0.02 s, a draw has two
+    monkeypatch.setattr(module.time, "perf_counter", lambda: next(clock))
+    checked = check_terms(replace(terms, answer_seconds=answer_seconds), 40)
+    said, trainer = [], Asked()
+    if outcome == "refused":
+        with pytest.raises(InputError, match=r"0\.04 s .* Set answer_seconds = 0\.1"):
+            check_answer_time(checked, trainer, log=said.append)
+    else:
+        check_answer_time(checked, trainer, log=said.append)
+    assert set(trainer.asked) == {("poisson", 1.0, 40)}
+    assert [line.startswith("WARNING: a draw of all 40") for line in said] == (
+        [True] if outcome == "warned" else []
+    )
+
+
+def test_a_guard_does_not_start_with_answers_that_no_draw_keeps(folder, data_file, terms):
+    with pytest.raises(InputError, match=r"draw of all 40 records.*Set answer_seconds"):
+        start(folder, data_file, replace(terms, answer_seconds=1e-6))
+    assert not (folder / "w.ledger").exists()
+
+
+def test_one_thread_computes_whatever_the_caller_uses(folder, data_file, terms, good, monkeypatch):
+    torch = pytest.importorskip("torch")
+    from dpcohort.guard.training import LocalTraining
+
+    real, seen = LocalTraining.update, []
+
+    def update(self, *arguments, **settings):
+        seen.append(torch.get_num_threads())
+        return real(self, *arguments, **settings)
+
+    monkeypatch.setattr(LocalTraining, "update", update)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with start(folder, data_file, replace(terms, answer_seconds=5.0)) as service:
+            service.desk.answer(good())
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [1, 1, 1]  # twice to see how long it takes, once for the server

@@ -26,9 +26,19 @@ def data():
     return GuardedData(dice.normal(size=(30, 5)).astype(np.float32), dice.integers(0, 3, 30), "")
 
 
+def without_noise(seen):
+    """A release without noise that remembers what it was given."""
+
+    def release(self, total, key, *, scale):
+        seen.append(total.numpy())
+        return total.double() * (scale * self.unit)
+
+    return release
+
+
 @pytest.fixture
 def no_noise(monkeypatch):
-    monkeypatch.setattr(Lattice, "add_noise_", lambda self, total, key: total)
+    monkeypatch.setattr(Lattice, "release", without_noise([]))
 
 
 def reference(data, weights, clip, batch, step_sizes):
@@ -83,9 +93,7 @@ def test_no_two_draws_share_noise():
 def test_one_record_moves_the_sum_by_at_most_the_clip_exactly(data, monkeypatch):
     """The same batch with and without a record: the integers differ by that record's own."""
     seen = []
-    monkeypatch.setattr(
-        Lattice, "add_noise_", lambda self, total, key: seen.append(total.numpy()) or total
-    )
+    monkeypatch.setattr(Lattice, "release", without_noise(seen))
     training = LocalTraining(MODEL, data)
     weights = np.random.default_rng(5).normal(size=training.dimension).astype(np.float32)
     lattice = Lattice(0.9, 0.3)
@@ -173,9 +181,7 @@ def test_a_model_in_which_a_record_changes_what_others_give_is_refused(data, kin
 def test_a_record_without_a_gradient_contributes_nothing_and_is_not_told(data, monkeypatch):
     """A draw that fails for one record would say that it was in the batch."""
     seen = []
-    monkeypatch.setattr(
-        Lattice, "add_noise_", lambda self, total, key: seen.append(total.numpy()) or total
-    )
+    monkeypatch.setattr(Lattice, "release", without_noise(seen))
     training = LocalTraining(MODEL, data)
     weights = np.random.default_rng(6).normal(size=training.dimension).astype(np.float32)
     draw = {"rate": 1.0, "batch_size": 30, "step_sizes": [0.1]}

@@ -15,12 +15,20 @@ def test_every_run_and_every_weakness_is_said(terms):
     assert "Run spring (plan aaaaaaaaaaaa): at most 6 draws of 2 local steps" in text
     assert "of 4 at delta 1e-05 (zero-out)." in text
     assert "WARNING: same_user" in text
+    assert "WARNING: no ledger_id is pinned" in text
     assert "WARNING: answer_seconds is 0" in text
     assert "composed" not in text
 
 
 def test_a_safe_guard_warns_of_nothing(terms):
-    safe = replace(terms, same_user=False, allowed_users=(65534,), answer_seconds=1.0, runs=())
+    safe = replace(
+        terms,
+        same_user=False,
+        allowed_users=(65534,),
+        answer_seconds=1.0,
+        ledger_id="0" * 32,
+        runs=(),
+    )
     text = "\n".join(terms_in_words(check_terms(safe, 40)))
     assert "WARNING" not in text
     assert "dpcohort ledger accept" in text

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import json
+import math
+import os
+
 import pytest
 
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
+from dpcohort.runs import train
 from dpcohort.runs.folder import RunFolder, read_json, write_json
 
 
@@ -83,3 +88,49 @@ def test_a_ledger_that_counts_rounds_is_never_begun_anew(tmp_path):
     with pytest.raises(InputError, match="exists and holds"):
         RunFolder.begin(tmp_path / "run", again=True)
     assert "round" in folder.ledger.read_text()
+
+
+def modes(path):
+    """Modes of folders and modes of files."""
+    places = [path, *path.rglob("*")]
+    return [{p.stat().st_mode & 0o777 for p in places if p.is_dir() == wanted} for wanted in (1, 0)]
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_a_private_run_is_closed_to_others_from_the_first_file_to_the_last(
+    plan, digits, tmp_path, private
+):
+    """Also a folder that was made beforehand; a seeded run has the modes of ordinary files."""
+    seen = []
+
+    class Listener:
+        def on_round(self, record, run):
+            seen.append(modes(run.path))
+
+    out = tmp_path / "run"
+    out.mkdir(mode=0o755)
+    settings = {"device": "cpu", "private_entropy": private, "callbacks": [Listener()]}
+    before = os.umask(0o022)
+    try:
+        train(plan, "logistic", digits, out=out, **settings)
+        seen.append(modes(out))
+        if private:  # as an earlier version left it
+            for place in [out, *out.rglob("*")]:
+                place.chmod(0o755 if place.is_dir() else 0o644)
+            train(plan, "logistic", digits, out=out, resume=True, **settings)
+            seen.append(modes(out))
+    finally:
+        os.umask(before)
+    assert len(seen) > plan.training.rounds
+    wanted = [{0o700}, {0o600}] if private else [{0o755}, {0o644}]
+    assert all(found == wanted for found in seen)
+
+
+def test_no_file_of_a_private_run_holds_the_time_of_a_round(plan, digits, tmp_path):
+    run = train(plan, "logistic", digits, out=tmp_path / "run", device="cpu", private_entropy=True)
+    assert all(math.isnan(line.seconds) for line in run.history)
+    for path in (tmp_path / "run").rglob("*.json*"):
+        lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+        for line in lines:
+            for word in ("seconds", "time", "at", "when", "date"):
+                assert json.loads(line).get(word) is None, path.name

@@ -156,3 +156,13 @@ def test_a_plan_with_too_little_noise_is_not_trained(plan, digits):
     half = dataclasses.replace(plan.noise, noise_multiplier=plan.noise_multipliers / 2)
     with pytest.raises(VerificationError, match="would spend more than promised"):
         make_job(dataclasses.replace(plan, noise=half), "logistic", digits, device="cpu")
+
+
+def test_an_epsilon_that_the_noise_cannot_keep_is_refused(digits):
+    """e^ε times the error of drawing must stay far below δ; without privacy nobody minds."""
+    people = Population.from_arrays(sizes=[240] * 6, epsilon=[1, 1, 1, 1, 1, 75], delta=1e-5)
+    training = Training(rounds=4, cohort_size=6, batch_size=60, dimension=650)
+    plan = make_plan(people, training, seed=1)
+    make_job(plan, "logistic", digits, device="cpu")
+    with pytest.raises(InputError, match=r"client-5.*epsilon 75"):
+        make_job(plan, "logistic", digits, device="cpu", private_entropy=True)

@@ -16,10 +16,12 @@ class Writer:
 
     def __init__(self, folder: str) -> None:
         self.rows: list[tuple[str, int]] = []
+        self.times: set[float | None] = set()
 
-    def add_scalar(self, name: str, value: float, step: int) -> None:
+    def add_scalar(self, name: str, value: float, step: int, walltime: float | None = None) -> None:
         assert float(value) == value
         self.rows.append((name, step))
+        self.times.add(walltime)
 
     def flush(self) -> None:
         pass
@@ -28,10 +30,14 @@ class Writer:
         self.rows.append(("closed", 0))
 
 
-def test_public_curves_only(plan, digits, tmp_path, monkeypatch):
-    stand_in = ModuleType("torch.utils.tensorboard")
-    stand_in.SummaryWriter = Writer
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", stand_in)
+@pytest.fixture
+def stand_in(monkeypatch):
+    module = ModuleType("torch.utils.tensorboard")
+    module.SummaryWriter = Writer
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+
+
+def test_public_curves_only(plan, digits, tmp_path, stand_in):
     log = TensorBoardLog(tmp_path)
     train(plan, "logistic", digits, device="cpu", evaluate_every=3, callbacks=[log])
     log.close()
@@ -44,6 +50,14 @@ def test_public_curves_only(plan, digits, tmp_path, monkeypatch):
         "closed",
     }
     assert [step for name, step in rows if name == "accuracy/model"] == [3, 6]
+    assert log._writer.times == {None}  # the writer's own clock
+
+
+def test_times_of_a_private_run_are_not_written(plan, digits, tmp_path, stand_in):
+    log = TensorBoardLog(tmp_path)
+    settings = {"device": "cpu", "evaluate_every": 3, "private_entropy": True}
+    train(plan, "logistic", digits, **settings, callbacks=[log])
+    assert log._writer.times == {0.0}
 
 
 def test_without_the_package(monkeypatch, tmp_path):

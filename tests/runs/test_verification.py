@@ -8,8 +8,9 @@ import pytest
 
 from dpcohort.errors import DataMissingError
 from dpcohort.plan import Plan
-from dpcohort.runs import verify_run
+from dpcohort.runs import Run, train, verify_run
 from dpcohort.runs.ledger import planned_draws
+from dpcohort.runs.receipts import FLOATING_POINT, FORMER_STAMP
 
 from .conftest import ROUNDS, small_plan
 
@@ -228,3 +229,28 @@ def test_records_of_rounds_are_held_against_the_plan(finished, change, words):
 def test_records_of_a_finished_run_cannot_be_emptied(finished):
     (finished / "rounds.jsonl").write_text("")
     assert "rounds are recorded" in problems(finished)
+
+
+def test_a_private_run_holds_and_names_its_noise(plan, digits, tmp_path):
+    out = tmp_path / "private"
+    run = train(plan, "logistic", digits, out=out, device="cpu", private_entropy=True)
+    assert run.is_private
+    assert verify_run(out).holds
+    assert "ChaCha20" in json.loads((out / "run.json").read_text())["noise"]
+    assert "cryptographic stream" in run.receipts()[0].stamp
+
+
+def test_entropy_with_floating_point_noise_is_not_private(plan, digits, tmp_path):
+    """What runs on one machine were before their noise was on a lattice."""
+    out = tmp_path / "former"
+    train(plan, "logistic", digits, out=out, device="cpu", private_entropy=True)
+    settings = json.loads((out / "run.json").read_text())
+    del settings["noise"]
+    (out / "run.json").write_text(json.dumps(settings))
+    for path in (out / "receipts").glob("*.json"):
+        edit(path, stamp=FORMER_STAMP)
+    found = problems(out)
+    assert "overspent run: NOT PRIVATE (floating-point noise)" in found
+    run = Run.load(out)
+    assert not run.is_private
+    assert run.receipts()[0].stamp == FLOATING_POINT
