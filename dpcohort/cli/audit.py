@@ -73,7 +73,8 @@ def command(
         str | None,
         typer.Option(
             metavar="A,B",
-            help="Of our trainings only these: batched, reference, guard, simulation.",
+            help="Of our trainings only these: batched, reference, guard, simulation. By default "
+            "all, without --full all but the slow reference.",
             show_default=False,
         ),
     ] = None,
@@ -98,7 +99,7 @@ def command(
     if step is not None and (only is not None or device != "cpu"):
         raise InputError.because("--only and --device are for dpcohort's own trainings.")
     subjects = (
-        _own_trainings(device, only)
+        _own_trainings(device, only, full=full)
         if step is None
         else [_own_step(step, returns, sampler, simulation)]
     )
@@ -120,7 +121,7 @@ def command(
     _conclude(audited, full=full, device=device, as_json=as_json)
 
 
-def _own_trainings(device: str, only: str | None) -> list[_Subject]:
+def _own_trainings(device: str, only: str | None, *, full: bool) -> list[_Subject]:
     """Our own trainings, as they are deployed, and the simulation."""
     import torch
 
@@ -142,8 +143,9 @@ def _own_trainings(device: str, only: str | None) -> list[_Subject]:
         for name in wanted:
             choice("--only", name, [subject.name for subject in subjects])
         return [subject for subject in subjects if subject.name in wanted]
-    # The guard computes on a CPU whatever the device.
-    return [subject for subject in subjects if device == "cpu" or subject.name != "guard"]
+    # The reference takes its records one by one; the guard computes on a CPU whatever the device.
+    left_out = {"reference": not full, "guard": device != "cpu"}
+    return [subject for subject in subjects if not left_out.get(subject.name, False)]
 
 
 def _own_step(step: str, returns: str, sampler: str, simulation: bool) -> _Subject:

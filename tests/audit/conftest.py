@@ -46,9 +46,13 @@ def _replace_batches(broken: Callable[..., Any]) -> Fault:
 
 
 def _replace_factors(broken: Callable[..., Any]) -> Fault:
+    def rows(gradients: Any, clip: Any) -> Any:
+        return broken(gradients.square().sum(1), clip), gradients
+
     def apply(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(network, "clip_factors", broken)
         for module in (network, reference):
-            patch.setattr(module, "clip_factors", broken)
+            patch.setattr(module, "clip_rows", rows)
 
     return apply
 
