@@ -9,12 +9,15 @@ implementation can be wrapped the same way.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
+
+import numpy as np
 
 from dpcohort._validate import FloatArray, IntArray, choice, number
 
-__all__ = ["Claim", "Finding", "PrivateTraining"]
+__all__ = ["Claim", "Finding", "PrivateTraining", "hostile_models", "repeats"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +28,8 @@ class Claim:
         sampler: ``poisson`` or ``fixed``.
         clip: norm C to which each record's gradient is clipped.
         noise_multiplier: z; the noise on the mean has standard deviation z C / B.
+        private: whether it claims to be fit for deployment: noise that nobody can predict, of full
+            tail, and nothing in the last bits. A simulation does not.
 
     Example:
         >>> Claim(sampler="poisson").sensitivity
@@ -34,6 +39,7 @@ class Claim:
     sampler: str
     clip: float = 1.0
     noise_multiplier: float = 1.0
+    private: bool = False
 
     def __post_init__(self) -> None:
         choice("sampler", self.sampler, ["poisson", "fixed"])
@@ -47,7 +53,11 @@ class Claim:
 
 
 class PrivateTraining(Protocol):
-    """A training whose raw gradients the tests choose."""
+    """A training whose raw gradients the tests choose.
+
+    One that can train hostile models as well, with weights or inputs on which arithmetic breaks
+    down, offers them as ``hostile``, a mapping from what is hostile to a training of that kind.
+    """
 
     def __call__(
         self,
@@ -65,7 +75,7 @@ class PrivateTraining(Protocol):
             gradients: [records, D] raw gradients of the records every client holds.
             claim: sampler, clip and noise to use.
             batch_size: the public denominator B; the sampling rate is B / records.
-            seed: the seed of all batches and noise.
+            seed: the seed of all batches and noise; a deployment has none and ignores it.
             cohorts: [rounds, draws] clients; one that comes twice in a round has two draws.
             local_steps: noisy steps each draw takes; its update is their sum.
         """
@@ -81,12 +91,41 @@ class Finding:
         passed: whether the claim holds as far as the test can see.
         detail: what was seen, in words and numbers.
         false_alarm_rate: probability that a correct training fails the test.
+        measured: the numbers behind the words, for programs.
     """
 
     test: str
     passed: bool
     detail: str
     false_alarm_rate: float
+    measured: Mapping[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{'ok    ' if self.passed else 'FAILED'} {self.test}: {self.detail}"
+
+
+def repeats(training: PrivateTraining, claim: Claim, seed: int = 0) -> bool:
+    """Whether a training gives the same bits again under one seed, as a simulation does.
+
+    Example:
+        >>> from dpcohort.audit import EngineUnderTest
+        >>> repeats(EngineUnderTest("reference"), Claim(sampler="fixed"))
+        True
+    """
+    twice = [
+        training(
+            np.zeros((2, 16)),
+            claim=claim,
+            batch_size=2,
+            seed=seed,
+            cohorts=np.zeros((1, 1), dtype=np.int64),
+        )
+        for _ in range(2)
+    ]
+    return bool(np.array_equal(twice[0], twice[1], equal_nan=True))
+
+
+def hostile_models(training: PrivateTraining) -> Mapping[str, PrivateTraining]:
+    """The trainings of hostile models that a training offers, by what is hostile; often none."""
+    found: Mapping[str, PrivateTraining] = getattr(training, "hostile", {})
+    return found

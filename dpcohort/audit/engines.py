@@ -2,12 +2,13 @@
 """dpcohort's own engines, wrapped so that the privacy tests can look at them from outside.
 
 The model is linear and its loss is its output, so the gradient of a record is its input. Its
-parameters lie in two layers, so that clipping layer by layer would show.
+parameters lie in two layers, so that clipping layer by layer would show. Hostile models have the
+same gradients and arithmetic that breaks down on the way there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -29,7 +30,23 @@ from dpcohort.engine import (
     Streams,
 )
 
-__all__ = ["EngineUnderTest", "GradientProbe", "StepPlan"]
+__all__ = [
+    "HOSTILE",
+    "EngineUnderTest",
+    "GradientProbe",
+    "StepPlan",
+    "hostile_factors",
+    "hostile_start",
+]
+
+#: What can be hostile in a model.
+HOSTILE = (
+    "no gradient at zero",
+    "factors out of range",
+    "weights of 1e38",
+    "weights that are not numbers",
+)
+_FACTOR = 2.0**76  # a number divided by it has a square below all 32-bit floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,10 +123,15 @@ class GradientProbe(nn.Module):
     Args:
         dimension: number of parameters, at least 2.
         raw: hold the second half as a bare parameter, which no fast path covers.
+        hostile: one of ``HOSTILE``. With *no gradient at zero* a record of zeros has a pass that
+            is not finite, so a broken record cannot be replaced by zeros. With *factors out of
+            range* inputs are made smaller and outputs enlarged as much: products have the right
+            size, squares of their factors do not. Weights are for the caller to set.
     """
 
-    def __init__(self, dimension: int, *, raw: bool = False) -> None:
+    def __init__(self, dimension: int, *, raw: bool = False, hostile: str | None = None) -> None:
         super().__init__()
+        self._hostile = hostile
         self._half = dimension // 2
         self.first = nn.Linear(self._half, 1, bias=False)
         rest = dimension - self._half
@@ -117,9 +139,25 @@ class GradientProbe(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The sum of both layers' outputs, [rows, 1]."""
+        inputs, outer = hostile_factors(inputs, self._hostile)
         head, tail = inputs[:, : self._half], inputs[:, self._half :]
-        output: Tensor = self.first(head) + self.second(tail)
+        output: Tensor = (self.first(head) + self.second(tail)) * outer
         return output
+
+
+def hostile_factors(inputs: Tensor, hostile: str | None) -> tuple[Tensor, Tensor | float]:
+    """What a probe's inputs [rows, D] become, and the factor on its output; in all, factor 1."""
+    if hostile == "no gradient at zero":
+        sizes = inputs.abs().sum(1, keepdim=True)
+        return inputs, sizes / sizes
+    if hostile == "factors out of range":
+        return inputs / _FACTOR, _FACTOR
+    return inputs, 1.0
+
+
+def hostile_start(hostile: str | None) -> float:
+    """The weight that all parameters of a probe start at."""
+    return {"weights of 1e38": 1e38, "weights that are not numbers": np.nan}.get(hostile or "", 0.0)
 
 
 def output_itself(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -144,7 +182,7 @@ class _Watch:
 
 
 class EngineUnderTest:
-    """A ``PrivateTraining`` that is one of dpcohort's engines, in 64 bits.
+    """A ``PrivateTraining`` that is one of dpcohort's engines.
 
     Args:
         kind: ``reference`` or ``batched``.
@@ -153,6 +191,10 @@ class EngineUnderTest:
         merged_noise: with one noise vector a round for all last local steps. What is shown is then
             the mean of each round, [rounds, 1, D]: single updates are nobody's business there.
         device: where it trains, ``cpu`` or ``cuda``: an accelerator has noise of its own.
+        private: take batches and noise from the operating system, as a deployment does, and not
+            from the seed.
+        dtype: in which it trains; 64 bits show single faults best, deployments have 32.
+        hostile: what is hostile in the model, one of ``HOSTILE``; None for nothing.
 
     Example:
         >>> training = EngineUnderTest("reference")
@@ -169,10 +211,30 @@ class EngineUnderTest:
         slots_per_pass: int | None = None,
         merged_noise: bool = False,
         device: str = "cpu",
+        private: bool = False,
+        dtype: torch.dtype = torch.float64,
+        hostile: str | None = None,
     ) -> None:
         choice("kind", kind, ["reference", "batched"])
+        if hostile is not None:
+            choice("hostile", hostile, HOSTILE)
+        self._private, self._dtype, self._hostile = private, dtype, hostile
         self._merged_noise, self._device = merged_noise, device
-        self._kind, self._raw, self._slots_per_pass = kind, raw, slots_per_pass
+        self._kind: Literal["reference", "batched"] = kind
+        self._raw, self._slots_per_pass = raw, slots_per_pass
+
+    @property
+    def hostile(self) -> Mapping[str, EngineUnderTest]:
+        """The same engine on hostile models, by what is hostile."""
+        return {
+            name: EngineUnderTest(
+                self._kind, raw=self._raw, slots_per_pass=self._slots_per_pass,
+                merged_noise=self._merged_noise, device=self._device, private=self._private,
+                dtype=self._dtype, hostile=name,
+            )
+            for name in HOSTILE
+            if self._hostile is None
+        }  # fmt: skip
 
     def __call__(
         self,
@@ -195,13 +257,18 @@ class EngineUnderTest:
             np.zeros(size, dtype=np.int64),
             indices=np.tile(np.arange(size), clients),
             offsets=np.arange(clients + 1) * size,
-            dtype=torch.float64,
+            dtype=self._dtype,
             device=self._device,
         )
         watch = _Watch()
         rule = Mean() if self._merged_noise else watch
-        engine = self._engine(plan, GradientProbe(dimension, raw=self._raw), records, seed, rule)
+        model = GradientProbe(dimension, raw=self._raw, hostile=self._hostile).to(self._dtype)
+        for parameter in model.parameters():  # from 0 nothing is rounded on the way to an update
+            nn.init.zeros_(parameter)
+        engine = self._engine(plan, model, records, seed, rule)
         state = engine.initial_state()
+        if self._hostile is not None:  # weights that a model comes to, not weights it is made with
+            state.parameters.fill_(hostile_start(self._hostile))
         models = [state.parameters.clone()]
         for _ in engine.rounds(state):
             models.append(state.parameters.clone())
@@ -215,7 +282,8 @@ class EngineUnderTest:
         self, plan: StepPlan, model: nn.Module, records: ClientRecords, seed: int,
         aggregation: AggregationRule,
     ) -> _Engine:  # fmt: skip
-        streams, optimiser = Streams.seeded(seed), Optimiser(local_step=ConstantStep(1.0))
+        streams = Streams.from_entropy() if self._private else Streams.seeded(seed)
+        optimiser = Optimiser(local_step=ConstantStep(1.0))
         if self._kind == "reference":
             return ReferenceEngine(
                 plan, model, records, streams=streams, optimiser=optimiser,

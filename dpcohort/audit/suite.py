@@ -1,46 +1,93 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All five tests in one call."""
+"""All tests of a training in one call."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from dpcohort.audit.canary import canary
 from dpcohort.audit.claims import Claim, Finding, PrivateTraining
 from dpcohort.audit.freshness import freshness
-from dpcohort.audit.noise_law import noise_law
+from dpcohort.audit.noise_law import noise_law, noise_tail
+from dpcohort.audit.one_run import one_run
+from dpcohort.audit.predictability import last_bits, predictability
 from dpcohort.audit.sampler import sampler
-from dpcohort.audit.sensitivity import sensitivity
+from dpcohort.audit.sensitivity import erasure, sensitivity
 
-__all__ = ["audit_training"]
+__all__ = ["FULL_NORMALS", "audit_training", "findings_of"]
 
 _CANARY_MULTIPLIER = 0.5  # where the test sees most
+_QUICK_NORMALS = 1 << 20
+
+#: Numbers whose tail the full form counts: 32 are expected beyond 5.768.
+FULL_NORMALS = 4_000_000_000
 
 
 def audit_training(
-    training: PrivateTraining, claim: Claim, *, seed: int = 0, false_alarm_rate: float = 1e-7
+    training: PrivateTraining,
+    claim: Claim,
+    *,
+    seed: int = 0,
+    false_alarm_rate: float = 1e-7,
+    full: bool = False,
+    normals: int = FULL_NORMALS,
 ) -> list[Finding]:
-    """Run tests A to E.
+    """Run tests A to E, J and K, and for a private claim also G, H and I.
+
+    (Test F, ``mean_noise``, is for trainings that show only the mean of their draws.)
 
     Args:
         training: what to test.
-        claim: what it claims. Test C runs at noise multiplier 0.5 and test E at 0.001, where they
+        claim: what it claims. Tests C, E and J run at noise multipliers of their own, where they
             see most; clip and sampler are the claim's.
         seed: seed for the training under test.
         false_alarm_rate: of each test; a correct training fails any of them with probability at
-            most four times that (test B has none).
+            most the sum over the findings.
+        full: more of everything that gains from more, for minutes instead of seconds.
+        normals: numbers whose tail the full form counts.
 
     Example:
         >>> from dpcohort.audit import EngineUnderTest
         >>> claim = Claim(sampler="poisson", clip=0.5, noise_multiplier=2.0)
-        >>> [finding.passed for finding in audit_training(EngineUnderTest("batched"), claim)]
-        [True, True, True, True, True]
+        >>> findings = audit_training(EngineUnderTest("reference"), claim)
+        >>> "".join(finding.test[0] for finding in findings if finding.passed)
+        'ABCDEJK'
     """
+    return list(
+        findings_of(
+            training,
+            claim,
+            seed=seed,
+            false_alarm_rate=false_alarm_rate,
+            full=full,
+            normals=normals,
+        )
+    )
+
+
+def findings_of(
+    training: PrivateTraining,
+    claim: Claim,
+    *,
+    seed: int = 0,
+    false_alarm_rate: float = 1e-7,
+    full: bool = False,
+    normals: int = FULL_NORMALS,
+) -> Iterator[Finding]:
+    """The findings of ``audit_training``, each as soon as it is there."""
     loud = replace(claim, noise_multiplier=_CANARY_MULTIPLIER)
-    return [
-        noise_law(training, claim, seed=seed, false_alarm_rate=false_alarm_rate),
-        sensitivity(training, claim, seed=seed),
-        canary(training, loud, seed=seed, false_alarm_rate=false_alarm_rate),
-        freshness(training, claim, seed=seed, false_alarm_rate=false_alarm_rate),
-        sampler(training, claim, seed=seed, false_alarm_rate=false_alarm_rate),
-    ]
+    common: Any = {"seed": seed, "false_alarm_rate": false_alarm_rate}
+    yield noise_law(training, claim, **common)
+    yield sensitivity(training, claim, **common)
+    yield canary(training, loud, updates=4000 if full else 400, **common)
+    yield freshness(training, claim, **common)
+    if getattr(training, "draws_batches", True):
+        yield sampler(training, claim, **common)
+    if claim.private:
+        yield noise_tail(training, claim, normals=normals if full else _QUICK_NORMALS, **common)
+        yield predictability(training, claim, vectors=20 if full else 2, **common)
+        yield last_bits(training, claim, seed=seed)
+    yield erasure(training, claim, trials=400 if full else 36, **common)
+    yield one_run(training, claim, canaries=2000 if full else 500, **common)

@@ -9,6 +9,7 @@ import typer
 
 from dpcohort._version import __version__
 from dpcohort.cli import (
+    audit,
     bound,
     compare,
     data,
@@ -73,6 +74,7 @@ app.command("train")(train.command)
 app.command("watch")(watch.command)
 app.command("verify")(verify.command)
 app.command("receipt")(receipt.command)
+app.command("audit")(audit.command)
 app.command("report")(report.command)
 app.command("compare")(compare.command)
 app.command("reproduce")(reproduce.command)

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engines broken on purpose, each in one place, so that the tests have something to find."""
+"""Trainings broken on purpose, each in one place, so that the tests have something to find.
+
+``FAULTS`` are put into dpcohort's engines; ``BROKEN_STEPS`` are deployments of their own.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from dpcohort.audit import StepUnderTest
 from dpcohort.engine import noise, planned, reference, sampling, slots
 from dpcohort.engine.clipping import factors, network
 
@@ -41,9 +46,13 @@ def _replace_batches(broken: Callable[..., Any]) -> Fault:
 
 
 def _replace_factors(broken: Callable[..., Any]) -> Fault:
+    def rows(gradients: Any, clip: Any) -> Any:
+        return broken(gradients.square().sum(1), clip), gradients
+
     def apply(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(network, "clip_factors", broken)
         for module in (network, reference):
-            patch.setattr(module, "clip_factors", broken)
+            patch.setattr(module, "clip_rows", rows)
 
     return apply
 
@@ -224,3 +233,156 @@ def broken(fault_case: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch) ->
     fault, letter, _ = FAULTS[name]
     fault(monkeypatch)
     return {"engine": engine, "sampler": sampler, "test": letter}
+
+
+class Deployment:
+    """A correct noisy step: records on a lattice, one by one, and noise that is drawn afresh."""
+
+    def __call__(
+        self,
+        gradients: Any,
+        *,
+        clip: float,
+        noise_multiplier: float,
+        batch_size: int,
+        rng_seed: int,
+    ) -> Any:
+        # Gradients that are not finite are given on purpose.
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+            return self.step(gradients, clip, noise_multiplier * clip * 2.0**-24, batch_size)
+
+    def step(self, gradients: Any, clip: float, unit: float, batch_size: int) -> Any:
+        chosen = gradients[self.fresh().random(len(gradients)) < batch_size / len(gradients)]
+        total = self.total([self.clipped(row, clip, unit) for row in chosen], gradients.shape[1])
+        noise = self.on_lattice(2.0**24 * self.normals(gradients.shape[1]))
+        return (total + noise) * unit / batch_size
+
+    def fresh(self) -> np.random.Generator:
+        return np.random.default_rng(int.from_bytes(os.urandom(16), "little"))
+
+    def normals(self, count: int) -> Any:
+        return self.fresh().standard_normal(count)
+
+    def norm(self, row: Any) -> Any:
+        return np.linalg.norm(row)
+
+    def clipped(self, row: Any, clip: float, unit: float) -> Any:
+        size = self.norm(row)
+        if not np.isfinite(size):
+            return np.zeros(row.size)
+        factor = 1.0 if size <= clip else clip * (1 - 1e-9) / size
+        return self.on_lattice(row * factor / unit, np.trunc)
+
+    def on_lattice(self, values: Any, cut: Any = np.rint) -> Any:
+        return cut(values)
+
+    def total(self, rows: list[Any], dimension: int) -> Any:
+        return sum(rows, np.zeros(dimension))
+
+
+class _Mersenne(Deployment):
+    def normals(self, count: int) -> Any:
+        generator = torch.Generator().manual_seed(int.from_bytes(os.urandom(4), "little"))
+        return torch.empty(count, dtype=torch.float64).normal_(generator=generator).numpy()
+
+
+class _PythonsMersenne(Deployment):
+    def normals(self, count: int) -> Any:
+        import random
+
+        source = random.Random(os.urandom(16))
+        return np.array([source.gauss() for _ in range(count)])
+
+
+class _CutTail(Deployment):
+    """Perfect uniform numbers, of 24 bits."""
+
+    def normals(self, count: int) -> Any:
+        first, second = self.fresh().integers(1, 2**24, (2, -(-count // 2)), endpoint=True) / 2**24
+        radius, angle = np.sqrt(-2 * np.log(first)), 2 * np.pi * second
+        return np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1).ravel()[:count]
+
+
+class _CutTailByInversion(Deployment):
+    def normals(self, count: int) -> Any:
+        from scipy.special import ndtri
+
+        return ndtri((self.fresh().integers(0, 2**24, count) + 0.5) / 2**24)
+
+
+class _Erasing(Deployment):
+    def step(self, gradients: Any, *rest: Any) -> Any:
+        finite = np.isfinite((gradients**2).sum())
+        return super().step(gradients if finite else np.zeros_like(gradients), *rest)
+
+
+class _ShortNorm(Deployment):
+    def norm(self, row: Any) -> Any:
+        return np.sqrt((row.astype(np.float32) ** 2).sum(dtype=np.float32))
+
+
+class _Floats(Deployment):
+    def on_lattice(self, values: Any, cut: Any = np.rint) -> Any:
+        return values
+
+
+class _FloatsUnderNoise(Deployment):
+    """Noise on a lattice, records not."""
+
+    def on_lattice(self, values: Any, cut: Any = np.rint) -> Any:
+        return values if cut is np.trunc else cut(values)
+
+
+class _OneStream(Deployment):
+    """Noise of one key, kept for all steps."""
+
+    def __init__(self) -> None:
+        self._key = int.from_bytes(os.urandom(16), "little")
+        self._calls = 0
+
+    def read(self, kept: Any, count: int, call: int) -> Any:
+        return kept[:count]
+
+    def normals(self, count: int) -> Any:
+        self._calls += 1
+        kept = np.random.default_rng(self._key).standard_normal(count + 5000)
+        return self.read(kept, count, self._calls)
+
+
+class _OneStreamFurtherOn(_OneStream):
+    def read(self, kept: Any, count: int, call: int) -> Any:
+        return kept[37 * (call % 100) :][:count]
+
+
+class _OneStreamShuffled(_OneStream):
+    def read(self, kept: Any, count: int, call: int) -> Any:
+        return np.random.default_rng(call).permutation(kept[:count])
+
+
+#: Name of the fault: the broken deployment and the letter of the test that must see it.
+BROKEN_STEPS: dict[str, tuple[Callable[[], Deployment], str]] = {
+    "Mersenne noise": (_Mersenne, "H"),
+    "Mersenne noise of Python": (_PythonsMersenne, "H"),
+    "24-bit tail": (_CutTail, "G"),
+    "24-bit tail by inversion": (_CutTailByInversion, "G"),
+    "erasing batch": (_Erasing, "J"),
+    "float32 norm": (_ShortNorm, "B"),
+    "float noise in deployment": (_Floats, "I"),
+    "float sums in deployment": (_FloatsUnderNoise, "I"),
+    "reused stream": (_OneStream, "D"),
+    "reused stream, further on": (_OneStreamFurtherOn, "D"),
+    "reused stream, shuffled": (_OneStreamShuffled, "D"),
+}
+
+
+@pytest.fixture
+def deployment() -> StepUnderTest:
+    """A correct deployment."""
+    return StepUnderTest(Deployment())
+
+
+@pytest.fixture(params=BROKEN_STEPS, ids=lambda name: name.replace(" ", "_"))
+def broken_step(request: pytest.FixtureRequest) -> tuple[StepUnderTest, str]:
+    """A deployment with one fault in it, and the letter of the test that must find it."""
+    make, letter = BROKEN_STEPS[request.param]
+    return StepUnderTest(make()), letter

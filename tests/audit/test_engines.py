@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpcohort.audit.claims import Claim
+from dpcohort.audit.claims import Claim, repeats
 from dpcohort.audit.engines import EngineUnderTest
 from dpcohort.errors import InputError
 
@@ -40,3 +40,22 @@ def test_gradients_are_the_inputs() -> None:
 def test_an_unknown_engine_is_refused() -> None:
     with pytest.raises(InputError, match="kind"):
         EngineUnderTest("fast")  # type: ignore[arg-type]
+
+
+def test_the_private_path_never_repeats() -> None:
+    claim = Claim(sampler="poisson")
+    for kind in ("reference", "batched"):
+        assert repeats(EngineUnderTest(kind), claim)
+        assert not repeats(EngineUnderTest(kind, private=True), claim)
+
+
+def test_hostile_models_have_the_same_gradients() -> None:
+    gradients = np.random.default_rng(0).standard_normal((4, 8))
+    options: dict[str, Any] = {
+        "claim": Claim(sampler="fixed"), "batch_size": 4, "seed": 4, "cohorts": np.array([[0]]),
+    }  # fmt: skip
+    engine = EngineUnderTest("batched")
+    expected = engine(gradients, **options)
+    assert len(engine.hostile) == 4
+    for name, hostile in engine.hostile.items():
+        np.testing.assert_allclose(hostile(gradients, **options), expected, err_msg=name)

@@ -33,3 +33,24 @@ def test_one_seed_for_everything_is_seen() -> None:
     finding = freshness(stuck, CLAIM)
     assert not finding.passed
     assert "another seed" in finding.detail
+
+
+def test_two_steps_of_one_noise_are_seen_where_no_seed_repeats() -> None:
+    entropy = np.random.default_rng()
+
+    def doubled(gradients: Any, *, local_steps: int = 1, seed: int, **rest: Any) -> Any:
+        return local_steps * training(gradients, seed=int(entropy.integers(2**60)), **rest)
+
+    finding = freshness(doubled, CLAIM)
+    assert not finding.passed
+    assert "two steps" in finding.detail
+
+
+def test_a_vector_that_repeats_within_itself_is_seen() -> None:
+    def tiled(gradients: Any, **rest: Any) -> Any:
+        quarter = training(gradients[:, : gradients.shape[1] // 4], **rest)
+        return np.tile(quarter, (1, 1, 4))
+
+    finding = freshness(tiled, CLAIM)
+    assert not finding.passed
+    assert "with itself" in finding.detail

@@ -5,9 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from dpcohort.audit.claims import Claim
-from dpcohort.audit.noise_law import noise_law
+from dpcohort.audit.engines import EngineUnderTest
+from dpcohort.audit.noise_law import noise_law, noise_tail
 
 CLAIM = Claim(sampler="poisson", clip=2.0, noise_multiplier=1.5)
 
@@ -54,3 +56,35 @@ def test_it_is_calibrated() -> None:
 )
 def test_other_laws_are_seen(law: Any) -> None:
     assert not noise_law(noise_of(law), CLAIM).passed
+
+
+def test_the_tail_is_calibrated() -> None:
+    correct = noise_of(lambda rng, shape: rng.standard_normal(shape))
+    failed = [
+        not noise_tail(correct, CLAIM, seed=s, normals=1 << 16, false_alarm_rate=0.2).passed
+        for s in range(60)
+    ]
+    assert sum(failed) <= 20
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        lambda rng, shape: np.clip(rng.standard_normal(shape), -4.4, 4.4),
+        lambda rng, shape: rng.standard_normal(shape) + 6 * (rng.random(shape) < 1e-5),
+    ],
+    ids=["too few", "too many"],
+)
+def test_counts_beyond_see_a_wrong_tail(law: Any) -> None:
+    """The law itself, without its tail, would pass."""
+    assert noise_law(noise_of(law), CLAIM).passed
+    finding = noise_tail(noise_of(law), CLAIM, normals=1 << 23)
+    assert not finding.passed
+    assert "wrong number beyond" in finding.detail
+
+
+def test_a_simulation_in_32_bits_has_the_grain_of_24() -> None:
+    grained = noise_tail(EngineUnderTest("batched", dtype=torch.float32), CLAIM)
+    assert not grained.passed
+    assert "24 bits" in grained.detail
+    assert noise_tail(EngineUnderTest("batched"), CLAIM).passed

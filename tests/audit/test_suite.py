@@ -5,22 +5,29 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from dpcohort.audit import (
     Claim,
     EngineUnderTest,
+    GuardUnderTest,
     audit_training,
     canary,
+    erasure,
     freshness,
+    last_bits,
     mean_noise,
     noise_law,
+    noise_tail,
+    predictability,
     sampler,
     sensitivity,
 )
 
 CLAIM = Claim(sampler="poisson", clip=0.7, noise_multiplier=1.3)
 TESTS: dict[str, Any] = {
-    "A": noise_law, "B": sensitivity, "C": canary, "D": freshness, "E": sampler,
+    "A": noise_law, "B": sensitivity, "C": canary, "D": freshness, "E": sampler, "G": noise_tail,
+    "H": predictability, "I": last_bits, "J": erasure,
 }  # fmt: skip
 
 #: Every audit of a correct engine in this test suite, the doctest included.
@@ -39,11 +46,45 @@ def test_correct_engines_pass(kind: Any, sampling: str, options: dict[str, Any])
     findings = audit_training(
         EngineUnderTest(kind, **options), replace(CLAIM, sampler=sampling), seed=1
     )
-    assert [finding.test[0] for finding in findings] == list("ABCDE")
+    assert [finding.test[0] for finding in findings] == list("ABCDEJK")
     assert all(finding.passed for finding in findings), "\n".join(map(str, findings))
     # All audits together, one more for the doctest, stay below the promised rate.
     each = sum(finding.false_alarm_rate for finding in findings)
     assert each * (len(AUDITS) + 1) < 1e-5
+
+
+def test_the_private_path_passes() -> None:
+    """The regression test of noise that can be subtracted, ends early or is a float."""
+    training = EngineUnderTest("batched", private=True, dtype=torch.float32)
+    findings = audit_training(training, replace(CLAIM, private=True))
+    assert [finding.test[0] for finding in findings] == list("ABCDEGHIJK")
+    assert all(finding.passed for finding in findings), "\n".join(map(str, findings))
+
+
+@pytest.mark.parametrize(
+    "training",
+    [EngineUnderTest("reference", private=True, dtype=torch.float32), GuardUnderTest()],
+    ids=["reference", "guard"],
+)
+def test_slow_private_paths_pass_what_is_their_own(training: Any) -> None:
+    claim = replace(CLAIM, private=True)
+    for test in (noise_tail, predictability, last_bits, freshness, sensitivity):
+        finding = test(training, claim)
+        assert finding.passed, str(finding)
+
+
+def test_a_correct_deployment_passes(deployment: Any) -> None:
+    findings = audit_training(deployment, replace(CLAIM, private=True))
+    assert [finding.test[0] for finding in findings] == list("ABCDEGHIJK")
+    assert all(finding.passed for finding in findings), "\n".join(map(str, findings))
+    assert sum(finding.false_alarm_rate for finding in findings) < 1e-6
+
+
+def test_broken_deployments_are_caught(broken_step: Any) -> None:
+    training, letter = broken_step
+    finding = TESTS[letter](training, replace(CLAIM, private=True))
+    assert finding.test[0] == letter
+    assert not finding.passed, str(finding)
 
 
 @pytest.mark.parametrize("options", [{}, {"slots_per_pass": 2}, {"raw": True}], ids=str)
@@ -51,6 +92,13 @@ def test_correct_engines_pass(kind: Any, sampling: str, options: dict[str, Any])
 def test_the_engine_on_a_gpu_passes(cuda: str, sampling: str, options: dict[str, Any]) -> None:
     training = EngineUnderTest("batched", device=cuda, **options)
     findings = audit_training(training, replace(CLAIM, sampler=sampling), seed=1)
+    assert all(finding.passed for finding in findings), "\n".join(map(str, findings))
+
+
+@pytest.mark.parametrize("kind", ["reference", "batched"])
+def test_the_private_path_on_a_gpu_passes(cuda: str, kind: Any) -> None:
+    training = EngineUnderTest(kind, private=True, device=cuda, dtype=torch.float32)
+    findings = audit_training(training, replace(CLAIM, private=True))
     assert all(finding.passed for finding in findings), "\n".join(map(str, findings))
 
 

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``dpcohort audit``: privacy tests, from outside, of our trainings or of a user's own step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dpcohort._validate import choice, number, whole_number
+from dpcohort.cli.output import console, print_json
+from dpcohort.cli.source import JsonOption
+from dpcohort.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from dpcohort.audit import Claim, Finding, PrivateTraining
+
+__all__ = ["command"]
+
+#: Of each test; all of them on all trainings stay below 1e-5 together.
+_FALSE_ALARMS = 1e-7
+_PRIVATE = "claims to be private"
+_SIMULATION = "a simulation: G, H and I, whether its noise can be predicted, are not asked"
+_LIMIT = "Tests can refute a claim and never prove one: docs/audit.md says what they cannot see."
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """One training to audit."""
+
+    name: str
+    make: Callable[[], PrivateTraining]
+    private: bool
+    normals: int
+
+
+def command(
+    step: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION",
+            help="Audit this step instead of dpcohort's own trainings; docs/audit.md has its form.",
+            show_default=False,
+        ),
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full/--quick", help="Minutes on a GPU, or seconds for CI.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="Where our engines train: cpu or cuda.")] = "cpu",
+    sampler: Annotated[
+        str,
+        typer.Option(
+            help="The claimed sampler: poisson or fixed; none for a --step that is given batches."
+        ),
+    ] = "poisson",
+    clip: Annotated[float, typer.Option(help="The clip C to test at.")] = 1.0,
+    noise_multiplier: Annotated[float, typer.Option(help="The noise z to test at.")] = 1.0,
+    returns: Annotated[
+        str, typer.Option(help="What a plain --step returns: mean (over the public B) or sum.")
+    ] = "mean",
+    simulation: Annotated[
+        bool,
+        typer.Option(
+            "--simulation", help="The --step is for simulation only: do not test G, H and I."
+        ),
+    ] = False,
+    only: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B",
+            help="Of our trainings only these: batched, reference, guard, simulation. By default "
+            "all, without --full all but the slow reference.",
+            show_default=False,
+        ),
+    ] = None,
+    normals: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Numbers whose tail --full counts.", show_default=False, min=1
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the tests and of simulations.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Test from outside what a training claims; exit code 1 if a claim is refuted."""
+    choice("--device", device, ["cpu", "cuda"])
+    choice("--returns", returns, ["mean", "sum"])
+    choice("--sampler", sampler, ["poisson", "fixed", *(["none"] if step else [])])
+    number("--clip", clip, above=0)
+    number("--noise-multiplier", noise_multiplier, above=0)
+    whole_number("--seed", seed, at_least=0)
+    if step is None and (simulation or returns != "mean"):
+        raise InputError.because("--simulation and --returns are for a --step: give one.")
+    if step is not None and (only is not None or device != "cpu"):
+        raise InputError.because("--only and --device are for dpcohort's own trainings.")
+    subjects = (
+        _own_trainings(device, only, full=full)
+        if step is None
+        else [_own_step(step, returns, sampler, simulation)]
+    )
+    from dpcohort.audit.claims import Claim
+    from dpcohort.audit.suite import findings_of
+
+    audited: list[tuple[_Subject, list[Finding]]] = []
+    for subject in subjects:
+        claim = Claim(
+            sampler="poisson" if sampler == "none" else sampler,
+            clip=clip,
+            noise_multiplier=noise_multiplier,
+            private=subject.private,
+        )
+        findings = _findings(subject, claim, findings_of, seed, full=full, normals=normals)
+        audited.append((subject, findings))
+        if not as_json:
+            _show(subject, findings)
+    _conclude(audited, full=full, device=device, as_json=as_json)
+
+
+def _own_trainings(device: str, only: str | None, *, full: bool) -> list[_Subject]:
+    """Our own trainings, as they are deployed, and the simulation."""
+    import torch
+
+    from dpcohort.audit import EngineUnderTest, GuardUnderTest
+    from dpcohort.audit.suite import FULL_NORMALS
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise InputError("--device", given=device, allowed="cpu here: torch finds no CUDA device")
+    many = FULL_NORMALS if device == "cuda" else FULL_NORMALS // 4
+    deployed: Any = {"device": device, "private": True, "dtype": torch.float32}
+    subjects = [
+        _Subject("batched", lambda: EngineUnderTest("batched", **deployed), True, many),
+        _Subject("reference", lambda: EngineUnderTest("reference", **deployed), True, many),
+        _Subject("guard", GuardUnderTest, True, FULL_NORMALS // 200),
+        _Subject("simulation", lambda: EngineUnderTest("batched", device=device), False, many),
+    ]
+    if only is not None:
+        wanted = [name.strip() for name in only.split(",") if name.strip()]
+        for name in wanted:
+            choice("--only", name, [subject.name for subject in subjects])
+        return [subject for subject in subjects if subject.name in wanted]
+    # The reference takes its records one by one; the guard computes on a CPU whatever the device.
+    left_out = {"reference": not full, "guard": device != "cpu"}
+    return [subject for subject in subjects if not left_out.get(subject.name, False)]
+
+
+def _own_step(step: str, returns: str, sampler: str, simulation: bool) -> _Subject:
+    from dpcohort.audit import step_by_name
+    from dpcohort.audit.suite import FULL_NORMALS
+
+    training = step_by_name(
+        step,
+        returns="sum" if returns == "sum" else "mean",
+        draws_batches=sampler != "none",
+    )
+    return _Subject(step, lambda: training, not simulation, FULL_NORMALS // 4)
+
+
+def _findings(
+    subject: _Subject, claim: Claim, findings_of: Any, seed: int, *, full: bool, normals: int | None
+) -> list[Finding]:
+    findings = []
+    with console.status("") if console.is_terminal else _Silent() as status:
+        status.update(f"{subject.name} ...")
+        for finding in findings_of(
+            subject.make(),
+            claim,
+            seed=seed,
+            false_alarm_rate=_FALSE_ALARMS,
+            full=full,
+            normals=normals or subject.normals,
+        ):
+            findings.append(finding)
+            status.update(f"{subject.name}: {finding.test} done ...")
+    return findings
+
+
+class _Silent:
+    """A status line where there is no terminal."""
+
+    def __enter__(self) -> _Silent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def update(self, text: str) -> None:
+        """Nothing."""
+
+
+def _show(subject: _Subject, findings: Sequence[Finding]) -> None:
+    console.print(subject.name, style="bold", end="", markup=False)
+    console.print(f"  {_PRIVATE if subject.private else _SIMULATION}", markup=False)
+    console.print(_table(findings))
+
+
+def _table(findings: Sequence[Finding]) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in ("", "test", "what was seen"):
+        table.add_column(name, overflow="fold")
+    table.add_column("false alarms", justify="right")
+    for finding in findings:
+        mark = Text("ok", "green") if finding.passed else Text("REFUTED", "bold red")
+        rate = f"{finding.false_alarm_rate:g}" if finding.false_alarm_rate else "none"
+        table.add_row(mark, finding.test, Text(finding.detail), rate)
+    return table
+
+
+def _conclude(
+    audited: Sequence[tuple[_Subject, list[Finding]]], *, full: bool, device: str, as_json: bool
+) -> None:
+    every = [finding for _, findings in audited for finding in findings]
+    total = math.fsum(finding.false_alarm_rate for finding in every)
+    refuted = [
+        f"{subject.name}: {finding.test}"
+        for subject, findings in audited
+        for finding in findings
+        if not finding.passed
+    ]
+    if as_json:
+        print_json(
+            {
+                "passed": not refuted,
+                "refuted": refuted,
+                "form": "full" if full else "quick",
+                "device": device,
+                "false_alarm_rate": total,
+                "trainings": [
+                    {
+                        "name": subject.name,
+                        "private": subject.private,
+                        "findings": [asdict(finding) for finding in findings],
+                    }
+                    for subject, findings in audited
+                ],
+            }
+        )
+    else:
+        word, style = ("REFUTED", "bold red") if refuted else ("no claim refuted", "bold green")
+        console.print(word, style=style, end="")
+        console.print(f": {'; '.join(refuted)}" if refuted else "", markup=False, soft_wrap=True)
+        chance = f"A correct training fails this audit with probability at most {total:.1e}."
+        console.print(f"{chance} {_LIMIT}", markup=False, soft_wrap=True)
+    if refuted:
+        raise typer.Exit(1)

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dpcohort.audit import suite
+from dpcohort.audit.claims import Finding
+
+STEP = """
+import numpy as np
+
+def step(gradients, *, clip, noise_multiplier, batch_size, rng_seed, noise=1.0):
+    rng = np.random.default_rng(rng_seed)
+    rows = gradients[rng.random(len(gradients)) < batch_size / len(gradients)]
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    rows = np.where(np.isfinite(norms), rows, 0) / np.maximum(1, np.nan_to_num(norms) / clip)
+    spread = noise * noise_multiplier * clip
+    return (rows.sum(0) + spread * rng.standard_normal(rows.shape[1])) / batch_size
+
+def quiet(gradients, *, rng_seed, **settings):
+    return step(gradients, rng_seed=rng_seed, noise=0.5, **settings)
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    name = f"audited_{abs(hash(tmp_path))}"
+    (tmp_path / f"{name}.py").write_text(STEP)
+    monkeypatch.chdir(tmp_path)
+    return name
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """What the tests were asked to look at; all of it passes but what is in ``refuse``."""
+    seen = {"refuse": set()}
+
+    def findings_of(training, claim, **settings):
+        name = "private" if claim.private else "simulation"
+        seen.setdefault(name, []).append((training, claim, settings))
+        yield Finding(
+            test="A noise law", passed=name not in seen["refuse"], detail="[seen]",
+            false_alarm_rate=settings["false_alarm_rate"], measured={"size": float("nan")},
+        )  # fmt: skip
+
+    monkeypatch.setattr(suite, "findings_of", findings_of)
+    return seen
+
+
+def test_a_simulation_of_the_users_own(terminal, module):
+    found = terminal.json("audit", "--step", f"{module}:step", "--simulation")
+    assert found["passed"]
+    assert found["false_alarm_rate"] < 1e-5
+    (training,) = found["trainings"]
+    assert [finding["test"][0] for finding in training["findings"]] == list("ABCDEJK")
+    last = training["findings"][-1]["measured"]
+    assert last["epsilon lower bound"] < last["epsilon certified"]
+
+
+def test_a_step_with_half_its_noise_is_refuted(terminal, module):
+    shown = terminal("audit", "--step", f"{module}:quiet", "--simulation", code=1)
+    assert "REFUTED" in shown
+    assert f"{module}:quiet: A noise law" in shown
+    assert "with probability at most" in shown
+
+
+def test_our_own_trainings_are_audited_as_they_are_deployed(terminal, told):
+    shown = terminal("audit")
+    assert "no claim refuted" in shown
+    assert "[seen]" in shown
+    assert len(told["private"]) == 2
+    assert len(told["simulation"]) == 1
+    terminal("audit", "--full")
+    assert len(told["private"]) == 5  # the reference as well
+    terminal("audit", "--only", "guard,simulation", "--full", "--normals", 1000, "--clip", 0.5)
+    _, claim, settings = told["private"][-1]
+    assert claim.clip == 0.5
+    assert settings["full"]
+    assert settings["normals"] == 1000
+    assert len(told["private"]) == 6
+
+
+def test_one_refuted_claim_is_enough(terminal, told):
+    told["refuse"] = {"simulation"}
+    found = json.loads(terminal("audit", "--json", code=1))
+    assert found["refuted"] == ["simulation: A noise law"]
+    assert found["trainings"][0]["findings"][0]["measured"] == {"size": None}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--step", "no_such_module:step"], "Importing no_such_module failed"),
+        (["--step", "math:sqrt"], "rng_seed"),
+        (["--only", "batch"], "batched"),
+        (["--only", "guard", "--step", "math:sqrt"], "--only"),
+        (["--sampler", "none"], "poisson, fixed"),
+        (["--device", "tpu"], "cuda"),
+        (["--noise-multiplier", "0"], "above 0"),
+        (["--simulation"], "--step"),
+    ],
+)
+def test_bad_input_is_told(terminal, arguments, message):
+    terminal("audit", *arguments, code=2)
+    assert message in terminal.errors
