@@ -94,7 +94,7 @@ def check_with_sampling(terms: RunTerms, dimension: int) -> None:
             f"{terms.draws} draws of {terms.local_steps} steps at noise multiplier "
             f"{terms.least_noise_multiplier:g} do not certify epsilon {terms.epsilon:g} at delta "
             f"{terms.delta:g}, the noise being drawn with an error of 2^-130. Ask for more noise "
-            "or fewer draws, or, above epsilon 35, for a smaller epsilon."
+            "or fewer draws, or, above epsilon 60, for a smaller epsilon."
         )
 
 

@@ -182,6 +182,15 @@ def test_norms_do_not_vanish_in_float32(
     assert float((found - nothing).norm()) == pytest.approx(1e-4, rel=1e-3)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_squares_below_a_tiny_clip_do_not_vanish(engine: str, make_plan: Any, device: str) -> None:
+    how = {"clip": 1e-25, "noise": 1e-3, "device": device, "dtype": torch.float32}
+    for streams in (None, Streams.seeded(1)):
+        found = update(engine, make_plan, [[1e-22, 0.0]], streams=streams, **how)
+        nothing = update(engine, make_plan, [[0.0, 0.0]], streams=streams, **how)
+        assert float((found - nothing).norm()) == pytest.approx(1e-25, rel=1e-3)
+
+
 @pytest.mark.parametrize("scale", [1e38, 1e18, 1e-38, math.inf, math.nan])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_no_weights_let_a_record_count_for_more(

@@ -79,7 +79,7 @@ def test_missing_data_are_exit_code_3(folder, terms):
 
 
 def test_terms_that_do_not_certify_stop_before_a_ledger_is_made(folder, data_file, with_run):
-    for loose in ({"least_noise_multiplier": 0.4}, {"epsilon": 60.0}):  # 60: see 2^-109
+    for loose in ({"least_noise_multiplier": 0.4}, {"epsilon": 90.0}):  # 90: see 2^-130
         with pytest.raises(BudgetExceededError):
             start(folder, data_file, with_run(**loose))
         assert not (folder / "w.ledger").exists()

@@ -46,6 +46,7 @@ BANKED_LAYERS: tuple[type[BankedLayer], ...] = (
 _EXAMPLES = 3  # made-up examples a model is examined on
 _CROWD = 129  # records of a batch as large as in training; a model may mix only in a crowd
 _FORMED_NUMBERS = 1 << 26  # numbers of gradients that are formed at a time
+_VANISHED, _SMALL_CLIP = 1e-30, 1e-12  # a squared norm, and the clips for which it may matter
 _AGREEMENT = 1e-9  # relative difference from torch.func that is still rounding, in 64 bits
 
 
@@ -201,7 +202,9 @@ class ClippedNetwork:
         scale: Tensor | None, mask: Tensor, total: Callable[[], Tensor],
     ) -> None:  # fmt: skip
         norms = self._pass(weights, inputs, targets)
-        finite = torch.isfinite(norms)
+        # Squares of so small a norm may have vanished; beside a larger clip that changes nothing.
+        vanished = (norms < _VANISHED) & (clip[:, None] < _SMALL_CLIP)
+        finite = torch.isfinite(norms) & ~vanished
         if self._all_finite is not None:
             self._all_finite.logical_and_(finite.all())
         elif not bool(finite.all()):
