@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from scipy import stats
+from torch.profiler import ProfilerActivity, profile
 
 from dpcohort.engine.counter_noise import add_noise_
 from dpcohort.engine.lattice_noise import KEY_BYTES, release
@@ -39,6 +40,16 @@ def seconds(first: Callable[[], object], second: Callable[[], object], device: s
                 torch.cuda.synchronize()
             best[side] = min(best[side], time.perf_counter() - started)
     return best
+
+
+def gpu_seconds(action: Callable[[], object], repeats: int = 10) -> float:
+    """How long the GPU is busy with it."""
+    with profile(activities=[ProfilerActivity.CUDA]) as watched:
+        for _ in range(repeats):
+            action()
+        torch.cuda.synchronize()
+    busy = sum(event.self_device_time_total for event in watched.key_averages())
+    return float(busy) / repeats
 
 
 def cost(device: str, rows: int, count: int) -> float:
@@ -63,6 +74,9 @@ def cost(device: str, rows: int, count: int) -> float:
     for action in (simulated, private):
         action()
     fast, secure = seconds(simulated, private, device)
+    if device == "cuda":  # the work of the GPU alone; the host's part is the same for every size
+        busy = [gpu_seconds(action) for action in (simulated, private)]
+        print(f"{rows} x {count:,} coordinates: time on the GPU, ratio {busy[1] / busy[0]:.2f}")
     each = 1e9 / (rows * count)
     print(
         f"{device}, {rows} x {count:,} coordinates: simulation {each * fast:.4f} ns each, private "

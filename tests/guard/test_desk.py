@@ -239,11 +239,11 @@ def test_terms_must_hold_with_the_samplers_own_error(terms):
 
 
 def test_a_run_accepted_in_the_ledger_must_hold_with_it_too(open_desk, good, trainer):
-    """At epsilon 60 an error of 2^-109 is worth more than delta."""
+    """At epsilon 90 an error of 2^-130 is worth more than delta."""
     desk = open_desk(trainer=trainer)
     accepted = desk.ledger.terms("ward", "spring")
-    desk.ledger.accept("ward", "loose", replace(accepted, epsilon=60.0))
+    desk.ledger.accept("ward", "loose", replace(accepted, epsilon=90.0))
     refusal = desk.answer(good(run="loose"))
     assert (refusal.code, trainer.calls) == ("terms", 0)
-    assert "2^-109" in refusal.message
+    assert "2^-130" in refusal.message
     assert desk.answer(HelloRequest(run="loose")).code == "terms"
