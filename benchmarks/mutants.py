@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Breaks privacy-bearing code on purpose, one line at a time, and asks a test to notice.
+
+``python benchmarks/mutants.py`` (or ``make mutants``) reads ``benchmarks/mutants.toml``. Each entry
+replaces one piece of text that occurs exactly once in its file, says which promise that breaks and
+names the test that must fail. All of it happens in a copy of the tree. First every named test must
+pass on the copy as it is; then, mutant by mutant, only its own test is run:
+
+- ``killed``: the test failed, or did not end in time;
+- ``survived``: the test passed, so nothing would have noticed;
+- ``unusable``: the test could not be run, e.g. because the mutant is no Python;
+- ``stale``: the text is not in the file, or not only once: the code has moved on.
+
+Exit status 1 if one of them is anything but killed. To add one: write the entry, run ``python
+benchmarks/mutants.py --find NAME`` for the tests of the module that notice it, and name one. If
+none does, a test is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import compileall
+import json
+import os
+import platform
+import py_compile
+import queue
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LIST = ROOT / "benchmarks" / "mutants.toml"
+RECORD = ROOT / "results" / "assurance" / "mutants.json"
+
+#: A test that takes longer than this with a mutant in place has noticed it.
+SECONDS = 180
+#: What is not part of the tree.
+_LEFT_OUT = (".git", ".venv*", ".*_cache", ".hypothesis", "__pycache__", "out", "build", "dist")
+#: Exit codes of pytest.
+_PASSED, _FAILED = 0, 1
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One deliberate fault.
+
+    Attributes:
+        name: what it is called.
+        file: the file it is in, from the root of the tree.
+        old: text that occurs there exactly once.
+        new: what it is replaced by.
+        breaks: the promise that then no longer holds.
+        test: node id of the test that notices.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    breaks: str
+    test: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of one mutant: ``killed``, ``survived``, ``unusable`` or ``stale``."""
+
+    mutant: Mutant
+    outcome: str
+    seconds: float = 0.0
+    detail: str = ""
+
+
+def read_mutants(path: Path = LIST) -> list[Mutant]:
+    """The list, each entry with exactly the keys of :class:`Mutant` and a name of its own."""
+    names = [field.name for field in fields(Mutant)]
+    found = []
+    for entry in tomllib.loads(path.read_text(encoding="utf-8"))["mutant"]:
+        if sorted(entry) != sorted(names):
+            raise SystemExit(f"{path}: {entry.get('name', entry)} needs the keys {names}.")
+        found.append(Mutant(**entry))
+    twice = [name for name, times in Counter(one.name for one in found).items() if times > 1]
+    if twice:
+        raise SystemExit(f"{path}: two mutants are called {twice[0]!r}.")
+    return found
+
+
+def is_stale(mutant: Mutant, root: Path) -> bool:
+    """Whether its text is not exactly once in its file, or changes nothing."""
+    path = root / mutant.file
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    return text.count(mutant.old) != 1 or mutant.old == mutant.new
+
+
+def is_test(node: str, root: Path = ROOT) -> bool:
+    """Whether a node id names a test function that is there; nothing is imported."""
+    file, *names = re.sub(r"\[.*\]$", "", node).split("::")
+    path = root / file
+    if not path.is_file() or not names:
+        return False
+    body: Sequence[ast.stmt] = ast.parse(path.read_text(encoding="utf-8")).body
+    for position, name in enumerate(names):
+        kind = ast.FunctionDef if position == len(names) - 1 else ast.ClassDef
+        found = [one for one in body if isinstance(one, kind) and one.name == name]
+        if not found:
+            return False
+        body = found[0].body
+    return True
+
+
+def copy_tree(root: Path, target: Path) -> Path:
+    """The tree without what is made from it, compiled so that each run need not do it again."""
+    shutil.copytree(root, target, ignore=shutil.ignore_patterns(*_LEFT_OUT))
+    # By the hash of the source: a changed file of the same size and second is noticed.
+    compileall.compile_dir(
+        target, quiet=2, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH
+    )
+    return target
+
+
+def run_tests(tree: Path, nodes: Sequence[str], *options: str) -> tuple[int, str]:
+    """Exit status and output of pytest on a copy; -1 where it did not end in time."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(tree),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "--tb=line", "-p", "no:cacheprovider"]
+    command += ["--hypothesis-seed=0", *options, *nodes]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=tree,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS + 5 * len(nodes),
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return -1, ""
+    return done.returncode, done.stdout + done.stderr
+
+
+def judge(mutant: Mutant, tree: Path, nodes: Sequence[str] = (), *options: str) -> Verdict:
+    """Put a mutant into a copy, run its test (or ``nodes``), and take it out again."""
+    if is_stale(mutant, tree):
+        return Verdict(mutant, "stale", detail="the text is not in the file exactly once")
+    path = tree / mutant.file
+    whole = path.read_text(encoding="utf-8")
+    started = time.perf_counter()
+    path.write_text(whole.replace(mutant.old, mutant.new), encoding="utf-8")
+    try:
+        status, output = run_tests(tree, nodes or [mutant.test], *(options or ["-x"]))
+    finally:
+        path.write_text(whole, encoding="utf-8")
+    outcome = {_PASSED: "survived", _FAILED: "killed", -1: "killed"}.get(status, "unusable")
+    return Verdict(mutant, outcome, time.perf_counter() - started, output)
+
+
+def judge_all(
+    mutants: Sequence[Mutant], *, root: Path = ROOT, jobs: int = 1, quiet: bool = False
+) -> list[Verdict]:
+    """A verdict on each, in the order of the list.
+
+    Raises:
+        SystemExit: a named test fails on the tree as it is; it could kill nothing.
+    """
+    verdicts: dict[str, Verdict] = {}
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        first = copy_tree(root, Path(folder) / "0")
+        fresh = [one for one in mutants if not is_stale(one, first)]
+        nodes = sorted({one.test for one in fresh})
+        if nodes:
+            status, output = run_tests(first, nodes)
+            if status != _PASSED:
+                raise SystemExit(f"the named tests do not pass without a mutant:\n{output[-4000:]}")
+        waiting: queue.SimpleQueue[Mutant] = queue.SimpleQueue()
+        for mutant in mutants:
+            waiting.put(mutant)
+
+        def work(tree: Path) -> None:
+            while True:
+                try:
+                    mutant = waiting.get_nowait()
+                except queue.Empty:
+                    return
+                verdict = judge(mutant, tree)
+                verdicts[mutant.name] = verdict
+                if not quiet:
+                    print(f"{verdict.outcome:9} {verdict.seconds:6.1f} s  {mutant.name}")
+                    if verdict.outcome == "unusable":
+                        print(verdict.detail[-2000:])
+
+        trees = [first, *(copy_tree(root, Path(folder) / str(n)) for n in range(1, jobs))]
+        workers = [threading.Thread(target=work, args=(tree,)) for tree in trees]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    return [verdicts[one.name] for one in mutants]
+
+
+def mirror_tests(file: str, root: Path = ROOT) -> str:
+    """Where the tests of a module are: its mirror, or the folder of its package's tests."""
+    path = Path(file)
+    mirror = Path("tests", *path.parts[1:-1], f"test_{path.stem.removeprefix('_')}.py")
+    return str(mirror if (root / mirror).is_file() else mirror.parent)
+
+
+def find(mutant: Mutant, paths: Sequence[str]) -> None:
+    """Print which tests notice a mutant, those of its module unless others are named."""
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        tree = copy_tree(ROOT, Path(folder) / "0")
+        where = list(paths) or [mirror_tests(mutant.file)]
+        verdict = judge(mutant, tree, where, "-rf", "--durations=0", "--durations-min=0")
+    noticed = re.findall(r"^FAILED (\S+(?: [^-]\S*)*)", verdict.detail, re.MULTILINE)
+    print(f"{mutant.name}: {verdict.outcome} by {len(noticed)} tests of {' '.join(where)}")
+    for node in noticed:
+        seconds = re.search(rf"([\d.]+)s call +{re.escape(node)}\n", verdict.detail)
+        print(f"  {seconds.group(1) if seconds else '?':>6} s  {node}")
+    if verdict.outcome in ("stale", "unusable"):
+        print(verdict.detail[-3000:])
+
+
+def summary(verdicts: Sequence[Verdict]) -> str:
+    """How many of each, in words."""
+    counts = Counter(one.outcome for one in verdicts)
+    return ", ".join(f"{counts[kind]} {kind}" for kind in ("killed", "survived", "stale")) + (
+        f", {counts['unusable']} unusable" if counts["unusable"] else ""
+    )
+
+
+def record(verdicts: Sequence[Verdict], path: Path = RECORD) -> None:
+    """Write the row of docs/assurance.md, see ``benchmarks/assurance.py``."""
+    files = {one.mutant.file for one in verdicts}
+    row = {
+        "promise": "Broken privacy-bearing code does not pass the tests.",
+        "attack": f"{len(verdicts)} faults written by hand into {len(files)} files",
+        "tries": len(verdicts),
+        "result": summary(verdicts),
+        "test": "tests/benchmarks/test_mutants.py::test_the_fastest_mutants_are_killed",
+        "command": "make mutants",
+        "machine": f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, "
+        f"Python {platform.python_version()}",
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(row, indent=2) + "\n", encoding="utf-8")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; see the head of this file."""
+    parser = argparse.ArgumentParser(description="Break the code on purpose; the tests must see.")
+    parser.add_argument("names", nargs="*", help="mutants to try; all by default")
+    parser.add_argument("--list", type=Path, default=LIST, help="another list")
+    parser.add_argument("--root", type=Path, default=ROOT, help="another tree")
+    parser.add_argument("--jobs", type=int, default=1, help="copies of the tree at work at once")
+    parser.add_argument("--check", action="store_true", help="only whether the list is up to date")
+    parser.add_argument("--find", action="store_true", help="print which tests notice each")
+    parser.add_argument("--tests", nargs="*", default=[], help="with --find: where to look")
+    parser.add_argument("--record", action="store_true", help=f"write {RECORD.relative_to(ROOT)}")
+    given = parser.parse_args(arguments)
+    mutants = read_mutants(given.list)
+    unknown = sorted(set(given.names) - {one.name for one in mutants})
+    if unknown:
+        parser.error(f"there is no mutant {unknown[0]!r}")
+    chosen = [one for one in mutants if not given.names or one.name in given.names]
+    if given.record and len(chosen) < len(mutants):
+        parser.error("--record goes with all mutants")
+    if given.find:
+        for mutant in chosen:
+            find(mutant, given.tests)
+        return 0
+    if given.check:
+        wrong = [f"stale: {one.name}" for one in chosen if is_stale(one, given.root)]
+        wrong += [f"no such test: {o.test}" for o in chosen if not is_test(o.test, given.root)]
+        print("\n".join(wrong) or f"{len(chosen)} mutants, all up to date")
+        return 1 if wrong else 0
+    verdicts = judge_all(chosen, root=given.root, jobs=given.jobs)
+    print(summary(verdicts))
+    if given.record:
+        record(verdicts)
+    return 0 if all(one.outcome == "killed" for one in verdicts) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
