@@ -6,9 +6,9 @@ replaces one piece of text that occurs exactly once in its file, says which prom
 names the test that must fail. All of it happens in a copy of the tree. First every named test must
 pass on the copy as it is; then, mutant by mutant, only its own test is run:
 
-- ``killed``: the test failed, or did not end in time;
+- ``killed``: the test failed;
 - ``survived``: the test passed, so nothing would have noticed;
-- ``unusable``: the test could not be run, e.g. because the mutant is no Python;
+- ``unusable``: the test could not be run or did not end, e.g. because the mutant is no Python;
 - ``stale``: the text is not in the file, or not only once: the code has moved on.
 
 Exit status 1 if one of them is anything but killed. To add one: write the entry, run ``python
@@ -44,8 +44,8 @@ ROOT = Path(__file__).resolve().parents[1]
 LIST = ROOT / "benchmarks" / "mutants.toml"
 RECORD = ROOT / "results" / "assurance" / "mutants.json"
 
-#: A test that takes longer than this with a mutant in place has noticed it.
-SECONDS = 180
+#: What a run of pytest may take; more says nothing about a mutant.
+SECONDS = 600
 #: What is not part of the tree.
 _LEFT_OUT = (".git", ".venv*", ".*_cache", ".hypothesis", "__pycache__", "out", "build", "dist")
 #: Exit codes of pytest.
@@ -131,7 +131,7 @@ def copy_tree(root: Path, target: Path) -> Path:
 
 
 def run_tests(tree: Path, nodes: Sequence[str], *options: str) -> tuple[int, str]:
-    """Exit status and output of pytest on a copy; -1 where it did not end in time."""
+    """Exit status and output of pytest on a copy; -1 where it did not end."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(tree),
@@ -147,11 +147,11 @@ def run_tests(tree: Path, nodes: Sequence[str], *options: str) -> tuple[int, str
             env=environment,
             capture_output=True,
             text=True,
-            timeout=SECONDS + 5 * len(nodes),
+            timeout=SECONDS,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return -1, ""
+        return -1, f"no end within {SECONDS} s"
     return done.returncode, done.stdout + done.stderr
 
 
@@ -167,7 +167,7 @@ def judge(mutant: Mutant, tree: Path, nodes: Sequence[str] = (), *options: str) 
         status, output = run_tests(tree, nodes or [mutant.test], *(options or ["-x"]))
     finally:
         path.write_text(whole, encoding="utf-8")
-    outcome = {_PASSED: "survived", _FAILED: "killed", -1: "killed"}.get(status, "unusable")
+    outcome = {_PASSED: "survived", _FAILED: "killed"}.get(status, "unusable")
     return Verdict(mutant, outcome, time.perf_counter() - started, output)
 
 
