@@ -120,13 +120,12 @@ def is_test(node: str, root: Path = ROOT) -> bool:
     return True
 
 
-def copy_tree(root: Path, target: Path) -> Path:
-    """The tree without what is made from it, compiled so that each run need not do it again."""
+def copy_tree(root: Path, target: Path, *, compiled: bool) -> Path:
+    """The tree without what is made from it, compiled if it will be run many times."""
     shutil.copytree(root, target, ignore=shutil.ignore_patterns(*_LEFT_OUT))
-    # By the hash of the source: a changed file of the same size and second is noticed.
-    compileall.compile_dir(
-        target, quiet=2, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH
-    )
+    if compiled:  # by the hash of the source: a changed file of the same size and second is noticed
+        mode = py_compile.PycInvalidationMode.CHECKED_HASH
+        compileall.compile_dir(target, quiet=2, invalidation_mode=mode)
     return target
 
 
@@ -137,9 +136,10 @@ def run_tests(tree: Path, nodes: Sequence[str], *options: str) -> tuple[int, str
         "PYTHONPATH": str(tree),
         "PYTHONDONTWRITEBYTECODE": "1",
         "OMP_NUM_THREADS": "1",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
     }
     command = [sys.executable, "-m", "pytest", "-q", "--tb=line", "-p", "no:cacheprovider"]
-    command += ["--hypothesis-seed=0", *options, *nodes]
+    command += ["-p", "_hypothesis_pytestplugin", "--hypothesis-seed=0", *options, *nodes]
     try:
         done = subprocess.run(
             command,
@@ -181,7 +181,8 @@ def judge_all(
     """
     verdicts: dict[str, Verdict] = {}
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        first = copy_tree(root, Path(folder) / "0")
+        many = len(mutants) > 10 * jobs
+        first = copy_tree(root, Path(folder) / "0", compiled=many)
         fresh = [one for one in mutants if not is_stale(one, first)]
         nodes = sorted({one.test for one in fresh})
         if nodes:
@@ -205,7 +206,8 @@ def judge_all(
                     if verdict.outcome == "unusable":
                         print(verdict.detail[-2000:])
 
-        trees = [first, *(copy_tree(root, Path(folder) / str(n)) for n in range(1, jobs))]
+        others = (Path(folder) / str(number) for number in range(1, jobs))
+        trees = [first, *(copy_tree(root, other, compiled=many) for other in others)]
         workers = [threading.Thread(target=work, args=(tree,)) for tree in trees]
         for worker in workers:
             worker.start()
@@ -224,7 +226,7 @@ def mirror_tests(file: str, root: Path = ROOT) -> str:
 def find(mutant: Mutant, paths: Sequence[str]) -> None:
     """Print which tests notice a mutant, those of its module unless others are named."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        tree = copy_tree(ROOT, Path(folder) / "0")
+        tree = copy_tree(ROOT, Path(folder) / "0", compiled=False)
         where = list(paths) or [mirror_tests(mutant.file)]
         verdict = judge(mutant, tree, where, "-rf", "--durations=0", "--durations-min=0")
     noticed = re.findall(r"^FAILED (\S+(?: [^-]\S*)*)", verdict.detail, re.MULTILINE)
