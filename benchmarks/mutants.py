@@ -181,7 +181,7 @@ def judge_all(
     """
     verdicts: dict[str, Verdict] = {}
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        many = len(mutants) > 10 * jobs
+        many = len(mutants) > 4
         first = copy_tree(root, Path(folder) / "0", compiled=many)
         fresh = [one for one in mutants if not is_stale(one, first)]
         nodes = sorted({one.test for one in fresh})

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import subprocess
 import tomllib
@@ -123,12 +124,31 @@ def test_a_lock_for_another_machine_does_not_fit(dependencies, tmp_path, monkeyp
     assert "there is no" in str(dependencies.misfit(tmp_path / "none.txt"))
 
 
-def test_an_audit_that_could_not_ask_says_so_without_a_traceback(dependencies, capsys):
-    said = "Traceback (most recent call last):\n...\nrequests.exceptions.ConnectionError: refused"
-    assert dependencies.audit_verdict(_done(1, said)) == 3
-    told = capsys.readouterr()
-    assert "NOTHING was checked" in told.err
-    assert "Traceback" not in told.err + told.out
-    assert dependencies.audit_verdict(_done(1, "Found 1 known vulnerability in 1 package\n")) == 1
-    assert "Found 1" in capsys.readouterr().out
-    assert dependencies.audit_verdict(_done(0, "No known vulnerabilities found\n")) == 0
+def _audited(*packages: dict[str, object]) -> str:
+    return json.dumps({"dependencies": list(packages), "fixes": []})
+
+
+GOOD = {"name": "numpy", "version": "2.4.6", "vulns": []}
+HOLE = {"id": "PYSEC-1", "fix_versions": ["2.0"]}
+BAD = {"name": "jinja2", "version": "1.0", "vulns": [HOLE]}
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "told"),
+    [
+        (_audited(GOOD), 0, "1 of 1 packages checked, 0 known"),
+        (_audited(GOOD, {"name": "torch", "skip_reason": "not found"}), 0, "NOT CHECKED: torch"),
+        (_audited(GOOD, BAD), 1, "jinja2 1.0: PYSEC-1, fixed in 2.0"),
+        (_audited(GOOD, {"name": "flwr", "skip_reason": "not found"}), 3, "NOT CHECKED: flwr"),
+        (_audited({"name": "flwr", "skip_reason": "not found"}), 3, "NOTHING was checked"),
+        ("Traceback (most recent call last):\n...\nConnectionError: refused", 3, "NOTHING was"),
+    ],
+    ids=["well", "own build", "vulnerable", "unknown", "all unknown", "unreachable"],
+)
+def test_what_an_audit_could_not_ask_about_is_not_called_safe(
+    dependencies, capsys, said, code, told
+):
+    assert dependencies.audit_verdict(_done(int(code > 0), said)) == code
+    printed = "".join(capsys.readouterr())
+    assert told in printed
+    assert "Traceback" not in printed
