@@ -197,9 +197,7 @@ def audit_verdict(done: subprocess.CompletedProcess[str]) -> int:
         for hole in one["vulns"]:
             fixed = ", ".join(hole.get("fix_versions", [])) or "no version yet"
             print(f"{one['name']} {one['version']}: {hole['id']}, fixed in {fixed}")
-    print(
-        f"{len(asked)} of {len(found)} packages checked, {len(broken)} with known vulnerabilities"
-    )
+    print(f"{len(asked)} of {len(found)} packages checked, {len(broken)} known to be vulnerable")
     if skipped:
         print(
             f"NOT CHECKED: {', '.join(skipped)}. The service does not know them or could not be "
