@@ -13,7 +13,9 @@ A file holds one row, or a list of rows, each with exactly these keys::
 
 ``tries`` is a whole number or words. The name of the file places the row: ``noise-tail.json`` is
 the row :data:`FRAME` calls ``noise-tail``; a file that is not in the frame comes after it. A row of
-the frame without a file is shown as not measured here.
+the frame without a file is shown as not measured here. :func:`record` writes such a file from a
+measuring script; after a command, ``python benchmarks/assurance.py --record noise-tail`` does, with
+``--tries``, ``--result``, ``--test`` and ``--command``.
 """
 
 from __future__ import annotations
@@ -21,9 +23,12 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
+import platform
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +83,8 @@ FRAME = (
         "noise-tail",
         "The noise has the whole tail that the accountant assumes.",
         "Count draws beyond 5.768, 6, 6.5 and 7 standard deviations.",
-        "OpenDP, Tumult: the exact law [2, 4]. Google: a binomial, nothing beyond about 8.8 σ [3].",
+        "OpenDP: the exact law [2]. Tumult: an inverse in arbitrary precision [4]. Google: a "
+        "binomial, nothing beyond about 8.8 σ [3].",
     ),
     Topic(
         "noise-last-bits",
@@ -118,7 +124,7 @@ FRAME = (
         "lower-bound",
         "No attack finds more ε than was certified.",
         "One-run audit with many canaries (Steinke, Nasr and Jagielski, 2023), end to end.",
-        "jax-privacy has auditing tools; it leaves the attack to its user [6].",
+        "jax-privacy bounds ε from attack scores that its user brings [6].",
     ),
     Topic(
         "calibration",
@@ -130,7 +136,7 @@ FRAME = (
         "guard-messages",
         "A guard gives out nothing that its owner did not accept.",
         "Hostile messages, replays, races, and couriers that are not allowed.",
-        "None of these peers has a guard between the data and the server's code.",
+        "Flower: LocalDpMod is a part of the client app itself [5].",
     ),
     Topic(
         "kills",
@@ -218,6 +224,50 @@ def recorded(folder: Path = RESULTS) -> dict[str, list[Row]]:
     return {path.stem: rows_of(path) for path in sorted(folder.glob("*.json"))}
 
 
+def record(
+    key: str,
+    *,
+    tries: int | str,
+    result: str,
+    test: str,
+    command: str,
+    attack: str | None = None,
+    promise: str | None = None,
+    folder: Path = RESULTS,
+) -> Path:
+    """Write down what a measurement gave, with this machine and today's date.
+
+    Args:
+        key: name of the result file.
+        tries: how often it was tried.
+        result: what came of it.
+        test: node id of the test that keeps it so.
+        command: what measured it.
+        attack: how it was tried, where the frame does not say it well enough.
+        promise: what must hold, likewise.
+        folder: where result files are.
+
+    Returns:
+        The file.
+    """
+    topic = next((one for one in FRAME if one.key == key), Topic(key, "", "", ""))
+    row = Row(
+        promise=promise or topic.promise,
+        attack=attack or topic.attack,
+        tries=tries,
+        result=result,
+        test=test,
+        command=command,
+        machine=f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, "
+        f"Python {platform.python_version()}",
+        date=datetime.now(UTC).date().isoformat(),
+    )
+    path = folder / f"{key}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(asdict(row), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return path
+
+
 def page(results: dict[str, list[Row]]) -> str:
     """The whole document."""
     topics = [*FRAME]
@@ -270,6 +320,10 @@ def _sibling(name: str) -> Any:
     return module
 
 
+def _number_or_words(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
+
+
 def _line(*cells: str) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
@@ -283,7 +337,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; see the head of this file."""
     parser = argparse.ArgumentParser(description="Write docs/assurance.md from results/assurance.")
     parser.add_argument("--check", action="store_true", help="write nothing; 1 if it would change")
+    parser.add_argument("--record", metavar="KEY", help="first write down a row of this name, with")
+    told = ("tries", "result", "test", "command")
+    for name in told:
+        parser.add_argument(f"--{name}", type=_number_or_words if name == "tries" else str)
     given = parser.parse_args(arguments)
+    if given.record:
+        values = {name: getattr(given, name) for name in told}
+        if None in values.values():
+            parser.error("--record needs --tries, --result, --test and --command")
+        record(given.record, **values)
     text = page(recorded())
     if given.check:
         if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text:

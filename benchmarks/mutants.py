@@ -21,13 +21,15 @@ from __future__ import annotations
 import argparse
 import ast
 import compileall
+import contextlib
+import importlib
 import json
 import os
-import platform
 import py_compile
 import queue
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -37,17 +39,17 @@ import tomllib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LIST = ROOT / "benchmarks" / "mutants.toml"
-RECORD = ROOT / "results" / "assurance" / "mutants.json"
 
 #: What a run of pytest may take; more says nothing about a mutant.
 SECONDS = 600
 #: What is not part of the tree.
 _LEFT_OUT = (".git", ".venv*", ".*_cache", ".hypothesis", "__pycache__", "out", "build", "dist")
+#: What most tests load and takes long.
+_LOADED = ("torch", "torch.func", "scipy.stats", "scipy.optimize", "hypothesis")
 #: Exit codes of pytest.
 _PASSED, _FAILED = 0, 1
 
@@ -129,34 +131,91 @@ def copy_tree(root: Path, target: Path, *, compiled: bool) -> Path:
     return target
 
 
-def run_tests(tree: Path, nodes: Sequence[str], *options: str) -> tuple[int, str]:
-    """Exit status and output of pytest on a copy; -1 where it did not end."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(tree),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "OMP_NUM_THREADS": "1",
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-    }
-    command = [sys.executable, "-m", "pytest", "-q", "--tb=line", "-p", "no:cacheprovider"]
-    command += ["-p", "_hypothesis_pytestplugin", "--hypothesis-seed=0", *options, *nodes]
-    try:
-        done = subprocess.run(
-            command,
+class Runner:
+    """Runs pytest on a copy of the tree, time after time, each run a fork of one process.
+
+    Nothing of the package under test is loaded before the fork.
+
+    Args:
+        tree: the copy.
+        loaded: load torch and scipy beforehand, which takes longer than most tests do.
+    """
+
+    def __init__(self, tree: Path, *, loaded: bool) -> None:
+        self.tree = tree
+        settings = {
+            "PYTHONPATH": str(tree),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "OMP_NUM_THREADS": "1",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, "--serve", *(_LOADED if loaded else [])],
             cwd=tree,
-            env=environment,
-            capture_output=True,
+            env={**os.environ, **settings},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             text=True,
-            timeout=SECONDS,
-            check=False,
         )
-    except subprocess.TimeoutExpired:
-        return -1, f"no end within {SECONDS} s"
-    return done.returncode, done.stdout + done.stderr
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.communicate()
+
+    def run(self, nodes: Sequence[str], *options: str) -> tuple[int, str]:
+        """Exit status and output of pytest; -1 where it did not end."""
+        command = ["-q", "--tb=line", "-p", "no:cacheprovider", "-p", "_hypothesis_pytestplugin"]
+        command += ["--hypothesis-seed=0", *options, *nodes]
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps(command), file=self._process.stdin, flush=True)
+        status, output = json.loads(self._process.stdout.readline())
+        return int(status), str(output)
 
 
-def judge(mutant: Mutant, tree: Path, nodes: Sequence[str] = (), *options: str) -> Verdict:
+def serve(modules: Sequence[str]) -> None:
+    """Answer each line of pytest arguments with a fork's exit status and output."""
+    for name in (*modules, "pytest"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    answers = os.fdopen(os.dup(1), "w")
+    for line in sys.stdin:
+        with tempfile.TemporaryFile() as said:
+            child = os.fork()
+            if child == 0:
+                os.dup2(said.fileno(), 1)
+                os.dup2(said.fileno(), 2)
+                sys.stdin = open(os.devnull)  # noqa: SIM115
+                import pytest
+
+                status = int(pytest.main(json.loads(line)))
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(status)
+            status = _wait(child)
+            said.seek(0)
+            output = said.read().decode("utf-8", "replace")
+        print(json.dumps([status, output]), file=answers, flush=True)
+
+
+def _wait(child: int) -> int:
+    """Exit status of a child; -1 if it was stopped after ``SECONDS`` or died of a signal."""
+    ends = time.monotonic() + SECONDS
+    while time.monotonic() < ends:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else -1
+        time.sleep(0.02)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return -1
+
+
+def judge(mutant: Mutant, runner: Runner, nodes: Sequence[str] = (), *options: str) -> Verdict:
     """Put a mutant into a copy, run its test (or ``nodes``), and take it out again."""
+    tree = runner.tree
     if is_stale(mutant, tree):
         return Verdict(mutant, "stale", detail="the text is not in the file exactly once")
     path = tree / mutant.file
@@ -164,7 +223,7 @@ def judge(mutant: Mutant, tree: Path, nodes: Sequence[str] = (), *options: str) 
     started = time.perf_counter()
     path.write_text(whole.replace(mutant.old, mutant.new), encoding="utf-8")
     try:
-        status, output = run_tests(tree, nodes or [mutant.test], *(options or ["-x"]))
+        status, output = runner.run(nodes or [mutant.test], *(options or ["-x"]))
     finally:
         path.write_text(whole, encoding="utf-8")
     outcome = {_PASSED: "survived", _FAILED: "killed"}.get(status, "unusable")
@@ -180,35 +239,33 @@ def judge_all(
         SystemExit: a named test fails on the tree as it is; it could kill nothing.
     """
     verdicts: dict[str, Verdict] = {}
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        many = len(mutants) > 4
-        first = copy_tree(root, Path(folder) / "0", compiled=many)
-        fresh = [one for one in mutants if not is_stale(one, first)]
-        nodes = sorted({one.test for one in fresh})
+    many = len(mutants) > 4
+    waiting: queue.SimpleQueue[Mutant] = queue.SimpleQueue()
+    for mutant in mutants:
+        waiting.put(mutant)
+
+    def work(runner: Runner) -> None:
+        while True:
+            try:
+                mutant = waiting.get_nowait()
+            except queue.Empty:
+                return
+            verdict = verdicts[mutant.name] = judge(mutant, runner)
+            if not quiet:
+                print(f"{verdict.outcome:9} {verdict.seconds:6.1f} s  {mutant.name}", flush=True)
+            if verdict.outcome == "unusable" and not quiet:
+                print(verdict.detail[-2000:])
+
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mutants-")))
+        trees = [copy_tree(root, folder / str(n), compiled=many) for n in range(jobs)]
+        runners = [stack.enter_context(Runner(tree, loaded=many)) for tree in trees]
+        nodes = sorted({one.test for one in mutants if not is_stale(one, root)})
         if nodes:
-            status, output = run_tests(first, nodes)
+            status, output = runners[0].run(nodes)
             if status != _PASSED:
                 raise SystemExit(f"the named tests do not pass without a mutant:\n{output[-4000:]}")
-        waiting: queue.SimpleQueue[Mutant] = queue.SimpleQueue()
-        for mutant in mutants:
-            waiting.put(mutant)
-
-        def work(tree: Path) -> None:
-            while True:
-                try:
-                    mutant = waiting.get_nowait()
-                except queue.Empty:
-                    return
-                verdict = judge(mutant, tree)
-                verdicts[mutant.name] = verdict
-                if not quiet:
-                    print(f"{verdict.outcome:9} {verdict.seconds:6.1f} s  {mutant.name}")
-                    if verdict.outcome == "unusable":
-                        print(verdict.detail[-2000:])
-
-        others = (Path(folder) / str(number) for number in range(1, jobs))
-        trees = [first, *(copy_tree(root, other, compiled=many) for other in others)]
-        workers = [threading.Thread(target=work, args=(tree,)) for tree in trees]
+        workers = [threading.Thread(target=work, args=(runner,)) for runner in runners]
         for worker in workers:
             worker.start()
         for worker in workers:
@@ -228,7 +285,8 @@ def find(mutant: Mutant, paths: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = copy_tree(ROOT, Path(folder) / "0", compiled=False)
         where = list(paths) or [mirror_tests(mutant.file)]
-        verdict = judge(mutant, tree, where, "-rf", "--durations=0", "--durations-min=0")
+        with Runner(tree, loaded=False) as runner:
+            verdict = judge(mutant, runner, where, "-rf", "--durations=0", "--durations-min=0")
     noticed = re.findall(r"^FAILED (\S+(?: [^-]\S*)*)", verdict.detail, re.MULTILINE)
     print(f"{mutant.name}: {verdict.outcome} by {len(noticed)} tests of {' '.join(where)}")
     for node in noticed:
@@ -246,22 +304,19 @@ def summary(verdicts: Sequence[Verdict]) -> str:
     )
 
 
-def record(verdicts: Sequence[Verdict], path: Path = RECORD) -> None:
-    """Write the row of docs/assurance.md, see ``benchmarks/assurance.py``."""
+def record(verdicts: Sequence[Verdict]) -> None:
+    """Write the row of docs/assurance.md."""
+    from assurance import record as write_row  # beside this file, when it is run as a script
+
     files = {one.mutant.file for one in verdicts}
-    row = {
-        "promise": "Broken privacy-bearing code does not pass the tests.",
-        "attack": f"{len(verdicts)} faults written by hand into {len(files)} files",
-        "tries": len(verdicts),
-        "result": summary(verdicts),
-        "test": "tests/benchmarks/test_mutants.py::test_the_fastest_mutants_are_killed",
-        "command": "make mutants",
-        "machine": f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, "
-        f"Python {platform.python_version()}",
-        "date": datetime.now(UTC).date().isoformat(),
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(row, indent=2) + "\n", encoding="utf-8")
+    write_row(
+        "mutants",
+        tries=len(verdicts),
+        attack=f"Faults written by hand into {len(files)} files, one at a time (listed below).",
+        result=summary(verdicts),
+        test="tests/benchmarks/test_mutants.py::test_the_fastest_mutants_are_killed",
+        command="make mutants",
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -274,8 +329,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="only whether the list is up to date")
     parser.add_argument("--find", action="store_true", help="print which tests notice each")
     parser.add_argument("--tests", nargs="*", default=[], help="with --find: where to look")
-    parser.add_argument("--record", action="store_true", help=f"write {RECORD.relative_to(ROOT)}")
+    parser.add_argument("--record", action="store_true", help="write it down for docs/assurance.md")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
+    if given.serve:
+        serve(given.names)
+        return 0
     mutants = read_mutants(given.list)
     unknown = sorted(set(given.names) - {one.name for one in mutants})
     if unknown:

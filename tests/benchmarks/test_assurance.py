@@ -65,6 +65,16 @@ def test_a_new_result_finds_its_place(assurance, tmp_path):
     assert page.count(assurance.MISSING) == len(assurance.FRAME) - 1
 
 
+def test_what_a_script_records_is_a_row(assurance, tmp_path):
+    told = {key: ROW[key] for key in ("tries", "result", "test", "command")}
+    path = assurance.record("soak", **told, folder=tmp_path)
+    (row,) = assurance.rows_of(path)
+    assert (row.tries, row.result, row.test) == (12000, "it held", ROW["test"])
+    assert row.promise == "Nothing grows over a long private run."
+    assert row.machine
+    assert row.date
+
+
 @pytest.mark.parametrize(
     "change", [{"tries": None}, {"result": 3}, {"extra": "x"}], ids=["type", "number", "key"]
 )
