@@ -58,7 +58,7 @@ format: setup
 test: lint browser
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto  # a worker for each core, a thread for each worker
 
-# Faults put into privacy-bearing code on purpose: each must make its test fail (about 15 minutes).
+# Faults put into privacy-bearing code on purpose: each must make its test fail (minutes).
 mutants: setup
 	$(BIN)/python benchmarks/mutants.py --record
 
