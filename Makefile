@@ -3,16 +3,27 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Versions and hashes that setup checks where they fit the machine; `make setup LOCK=` goes without.
+LOCK ?= requirements-ci.txt
 
-.PHONY: setup browser demo docs pictures test lint format clean
+.PHONY: setup lock browser demo docs pictures test mutants assurance audit-dependencies lint format \
+  clean
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt $(LOCK)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dpcohort needs Python 3.11 or newer; try: make PYTHON=python3.12 $(MAKECMDGOALS)")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test]'
+	$(BIN)/python .ci/dependencies.py install --lock "$(LOCK)"
 	touch $(STAMP)
+
+# After a change of pyproject.toml or constraints.txt, on the Python and machine the lock is for.
+lock: setup
+	$(BIN)/python .ci/dependencies.py lock
+
+# Known vulnerabilities of what is installed; asks a service on the network.
+audit-dependencies: setup
+	@$(BIN)/python .ci/dependencies.py audit --environment $(VENV)
 
 # The browser tests need Chromium; where it cannot be installed they are skipped and say so.
 browser:
@@ -47,5 +58,13 @@ format: setup
 test: lint browser
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto  # a worker for each core, a thread for each worker
 
+# Faults put into privacy-bearing code on purpose: each must make its test fail (minutes).
+mutants: setup
+	$(BIN)/python benchmarks/mutants.py --record
+
+# docs/assurance.md from the recorded results of results/assurance/.
+assurance: setup
+	$(BIN)/python benchmarks/assurance.py
+
 clean:
-	rm -rf $(VENV) out build dist
+	rm -rf $(VENV) $(VENV)-audit out build dist

@@ -15,7 +15,10 @@ from dpcohort.cli.app import app
 from dpcohort.cli.output import console
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 BLOCKS = [
     pytest.param(code, id=f"{document.name}-{position}")
     for document in DOCUMENTS

@@ -63,6 +63,13 @@ def test_verify_names_clients_whose_noise_is_too_small():
         broken.verify(method="pld")
 
 
+def test_verify_names_clients_whose_noise_is_a_little_too_small():
+    plan = make_plan(_population(), TRAINING, seed=3)
+    lower = dataclasses.replace(plan.noise, noise_multiplier=plan.noise.noise_multiplier * 0.995)
+    with pytest.raises(VerificationError, match="would spend more than promised: client"):
+        dataclasses.replace(plan, noise=lower).verify(method="pld")
+
+
 def test_same_seed_same_plan_and_another_seed_another():
     clients = _population()
     assert make_plan(clients, TRAINING, seed=1) == make_plan(clients, TRAINING, seed=1)

@@ -72,6 +72,11 @@ def test_a_client_of_probability_zero_is_never_drawn(draws):
     assert counts[[0, 2, 4]].sum() == 0
 
 
+def test_counts_are_of_draws_not_of_rounds():
+    schedule = Schedule(cohorts=np.array([[0, 0, 2], [2, 0, 0]]), clients=4)
+    assert schedule.counts.tolist() == [4, 0, 2, 0]
+
+
 def test_virtual_clients_are_numbered_within_the_round():
     schedule = Schedule(cohorts=np.array([[2, 0, 2], [2, 1, 1]]), clients=3)
     assert schedule.cohort(0) == [VirtualClient(2, 0), VirtualClient(0, 0), VirtualClient(2, 1)]

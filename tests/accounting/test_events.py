@@ -169,6 +169,13 @@ class TestCalibrateRemaining:
         with pytest.raises(BudgetExceededError, match=f"epsilon = {spent:.6g}.*0 steps still fit"):
             calibrate_remaining(past, epsilon=spent / 2, delta=1e-5, sampling_rate=0.1, steps=1)
 
+    def test_an_overspent_budget_is_refused_without_a_step(self):
+        past = History((POISSON,))
+        with pytest.raises(BudgetExceededError, match="already spent"):
+            calibrate_remaining(
+                past, epsilon=past.epsilon(1e-5) / 2, delta=1e-5, sampling_rate=0.1, steps=0
+            )
+
     def test_too_much_noise_is_refused_with_the_steps_that_fit(self):
         options = {"epsilon": 1.0, "delta": 1e-5, "sampling_rate": 0.1}
         fit = affordable_steps(History(), noise_multiplier=3.0, **options)

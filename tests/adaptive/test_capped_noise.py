@@ -29,6 +29,13 @@ def test_reports_alone_take_their_share_of_mu_squared(contract):
     assert mu**2 == pytest.approx(0.2 * gaussian_mu(epsilon=2.0, delta=1e-5) ** 2, rel=1e-9)
 
 
+def test_reports_under_replace_one_have_twice_the_noise():
+    """Zeroing a record moves a centred sum by half the range, replacing it by the whole."""
+    budget = {"epsilon": 2.0, "delta": 1e-5, "share": 0.2, "reports": 7, "rate": 1.0}
+    once = report_noise(**budget, contract=Contract(neighbours="zero-out"))
+    assert report_noise(**budget, contract=Contract(neighbours="replace-one")) == 2 * once
+
+
 @pytest.mark.parametrize("rule", ["power-of-choice", "cpow-d"])
 @pytest.mark.parametrize("contract", CONTRACTS.values(), ids=CONTRACTS)
 def test_promises_hold_at_the_caps_and_little_is_wasted(plan_of, people, rule, contract):

@@ -112,6 +112,14 @@ def test_public_clients_answer_without_noise_and_others_never(plan_of):
     assert told[0] != 2.5 != told[1]
 
 
+def test_a_report_without_noise_is_refused_even_if_a_plan_says_so(plan_of):
+    plan = plan_of()
+    object.__setattr__(plan.noise, "report_multiplier", np.zeros(8))  # as no plan can be made
+    desk, _, _ = desk_of(plan)
+    with pytest.raises(InputError, match="have no noise"):
+        desk.ask(0, np.array([3]), NOTHING)
+
+
 def test_raw_reports_are_raw(plan_of):
     desk, _, _ = desk_of(plan_of(reports="raw"))
     assert desk.ask(0, np.array([0]), NOTHING) == {0: 2.5}

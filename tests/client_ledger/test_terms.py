@@ -36,6 +36,13 @@ def test_bad_values_are_refused(terms, field, bad):
         replace(terms, **{field: bad})
 
 
+def test_every_local_step_of_a_draw_is_charged(terms):
+    twice = replace(terms, local_steps=2, draws=terms.draws // 2)
+    assert twice.certified_epsilon() == terms.certified_epsilon(2 * twice.draws)
+    with pytest.raises(BudgetExceededError, match="of 3 steps"):
+        replace(terms, local_steps=3).check_closed()
+
+
 def test_terms_must_fit_the_epsilon_they_state(terms):
     terms.check_closed()
     assert terms.certified_epsilon() <= terms.epsilon

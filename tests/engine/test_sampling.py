@@ -56,6 +56,22 @@ def test_a_record_is_drawn_whatever_the_other_records_are() -> None:
         assert np.array_equal(longer[longer < 20], draw("poisson", round, size=20))
 
 
+@pytest.mark.parametrize("sampler", ["poisson", "fixed"])
+def test_every_name_has_a_batch_of_its_own(sampler: str) -> None:
+    # Composition counts every step of every draw of every round as a new batch.
+    names = [(r, c, d, t) for r in range(2) for c in range(2) for d in range(2) for t in range(2)]
+    batches = {
+        tuple(
+            draw_positions(
+                Streams.seeded(0), sampler, size=400, rate=0.5, batch_size=200,
+                round=r, client=c, draw=d, step=t,
+            )
+        )
+        for r, c, d, t in names
+    }  # fmt: skip
+    assert len(batches) == len(names)
+
+
 def test_bad_requests_are_refused() -> None:
     with pytest.raises(InputError, match="batch_size"):
         draw("fixed", 0, batch=21)

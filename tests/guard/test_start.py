@@ -89,7 +89,7 @@ def test_who_may_ask_must_be_somebody_else(terms):
     with pytest.raises(InputError, match="at least one user"):
         check_terms(replace(terms, same_user=False), 40)
     own = replace(terms, same_user=False, allowed_users=(os.geteuid(),))
-    with pytest.raises(InputError, match="user of its own"):
+    with pytest.raises(InputError, match="as whom the guard itself runs"):
         check_terms(own, 40)
     with pytest.raises(InputError, match="user of its own"):  # root can open everything
         check_terms(replace(terms, same_user=False, allowed_users=(0,)), 40)

@@ -27,6 +27,14 @@ def test_counts_what_the_schedule_says_and_nothing_twice(plan, tmp_path):
     assert sum(read_log(tmp_path / "ledger.jsonl")[3]["draws"].values()) == 4
 
 
+def test_a_client_drawn_twice_in_a_round_is_counted_twice():
+    plan = small_plan(cohort_size=12)  # more draws in a round than there are clients
+    ledger = Ledger(plan)
+    ledger.count(0)
+    assert max(planned_draws(plan, 0).values()) > 1
+    assert ledger.draws.tolist() == [planned_draws(plan, 0).get(k, 0) for k in plan.population.ids]
+
+
 def test_goes_on_where_it_stopped(plan, tmp_path):
     path = tmp_path / "ledger.jsonl"
     first = Ledger(plan, path)

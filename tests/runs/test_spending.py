@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpcohort import certify_epsilon
+from dpcohort import Population, Training, certify_epsilon, make_plan
 from dpcohort.errors import InputError
 from dpcohort.runs.spending import certified_spending
 
@@ -35,6 +35,20 @@ def test_is_what_the_accountant_says(plan):
     draws[k] = 3
     found = certified_spending(plan, draws, clients=np.array([k]), method="pld")
     assert found[0] == wanted
+
+
+def test_every_local_step_of_a_draw_is_spent():
+    clients = Population.from_arrays(sizes=[90], epsilon=[2.0], delta=1e-5)
+    training = Training(rounds=2, cohort_size=1, batch_size=9, local_steps=3)
+    plan = make_plan(clients, training, seed=0)
+    wanted = certify_epsilon(
+        noise_multiplier=float(plan.noise_multipliers[0]),
+        delta=1e-5,
+        sampling_rate=0.1,
+        steps=6,
+        method="pld",
+    )
+    assert certified_spending(plan, np.array([2]), method="pld")[0] == wanted
 
 
 def test_less_draws_spend_less_and_none_nothing(plan):

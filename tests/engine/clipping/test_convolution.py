@@ -6,7 +6,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
+from dpcohort.engine import cross_entropy
+from dpcohort.engine.clipping import ClippedNetwork, PerExampleGradients
 from dpcohort.engine.clipping.convolution import BankedConvolution, patches
+from dpcohort.engine.clipping.kernel_rows import has_kernel_rows
 
 
 @pytest.mark.parametrize("padding", [(0, 0), (1, 2)])
@@ -38,3 +41,18 @@ def test_patches_are_those_of_unfold(
 )
 def test_which_layers_have_the_fast_path(layer: nn.Module, supported: bool) -> None:
     assert BankedConvolution.supports(layer) is supported
+
+
+def test_norms_of_wide_convolutions_are_those_of_torch_func() -> None:
+    """With many channels gradients are formed kernel row by kernel row."""
+    assert has_kernel_rows(16, (3, 3), (1, 1))
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(16, 8, 3, padding=1), nn.Flatten(), nn.Linear(8 * 81, 3))
+    images = torch.randn(5, 16, 9, 9, dtype=torch.float64)
+    targets = torch.tensor([0, 1, 2, 0, 1])
+    net = ClippedNetwork(model.double(), cross_entropy, images, targets)
+    weights = net.layout.flatten(model)
+    assert net.path.kind == "banked", net.path.reason
+    norms = net.squared_norms(weights[None], images[None], targets[None])[0]
+    raw = PerExampleGradients(model, cross_entropy)(weights, images, targets)
+    torch.testing.assert_close(norms, raw.square().sum(1), rtol=1e-9, atol=1e-12)

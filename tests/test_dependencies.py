@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lock covers what the package asks for, and ``.ci/dependencies.py`` trusts nothing else."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+LOCKED = dict(
+    re.findall(
+        r"^([a-z0-9.-]+)==(\S+) \\\n    --hash=sha256:[0-9a-f]{64}$",
+        (ROOT / "requirements-ci.txt").read_text(),
+        re.M,
+    )
+)
+
+
+@pytest.fixture
+def dependencies():
+    path = ROOT / ".ci" / "dependencies.py"
+    spec = importlib.util.spec_from_file_location("dependencies", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _asked() -> list[Requirement]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = project["project"]["optional-dependencies"]
+    lines = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
+    lines += [line for extra in extras.values() for line in extra]
+    lines += [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line]
+    found = [Requirement(line) for line in lines if not line.startswith("#")]
+    return [one for one in found if one.name != "dpcohort"]
+
+
+@pytest.mark.parametrize("asked", _asked(), ids=str)
+def test_the_lock_covers_what_is_asked_for(asked):
+    version = LOCKED.get(canonicalize_name(asked.name))
+    assert version is not None, f"{asked} is not in requirements-ci.txt: make lock"
+    assert asked.specifier.contains(version), f"requirements-ci.txt has {version}: make lock"
+
+
+def test_the_lock_names_no_place_and_every_package_has_its_hash():
+    lines = (ROOT / "requirements-ci.txt").read_text().splitlines()
+    assert not [line for line in lines if "//" in line or "index" in line]
+    assert 2 * len(LOCKED) == len([line for line in lines if not line.startswith("#")])
+
+
+def _done(code: int, said: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.CompletedProcess([], code, said, "")
+
+
+@pytest.fixture
+def asked_of_pip(dependencies, monkeypatch):
+    """Answers in place of pip, and a list of what pip was asked."""
+    calls, answers = [], {}
+
+    def run(command, **_):
+        words = " ".join(map(str, command)).partition("-m pip ")[2]
+        calls.append(words)
+        return next((done for key, done in answers.items() if key in words), _done(0))
+
+    monkeypatch.setattr(dependencies, "run", run)
+    monkeypatch.setattr(dependencies.subprocess, "run", run)
+    monkeypatch.setattr(dependencies, "misfit", lambda lock: None)
+    return calls, answers
+
+
+def test_where_the_lock_fits_nothing_is_installed_unchecked(dependencies, asked_of_pip, capsys):
+    calls, _ = asked_of_pip
+    assert dependencies.install(dependencies.LOCK) == 0
+    assert "--require-hashes" in calls[0]
+    assert "--no-deps --no-build-isolation" in calls[1]
+    assert len(calls) == 3
+    assert "has the hash" in capsys.readouterr().out
+
+
+def test_an_exchanged_file_stops_the_installation(dependencies, asked_of_pip, capsys):
+    calls, answers = asked_of_pip
+    answers["--require-hashes"] = _done(
+        1, "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE."
+    )
+    assert dependencies.install(dependencies.LOCK) == 1
+    assert len(calls) == 1
+    assert "make setup LOCK=" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("--require-hashes", "ERROR: No matching distribution found for torch==2.13.0+cpu"),
+        ("check", "dpcohort 0.1.0 requires pooch, which is not installed."),
+    ],
+)
+def test_a_lock_that_cannot_be_used_is_said_and_done_without(
+    dependencies, asked_of_pip, capsys, asked, said
+):
+    calls, answers = asked_of_pip
+    answers[asked] = _done(1, said)
+    assert dependencies.install(dependencies.LOCK) == 0
+    assert "constraints.txt" in calls[-1]
+    printed = capsys.readouterr().out
+    assert said in printed
+    assert "not checked" in printed
+
+
+def test_a_lock_for_another_machine_does_not_fit(dependencies, tmp_path, monkeypatch):
+    here = {"python": "3.11", "system": "linux x86_64", "glibc": "2.36"}
+    monkeypatch.setattr(dependencies, "machine", lambda: here)
+    assert dependencies.misfit(dependencies.LOCK) is None
+    for key, value in (("python", "3.12"), ("system", "darwin arm64"), ("glibc", "2.31")):
+        monkeypatch.setattr(dependencies, "machine", lambda k=key, v=value: {**here, k: v})
+        assert value in str(dependencies.misfit(dependencies.LOCK))
+    assert "there is no" in str(dependencies.misfit(tmp_path / "none.txt"))
+
+
+def _audited(*packages: dict[str, object]) -> str:
+    return json.dumps({"dependencies": list(packages), "fixes": []})
+
+
+GOOD = {"name": "numpy", "version": "2.4.6", "vulns": []}
+HOLE = {"id": "PYSEC-1", "fix_versions": ["2.0"]}
+BAD = {"name": "jinja2", "version": "1.0", "vulns": [HOLE]}
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "told"),
+    [
+        (_audited(GOOD), 0, "1 of 1 packages checked, 0 known"),
+        (_audited(GOOD, {"name": "torch", "skip_reason": "not found"}), 0, "NOT CHECKED: torch"),
+        (_audited(GOOD, BAD), 1, "jinja2 1.0: PYSEC-1, fixed in 2.0"),
+        (_audited(GOOD, {"name": "flwr", "skip_reason": "not found"}), 3, "NOT CHECKED: flwr"),
+        (_audited({"name": "flwr", "skip_reason": "not found"}), 3, "NOTHING was checked"),
+        ("Traceback (most recent call last):\n...\nConnectionError: refused", 3, "NOTHING was"),
+    ],
+    ids=["well", "own build", "vulnerable", "unknown", "all unknown", "unreachable"],
+)
+def test_what_an_audit_could_not_ask_about_is_not_called_safe(
+    dependencies, capsys, said, code, told
+):
+    assert dependencies.audit_verdict(_done(int(code > 0), said)) == code
+    printed = "".join(capsys.readouterr())
+    assert told in printed
+    assert "Traceback" not in printed
