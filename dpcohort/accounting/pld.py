@@ -22,6 +22,7 @@ from dpcohort.accounting.composition import Composition
 from dpcohort.accounting.contract import Neighbours, resolve_neighbours
 from dpcohort.accounting.gaussian import gaussian_delta
 from dpcohort.accounting.pairs import LossPair, pairs_of_step
+from dpcohort.accounting.rare_losses import RareLosses
 
 __all__ = ["Steps", "certified_delta", "certified_epsilon", "composed_delta", "composed_epsilon"]
 
@@ -30,6 +31,8 @@ _COARSE = 10  # the direction that is hardly ever the worse one is first tried o
 _LARGEST_SHIFT = 50.0
 _SMALLEST_SHIFT = 1e-9
 _SMALLEST_RATE = 1e-9
+# Below this rate nearly all losses are so small that one grid does not serve them and the others.
+_TINY_RATE = 5e-4
 _ALMOST_ONE = 1 - 1e-12
 
 
@@ -198,8 +201,10 @@ def composed_delta(
         return 0.0
     worst = 0.0
     for parts in case:
+        if worst > 0 and _is_tiny(parts) and RareLosses(parts).keeps(epsilon=epsilon, delta=worst):
+            continue
         for trial in _trials(worst, tolerance):
-            found = Composition(parts, tolerance=trial).delta(epsilon)
+            found = _composition(parts, trial).delta(epsilon)
             if found <= worst:
                 break
         worst = max(worst, found)
@@ -226,12 +231,27 @@ def composed_epsilon(
         return 0.0
     worst = 0.0
     for parts in case:
+        if worst > 0 and _is_tiny(parts) and RareLosses(parts).keeps(epsilon=worst, delta=delta):
+            continue
         for trial in _trials(worst, tolerance):
-            found = Composition(parts, tolerance=trial).epsilon(delta)
+            found = _composition(parts, trial).epsilon(delta)
             if found <= worst:
                 break
         worst = max(worst, found)
     return worst
+
+
+def _composition(
+    parts: Sequence[tuple[LossPair, int]], tolerance: float
+) -> Composition | RareLosses:
+    """Steps of one direction; tiny rates have a method of their own."""
+    if _is_tiny(parts):
+        return RareLosses(parts, coarseness=tolerance / TOLERANCE)
+    return Composition(parts, tolerance=tolerance)
+
+
+def _is_tiny(parts: Sequence[tuple[LossPair, int]]) -> bool:
+    return max(pair.rate for pair, _ in parts) < _TINY_RATE
 
 
 def _trials(worst: float, tolerance: float) -> tuple[float, ...]:
