@@ -30,7 +30,7 @@ from dpcohort._validate import FloatArray
 from dpcohort.accounting.grids import NEGLIGIBLE, SMALLEST_TAIL, Grid, Sketch, log_gap
 from dpcohort.accounting.pairs import GridLoss, LossPair
 
-__all__ = ["Composition", "GridSteps", "Profile", "profile_of_law"]
+__all__ = ["Chernoff", "Composition", "GridSteps", "Profile", "profile_of_law"]
 
 _UNIT = 2.0**-53
 _USUAL_LOG_DELTA = math.log(1e-12)
@@ -160,7 +160,7 @@ class Composition:
                 target = target._replace(tilt=_MILD_TILT)
         return best
 
-    def _profile(self, grid: Grid) -> tuple[Profile, _Chernoff]:
+    def _profile(self, grid: Grid) -> tuple[Profile, Chernoff]:
         """Bounds on this grid: a sharp one around the expected answer, a rough one everywhere."""
         steps = GridSteps.of(self._parts, grid)
         log_moment, tilted = steps.tilt(grid.tilt)
@@ -182,7 +182,7 @@ class Composition:
             infinity=steps.infinity,
             slop=steps.slop,
         )
-        return profile, _Chernoff(grid.tilt, log_moment, steps.infinity, steps.slop)
+        return profile, Chernoff(grid.tilt, log_moment, steps.infinity, steps.slop)
 
 
 def profile_of_law(
@@ -291,8 +291,14 @@ class GridSteps:
 
 
 @dataclass(frozen=True)
-class _Chernoff:
-    """δ ≤ M e^{-εt} t^t/(1+t)^{1+t}: looser than a profile, but valid at every ε."""
+class Chernoff:
+    """δ ≤ M e^{-εt} t^t/(1+t)^{1+t}: looser than a profile, but valid at every ε.
+
+    Example:
+        >>> bound = Chernoff(tilt=1.0, log_moment=0.0, infinity=0.0, slop=0.0)
+        >>> bound.delta(0.0), bound.epsilon(0.25)
+        (0.25, 0.0)
+    """
 
     tilt: float
     log_moment: float

@@ -31,9 +31,9 @@ from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 
 from dpcohort._validate import BoolArray, FloatArray
-from dpcohort.accounting.composition import GridSteps, Profile, profile_of_law
+from dpcohort.accounting.composition import Chernoff, GridSteps, Profile, profile_of_law
 from dpcohort.accounting.grids import SMALLEST_TAIL, log_gap
-from dpcohort.accounting.pairs import Interval, LossPair
+from dpcohort.accounting.pairs import GridLoss, Interval, LossPair
 
 __all__ = ["RareLosses"]
 
@@ -42,18 +42,20 @@ ComplexArray = NDArray[np.complex128]
 _UNIT = 2.0**-53
 _FFT_ERROR = 8 * _UNIT  # relative error of a transform per doubling of its length
 _ATTEMPTS = 6
+_SMALLEST_LOG_DELTA = -50.0  # where a closer bound is not looked for
 _NEGLIGIBLE = 1e-5  # what a cut tail may add to δ, relatively
 _MOST_POINTS = 2**16  # of the top level
 # The scale on which δ falls by e is the unit of the top spacing, and its square that of the
 # variance which rounding may add to the sum. A variance v raises ln δ by v/2 in these units.
 _TOP_SPACING = 0.25
 _VARIANCE = 0.03
-_LOWER_TILT = 1.5  # of a lower level, times the spread of its sum
+_LOWER_TILT = 0.5  # of a lower level, times the spread of its sum
 _LARGEST_RATIO = 16  # between the spacings of two levels
 _MOST_LEVELS = 8
 _FAR = 10.0  # a loss this far above ε counts as infinite, for e^-10 of its δ
 _ORDERS = 40
 _LARGEST_EXPONENT = 300.0
+_MOST_NODES = 400
 _NODES_PER_DEVIATION = 20.0
 # A level whose most likely loss has at least this probability and that has at most so many other
 # losses in all steps is transformed without it.
@@ -89,11 +91,11 @@ class RareLosses:
             sketch = _Sketch(
                 self._parts, epsilon=epsilon, log_delta=log_delta, coarseness=self._coarseness
             )
-            profile = _profile(self._parts, sketch)
+            profile, chernoff = _profile(self._parts, sketch)
             found = profile.delta(epsilon)
-            best = min(best, found)
-            off = math.log(max(found, 1e-280)) - log_delta
-            if abs(off) < 3:
+            best = min(best, found, chernoff.delta(epsilon))
+            off = math.log(max(best, 1e-280)) - log_delta
+            if abs(off) < 3 or log_delta < _SMALLEST_LOG_DELTA:
                 break
             # below what was left out anyway nothing is known, but that there is less
             log_delta += off if profile.added < 0.1 * found else min(off, -8.0)
@@ -109,7 +111,9 @@ class RareLosses:
             sketch = _Sketch(
                 self._parts, epsilon=target, log_delta=math.log(delta), coarseness=self._coarseness
             )
-            found = _profile(self._parts, sketch).epsilon(delta)
+            profile, chernoff = _profile(self._parts, sketch)
+            found = profile.epsilon(delta)
+            best = min(best, chernoff.epsilon(delta))
             if found is None:
                 target *= 4
                 continue
@@ -184,7 +188,8 @@ class _Sketch:
         loss, weight = _nodes(parts, math.exp(log_delta))
         drift = sum(-count * math.log1p(-pair.rate) for pair, count in parts)
         top = epsilon + _FAR + drift
-        self._loss, self._weight = loss[loss <= top], weight[loss <= top]
+        self._loss = np.maximum(loss[loss <= top], -(epsilon + _FAR))
+        self._weight = weight[loss <= top]
         self._size = np.abs(self._loss)
         self.epsilon = epsilon
         self.log_delta = min(log_delta, 0.0)
@@ -194,7 +199,7 @@ class _Sketch:
         alone = float(self._weight @ -np.expm1(np.minimum(epsilon - self._loss, 0.0)))
         # How steeply δ falls: as that of a loss that comes alone, or as that of a sum of many.
         many = self._log_moment(self._size <= epsilon) - self._orders * epsilon
-        saddle = float(self._orders[np.argmin(many)])
+        saddle = self._best_order(many)
         above = float(self._weight[self._loss > epsilon].sum())
         steepness = min(saddle, above / alone - 1 if alone > 0 else math.inf)
         unit = 1 / (1 + steepness)
@@ -212,11 +217,16 @@ class _Sketch:
         if without > self.log_delta + math.log(_NEGLIGIBLE):
             some = np.logaddexp(some, none)
         exponent = some - self._orders * epsilon
-        best = int(np.argmin(exponent))
-        tilt = float(self._orders[best])
+        tilt = self._best_order(exponent)
+        bound = float(exponent[self._orders == tilt][0])
         self.tilts = [*(max(tilt, self._lower_tilt(bound)) for bound in self.bounds), tilt]
         self.log_tail = self.log_delta + math.log(_NEGLIGIBLE)
-        self.log_room = min(self.log_delta - float(exponent[best]), 0.0) + math.log(_NEGLIGIBLE)
+        self.log_room = min(self.log_delta - bound, 0.0) + math.log(_NEGLIGIBLE)
+
+    def _best_order(self, exponent: FloatArray) -> float:
+        """The order with the smallest bound, or the first with one that is small enough."""
+        enough = np.flatnonzero(exponent < self.log_delta - _FAR)
+        return float(self._orders[enough[0] if enough.size else np.argmin(exponent)])
 
     def _lower_tilt(self, bound: float) -> float:
         """Rounding errors of a lower level are the same all over its range; a tilt that does not
@@ -240,28 +250,22 @@ class _Sketch:
         while len(steps) < _MOST_LEVELS and _gained(size, weight, step) > variance:
             above = np.cumsum(weight[::-1])[::-1] * step**2 / 6
             bound = max(float(size[min(np.sum(above > variance / 4), size.size - 1)]), step)
-            size, weight = size[size <= bound], weight[size <= bound]
+            below = size <= bound
+            size, weight = size[below], weight[below]
+            least = 10 * math.sqrt(float(weight @ size**2)) / _MOST_POINTS
             ratio = 2
-            while ratio < _LARGEST_RATIO and _gained(size, weight, step / ratio) > variance / 2:
+            while (
+                ratio < _LARGEST_RATIO
+                and step > least * (ratio + 1)
+                and _gained(size, weight, step / ratio) > variance / 2
+            ):
                 ratio += 1
+            if step < least * ratio:
+                break
             step /= ratio
             steps.append(step)
             bounds.append(bound)
         return steps[::-1], bounds[::-1]
-
-    def range_orders(self, level: int) -> tuple[_Orders, _Orders]:
-        """Orders of the Chernoff bounds on the sum of a level, as it is and under the tilt."""
-        step = self.steps[level]
-        low = self.bounds[level - 1] if level > 0 else -1.0
-        high = self.bounds[level] if level < len(self.bounds) else math.inf
-        chosen = (self._size > low) & (self._size <= high)
-        if not chosen.any():
-            return (_Orders(40 / step, 40 / step),) * 2
-        # smaller losses are rounded to 0 and the next grid point
-        weight = self._weight[chosen] * np.minimum(self._size[chosen] / step, 1.0)
-        loss = np.sign(self._loss[chosen]) * np.maximum(self._size[chosen], step)
-        tilted = weight * np.exp(self.tilts[level] * loss)
-        return _best_orders(loss, weight, self.log_tail), _best_orders(loss, tilted, self.log_room)
 
 
 def _gained(size: FloatArray, weight: FloatArray, step: float) -> float:
@@ -269,42 +273,55 @@ def _gained(size: FloatArray, weight: FloatArray, step: float) -> float:
     return float(weight @ np.minimum(size * step, step**2 / 6))
 
 
-class _Orders(NamedTuple):
-    above: float
-    below: float
-
-
-def _best_orders(loss: FloatArray, weight: FloatArray, log_tail: float) -> _Orders:
-    """For the closest bounds that a sum of rare losses exceeds with this probability."""
-    deviation = math.sqrt(float(weight @ loss**2)) + 1e-12
-    largest = float(np.abs(loss).max())
-    orders = np.geomspace(
-        min(0.02 / deviation, 0.1 / largest), max(20 / deviation, 40 / largest), 32
-    )
-    exponent = np.multiply.outer(orders, loss)
-    highs = (np.expm1(np.minimum(exponent, 600.0)) @ weight - log_tail) / orders
-    lows = (np.expm1(np.minimum(-exponent, 600.0)) @ weight - log_tail) / orders
-    return _Orders(float(orders[np.argmin(highs)]), float(orders[np.argmin(lows)]))
-
-
 class _Range(NamedTuple):
     low: float
     high: float
 
 
-def _range_of_sum(played: GridSteps, sketch: _Sketch, level: int) -> _Range:
+def _range_of_sum(played: GridSteps, sketch: _Sketch, tilt: float) -> _Range:
     """A range that the sum leaves with probability e^log_tail at most on each side (Chernoff).
 
     It is wide enough, too, for little of the tilted law to wrap around.
     """
-    plain, tilted = sketch.range_orders(level)
-    high = (played.tilt(plain.above)[0] - sketch.log_tail) / plain.above
-    low = -(played.tilt(-plain.below)[0] - sketch.log_tail) / plain.below
-    tilt = sketch.tilts[level]
+    parts = [_sparser(loss, played.step) for loss in played.losses]
+    loss = np.concatenate([loss for loss, _ in parts])
+    weight = np.concatenate(
+        [count * mass for (_, mass), count in zip(parts, played.counts, strict=True)]
+    )
     here = played.tilt(tilt)[0]
-    up = (played.tilt(tilt + tilted.above)[0] - here - sketch.log_room) / tilted.above
-    down = -(played.tilt(tilt - tilted.below)[0] - here - sketch.log_room) / tilted.below
-    return _Range(min(low, down), max(high, min(up, high + _MOST_POINTS * played.step)))
+    tilted = weight * np.exp(np.minimum(tilt * loss, _LARGEST_EXPONENT))
+
+    def bound(sign: float, weight: FloatArray, log_tail: float, base: float, log: float) -> float:
+        order = sign * _chernoff_order(sign * loss, weight, log_tail)
+        return (played.tilt(base + order)[0] - log - log_tail) / order
+
+    high, low = (bound(sign, weight, sketch.log_tail, 0.0, 0.0) for sign in (1.0, -1.0))
+    # what has wrapped around from above grows when the tilt is taken back
+    log_room = sketch.log_room - (tilt - sketch.tilts[-1]) * (high - low)
+    up, down = (bound(sign, tilted, log_room, tilt, here) for sign in (1.0, -1.0))
+    most = _MOST_POINTS * played.step
+    return _Range(min(low, max(down, low - most)), max(high, min(up, high + most)))
+
+
+def _sparser(loss: GridLoss, step: float) -> tuple[FloatArray, FloatArray]:
+    """The same masses on at most about ``_MOST_NODES`` points."""
+    block = -(-loss.mass.size // _MOST_NODES)
+    starts = np.arange(0, loss.mass.size, block)
+    middle = np.minimum(starts + block // 2, loss.mass.size - 1)
+    return step * (loss.first + middle), np.add.reduceat(loss.mass, starts)
+
+
+def _chernoff_order(loss: FloatArray, weight: FloatArray, log_tail: float) -> float:
+    """The order of the closest bound that a sum of rare losses exceeds with this probability."""
+    deviation = math.sqrt(float(weight @ loss**2)) + 1e-12
+    largest = float(np.abs(loss).max()) + 1e-12
+    orders = np.geomspace(
+        min(0.02 / deviation, 0.1 / largest),
+        min(max(20 / deviation, 40 / largest), _LARGEST_EXPONENT / largest),
+        _ORDERS,
+    )
+    moments = np.expm1(np.multiply.outer(orders, loss)) @ weight
+    return float(orders[np.argmin((moments - log_tail) / orders)])
 
 
 def _nodes(parts: Sequence[tuple[LossPair, int]], delta: float) -> tuple[FloatArray, FloatArray]:
@@ -370,7 +387,9 @@ class _Sum(NamedTuple):
         return _Sum(first, step, law / total, 0.0), peak + math.log(total) + rounding
 
 
-def _profile(parts: Sequence[tuple[LossPair, int]], sketch: _Sketch) -> Profile:
+def _profile(
+    parts: Sequence[tuple[LossPair, int]], sketch: _Sketch
+) -> tuple[Profile, Chernoff]:
     """Bounds on δ(ε), level after level from the lowest."""
     counts = [count for _, count in parts]
     inside: list[Interval | None] = [None for _ in parts]
@@ -396,7 +415,7 @@ def _profile(parts: Sequence[tuple[LossPair, int]], sketch: _Sketch) -> Profile:
             total, added = total.coarser(step, tilt=tilt, change=change)
             log_moment += added
         added, tilted = played.tilt(tilt)
-        reach = _range_of_sum(played, sketch, position)
+        reach = _range_of_sum(played, sketch, tilt)
         first = total.first + math.floor(reach.low / step) - 1
         length = total.law.size + math.ceil((reach.high - reach.low) / step) + 4
         total = _plus(total, played, tilted, first, next_fast_len(length, real=True))
@@ -405,7 +424,7 @@ def _profile(parts: Sequence[tuple[LossPair, int]], sketch: _Sketch) -> Profile:
         # The sum leaves its range upwards, or downwards, where it is not seen by the levels above.
         over += 2 * math.exp(sketch.log_tail)
         slop += played.slop
-    return profile_of_law(
+    profile = profile_of_law(
         total.law,
         total.error,
         loss=total.step * (total.first + np.arange(total.law.size)),
@@ -416,6 +435,7 @@ def _profile(parts: Sequence[tuple[LossPair, int]], sketch: _Sketch) -> Profile:
         infinity=infinity,
         slop=slop,
     )
+    return profile, Chernoff(sketch.tilts[-1], log_moment, profile.added, slop)
 
 
 def _plus(
