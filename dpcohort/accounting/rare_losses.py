@@ -35,7 +35,10 @@ from dpcohort.accounting.composition import Chernoff, GridSteps, Profile, profil
 from dpcohort.accounting.grids import SMALLEST_TAIL, log_gap
 from dpcohort.accounting.pairs import GridLoss, Interval, LossPair
 
-__all__ = ["RareLosses"]
+__all__ = ["TINY_RATE", "RareLosses"]
+
+#: Below this rate nearly all losses are so small that one grid does not serve them and the others.
+TINY_RATE = 5e-4
 
 ComplexArray = NDArray[np.complex128]
 
