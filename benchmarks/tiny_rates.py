@@ -37,6 +37,8 @@ MOST = 1.02
 
 
 class Client(NamedTuple):
+    """What fixes the noise of a client."""
+
     sampler: str
     neighbours: str
     rate: float
@@ -67,14 +69,15 @@ def _delta(kind: str, shift: float, client: Client, points: int) -> float:
     weight = np.exp(-(x**2) / 2) + rate * np.exp(-((x - shift) ** 2) / 2)
     small = np.minimum(np.abs(loss), client.epsilon)
     spread = math.sqrt(steps * float(weight @ small**2 / weight.sum()))
-    drift = rate * steps
+    # losses that hardly ever come keep the mean of all the others below 0
+    drift = steps * float(weight @ np.maximum(loss - client.epsilon, 0.0) / weight.sum())
     low, high = 2 * min(bottom, 0.0) - drift - 12 * spread, 2 * max(top, 0.0) + drift + 12 * spread
     high = max(high, client.epsilon + 1e-3)
     step = (high - low) / points
 
     first, last = math.floor(bottom / step), math.ceil(top / step)
     index = np.arange(0 if kind == "fixed" else first, last + 1)
-    ends = _output(kind, shift, rate, step * index)
+    ends = _output(kind, shift, rate, step * index.astype(np.float64))
     base, up, down = _cells(ends), _cells(ends - shift), _cells(ends + shift)
     p = base if kind == "add" else (1 - rate) * base + rate * up
     q = base if kind in ("remove", "fixed") else (1 - rate) * base + rate * down
@@ -100,7 +103,8 @@ def _delta(kind: str, shift: float, client: Client, points: int) -> float:
     mass = np.roll(mass, -mode)
     mass[0] = 0.0
     odds = rfft(mass) / atom
-    size = 0.5 * np.log1p(odds.real * (2 + odds.real) + odds.imag**2)
+    excess = odds.real * (2 + odds.real) + odds.imag**2
+    size = 0.5 * np.log1p(np.maximum(excess, 1e-15 - 1))
     angle = np.arctan2(odds.imag, 1 + odds.real)
     law = irfft(np.exp(steps * (math.log(atom) + size + 1j * angle)), points)
     start = mode if mode < points // 2 else mode - points
@@ -137,14 +141,16 @@ def _output(kind: str, shift: float, rate: float, loss: FloatArray) -> FloatArra
             slope += shift * expit(-shift * x + odds)
         off = (_loss(kind, shift, rate, x) - loss) / np.maximum(slope, 1e-300)
         x -= np.clip(off, -1e-2, 1e-2)
-    return np.maximum.accumulate(x)
+    outputs: FloatArray = np.maximum.accumulate(x)
+    return outputs
 
 
 def _cells(x: FloatArray) -> FloatArray:
     """Standard normal mass between consecutive outputs."""
     tail = ndtr(-np.abs(x))
     straddles = (x[:-1] < 0) & (x[1:] > 0)
-    return np.where(straddles, 1 - tail[1:] - tail[:-1], np.abs(np.diff(tail)))
+    mass: FloatArray = np.where(straddles, 1 - tail[1:] - tail[:-1], np.abs(np.diff(tail)))
+    return mass
 
 
 def root(excess: Callable[[float], float], near: float, tolerance: float = 1e-4) -> float:
@@ -238,7 +244,7 @@ def main() -> int:
     rng = np.random.default_rng(options.seed)
     clients = grid_clients() if options.grid else random_clients(options.clients, rng)
     calibrated(Client("poisson", "zero-out", 1e-5, 99, 1.0, 1e-6))  # imports and first calls
-    print("sampler neighbours      r       T       eps     delta   z        noise   cert.   ms   ms")
+    print("sampler neighbours   r             T     eps   delta        z   noise   cert.   ms   ms")
     worst: dict[tuple[str, str], list[float]] = {}
     broken = 0
     for client in clients:

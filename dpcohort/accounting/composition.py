@@ -256,6 +256,7 @@ class GridSteps:
 
     @classmethod
     def of(cls, parts: Sequence[tuple[LossPair, int]], grid: Grid) -> GridSteps:
+        """The losses of these steps on this grid."""
         total = sum(count for _, count in parts)
         tail = max(NEGLIGIBLE * math.exp(max(grid.log_delta, -650.0)) / total, SMALLEST_TAIL)
         losses = [
@@ -274,6 +275,7 @@ class GridSteps:
 
     @property
     def slop(self) -> float:
+        """How far rounding may have understated the sum."""
         return sum(n * loss.slop for loss, n in zip(self.losses, self.counts, strict=True))
 
     def tilt(self, order: float) -> tuple[float, list[FloatArray]]:
@@ -306,10 +308,12 @@ class Chernoff:
     slop: float
 
     def delta(self, epsilon: float) -> float:
+        """Upper bound on δ at this ε."""
         exponent = self.log_moment - self.tilt * (epsilon - self.slop) + log_gap(self.tilt)
         return math.exp(min(exponent, 0.0)) + self.infinity
 
     def epsilon(self, delta: float) -> float:
+        """Upper bound on ε at this δ."""
         if delta <= self.infinity:
             return math.inf
         bound = self.log_moment - math.log(delta - self.infinity) + log_gap(self.tilt)

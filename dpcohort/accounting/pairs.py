@@ -25,31 +25,19 @@ the grid (to +∞) and the tail below it (to the first point) go upwards.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from scipy.special import ndtr, ndtri
 
 from dpcohort._validate import FloatArray
 
-__all__ = ["GridLoss", "Interval", "LossPair", "pairs_of_step"]
+__all__ = ["Cells", "GridLoss", "LossPair", "pairs_of_step"]
 
 _UNIT = 2.0**-53
 _OVERFLOW = 30.0  # above this exponent, expm1 is replaced by its logarithm
 _SKETCH_DENSITY = 6.0  # sketch nodes per standard deviation
-
-
-class Interval(NamedTuple):
-    """An interval of outputs of a step.
-
-    Example:
-        >>> Interval(-1.0, 2.0).high
-        2.0
-    """
-
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +152,7 @@ class LossPair:
         if self.kind == "fixed":
             return self._discretize_symmetric(step, first, last)
         losses = step * np.arange(first, last + 1, dtype=np.float64)
-        cells = _Cells.between(self, losses, step)
+        cells = Cells.between(self, losses, step)
         mass = np.zeros(losses.size)
         mass[:-1] += cells.mass - cells.high_up
         mass[1:] += cells.high_up
@@ -175,7 +163,7 @@ class LossPair:
     def _discretize_symmetric(self, step: float, first: int, last: int) -> GridLoss:
         """``fixed``: positive losses as ``remove``, their mirror image, and an atom at 0."""
         losses = step * np.arange(0, last + 1, dtype=np.float64)
-        cells = _Cells.between(self, losses, step)
+        cells = Cells.between(self, losses, step)
         middle = last
         mass = np.zeros(2 * last + 1)
         mass[middle:-1] += cells.mass - cells.high_up
@@ -190,121 +178,6 @@ class LossPair:
         mass[cut] += mass[:cut].sum()
         slop = 128 * _UNIT * float(losses[-1])
         return GridLoss(first=cut - last, mass=mass[cut:], infinity=cells.above, slop=slop)
-
-    def level(
-        self,
-        step: float,
-        *,
-        inside: Interval | None,
-        bound: float,
-        lowest: float,
-        top: float,
-    ) -> tuple[GridLoss, Interval]:
-        """The losses of one size on the grid {i·step}, given that there is no larger one.
-
-        A step whose output lies in ``inside`` counts as a loss of 0, and the other losses of the
-        level as L - ν, ν the loss of "the output lies in ``inside``" (see :mod:`.rare_losses`).
-
-        Args:
-            step: grid spacing h.
-            inside: outputs of the levels below; None for the lowest level.
-            bound: losses up to about this size, or infinity for the top level.
-            lowest: losses below this are raised to about this.
-            top: losses above this are declared infinite.
-
-        Returns:
-            The losses, and the outputs of this level and those below it.
-
-        Example:
-            >>> pair = LossPair(kind="remove", shift=2.0, rate=1e-4)
-            >>> small, inside = pair.level(1e-4, inside=None, bound=0.1, lowest=-1.0, top=9.0)
-            >>> large, _ = pair.level(1e-2, inside=inside, bound=math.inf, lowest=-1.0, top=9.0)
-            >>> round(float(small.mass.sum()), 12), bool(large.mass.max() > 0.999)
-            (1.0, True)
-        """
-        if bound == math.inf:
-            outer = Interval(-math.inf, math.inf)
-        else:
-            ends = self.output(np.array([-bound, bound]))
-            outer = Interval(float(ends[0]), float(ends[1]))
-        if inside is not None:
-            outer = Interval(min(outer.low, inside.low), max(outer.high, inside.high))
-        if self.kind == "fixed":
-            pieces = [Interval(self.shift / 2 if inside is None else inside.high, outer.high)]
-        elif inside is None:
-            pieces = [outer]
-        else:
-            pieces = [Interval(outer.low, inside.low), Interval(inside.high, outer.high)]
-        origin = 0.0 if inside is None else self._log_ratio(inside)
-        parts = [
-            self._piece(piece, step, origin, lowest, top)
-            for piece in pieces
-            if piece.low < piece.high
-        ]
-        grid = _joined(parts, lowest=math.floor(lowest / step))
-        middle = -grid.first
-        if inside is not None:
-            grid.mass[middle] += 1 - self._outside(inside)[0]
-        elif self.kind == "fixed":
-            grid.mass[middle] += (1 - self.rate) * (2 * float(ndtr(self.shift / 2)) - 1)
-        share = 1 - self._outside(outer)[0]
-        grid.mass[:] *= (1 + 8 * _UNIT) / share
-        return replace(grid, infinity=grid.infinity / share), outer
-
-    def _piece(
-        self, piece: Interval, step: float, origin: float, lowest: float, top: float
-    ) -> GridLoss:
-        """The losses of the outputs in an interval, less ``origin``, on the grid."""
-        ends = self.loss(np.array([piece.low, piece.high]))
-        high = min(float(ends[1]), top) - origin
-        low = min(max(float(ends[0]), lowest) - origin, high - step)
-        first, last = math.floor(low / step), math.ceil(high / step)
-        if self.kind == "fixed":
-            first = max(first, 0)
-        losses = origin + step * np.arange(first, last + 1, dtype=np.float64)
-        x = np.clip(self.output(losses), piece.low, piece.high)
-        if piece.low > -math.inf:
-            x[0] = piece.low
-        if piece.high < math.inf:
-            x[-1] = piece.high
-        cells = _Cells.between(self, losses, step, x)
-        mass = np.zeros(losses.size)
-        mass[:-1] += cells.mass - cells.high_up
-        mass[1:] += cells.high_up
-        if piece.low == -math.inf:
-            mass[0] += cells.below
-        infinity = cells.above if piece.high == math.inf else 0.0
-        slop = (128 + 4 * self.shift**2) * _UNIT * float(np.abs(losses[[0, -1]]).max())
-        if self.kind != "fixed":
-            return GridLoss(first=first, mass=mass, infinity=infinity, slop=slop)
-        # A mirrored point carries the Q-mass of its original; there, upwards is towards 0.
-        whole = np.zeros(2 * last + 1)
-        whole[last + first :] += mass
-        mirrored_low = np.minimum(cells.high_down * np.exp(-losses[1:]), cells.q_mass)
-        whole[: last - first] += mirrored_low[::-1]
-        whole[1 : last - first + 1] += (cells.q_mass - mirrored_low)[::-1]
-        if piece.high == math.inf:
-            whole[0] += cells.q_above
-        return GridLoss(first=-last, mass=whole, infinity=infinity, slop=slop)
-
-    def _outside(self, interval: Interval) -> tuple[float, float]:
-        """P- and Q-mass of the outputs beyond an interval (for ``fixed``, of its losses)."""
-        low, high, s = interval.low, interval.high, self.shift
-        if self.kind == "fixed":
-            base, moved = float(ndtr(-high)), float(ndtr(s - high))
-            both = (2 - self.rate) * base + self.rate * moved
-            return both, both
-        base = float(ndtr(low) + ndtr(-high))
-        up = float(ndtr(low - s) + ndtr(s - high))
-        down = float(ndtr(low + s) + ndtr(-s - high))
-        p = base if self.kind == "add" else (1 - self.rate) * base + self.rate * up
-        q = base if self.kind == "remove" else (1 - self.rate) * base + self.rate * down
-        return p, q
-
-    def _log_ratio(self, interval: Interval) -> float:
-        """ln P/Q of an interval of outputs."""
-        p, q = self._outside(interval)
-        return math.log1p(-p) - math.log1p(-q)
 
     def _remove_loss(self, x: FloatArray) -> FloatArray:
         exponent = self.shift * x - self.shift**2 / 2
@@ -331,10 +204,23 @@ class LossPair:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Cells:
+class Cells:
     """P- and Q-mass of the cells between grid points (rounded up), split over their two ends.
 
-    ``high_up`` and ``high_down`` are the share of P-mass at the upper end, rounded up and down.
+    Attributes:
+        mass: P-mass of each cell.
+        q_mass: Q-mass of each cell.
+        high_up: the share of P-mass at the upper end, rounded up.
+        high_down: the same rounded down.
+        above: P-mass above the last grid point.
+        q_above: Q-mass above it.
+        below: P-mass below the first one.
+
+    Example:
+        >>> pair = LossPair(kind="remove", shift=1.0, rate=0.5)
+        >>> cells = Cells.between(pair, np.array([-0.25, 0.0, 0.25]), 0.25)
+        >>> bool(abs(cells.below + cells.mass.sum() + cells.above - 1) < 1e-12)
+        True
     """
 
     mass: FloatArray
@@ -348,7 +234,8 @@ class _Cells:
     @classmethod
     def between(
         cls, pair: LossPair, losses: FloatArray, step: float, x: FloatArray | None = None
-    ) -> _Cells:
+    ) -> Cells:
+        """The cells between these losses, ``step`` apart, or between these outputs."""
         x = pair.output(losses) if x is None else x
         rate = pair.rate
         base = _normal_cells(x)
@@ -437,23 +324,6 @@ def _share_above(
     error = decay * difference_error + second_error + 4 * _UNIT * np.abs(second)
     scale = -np.expm1(-step)
     return (decay * difference - second) / scale, error / scale
-
-
-def _joined(parts: list[GridLoss], *, lowest: int) -> GridLoss:
-    """Disjoint parts of one loss on one grid, which holds 0; what is below ``lowest`` is raised."""
-    first = min([part.first for part in parts] + [0])
-    last = max([part.first + part.mass.size for part in parts] + [1])
-    mass = np.zeros(last - first)
-    for part in parts:
-        mass[part.first - first : part.first - first + part.mass.size] += part.mass
-    cut = max(min(lowest, 0) - first, 0)
-    mass[cut] += mass[:cut].sum()
-    return GridLoss(
-        first=first + cut,
-        mass=mass[cut:],
-        infinity=sum(part.infinity for part in parts),
-        slop=max((part.slop for part in parts), default=0.0),
-    )
 
 
 def pairs_of_step(

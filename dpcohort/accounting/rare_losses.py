@@ -30,10 +30,26 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 
-from dpcohort._validate import BoolArray, FloatArray
-from dpcohort.accounting.composition import Chernoff, GridSteps, Profile, profile_of_law
-from dpcohort.accounting.grids import SMALLEST_TAIL, log_gap
-from dpcohort.accounting.pairs import GridLoss, Interval, LossPair
+from dpcohort._validate import FloatArray
+from dpcohort.accounting.composition import (
+    Chernoff,
+    Composition,
+    GridSteps,
+    Profile,
+    profile_of_law,
+)
+from dpcohort.accounting.grids import log_gap
+from dpcohort.accounting.level_sketch import (
+    FAR,
+    LARGEST_EXPONENT,
+    MOST_POINTS,
+    ORDERS,
+    LevelSketch,
+    first_epsilon,
+    loss_nodes,
+)
+from dpcohort.accounting.loss_levels import Interval, level_of
+from dpcohort.accounting.pairs import GridLoss, LossPair
 
 __all__ = ["TINY_RATE", "RareLosses"]
 
@@ -46,20 +62,9 @@ _UNIT = 2.0**-53
 _FFT_ERROR = 8 * _UNIT  # relative error of a transform per doubling of its length
 _ATTEMPTS = 6
 _SMALLEST_LOG_DELTA = -50.0  # where a closer bound is not looked for
-_NEGLIGIBLE = 1e-5  # what a cut tail may add to δ, relatively
-_MOST_POINTS = 2**16  # of the top level
-# The scale on which δ falls by e is the unit of the top spacing, and its square that of the
-# variance which rounding may add to the sum. A variance v raises ln δ by v/2 in these units.
-_TOP_SPACING = 0.25
-_VARIANCE = 0.03
-_LOWER_TILT = 0.5  # of a lower level, times the spread of its sum
-_LARGEST_RATIO = 16  # between the spacings of two levels
-_MOST_LEVELS = 8
-_FAR = 10.0  # a loss this far above ε counts as infinite, for e^-10 of its δ
-_ORDERS = 40
-_LARGEST_EXPONENT = 300.0
-_MOST_NODES = 400
-_NODES_PER_DEVIATION = 20.0
+_MOST_SUMS = 2**21  # points of the law of a sum
+_MOST_NODES = 400  # of a level, where its range is looked for
+_LEAST_EPSILON = 1e-6  # that a grid is chosen for
 # A level whose most likely loss has at least this probability and that has at most so many other
 # losses in all steps is transformed without it.
 _SPARSE = 0.75
@@ -91,10 +96,16 @@ class RareLosses:
             return 0.0
         best, log_delta = 1.0, math.log(expected)
         for _ in range(_ATTEMPTS):
-            sketch = _Sketch(
-                self._parts, epsilon=epsilon, log_delta=log_delta, coarseness=self._coarseness
+            sketch = LevelSketch(
+                self._parts,
+                epsilon=max(epsilon, _LEAST_EPSILON),
+                log_delta=log_delta,
+                coarseness=self._coarseness,
             )
-            profile, chernoff = _profile(self._parts, sketch)
+            bounds = _profile(self._parts, sketch)
+            if bounds is None:
+                return min(best, Composition(self._parts).delta(epsilon))
+            profile, chernoff = bounds
             found = profile.delta(epsilon)
             best = min(best, found, chernoff.delta(epsilon))
             off = math.log(max(best, 1e-280)) - log_delta
@@ -109,21 +120,24 @@ class RareLosses:
         if not self._parts:
             return 0.0
         best = self._largest_sum()
-        target = _first_epsilon(self._parts, delta)
+        target = first_epsilon(self._parts, delta)
         for _ in range(_ATTEMPTS):
-            sketch = _Sketch(
+            sketch = LevelSketch(
                 self._parts, epsilon=target, log_delta=math.log(delta), coarseness=self._coarseness
             )
-            profile, chernoff = _profile(self._parts, sketch)
+            bounds = _profile(self._parts, sketch)
+            if bounds is None:
+                return min(best, Composition(self._parts).epsilon(delta))
+            profile, chernoff = bounds
             found = profile.epsilon(delta)
             best = min(best, chernoff.epsilon(delta))
             if found is None:
                 target *= 4
                 continue
             best = min(best, found)
-            if best <= 1e-9 or 0.5 * target <= found <= 1.25 * target:
+            if best <= _LEAST_EPSILON or 0.5 * target <= found <= 1.25 * target:
                 break
-            target = max(found, 1e-6)
+            target = max(found, _LEAST_EPSILON)
         return best
 
     def keeps(self, *, epsilon: float, delta: float) -> bool:
@@ -135,23 +149,24 @@ class RareLosses:
             return True
         if epsilon <= 0:
             return False
-        loss, weight = _nodes(self._parts, delta)
-        orders = np.geomspace(1 / epsilon, 100 * math.log(1 / delta) / epsilon, _ORDERS)
-        exponent = np.minimum(np.multiply.outer(orders, loss), _LARGEST_EXPONENT)
+        loss, weight = loss_nodes(self._parts, delta)
+        orders = np.geomspace(1 / epsilon, 100 * math.log(1 / delta) / epsilon, ORDERS)
+        exponent = np.minimum(np.multiply.outer(orders, loss), LARGEST_EXPONENT)
         bounds = np.expm1(exponent) @ weight - orders * epsilon
         enough = np.flatnonzero(bounds <= math.log(delta))
         if enough.size == 0:
             return False
         order = float(orders[min(enough[0] + 1, orders.size - 1)])
-        step = max(0.5 / (order**2 * float(weight @ np.abs(loss))), epsilon / _MOST_POINTS)
+        step = max(0.5 / (order**2 * float(weight @ np.abs(loss))), epsilon / MOST_POINTS)
         drift = sum(-count * math.log1p(-pair.rate) for pair, count in self._parts)
         losses = [
-            pair.level(
+            level_of(
+                pair,
                 step,
                 inside=None,
                 bound=math.inf,
-                lowest=-14 / order,
-                top=epsilon + _FAR + drift,
+                lowest=-min(14 / order, MOST_POINTS * step),
+                top=epsilon + FAR + drift,
             )[0]
             for pair, _ in self._parts
         ]
@@ -166,122 +181,12 @@ class RareLosses:
         return sum(-n * math.log1p(-pair.rate) * (1 + 1e-14) for pair, n in self._parts)
 
 
-class _Sketch:
-    """Tilt, spacings, levels and windows for an expected answer. Nothing here enters a bound.
-
-    Attributes:
-        epsilon: about where the answer is.
-        log_delta: about what δ is there.
-        tilts: order of the exponential tilt at each level.
-        top: losses above this count as infinite.
-        steps: spacing of each level, the smallest first.
-        bounds: bounds on |L| between the levels.
-        log_tail: of what may be left out of the law of a sum.
-        log_room: of what may be in the wrong place in a tilted law.
-    """
-
-    def __init__(
-        self,
-        parts: Sequence[tuple[LossPair, int]],
-        *,
-        epsilon: float,
-        log_delta: float,
-        coarseness: float,
-    ) -> None:
-        loss, weight = _nodes(parts, math.exp(log_delta))
-        drift = sum(-count * math.log1p(-pair.rate) for pair, count in parts)
-        top = epsilon + _FAR + drift
-        self._loss = np.maximum(loss[loss <= top], -(epsilon + _FAR))
-        self._weight = weight[loss <= top]
-        self._size = np.abs(self._loss)
-        self.epsilon = epsilon
-        self.log_delta = min(log_delta, 0.0)
-        self.top = min(top, 1.1 * float(self._loss.max()) + 1e-9)
-        self._orders = np.geomspace(0.01 / (1 + float(self._size.max())), 1e4 / epsilon, _ORDERS)
-
-        alone = float(self._weight @ -np.expm1(np.minimum(epsilon - self._loss, 0.0)))
-        # How steeply δ falls: as that of a loss that comes alone, or as that of a sum of many.
-        many = self._log_moment(self._size <= epsilon) - self._orders * epsilon
-        saddle = self._best_order(many)
-        above = float(self._weight[self._loss > epsilon].sum())
-        steepness = min(saddle, above / alone - 1 if alone > 0 else math.inf)
-        unit = 1 / (1 + steepness)
-        top_step = max(_TOP_SPACING * unit, self.top / _MOST_POINTS)
-        self.steps, self.bounds = self._levels(top_step, coarseness * _VARIANCE * unit**2)
-
-        # The tilt is best for the sums with an event of the top level; those without one count
-        # only if they can reach ε at all.
-        small = self._size <= (self.bounds[-1] if self.bounds else top_step / 2)
-        none, events = self._log_moment(small), self._log_moment(~small)
-        some = none + np.where(
-            events < 1, np.log(np.maximum(np.expm1(np.minimum(events, 1.0)), 1e-300)), events
-        )
-        without = float(np.min(none - self._orders * epsilon))
-        if without > self.log_delta + math.log(_NEGLIGIBLE):
-            some = np.logaddexp(some, none)
-        exponent = some - self._orders * epsilon
-        tilt = self._best_order(exponent)
-        bound = float(exponent[self._orders == tilt][0])
-        self.tilts = [*(max(tilt, self._lower_tilt(bound)) for bound in self.bounds), tilt]
-        self.log_tail = self.log_delta + math.log(_NEGLIGIBLE)
-        self.log_room = min(self.log_delta - bound, 0.0) + math.log(_NEGLIGIBLE)
-
-    def _best_order(self, exponent: FloatArray) -> float:
-        """The order with the smallest bound, or the first with one that is small enough."""
-        enough = np.flatnonzero(exponent < self.log_delta - _FAR)
-        return float(self._orders[enough[0] if enough.size else np.argmin(exponent)])
-
-    def _lower_tilt(self, bound: float) -> float:
-        """Rounding errors of a lower level are the same all over its range; a tilt that does not
-        distort its law makes them fall off towards the large sums."""
-        spread = math.sqrt(float(self._weight @ np.where(self._size <= bound, self._size, 0) ** 2))
-        return _LOWER_TILT / max(spread, bound)
-
-    def _log_moment(self, chosen: BoolArray) -> FloatArray:
-        """ln E e^{tS} at every order t, the losses that are not chosen taken as 0."""
-        exponent = np.multiply.outer(self._orders, self._loss[chosen])
-        moment = np.expm1(np.minimum(exponent, _LARGEST_EXPONENT)) @ self._weight[chosen]
-        result: FloatArray = np.where(
-            exponent.max(axis=1, initial=0.0) < _LARGEST_EXPONENT, moment, np.inf
-        )
-        return result
-
-    def _levels(self, step: float, variance: float) -> tuple[list[float], list[float]]:
-        order = np.argsort(self._size)
-        size, weight = self._size[order], self._weight[order]
-        steps, bounds = [step], list[float]()
-        while len(steps) < _MOST_LEVELS and _gained(size, weight, step) > variance:
-            above = np.cumsum(weight[::-1])[::-1] * step**2 / 6
-            bound = max(float(size[min(np.sum(above > variance / 4), size.size - 1)]), step)
-            below = size <= bound
-            size, weight = size[below], weight[below]
-            least = 10 * math.sqrt(float(weight @ size**2)) / _MOST_POINTS
-            ratio = 2
-            while (
-                ratio < _LARGEST_RATIO
-                and step > least * (ratio + 1)
-                and _gained(size, weight, step / ratio) > variance / 2
-            ):
-                ratio += 1
-            if step < least * ratio:
-                break
-            step /= ratio
-            steps.append(step)
-            bounds.append(bound)
-        return steps[::-1], bounds[::-1]
-
-
-def _gained(size: FloatArray, weight: FloatArray, step: float) -> float:
-    """Variance that rounding adds to the sum: h²/6 a loss on average, |L| h for a small one."""
-    return float(weight @ np.minimum(size * step, step**2 / 6))
-
-
 class _Range(NamedTuple):
     low: float
     high: float
 
 
-def _range_of_sum(played: GridSteps, sketch: _Sketch, tilt: float) -> _Range:
+def _range_of_sum(played: GridSteps, sketch: LevelSketch, tilt: float) -> _Range:
     """A range that the sum leaves with probability e^log_tail at most on each side (Chernoff).
 
     It is wide enough, too, for little of the tilted law to wrap around.
@@ -292,7 +197,7 @@ def _range_of_sum(played: GridSteps, sketch: _Sketch, tilt: float) -> _Range:
         [count * mass for (_, mass), count in zip(parts, played.counts, strict=True)]
     )
     here = played.tilt(tilt)[0]
-    tilted = weight * np.exp(np.minimum(tilt * loss, _LARGEST_EXPONENT))
+    tilted = weight * np.exp(np.minimum(tilt * loss, LARGEST_EXPONENT))
 
     def bound(sign: float, weight: FloatArray, log_tail: float, base: float, log: float) -> float:
         order = sign * _chernoff_order(sign * loss, weight, log_tail)
@@ -302,7 +207,7 @@ def _range_of_sum(played: GridSteps, sketch: _Sketch, tilt: float) -> _Range:
     # what has wrapped around from above grows when the tilt is taken back
     log_room = sketch.log_room - (tilt - sketch.tilts[-1]) * (high - low)
     up, down = (bound(sign, tilted, log_room, tilt, here) for sign in (1.0, -1.0))
-    most = _MOST_POINTS * played.step
+    most = MOST_POINTS * played.step
     return _Range(min(low, max(down, low - most)), max(high, min(up, high + most)))
 
 
@@ -311,7 +216,7 @@ def _sparser(loss: GridLoss, step: float) -> tuple[FloatArray, FloatArray]:
     block = -(-loss.mass.size // _MOST_NODES)
     starts = np.arange(0, loss.mass.size, block)
     middle = np.minimum(starts + block // 2, loss.mass.size - 1)
-    return step * (loss.first + middle), np.add.reduceat(loss.mass, starts)
+    return step * (loss.first + middle.astype(np.float64)), np.add.reduceat(loss.mass, starts)
 
 
 def _chernoff_order(loss: FloatArray, weight: FloatArray, log_tail: float) -> float:
@@ -320,37 +225,11 @@ def _chernoff_order(loss: FloatArray, weight: FloatArray, log_tail: float) -> fl
     largest = float(np.abs(loss).max()) + 1e-12
     orders = np.geomspace(
         min(0.02 / deviation, 0.1 / largest),
-        min(max(20 / deviation, 40 / largest), _LARGEST_EXPONENT / largest),
-        _ORDERS,
+        min(max(20 / deviation, 40 / largest), LARGEST_EXPONENT / largest),
+        ORDERS,
     )
     moments = np.expm1(np.multiply.outer(orders, loss)) @ weight
     return float(orders[np.argmin((moments - log_tail) / orders)])
-
-
-def _nodes(parts: Sequence[tuple[LossPair, int]], delta: float) -> tuple[FloatArray, FloatArray]:
-    """Losses, and the number of steps that have about that loss."""
-    total = sum(count for _, count in parts)
-    tail = max(_NEGLIGIBLE * delta / total, SMALLEST_TAIL)
-    nodes = [
-        (*pair.sketch(tail, nodes_per_deviation=_NODES_PER_DEVIATION), count)
-        for pair, count in parts
-    ]
-    return (
-        np.concatenate([loss for loss, _, _ in nodes]),
-        np.concatenate([count * mass for _, mass, count in nodes]),
-    )
-
-
-def _first_epsilon(parts: Sequence[tuple[LossPair, int]], delta: float) -> float:
-    """About the ε at which losses that come alone, or the limit of many, give this δ."""
-    loss, weight = _nodes(parts, delta)
-    grid = np.geomspace(1e-4, 60.0, 60)
-    alone = -np.expm1(np.minimum(grid[:, None] - loss, 0.0)) @ weight
-    reached = np.flatnonzero(alone <= delta)
-    rare = float(grid[reached[0]]) if reached.size else 60.0
-    small = np.abs(loss) <= rare
-    deviation = math.sqrt(float(weight[small] @ loss[small] ** 2))
-    return min(max(rare, deviation * math.sqrt(2 * math.log(1 / delta))), 60.0)
 
 
 class _Sum(NamedTuple):
@@ -391,9 +270,9 @@ class _Sum(NamedTuple):
 
 
 def _profile(
-    parts: Sequence[tuple[LossPair, int]], sketch: _Sketch
-) -> tuple[Profile, Chernoff]:
-    """Bounds on δ(ε), level after level from the lowest."""
+    parts: Sequence[tuple[LossPair, int]], sketch: LevelSketch
+) -> tuple[Profile, Chernoff] | None:
+    """Bounds on δ(ε), level after level from the lowest; None where that takes too many points."""
     counts = [count for _, count in parts]
     inside: list[Interval | None] = [None for _ in parts]
     total = _Sum(0, sketch.steps[0], np.ones(1), 0.0)
@@ -401,11 +280,12 @@ def _profile(
     for position, step in enumerate(sketch.steps):
         bound = sketch.bounds[position] if position < len(sketch.bounds) else math.inf
         levels = [
-            pair.level(
+            level_of(
+                pair,
                 step,
                 inside=within,
                 bound=bound,
-                lowest=-min(14 / sketch.tilts[-1], sketch.epsilon + _FAR),
+                lowest=-min(14 / sketch.tilts[-1], sketch.epsilon + FAR, MOST_POINTS * step),
                 top=sketch.top,
             )
             for (pair, _), within in zip(parts, inside, strict=True)
@@ -421,6 +301,8 @@ def _profile(
         reach = _range_of_sum(played, sketch, tilt)
         first = total.first + math.floor(reach.low / step) - 1
         length = total.law.size + math.ceil((reach.high - reach.low) / step) + 4
+        if length > _MOST_SUMS:
+            return None
         total = _plus(total, played, tilted, first, next_fast_len(length, real=True))
         log_moment += added
         infinity += played.infinity
@@ -430,7 +312,7 @@ def _profile(
     profile = profile_of_law(
         total.law,
         total.error,
-        loss=total.step * (total.first + np.arange(total.law.size)),
+        loss=total.step * (total.first + np.arange(total.law.size, dtype=np.float64)),
         step=total.step,
         tilt=sketch.tilts[-1],
         log_moment=log_moment,

@@ -187,9 +187,9 @@ def _noise(
     open_ &= delta < seen
     once = np.flatnonzero(open_ & (steps == 1))
     noise[once] = _single_step(pair, eps[once], delta[once], rate[once], noise[once])
-    many = open_ & (steps > 1) & (steps <= _MOST_STEPS)
-    tiny = many & (rate < TINY_RATE) & (steps <= _MOST_RARE_STEPS)
-    rare, many = np.flatnonzero(tiny), np.flatnonzero(many & ~tiny)
+    open_ &= (steps > 1) & (steps <= _MOST_STEPS)
+    tiny = (rate < TINY_RATE) & (steps <= _MOST_RARE_STEPS)
+    rare, many = np.flatnonzero(open_ & tiny), np.flatnonzero(open_ & ~tiny)
     if rare.size:
         noise[rare] = _rare_steps(
             pair, eps[rare], delta[rare], rate[rare], steps[rare], noise[rare]
