@@ -4,7 +4,8 @@
 Every number returned is an upper bound: nothing is dropped that could make it larger, rounding
 included. The method shares no code and no formula with the calibrator (contour integrals), so
 each checks the other. One step's dominating pairs are in :mod:`.pairs`, their composition in
-:mod:`.composition`; without subsampling (r = 1) the Gaussian mechanism's closed form is used.
+:mod:`.composition`; without subsampling (r = 1) the Gaussian mechanism's closed form is used. At
+tiny rates the composition is that of :mod:`.rare_losses`, which the calibrator uses there too.
 """
 
 from __future__ import annotations
