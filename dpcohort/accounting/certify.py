@@ -4,8 +4,9 @@
 Two independent pessimistic computations are offered. ``pld`` is our own
 (:mod:`dpcohort.accounting.pld`); it covers every sampler and counts its own rounding errors.
 ``dp-accounting`` is Google's library; it covers Poisson sampling. ``auto`` asks the library where
-it is sound and us elsewhere: fixed batches, and targets of δ that are so small against the number
-of steps that the rounding noise of the library's transform, which it does not count, would show.
+it is sound and us elsewhere: fixed batches, tiny sampling rates, and targets of δ that are so small
+against the number of steps that the rounding noise of the library's transform, which it does not
+count, would show.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dpcohort.accounting.contract import Neighbours, resolve_neighbours
 from dpcohort.accounting.grids import Sketch
 from dpcohort.accounting.pairs import pairs_of_step
 from dpcohort.accounting.pld import Steps, composed_delta, composed_epsilon
+from dpcohort.accounting.rare_losses import TINY_RATE
 from dpcohort.errors import InputError
 
 __all__ = ["Method", "certify_delta", "certify_epsilon"]
@@ -202,6 +204,8 @@ def _is_trivial(noise_multiplier: float, steps: int) -> bool:
 
 
 def _library_is_sound(z: float, r: float, n: int, relation: Neighbours, delta: float) -> bool:
+    if r < TINY_RATE:
+        return False  # one grid for losses of all sizes
     if delta < _LEAST_DELTA_PER_STEP * n or 1 / z > _LARGEST_SHIFT or z > _LARGEST_NOISE:
         return False
     spacing, least = _spacing(z, r, n, relation, delta)

@@ -30,7 +30,7 @@ from dpcohort._validate import FloatArray
 from dpcohort.accounting.grids import NEGLIGIBLE, SMALLEST_TAIL, Grid, Sketch, log_gap
 from dpcohort.accounting.pairs import GridLoss, LossPair
 
-__all__ = ["Composition", "Profile"]
+__all__ = ["Chernoff", "Composition", "GridSteps", "Profile", "profile_of_law"]
 
 _UNIT = 2.0**-53
 _USUAL_LOG_DELTA = math.log(1e-12)
@@ -160,9 +160,9 @@ class Composition:
                 target = target._replace(tilt=_MILD_TILT)
         return best
 
-    def _profile(self, grid: Grid) -> tuple[Profile, _Chernoff]:
+    def _profile(self, grid: Grid) -> tuple[Profile, Chernoff]:
         """Bounds on this grid: a sharp one around the expected answer, a rough one everywhere."""
-        steps = _GridSteps.of(self._parts, grid)
+        steps = GridSteps.of(self._parts, grid)
         log_moment, tilted = steps.tilt(grid.tilt)
         first = math.floor(grid.window.low / grid.step) - 1
         length = next_fast_len(math.ceil(grid.window.length / grid.step) + 16, real=True)
@@ -171,40 +171,92 @@ class Composition:
 
         order = grid.window.high_order
         over = math.exp(min(steps.tilt(order)[0] - order * float(loss[-1]), 0.0))
-        rounding = 8 * _UNIT * (length + grid.tilt * float(np.abs(loss[[0, -1]]).max()))
-        exponent = log_moment + rounding - grid.tilt * loss
-        useful = exponent < _LARGEST_EXPONENT  # elsewhere the bound would exceed 1 by far
-        if not useful[-1]:
-            over, useful = 1.0, loss == loss[-1]
-        untilted = (np.maximum(law[useful], 0.0) + error) * np.exp(
-            np.minimum(exponent[useful], _LARGEST_EXPONENT)
-        )
-        above = np.cumsum(untilted[::-1])[::-1]
-        # D_j = Σ_{i>j} u_i (1 - e^{-(i-j)h}) = e^{-h} D_{j+1} + (1 - e^{-h}) A_{j+1}: all terms
-        # are positive, so nothing cancels.
-        shifted = np.append(above[1:], 0.0)[::-1] * -math.expm1(-grid.step)
-        at_points = _discounted_sums(shifted, math.exp(-grid.step))
-        profile = Profile(
-            first_loss=float(loss[useful][0]),
+        profile = profile_of_law(
+            law,
+            error,
+            loss=loss,
+            tilt=grid.tilt,
+            log_moment=log_moment,
             step=grid.step,
-            above=above,
-            at_points=np.maximum.accumulate(at_points)[::-1],
-            added=steps.infinity + over,
+            over=over,
+            infinity=steps.infinity,
             slop=steps.slop,
         )
-        return profile, _Chernoff(grid.tilt, log_moment, steps.infinity, steps.slop)
+        return profile, Chernoff(grid.tilt, log_moment, steps.infinity, steps.slop)
+
+
+def profile_of_law(
+    law: FloatArray,
+    error: float,
+    *,
+    loss: FloatArray,
+    step: float,
+    tilt: float,
+    log_moment: float,
+    over: float,
+    infinity: float,
+    slop: float,
+) -> Profile:
+    """The bound on δ(ε) that the tilted law of a sum gives.
+
+    Args:
+        law: tilted probabilities of the sum, up to ``error`` each.
+        error: largest error of an entry.
+        loss: the sums, ``step`` apart.
+        step: grid spacing.
+        tilt: order t of the tilt.
+        log_moment: ln E e^{tS}.
+        over: probability of a sum above the last one.
+        infinity: probability of an infinite loss.
+        slop: how far rounding may have understated a sum.
+
+    Example:
+        >>> one = profile_of_law(np.array([0.9, 0.1]), 0.0, loss=np.array([0.0, 1.0]), step=1.0,
+        ...                      tilt=0.0, log_moment=0.0, over=0.0, infinity=0.0, slop=0.0)
+        >>> round(one.delta(0.0), 4)
+        0.0632
+    """
+    rounding = 8 * _UNIT * (law.size + tilt * float(np.abs(loss[[0, -1]]).max()))
+    exponent = log_moment + rounding - tilt * loss
+    useful = exponent < _LARGEST_EXPONENT  # elsewhere the bound would exceed 1 by far
+    if not useful[-1]:
+        over, useful = 1.0, loss == loss[-1]
+    untilted = (np.maximum(law[useful], 0.0) + error) * np.exp(
+        np.minimum(exponent[useful], _LARGEST_EXPONENT)
+    )
+    above = np.cumsum(untilted[::-1])[::-1]
+    # D_j = Σ_{i>j} u_i (1 - e^{-(i-j)h}) = e^{-h} D_{j+1} + (1 - e^{-h}) A_{j+1}: all terms
+    # are positive, so nothing cancels.
+    shifted = np.append(above[1:], 0.0)[::-1] * -math.expm1(-step)
+    at_points = _discounted_sums(shifted, math.exp(-step))
+    return Profile(
+        first_loss=float(loss[useful][0]),
+        step=step,
+        above=above,
+        at_points=np.maximum.accumulate(at_points)[::-1],
+        added=infinity + over,
+        slop=slop,
+    )
 
 
 @dataclass(frozen=True)
-class _GridSteps:
-    """The losses of all steps on one grid."""
+class GridSteps:
+    """The losses of all steps on one grid, and how often each is taken.
+
+    Example:
+        >>> loss = GridLoss(first=0, mass=np.array([0.5, 0.5]), infinity=0.0, slop=0.0)
+        >>> log_moment, _ = GridSteps([loss], [2], 1.0).tilt(0.0)
+        >>> bool(abs(log_moment) < 1e-12)
+        True
+    """
 
     losses: list[GridLoss]
     counts: list[int]
     step: float
 
     @classmethod
-    def of(cls, parts: Sequence[tuple[LossPair, int]], grid: Grid) -> _GridSteps:
+    def of(cls, parts: Sequence[tuple[LossPair, int]], grid: Grid) -> GridSteps:
+        """The losses of these steps on this grid."""
         total = sum(count for _, count in parts)
         tail = max(NEGLIGIBLE * math.exp(max(grid.log_delta, -650.0)) / total, SMALLEST_TAIL)
         losses = [
@@ -223,6 +275,7 @@ class _GridSteps:
 
     @property
     def slop(self) -> float:
+        """How far rounding may have understated the sum."""
         return sum(n * loss.slop for loss, n in zip(self.losses, self.counts, strict=True))
 
     def tilt(self, order: float) -> tuple[float, list[FloatArray]]:
@@ -240,8 +293,14 @@ class _GridSteps:
 
 
 @dataclass(frozen=True)
-class _Chernoff:
-    """δ ≤ M e^{-εt} t^t/(1+t)^{1+t}: looser than a profile, but valid at every ε."""
+class Chernoff:
+    """δ ≤ M e^{-εt} t^t/(1+t)^{1+t}: looser than a profile, but valid at every ε.
+
+    Example:
+        >>> bound = Chernoff(tilt=1.0, log_moment=0.0, infinity=0.0, slop=0.0)
+        >>> bound.delta(0.0), bound.epsilon(0.25)
+        (0.25, 0.0)
+    """
 
     tilt: float
     log_moment: float
@@ -249,10 +308,12 @@ class _Chernoff:
     slop: float
 
     def delta(self, epsilon: float) -> float:
+        """Upper bound on δ at this ε."""
         exponent = self.log_moment - self.tilt * (epsilon - self.slop) + log_gap(self.tilt)
         return math.exp(min(exponent, 0.0)) + self.infinity
 
     def epsilon(self, delta: float) -> float:
+        """Upper bound on ε at this δ."""
         if delta <= self.infinity:
             return math.inf
         bound = self.log_moment - math.log(delta - self.infinity) + log_gap(self.tilt)
@@ -275,7 +336,14 @@ def _law_of_sum(
     first: int,
     length: int,
 ) -> tuple[FloatArray, float]:
-    """Law of the sum, wrapped onto ``length`` points from ``first``, and its largest error."""
+    """Law of the sum, wrapped onto ``length`` points from ``first``, and its largest error.
+
+    Example:
+        >>> loss = GridLoss(first=0, mass=np.array([0.5, 0.5]), infinity=0.0, slop=0.0)
+        >>> law, error = _law_of_sum([loss], [loss.mass], [2], first=0, length=4)
+        >>> [round(float(p), 9) for p in law[:3]], error < 1e-12
+        ([0.25, 0.5, 0.25], True)
+    """
     log_size = np.zeros(length // 2 + 1)  # ln |transform of the sum|
     log_cover = np.zeros_like(log_size)  # the same from moduli raised by their error
     angle = np.zeros_like(log_size)

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Noise from bounds that are always valid, for the few clients the contour integral cannot serve.
+"""Noise from bounds that are always valid, for the clients the contour integral cannot serve.
 
 First the Chernoff bound, for all of them at once; then, client by client, the pessimistic privacy
-loss distribution (:mod:`dpcohort.accounting.pld`), which is slow and nearly exact. Both only ever
-ask for too much noise.
+loss distribution (:mod:`dpcohort.accounting.pld`), which is slow and nearly exact. At tiny sampling
+rates (:mod:`dpcohort.accounting.rare_losses`) the distribution is quick, and the search for the
+noise starts from that of a single loss. All of them only ever ask for too much noise.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -16,11 +18,15 @@ from dpcohort._validate import FloatArray
 from dpcohort.accounting.loss_grid import Pair
 from dpcohort.accounting.moments import Clients, chernoff_log_delta, saddle_order
 
-__all__ = ["fallback_noise"]
+__all__ = ["fallback_noise", "rare_noise"]
 
 # log z is found to this; a client costs at most so many distributions.
 _WIDTH = 4e-4
 _EVALUATIONS = 14
+
+# At tiny rates: how closely log z is found, and how fast log delta usually falls with it.
+_RARE_WIDTH = 1e-3
+_RARE_SLOPE = -25.0
 
 # With more steps a distribution is too large or too coarse to be worth its time.
 _MOST_STEPS = 1e6
@@ -49,6 +55,78 @@ def fallback_noise(clients: Clients, *, low: FloatArray, high: FloatArray) -> Fl
             clients.take(np.array([i])), float(low[i]), float(result[i])
         )
     return result
+
+
+def rare_noise(clients: Clients, *, guess: FloatArray, high: FloatArray) -> FloatArray:
+    """The same for tiny sampling rates: the secant method on the certified delta.
+
+    Args:
+        clients: the clients; ``remove`` stands for both directions of zero-out.
+        guess: where to start looking for log z.
+        high: a log z that is known to be private.
+
+    Example:
+        >>> one = np.ones(1)
+        >>> clients = Clients.of(
+        ...     "remove", epsilon=one, delta=1e-5 * one, rate=1e-5 * one, steps=1000 * one
+        ... )
+        >>> found = rare_noise(clients, guess=np.log(0.3 * one), high=np.log(3 * one))
+        >>> bool(0.35 < np.exp(found[0]) < 0.36)
+        True
+    """
+    return np.array(
+        [
+            _rare_noise(clients.take(np.array([i])), float(guess[i]), float(high[i]))
+            for i in range(clients.size)
+        ]
+    )
+
+
+def _rare_noise(client: Clients, guess: float, high: float) -> float:
+    # of the two directions of zero-out the second is hardly ever the worse one
+    found = _rare_search(lambda noise: _first_excess(client, noise), guess, high)
+    if client.pair == "remove" and _certified_excess(client, math.exp(found)) > 0:
+        found = _rare_search(lambda noise: _certified_excess(client, noise), found, high)
+    return found
+
+
+def _rare_search(excess_at: Callable[[float], float], guess: float, high: float) -> float:
+    """The secant method; ``high`` stays private throughout."""
+    low, slope = -math.inf, _RARE_SLOPE
+    here = min(guess, high)
+    last: tuple[float, float] | None = None
+    for _ in range(_EVALUATIONS):
+        excess = excess_at(math.exp(here))
+        if excess > 0:
+            low = max(low, here)
+        else:
+            high = min(high, here)
+            if excess >= slope * _RARE_WIDTH:
+                break
+        if high - low <= _RARE_WIDTH:
+            break
+        if last is not None and abs(here - last[0]) > 0.1 * _RARE_WIDTH:
+            slope = min(max((excess - last[1]) / (here - last[0]), -200.0), -2.0)
+        last = here, excess
+        # aim at the middle of what is accepted
+        there = here + min(max(0.5 * _RARE_WIDTH - excess / slope, -0.3), 0.3)
+        if not low < there < high:
+            there = 0.5 * (max(low, here - 0.3) + high)
+        here = there
+    return high
+
+
+def _first_excess(client: Clients, noise: float) -> float:
+    from dpcohort.accounting.pairs import LossPair
+    from dpcohort.accounting.rare_losses import RareLosses
+
+    shift = float(client.shift(np.array(math.log(noise))))
+    pair = LossPair(kind=client.pair, shift=shift, rate=float(client.rate[0]))
+    promised = math.exp(float(client.log_delta[0]))
+    delta = RareLosses([(pair, int(client.steps[0]))]).delta(
+        float(client.epsilon[0]), expected=promised
+    )
+    return math.log(max(delta, 1e-300)) - float(client.log_delta[0])
 
 
 def _chernoff_noise(clients: Clients, low: FloatArray, high: FloatArray) -> FloatArray:
@@ -86,14 +164,19 @@ def _distribution_noise(client: Clients, low: float, high: float) -> float:
 
 def _certified_excess(client: Clients, noise: float) -> float:
     # imported here, as hardly any client comes this way
-    from dpcohort.accounting.pld import certified_delta
+    from dpcohort.accounting.pld import TOLERANCE, Steps, composed_delta
 
-    delta = certified_delta(
-        epsilon=float(client.epsilon[0]),
-        noise_multiplier=noise,
-        sampling_rate=float(client.rate[0]),
-        steps=float(client.steps[0]),
-        sampler="fixed" if client.pair == "fixed" else "poisson",
-        neighbours="zero-out" if client.pair in ("remove", "add") else "replace-one",
+    steps = Steps(
+        noise,
+        float(client.rate[0]),
+        int(client.steps[0]),
+        "fixed" if client.pair == "fixed" else "poisson",
+    )
+    delta = composed_delta(
+        (steps,),
+        "zero-out" if client.pair in ("remove", "add") else "replace-one",
+        float(client.epsilon[0]),
+        TOLERANCE,
+        math.exp(float(client.log_delta[0])),
     )
     return (math.log(delta) if delta > 0 else -800.0) - float(client.log_delta[0])

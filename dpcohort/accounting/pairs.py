@@ -33,7 +33,7 @@ from scipy.special import ndtr, ndtri
 
 from dpcohort._validate import FloatArray
 
-__all__ = ["GridLoss", "LossPair", "pairs_of_step"]
+__all__ = ["Cells", "GridLoss", "LossPair", "pairs_of_step"]
 
 _UNIT = 2.0**-53
 _OVERFLOW = 30.0  # above this exponent, expm1 is replaced by its logarithm
@@ -116,13 +116,15 @@ class LossPair:
             return np.asarray(np.sign(loss) * (half + lift) / self.shift, dtype=np.float64)
         return self._remove_output(loss)
 
-    def sketch(self, tail: float) -> tuple[FloatArray, FloatArray]:
+    def sketch(
+        self, tail: float, *, nodes_per_deviation: float = _SKETCH_DENSITY
+    ) -> tuple[FloatArray, FloatArray]:
         """Losses and their approximate probabilities, for choosing a grid (never for a bound)."""
         symmetric = self.kind == "fixed"
         low = self.shift / 2 if symmetric else -9.0
         high = self._top(tail)
         # Half a bell needs more nodes than a whole one, on which equal weights are nearly exact.
-        density = 3 * _SKETCH_DENSITY if symmetric else _SKETCH_DENSITY
+        density = 3 * nodes_per_deviation if symmetric else nodes_per_deviation
         count = int(np.clip(density * (high - low), 64, 4096))
         width = (high - low) / count
         x = low + width * np.arange(0.5, count)
@@ -150,7 +152,7 @@ class LossPair:
         if self.kind == "fixed":
             return self._discretize_symmetric(step, first, last)
         losses = step * np.arange(first, last + 1, dtype=np.float64)
-        cells = _Cells.between(self, losses, step)
+        cells = Cells.between(self, losses, step)
         mass = np.zeros(losses.size)
         mass[:-1] += cells.mass - cells.high_up
         mass[1:] += cells.high_up
@@ -161,7 +163,7 @@ class LossPair:
     def _discretize_symmetric(self, step: float, first: int, last: int) -> GridLoss:
         """``fixed``: positive losses as ``remove``, their mirror image, and an atom at 0."""
         losses = step * np.arange(0, last + 1, dtype=np.float64)
-        cells = _Cells.between(self, losses, step)
+        cells = Cells.between(self, losses, step)
         middle = last
         mass = np.zeros(2 * last + 1)
         mass[middle:-1] += cells.mass - cells.high_up
@@ -202,10 +204,23 @@ class LossPair:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Cells:
+class Cells:
     """P- and Q-mass of the cells between grid points (rounded up), split over their two ends.
 
-    ``high_up`` and ``high_down`` are the share of P-mass at the upper end, rounded up and down.
+    Attributes:
+        mass: P-mass of each cell.
+        q_mass: Q-mass of each cell.
+        high_up: the share of P-mass at the upper end, rounded up.
+        high_down: the same rounded down.
+        above: P-mass above the last grid point.
+        q_above: Q-mass above it.
+        below: P-mass below the first one.
+
+    Example:
+        >>> pair = LossPair(kind="remove", shift=1.0, rate=0.5)
+        >>> cells = Cells.between(pair, np.array([-0.25, 0.0, 0.25]), 0.25)
+        >>> bool(abs(cells.below + cells.mass.sum() + cells.above - 1) < 1e-12)
+        True
     """
 
     mass: FloatArray
@@ -217,8 +232,11 @@ class _Cells:
     below: float
 
     @classmethod
-    def between(cls, pair: LossPair, losses: FloatArray, step: float) -> _Cells:
-        x = pair.output(losses)
+    def between(
+        cls, pair: LossPair, losses: FloatArray, step: float, x: FloatArray | None = None
+    ) -> Cells:
+        """The cells between these losses, ``step`` apart, or between these outputs."""
+        x = pair.output(losses) if x is None else x
         rate = pair.rate
         base = _normal_cells(x)
         moved = base if pair.kind == "add" else _normal_cells(x - pair.shift)

@@ -3,9 +3,10 @@
 
 :func:`calibrate_noise` finds the optimum of each (epsilon, delta, sampling rate, steps) by the
 contour integral of :mod:`dpcohort.accounting.contour` and adds :data:`MARGIN` to it. Two cases have
-closed forms: all records in every batch, and a single step. It is double precision arithmetic with
-a second, finer evaluation as its check, not interval arithmetic; what is deployed is certified by
-an independent computation besides (:mod:`dpcohort.accounting.certify`).
+closed forms: all records in every batch, and a single step. Tiny sampling rates are calibrated by a
+pessimistic distribution (:mod:`dpcohort.accounting.rare_losses`). The integral is double precision
+arithmetic with a second, finer evaluation as its check, not interval arithmetic; what is deployed
+is certified by an independent computation besides (:mod:`dpcohort.accounting.certify`).
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from dpcohort.accounting.contract import resolve_neighbours
 from dpcohort.accounting.gaussian import gaussian_mu
 from dpcohort.accounting.loss_grid import Pair
 from dpcohort.accounting.moments import Clients
+from dpcohort.accounting.noise_fallback import rare_noise
 from dpcohort.accounting.noise_search import find_noise
 from dpcohort.accounting.paper import amplified_budget
+from dpcohort.accounting.rare_losses import TINY_RATE
 
 __all__ = ["MARGIN", "SMALLEST_NOISE", "calibrate_noise", "clt_noise_multiplier"]
 
@@ -40,6 +43,9 @@ LARGEST_EPSILON = 1e6
 # Beyond this many steps rounding, 1e-16 a step, would no longer be small against the margin; the
 # noise is then that without sampling.
 _MOST_STEPS = 1e10
+
+# Up to this many steps a tiny rate is calibrated by the distribution itself.
+_MOST_RARE_STEPS = 1e6
 
 
 @overload
@@ -74,9 +80,10 @@ def calibrate_noise(
     """The smallest noise multiplier z for (epsilon, delta) after so many steps.
 
     Never below the optimum, and above it by less than 0.2 percent wherever the contour integral
-    applies; ``benchmarks/calibration.py`` measures both. Where it does not (records hardly ever
-    seen), a pessimistic distribution stands in, which takes up to a second a client, and for more
-    than a million steps the Chernoff bound, which is generous. Identical clients are computed once.
+    applies; ``benchmarks/calibration.py`` measures both. Where it does not, a pessimistic
+    distribution stands in: quickly at tiny rates, where it is within 1 percent
+    (``benchmarks/tiny_rates.py``), in up to a second elsewhere; and for more than a million steps
+    the Chernoff bound, which is generous. Identical clients are computed once.
 
     Args:
         epsilon: promised epsilon, above 0.
@@ -181,7 +188,13 @@ def _noise(
     open_ &= delta < seen
     once = np.flatnonzero(open_ & (steps == 1))
     noise[once] = _single_step(pair, eps[once], delta[once], rate[once], noise[once])
-    many = np.flatnonzero(open_ & (steps > 1) & (steps <= _MOST_STEPS))
+    open_ &= (steps > 1) & (steps <= _MOST_STEPS)
+    tiny = (rate < TINY_RATE) & (steps <= _MOST_RARE_STEPS)
+    rare, many = np.flatnonzero(open_ & tiny), np.flatnonzero(open_ & ~tiny)
+    if rare.size:
+        noise[rare] = _rare_steps(
+            pair, eps[rare], delta[rare], rate[rare], steps[rare], noise[rare]
+        )
     if many.size:
         noise[many] = _many_steps(
             pair, eps[many], delta[many], rate[many], steps[many], noise[many]
@@ -213,6 +226,24 @@ def _many_steps(
     low = np.clip(first, 0.5 * SMALLEST_NOISE, 0.999 * high)
     found = find_noise(clients, low=np.log(low), high=np.log(high))
     noise: FloatArray = np.exp(found.log_noise)
+    return noise
+
+
+def _rare_steps(
+    pair: Pair,
+    eps: FloatArray,
+    delta: FloatArray,
+    rate: FloatArray,
+    steps: FloatArray,
+    unsampled: FloatArray,
+) -> FloatArray:
+    """Tiny rates, at which one large loss in all the steps decides, or the sum of very many."""
+    clients = Clients.of(pair, epsilon=eps, delta=delta, rate=rate, steps=steps)
+    alone = _single_step(pair, eps, delta / steps, rate, unsampled)
+    many = clt_noise_multiplier(epsilon=eps, delta=delta, sampling_rate=rate, steps=steps)
+    guess = np.maximum(alone, many if pair == "remove" else 2 * many)
+    found = rare_noise(clients, guess=np.log(guess), high=np.log(unsampled))
+    noise: FloatArray = np.exp(found)
     return noise
 
 

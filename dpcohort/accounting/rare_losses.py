@@ -1,0 +1,407 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many steps at tiny sampling rates: losses of every size on a grid of their own.
+
+At a rate of 1e-5 nearly every step has a privacy loss of about 1e-5, and a few have a large one,
+which decide δ. No single grid serves both: one that is fine enough for the small losses is too
+long for the large ones, and on a coarse one every small loss is rounded up, many thousand times.
+So the losses are sorted by size into levels, and each level has its own spacing h₀ < h₁ < ... .
+
+A step says first whether its loss is one of the top level, and shows it if so; if not, whether it
+is one of the next, and so on. It becomes no more private when every level is played in every
+step, whatever the levels above it said. Then the levels are independent and their losses add up::
+
+    S ≤ Σ_{T steps} L⁽⁰⁾ + Σ_j Σ_{events of level j} (L⁽ʲ⁾ - ν_{j-1}),
+
+ν_j = ln P/Q of "level j or lower". The T-fold law of level 0 is computed on its grid and rounded
+to the next one *once*, instead of T times; there the events of level 1 are added, and so on.
+All rounding goes upwards, as in :mod:`.composition`, and what is left out is added to δ.
+
+A level above the lowest has no event in most steps. Its law is (1-p)^T times "none" plus the rest,
+and only the rest is transformed, so that rounding is relative to the mass of the events.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.fft import irfft, next_fast_len, rfft
+
+from dpcohort._validate import FloatArray
+from dpcohort.accounting.composition import (
+    Chernoff,
+    Composition,
+    GridSteps,
+    Profile,
+    profile_of_law,
+)
+from dpcohort.accounting.grids import log_gap
+from dpcohort.accounting.level_sketch import (
+    FAR,
+    LARGEST_EXPONENT,
+    MOST_POINTS,
+    ORDERS,
+    LevelSketch,
+    first_epsilon,
+    loss_nodes,
+)
+from dpcohort.accounting.loss_levels import Interval, level_of
+from dpcohort.accounting.pairs import GridLoss, LossPair
+
+__all__ = ["TINY_RATE", "RareLosses"]
+
+#: Below this rate nearly all losses are so small that one grid does not serve them and the others.
+TINY_RATE = 5e-4
+
+ComplexArray = NDArray[np.complex128]
+
+_UNIT = 2.0**-53
+_FFT_ERROR = 8 * _UNIT  # relative error of a transform per doubling of its length
+_ATTEMPTS = 6
+_SMALLEST_LOG_DELTA = -50.0  # where a closer bound is not looked for
+_MOST_SUMS = 2**21  # points of the law of a sum
+_MOST_NODES = 400  # of a level, where its range is looked for
+_LEAST_EPSILON = 1e-6  # that a grid is chosen for
+# A level whose most likely loss has at least this probability and that has at most so many other
+# losses in all steps is transformed without it.
+_SPARSE = 0.75
+_MOST_EVENTS = 500.0
+
+
+class RareLosses:
+    """Independent steps at tiny rates, given as (pair, number of steps); one direction.
+
+    Args:
+        parts: the distinct steps and how often each is taken.
+        coarseness: factor on the variance that rounding may add; 1 is accurate.
+
+    Example:
+        >>> pair = LossPair(kind="remove", shift=1 / 0.45, rate=1e-5)
+        >>> steps = RareLosses([(pair, 1000)])
+        >>> epsilon = steps.epsilon(1e-5)
+        >>> bool(0.9e-5 < steps.delta(epsilon) <= 1.1e-5)
+        True
+    """
+
+    def __init__(self, parts: Sequence[tuple[LossPair, int]], *, coarseness: float = 1.0) -> None:
+        self._parts = [(pair, count) for pair, count in parts if count > 0]
+        self._coarseness = coarseness
+
+    def delta(self, epsilon: float, *, expected: float = 1e-7) -> float:
+        """Upper bound on δ at this ε, close where it is about as large as expected, or larger."""
+        if not self._parts or epsilon >= self._largest_sum():
+            return 0.0
+        best, log_delta = 1.0, math.log(expected)
+        for _ in range(_ATTEMPTS):
+            sketch = LevelSketch(
+                self._parts,
+                epsilon=max(epsilon, _LEAST_EPSILON),
+                log_delta=log_delta,
+                coarseness=self._coarseness,
+            )
+            bounds = _profile(self._parts, sketch)
+            if bounds is None:
+                return min(best, Composition(self._parts).delta(epsilon))
+            profile, chernoff = bounds
+            found = profile.delta(epsilon)
+            best = min(best, found, chernoff.delta(epsilon))
+            off = math.log(max(best, 1e-280)) - log_delta
+            if abs(off) < 3 or log_delta < _SMALLEST_LOG_DELTA:
+                break
+            # below what was left out anyway nothing is known, but that there is less
+            log_delta += off if profile.added < 0.1 * found else min(off, -8.0)
+        return best
+
+    def epsilon(self, delta: float) -> float:
+        """Upper bound on the smallest ε ≥ 0 at this δ."""
+        if not self._parts:
+            return 0.0
+        best = self._largest_sum()
+        target = first_epsilon(self._parts, delta)
+        for _ in range(_ATTEMPTS):
+            sketch = LevelSketch(
+                self._parts, epsilon=target, log_delta=math.log(delta), coarseness=self._coarseness
+            )
+            bounds = _profile(self._parts, sketch)
+            if bounds is None:
+                return min(best, Composition(self._parts).epsilon(delta))
+            profile, chernoff = bounds
+            found = profile.epsilon(delta)
+            best = min(best, chernoff.epsilon(delta))
+            if found is None:
+                target *= 4
+                continue
+            best = min(best, found)
+            if best <= _LEAST_EPSILON or 0.5 * target <= found <= 1.25 * target:
+                break
+            target = max(found, _LEAST_EPSILON)
+        return best
+
+    def keeps(self, *, epsilon: float, delta: float) -> bool:
+        """Whether δ at this ε is at most this one already by a Chernoff bound on a sparse grid.
+
+        That is how the direction that is hardly ever the worse one is usually done with.
+        """
+        if epsilon >= self._largest_sum():
+            return True
+        if epsilon <= 0:
+            return False
+        loss, weight = loss_nodes(self._parts, delta)
+        orders = np.geomspace(1 / epsilon, 100 * math.log(1 / delta) / epsilon, ORDERS)
+        exponent = np.minimum(np.multiply.outer(orders, loss), LARGEST_EXPONENT)
+        bounds = np.expm1(exponent) @ weight - orders * epsilon
+        enough = np.flatnonzero(bounds <= math.log(delta))
+        if enough.size == 0:
+            return False
+        order = float(orders[min(enough[0] + 1, orders.size - 1)])
+        step = max(0.5 / (order**2 * float(weight @ np.abs(loss))), epsilon / MOST_POINTS)
+        drift = sum(-count * math.log1p(-pair.rate) for pair, count in self._parts)
+        losses = [
+            level_of(
+                pair,
+                step,
+                inside=None,
+                bound=math.inf,
+                lowest=-min(14 / order, MOST_POINTS * step),
+                top=epsilon + FAR + drift,
+            )[0]
+            for pair, _ in self._parts
+        ]
+        steps = GridSteps(losses, [count for _, count in self._parts], step)
+        log_delta = steps.tilt(order)[0] - order * (epsilon - steps.slop) + log_gap(order)
+        return math.exp(min(log_delta, 0.0)) + steps.infinity <= delta
+
+    def _largest_sum(self) -> float:
+        """The sum of all losses if every one is as large as it can be."""
+        if any(pair.kind != "add" for pair, _ in self._parts):
+            return math.inf
+        return sum(-n * math.log1p(-pair.rate) * (1 + 1e-14) for pair, n in self._parts)
+
+
+class _Range(NamedTuple):
+    low: float
+    high: float
+
+
+def _range_of_sum(played: GridSteps, sketch: LevelSketch, tilt: float) -> _Range:
+    """A range that the sum leaves with probability e^log_tail at most on each side (Chernoff).
+
+    It is wide enough, too, for little of the tilted law to wrap around.
+    """
+    parts = [_sparser(loss, played.step) for loss in played.losses]
+    loss = np.concatenate([loss for loss, _ in parts])
+    weight = np.concatenate(
+        [count * mass for (_, mass), count in zip(parts, played.counts, strict=True)]
+    )
+    here = played.tilt(tilt)[0]
+    tilted = weight * np.exp(np.minimum(tilt * loss, LARGEST_EXPONENT))
+
+    def bound(sign: float, weight: FloatArray, log_tail: float, base: float, log: float) -> float:
+        order = sign * _chernoff_order(sign * loss, weight, log_tail)
+        return (played.tilt(base + order)[0] - log - log_tail) / order
+
+    high, low = (bound(sign, weight, sketch.log_tail, 0.0, 0.0) for sign in (1.0, -1.0))
+    # what has wrapped around from above grows when the tilt is taken back
+    log_room = sketch.log_room - (tilt - sketch.tilts[-1]) * (high - low)
+    up, down = (bound(sign, tilted, log_room, tilt, here) for sign in (1.0, -1.0))
+    most = MOST_POINTS * played.step
+    return _Range(min(low, max(down, low - most)), max(high, min(up, high + most)))
+
+
+def _sparser(loss: GridLoss, step: float) -> tuple[FloatArray, FloatArray]:
+    """The same masses on at most about ``_MOST_NODES`` points."""
+    block = -(-loss.mass.size // _MOST_NODES)
+    starts = np.arange(0, loss.mass.size, block)
+    middle = np.minimum(starts + block // 2, loss.mass.size - 1)
+    return step * (loss.first + middle.astype(np.float64)), np.add.reduceat(loss.mass, starts)
+
+
+def _chernoff_order(loss: FloatArray, weight: FloatArray, log_tail: float) -> float:
+    """The order of the closest bound that a sum of rare losses exceeds with this probability."""
+    deviation = math.sqrt(float(weight @ loss**2)) + 1e-12
+    largest = float(np.abs(loss).max()) + 1e-12
+    orders = np.geomspace(
+        min(0.02 / deviation, 0.1 / largest),
+        min(max(20 / deviation, 40 / largest), LARGEST_EXPONENT / largest),
+        ORDERS,
+    )
+    moments = np.expm1(np.multiply.outer(orders, loss)) @ weight
+    return float(orders[np.argmin((moments - log_tail) / orders)])
+
+
+class _Sum(NamedTuple):
+    """Tilted probabilities of the sums (first + j)·step, and the largest error of one."""
+
+    first: int
+    step: float
+    law: FloatArray
+    error: float
+
+    def coarser(self, step: float, *, tilt: float, change: float) -> tuple[_Sum, float]:
+        """The same on a sparser grid, each sum going to its two neighbours, under another tilt.
+
+        Args:
+            step: the new spacing, a multiple of the old one.
+            tilt: the new order of the tilt.
+            change: the new order less the old one.
+
+        Returns:
+            The new law, and the logarithm of what it was divided by.
+        """
+        ratio = round(step / self.step)
+        index = self.first + np.arange(self.law.size)
+        below = index // ratio
+        over = (index - ratio * below) * self.step
+        share = np.expm1(-over) / math.expm1(-step)
+        exponent = change * self.step * index
+        peak = float(exponent.max())
+        mass = (np.maximum(self.law, 0.0) + self.error) * np.exp(exponent - peak - tilt * over)
+        first = int(below[0])
+        size = int(below[-1]) - first + 2
+        law = np.bincount(below - first, mass * (1 - share), size)
+        law += np.bincount(below - first + 1, mass * share * math.exp(tilt * step), size)
+        total = float(law.sum())
+        # relative errors of the exponents above, with room to spare
+        rounding = 8 * _UNIT * (16 + abs(peak) + tilt * step + float(np.abs(exponent).max()))
+        return _Sum(first, step, law / total, 0.0), peak + math.log(total) + rounding
+
+
+def _profile(
+    parts: Sequence[tuple[LossPair, int]], sketch: LevelSketch
+) -> tuple[Profile, Chernoff] | None:
+    """Bounds on δ(ε), level after level from the lowest; None where that takes too many points."""
+    counts = [count for _, count in parts]
+    inside: list[Interval | None] = [None for _ in parts]
+    total = _Sum(0, sketch.steps[0], np.ones(1), 0.0)
+    log_moment = infinity = over = slop = 0.0
+    for position, step in enumerate(sketch.steps):
+        bound = sketch.bounds[position] if position < len(sketch.bounds) else math.inf
+        levels = [
+            level_of(
+                pair,
+                step,
+                inside=within,
+                bound=bound,
+                lowest=-min(14 / sketch.tilts[-1], sketch.epsilon + FAR, MOST_POINTS * step),
+                top=sketch.top,
+            )
+            for (pair, _), within in zip(parts, inside, strict=True)
+        ]
+        inside = [outputs for _, outputs in levels]
+        played = GridSteps([loss for loss, _ in levels], counts, step)
+        tilt = sketch.tilts[position]
+        if position > 0:
+            change = tilt - sketch.tilts[position - 1]
+            total, added = total.coarser(step, tilt=tilt, change=change)
+            log_moment += added
+        added, tilted = played.tilt(tilt)
+        reach = _range_of_sum(played, sketch, tilt)
+        first = total.first + math.floor(reach.low / step) - 1
+        length = total.law.size + math.ceil((reach.high - reach.low) / step) + 4
+        if length > _MOST_SUMS:
+            return None
+        total = _plus(total, played, tilted, first, next_fast_len(length, real=True))
+        log_moment += added
+        infinity += played.infinity
+        # The sum leaves its range upwards, or downwards, where it is not seen by the levels above.
+        over += 2 * math.exp(sketch.log_tail)
+        slop += played.slop
+    profile = profile_of_law(
+        total.law,
+        total.error,
+        loss=total.step * (total.first + np.arange(total.law.size, dtype=np.float64)),
+        step=total.step,
+        tilt=sketch.tilts[-1],
+        log_moment=log_moment,
+        over=over,
+        infinity=infinity,
+        slop=slop,
+    )
+    return profile, Chernoff(sketch.tilts[-1], log_moment, profile.added, slop)
+
+
+def _plus(
+    total: _Sum, played: GridSteps, tilted: Sequence[FloatArray], first: int, length: int
+) -> _Sum:
+    """The sum so far and all plays of a level, on ``length`` points from ``first``."""
+    modes = [int(np.argmax(mass)) for mass in tilted]
+    shares = [float(mass[mode]) for mass, mode in zip(tilted, modes, strict=True)]
+    log_none = sum(n * math.log(share) for n, share in zip(played.counts, shares, strict=True))
+    if min(shares) > _SPARSE and log_none > -_MOST_EVENTS:
+        plays = _transformed_events(played, tilted, modes, log_none, length)
+    else:
+        plays = _transformed_sum(played, tilted, length)
+    before, error = _transform(total.law, 0, length)
+    plays_error = plays.error * (np.abs(before) + error) + np.abs(plays.values) * error
+    law = irfft(plays.values * before, length)
+    law_error = 2 * float(plays_error.mean())
+    law_error += _FFT_ERROR * math.log2(length) * math.sqrt(float(law @ law))
+    start = total.first + plays.origin - first
+    law = np.roll(law, start % length)
+    if plays.none > 0:
+        law[(start + np.arange(total.law.size)) % length] += plays.none * total.law
+    return _Sum(first, total.step, law, law_error + 4 * _UNIT * float(law.max()))
+
+
+class _Plays(NamedTuple):
+    """The transformed law of all plays of a level, less that of ``origin``, which has ``none``."""
+
+    values: ComplexArray
+    error: FloatArray
+    origin: int
+    none: float
+
+
+def _transform(mass: FloatArray, centre: int, length: int) -> tuple[ComplexArray, float]:
+    """The transform of masses at -centre, 1 - centre, ..., and the largest error of an entry."""
+    folded = np.bincount((np.arange(mass.size) - centre) % length, mass, length)
+    # an entry is a sum of all masses, in layers of additions and rotations
+    return rfft(folded), _FFT_ERROR * math.log2(length) * float(folded.sum())
+
+
+def _transformed_sum(played: GridSteps, tilted: Sequence[FloatArray], length: int) -> _Plays:
+    log_size, angle, error = (np.zeros(length // 2 + 1) for _ in range(3))
+    origin = 0
+    for loss, mass, count in zip(played.losses, tilted, played.counts, strict=True):
+        centre = round(float(mass @ np.arange(mass.size)))
+        spectrum, off = _transform(mass, centre, length)
+        size = np.abs(spectrum) + off
+        log_size += count * np.log(size)
+        angle += count * np.angle(spectrum)
+        error += 2 * count * (off / size + 16 * _UNIT)
+        origin += count * (loss.first + centre)
+    size = np.exp(np.minimum(log_size, 0.0))
+    return _Plays(size * np.exp(1j * angle), error * size, origin, 0.0)
+
+
+def _transformed_events(
+    played: GridSteps,
+    tilted: Sequence[FloatArray],
+    modes: Sequence[int],
+    log_none: float,
+    length: int,
+) -> _Plays:
+    """(1 + odds)^T - 1 times the probability of no event, without cancellation."""
+    log_size, angle, error = (np.zeros(length // 2 + 1) for _ in range(3))
+    origin = 0
+    for loss, mass, mode, count in zip(played.losses, tilted, modes, played.counts, strict=True):
+        odds = mass / mass[mode]
+        odds[mode] = 0.0  # what is left adds up to at most 1/3
+        spectrum, off = _transform(odds, mode, length)
+        real, imaginary = spectrum.real, spectrum.imag
+        log_size += 0.5 * count * np.log1p(real * (2 + real) + imaginary**2)
+        angle += count * np.arctan2(imaginary, 1 + real)
+        error += 2 * count * (off + 16 * _UNIT * np.abs(spectrum))
+        origin += count * (loss.first + mode)
+    none = math.exp(log_none)
+    size = none * np.exp(log_size)
+    values = np.empty(angle.size, dtype=np.complex128)
+    values.real = none * (np.expm1(log_size) * np.cos(angle) - 2 * np.sin(angle / 2) ** 2)
+    values.imag = size * np.sin(angle)
+    distance = np.hypot(log_size, angle)
+    error = size * (error + 8 * _UNIT * distance)
+    error += 16 * _UNIT * (size + none) * np.minimum(distance, 2.0)
+    return _Plays(values, error, origin, none)
