@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import math
+
+import pytest
 import torch
 
-from dpcohort.engine.clipping.factors import CLIP_SLACK, clip_factors
+from dpcohort.engine.clipping.factors import CLIP_SLACK, clip_factors, clip_rows
 
 
 def test_small_gradients_are_left_alone_and_large_ones_brought_to_the_clip() -> None:
@@ -17,3 +20,21 @@ def test_small_gradients_are_left_alone_and_large_ones_brought_to_the_clip() -> 
 def test_what_is_not_finite_gets_nothing() -> None:
     bad = torch.tensor([float("nan"), float("inf")])
     assert clip_factors(bad, torch.tensor([1.0, 2.0])).tolist() == [0.0, 0.0]
+
+
+EXTREMES = [0.0, 1e-45, 1e-38, 1e-20, -1.0, 3e18, -3e19, 3.4e38, math.inf, math.nan]
+
+
+@pytest.mark.parametrize("clip", [1e-6, 1.0, 1e6])
+def test_rows_of_any_size_come_out_at_most_as_long_as_the_clip(clip: float) -> None:
+    rows = torch.tensor([[x, y] for x in EXTREMES for y in EXTREMES])
+    factors, clipped = clip_rows(rows, clip)
+    added = factors[:, None].double() * clipped.double()
+    assert torch.isfinite(added).all()
+    norms = added.norm(dim=1)
+    assert float(norms.max()) <= clip
+    raw = rows.double().norm(dim=1)
+    wanted = torch.where(torch.isfinite(raw), raw.clamp(max=clip), 0.0)
+    assert torch.allclose(norms, wanted, rtol=2e-5, atol=1e-44)
+    alone = [clip_rows(row[None], clip) for row in rows]
+    assert all(torch.equal(f[0], g) for (f, _), g in zip(alone, factors, strict=True))
