@@ -34,7 +34,7 @@ __all__ = ["AVAILABLE", "BLOCKS", "SPAN", "release"]
 #: Blocks of a span, and its coordinates; see ``lattice_noise``.
 BLOCKS = 128
 SPAN = 10 * BLOCKS
-_LISTED = 1 << 12  # doubtful blocks that fit the list
+_LISTED = 1 << 10  # doubtful blocks that fit the list
 _LANES = 32  # doubtful blocks of a program of the second kernel
 _LOG, _SINE, _COSINE = 22, 14, 15  # terms of the series of the second kernel
 _REGISTERS = 64  # more would leave too few programs to a processor
@@ -170,8 +170,9 @@ if AVAILABLE:
     @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
     def _unit(first, half, three):  # type: ignore[no-untyped-def]
         """51 bits behind the point of a number from 1 to 2."""
-        low = (half << 3) | (three & 7)
-        bits = (first.to(tl.uint64) << 20) | (low << 1).to(tl.uint64) | 0x3FF0000000000000
+        high = (first >> 12) | 0x3FF00000
+        low = (first << 20) | (half << 4) | ((three & 7) << 1)
+        bits = (high.to(tl.uint64) << 32) | low.to(tl.uint64)
         return bits.to(tl.float64, bitcast=True)
 
     @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
