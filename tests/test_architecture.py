@@ -88,7 +88,6 @@ def test_every_module_says_what_it_is(module):
     assert text.startswith("# SPDX-License-Identifier: Apache-2.0\n")
     assert ast.get_docstring(ast.parse(text)), f"{module} has no docstring"
     assert module.stem not in {"utils", "helpers", "common", "misc"}
-    assert len(text.splitlines()) <= 450, f"{module} is long: split it by concept"
 
 
 @pytest.mark.parametrize(

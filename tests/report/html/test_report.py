@@ -10,6 +10,7 @@ from dpcohort.report.html.report import report_of_reproduction, report_of_runs
 from dpcohort.report.html.reproduction import Reproduction
 from dpcohort.report.html.sources import Group, read_groups, read_run
 from dpcohort.runs.folder import finite_json
+from dpcohort.runs.receipts import PRIVATE_NOISE
 
 
 def test_a_comparison_has_every_part(comparison_report):
@@ -28,7 +29,9 @@ def test_a_comparison_has_every_part(comparison_report):
 
 def test_a_private_run_shows_nobodys_labels(finished):
     run = read_run(finished)
-    private = replace(run, settings={**run.settings, "randomness": "entropy"})
+    private = replace(
+        run, settings={**run.settings, "randomness": "entropy", "noise": PRIVATE_NOISE}
+    )
     report = report_of_runs([Group(name="real", runs=(private,))])
     assert report.stamp == ""
     assert report.served == {}

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from dpcohort.report.html.run_facts import facts_of, flat, rerun_commands
 from dpcohort.report.html.sources import Group, read_groups, read_run
+from dpcohort.runs.receipts import PRIVATE_NOISE
 
 
 def test_settings_in_words(finished, plan):
@@ -40,7 +41,9 @@ def test_commands_quote_their_paths(trained, finished):
 def test_training_anew_on_private_records_is_warned_of(finished):
     (finished / "config.toml").write_text("[run]\n")
     run = read_run(finished)
-    private = replace(run, settings={**run.settings, "randomness": "entropy"})
+    private = replace(
+        run, settings={**run.settings, "randomness": "entropy", "noise": PRIVATE_NOISE}
+    )
     for found, warned in ((run, False), (private, True)):
         commands = rerun_commands([Group(name="a", runs=(found,))])
         assert ("every budget is spent again" in commands[0]) == warned
