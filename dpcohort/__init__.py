@@ -15,9 +15,9 @@ loads torch.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dpcohort._lazy import names_on_use
 from dpcohort._version import __version__
 
 if TYPE_CHECKING:
@@ -89,13 +89,7 @@ _HOMES = {
     "verify_run": "runs",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'dpcohort' has no attribute {name!r}")
-    value = getattr(import_module(f"dpcohort.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = names_on_use(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -5,11 +5,18 @@
 by another computation; ``audit_paper_noise`` what the paper's formula really buys.
 """
 
-from dpcohort.accounting.certify import certify_delta, certify_epsilon
-from dpcohort.accounting.contract import Contract
-from dpcohort.accounting.events import Event, History, affordable_steps, calibrate_remaining
-from dpcohort.accounting.paper_audit import PaperAudit, audit_paper_noise
-from dpcohort.accounting.tight import calibrate_noise
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dpcohort._lazy import names_on_use
+
+if TYPE_CHECKING:
+    from dpcohort.accounting.certify import certify_delta, certify_epsilon
+    from dpcohort.accounting.contract import Contract
+    from dpcohort.accounting.events import Event, History, affordable_steps, calibrate_remaining
+    from dpcohort.accounting.paper_audit import PaperAudit, audit_paper_noise
+    from dpcohort.accounting.tight import calibrate_noise
 
 __all__ = [
     "Contract",
@@ -23,3 +30,18 @@ __all__ = [
     "certify_delta",
     "certify_epsilon",
 ]
+
+_HOMES = {
+    "Contract": "contract",
+    "Event": "events",
+    "History": "events",
+    "PaperAudit": "paper_audit",
+    "affordable_steps": "events",
+    "audit_paper_noise": "paper_audit",
+    "calibrate_noise": "tight",
+    "calibrate_remaining": "events",
+    "certify_delta": "certify",
+    "certify_epsilon": "certify",
+}
+
+__getattr__ = names_on_use(__name__, _HOMES)

@@ -6,8 +6,9 @@ Planning loads no torch; names are imported when first used, so only sessions do
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dpcohort._lazy import names_on_use
 
 if TYPE_CHECKING:
     from dpcohort.adaptive.book import Book
@@ -43,10 +44,4 @@ _HOMES = {
     "make_adaptive_plan": "plan",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'dpcohort.adaptive' has no attribute {name!r}")
-    value = getattr(import_module(f"dpcohort.adaptive.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = names_on_use(__name__, _HOMES)

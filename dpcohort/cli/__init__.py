@@ -71,7 +71,6 @@ def _notes() -> Iterator[None]:
 
 def _run(arguments: Sequence[str] | None) -> int:
     from dpcohort.cli.app import app
-    from dpcohort.cli.output import print_error
     from dpcohort.errors import DpcohortError
 
     try:
@@ -79,16 +78,22 @@ def _run(arguments: Sequence[str] | None) -> int:
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 2
     except DpcohortError as error:
-        print_error(str(error))
+        _print_error(str(error))
         return error.exit_code
     except (MemoryError, RecursionError, RuntimeError) as error:
         words = exhausted(error)
         if words is None:
             raise
-        print_error(words)
+        _print_error(words)
         return 2
     except BrokenPipeError:
         # The reader (`| head`) has gone; give the interpreter nothing left to flush into it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return 0
+
+
+def _print_error(message: str) -> None:
+    from dpcohort.cli.output import print_error
+
+    print_error(message)

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpcohort.adaptive.plan import AdaptivePlan
 from dpcohort.cli.output import console, print_json
 from dpcohort.cli.source import (
     ClientsOption,
@@ -19,6 +18,9 @@ from dpcohort.cli.source import (
 )
 from dpcohort.errors import InputError
 from dpcohort.plan import Plan
+
+if TYPE_CHECKING:
+    from dpcohort.adaptive.plan import AdaptivePlan
 
 __all__ = ["command"]
 
@@ -70,7 +72,7 @@ def command(
     if picture is not None:
         check_picture(picture)
     plan = any_plan_from(source, clients, overrides)
-    if isinstance(plan, AdaptivePlan):
+    if not isinstance(plan, Plan):
         _show_adaptive(plan, out, picture, rows=rows, as_json=as_json)
         return
     if out is not None:

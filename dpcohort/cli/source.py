@@ -4,17 +4,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpcohort.adaptive.plan import AdaptivePlan
-from dpcohort.adaptive.plan_file import AnyPlan, load_any_plan
 from dpcohort.cli.output import print_progress
 from dpcohort.config import Config, config_for_clients, load_config
 from dpcohort.errors import InputError
 from dpcohort.plan import Plan
 from dpcohort.runs.configured_plan import configured_any_plan, configured_plan
+
+if TYPE_CHECKING:
+    from dpcohort.adaptive.plan_file import AnyPlan
 
 __all__ = [
     "ClientsOption",
@@ -101,11 +102,10 @@ def any_plan_from(
 ) -> AnyPlan:
     """As ``plan_from``, also where the rule chooses cohorts during the training."""
     if source is not None and source.suffix.lower() == ".json":
-        if (
-            not clients
-            and not overrides
-            and isinstance(plan := load_any_plan(source), AdaptivePlan)
-        ):
+        from dpcohort.adaptive.plan_file import load_any_plan
+
+        if not clients and not overrides:
+            plan = load_any_plan(source)
             plan.verify_unless_made_here()
             return plan
         return plan_from(source, clients, overrides)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,14 +17,17 @@ from dpcohort.clients.columns import MAX_SIZE
 from dpcohort.clients.distributions import DISTRIBUTIONS, Distribution, Fixed
 from dpcohort.clients.ids import numbered
 from dpcohort.clients.sizes import PAPER_SIZE_WEIGHTS, share_out
-from dpcohort.config.schema import PopulationSection
 from dpcohort.errors import InputError
 from dpcohort.limits import MOST_CLIENTS
+
+if TYPE_CHECKING:
+    from dpcohort.config.schema import PopulationSection
 
 __all__ = [
     "DrawnPopulation",
     "ListedPopulation",
     "distribution_from",
+    "listed_population",
     "population_source",
 ]
 
@@ -130,18 +133,27 @@ def population_source(
         return _drawn(section, has_data)
     unused = [name for name in section.model_fields_set if name not in _WITH_A_FILE]
     if unused:
-        name = min(unused, key=list(PopulationSection.model_fields).index)
+        name = min(unused, key=list(type(section).model_fields).index)
         raise _about(
             "clients",
             f"and {name} are both given; keep one. The file of clients says everything about them "
             "(public ones have true in its column public); without a file, count, total_size and "
             "epsilon describe clients to be drawn.",
         )
-    if not section.clients or "\0" in section.clients:
-        raise InputError("clients", given=section.clients, allowed="the path of a CSV file")
-    return ListedPopulation(
-        path=folder / section.clients, allow_large_delta=section.allow_large_delta
-    )
+    listed = listed_population(section.clients, folder)
+    return replace(listed, allow_large_delta=section.allow_large_delta)
+
+
+def listed_population(clients: str, folder: Path) -> ListedPopulation:
+    """The clients of a CSV file, whose path may be relative to the folder.
+
+    Example:
+        >>> listed_population("clients.csv", Path("trial")).path.as_posix()
+        'trial/clients.csv'
+    """
+    if not clients or "\0" in clients:
+        raise InputError("clients", given=clients, allowed="the path of a CSV file")
+    return ListedPopulation(path=folder / clients)
 
 
 _WITH_A_FILE = frozenset({"clients", "allow_large_delta"})

@@ -19,43 +19,38 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dpcohort._validate import nearest, whole_number
 from dpcohort.accounting.contract import Contract
 from dpcohort.clients import Population
-from dpcohort.config.execution import (
-    DataSection,
-    ModelSection,
-    OptimiserSection,
-    RunSection,
-    check_data,
-    check_optimiser,
-    check_run,
-    flat_grid,
+from dpcohort.config.population import (
+    DrawnPopulation,
+    ListedPopulation,
+    listed_population,
+    population_source,
 )
-from dpcohort.config.overrides import apply_overrides
-from dpcohort.config.population import DrawnPopulation, ListedPopulation, population_source
 from dpcohort.config.problems import ConfigProblem, Lines, error_of, key_lines, within, words_of
 from dpcohort.config.reports import kind_of_rule, split_report_settings
-from dpcohort.config.schema import (
-    AggregationSection,
-    ConfigFile,
-    Draws,
-    Guard,
-    NoiseModel,
-    RuleSection,
-    SelectionSection,
-    config_keys,
-)
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.limits import LARGEST_CONFIG
 from dpcohort.rule_registry import REGISTRIES
 from dpcohort.text_files import parse_toml, read_utf8
 from dpcohort.training import Training
+
+if TYPE_CHECKING:
+    from dpcohort.config.execution import DataSection, ModelSection, OptimiserSection, RunSection
+    from dpcohort.config.schema import (
+        AggregationSection,
+        ConfigFile,
+        Draws,
+        Guard,
+        NoiseModel,
+        RuleSection,
+        SelectionSection,
+    )
 
 __all__ = ["Config", "config_for_clients", "load_config", "loads_config"]
 
@@ -82,33 +77,49 @@ class Config:
         draws: ``systematic`` or ``independent``.
         seed: of the schedule; None draws one.
         data: which records train the model; None if the file only plans.
-        model: which model.
-        optimiser: step sizes, momentum, average.
-        run: seed, engine, device.
         grid: settings to be varied by ``dpcohort compare``.
         values: the tables as they were written.
     """
 
-    path: Path | None
     clients: ListedPopulation | DrawnPopulation
-    training: Training
-    rule: str
-    rule_settings: Mapping[str, Any]
-    report_settings: Mapping[str, Any]
-    aggregation: tuple[str, Mapping[str, Any]]
-    contract: Contract
-    noise_model: NoiseModel
-    guard: Guard
-    draws: Draws
-    seed: int | None
-    data: DataSection | None
-    model: ModelSection
-    optimiser: OptimiserSection
-    run: RunSection
-    grid: Mapping[str, tuple[Any, ...]]
+    path: Path | None = None
+    training: Training = field(default_factory=Training)
+    rule: str = "privacy-aware"
+    rule_settings: Mapping[str, Any] = field(default_factory=dict)
+    report_settings: Mapping[str, Any] = field(default_factory=dict)
+    aggregation: tuple[str, Mapping[str, Any]] = field(default_factory=lambda: ("mean", {}))
+    contract: Contract = field(default_factory=lambda: Contract.of("tight"))
+    noise_model: NoiseModel = "exact"
+    guard: Guard = "refuse"
+    draws: Draws = "systematic"
+    seed: int | None = None
+    data: DataSection | None = None
+    grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     values: Mapping[str, Any] = field(repr=False)
     _folder: Path = field(repr=False)  # what a relative path of clients starts from
     _lines: Lines = field(repr=False, compare=False)
+
+    @cached_property
+    def _file(self) -> ConfigFile:
+        """The tables with every key; read once more, since planning needs few of them."""
+        from dpcohort.config.schema import ConfigFile
+
+        return ConfigFile.model_validate(dict(self.values))
+
+    @property
+    def model(self) -> ModelSection:
+        """Which model."""
+        return self._file.model
+
+    @property
+    def optimiser(self) -> OptimiserSection:
+        """Step sizes, momentum, average."""
+        return self._file.optimiser
+
+    @property
+    def run(self) -> RunSection:
+        """Seed, engine, device."""
+        return self._file.run
 
     @property
     def selection(self) -> tuple[str, dict[str, Any]]:
@@ -151,6 +162,8 @@ class Config:
             >>> config.with_overrides(["training.rounds=200"]).training.rounds
             200
         """
+        from dpcohort.config.overrides import apply_overrides
+
         changes = list(overrides)
         values, places = apply_overrides(self.values, changes)
         # What was changed here does not stand in the file any more.
@@ -210,8 +223,12 @@ def config_for_clients(path: str | Path) -> Config:
         >>> config_for_clients("clients.csv").rule
         'privacy-aware'
     """
+    try:
+        clients = listed_population(str(path), Path())
+    except InputError as error:
+        raise error_of(_label(None), [within("population", error)], {}) from None
     values = {"population": {"clients": str(path)}}
-    return _build(values, path=None, folder=Path(), label=_label(None), lines={})
+    return Config(clients=clients, values=values, _folder=Path(), _lines={})
 
 
 def _parsed(content: str, path: Path | None) -> Config:
@@ -248,6 +265,12 @@ def _build(
     label: str,
     lines: Lines,
 ) -> Config:
+    # The library that checks types takes longer to load than a small plan to make.
+    from pydantic import ValidationError
+
+    from dpcohort.config.execution import check_data, check_optimiser, check_run, flat_grid
+    from dpcohort.config.schema import ConfigFile, config_keys
+
     try:
         file = ConfigFile.model_validate(dict(values))
     except ValidationError as error:
@@ -295,9 +318,6 @@ def _build(
         draws=file.schedule.draws,
         seed=file.schedule.seed,
         data=file.data,
-        model=file.model,
-        optimiser=file.optimiser,
-        run=file.run,
         grid=grid,
         values=values,
         _folder=folder,

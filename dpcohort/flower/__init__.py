@@ -8,8 +8,9 @@ courier (:mod:`~dpcohort.flower.courier`) that asks the owner's guard and nothin
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dpcohort._lazy import names_on_use
 
 if TYPE_CHECKING:
     from dpcohort.flower.federation import Federation
@@ -26,10 +27,4 @@ _HOMES = {
     "write_kit": "kit",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'dpcohort.flower' has no attribute {name!r}")
-    value = getattr(import_module(f"dpcohort.flower.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = names_on_use(__name__, _HOMES)

@@ -7,8 +7,9 @@ training loads it.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dpcohort._lazy import names_on_use
 
 if TYPE_CHECKING:
     from dpcohort.runs.callbacks import Callback
@@ -49,10 +50,4 @@ _HOMES = {
     "verify_run": "verification",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'dpcohort.runs' has no attribute {name!r}")
-    value = getattr(import_module(f"dpcohort.runs.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = names_on_use(__name__, _HOMES)

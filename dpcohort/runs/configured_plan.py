@@ -3,18 +3,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from dpcohort.adaptive.plan import make_adaptive_plan
-from dpcohort.adaptive.plan_file import AnyPlan
 from dpcohort.clients import Population
 from dpcohort.config import Config
-from dpcohort.config.execution import DataSection
-from dpcohort.data import Dataset, load_dataset
 from dpcohort.errors import InputError
 from dpcohort.plan import Plan, make_plan
 from dpcohort.progress import Progress, silent
 from dpcohort.selection.rules import rule_from_settings
+
+if TYPE_CHECKING:
+    from dpcohort.adaptive.plan_file import AnyPlan
+    from dpcohort.config.execution import DataSection
+    from dpcohort.data import Dataset
 
 __all__ = [
     "PUBLIC_CLIENT",
@@ -49,6 +52,8 @@ def configured_data(config: Config) -> Dataset:
         InputError: it names none.
         DataMissingError: it is not on this machine.
     """
+    from dpcohort.data import load_dataset
+
     section = data_section(config)
     name = section.name
     if name.endswith((".npz", ".npy")) or "/" in name:
@@ -164,6 +169,8 @@ def configured_any_plan(
     """
     if not config.is_adaptive:
         return configured_plan(config, data, shift=shift, progress=progress)
+    from dpcohort.adaptive.plan import make_adaptive_plan
+
     seed = _schedule_seed(config)
     return make_adaptive_plan(
         configured_population(config, data),

@@ -8,8 +8,9 @@ each client what was promised, claimed by the published formula, and certified.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dpcohort._lazy import names_on_use
 
 if TYPE_CHECKING:
     from dpcohort.schemes.card import Card
@@ -42,10 +43,4 @@ _HOMES = {
     "scheme_cards": "named",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'dpcohort.schemes' has no attribute {name!r}")
-    value = getattr(import_module(f"dpcohort.schemes.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = names_on_use(__name__, _HOMES)

@@ -3,16 +3,21 @@
 
 from __future__ import annotations
 
-from dpcohort.selection.eta import estimate_smoothness, resolve_eta
-from dpcohort.selection.path import SelectionPath
-from dpcohort.selection.problem import (
-    PlannedRule,
-    Selection,
-    SelectionProblem,
-    exact_costs,
-    paper_costs,
-)
-from dpcohort.selection.solver import Solution, solve_selection
+from typing import TYPE_CHECKING
+
+from dpcohort._lazy import names_on_use
+
+if TYPE_CHECKING:
+    from dpcohort.selection.eta import estimate_smoothness, resolve_eta
+    from dpcohort.selection.path import SelectionPath
+    from dpcohort.selection.problem import (
+        PlannedRule,
+        Selection,
+        SelectionProblem,
+        exact_costs,
+        paper_costs,
+    )
+    from dpcohort.selection.solver import Solution, solve_selection
 
 __all__ = [
     "PlannedRule",
@@ -26,3 +31,18 @@ __all__ = [
     "resolve_eta",
     "solve_selection",
 ]
+
+_HOMES = {
+    "PlannedRule": "problem",
+    "Selection": "problem",
+    "SelectionPath": "path",
+    "SelectionProblem": "problem",
+    "Solution": "solver",
+    "estimate_smoothness": "eta",
+    "exact_costs": "problem",
+    "paper_costs": "problem",
+    "resolve_eta": "eta",
+    "solve_selection": "solver",
+}
+
+__getattr__ = names_on_use(__name__, _HOMES)

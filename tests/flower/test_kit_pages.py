@@ -41,8 +41,8 @@ def test_the_owner_is_told_what_is_protected_and_how_to_look():
 def test_every_command_of_ours_exists(page):
     import typer.main
 
-    commands = typer.main.get_command(cli).commands
+    group = typer.main.get_command(cli)
     for first, second in re.findall(r"dpcohort ([a-z]+)(?: ([a-z]+))? [/-]", page):
-        assert first in commands
+        assert first in group.commands
         if second:
-            assert second in commands[first].commands
+            assert second in group.get_command(None, first).commands
