@@ -19,10 +19,10 @@ from typing import overload
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import erfcx, erfinv, ndtr, ndtri
 
 from dpcohort._validate import FloatArray, float_array
 from dpcohort.accounting.broadcast import broadcast_fields
+from dpcohort.accounting.special import erfcx, erfinv, ndtr, ndtri
 
 __all__ = ["gaussian_delta", "gaussian_mu"]
 

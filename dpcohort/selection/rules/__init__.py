@@ -3,25 +3,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dpcohort._lazy import names_on_use
 from dpcohort.rule_registry import REGISTRIES
 from dpcohort.selection.problem import PlannedRule
-from dpcohort.selection.rules.best_threshold import BestThreshold
-from dpcohort.selection.rules.epsilon_proportional import EpsilonProportional
-from dpcohort.selection.rules.gradient_bound import GradientBound
-from dpcohort.selection.rules.inverse_noise import InverseNoise
-from dpcohort.selection.rules.minimum_epsilon import MinimumEpsilon
-from dpcohort.selection.rules.participation_counts import ParticipationCounts
-from dpcohort.selection.rules.payment_cap import PaymentCap
-from dpcohort.selection.rules.privacy_aware import PrivacyAware
-from dpcohort.selection.rules.threshold import Threshold
-from dpcohort.selection.rules.unbiased import Unbiased
-from dpcohort.selection.rules.uniform import Uniform
+
+if TYPE_CHECKING:
+    from dpcohort.selection.rules.best_threshold import BestThreshold
+    from dpcohort.selection.rules.epsilon_proportional import EpsilonProportional
+    from dpcohort.selection.rules.gradient_bound import GradientBound
+    from dpcohort.selection.rules.inverse_noise import InverseNoise
+    from dpcohort.selection.rules.minimum_epsilon import MinimumEpsilon
+    from dpcohort.selection.rules.participation_counts import ParticipationCounts
+    from dpcohort.selection.rules.payment_cap import PaymentCap
+    from dpcohort.selection.rules.privacy_aware import PrivacyAware
+    from dpcohort.selection.rules.threshold import Threshold
+    from dpcohort.selection.rules.unbiased import Unbiased
+    from dpcohort.selection.rules.uniform import Uniform
 
 __all__ = [
-    "RULES",
     "BestThreshold",
     "EpsilonProportional",
     "GradientBound",
@@ -37,12 +38,21 @@ __all__ = [
     "rule_from_settings",
 ]
 
-_REGISTRY = REGISTRIES["selection"]
-
-#: Every rule of this package by its name.
-RULES: dict[str, Callable[..., PlannedRule]] = {
-    name: _REGISTRY.find(name) for name in _REGISTRY.built_in
+_HOMES = {
+    "BestThreshold": "best_threshold",
+    "EpsilonProportional": "epsilon_proportional",
+    "GradientBound": "gradient_bound",
+    "InverseNoise": "inverse_noise",
+    "MinimumEpsilon": "minimum_epsilon",
+    "ParticipationCounts": "participation_counts",
+    "PaymentCap": "payment_cap",
+    "PrivacyAware": "privacy_aware",
+    "Threshold": "threshold",
+    "Unbiased": "unbiased",
+    "Uniform": "uniform",
 }
+
+__getattr__ = names_on_use(__name__, _HOMES)
 
 
 def rule_from_settings(name: str, **settings: Any) -> PlannedRule:
@@ -64,5 +74,5 @@ def rule_from_settings(name: str, **settings: Any) -> PlannedRule:
         ...
         dpcohort.errors.InputError: selection rule = 'privacy-awear' is not allowed: it must be ...
     """
-    made: PlannedRule = _REGISTRY.make(name, settings)
+    made: PlannedRule = REGISTRIES["selection"].make(name, settings)
     return made

@@ -12,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpcohort.errors import InputError
+from dpcohort.rule_registry import REGISTRIES
 from dpcohort.schedule import draw_schedule
 from dpcohort.selection import solve_selection
 from dpcohort.selection.problem import PlannedRule, SelectionProblem, evaluated
-from dpcohort.selection.rules import RULES, PrivacyAware, rule_from_settings
+from dpcohort.selection.rules import PrivacyAware, rule_from_settings
 
+RULES = REGISTRIES["selection"].built_in
 SETTINGS = {"threshold": {"threshold": 1.0}}
 
 
@@ -138,6 +140,7 @@ def test_bad_names_and_settings_are_explained(name, settings, message):
         rule_from_settings(name, **settings)
 
 
-def test_the_dictionary_and_the_names_agree():
-    assert {name: rule.name for name, rule in RULES.items()} == {name: name for name in RULES}
-    assert RULES["privacy-aware"] is PrivacyAware
+def test_files_and_names_agree():
+    find = REGISTRIES["selection"].find
+    assert {name: find(name).name for name in RULES} == {name: name for name in RULES}
+    assert find("privacy-aware") is PrivacyAware
