@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -64,6 +63,8 @@ def atomic_writer(path: str | Path, *, binary: bool = False) -> Iterator[IO[Any]
         ...     (Path(folder) / "note.txt").read_text()
         'whole'
     """
+    import tempfile
+
     target = Path(path)
     folder = target.parent
     try:

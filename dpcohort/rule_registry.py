@@ -17,17 +17,20 @@ import os
 import pkgutil
 import sys
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpcohort._validate import choice, nearest
 from dpcohort.errors import InputError
 from dpcohort.foreign_rule import naming_the_rule
 from dpcohort.named_function import is_named_function, named_function
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = ["REGISTRIES", "RuleCard", "RuleNameWarning", "RuleRegistry"]
 
@@ -315,6 +318,37 @@ class RuleRegistry:
 def _entry_points(group: str, state: tuple[object, ...]) -> tuple[EntryPoint, ...]:
     """What is announced in a group; asking every installed package takes milliseconds each time."""
     return tuple(entry_points(group=group))
+
+
+def entry_points(*, group: str) -> Iterable[EntryPoint]:
+    """What installed packages announce in a group of ours."""
+    if not _any_announces(_state_of_path()):
+        return ()
+    from importlib import metadata  # takes longer to load than a small plan to make
+
+    return metadata.entry_points(group=group)
+
+
+@lru_cache(maxsize=16)
+def _any_announces(state: tuple[object, ...]) -> bool:
+    """Whether there may be an installed package that announces a rule; none is missed."""
+    finders = [finder for finder in sys.meta_path if hasattr(finder, "find_distributions")]
+    return finders != [PathFinder] or any(_may_announce(Path(folder)) for folder in sys.path)
+
+
+def _may_announce(folder: Path) -> bool:
+    if not folder.is_dir():
+        return folder.exists()  # an archive of packages
+    for name in os.listdir(folder):
+        if name.endswith((".egg", ".egg-link")):
+            return True
+        if name.endswith((".dist-info", ".egg-info")):
+            try:
+                if b"[dpcohort." in folder.joinpath(name, "entry_points.txt").read_bytes():
+                    return True
+            except OSError:  # most packages announce nothing
+                continue
+    return False
 
 
 def _state_of_path() -> tuple[object, ...]:

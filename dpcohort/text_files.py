@@ -10,7 +10,6 @@ from __future__ import annotations
 import codecs
 import json
 import re
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -114,6 +113,8 @@ def parse_toml(text: str) -> dict[str, Any]:
         ...
         ValueError: nested too deeply: tables and lists may be 64 deep
     """
+    import tomllib
+
     if _DEEP_KEY.search(text):
         raise ValueError(_TOO_DEEP)
     try:
