@@ -20,10 +20,9 @@ from numpy.typing import ArrayLike
 from dpcohort._validate import FloatArray, choice, float_array
 from dpcohort.accounting.broadcast import answer_each
 from dpcohort.accounting.contract import Neighbours, resolve_neighbours
-from dpcohort.accounting.grids import Sketch
+from dpcohort.accounting.grids import TINY_RATE, Sketch
 from dpcohort.accounting.pairs import pairs_of_step
 from dpcohort.accounting.pld import Steps, composed_delta, composed_epsilon
-from dpcohort.accounting.rare_losses import TINY_RATE
 from dpcohort.errors import InputError
 
 __all__ = ["Method", "certify_delta", "certify_epsilon"]

@@ -16,10 +16,21 @@ import numpy as np
 from dpcohort._validate import FloatArray
 from dpcohort.accounting.pairs import LossPair
 
-__all__ = ["NEGLIGIBLE", "SMALLEST_TAIL", "Grid", "Sketch", "Target", "Window", "log_gap"]
+__all__ = [
+    "NEGLIGIBLE",
+    "SMALLEST_TAIL",
+    "TINY_RATE",
+    "Grid",
+    "Sketch",
+    "Target",
+    "Window",
+    "log_gap",
+]
 
 NEGLIGIBLE = 1e-6  # what a cut tail may add to δ, relatively
 SMALLEST_TAIL = 1e-290
+#: Below this rate nearly all losses are so small that one grid does not serve them and the others.
+TINY_RATE = 5e-4
 _MOST_POINTS = 2**20
 _LARGEST_TILTED_STEP = 0.25
 _LARGEST_WEIGHT_AT_CUT = 1e-3

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple, overload
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 from numpy.typing import ArrayLike
 
@@ -22,8 +22,11 @@ from dpcohort.accounting.broadcast import answer_each
 from dpcohort.accounting.composition import Composition
 from dpcohort.accounting.contract import Neighbours, resolve_neighbours
 from dpcohort.accounting.gaussian import gaussian_delta
+from dpcohort.accounting.grids import TINY_RATE
 from dpcohort.accounting.pairs import LossPair, pairs_of_step
-from dpcohort.accounting.rare_losses import TINY_RATE, RareLosses
+
+if TYPE_CHECKING:
+    from dpcohort.accounting.rare_losses import RareLosses
 
 __all__ = ["Steps", "certified_delta", "certified_epsilon", "composed_delta", "composed_epsilon"]
 
@@ -203,7 +206,11 @@ def composed_delta(
         return 0.0
     worst = 0.0
     for parts in case:
-        if worst > 0 and _is_tiny(parts) and RareLosses(parts).keeps(epsilon=epsilon, delta=worst):
+        if (
+            worst > 0
+            and _is_tiny(parts)
+            and _rare_losses(parts).keeps(epsilon=epsilon, delta=worst)
+        ):
             continue
         for trial in _trials(worst, tolerance):
             if _is_tiny(parts):
@@ -236,7 +243,7 @@ def composed_epsilon(
         return 0.0
     worst = 0.0
     for parts in case:
-        if worst > 0 and _is_tiny(parts) and RareLosses(parts).keeps(epsilon=worst, delta=delta):
+        if worst > 0 and _is_tiny(parts) and _rare_losses(parts).keeps(epsilon=worst, delta=delta):
             continue
         for trial in _trials(worst, tolerance):
             if _is_tiny(parts):
@@ -249,7 +256,9 @@ def composed_epsilon(
     return worst
 
 
-def _rare_losses(parts: Sequence[tuple[LossPair, int]], tolerance: float) -> RareLosses:
+def _rare_losses(parts: Sequence[tuple[LossPair, int]], tolerance: float = TOLERANCE) -> RareLosses:
+    from dpcohort.accounting.rare_losses import RareLosses  # few plans have such rates
+
     return RareLosses(parts, coarseness=tolerance / TOLERANCE)
 
 

@@ -51,10 +51,7 @@ from dpcohort.accounting.loss_levels import Interval, level_of
 from dpcohort.accounting.pairs import GridLoss, LossPair
 from dpcohort.accounting.special import fast_length
 
-__all__ = ["TINY_RATE", "RareLosses"]
-
-#: Below this rate nearly all losses are so small that one grid does not serve them and the others.
-TINY_RATE = 5e-4
+__all__ = ["RareLosses"]
 
 ComplexArray = NDArray[np.complex128]
 

@@ -12,6 +12,7 @@ Transforms are numpy's, which are the same code as scipy's; numpy has no ``next_
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from importlib.util import find_spec, module_from_spec
@@ -36,9 +37,7 @@ class _Unopened(ModuleType):
                 finally:
                     del state["_opening"]
                 self.__class__ = ModuleType
-        if name not in state:
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        return state[name]
+        return ModuleType.__getattribute__(self, name)
 
 
 def _enter(package: str) -> None:
@@ -70,6 +69,8 @@ def fast_length(least: int) -> int:
     return best
 
 
+if os.name == "posix":  # elsewhere scipy's front page makes its libraries known to the system
+    _enter("scipy")
 _enter("scipy.special")
 try:
     from scipy.special._ufuncs import erfcx, erfinv, log_ndtr, ndtr, ndtri
