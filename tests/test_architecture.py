@@ -23,6 +23,7 @@ ROOMS = [
         "errors",
         "limits",
         "plain_text",
+        "_lazy",
         "_validate",
         "_version",
         "atomic_file",

@@ -6,9 +6,11 @@ import subprocess
 import sys
 
 import pytest
+import typer.main
 
 from dpcohort import __version__
 from dpcohort.cli import main
+from dpcohort.cli.app import COMMANDS, app
 
 
 def test_version(terminal):
@@ -22,9 +24,64 @@ def test_every_command_explains_itself(terminal):
         assert "Usage" in terminal(command, "--help")
 
 
+def test_the_list_says_what_the_commands_say(terminal):
+    group = typer.main.get_command(app)
+    assert group.list_commands(None) == list(COMMANDS)
+    for name, told in COMMANDS.items():
+        loaded = group.get_command(None, name)
+        assert loaded.name == name
+        assert loaded.help.splitlines()[0] == told.summary
+        assert " ".join(told.summary.split()[:5]) in terminal("--help")
+
+
+def test_a_shell_completes_commands_and_options():
+    group = typer.main.get_command(app)
+    context = group.make_context("dpcohort", [], resilient_parsing=True)
+    found = {item.value: item.help for item in group.shell_complete(context, "re")}
+    assert list(found) == ["receipt", "report", "reproduce"]
+    assert found["receipt"].startswith("Show a client's receipt")
+    assert [item.value for item in group.shell_complete(context, "--v")] == ["--version"]
+
+
+#: What a command must not load: libraries by their first name, and modules of this package.
+TRAINING = {"torch", "flwr", "sklearn", "matplotlib", "dp_accounting", "jinja2", "plotly"}
+UNUSED = {
+    "--version": TRAINING | {"numpy", "scipy", "pydantic", "rich"},
+    "--help": TRAINING | {"numpy", "scipy", "pydantic"},
+    "plan --clients clients.csv": TRAINING
+    | {"pydantic", "scipy.special._orthogonal", "scipy.fft", "dpcohort.data", "dpcohort.adaptive"},
+    "plan --clients clients.csv --seed 1 --out plan.json": TRAINING | {"dpcohort.data"},
+    "explain a --clients clients.csv": TRAINING | {"pydantic"},
+    "verify none": TRAINING,
+    "receipt none a": TRAINING,
+    "ledger --help": TRAINING | {"dpcohort.runs.training"},
+}
+
+
+@pytest.mark.parametrize("words", UNUSED)
+def test_a_command_loads_what_it_needs_and_no_more(words, tmp_path):
+    (tmp_path / "clients.csv").write_text("id,size,epsilon,delta\na,600,1,1e-5\nb,500,4,1e-5\n")
+    code = (
+        "import sys\nfrom dpcohort.cli import main\nmain(sys.argv[1:])\n"
+        "print('LOADED', *sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words.split()],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = set(done.stdout.rpartition("LOADED")[2].split())
+    assert not loaded & UNUSED[words]
+    modules = {f"dpcohort.cli.{told.module}" for told in COMMANDS.values()}
+    own = words.split()[0]
+    assert loaded & modules == ({f"dpcohort.cli.{own}"} if own in COMMANDS else set())
+
+
 def test_an_unknown_command_is_code_2(terminal):
     terminal("plann", code=2)
-    assert "plan" in terminal.errors
+    assert "Did you mean 'plan'" in terminal.errors
 
 
 RUN_COMMANDS = {

@@ -275,3 +275,13 @@ def test_random_overrides_change_or_are_refused(tmp_path: Path, override: str, k
     else:
         return
     assert refused.exit_code == 2
+
+
+def test_clients_alone_are_a_config_that_says_nothing_else(tmp_path: Path):
+    clients = tmp_path / "clients.csv"
+    named = loads_config(f'population.clients = "{clients.as_posix()}"')
+    alone = config_for_clients(clients)
+    assert alone == named
+    assert (alone.run, alone.model, alone.optimiser) == (named.run, named.model, named.optimiser)
+    with pytest.raises(FileFormatError, match=r"population.clients = '' .* the path of a CSV file"):
+        config_for_clients("")

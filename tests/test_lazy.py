@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import dpcohort
+
+ROOT = Path(dpcohort.__file__).parent
+LATE = [
+    ".".join(["dpcohort", *path.parent.relative_to(ROOT).parts])
+    for path in sorted(ROOT.rglob("__init__.py"))
+    if "names_on_use(" in path.read_text()
+]
+
+
+@pytest.mark.parametrize("package", LATE)
+def test_type_checkers_and_python_see_the_same_names(package):
+    loaded = import_module(package)
+    tree = ast.parse(Path(loaded.__file__).read_text())
+    told = {
+        alias.name: node.module
+        for block in tree.body
+        if isinstance(block, ast.If)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert told == {name: f"{package}.{home}" for name, home in loaded._HOMES.items()}
+    assert set(told) <= set(loaded.__all__)
+    for name in loaded.__all__:
+        assert getattr(loaded, name) is not None
+    with pytest.raises(AttributeError, match=f"'{package}' has no attribute 'no_such_name'"):
+        _ = loaded.no_such_name
+
+
+def test_importing_a_package_imports_none_of_its_modules():
+    code = (
+        f"import sys\nfor name in {LATE}: __import__(name)\n"
+        "print(*[m for m in sys.modules if m.startswith('dpcohort.') or m == 'numpy'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    # The planned rules come with what every one of them is made from.
+    ours = {name for name in done if not name.startswith("dpcohort.selection")}
+    assert "dpcohort.accounting" in ours
+    assert not ours & {"dpcohort.accounting.pld", "dpcohort.config.settings", "dpcohort.data.load"}
+    assert not ours & {"dpcohort.runs.run", "dpcohort.adaptive.plan", "dpcohort.flower.kit"}
