@@ -167,7 +167,7 @@ class Composition:
         first = math.floor(grid.window.low / grid.step) - 1
         length = fast_length(math.ceil(grid.window.length / grid.step) + 16)
         law, error = _law_of_sum(steps.losses, tilted, steps.counts, first, length)
-        loss = grid.step * (first + np.arange(length))
+        loss = grid.step * (first + np.arange(length)).astype(np.float64)
 
         order = grid.window.high_order
         over = math.exp(min(steps.tilt(order)[0] - order * float(loss[-1]), 0.0))

@@ -36,7 +36,7 @@ class _Unopened(ModuleType):
                     found.loader.exec_module(self)
                 finally:
                     del state["_opening"]
-                self.__class__ = ModuleType
+                object.__setattr__(self, "__class__", ModuleType)  # from now on, any module
         return ModuleType.__getattribute__(self, name)
 
 

@@ -67,5 +67,5 @@ def test_lengths_are_those_of_scipy():
 
 def test_points_written_down_are_those_of_the_quadrature():
     points, weights = np.polynomial.legendre.leggauss(4)
-    assert gaussian._GAUSS_POINTS == pytest.approx(points, rel=1e-15)
-    assert gaussian._GAUSS_WEIGHTS == pytest.approx(weights, rel=2e-15)
+    assert pytest.approx(points, rel=1e-15) == gaussian._GAUSS_POINTS
+    assert pytest.approx(weights, rel=2e-15) == gaussian._GAUSS_WEIGHTS
