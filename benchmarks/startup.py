@@ -4,7 +4,7 @@
 ``python benchmarks/startup.py`` starts every side once to fill the caches of byte code (its own,
 so that both sides find one), and then all of them in turns. The ratio is the median over the
 turns, of wall times and of processor times; on a busy machine only the latter says much. Modules
-are those of dpcohort that were loaded.
+are those of dpcohort that were loaded. ``--root`` measures another checkout.
 """
 
 from __future__ import annotations
@@ -75,11 +75,13 @@ def modules(words: list[str], folder: Path, environment: Mapping[str, str]) -> i
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--turns", type=int, default=15)
-    turns = options.parse_args().turns
+    options.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[1])
+    asked = options.parse_args()
+    turns = asked.turns
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         (folder / "clients.csv").write_text(CLIENTS)
-        root = str(Path(__file__).resolve().parents[1])
+        root = str(asked.root.resolve())
         environment = {
             **{key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"},
             "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]).rstrip(":;"),
