@@ -164,16 +164,18 @@ class Config:
     def with_clients(self, path: str | Path) -> Config:
         """The same configuration for the clients of a CSV file.
 
+        A relative path starts from the current folder, those in the file from the file's own.
+
         Example:
             >>> config_for_clients("old.csv").with_clients("new.csv").clients.path.name
             'new.csv'
         """
         section = self.values.get("population", {})
         kept = {key: section[key] for key in ("allow_large_delta",) if key in section}
-        values = {**self.values, "population": {**kept, "clients": str(path)}}
-        # A path in a file starts from the file's folder; this one starts from where we are.
+        clients = str(Path(path).absolute())
+        values = {**self.values, "population": {**kept, "clients": clients}}
         label, lines = _label(self.path), self._lines
-        return _build(values, path=self.path, folder=Path(), label=label, lines=lines)
+        return _build(values, path=self.path, folder=self._folder, label=label, lines=lines)
 
 
 def load_config(path: str | Path) -> Config:
