@@ -200,7 +200,7 @@ def _train(
         from dpcohort.recipes.biased import train_biased
 
         return train_biased(stack, told)
-    from dpcohort.runs.side_by_side import train_side_by_side
+    from dpcohort.runs.training import train_side_by_side
 
     runs = train_side_by_side([work.job for work in stack], on_round=told)
     return [outcome_of_run(run, receipts) for run in runs]
