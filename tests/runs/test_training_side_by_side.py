@@ -10,8 +10,7 @@ from dpcohort.errors import InputError
 from dpcohort.runs import verify_run
 from dpcohort.runs.job import make_job
 from dpcohort.runs.ledger import Ledger
-from dpcohort.runs.side_by_side import train_side_by_side
-from dpcohort.runs.training import train_job
+from dpcohort.runs.training import train_job, train_side_by_side
 
 from .conftest import ROUNDS, small_plan
 
