@@ -59,7 +59,8 @@ def test_the_root_of_the_cubic_is_where_the_derivative_vanishes(seed: int) -> No
     assert low == pytest.approx(float(positive[0]), rel=1e-14)
 
 
-@pytest.mark.parametrize("seed", range(8))
+# 47: the whole T nearest to the root is not the best one.
+@pytest.mark.parametrize("seed", [*range(7), 47])
 def test_no_whole_t_is_better(seed: int) -> None:
     curve = random_curve(seed)
     best = curve.best()
