@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -127,10 +128,9 @@ def test_no_record_moves_a_private_sum_by_more_than_the_clip(
     """The same noise, one record exchanged for the null record: measured, not assumed."""
     others = [[0.2, -0.1], [3.0, 4.0], [1e30, 0.0], [math.nan, 1.0]]
     null = update(engine, make_plan, [[0.0, 0.0], *others], device=device)
-    for x in EXTREMES:
-        for y in EXTREMES:
-            with_it = update(engine, make_plan, [[x, y], *others], device=device)
-            assert float((with_it - null).norm()) <= 0.5 * (1 + 1e-9), (x, y)
+    for x, y in itertools.combinations_with_replacement(EXTREMES, 2):
+        with_it = update(engine, make_plan, [[x, y], *others], device=device)
+        assert float((with_it - null).norm()) <= 0.5 * (1 + 1e-9), (x, y)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -51,7 +51,7 @@ def joint_value(constants: Constants, clients: dict[str, Any], steps: float) -> 
     return bound / 2 * float(best.objective) + math.sqrt(start / root)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("public", [False, True])
 def test_a_given_selection_against_every_t(seed: int, public: bool) -> None:
     constants, clients = instance(seed, public=public)
@@ -70,7 +70,7 @@ def test_a_given_selection_against_every_t(seed: int, public: bool) -> None:
     assert best.bound == pytest.approx(there.total, rel=1e-14)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(6))
 def test_the_whole_neighbours_of_the_root_are_worse(seed: int) -> None:
     constants, clients = instance(seed, public=False)
     p = clients["unbiased"]
@@ -118,7 +118,7 @@ def test_a_noiseless_selection_has_no_best_t() -> None:
     assert best_total_steps(UNIT, **given, max_steps=77).total_steps == 77
 
 
-@pytest.mark.parametrize("seed", range(75))
+@pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("public", [False, True])
 def test_the_joint_search_against_a_grid(seed: int, public: bool) -> None:
     constants, clients = instance(seed, public=public)
@@ -140,7 +140,7 @@ def test_the_joint_search_against_a_grid(seed: int, public: bool) -> None:
         assert there.total == pytest.approx(best.bound, rel=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("public", [False, True])
 def test_the_joint_search_up_to_a_limit_against_every_t(seed: int, public: bool) -> None:
     constants, clients = instance(seed, public=public)
@@ -152,7 +152,7 @@ def test_the_joint_search_up_to_a_limit_against_every_t(seed: int, public: bool)
     assert values[best.total_steps - 1] == pytest.approx(best.bound, rel=1e-13)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(4))
 def test_no_selection_at_any_t_is_below_the_certificate(seed: int) -> None:
     constants, clients = instance(seed, public=seed % 2 == 0)
     best = best_total_steps(constants, **clients)

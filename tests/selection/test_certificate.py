@@ -31,9 +31,8 @@ def _some_feasible(rng, one):
 
 
 @pytest.mark.parametrize("bounded", [False, True])
-@pytest.mark.parametrize("block", range(3))
-def test_wrong_answers_are_never_certified_beyond_the_optimum(bounded, block, instance, optimum):
-    for seed in range(100 * block, 100 * block + 100):
+def test_wrong_answers_are_never_certified_beyond_the_optimum(bounded, instance, optimum):
+    for seed in range(100):
         rng = np.random.default_rng([seed, bounded])
         one = instance(rng, bounded=bounded)
         best = optimum(one).objective
@@ -49,7 +48,7 @@ def test_wrong_answers_are_never_certified_beyond_the_optimum(bounded, block, in
 def test_nearly_right_answers_are_certified_nearly_right(instance, optimum):
     """The bound is within a factor of the truth, not just on the right side of it."""
     ratios = []
-    for seed in range(200):
+    for seed in range(80):
         rng = np.random.default_rng([seed, 77])
         one = instance(rng)
         reference = optimum(one)
@@ -59,7 +58,7 @@ def test_nearly_right_answers_are_certified_nearly_right(instance, optimum):
         excess = float(proved.objective - reference.objective)
         if excess > 1e-6:
             ratios.append(proved.gap / excess)
-    assert len(ratios) > 50
+    assert len(ratios) > 20
     assert np.median(ratios) < 200
 
 

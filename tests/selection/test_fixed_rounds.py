@@ -36,7 +36,7 @@ def test_the_papers_derivative_is_right(steps: int) -> None:
         assert mp.almosteq(mp.diff(f, t), printed, rel_eps=mp.mpf("1e-15"))
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", range(8))
 def test_the_root_of_the_cubic_is_where_the_derivative_vanishes(seed: int) -> None:
     curve = random_curve(seed)
     low, high = curve.root_bracket()
@@ -59,7 +59,8 @@ def test_the_root_of_the_cubic_is_where_the_derivative_vanishes(seed: int) -> No
     assert low == pytest.approx(float(positive[0]), rel=1e-14)
 
 
-@pytest.mark.parametrize("seed", range(100))
+# 47: the whole T nearest to the root is not the best one.
+@pytest.mark.parametrize("seed", [*range(7), 47])
 def test_no_whole_t_is_better(seed: int) -> None:
     curve = random_curve(seed)
     best = curve.best()
@@ -71,7 +72,7 @@ def test_no_whole_t_is_better(seed: int) -> None:
     assert best.lower_bound <= min(values)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("most", [1, 7, 100])
 def test_the_end_of_the_allowed_range_is_exact(seed: int, most: int) -> None:
     curve = random_curve(seed)
