@@ -17,8 +17,7 @@ from typing import Any
 
 from dpcohort._validate import choice, nearest, number, whole_number
 from dpcohort.errors import InputError
-from dpcohort.named_function import is_named_function
-from dpcohort.rule_registry import REGISTRIES
+from dpcohort.plugins import REGISTRIES, is_named_function
 
 __all__ = ["REPORT_KEYS", "kind_of_rule", "split_report_settings"]
 

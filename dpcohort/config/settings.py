@@ -53,7 +53,7 @@ from dpcohort.config.schema import (
 )
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.limits import LARGEST_CONFIG
-from dpcohort.rule_registry import REGISTRIES
+from dpcohort.plugins import REGISTRIES
 from dpcohort.text_files import parse_toml, read_utf8
 from dpcohort.training import Training
 

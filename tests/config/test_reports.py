@@ -8,7 +8,7 @@ import pytest
 from dpcohort.config import loads_config
 from dpcohort.config.reports import REPORT_KEYS, kind_of_rule, split_report_settings
 from dpcohort.errors import FileFormatError, InputError
-from dpcohort.rule_registry import RuleNameWarning
+from dpcohort.plugins import RuleNameWarning
 
 CLIENTS = "population = { count = 9, size = 50, epsilon = 1.0 }\n[selection]\n"
 
@@ -50,7 +50,7 @@ def test_kinds_of_rules():
     assert kind_of_rule("threshold") == "selection"
     assert kind_of_rule("clustered") == "adaptive"
     assert kind_of_rule("dpcohort.adaptive.rules.rpow_d:RecentPowerOfChoice") == "adaptive"
-    assert kind_of_rule("dpcohort.selection.rules.uniform:Uniform") == "selection"
+    assert kind_of_rule("dpcohort.selection.rules.baselines:Uniform") == "selection"
     with pytest.raises(InputError, match="rule = "):
         kind_of_rule("none of these")
 

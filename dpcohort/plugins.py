@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules found by name: those of this package, those other packages bring, and ``module:Class``.
+"""What users bring, found by name: functions and rules, as ``module:name`` or by an entry point.
 
-A rule of this package is one file in the folder of its kind, named like the rule
-(``best_threshold.py`` holds ``best-threshold``); adding the file adds the rule. Another package
-adds one with an entry point. Names are known without loading anything.
+A rule of this package is a line in ``REGISTRIES``: its name and the place of its class. Another
+package adds one with an entry point. Names are known without loading anything.
 
 A name means one rule. A name of this package is always its own rule's: installing another package
 changes no config, plan or run. Who uses a name that an installed package announces too is warned.
@@ -12,24 +11,35 @@ changes no config, plan or run. Who uses a name that an installed package announ
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import os
-import pkgutil
 import sys
+import traceback
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
 from dpcohort._validate import choice, nearest
-from dpcohort.errors import InputError
-from dpcohort.foreign_rule import naming_the_rule
-from dpcohort.named_function import is_named_function, named_function
+from dpcohort.errors import DpcohortError, InputError
 
-__all__ = ["REGISTRIES", "RuleCard", "RuleNameWarning", "RuleRegistry"]
+__all__ = [
+    "REGISTRIES",
+    "RuleCard",
+    "RuleNameWarning",
+    "RuleRegistry",
+    "full_name",
+    "is_foreign",
+    "is_named_function",
+    "named_function",
+    "naming_the_rule",
+]
+
 
 _UNSAID = "not said"
 
@@ -82,33 +92,30 @@ class RuleRegistry:
 
     Args:
         kind: ``selection``, ``adaptive`` or ``aggregation``.
-        package: the package whose modules are the rules, one each.
+        places: where this package's rules are, ``module:Class`` (in ``dpcohort``) by name.
         filled: settings that a plan knows and fills in where they are not given.
 
     Example:
-        >>> rules = RuleRegistry("selection", "dpcohort.selection.rules")
-        >>> "best-threshold" in rules.built_in
+        >>> rules = RuleRegistry("selection", {"uniform": "selection.rules:Uniform"})
+        >>> "uniform" in rules.built_in
         True
         >>> rules.find("uniform").name
         'uniform'
     """
 
-    def __init__(self, kind: str, package: str, *, filled: Collection[str] = ()) -> None:
+    def __init__(
+        self, kind: str, places: Mapping[str, str], *, filled: Collection[str] = ()
+    ) -> None:
         self.kind = kind
-        self._package = package
+        self._places = dict(places)
+        #: Names of the rules of this package.
+        self.built_in = tuple(sorted(places))
         self.filled = frozenset(filled)
 
     @property
     def group(self) -> str:
         """The entry-point group in which other packages announce rules of this kind."""
         return f"dpcohort.{self.kind}"
-
-    @cached_property
-    def built_in(self) -> tuple[str, ...]:
-        """Names of the rules of this package, from the names of its files."""
-        folder = Path(__file__).parent.joinpath(*self._package.split(".")[1:])
-        modules = (found.name for found in pkgutil.iter_modules([str(folder)]))
-        return tuple(sorted(name.replace("_", "-") for name in modules if name[0] != "_"))
 
     @property
     def announced(self) -> Mapping[str, EntryPoint]:
@@ -155,7 +162,11 @@ class RuleRegistry:
         """
         label = field or f"{self.kind} rule"
         if isinstance(name, str) and name in self.built_in:
-            return self._of_module(name)
+            module, _, class_name = self._places[name].partition(":")
+            built_in: Callable[..., Any] = getattr(
+                importlib.import_module(f"dpcohort.{module}"), class_name
+            )
+            return built_in
         if isinstance(name, str) and is_named_function(name):
             return named_function(label, name, kind="class", example="my_project.rules:MyRule")
         announced = self.announced
@@ -304,12 +315,6 @@ class RuleRegistry:
                 # Without a stack level: all uses are one place, so that it is told once.
                 warnings.warn(registry.about_overshadowed(name), RuleNameWarning, stacklevel=1)
 
-    def _of_module(self, name: str) -> Callable[..., Any]:
-        module = importlib.import_module(f"{self._package}.{name.replace('-', '_')}")
-        classes = [getattr(module, public) for public in module.__all__]
-        found: Callable[..., Any] = next(c for c in classes if getattr(c, "name", None) == name)
-        return found
-
 
 @lru_cache(maxsize=16)
 def _entry_points(group: str, state: tuple[object, ...]) -> tuple[EntryPoint, ...]:
@@ -338,13 +343,185 @@ def _parameters(rule: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     }
 
 
-#: Every kind of rule; who adds a kind adds a line here.
+#: Every rule of this package by kind and name. Who adds a rule adds a line here.
 REGISTRIES = {
-    "selection": RuleRegistry("selection", "dpcohort.selection.rules"),
-    "adaptive": RuleRegistry("adaptive", "dpcohort.adaptive.rules"),
+    "selection": RuleRegistry(
+        "selection",
+        {
+            "best-threshold": "selection.rules.baselines:BestThreshold",
+            "epsilon-proportional": "selection.rules.baselines:EpsilonProportional",
+            "gradient-bound": "selection.rules.baselines:GradientBound",
+            "inverse-noise": "selection.rules.privacy_aware:InverseNoise",
+            "minimum-epsilon": "selection.rules.baselines:MinimumEpsilon",
+            "participation-counts": "selection.rules.privacy_aware:ParticipationCounts",
+            "payment-cap": "selection.rules.privacy_aware:PaymentCap",
+            "privacy-aware": "selection.rules.privacy_aware:PrivacyAware",
+            "threshold": "selection.rules.baselines:Threshold",
+            "unbiased": "selection.rules.baselines:Unbiased",
+            "uniform": "selection.rules.baselines:Uniform",
+        },
+    ),
+    "adaptive": RuleRegistry(
+        "adaptive",
+        {
+            "clustered": "adaptive.rules.clustered:ClusteredUpdates",
+            "cpow-d": "adaptive.rules.cpow_d:MiniBatchPowerOfChoice",
+            "donated": "adaptive.rules.donated:DonatedData",
+            "oort": "adaptive.rules.oort:StatisticalUtility",
+            "power-of-choice": "adaptive.rules.power_of_choice:PowerOfChoice",
+            "rpow-d": "adaptive.rules.rpow_d:RecentPowerOfChoice",
+            "ucb-cs": "adaptive.rules.ucb_cs:BanditLoss",
+        },
+    ),
     "aggregation": RuleRegistry(
         "aggregation",
-        "dpcohort.aggregation.rules",
+        {
+            "clipped-mean": "aggregation.robust:ClippedMean",
+            "epsilon-weighted": "aggregation.weighted:EpsilonWeighted",
+            "estimated-noise": "aggregation.estimated_noise:EstimatedNoise",
+            "geometric-median": "aggregation.robust:GeometricMedian",
+            "importance-compensated": "aggregation.weighted:ImportanceCompensated",
+            "inverse-variance": "aggregation.weighted:InverseVariance",
+            "mean": "aggregation.weighted:Mean",
+            "minimum-noise": "aggregation.weighted:MinimumNoise",
+            "projected": "aggregation.projected:Projected",
+            "projected-plus": "aggregation.projected:ProjectedPlus",
+            "size-weighted": "aggregation.weighted:SizeWeighted",
+            "trimmed-mean": "aggregation.robust:TrimmedMean",
+        },
         filled=("sizes", "epsilon", "probabilities", "unbiased"),
     ),
 }
+
+
+def full_name(rule: object) -> str:
+    """A rule's class as ``module:Class``, as a config would name it.
+
+    Example:
+        >>> full_name(Path("."))
+        'pathlib:PosixPath'
+    """
+    kind = _class_of(rule)
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def is_foreign(rule: object) -> bool:
+    """Whether a rule is somebody's own and not of this package.
+
+    Example:
+        >>> is_foreign(InputError), is_foreign(Path("."))
+        (False, True)
+    """
+    home: str = _class_of(rule).__module__
+    return home.partition(".")[0] != "dpcohort"
+
+
+@contextmanager
+def naming_the_rule(rule: object, doing: str) -> Iterator[None]:
+    """Whatever goes wrong inside somebody's own rule is told as one message that names it.
+
+    A mistake in a rule of this package stays what it is: a bug, with its traceback.
+
+    Args:
+        rule: the rule, or its class.
+        doing: which of its methods runs.
+
+    Raises:
+        InputError: a foreign rule failed; says how, and where in its file.
+
+    Example:
+        >>> with naming_the_rule(Path("."), "select"):
+        ...     1 / 0
+        Traceback (most recent call last):
+        ...
+        dpcohort.errors.InputError: the rule pathlib:PosixPath failed in select: ...
+    """
+    try:
+        yield
+    except DpcohortError:
+        raise
+    except Exception as error:  # it is not ours, so it may fail in any way
+        if not is_foreign(rule):
+            raise
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        raise InputError.because(
+            f"the rule {full_name(rule)} failed in {doing}: {type(error).__name__}: {error} "
+            f"({Path(last.filename).name}, line {last.lineno})."
+        ) from error
+
+
+def _class_of(rule: object) -> Any:
+    return rule if inspect.isclass(rule) or inspect.isfunction(rule) else type(rule)
+
+
+def is_named_function(text: str) -> bool:
+    """Whether the text has the form ``package.module:function``.
+
+    Example:
+        >>> is_named_function("my_project.data:load"), is_named_function("C:/data.npz")
+        (True, False)
+    """
+    module, colon, name = text.partition(":")
+    return bool(colon) and name.isidentifier() and all(p.isidentifier() for p in module.split("."))
+
+
+def named_function(
+    field: str,
+    text: str,
+    *,
+    kind: str = "function",
+    example: str = "my_project.data:load",
+) -> Callable[..., Any]:
+    """The function of that name; modules in the current folder are found too.
+
+    Args:
+        field: what it is for, named in errors.
+        text: ``module:function``.
+        kind: ``function`` or ``class``, for errors.
+        example: of such a name, for errors.
+
+    Raises:
+        InputError: if the module or the function is not there, or importing it fails.
+
+    Example:
+        >>> named_function("dataset", "math:sqrt")(9.0)
+        3.0
+    """
+    allowed = f"module:{kind}, as in {example}"
+    if not is_named_function(text):
+        raise InputError(field, given=text, allowed=allowed)
+    module_name, _, name = text.partition(":")
+    with _current_folder_importable():
+        try:
+            module = importlib.import_module(module_name)
+        except Exception as error:  # the user's module may fail in any way while it is imported
+            raise InputError(
+                field,
+                given=text,
+                allowed=allowed,
+                next_step=f"Importing {module_name} failed: {type(error).__name__}: {error}. "
+                "Modules are looked for among installed packages and in the current folder.",
+            ) from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        hint = nearest(name, [word for word in dir(module) if not word.startswith("_")])
+        suggestion = f" Did you mean {hint!r}?" if hint else ""
+        next_step = f"The module {module_name} has no {kind} {name!r}.{suggestion}"
+        raise InputError(field, given=text, allowed=allowed, next_step=next_step)
+    found: Callable[..., Any] = function
+    return found
+
+
+@contextmanager
+def _current_folder_importable() -> Iterator[None]:
+    """A console script does not have the current folder on its path; a user expects it there."""
+    folder = os.getcwd()
+    if folder in sys.path or "" in sys.path:
+        yield
+        return
+    sys.path.append(folder)
+    try:
+        yield
+    finally:
+        if folder in sys.path:
+            sys.path.remove(folder)

@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
+"""TODO."""
+
 from __future__ import annotations
 
+import importlib
+import inspect
+import pkgutil
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, distribution
@@ -8,9 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from dpcohort import rule_registry
-from dpcohort.errors import InputError
-from dpcohort.rule_registry import REGISTRIES, RuleNameWarning, RuleRegistry
+from dpcohort import plugins
+from dpcohort.errors import InputError, VerificationError
+from dpcohort.plugins import (
+    REGISTRIES,
+    RuleNameWarning,
+    full_name,
+    is_foreign,
+    is_named_function,
+    named_function,
+    naming_the_rule,
+)
+from dpcohort.selection.rules import Uniform
 
 EVERY = [(kind, name) for kind, registry in REGISTRIES.items() for name in registry.built_in]
 
@@ -73,10 +87,10 @@ def test_every_rule_says_what_it_needs_shows_and_comes_from(kind, name):
     }  # fmt: skip
 
 
-def test_names_are_those_of_the_files_and_nothing_is_loaded_for_them():
+def test_nothing_is_loaded_for_the_names():
     code = (
         "import sys\n"
-        "from dpcohort.rule_registry import REGISTRIES\n"
+        "from dpcohort.plugins import REGISTRIES\n"
         "assert 'best-threshold' in REGISTRIES['selection'].names\n"
         "assert 'mean' in REGISTRIES['aggregation']\n"
         "assert not any(m.startswith(('torch', 'numpy.random._x', 'dpcohort.selection')) "
@@ -88,7 +102,7 @@ def test_names_are_those_of_the_files_and_nothing_is_loaded_for_them():
 def test_settings_are_checked_without_torch():
     code = (
         "import sys\n"
-        "from dpcohort.rule_registry import REGISTRIES\n"
+        "from dpcohort.plugins import REGISTRIES\n"
         "for name in REGISTRIES['aggregation'].built_in:\n"
         "    REGISTRIES['aggregation'].settings_of(name)\n"
         "REGISTRIES['aggregation'].check('trimmed-mean', {'trim': 0.1})\n"
@@ -97,11 +111,26 @@ def test_settings_are_checked_without_torch():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_new_file_is_a_new_rule(tmp_path):
-    registry = RuleRegistry("selection", "dpcohort.selection.rules")
-    folder = Path(sys.modules["dpcohort"].__file__).parent / "selection" / "rules"
-    files = {path.stem.replace("_", "-") for path in folder.glob("[a-z]*.py")}
-    assert set(registry.built_in) == files
+@pytest.mark.parametrize("kind", list(REGISTRIES))
+def test_every_rule_of_this_package_has_its_line(kind):
+    """A class with a name and the members of its kind is found by that name."""
+    package = importlib.import_module(f"dpcohort.{kind}")
+    modules = [
+        importlib.import_module(found.name)
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    ]
+    classes = {
+        value
+        for module in modules
+        for value in vars(module).values()
+        if inspect.isclass(value)
+        and value.__module__.startswith(package.__name__)
+        and isinstance(getattr(value, "reference", None), str)
+    }
+    registry = REGISTRIES[kind]
+    assert {rule.name: rule for rule in classes} == {
+        name: registry.find(name) for name in registry.built_in
+    }
 
 
 def test_a_package_announces_rules(installed):
@@ -112,7 +141,7 @@ def test_a_package_announces_rules(installed):
     card = registry.card("last")
     assert (card.summary, card.home) == ("The last draw alone.", "plugin_of_this_test")
     # Nobody takes the place of a rule of this package.
-    assert registry.find("mean").__module__ == "dpcohort.aggregation.rules.mean"
+    assert registry.find("mean").__module__ == "dpcohort.aggregation.weighted"
     with pytest.raises(InputError, match=r"'broken' is announced .* failed: AttributeError"):
         registry.find("broken")
     with pytest.raises(InputError, match="Did you mean 'last'"):
@@ -139,10 +168,10 @@ def test_a_package_that_comes_and_goes_is_noticed(installed):
 
 def test_packages_are_looked_through_once(installed, monkeypatch):
     asked = []
-    real = rule_registry.entry_points
+    real = plugins.entry_points
     monkeypatch.setattr(sys, "path", [str(installed)])  # other folders may change meanwhile
     monkeypatch.setattr(
-        rule_registry, "entry_points", lambda **group: asked.append(group) or real(**group)
+        plugins, "entry_points", lambda **group: asked.append(group) or real(**group)
     )
     for _ in range(3):
         assert "last" in REGISTRIES["aggregation"].names
@@ -199,7 +228,7 @@ def test_a_name_that_two_packages_use_must_be_told_apart(installed):
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: another-plugin\nVersion: 1\n")
     (info / "entry_points.txt").write_text("[dpcohort.aggregation]\nlast = elsewhere:Last\n")
-    registry = RuleRegistry("aggregation", "dpcohort.aggregation.rules")
+    registry = REGISTRIES["aggregation"]
     with pytest.raises(
         InputError, match=r"more than one package: elsewhere:Last, plugin_of_this_test:Last"
     ):
@@ -264,3 +293,79 @@ def test_a_class_that_is_no_such_rule(installed, kind, name, words):
         file.write("\nclass Fails:\n    def __init__(self):\n        raise ValueError('no')\n")
     with pytest.raises(InputError, match=words):
         REGISTRIES[kind].make(name, {})
+
+
+class Mine:
+    """No rule of this package."""
+
+
+def test_whose_a_rule_is():
+    assert is_foreign(Mine())
+    assert is_foreign(Mine)
+    assert not is_foreign(Uniform())
+    assert not is_foreign(Uniform)
+    assert full_name(Mine()) == full_name(Mine) == f"{__name__}:Mine"
+
+
+def test_a_failure_of_a_foreign_rule_names_rule_method_and_line():
+    message = r":Mine failed in select: KeyError: 'oops' \(test_plugins.py, line \d+\)"
+    with pytest.raises(InputError, match=message), naming_the_rule(Mine(), "select"):
+        raise KeyError("oops")
+
+
+def test_errors_on_purpose_pass_and_bugs_of_this_package_stay_bugs():
+    with pytest.raises(VerificationError), naming_the_rule(Mine(), "select"):
+        raise VerificationError("told already")
+    with pytest.raises(ZeroDivisionError), naming_the_rule(Uniform(), "select"):
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a:b", True),
+        ("a.b_1:c", True),
+        ("a", False),
+        (":b", False),
+        ("a:", False),
+        ("a:b:c", False),
+        ("a..b:c", False),
+        ("a/b.py:c", False),
+        ("", False),
+    ],
+)
+def test_the_form_of_a_name(text, expected):
+    assert is_named_function(text) is expected
+
+
+def test_a_module_in_the_current_folder_is_found_and_the_path_left_as_it_was(tmp_path, monkeypatch):
+    (tmp_path / "module_of_this_test.py").write_text("def answer():\n    return 42\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    before = list(sys.path)
+    try:
+        assert named_function("dataset", "module_of_this_test:answer")() == 42
+    finally:
+        sys.modules.pop("module_of_this_test", None)
+    assert sys.path == before
+
+
+def test_a_module_that_fails_is_reported(tmp_path, monkeypatch):
+    (tmp_path / "module_that_fails.py").write_text("raise RuntimeError('no luck')\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="RuntimeError: no luck"):
+        named_function("dataset", "module_that_fails:load")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("no_such_module_here:load", "Importing no_such_module_here failed"),
+        ("math:sqrtt", "Did you mean 'sqrt'"),
+        ("math:pi", "has no function 'pi'"),
+        ("math.sqrt", "module:function"),
+    ],
+)
+def test_wrong_names_are_refused(text, message):
+    with pytest.raises(InputError, match=message):
+        named_function("model", text)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Estimated-noise mean (Robust-HDP): weights from the noise that updates show, not declare."""
+"""The noise that updates show, not declare: a rule that weighs by it (Robust-HDP), and a check."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from dpcohort._validate import FloatArray, number, whole_number
-from dpcohort.aggregation.cohort import Cohort
-from dpcohort.aggregation.weights import checked_updates, weighted_sum
+from dpcohort._validate import BoolArray, FloatArray, number, whole_number
+from dpcohort.aggregation.rule import Cohort, checked_updates, weighted_sum
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["EstimatedNoise", "low_rank_and_sparse"]
+__all__ = ["EstimatedNoise", "NoiseCheck", "check_declared_noise", "low_rank_and_sparse"]
+
 
 #: Growth of the penalty in each step of the augmented Lagrangian, its start, and its largest value.
 _GROWTH, _START, _LARGEST = 1.5, 1.25, 1e7
@@ -130,3 +130,81 @@ def low_rank_and_sparse(
         dual = dual + penalty * rest
         penalty = min(penalty * _GROWTH, _LARGEST * _START / largest)
     return low, sparse
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NoiseCheck:
+    """What a round's updates say about the noise their senders declared.
+
+    Attributes:
+        clients: client position of each draw.
+        ratio: noise shown over noise declared, divided by the cohort's median of it; NaN for draws
+            without declared noise.
+        too_little: draws that show clearly less noise than declared: their client is less
+            protected than it believes.
+        too_much: draws that show clearly more: more noise, or data unlike anybody else's.
+    """
+
+    clients: tuple[int, ...]
+    ratio: FloatArray
+    too_little: BoolArray
+    too_much: BoolArray
+
+    @property
+    def suspicious(self) -> tuple[int, ...]:
+        """The clients whose draws do not show what was declared."""
+        odd = self.too_little | self.too_much
+        return tuple(sorted({self.clients[i] for i in np.flatnonzero(odd)}))
+
+
+def check_declared_noise(
+    updates: Tensor,
+    cohort: Cohort,
+    *,
+    factor: float = 2.5,
+    estimate: EstimatedNoise | None = None,
+) -> NoiseCheck:
+    """Hold the noise that updates show against the noise that was declared.
+
+    The estimate is that of Robust-HDP (Malekmohammadi et al., ICML 2024): robust PCA splits the
+    updates into what they share and the rest, and the rest is mostly noise. Step sizes scale all
+    updates of a round alike, so only ratios count, against the median of the cohort: it holds as
+    long as fewer than half of the draws lie. The estimate shrinks large noise against small, by a
+    factor of almost 2 in the tests, so the check is coarse: a factor near 1 accuses honest clients.
+    Computed from noisy updates: no privacy is spent.
+
+    Args:
+        updates: of the draws of a round, with their noise.
+        cohort: the draws, with their declared noise.
+        factor: how far from the median a ratio may be, either way.
+        estimate: settings of the estimate.
+
+    Example:
+        >>> import torch
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> sent = torch.tensor([1.0, 2.0, 1.0, 2.0, 0.1])  # the last one declared 2
+        >>> updates = sent[:, None] * torch.randn(5, 4000, generator=generator)
+        >>> one = np.ones(5)
+        >>> cohort = Cohort(round=0, clients=np.arange(5), draws=np.zeros(5, dtype=np.int64),
+        ...                 noise_multipliers=one, batch_sizes=np.ones(5, dtype=np.int64),
+        ...                 noise_stds=np.array([1.0, 2.0, 1.0, 2.0, 2.0]))
+        >>> check_declared_noise(updates, cohort).suspicious
+        (4,)
+    """
+    number("factor", factor, above=1)
+    shown = (estimate or EstimatedNoise()).noise(checked_updates(updates, cohort))
+    declared = cohort.noise_stds > 0.0
+    ratio = np.full(len(cohort), np.nan)
+    ratio[declared] = shown[declared] / cohort.noise_stds[declared]
+    middle = float(np.median(ratio[declared])) if declared.any() else 0.0
+    if middle > 0.0:
+        ratio = ratio / middle
+    # Comparisons with NaN are False: who declares no noise is not accused.
+    with np.errstate(invalid="ignore"):
+        too_little, too_much = ratio < 1.0 / factor, ratio > factor
+    return NoiseCheck(
+        clients=tuple(int(k) for k in cohort.clients),
+        ratio=ratio,
+        too_little=too_little & (middle > 0.0),
+        too_much=too_much & (middle > 0.0),
+    )
