@@ -12,11 +12,16 @@ import numpy as np
 
 from dpcohort._validate import IntArray, choice, nearest, number, whole_number
 from dpcohort.clients import Population
-from dpcohort.clients.budgets import PAPER_BUDGETS, Budget
-from dpcohort.clients.columns import MAX_SIZE
-from dpcohort.clients.distributions import DISTRIBUTIONS, Distribution, Fixed
-from dpcohort.clients.ids import numbered
-from dpcohort.clients.sizes import PAPER_SIZE_WEIGHTS, share_out
+from dpcohort.clients.columns import MAX_SIZE, numbered
+from dpcohort.clients.distributions import (
+    DISTRIBUTIONS,
+    PAPER_BUDGETS,
+    PAPER_SIZE_WEIGHTS,
+    Distribution,
+    Fixed,
+    share_out,
+)
+from dpcohort.clients.population import Budget
 from dpcohort.config.schema import PopulationSection
 from dpcohort.errors import InputError
 from dpcohort.limits import MOST_CLIENTS
