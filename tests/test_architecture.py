@@ -34,7 +34,7 @@ ROOMS = [
     ["client_ledger"],
     ["selection"],
     ["schedule"],
-    ["certified_plan", "plan", "plan_file", "explain", "plan_comparison", "what_if"],
+    ["certified_plan", "plan", "plan_file", "explain", "what_if"],
     ["config"],
     ["data", "models"],
     ["aggregation", "engine"],
