@@ -9,7 +9,7 @@ from dpcohort.adaptive.plan import make_adaptive_plan
 from dpcohort.adaptive.plan_file import AnyPlan
 from dpcohort.clients import Population
 from dpcohort.config import Config
-from dpcohort.config.execution import DataSection
+from dpcohort.config.schema import DataSection
 from dpcohort.data import Dataset, load_dataset
 from dpcohort.errors import InputError
 from dpcohort.plan import Plan, make_plan

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from dpcohort.selection.eta import estimate_smoothness, resolve_eta
 from dpcohort.selection.path import SelectionPath
 from dpcohort.selection.problem import (
     PlannedRule,
     Selection,
     SelectionProblem,
+    estimate_smoothness,
     exact_costs,
     paper_costs,
+    resolve_eta,
 )
 from dpcohort.selection.solver import Solution, solve_selection
 

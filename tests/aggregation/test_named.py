@@ -8,10 +8,15 @@ import pytest
 import torch
 
 from dpcohort import Population, Training, make_plan
-from dpcohort.aggregation import AGGREGATIONS, Mean, aggregation_from_settings, for_plan
-from dpcohort.aggregation.named import plan_column
+from dpcohort.aggregation import (
+    AGGREGATIONS,
+    Mean,
+    aggregation_from_settings,
+    for_plan,
+    plan_column,
+)
 from dpcohort.errors import InputError
-from dpcohort.rule_registry import REGISTRIES
+from dpcohort.plugins import REGISTRIES
 
 #: Five clients that differ in everything; the last one is public.
 DIFFERENT = {

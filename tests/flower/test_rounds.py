@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dpcohort.aggregation import Mean
-from dpcohort.aggregation.rules.projected_plus import ProjectedPlus
+from dpcohort.aggregation.projected import ProjectedPlus
 from dpcohort.engine.planned import cohort_of
 from dpcohort.errors import InputError
 from dpcohort.flower.record import FederatedJob

@@ -13,7 +13,7 @@ from scipy.optimize import brentq
 
 from dpcohort.errors import InputError
 from dpcohort.selection import solve_selection
-from dpcohort.selection.certificate import Costs, objective_of
+from dpcohort.selection.instance import Costs, objective_of
 
 
 def _checked_against(reference, solution, instance):

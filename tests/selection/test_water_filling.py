@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from dpcohort.selection.certificate import Costs, certify
+from dpcohort.selection.instance import Costs, certify
 from dpcohort.selection.solver import solve_selection
 from dpcohort.selection.water_filling import (
     _halfway,
