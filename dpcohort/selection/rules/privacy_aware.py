@@ -325,6 +325,9 @@ def _water_level(u: FloatArray, a: FloatArray, b: FloatArray) -> FloatArray:
 
     # At this level somebody alone holds everything; nobody holds less than at level 0.
     enough = float((flat[slope > 0.0] + 1.0 / slope[slope > 0.0]).min())
-    level = brentq(lambda v: filled(v).sum() - 1.0, 0.0, enough, xtol=1e-14 * enough, rtol=1e-14)
-    p = filled(float(level))
+    level = enough
+    if filled(enough).sum() > 1.0:  # not above by rounding: then it is the level
+        excess = lambda v: filled(v).sum() - 1.0  # noqa: E731
+        level = float(brentq(excess, 0.0, enough, xtol=1e-14 * enough, rtol=1e-14))
+    p = filled(level)
     return np.asarray(p / p.sum(), dtype=np.float64)

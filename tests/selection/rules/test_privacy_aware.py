@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TODO."""
+"""Rules that weigh noise: Problem 1, its relatives, and a cap on payments."""
 
 from __future__ import annotations
 
@@ -209,3 +209,15 @@ def test_a_client_of_infinite_noise_is_left_out(make_problem):
 def test_bad_settings_are_refused(settings):
     with pytest.raises(InputError, match=next(iter(settings))):
         ParticipationCounts(**settings)
+
+
+def test_counts_where_one_client_takes_all(make_problem):
+    """The level at which it does is found by adding; no sum that rounds down may hide it."""
+    dice = np.random.default_rng(0)
+    for _ in range(60):
+        unbiased = dice.dirichlet(np.ones(4))
+        problem = make_problem(
+            unbiased=unbiased, noise_costs=np.zeros(4), linear_costs=np.array([1.0, 0.0, 1.0, 1.0])
+        )
+        chosen = ParticipationCounts(eta=1e4).select(problem)
+        assert chosen.probabilities == pytest.approx([0, 1, 0, 0], abs=1e-12)
