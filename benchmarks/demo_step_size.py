@@ -15,7 +15,7 @@ from dpcohort.cli.demo import SETTINGS, demo_config
 from dpcohort.data import Dataset, load_dataset
 from dpcohort.runs.configured import configured_job
 from dpcohort.runs.intervals import mean_interval
-from dpcohort.runs.side_by_side import train_side_by_side
+from dpcohort.runs.training import train_side_by_side
 
 STEP_SIZES = (0.03, 0.1, 0.3, 1.0, 3.0)
 SEEDS = 5

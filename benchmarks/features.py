@@ -26,7 +26,7 @@ from dpcohort.runs.configured import combinations, configured_job
 from dpcohort.runs.configured_plan import configured_data
 from dpcohort.runs.intervals import Interval, mean_interval
 from dpcohort.runs.job import Job
-from dpcohort.runs.side_by_side import train_side_by_side
+from dpcohort.runs.training import train_side_by_side
 
 CONFIGS = Path(__file__).parents[1] / "examples" / "configs"
 NAMES = ("mnist", "fashion-mnist")

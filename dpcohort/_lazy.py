@@ -22,7 +22,7 @@ def names_on_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]
         homes: the module of each name, below the package.
 
     Example:
-        >>> find = names_on_use("dpcohort.clients", {"Budget": "budgets"})
+        >>> find = names_on_use("dpcohort.clients", {"Budget": "population"})
         >>> find("Budget")(epsilon=1.0, delta=1e-5).epsilon
         1.0
         >>> find("Budgets")

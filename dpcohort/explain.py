@@ -20,7 +20,7 @@ from dpcohort.clients import Budget
 from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
 from dpcohort.plan import Plan, selection_problem
-from dpcohort.rule_registry import REGISTRIES
+from dpcohort.plugins import REGISTRIES
 from dpcohort.selection.problem import PlannedRule, SelectionProblem, selected
 from dpcohort.selection.rules import rule_from_settings
 

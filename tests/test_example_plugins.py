@@ -14,7 +14,7 @@ import pytest
 from dpcohort import make_plan
 from dpcohort.adaptive.plan import make_adaptive_plan
 from dpcohort.config import commented_config, loads_config
-from dpcohort.rule_registry import REGISTRIES
+from dpcohort.plugins import REGISTRIES
 from dpcohort.runs.configured import configured_job
 from dpcohort.runs.job import make_job
 from dpcohort.runs.training import train_job

@@ -121,9 +121,14 @@ def test_the_documents_name_many_things() -> None:
     assert len(NAMES) > 40
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_name_can_be_imported(name: str) -> None:
-    resolve(name)
+def test_every_name_can_be_imported() -> None:
+    missing = []
+    for name in NAMES:
+        try:
+            resolve(name)
+        except AttributeError as error:
+            missing.append(f"{name}: {error}")
+    assert missing == []
 
 
 @pytest.mark.parametrize("name", ["dpcohort.no_such", "dpcohort.errors.NoSuchError"])
@@ -132,16 +137,15 @@ def test_a_wrong_name_would_be_found(name: str) -> None:
         resolve(name)
 
 
-@pytest.mark.parametrize("label", LABELS)
-def test_every_label_of_the_paper_is_in_the_map(label: str) -> None:
-    assert f"`{label}`" in MAP
+def test_every_label_of_the_paper_is_in_the_map() -> None:
+    assert [label for label in LABELS if f"`{label}`" not in MAP] == []
 
 
-@pytest.mark.parametrize("line", range(1, 23))
-def test_every_line_of_algorithm_1_is_in_the_map(line: int) -> None:
+def test_every_line_of_algorithm_1_is_in_the_map_once() -> None:
     section = MAP.split("## Algorithm 1")[1].split("##")[0]
     ranges = re.findall(r"^\| (\d+)(?:-(\d+))? \|", section, flags=re.MULTILINE)
-    assert sum(int(a) <= line <= int(b or a) for a, b in ranges) == 1
+    told = [line for a, b in ranges for line in range(int(a), int(b or a) + 1)]
+    assert sorted(line for line in told if line <= 22) == list(range(1, 23))
 
 
 def test_every_file_in_the_map_exists() -> None:

@@ -23,17 +23,17 @@ def test_steps_and_draws_multiply():
 @pytest.mark.parametrize(
     "field", ["rounds", "cohort_size", "local_steps", "dimension", "batch_size"]
 )
-@pytest.mark.parametrize("value", [0, -1, 1.5, math.nan, math.inf, "3", True])
-def test_counts_must_be_whole_and_positive(field: str, value: object):
-    with pytest.raises(InputError, match=f"{field} = .* a whole number at least 1"):
-        Training(**{field: value})
+def test_counts_must_be_whole_and_positive(field: str):
+    for value in (0, -1, 1.5, math.nan, math.inf, "3", True):
+        with pytest.raises(InputError, match=f"{field} = .* a whole number at least 1"):
+            Training(**{field: value})
 
 
 @pytest.mark.parametrize("field", ["clip", "smoothness"])
-@pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf, "1", True])
-def test_clip_and_smoothness_must_be_positive(field: str, value: object):
-    with pytest.raises(InputError, match=f"{field} = .* above 0"):
-        Training(**{field: value})
+def test_clip_and_smoothness_must_be_positive(field: str):
+    for value in (0, -1.0, math.nan, math.inf, "1", True):
+        with pytest.raises(InputError, match=f"{field} = .* above 0"):
+            Training(**{field: value})
 
 
 @pytest.mark.parametrize("value", [0, -0.1, 1.1, math.nan])

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from dpcohort import Population, Training, make_plan
-from dpcohort.report.figures.style import PALETTE, paper_style, save_figure
+from dpcohort.report.figures import PALETTE, paper_style, save_figure
 from dpcohort.selection.rules import PrivacyAware
 
 PLACE = Path(__file__).parent

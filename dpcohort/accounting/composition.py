@@ -24,11 +24,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.fft import irfft, next_fast_len, rfft
 
 from dpcohort._validate import FloatArray
 from dpcohort.accounting.grids import NEGLIGIBLE, SMALLEST_TAIL, Grid, Sketch, log_gap
 from dpcohort.accounting.pairs import GridLoss, LossPair
-from dpcohort.accounting.special import fast_length
 
 __all__ = ["Chernoff", "Composition", "GridSteps", "Profile", "profile_of_law"]
 
@@ -165,9 +165,9 @@ class Composition:
         steps = GridSteps.of(self._parts, grid)
         log_moment, tilted = steps.tilt(grid.tilt)
         first = math.floor(grid.window.low / grid.step) - 1
-        length = fast_length(math.ceil(grid.window.length / grid.step) + 16)
+        length = next_fast_len(math.ceil(grid.window.length / grid.step) + 16, real=True)
         law, error = _law_of_sum(steps.losses, tilted, steps.counts, first, length)
-        loss = grid.step * (first + np.arange(length)).astype(np.float64)
+        loss = grid.step * (first + np.arange(length))
 
         order = grid.window.high_order
         over = math.exp(min(steps.tilt(order)[0] - order * float(loss[-1]), 0.0))
@@ -354,7 +354,7 @@ def _law_of_sum(
         index = np.arange(mass.size)
         centre = round(float(mass @ index))
         folded = np.bincount((index - centre) % length, weights=mass, minlength=length)
-        spectrum = np.fft.rfft(folded)
+        spectrum = rfft(folded)
         error = _FFT_ERROR * depth * math.sqrt(length * float(folded @ folded))
         size = np.abs(spectrum)
         covers.append((count * (error + 16 * _UNIT), size + error))
@@ -365,6 +365,6 @@ def _law_of_sum(
     # An error in one factor of a product is multiplied by the other factors.
     cover = np.exp(np.minimum(log_cover, 0.0))
     power_error = sum(weight * float(np.mean(cover / size)) for weight, size in covers)
-    law = np.fft.irfft(np.exp(log_size) * np.exp(1j * angle), length)
+    law = irfft(np.exp(log_size) * np.exp(1j * angle), length)
     inverse_error = _FFT_ERROR * depth * math.sqrt(float(law @ law))
     return np.roll(law, (origin - first) % length), 2 * power_error + inverse_error

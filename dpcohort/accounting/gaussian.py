@@ -19,10 +19,10 @@ from typing import overload
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import erfcx, erfinv, ndtr, ndtri
 
 from dpcohort._validate import FloatArray, float_array
 from dpcohort.accounting.broadcast import broadcast_fields
-from dpcohort.accounting.special import erfcx, erfinv, ndtr, ndtri
 
 __all__ = ["gaussian_delta", "gaussian_mu"]
 
@@ -33,13 +33,7 @@ _LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
 # Below this mu the difference m(a) - m(b) loses digits, and a short Gauss rule of its derivative
 # does not; above it the difference is good to 1e-12.
 _NARROW = 0.1
-# numpy.polynomial.legendre.leggauss(4), as it was computed once for all machines
-_GAUSS_POINTS = np.array(
-    [-0.8611363115940526, -0.33998104358485626, 0.33998104358485626, 0.8611363115940526]
-)
-_GAUSS_WEIGHTS = np.array(
-    [0.34785484513745357, 0.6521451548625464, 0.6521451548625464, 0.34785484513745357]
-)
+_GAUSS_POINTS, _GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(4)
 
 # phi(39) is below the smallest double.
 _FAR = 39.0

@@ -14,9 +14,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import ndtr
 
 from dpcohort.accounting.pairs import Cells, GridLoss, LossPair
-from dpcohort.accounting.special import ndtr
 
 __all__ = ["Interval", "level_of"]
 

@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.special import ndtri
 
 from dpcohort._validate import FloatArray, IntArray
 from dpcohort.accounting.loss_grid import LossGrid, Pair, frequency, loss_grid, span
-from dpcohort.accounting.special import ndtri
 
 __all__ = [
     "Clients",

@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.fft import irfft, next_fast_len, rfft
 
 from dpcohort._validate import FloatArray
 from dpcohort.accounting.composition import (
@@ -49,7 +50,6 @@ from dpcohort.accounting.level_sketch import (
 )
 from dpcohort.accounting.loss_levels import Interval, level_of
 from dpcohort.accounting.pairs import GridLoss, LossPair
-from dpcohort.accounting.special import fast_length
 
 __all__ = ["RareLosses"]
 
@@ -300,7 +300,7 @@ def _profile(
         length = total.law.size + math.ceil((reach.high - reach.low) / step) + 4
         if length > _MOST_SUMS:
             return None
-        total = _plus(total, played, tilted, first, fast_length(length))
+        total = _plus(total, played, tilted, first, next_fast_len(length, real=True))
         log_moment += added
         infinity += played.infinity
         # The sum leaves its range upwards, or downwards, where it is not seen by the levels above.
@@ -333,7 +333,7 @@ def _plus(
         plays = _transformed_sum(played, tilted, length)
     before, error = _transform(total.law, 0, length)
     plays_error = plays.error * (np.abs(before) + error) + np.abs(plays.values) * error
-    law = np.fft.irfft(plays.values * before, length)
+    law = irfft(plays.values * before, length)
     law_error = 2 * float(plays_error.mean())
     law_error += _FFT_ERROR * math.log2(length) * math.sqrt(float(law @ law))
     start = total.first + plays.origin - first
@@ -356,7 +356,7 @@ def _transform(mass: FloatArray, centre: int, length: int) -> tuple[ComplexArray
     """The transform of masses at -centre, 1 - centre, ..., and the largest error of an entry."""
     folded = np.bincount((np.arange(mass.size) - centre) % length, mass, length)
     # an entry is a sum of all masses, in layers of additions and rotations
-    return np.fft.rfft(folded), _FFT_ERROR * math.log2(length) * float(folded.sum())
+    return rfft(folded), _FFT_ERROR * math.log2(length) * float(folded.sum())
 
 
 def _transformed_sum(played: GridSteps, tilted: Sequence[FloatArray], length: int) -> _Plays:

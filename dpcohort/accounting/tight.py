@@ -15,6 +15,7 @@ from typing import overload
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import log_ndtr, ndtr
 
 from dpcohort._validate import FloatArray, float_array
 from dpcohort.accounting.broadcast import broadcast_fields, whole_steps
@@ -26,7 +27,6 @@ from dpcohort.accounting.moments import Clients
 from dpcohort.accounting.noise_fallback import rare_noise
 from dpcohort.accounting.noise_search import find_noise
 from dpcohort.accounting.paper import amplified_budget
-from dpcohort.accounting.special import log_ndtr, ndtr
 
 __all__ = ["MARGIN", "SMALLEST_NOISE", "calibrate_noise", "clt_noise_multiplier"]
 

@@ -15,7 +15,7 @@ from dpcohort._validate import IntArray, whole_number
 from dpcohort.adaptive.rule import AdaptiveRule
 from dpcohort.clients import Population
 from dpcohort.errors import InputError
-from dpcohort.foreign_rule import naming_the_rule
+from dpcohort.plugins import naming_the_rule
 from dpcohort.training import Training
 
 __all__ = ["Caps", "make_caps"]

@@ -15,7 +15,7 @@ from dpcohort.adaptive.choosing import filled_cohort
 from dpcohort.adaptive.plan import AdaptivePlan
 from dpcohort.adaptive.view import RoundView
 from dpcohort.errors import InputError
-from dpcohort.foreign_rule import naming_the_rule
+from dpcohort.plugins import naming_the_rule
 
 __all__ = ["decide", "round_view"]
 

@@ -30,8 +30,8 @@ from dpcohort.adaptive.undecided import UndecidedSchedule, UndecidedSelection
 from dpcohort.certified_plan import CertifiedPlan
 from dpcohort.clients import Population
 from dpcohort.errors import InputError
+from dpcohort.plugins import REGISTRIES
 from dpcohort.progress import Progress, silent
-from dpcohort.rule_registry import REGISTRIES
 from dpcohort.training import Training
 
 __all__ = ["AdaptivePlan", "make_adaptive_plan"]

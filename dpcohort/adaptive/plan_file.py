@@ -26,7 +26,7 @@ from dpcohort.errors import FileFormatError, InputError
 from dpcohort.limits import LARGEST_PLAN, read_bounded
 from dpcohort.plan import Plan
 from dpcohort.plan_file import rebuilt_plan
-from dpcohort.rule_registry import REGISTRIES
+from dpcohort.plugins import REGISTRIES
 from dpcohort.text_files import parse_json
 from dpcohort.training import Training
 

@@ -14,7 +14,7 @@ import numpy as np
 from dpcohort._validate import FloatArray, IntArray, choice
 from dpcohort.audit.claims import Claim, PrivateTraining
 from dpcohort.errors import DpcohortError, InputError
-from dpcohort.named_function import named_function
+from dpcohort.plugins import named_function
 
 __all__ = ["StepUnderTest", "step_by_name"]
 

@@ -14,7 +14,6 @@ from dpcohort.config import Config
 from dpcohort.errors import InputError
 from dpcohort.plan import selection_problem
 from dpcohort.runs.configured_plan import configured_population
-from dpcohort.selection.assumptions import Constants
 from dpcohort.selection.best_rounds import BestSteps, best_total_steps
 from dpcohort.selection.bound import (
     NonconvexBound,
@@ -23,6 +22,7 @@ from dpcohort.selection.bound import (
     strongly_convex_bound,
     strongly_convex_limit,
 )
+from dpcohort.selection.error_terms import Constants
 from dpcohort.selection.path import SelectionPath
 from dpcohort.selection.problem import selected
 from dpcohort.selection.rules import rule_from_settings

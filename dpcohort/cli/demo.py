@@ -107,7 +107,7 @@ def _trained(
     """All settings and seeds side by side; the first seed of each is written down."""
     from dpcohort.runs.configured import configured_job
     from dpcohort.runs.configured_plan import configured_data
-    from dpcohort.runs.side_by_side import train_side_by_side
+    from dpcohort.runs.training import train_side_by_side
 
     data = configured_data(config)
     folders = {name: out / "runs" / name.replace(", ", "-").replace(" ", "-") for name in SETTINGS}

@@ -20,7 +20,7 @@ from dpcohort.cli.source import (
 )
 from dpcohort.errors import InputError
 from dpcohort.explain import ClientExplanation, explain_client
-from dpcohort.report.adaptive_client import explain_adaptive_client
+from dpcohort.report.adaptive_summary import explain_adaptive_client
 from dpcohort.runs.configured_plan import configured_any_plan
 from dpcohort.runs.folder import RunFolder
 from dpcohort.selection.rules import rule_from_settings

@@ -12,8 +12,7 @@ from dpcohort._validate import choice
 from dpcohort.cli.output import console, print_error, print_json, print_note
 from dpcohort.cli.source import JsonOption
 from dpcohort.errors import InputError
-from dpcohort.named_function import is_named_function, named_function
-from dpcohort.rule_registry import REGISTRIES, RuleCard
+from dpcohort.plugins import REGISTRIES, RuleCard, is_named_function, named_function
 
 if TYPE_CHECKING:
     from rich.table import Table

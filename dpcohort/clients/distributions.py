@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Distributions of positive numbers: budgets and the weights of sizes in simulated populations.
+"""Distributions of positive numbers: budgets and sizes of simulated clients, and the paper's.
 
 What is not above 0 (or is below a stated minimum) is discarded and drawn again, as the paper does
 with the negative values of its Gaussian mixtures. Nothing is clipped.
@@ -13,18 +13,24 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from dpcohort._validate import BoolArray, FloatArray, number, whole_number
+from dpcohort._validate import BoolArray, FloatArray, IntArray, float_array, number, whole_number
+from dpcohort.clients.columns import MAX_SIZE
 from dpcohort.errors import InputError
 
 __all__ = [
     "DISTRIBUTIONS",
+    "PAPER_BUDGETS",
+    "PAPER_SIZE_WEIGHTS",
     "Choices",
     "Distribution",
     "Fixed",
     "GaussianMixture",
     "Uniform",
+    "share_out",
 ]
+
 
 # A distribution that keeps fewer of its draws than this is a mistake, and slow to draw from.
 _LEAST_KEPT = 0.01
@@ -258,3 +264,56 @@ def _draw_kept(
     raise InputError.because(
         "this distribution hardly ever gives a number above 0 and its minimum; raise its values."
     )
+
+
+#: The budgets of the paper's experiments. It writes N(0.5, 0.04) without saying whether 0.04 is a
+#: variance or a standard deviation. Its other normal distributions give the variance, so that is
+#: the plain name (standard deviation 0.2); ``-std`` is the other reading.
+PAPER_BUDGETS: dict[str, Distribution] = {
+    "uniform-0-1": Uniform(0, 1),
+    "mixture-0.5-10": GaussianMixture([(0.3, 0.5, 0.2), (0.7, 10, 1)]),
+    "mixture-2-8": GaussianMixture([(0.3, 2, 0.2), (0.7, 8, 1)]),
+    "mixture-0.5-10-std": GaussianMixture([(0.3, 0.5, 0.04), (0.7, 10, 1)]),
+    "mixture-2-8-std": GaussianMixture([(0.3, 2, 0.04), (0.7, 8, 1)]),
+}
+
+
+#: v_k of the paper's experiments.
+PAPER_SIZE_WEIGHTS = Uniform(0.5, 1.5)
+
+
+def share_out(total: int, weights: ArrayLike) -> IntArray:
+    """Whole sizes |M_k| = |S| v_k / Σ v that sum to exactly |S| (the paper's setup).
+
+    Each share is rounded down; the records left over go to the largest remainders.
+
+    Args:
+        total: records of all clients together, |S|.
+        weights: v_k, all above 0.
+
+    Raises:
+        InputError: if a client would get no record.
+
+    Example:
+        >>> share_out(10, [1.0, 1.0, 1.5])
+        array([3, 3, 4])
+    """
+    total = whole_number("total_size", total, at_least=1, at_most=MAX_SIZE)
+    shares = np.atleast_1d(float_array("weights", weights, above=0, at_most=1e100))
+    shares = total * (shares / shares.sum())
+    sizes: IntArray = np.floor(shares).astype(np.int64)
+    # The rounding of a million shares may add up to more or less than the remainders suggest;
+    # whole extra rounds (or one less) are dealt to all, the rest by remainder.
+    extra_for_all, left = divmod(total - int(sizes.sum()), len(sizes))
+    order = np.argsort(np.floor(shares) - shares, kind="stable")
+    sizes += extra_for_all
+    sizes[order[:left]] += 1
+    empty = int(np.count_nonzero(sizes < 1))
+    if empty:
+        raise InputError(
+            "total_size",
+            given=total,
+            allowed=f"large enough for all {len(sizes)} clients; {empty} would get no record",
+            next_step="Raise total_size, lower count, or choose weights that differ less.",
+        )
+    return sizes

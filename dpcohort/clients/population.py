@@ -11,23 +11,86 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpcohort._validate import BoolArray, FloatArray, IntArray, whole_number
-from dpcohort.clients.batches import expected_batches
-from dpcohort.clients.budgets import PUBLIC, Budget, Public
-from dpcohort.clients.columns import MAX_SIZE, ClientColumns, columns_of, first_problem
+from dpcohort._validate import BoolArray, FloatArray, IntArray, number, whole_number
+from dpcohort.clients.columns import (
+    EPSILON_ALLOWED,
+    ID_ALLOWED,
+    MAX_EPSILON,
+    MAX_SIZE,
+    ClientColumns,
+    columns_of,
+    epsilon_step,
+    first_problem,
+    nearest_id,
+)
 from dpcohort.clients.csv_file import read_clients_csv, write_clients_csv
-from dpcohort.clients.ids import ID_ALLOWED, nearest_id
 from dpcohort.errors import InputError
 from dpcohort.training import Training
 
-__all__ = ["PUBLIC", "Budget", "Client", "Population", "Public"]
+__all__ = [
+    "DEFAULT_SAMPLING_RATE",
+    "PUBLIC",
+    "Budget",
+    "Client",
+    "Population",
+    "Public",
+    "expected_batches",
+]
+
+
+class Public(Enum):
+    """The kind of a client whose data needs no privacy; its one member is ``PUBLIC``."""
+
+    PUBLIC = "public"
+
+    def __repr__(self) -> str:
+        return "PUBLIC"
+
+
+PUBLIC: Final = Public.PUBLIC
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a client promises each of its records over the whole training: (epsilon_k, delta_k).
+
+    Attributes:
+        epsilon: above 0 and at most 700.
+        delta: above 0 and below 1; should be well below 1/size.
+
+    Example:
+        >>> Budget(1.0, 1e-5)
+        Budget(epsilon=1.0, delta=1e-05)
+        >>> Budget(float("inf"), 1e-5)
+        Traceback (most recent call last):
+        ...
+        dpcohort.errors.InputError: epsilon = inf is not allowed: it must be a finite number above 0
+        and at most 700. For data that needs no privacy mark the client public; then it has no
+        epsilon.
+    """
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        try:
+            number("epsilon", self.epsilon, above=0, at_most=MAX_EPSILON)
+        except InputError:
+            step = epsilon_step(self.epsilon) if isinstance(self.epsilon, int | float) else None
+            raise InputError(
+                "epsilon", given=self.epsilon, allowed=EPSILON_ALLOWED, next_step=step
+            ) from None
+        number("delta", self.delta, above=0, below=1)
+        object.__setattr__(self, "epsilon", float(self.epsilon))
+        object.__setattr__(self, "delta", float(self.delta))
 
 
 @dataclass(frozen=True)
@@ -359,3 +422,55 @@ def _check(columns: ClientColumns, *, allow_large_delta: bool) -> None:
     if problem is not None:
         where = "" if problem.field == "id" else f" of client {columns.ids[problem.row]!r}"
         raise problem.error(f"{problem.field}{where}")
+
+
+#: Share of its records a client uses in a step when nobody named a batch, as in the paper's figure
+#: of selection probabilities.
+DEFAULT_SAMPLING_RATE = 0.1
+
+
+def expected_batches(
+    training: Training, *, ids: tuple[str, ...], sizes: IntArray, own_batches: IntArray
+) -> IntArray:
+    """The expected batch of each client: its own first, then the one of the training settings.
+
+    Args:
+        training: ``batch_size``, or ``sampling_rate``, or neither for 10 % of the records.
+        ids: of the clients, named in errors.
+        sizes: their numbers of records.
+        own_batches: the batches they name themselves, 0 for none.
+
+    Raises:
+        InputError: if a batch is larger than its client and ``oversized_batch`` is ``"error"``.
+
+    Example:
+        >>> sizes, own = np.array([600, 50]), np.array([0, 25])
+        >>> expected_batches(Training(batch_size=128), ids=("a", "b"), sizes=sizes, own_batches=own)
+        array([128,  25])
+    """
+    if training.batch_size is not None:
+        # No size reaches 2^62: a batch beyond it is as oversized as that, and fits an int64.
+        shared = np.full(len(ids), min(training.batch_size, 2**62), dtype=np.int64)
+    else:
+        rate = training.sampling_rate or DEFAULT_SAMPLING_RATE
+        shared = np.maximum(np.rint(rate * sizes), 1).astype(np.int64)
+    batches = np.where(own_batches > 0, own_batches, shared)
+    oversized = batches > sizes
+    if training.oversized_batch == "error" and oversized.any():
+        raise _oversized(ids, sizes, batches, oversized)
+    return np.asarray(np.minimum(batches, sizes), dtype=np.int64)
+
+
+def _oversized(
+    ids: tuple[str, ...], sizes: IntArray, batches: IntArray, oversized: BoolArray
+) -> InputError:
+    row = int(oversized.argmax())
+    others = int(np.count_nonzero(oversized)) - 1
+    more = f" ({others} other client{'s' * (others > 1)} too)" if others else ""
+    return InputError(
+        "batch_size",
+        given=int(batches[row]),
+        allowed=f"at most the size of the client, but {ids[row]!r} has {sizes[row]} records{more}",
+        next_step="Lower the batch size, give such clients their own in a batch_size column, or "
+        'set training.oversized_batch = "whole" to let them use all their records in each step.',
+    )

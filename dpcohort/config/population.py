@@ -12,11 +12,17 @@ import numpy as np
 
 from dpcohort._validate import IntArray, choice, nearest, number, whole_number
 from dpcohort.clients import Population
-from dpcohort.clients.budgets import PAPER_BUDGETS, Budget
-from dpcohort.clients.columns import MAX_SIZE
-from dpcohort.clients.distributions import DISTRIBUTIONS, Distribution, Fixed
-from dpcohort.clients.ids import numbered
-from dpcohort.clients.sizes import PAPER_SIZE_WEIGHTS, share_out
+from dpcohort.clients.columns import MAX_SIZE, numbered
+from dpcohort.clients.distributions import (
+    DISTRIBUTIONS,
+    PAPER_BUDGETS,
+    PAPER_SIZE_WEIGHTS,
+    Distribution,
+    Fixed,
+    share_out,
+)
+from dpcohort.clients.population import Budget
+from dpcohort.config.problems import about_key
 from dpcohort.errors import InputError
 from dpcohort.limits import MOST_CLIENTS
 
@@ -101,13 +107,13 @@ class DrawnPopulation:
     def _left_of(self, records: int | None) -> int:
         if records is None:
             words = "is missing; without the data it must be given (with it: dpcohort train)."
-            raise _about("total_size", words)
+            raise about_key("total_size", words)
         left = records - sum(count * size for count, size in self.public)
         if left < self.count:
             words = (
                 f"must be at least one record a client; the data leaves {left} for {self.count}."
             )
-            raise _about("total_size", words)
+            raise about_key("total_size", words)
         return left
 
     def _sizes(self) -> IntArray:
@@ -134,7 +140,7 @@ def population_source(
     unused = [name for name in section.model_fields_set if name not in _WITH_A_FILE]
     if unused:
         name = min(unused, key=list(type(section).model_fields).index)
-        raise _about(
+        raise about_key(
             "clients",
             f"and {name} are both given; keep one. The file of clients says everything about them "
             "(public ones have true in its column public); without a file, count, total_size and "
@@ -163,10 +169,10 @@ def _drawn(section: PopulationSection, has_data: bool) -> DrawnPopulation:
     for name in ("count", "epsilon"):
         if getattr(section, name) is None:
             words = 'is missing. Give clients = "FILE.csv", or count, total_size and epsilon.'
-            raise _about(name, words)
+            raise about_key(name, words)
     fills_data = has_data and section.total_size is None and section.size in (None, "paper")
     if section.total_size is None and section.size is None and not fills_data:
-        raise _about("total_size", "is missing; or give size, if each client draws its own.")
+        raise about_key("total_size", "is missing; or give size, if each client draws its own.")
     if isinstance(section.epsilon, int | float) and not isinstance(section.epsilon, bool):
         Budget(section.epsilon, 0.5)  # says what to do about a huge epsilon
     size: Distribution = PAPER_SIZE_WEIGHTS
@@ -220,7 +226,7 @@ def _from_table(field: str, table: Mapping[str, Any]) -> Distribution:
     settings = dict(table)
     if "distribution" not in settings:
         words = f"is missing; it must be one of {', '.join(DISTRIBUTIONS)}."
-        raise _about(f"{field}.distribution", words)
+        raise about_key(f"{field}.distribution", words)
     name = choice(f"{field}.distribution", settings.pop("distribution"), DISTRIBUTIONS)
     kind: Any = DISTRIBUTIONS[name]
     known = {setting.name: setting.default is MISSING for setting in fields(kind)}
@@ -228,22 +234,15 @@ def _from_table(field: str, table: Mapping[str, Any]) -> Distribution:
         if key not in known:
             hint = nearest(key, known)
             step = f"Did you mean {hint!r}?" if hint else f"Known: {', '.join(known)}."
-            raise _about(f"{field}.{key}", f"is not a setting of {name}. {step}")
+            raise about_key(f"{field}.{key}", f"is not a setting of {name}. {step}")
     missing = [key for key, is_needed in known.items() if is_needed and key not in settings]
     if missing:
-        raise _about(f"{field}.{missing[0]}", f"is missing; {name} needs it.")
+        raise about_key(f"{field}.{missing[0]}", f"is missing; {name} needs it.")
     try:
         distribution: Distribution = kind(**settings)
     except InputError as error:
         if not error.field:
-            raise _about(field, f"cannot be used: {error}") from None
+            raise about_key(field, f"cannot be used: {error}") from None
         words = str(error).removeprefix(error.field).lstrip()
-        raise _about(f"{field}.{error.field}", words) from None
+        raise about_key(f"{field}.{error.field}", words) from None
     return distribution
-
-
-def _about(field: str, words: str) -> InputError:
-    """An error in free words that begin with the field they are about."""
-    error = InputError.because(f"{field} {words}")
-    error.field = field
-    return error

@@ -17,6 +17,7 @@ __all__ = [
     "ConfigProblem",
     "Lines",
     "Where",
+    "about_key",
     "dotted",
     "error_of",
     "key_lines",
@@ -51,6 +52,18 @@ class ConfigProblem:
 
     where: Where
     words: str
+
+
+def about_key(field: str, words: str) -> InputError:
+    """An error in free words that begin with the key they are about.
+
+    Example:
+        >>> about_key("alpha", "is missing.").field
+        'alpha'
+    """
+    error = InputError.because(f"{field} {words}")
+    error.field = field
+    return error
 
 
 def dotted(where: Where) -> str:

@@ -16,6 +16,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -32,27 +33,37 @@ from dpcohort.config.population import (
     listed_population,
     population_source,
 )
-from dpcohort.config.problems import ConfigProblem, Lines, error_of, key_lines, within, words_of
-from dpcohort.config.reports import kind_of_rule, split_report_settings
+from dpcohort.config.problems import (
+    ConfigProblem,
+    Lines,
+    Where,
+    error_of,
+    key_lines,
+    within,
+    words_of,
+)
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.limits import LARGEST_CONFIG
-from dpcohort.rule_registry import REGISTRIES
+from dpcohort.plugins import REGISTRIES, kind_of_rule
 from dpcohort.text_files import parse_toml, read_utf8
 from dpcohort.training import Training
 
 if TYPE_CHECKING:
-    from dpcohort.config.execution import DataSection, ModelSection, OptimiserSection, RunSection
     from dpcohort.config.schema import (
         AggregationSection,
         ConfigFile,
+        DataSection,
         Draws,
         Guard,
+        ModelSection,
         NoiseModel,
+        OptimiserSection,
         RuleSection,
+        RunSection,
         SelectionSection,
     )
 
-__all__ = ["Config", "config_for_clients", "load_config", "loads_config"]
+__all__ = ["Config", "apply_overrides", "config_for_clients", "load_config", "loads_config"]
 
 Made = TypeVar("Made")
 
@@ -162,8 +173,6 @@ class Config:
             >>> config.with_overrides(["training.rounds=200"]).training.rounds
             200
         """
-        from dpcohort.config.overrides import apply_overrides
-
         changes = list(overrides)
         values, places = apply_overrides(self.values, changes)
         # What was changed here does not stand in the file any more.
@@ -177,16 +186,18 @@ class Config:
     def with_clients(self, path: str | Path) -> Config:
         """The same configuration for the clients of a CSV file.
 
+        A relative path starts from the current folder, those in the file from the file's own.
+
         Example:
             >>> config_for_clients("old.csv").with_clients("new.csv").clients.path.name
             'new.csv'
         """
         section = self.values.get("population", {})
         kept = {key: section[key] for key in ("allow_large_delta",) if key in section}
-        values = {**self.values, "population": {**kept, "clients": str(path)}}
-        # A path in a file starts from the file's folder; this one starts from where we are.
+        clients = str(Path(path).absolute())
+        values = {**self.values, "population": {**kept, "clients": clients}}
         label, lines = _label(self.path), self._lines
-        return _build(values, path=self.path, folder=Path(), label=label, lines=lines)
+        return _build(values, path=self.path, folder=self._folder, label=label, lines=lines)
 
 
 def load_config(path: str | Path) -> Config:
@@ -268,8 +279,14 @@ def _build(
     # The library that checks types takes longer to load than a small plan to make.
     from pydantic import ValidationError
 
-    from dpcohort.config.execution import check_data, check_optimiser, check_run, flat_grid
-    from dpcohort.config.schema import ConfigFile, config_keys
+    from dpcohort.config.schema import (
+        ConfigFile,
+        check_data,
+        check_optimiser,
+        check_run,
+        config_keys,
+        flat_grid,
+    )
 
     try:
         file = ConfigFile.model_validate(dict(values))
@@ -332,6 +349,8 @@ def _checked_seed(seed: int | None) -> None:
 
 def _rule_settings(section: SelectionSection) -> dict[str, Any]:
     """The settings that are given, once the rule itself has accepted them."""
+    from dpcohort.config.schema import split_report_settings
+
     if kind_of_rule(section.rule) == "adaptive":
         own, _ = split_report_settings(section.rule, section.settings)
         REGISTRIES["adaptive"].check(section.rule, own)
@@ -343,6 +362,8 @@ def _rule_settings(section: SelectionSection) -> dict[str, Any]:
 
 def _own_settings(rule: str, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The rule's own settings, and those about caps and reports."""
+    from dpcohort.config.schema import split_report_settings
+
     if kind_of_rule(rule) == "adaptive":
         return split_report_settings(rule, given)
     return given, {}
@@ -368,3 +389,115 @@ def _check_names(kind: str, section: RuleSection) -> None:
         error = InputError.because(f"{words} Did you mean {hint!r}?" if hint else words)
         error.field = name
         raise error
+
+
+_BARE_WORD = re.compile(r"[A-Za-z_./~\\][A-Za-z0-9_./~\\:\- ]*")
+_FORM = "a key and a value, as in training.rounds=200"
+_EMPTY = object()
+
+# Setting the first takes the others out: they cannot stand beside it.
+_TAKES_OUT: dict[Where, tuple[Where, ...]] = {
+    ("training", "batch_size"): (("training", "sampling_rate"),),
+    ("training", "sampling_rate"): (("training", "batch_size"),),
+    ("selection", "eta"): (("selection", "bias_cap"),),
+    ("selection", "bias_cap"): (("selection", "eta"),),
+}
+
+
+def apply_overrides(
+    values: Mapping[str, Any], overrides: Iterable[str]
+) -> tuple[dict[str, Any], list[Where]]:
+    """A changed copy of the tables, and the places that were changed.
+
+    A value is TOML; a single word needs no quotes. An empty value takes the key out. Setting one
+    of two keys that exclude each other takes the other out, and another rule takes the settings of
+    the old one out.
+
+    Args:
+        values: the tables of the file.
+        overrides: ``section.key=value``, later ones on top of earlier ones.
+
+    Raises:
+        InputError: if one is not of this form, or does not lead to a key.
+
+    Example:
+        >>> apply_overrides({"training": {"batch_size": 64}}, ["training.sampling_rate=0.1"])
+        ({'training': {'sampling_rate': 0.1}}, [('training', 'sampling_rate')])
+    """
+    changed: dict[str, Any] = copy.deepcopy(dict(values))
+    places: list[Where] = []
+    for override in overrides:
+        place, value = _parse(override)
+        if value is not _EMPTY and value != _at(changed, place):
+            for other in _taken_out(changed, place):
+                if other not in places:
+                    _put(changed, override, other, _EMPTY)
+        _put(changed, override, place, value)
+        places.append(place)
+    return changed, places
+
+
+def _taken_out(tables: dict[str, Any], place: Where) -> tuple[Where, ...]:
+    from dpcohort.config.schema import AggregationSection, SelectionSection
+
+    # Another rule takes all settings out but these, which go with every rule.
+    kept: dict[Where, Iterable[str]] = {
+        ("selection", "rule"): SelectionSection.model_fields,
+        ("aggregation", "rule"): AggregationSection.model_fields,
+    }
+    if place not in kept:
+        return _TAKES_OUT.get(place, ())
+    table = tables.get(str(place[0]))
+    old = table if isinstance(table, dict) else {}
+    return tuple((place[0], name) for name in old if name not in kept[place])
+
+
+def _parse(override: str) -> tuple[Where, Any]:
+    key, equals, text = override.partition("=")
+    parts = [part.strip() for part in key.split(".")]
+    if not equals or not all(parts):
+        raise InputError("--set", given=override, allowed=_FORM)
+    place = tuple(int(part) if part.isdecimal() else part for part in parts)
+    return place, _value(override, text.strip())
+
+
+def _value(override: str, text: str) -> Any:
+    if not text:
+        return _EMPTY
+    try:
+        table = parse_toml(f"value = {text}")
+        if list(table) == ["value"]:
+            return table["value"]
+    except ValueError:
+        if _BARE_WORD.fullmatch(text):
+            return text
+    raise InputError(
+        "--set",
+        given=override,
+        allowed=_FORM,
+        next_step=f"What stands after = is not a TOML value: {text[:60]}",
+    )
+
+
+def _at(tables: dict[str, Any], place: Where) -> Any:
+    """The value at a place of two names, or None."""
+    table = tables.get(str(place[0]))
+    return table.get(place[-1]) if isinstance(table, dict) and len(place) == 2 else None
+
+
+def _put(tables: dict[str, Any], override: str, place: Where, value: Any) -> None:
+    *around, key = place
+    table: Any = tables
+    for part in around:
+        if isinstance(table, dict) and isinstance(part, str):
+            table = table.setdefault(part, {})
+        elif isinstance(table, list) and isinstance(part, int) and part < len(table):
+            table = table[part]
+        else:
+            table = None
+    if not isinstance(table, dict) or not isinstance(key, str):
+        raise InputError("--set", given=override, allowed="a key inside an existing table")
+    if value is _EMPTY:
+        table.pop(key, None)
+    else:
+        table[key] = value

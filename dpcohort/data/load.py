@@ -18,7 +18,7 @@ from dpcohort.data.digits import load_digits
 from dpcohort.data.places import find_set, missing_set
 from dpcohort.data.sources import SOURCES, Source
 from dpcohort.errors import DpcohortError, InputError
-from dpcohort.named_function import is_named_function, named_function
+from dpcohort.plugins import is_named_function, named_function
 
 __all__ = ["DATASET_NAMES", "load_dataset"]
 

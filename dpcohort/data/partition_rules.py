@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpcohort._validate import FloatArray, IntArray, number, whole_number
-from dpcohort.clients.distributions import Uniform
-from dpcohort.clients.sizes import share_out
+from dpcohort.clients.distributions import Uniform, share_out
 from dpcohort.data.partition import Partition
 from dpcohort.errors import InputError
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from dpcohort._validate import whole_number
 from dpcohort.aggregation import AggregationRule, Cohort, Mean
 from dpcohort.aggregation.rule import combine_round
-from dpcohort.aggregation.rules.mean import sum_of_rows
+from dpcohort.aggregation.weighted import sum_of_rows
 from dpcohort.engine.clipping import ClippingPath, Loss
 from dpcohort.engine.evaluation import Evaluator
 from dpcohort.engine.experiment import Experiment

@@ -16,7 +16,7 @@ import numpy as np
 
 from dpcohort._validate import nearest, number, whole_number
 from dpcohort.client_ledger.keys import name as checked_name
-from dpcohort.config.execution import OptimiserSection, check_optimiser
+from dpcohort.config.schema import OptimiserSection, check_optimiser
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.flower.certificates import key_fingerprint
 from dpcohort.guard.terms import ModelTerms

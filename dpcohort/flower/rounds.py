@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from dpcohort.aggregation import Cohort
+from dpcohort.aggregation.rule import combine_round
 from dpcohort.atomic_file import owner_only
 from dpcohort.data import load_dataset
 from dpcohort.engine import EngineState, Evaluator
@@ -157,10 +158,14 @@ class _Server:
             state.next_round += 1
             return recorder.passed_over(t, state)
         updates = [replies[self._name(cohort, i)].updates[int(cohort.draws[i])] for i in rows]
-        combined = self._job.aggregation.combine(
-            torch.from_numpy(np.stack(updates)), _part(cohort, rows)
+        combined, memory = combine_round(
+            self._job.aggregation,
+            torch.from_numpy(np.stack(updates)),
+            _part(cohort, rows),
+            state.memory,
         )
         _refuse_nonfinite(combined, t)
+        state.memory = memory
         self._job.optimiser.apply(state, combined)
         test = self._evaluator
         record = RoundRecord(

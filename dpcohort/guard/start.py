@@ -22,7 +22,7 @@ from dpcohort.guard.owner_ledger import open_ledger, pinnable_terms, write_pin
 from dpcohort.guard.permissions import check_closed_folder, check_unwritable
 from dpcohort.guard.service import GuardService
 from dpcohort.guard.terms import GuardTerms
-from dpcohort.named_function import is_named_function
+from dpcohort.plugins import is_named_function
 
 __all__ = [
     "CheckedTerms",

@@ -196,11 +196,7 @@ def _stack_name(stack: Stack) -> str:
 def _train(
     stack: Stack, told: Callable[..., None], receipts: dict[str, tuple[int, bool]] | None
 ) -> list[Outcome]:
-    if stack[0].cell.adaptive is not None:
-        from dpcohort.recipes.biased import train_biased
-
-        return train_biased(stack, told)
-    from dpcohort.runs.side_by_side import train_side_by_side
+    from dpcohort.runs.training import train_side_by_side
 
     runs = train_side_by_side([work.job for work in stack], on_round=told)
     return [outcome_of_run(run, receipts) for run in runs]

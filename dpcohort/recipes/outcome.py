@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from dpcohort.runs.run import Run
 
@@ -22,7 +24,8 @@ class Outcome:
         curve: (rounds done, accuracy) at every evaluation.
         clients_drawn: clients with a budget that were drawn at least once.
         clients_lifted: clients whose paper noise did not certify and was raised.
-        promises_hold: what every client spent is certified to be within its budget.
+        promises_hold: what every client spent is certified to be within its budget; raw reports,
+            which nothing can bound, are not in it.
         plan: hash of the plan.
 
     Example:
@@ -41,7 +44,7 @@ class Outcome:
 
 
 def outcome_of_run(run: Run, known: dict[str, tuple[int, bool]] | None) -> Outcome:
-    """The outcome of a planned run.
+    """The outcome of a run.
 
     Args:
         run: finished.
@@ -65,6 +68,9 @@ def outcome_of_run(run: Run, known: dict[str, tuple[int, bool]] | None) -> Outco
 def _certified(run: Run, known: dict[str, tuple[int, bool]]) -> tuple[int, bool]:
     key = f"{run.plan.sha256} {run.ledger.draws.tolist()}"
     if key not in known:
-        found = run.receipts()
+        from dpcohort.runs.receipts import make_receipts
+
+        drawn = np.flatnonzero(run.ledger.draws)
+        found = make_receipts(run.plan, run.ledger.draws, private=False, clients=drawn)
         known[key] = (len(found), all(receipt.holds for receipt in found))
     return known[key]

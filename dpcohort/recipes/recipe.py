@@ -28,6 +28,16 @@ Form = Literal["full", "quick", "smallest"]
 #: What a ``when`` calls the mechanism, beside the names of the axes.
 MECHANISM = "mechanism"
 
+#: The paper's biased baseline: in every round the clients with the largest local loss. The paper
+#: ran it with exact ("raw") losses, which keeps nothing private; private ones are clipped, noised
+#: and charged to the budgets. A client is drawn at most twice as often as on average, and its noise
+#: is calibrated to that cap: the paper's own T_k cannot be known before the training.
+_BIASED = (
+    "selection.rule=power-of-choice",
+    "selection.report_share=0.1",
+    "privacy.guard=lift",
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
@@ -75,11 +85,13 @@ class Cell:
         """The configuration of one repetition: other clients, cohorts, weights, batches, noise."""
         base = self.config
         clients = int(base.values.get("population", {}).get("seed", 0))
-        schedule = base.run.seed if base.seed is None else base.seed
+        schedule = base.run.seed if base.seed is None or self.adaptive else base.seed
         changes = [
             f"schedule.seed={schedule + shift}",
             f"run.seed={base.run.seed + shift}",
         ]
+        if self.adaptive:
+            changes += [*_BIASED, f"selection.reports={self.adaptive.removeprefix('biased-')}"]
         if "clients" not in base.values.get("population", {}):
             changes.insert(0, f"population.seed={clients + shift}")
         return base.with_overrides(changes)

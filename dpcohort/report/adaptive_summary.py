@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An adaptive plan on one screen: caps, reports, noise, and what is certified at the caps."""
+"""An adaptive plan on one screen, and one client of it: caps, reports, noise, certificates."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,15 @@ from rich.text import Text
 
 from dpcohort._validate import IntArray
 from dpcohort.adaptive.plan import AdaptivePlan
+from dpcohort.explain import ClientExplanation
 from dpcohort.plain_text import one_line
 
-__all__ = ["adaptive_plan_table", "adaptive_plan_values"]
+__all__ = [
+    "AdaptiveExplanation",
+    "adaptive_plan_table",
+    "adaptive_plan_values",
+    "explain_adaptive_client",
+]
 
 
 def adaptive_plan_values(plan: AdaptivePlan) -> dict[str, Any]:
@@ -117,3 +124,120 @@ def _shown(plan: AdaptivePlan, rows: int) -> IntArray:
         return order
     half = rows // 2
     return np.concatenate([order[:half], order[half - rows :]])
+
+
+# One client of an adaptive plan, in words and numbers: its caps, its noise, what it may spend.
+#
+# Such a plan has no probabilities: the rule chooses each cohort during the training. What is fixed
+# for a client beforehand is how often it may be drawn and asked, and the noise made for that.
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptiveExplanation(ClientExplanation):
+    """Numbers about one client of an adaptive plan, beside those of every ``ClientExplanation``.
+
+    Attributes:
+        draw_cap: times it may be drawn.
+        report_cap: times it may be asked for a report; None if the rule asks nobody.
+        statistic: what it reports, as in "mean loss"; None if nothing.
+        raw_reports: whether reports have no noise, so that nothing bounds what they tell.
+        noise_multiplier: std of its noise on the clipped sum, over C.
+        noise_std: std of its noise on the mean gradient, per coordinate, in units of C.
+        report_std: std of the noise on its report; None without noised reports.
+        report_share: of its budget that all reports together may take; None without them.
+        certified_epsilon: what it will have spent at both caps; None if public or unbounded.
+    """
+
+    draw_cap: int
+    report_cap: int | None
+    statistic: str | None
+    raw_reports: bool
+    noise_multiplier: float
+    noise_std: float
+    report_std: float | None
+    report_share: float | None
+    certified_epsilon: float | None
+
+    def _lines(self) -> list[str]:
+        lines = [
+            *super()._lines(),
+            f"It has no probability beforehand: {self.rule} chooses each cohort during the "
+            f"training, and may draw it at most {_often(self.draw_cap)}.",
+        ]
+        if self.statistic is not None:
+            lines.append(self._reports())
+        return [*lines, self._spending()]
+
+    def _reports(self) -> str:
+        asked = f"It may be asked for its {self.statistic} at most {_often(self.report_cap or 0)}"
+        if self.raw_reports:
+            return f"{asked}, and tells it WITHOUT NOISE: no epsilon bounds that. NOT PRIVATE."
+        if self.public:
+            return f"{asked}; its reports need no noise."
+        return (
+            f"{asked}; each report has noise of std {self.report_std:.3g}, and all together take "
+            f"{100 * (self.report_share or 0):.3g} % of its budget."
+        )
+
+    def _spending(self) -> str:
+        if self.public:
+            return "It adds no noise."
+        noise = (
+            f"Its noise multiplier is {self.noise_multiplier:.4g} (std {self.noise_std:.4g} C on "
+            "the mean gradient), made for these caps"
+        )
+        if self.certified_epsilon is None:
+            return f"{noise}."
+        return (
+            f"{noise}: if it reaches them it is certified to spend epsilon "
+            f"{self.certified_epsilon:.4g} of {self.epsilon:.4g}."
+        )
+
+
+def explain_adaptive_client(plan: AdaptivePlan, client: str) -> AdaptiveExplanation:
+    """Explain one client of a plan whose cohorts are chosen during the training.
+
+    Args:
+        plan: the plan.
+        client: the client's id.
+
+    Raises:
+        InputError: there is no such client; the nearest id is suggested.
+
+    Example:
+        >>> from dpcohort import Population, Training
+        >>> from dpcohort.adaptive import make_adaptive_plan
+        >>> people = Population.from_arrays(ids=["a", "b"], sizes=[90, 90], epsilon=2, delta=1e-5)
+        >>> plan = make_adaptive_plan(people, Training(rounds=4, cohort_size=1, batch_size=9),
+        ...                           seed=0)
+        >>> explain_adaptive_client(plan, "a").draw_cap
+        4
+    """
+    people, terms = plan.population, plan.terms
+    k = people.index_of(client)
+    public = bool(people.public[k])
+    noised = plan.has_private_reports and not public
+    noise = float(plan.noise_multipliers[k])
+    return AdaptiveExplanation(
+        client=people.ids[k],
+        rule=plan.rule_name,
+        size=int(people.sizes[k]),
+        public=public,
+        epsilon=None if public else float(people.epsilon[k]),
+        delta=None if public else float(people.delta[k]),
+        draw_cap=int(plan.caps.draws[k]),
+        report_cap=None if terms is None else int(plan.caps.reports[k]),
+        statistic=None if terms is None else f"mean {terms.statistic}",
+        raw_reports=plan.has_raw_reports,
+        noise_multiplier=noise,
+        noise_std=noise / int(plan.batch_sizes[k]),
+        report_std=float(plan.report_stds[k]) if noised else None,
+        report_share=float(terms.share) if noised and terms is not None else None,
+        certified_epsilon=None
+        if public or plan.has_raw_reports
+        else float(plan.certified_epsilon[k]),
+    )
+
+
+def _often(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

@@ -13,12 +13,11 @@ from typing import Any, cast
 import numpy as np
 
 from dpcohort.adaptive.plan_file import AnyPlan
-from dpcohort.aggregation import AggregationRule, Mean, for_plan
-from dpcohort.aggregation.named import plan_column
+from dpcohort.aggregation import AggregationRule, Mean, for_plan, plan_column
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.limits import LARGEST_CONFIG, read_bounded
 from dpcohort.plan import Plan
-from dpcohort.rule_registry import REGISTRIES
+from dpcohort.plugins import REGISTRIES
 from dpcohort.text_files import parse_toml
 
 __all__ = ["aggregation_for", "aggregation_problems", "described_aggregation"]

@@ -12,7 +12,7 @@ import numpy as np
 
 from dpcohort.adaptive.plan_file import AnyPlan
 from dpcohort.config import Config
-from dpcohort.config.execution import OptimiserSection
+from dpcohort.config.schema import OptimiserSection
 from dpcohort.data import (
     Dataset,
     Partition,

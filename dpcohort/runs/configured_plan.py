@@ -16,7 +16,7 @@ from dpcohort.selection.rules import rule_from_settings
 
 if TYPE_CHECKING:
     from dpcohort.adaptive.plan_file import AnyPlan
-    from dpcohort.config.execution import DataSection
+    from dpcohort.config.schema import DataSection
     from dpcohort.data import Dataset
 
 __all__ = [

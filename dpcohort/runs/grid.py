@@ -15,8 +15,7 @@ from dpcohort.runs.configured_plan import configured_data
 from dpcohort.runs.folder import RunFolder
 from dpcohort.runs.job import Job
 from dpcohort.runs.run import Run
-from dpcohort.runs.side_by_side import train_side_by_side
-from dpcohort.runs.training import train_job
+from dpcohort.runs.training import train_job, train_side_by_side
 
 __all__ = ["folder_name", "train_grid", "train_group"]
 

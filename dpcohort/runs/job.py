@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -88,9 +89,9 @@ class Job:
             rules.append("raw reports, NOT PRIVATE")
         return self.label or ", ".join(rules)
 
-    @property
+    @cached_property
     def streams(self) -> Streams:
-        """Where batches and noise come from."""
+        """Where batches and noise come from; private ones take fresh entropy for every number."""
         return Streams.from_entropy() if self.private else Streams.seeded(self.seed)
 
     @property

@@ -25,7 +25,7 @@ from dpcohort.runs.job import Job
 from dpcohort.runs.round_log import RoundLine
 from dpcohort.runs.rule_pairs import RulePair, SkippedPair
 from dpcohort.runs.run import Run
-from dpcohort.runs.side_by_side import train_side_by_side
+from dpcohort.runs.training import train_side_by_side
 
 __all__ = ["RuleRow", "RuleTable", "compare_rules", "noise_after"]
 

@@ -15,9 +15,8 @@ from dpcohort._validate import choice
 from dpcohort.config import Config
 from dpcohort.data import Dataset
 from dpcohort.errors import FileFormatError, InputError
-from dpcohort.named_function import is_named_function
 from dpcohort.plan import Plan
-from dpcohort.rule_registry import REGISTRIES
+from dpcohort.plugins import REGISTRIES, is_named_function
 from dpcohort.runs.aggregation_record import aggregation_for
 from dpcohort.runs.config_text import toml_text
 from dpcohort.runs.configured import configured_job

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``train``: execute a plan, write the run down, survive a crash."""
+"""``train``: execute a plan, write the run down, survive a crash; several plans side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,22 @@ from dpcohort.adaptive.session import AdaptiveSession
 from dpcohort.aggregation import AggregationRule
 from dpcohort.atomic_file import owner_only
 from dpcohort.data import Dataset, Partition
-from dpcohort.engine import BatchedEngine, EngineState, Optimiser, ReferenceEngine
+from dpcohort.engine import (
+    BatchedEngine,
+    EngineState,
+    Optimiser,
+    ReferenceEngine,
+    RoundRecord,
+    StackedEngine,
+)
 from dpcohort.errors import DivergedError, InputError
 from dpcohort.runs.callbacks import Callback
 from dpcohort.runs.job import Job, make_job
 from dpcohort.runs.recorder import Recorder
+from dpcohort.runs.round_log import RoundLine
 from dpcohort.runs.run import Run
 
-__all__ = ["refuse_nonfinite", "train", "train_job"]
+__all__ = ["refuse_nonfinite", "run_rounds", "train", "train_job", "train_side_by_side"]
 
 
 def train(
@@ -120,44 +129,123 @@ def train_job(
     if deaf:  # said before anything is counted
         allowed = "objects with a method on_round(record, run)"
         raise InputError("callbacks", given=deaf[0], allowed=allowed)
-    with owner_only(job.private):
-        return _trained(job, out, resume=resume, listeners=listeners)
-
-
-def _trained(
-    job: Job, out: str | Path | None, *, resume: bool, listeners: tuple[Callback, ...]
-) -> Run:
     session = job.session()
     engine = _engine(job, session)
-    recorder = Recorder(job, out, resume=resume)
-    try:
-        state = recorder.start(engine.initial_state())
-        if session is not None:
-            recorder.follow(session)
-    except BaseException:
-        recorder.close()
-        raise
-    whole = state.clone()
-    try:
-        _skip_lost(recorder, state, job)
-        whole = state.clone()
-        rounds = engine.rounds(state)
-        while state.next_round < job.plan.training.rounds:
-            if session is None:
-                recorder.before_round(state.next_round)
-            else:  # counts reports before they are made, and the cohort it comes to
-                session.decide(state.next_round, state.parameters)
-            record = next(rounds)
-            refuse_nonfinite(state, job, recorder.run)
-            whole = state.clone()
-            line = recorder.after_round(record, state)
+    with owner_only(job.private):
+        part = _Part(job, session, Recorder(job, out, resume=resume))
+        with _closing([part]):
+            part.begin(engine.initial_state())
+            records = ((record,) for record in engine.rounds(part.state))
+            run_rounds([part], records, listeners=listeners)
+    return part.run
+
+
+def train_side_by_side(
+    jobs: Sequence[Job],
+    *,
+    outs: Sequence[str | Path | None] | None = None,
+    on_round: Callable[[int, Sequence[Run]], None] | None = None,
+) -> list[Run]:
+    """Train all jobs together; each gives the result it would give alone.
+
+    Args:
+        jobs: with the same model and data set and as many rounds and local steps.
+        outs: a run folder for each, None for those that are not written.
+        on_round: told the number of rounds done and all runs, after each round.
+
+    Raises:
+        InputError: the jobs do not go together, or a model stopped being finite.
+    """
+    _check_side_by_side(jobs)
+    places = outs if outs is not None else [None] * len(jobs)
+    engine, sessions = _stacked(jobs)
+    parts: list[_Part] = []
+    with _closing(parts):
+        for job, session, out in zip(jobs, sessions, places, strict=True):
+            parts.append(_Part(job, session, Recorder(job, out)))
+        for part, state in zip(parts, engine.initial_states(), strict=True):
+            part.begin(state)
+        rounds = engine.rounds([part.state for part in parts])
+        run_rounds(parts, rounds, on_round=on_round)
+    return [part.run for part in parts]
+
+
+class _Part:
+    """One of the jobs that a loop trains: who chooses its cohorts, where it stands, its record."""
+
+    def __init__(self, job: Job, session: AdaptiveSession | None, recorder: Recorder) -> None:
+        self.job, self.session, self.recorder = job, session, recorder
+        #: The last state that was whole: what is kept if the next round fails.
+        self.whole: EngineState | None = None
+
+    @property
+    def run(self) -> Run:
+        return self.recorder.run
+
+    def begin(self, fresh: EngineState) -> None:
+        """Go to where the job begins: its start, or the last checkpoint of its folder."""
+        self.state = self.recorder.start(fresh)
+        if self.session is not None:
+            self.recorder.follow(self.session)
+        self.whole = self.state.clone()
+        _skip_lost(self.recorder, self.state, self.job)
+        self.whole = self.state.clone()
+
+    def choose(self) -> None:
+        """Name the cohort of the next round, and count it on disk before any of it is computed."""
+        if self.session is None:
+            self.recorder.before_round(self.state.next_round)
+        else:  # counts reports before they are made, and the cohort it comes to
+            self.session.decide(self.state.next_round, self.state.parameters)
+
+    def record(self, record: RoundRecord) -> RoundLine:
+        """Write a computed round down, unless it left a model that is no longer numbers."""
+        refuse_nonfinite(self.state, self.job, self.run)
+        if self.run.path is not None:
+            self.whole = self.state.clone()
+        return self.recorder.after_round(record, self.state)
+
+
+def run_rounds(
+    parts: Sequence[_Part],
+    rounds: Iterator[Sequence[RoundRecord]],
+    *,
+    listeners: Sequence[Callback] = (),
+    on_round: Callable[[int, Sequence[Run]], None] | None = None,
+) -> None:
+    """The loop of every training on one machine: choose, count, compute, check, record.
+
+    Args:
+        parts: what is trained, at the same round; one job is the case of one part.
+        rounds: computes the next round of all parts when it is asked for it.
+        listeners: told about each round of each part.
+        on_round: told the number of rounds done and all runs, after each round.
+    """
+    total = parts[0].job.plan.training.rounds
+    while parts[0].state.next_round < total:
+        for part in parts:
+            part.choose()
+        for part, record in zip(parts, next(rounds), strict=True):
+            line = part.record(record)
             for listener in listeners:
-                listener.on_round(line, recorder.run)
+                listener.on_round(line, part.run)
+        if on_round is not None:
+            on_round(parts[0].state.next_round, [part.run for part in parts])
+    for part in parts:
+        part.recorder.finish(part.state)
+
+
+@contextmanager
+def _closing(parts: list[_Part]) -> Iterator[None]:
+    """Close the parts' files in the end; after an error keep what is whole."""
+    try:
+        yield
     except BaseException:
-        _settle(recorder, whole)
+        for part in parts:
+            _settle(part)
         raise
-    recorder.finish(state)
-    return recorder.run
+    for part in parts:
+        part.recorder.close()
 
 
 def refuse_nonfinite(state: EngineState, job: Job, run: Run) -> None:
@@ -199,12 +287,45 @@ def _skip_lost(recorder: Recorder, state: EngineState, job: Job) -> None:
         recorder.lost_round(lost, state)
 
 
-def _settle(recorder: Recorder, whole: EngineState) -> None:
+def _settle(part: _Part) -> None:
     """Keep the last whole state and the receipts; whatever stopped the run is the news."""
     try:
-        recorder.keep(whole)
-        recorder.write_receipts()
+        if part.whole is not None:
+            part.recorder.keep(part.whole)
+            part.recorder.write_receipts()
     except InputError:
         pass  # the disk that stopped us is still full; the last checkpoint stands
     finally:
-        recorder.close()
+        part.recorder.close()
+
+
+def _stacked(jobs: Sequence[Job]) -> tuple[StackedEngine, list[AdaptiveSession | None]]:
+    first = jobs[0].records()
+    held = [first if job is jobs[0] else first.repartitioned(job.partition) for job in jobs]
+    sessions = [job.session(records) for job, records in zip(jobs, held, strict=True)]
+    engine = StackedEngine(
+        jobs[0].trained,
+        [
+            job.experiment(session, records)
+            for job, session, records in zip(jobs, sessions, held, strict=True)
+        ],
+        evaluator=jobs[0].evaluator(),
+        evaluate_every=jobs[0].evaluate_every,
+    )
+    return engine, sessions
+
+
+def _check_side_by_side(jobs: Sequence[Job]) -> None:
+    if not jobs:
+        raise InputError("jobs", given=[], allowed="at least one")
+    for job in jobs:
+        if job.private:
+            raise InputError.because(
+                "runs side by side are simulations; train a private run alone."
+            )
+        if job.data is not jobs[0].data or job.evaluate_every != jobs[0].evaluate_every:
+            raise InputError.because(
+                "runs side by side need the same data set and evaluate as often."
+            )
+        if job.engine != "batched" or job.device != jobs[0].device:
+            raise InputError.because("runs side by side use the batched engine on one device.")

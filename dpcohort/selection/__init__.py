@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 from dpcohort._lazy import names_on_use
 
 if TYPE_CHECKING:
-    from dpcohort.selection.eta import estimate_smoothness, resolve_eta
     from dpcohort.selection.path import SelectionPath
     from dpcohort.selection.problem import (
         PlannedRule,
         Selection,
         SelectionProblem,
+        estimate_smoothness,
         exact_costs,
         paper_costs,
+        resolve_eta,
     )
     from dpcohort.selection.solver import Solution, solve_selection
 
@@ -38,10 +39,10 @@ _HOMES = {
     "SelectionPath": "path",
     "SelectionProblem": "problem",
     "Solution": "solver",
-    "estimate_smoothness": "eta",
+    "estimate_smoothness": "problem",
     "exact_costs": "problem",
     "paper_costs": "problem",
-    "resolve_eta": "eta",
+    "resolve_eta": "problem",
     "solve_selection": "solver",
 }
 

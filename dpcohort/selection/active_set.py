@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpcohort._validate import BoolArray, FloatArray
-from dpcohort.selection.certificate import pieces
+from dpcohort.selection.instance import pieces
 
 __all__ = ["ActiveSet", "Fixed", "Ladder", "find_thresholds"]
 

@@ -23,13 +23,17 @@ from numpy.typing import ArrayLike
 from dpcohort._validate import FloatArray, number
 from dpcohort.errors import InputError
 from dpcohort.selection.active_set import Ladder
-from dpcohort.selection.certificate import LARGEST_COST, Certificate, Costs, certify, objective_of
 from dpcohort.selection.instance import (
+    LARGEST_COST,
     SMALLEST_COST,
+    Certificate,
+    Costs,
     bounded_costs,
+    certify,
     checked_bound,
     checked_costs,
     checked_unbiased,
+    objective_of,
     scaled_costs,
 )
 from dpcohort.selection.solver import (

@@ -22,13 +22,17 @@ from numpy.typing import ArrayLike
 from dpcohort._validate import BoolArray, FloatArray, number
 from dpcohort.errors import InputError
 from dpcohort.selection.active_set import Fixed, find_thresholds
-from dpcohort.selection.certificate import LARGEST_COST, Certificate, Costs, certify, pieces
 from dpcohort.selection.instance import (
+    LARGEST_COST,
     SMALLEST_COST,
+    Certificate,
+    Costs,
     bounded_costs,
+    certify,
     checked_bound,
     checked_costs,
     checked_unbiased,
+    pieces,
 )
 from dpcohort.selection.water_filling import solve_by_filling
 

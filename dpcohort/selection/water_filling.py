@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpcohort._validate import FloatArray
-from dpcohort.selection.certificate import Costs, objective_of, pieces
+from dpcohort.selection.instance import Costs, objective_of, pieces
 
 __all__ = ["Filled", "fill", "fill_to_gap", "solve_by_filling"]
 

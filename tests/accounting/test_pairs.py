@@ -46,13 +46,13 @@ def grid_delta(grid, step, epsilon, *, infinity=True):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("shift", "rate"), PARAMETERS)
-def test_output_inverts_loss(kind, shift, rate):
-    pair = LossPair(kind=kind, shift=shift, rate=rate)
-    x = np.linspace(-4, 8, 49)
-    # Where the loss is flat its inverse is not determined: compare losses, not outputs.
-    loss = pair.loss(x)
-    np.testing.assert_allclose(pair.loss(pair.output(loss)), loss, rtol=1e-9, atol=1e-15)
+def test_output_inverts_loss(kind):
+    for shift, rate in PARAMETERS:
+        pair = LossPair(kind=kind, shift=shift, rate=rate)
+        # Where the loss is flat its inverse is not determined: compare losses, not outputs.
+        loss = pair.loss(np.linspace(-4, 8, 49))
+        found = pair.loss(pair.output(loss))
+        np.testing.assert_allclose(found, loss, rtol=1e-9, atol=1e-15, err_msg=str(pair))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -103,11 +103,11 @@ def test_raising_low_losses_only_raises_delta():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("shift", "rate"), PARAMETERS)
-def test_distance_is_delta_at_zero(kind, shift, rate):
-    pair = LossPair(kind=kind, shift=shift, rate=rate)
-    exact = float(exact_delta(pair, 0.0))
-    assert exact * (1 - 1e-15) <= pair.distance <= exact * (1 + 1e-12)
+def test_distance_is_delta_at_zero(kind):
+    for shift, rate in PARAMETERS:
+        pair = LossPair(kind=kind, shift=shift, rate=rate)
+        exact = float(exact_delta(pair, 0.0))
+        assert exact * (1 - 1e-15) <= pair.distance <= exact * (1 + 1e-12), pair
 
 
 @pytest.mark.parametrize("kind", KINDS)

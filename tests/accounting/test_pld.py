@@ -55,7 +55,7 @@ def random_tuples(count, seed):
 
 
 @pytest.mark.parametrize("neighbours", ["zero-out", "replace-one"])
-@pytest.mark.parametrize(("z", "r", "steps", "delta"), random_tuples(9, seed=1))
+@pytest.mark.parametrize(("z", "r", "steps", "delta"), random_tuples(6, seed=1))
 def test_between_the_two_bounds_of_dp_accounting(neighbours, z, r, steps, delta):
     ours = certified_epsilon(
         delta=delta, noise_multiplier=z, sampling_rate=r, steps=steps, neighbours=neighbours
@@ -66,7 +66,7 @@ def test_between_the_two_bounds_of_dp_accounting(neighbours, z, r, steps, delta)
     assert lower <= ours <= upper * (1 + 5e-4)
 
 
-@pytest.mark.parametrize(("z", "r", "steps", "delta"), random_tuples(6, seed=2))
+@pytest.mark.parametrize(("z", "r", "steps", "delta"), random_tuples(4, seed=2))
 def test_fixed_batches_spend_at_least_what_a_real_pair_of_data_sets_does(z, r, steps, delta):
     """All other records at -C·u, one at +C·u or -C·u: a subsampled Gaussian of sensitivity 2C."""
     ours = certified_epsilon(
@@ -79,7 +79,7 @@ def test_fixed_batches_spend_at_least_what_a_real_pair_of_data_sets_does(z, r, s
     assert attained <= ours
 
 
-@pytest.mark.parametrize(("z", "r", "steps", "delta"), random_tuples(6, seed=2))
+@pytest.mark.parametrize(("z", "r", "steps", "delta"), random_tuples(4, seed=2))
 def test_fixed_batches_agree_with_the_profile_composed_by_dp_accounting(z, r, steps, delta):
     """The subsampled profile for ε ≥ 0, mirrored for ε < 0, on the library's grid."""
     ours = certified_epsilon(

@@ -10,7 +10,7 @@ import pytest
 
 from dpcohort.adaptive import Report
 from dpcohort.adaptive.rule import AdaptiveRule
-from dpcohort.rule_registry import REGISTRIES
+from dpcohort.plugins import REGISTRIES
 
 RULES = REGISTRIES["adaptive"].built_in
 

@@ -25,7 +25,7 @@ from dpcohort.engine import (
     Streams,
 )
 from dpcohort.errors import InputError
-from dpcohort.rule_registry import REGISTRIES
+from dpcohort.plugins import REGISTRIES
 
 RULES = [name for name in REGISTRIES["adaptive"].built_in if name != "donated"]
 OPTIMISER = Optimiser(local_step=ConstantStep(0.2))

@@ -8,10 +8,15 @@ import pytest
 import torch
 
 from dpcohort import Population, Training, make_plan
-from dpcohort.aggregation import AGGREGATIONS, Mean, aggregation_from_settings, for_plan
-from dpcohort.aggregation.named import plan_column
+from dpcohort.aggregation import (
+    AGGREGATIONS,
+    Mean,
+    aggregation_from_settings,
+    for_plan,
+    plan_column,
+)
 from dpcohort.errors import InputError
-from dpcohort.rule_registry import REGISTRIES
+from dpcohort.plugins import REGISTRIES
 
 #: Five clients that differ in everything; the last one is public.
 DIFFERENT = {
@@ -68,12 +73,12 @@ def test_a_cohort_without_noise_is_averaged(name, make_cohort):
 
 
 @pytest.mark.parametrize("name", AGGREGATIONS)
-@pytest.mark.parametrize("std", [0.0, 1.5])
-def test_a_single_draw_is_the_result(name, std, make_cohort):
+def test_a_single_draw_is_the_result(name, make_cohort):
     rule = aggregation_from_settings(name, **ALIKE.get(name, {}))
     updates = randn(1, 12)
-    combined = rule.combine(updates, make_cohort([std], clients=[3]))
-    torch.testing.assert_close(combined, updates[0])
+    for std in (0.0, 1.5):
+        combined = rule.combine(updates, make_cohort([std], clients=[3]))
+        torch.testing.assert_close(combined, updates[0])
 
 
 @pytest.mark.parametrize("name", AGGREGATIONS)
@@ -88,13 +93,13 @@ def test_the_engines_memory_is_left_alone(name, make_cohort):
 
 
 @pytest.mark.parametrize("name", sorted(set(AGGREGATIONS) - {"mean"}))
-@pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_what_is_not_finite_is_refused(name, value, make_cohort):
+def test_what_is_not_finite_is_refused(name, make_cohort):
     rule = aggregation_from_settings(name, **DIFFERENT.get(name, {}))
     updates = randn(5, 12)
-    updates[1, 3] = value
-    with pytest.raises(InputError, match=r"client 1 .* is not finite"):
-        rule.combine(updates, make_cohort(STDS))
+    for value in (torch.nan, torch.inf):
+        updates[1, 3] = value
+        with pytest.raises(InputError, match=r"client 1 .* is not finite"):
+            rule.combine(updates, make_cohort(STDS))
 
 
 def test_the_plain_mean_lets_it_spoil_the_model(make_cohort):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dpcohort.rule_registry import REGISTRIES
+from dpcohort.plugins import REGISTRIES
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "rules.md").read_text()

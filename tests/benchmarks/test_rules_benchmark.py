@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dpcohort.rule_registry import REGISTRIES
+from dpcohort.plugins import REGISTRIES
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = [

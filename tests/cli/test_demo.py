@@ -11,7 +11,7 @@ from dpcohort.cli.demo import SETTINGS
 from dpcohort.plan import Plan
 from dpcohort.runs import verify_run
 
-QUICK = ["--seeds", 2, "--rounds", 10]
+QUICK = ["--seeds", 2, "--rounds", 2]
 
 
 @pytest.fixture(scope="module")

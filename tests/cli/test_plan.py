@@ -4,6 +4,7 @@ from __future__ import annotations
 import dataclasses
 import os
 
+import numpy as np
 import pytest
 
 from dpcohort.plan import Plan
@@ -30,6 +31,28 @@ def test_json_holds_every_client(terminal, config):
 def test_a_list_of_clients_is_enough(terminal, clients):
     assert "4 clients" in terminal("plan", "--clients", clients)
     assert "4 clients" in terminal("plan", clients)
+
+
+def test_other_clients_leave_the_paths_of_the_config_alone(
+    terminal, config, clients, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "clients.csv").write_text("id,size,epsilon,delta\nother,60,1,1e-5\n")
+    (tmp_path / "sub" / "config.toml").write_text(
+        config.read_text() + '[data]\nname = "own.npz"\n[model]\nname = "logistic"\n'
+    )
+    dice = np.random.default_rng(0)
+    np.savez(
+        tmp_path / "sub" / "own.npz",
+        train_inputs=dice.random((1800, 5), np.float32),
+        train_labels=dice.integers(0, 2, 1800),
+        test_inputs=dice.random((4, 5), np.float32),
+        test_labels=[0, 1, 0, 1],
+    )
+    # The list on the command line is that of the current folder, the records lie by the config.
+    found = terminal.json("plan", "sub/config.toml", "--clients", "clients.csv")
+    assert found["clients"]["id"] == ["strict", "middle", "open", "gift"]
 
 
 def test_the_saved_plan_is_the_one_shown(terminal, config, tmp_path):

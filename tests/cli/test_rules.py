@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from dpcohort.rule_registry import REGISTRIES
+from dpcohort.plugins import REGISTRIES
 
 
 def test_every_rule_has_a_line(terminal):
@@ -85,7 +85,7 @@ def test_a_package_that_announces_a_name_of_this_one_is_told(terminal, greedy_pa
     listed = terminal.json("rules", "selection")
     assert NOTE in terminal.errors
     homes = [card["home"] for card in listed["selection"] if card["name"] == "unbiased"]
-    assert homes == ["dpcohort.selection.rules.unbiased"]
+    assert homes == ["dpcohort.selection.rules.baselines"]
     terminal("rules", "adaptive")
     assert "note" not in terminal.errors
     terminal("rules", "unbiased")
@@ -96,7 +96,7 @@ def test_a_name_of_this_package_means_its_own_rule(terminal, greedy_package):
     assert "uniform (selection, dpcohort" in terminal("rules", "uniform")
 
 
-@pytest.mark.filterwarnings("default::dpcohort.rule_registry.RuleNameWarning")
+@pytest.mark.filterwarnings("default::dpcohort.plugins.RuleNameWarning")
 def test_who_uses_such_a_name_in_a_config_is_told_once(terminal, greedy_package, config):
     with config.open("a") as file:
         file.write('[selection]\nrule = "unbiased"\n')

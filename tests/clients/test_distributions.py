@@ -1,12 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Budget itself is tested with the clients that hold it; here, the budgets of the paper."""
+
 from __future__ import annotations
 
 import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from dpcohort.clients.distributions import Choices, Distribution, Fixed, GaussianMixture, Uniform
+from dpcohort.clients.distributions import (
+    PAPER_BUDGETS,
+    PAPER_SIZE_WEIGHTS,
+    Choices,
+    Distribution,
+    Fixed,
+    GaussianMixture,
+    Uniform,
+    share_out,
+)
 from dpcohort.errors import InputError
 
 ALL = [
@@ -123,3 +136,63 @@ def test_tables_and_arrays_are_components_too():
     triple = GaussianMixture([(0.5, 1.0, 0.25)])
     assert GaussianMixture([{"weight": 0.5, "mean": 1, "std": 0.25}]) == triple
     assert GaussianMixture(np.array([[0.5, 1.0, 0.25]])) == triple
+
+
+def test_the_papers_budgets_have_names():
+    assert set(PAPER_BUDGETS) >= {"uniform-0-1", "mixture-0.5-10", "mixture-2-8"}
+    assert PAPER_BUDGETS["uniform-0-1"] == Uniform(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high"), [("mixture-0.5-10", 0.5, 10), ("mixture-2-8", 2, 8)]
+)
+def test_both_readings_of_0_04_are_there(name: str, low: float, high: float):
+    variance, deviation = PAPER_BUDGETS[name], PAPER_BUDGETS[f"{name}-std"]
+    assert isinstance(variance, GaussianMixture)
+    assert isinstance(deviation, GaussianMixture)
+    assert variance.components == ((0.3, low, 0.2), (0.7, high, 1))
+    assert variance.components[0][2] ** 2 == pytest.approx(0.04)
+    assert deviation.components == ((0.3, low, 0.04), (0.7, high, 1))
+
+
+@pytest.mark.parametrize("name", PAPER_BUDGETS)
+def test_all_draws_are_usable_budgets(name: str):
+    draws = PAPER_BUDGETS[name].draw(10_000, np.random.default_rng(1))
+    assert ((draws > 0) & (draws <= 700)).all()
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    weights=st.lists(st.floats(0.5, 1.5), min_size=1, max_size=50),
+    total=st.integers(1_000, 10**15),
+)
+def test_sizes_sum_exactly_and_stay_within_one_of_their_share(weights: list[float], total: int):
+    sizes = share_out(total, weights)
+    assert int(sizes.sum()) == total
+    shares = total * np.array(weights) / np.sum(weights)
+    assert (np.abs(sizes - shares) <= 1 + 1e-9 * shares).all()
+
+
+def test_the_largest_remainders_get_what_is_left():
+    # shares 1.2, 3.3, 5.5: one record is left over, and 5.5 has the largest remainder
+    assert share_out(10, [1.2, 3.3, 5.5]).tolist() == [1, 3, 6]
+
+
+def test_equal_remainders_go_to_the_first():
+    assert share_out(8, [1, 1, 1]).tolist() == [3, 3, 2]
+
+
+def test_a_million_shares_sum_exactly():
+    weights = PAPER_SIZE_WEIGHTS.draw(1_000_000, np.random.default_rng(0))
+    assert int(share_out(10**15, weights).sum()) == 10**15
+
+
+def test_a_client_without_a_record_is_refused():
+    with pytest.raises(InputError, match=r"total_size = 3 .*all 5 clients; 2 would get no record"):
+        share_out(3, [1, 1, 1, 1, 1])
+
+
+@pytest.mark.parametrize("weights", [[1, 0], [1, -1], [1, np.nan], [1, np.inf]])
+def test_weights_are_positive(weights: list[float]):
+    with pytest.raises(InputError, match=r"weights\[1\]"):
+        share_out(10, weights)

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpcohort.clients.budgets import PAPER_BUDGETS
-from dpcohort.clients.distributions import Choices, Fixed, GaussianMixture, Uniform
+from dpcohort.clients.distributions import PAPER_BUDGETS, Choices, Fixed, GaussianMixture, Uniform
 from dpcohort.config.population import (
     DrawnPopulation,
     ListedPopulation,

@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The keys of [selection] for rules that choose during the training."""
+
 from __future__ import annotations
 
 import dataclasses
 import typing
 
+import pytest
+
+from dpcohort.config import commented_config, loads_config
 from dpcohort.config.schema import (
+    REPORT_KEYS,
     AggregationSection,
     ConfigFile,
     Draws,
@@ -12,7 +18,11 @@ from dpcohort.config.schema import (
     SelectionSection,
     TrainingSection,
     config_keys,
+    flat_grid,
+    split_report_settings,
 )
+from dpcohort.errors import FileFormatError, InputError
+from dpcohort.plugins import RuleNameWarning, kind_of_rule
 from dpcohort.schedule import Draws as ScheduleDraws
 from dpcohort.training import Training
 
@@ -43,3 +53,150 @@ def test_keys_are_listed_for_every_section():
     assert keys[""] == list(ConfigFile.model_fields)
     assert set(keys) - {"", "population.public"} == set(keys[""])
     assert keys["population.public"] == ["size", "count"]
+
+
+@pytest.fixture
+def config():
+    return loads_config(commented_config("digits"))
+
+
+def test_what_is_not_said_has_a_default():
+    config = loads_config("population = { count = 3, total_size = 900, epsilon = 1.0 }")
+    assert config.data is None
+    assert config.model.name == "logistic"
+    assert config.run.device == "auto"
+    assert config.run.merged_noise is False
+    assert config.grid == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("data.similarity=101", "data.similarity"),
+        ("data.public_share=1", "public_share"),
+        ("data.seed=-1", "data.seed"),
+        ("data.alpha=0.3", 'goes with partition = "dirichlet"'),
+        ("data.partition=dirichlet", "alpha is missing"),
+        ("data.partition=column", "column is missing"),
+        ("data.partition=column", "column"),
+        ("data.partition=sorted", "dirichlet"),
+        ("data.nmae=digits", "name"),
+        ("model.options=3", "model.options"),
+        ("optimiser.beta=2.0", "beta"),
+        ("optimiser.step=inverse-time", "learning_rate"),
+        ("optimiser.learning_rate=0", "above 0"),
+        ("optimiser.learning_rate=fast", "learning_rate"),
+        ("optimiser.server_momentum=1.0", "server_momentum"),
+        ("optimiser.average_decay=1.5", "average_decay"),
+        ("optimiser.server_learning_rate=-1", "server_learning_rate"),
+        ("optimiser.server_learning_rate=1e39", r"at most 1e\+30"),
+        ("optimiser.learning_rate=1e39", r"at most 1e\+30"),
+        ("run.seed=-1", "run.seed"),
+        ("run.engine=turbo", "batched"),
+        ("run.evaluate_every=0", "evaluate_every"),
+        ("run.checkpoint_every=0.5", "checkpoint_every"),
+        ("run.merged_noise=1", "true or false"),
+        ("grid.selection={ rule = 3 }", "list of values"),
+        ("grid.selection={ rule = [] }", "list of values"),
+        ("grid.rule=[1]", "must name a setting"),
+        ("grid.run={ seed = [1, 2] }", "must name a setting"),
+    ],
+)
+def test_bad_values_are_named(config, change, words):
+    with pytest.raises(FileFormatError, match=words):
+        config.with_overrides([change])
+
+
+def test_steps_need_their_own_settings(config):
+    changes = ["optimiser.learning_rate=", "optimiser.step=inverse-root"]
+    with pytest.raises(FileFormatError, match="gradient_bound is missing"):
+        config.with_overrides(changes)
+    good = config.with_overrides([*changes, "optimiser.gradient_bound=2.0"])
+    assert good.optimiser.gradient_bound == 2.0
+
+
+def test_a_similarity_goes_with_the_papers_partition(config):
+    changes = ["data.partition=dirichlet", "data.alpha=0.3"]
+    with pytest.raises(FileFormatError, match=r"similarity.*--set data\.similarity= does"):
+        config.with_overrides(changes)
+    assert config.with_overrides([*changes, "data.similarity="]).data.alpha == 0.3
+
+
+def test_grids_may_be_written_both_ways():
+    tables = {"training": {"clip": [1, 2]}, "privacy.accountant": ["paper", "tight"]}
+    assert flat_grid(tables) == {
+        "training.clip": (1, 2),
+        "privacy.accountant": ("paper", "tight"),
+    }
+    with pytest.raises(InputError, match="list of values"):
+        flat_grid({"population": {"epsilon": [{"distribution": "fixed"}]}})
+
+
+def test_a_grid_of_more_combinations_than_can_be_tried_is_refused():
+    lists = {f"key{number}": list(range(50)) for number in range(9)}
+    with pytest.raises(InputError, match="1,953,125,000,000,000 combinations; at most 100,000"):
+        flat_grid({"training": lists})
+
+
+CLIENTS = "population = { count = 9, size = 50, epsilon = 1.0 }\n[selection]\n"
+
+
+def test_settings_are_the_rules_own_or_about_reports():
+    config = loads_config(
+        CLIENTS + 'rule = "rpow-d"\nd = 5\nreports = "raw"\nparticipation_cap = 7\n'
+    )
+    assert config.is_adaptive
+    assert config.rule_settings == {"d": 5}
+    assert config.report_settings == {"reports": "raw", "participation_cap": 7}
+    assert not loads_config(CLIENTS).is_adaptive
+    assert loads_config(CLIENTS).report_settings == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('rule = "rpow-d"\nreport_share = 1.0', "line 4.*report_share = 1.0"),
+        ('rule = "rpow-d"\nreport_share = 0', "report_share"),
+        ('rule = "rpow-d"\nparticipation_cap = 0', "participation_cap = 0"),
+        ('rule = "rpow-d"\nreport_cap = "many"', "report_cap = 'many'"),
+        ('rule = "rpow-d"\nreports = "noisy"', "one of private, raw"),
+        ('rule = "rpow-d"\nloss_bound = -1.0', "loss_bound"),
+        ('rule = "rpow-d"\nd = 0', "d = 0"),
+        ('rule = "rpow-d"\nreport_shares = 0.1', "Did you mean 'report_share'"),
+        ('rule = "rpow-dd"', "Did you mean 'rpow-d'"),
+        ('rule = "clustered"\nreport_share = 0.1', "asks for no reports"),
+        ('rule = "ucb-cs"\ngamma = 2.0', "gamma = 2.0"),
+        ('rule = "unbiased"\nreport_share = 0.1', "not a setting of the rule unbiased"),
+    ],
+)
+def test_mistakes_are_told_with_their_place(text, words):
+    with pytest.raises(FileFormatError, match=words):
+        loads_config(CLIENTS + text)
+
+
+def test_kinds_of_rules():
+    assert kind_of_rule("threshold") == "selection"
+    assert kind_of_rule("clustered") == "adaptive"
+    assert kind_of_rule("dpcohort.adaptive.rules.rpow_d:RecentPowerOfChoice") == "adaptive"
+    assert kind_of_rule("dpcohort.selection.rules.baselines:Uniform") == "selection"
+    with pytest.raises(InputError, match="rule = "):
+        kind_of_rule("none of these")
+
+
+def test_automatic_caps_are_fine():
+    settings = {"participation_cap": "auto", "report_cap": "auto"}
+    assert split_report_settings("oort", settings) == ({}, settings)
+    assert set(REPORT_KEYS) >= set(settings)
+
+
+def test_a_package_with_an_adaptive_rule_does_not_take_the_name_of_a_planned_one(
+    tmp_path, monkeypatch
+):
+    info = tmp_path / "adaptive_rules_of_this_test-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: greedy-rules\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[dpcohort.adaptive]\nunbiased = nowhere:Rule\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert kind_of_rule("unbiased") == "selection"
+    with pytest.warns(RuleNameWarning, match="greedy-rules"):
+        assert not loads_config(CLIENTS + 'rule = "unbiased"\n').is_adaptive

@@ -57,22 +57,20 @@ def test_lines_fit_a_terminal(example: str):
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-@pytest.mark.parametrize(
-    "settings",
-    [
+def test_what_is_commented_out_works_too(tmp_path: Path, example: str):
+    config, text = loaded(tmp_path, example), commented_config(example)
+    for settings in (
         ["selection.bias_cap=0.5", "selection.floor=0.1", "selection.cap=0.1"],
         ["selection.rule=threshold", "selection.threshold=0.5"],
         ["selection.rule=epsilon-proportional", "selection.public_epsilon=10"],
         ["privacy.sampler=poisson", "privacy.neighbours=zero-out"],
         ["training.batch_size=128"],
         ["training.sampling_rate=0.1"],
-    ],
-)
-def test_what_is_commented_out_works_too(tmp_path: Path, example: str, settings: list[str]):
-    for setting in settings:
-        key, value = setting.split(".")[1].split("=", 1)[0], setting.split("=", 1)[1]
-        assert re.search(rf"{key} = \"?{re.escape(value)}|\"{value}\"", commented_config(example))
-    loaded(tmp_path, example).with_overrides(settings)
+    ):
+        for setting in settings:
+            key, value = setting.split(".")[1].split("=", 1)[0], setting.split("=", 1)[1]
+            assert re.search(rf"{key} = \"?{re.escape(value)}|\"{value}\"", text), setting
+        config.with_overrides(settings)
 
 
 def test_the_hospitals(tmp_path: Path):

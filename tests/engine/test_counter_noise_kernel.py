@@ -16,7 +16,7 @@ def test_without_triton_or_a_gpu_the_noise_is_there_all_the_same() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("count", [1, 2, 511, 512, 513, 40_001])
+@pytest.mark.parametrize("count", [1, 512, 40_001])
 def test_the_kernel_computes_the_same_numbers(cuda: str, dtype: torch.dtype, count: int) -> None:
     if not counter_noise_kernel.AVAILABLE:
         pytest.skip("there is no Triton here")

@@ -7,8 +7,8 @@ from dpcohort.engine.joining import joined
 from dpcohort.engine.lanes import LANES
 
 
-@pytest.mark.parametrize("draws", [1, 2, 3, 4, 5, 10, 17, 100])
-@pytest.mark.parametrize("size", [1, 100, 700])
+@pytest.mark.parametrize("draws", [1, 4, 5, 17, 100])
+@pytest.mark.parametrize("size", [1, 700])
 def test_every_draw_is_in_one_pass_in_order(draws: int, size: int) -> None:
     passes = joined([size] * draws)
     assert [draw for each in passes for draw in each] == list(range(draws))

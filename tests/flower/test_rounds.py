@@ -2,18 +2,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 
 from dpcohort.aggregation import Mean
+from dpcohort.aggregation.projected import ProjectedPlus
 from dpcohort.engine.planned import cohort_of
 from dpcohort.errors import InputError
 from dpcohort.flower.record import FederatedJob
 from dpcohort.flower.rounds import federate
 from dpcohort.guard.protocol import DrawUpdate
-from dpcohort.runs import Run, verify_run
+from dpcohort.runs import Run, train, verify_run
 from dpcohort.runs.append_log import read_log
 from dpcohort.runs.folder import read_json
 
@@ -67,6 +69,57 @@ def test_updates_are_combined_as_the_engine_does(small, fakes, tmp_path):
         weights = weights - Mean().combine(torch.from_numpy(np.stack(rows)), cohort)
     trained = np.concatenate([run.model[name].ravel() for name, _ in job.model.named_parameters()])
     assert np.allclose(trained, weights.numpy(), atol=1e-6)
+
+
+class _Overheard(ProjectedPlus):
+    """A rule with memory that keeps a copy of the updates of every round."""
+
+    heard: ClassVar[dict[int, np.ndarray]] = {}
+
+    def combine_remembering(self, updates, cohort, memory):
+        self.heard[cohort.round] = updates.numpy().copy()
+        return super().combine_remembering(updates, cohort, memory)
+
+
+@pytest.mark.parametrize("stop_after", [None, 0, 1])
+def test_a_rule_with_memory_trains_the_same_model_as_on_one_machine(
+    small, fakes, tmp_path, stop_after
+):
+    federation = replace(small.federation, aggregation={"rule": "projected-plus"})
+    plan, job = federation.plan, FederatedJob.of(federation)
+    own = _Overheard()
+    local = train(
+        plan,
+        "logistic",
+        "digits",
+        optimiser=job.optimiser,
+        aggregation=own,
+        seed=federation.seed,
+        device="cpu",
+    )
+    for t, rows in own.heard.items():  # the guards answer what the local clients did
+        cohort = cohort_of(plan, t)
+        for k, d, row in zip(cohort.clients, cohort.draws, rows, strict=True):
+            fakes[plan.population.ids[k]].updates[(t, int(d))] = row
+
+    class StopError(Exception):
+        pass
+
+    class Stop:
+        def on_round(self, record, run):
+            if record.round == stop_after:
+                raise StopError
+
+    def go(**how):
+        return federate(federation, fakes.transport(), out=tmp_path / "run", poll=0.0, **how)
+
+    if stop_after is not None:
+        with pytest.raises(StopError):
+            go(callbacks=[Stop()])
+    run = go(resume=stop_after is not None)
+    assert run.settings["aggregation"]["rule"] == "projected-plus"
+    for name, weights in local.model.items():
+        assert np.array_equal(run.model[name], weights)
 
 
 @pytest.mark.parametrize("stop_after", [0, 1, 2])

@@ -90,6 +90,26 @@ def recipe(recipe_path):
     return load_recipe(recipe_path)
 
 
+BIASED = """[[recipe.mechanisms]]
+name = "biased, raw losses (NOT PRIVATE)"
+adaptive = "biased-raw"
+
+[[recipe.mechanisms]]
+name = "biased, private losses"
+adaptive = "biased-private"
+
+[[recipe.axes]]"""
+
+
+@pytest.fixture
+def biased(recipe_path, recipe_text):
+    """The same recipe with both forms of the paper's biased baseline, in its quick form."""
+    from dpcohort.recipes import load_recipe
+
+    recipe_path.write_text(recipe_text.replace("[[recipe.axes]]", BIASED, 1))
+    return load_recipe(recipe_path).in_form("quick")
+
+
 @pytest.fixture
 def refused(recipe_path, recipe_text):
     """The error that reading gives when passages of the recipe are changed."""

@@ -3,9 +3,9 @@ from __future__ import annotations
 
 import pytest
 
-from dpcohort.errors import InputError
+from dpcohort.errors import DivergedError, InputError
 from dpcohort.recipes import execution, load_recipe
-from dpcohort.recipes.execution import measure, prepare, stacks
+from dpcohort.recipes.execution import measure, prepare, stacks, train_works
 from dpcohort.runs.configured import configured_job
 from dpcohort.runs.training import train_job
 
@@ -86,3 +86,41 @@ def test_only_what_goes_together_is_stacked(recipe):
     wanted = [(recipe.cells[0], 0), (longer.cells[0], 0), (recipe.cells[2], 1)]
     found = [[w.cell.label for w in stack] for stack in stacks(prepare(wanted, device="cpu"))]
     assert found == [["unbiased, s = 100", "privacy-aware, s = 100"], ["unbiased, s = 100"]]
+
+
+def test_both_forms_of_the_biased_baseline_train_within_the_budgets(biased):
+    store = measure(biased, device="cpu")
+    assert {cell.adaptive for cell in biased.cells} == {None, "biased-raw", "biased-private"}
+    assert len(store.known) == 4
+    assert all(found.promises_hold for found in store.known.values())
+    assert all(len(found.curve) == 3 for found in store.known.values())
+
+
+def test_raw_losses_carry_no_noise_and_honest_ones_are_charged(biased):
+    wanted = [(cell, 0) for cell in biased.cells if cell.adaptive]
+    raw, honest = (work.job.plan for work in prepare(wanted, device="cpu"))
+    assert raw.has_raw_reports
+    assert not honest.has_raw_reports
+    assert (raw.report_stds == 0).all()
+    assert (honest.report_stds > 0).all()
+    # What the reports take is missing in the training steps.
+    assert (honest.noise_multipliers >= raw.noise_multipliers).all()
+    assert (honest.certified_epsilon <= honest.population.epsilon).all()
+
+
+def test_the_biased_baseline_combines_updates_as_its_recipe_says(biased):
+    def curves(rule):
+        form = biased.in_form("quick", changes=[f"aggregation.rule={rule}"])
+        wanted = [(cell, 0) for cell in form.cells if cell.adaptive]
+        return [found.curve for _, found in train_works(prepare(wanted, device="cpu"))]
+
+    for mean, other in zip(curves("mean"), curves("inverse-variance"), strict=True):
+        assert mean != other
+
+
+def test_a_biased_baseline_that_diverges_is_no_result(biased):
+    huge = ["optimiser.learning_rate=1e30", "optimiser.server_learning_rate=1e30"]
+    form = biased.in_form("quick", changes=huge)
+    works = [(cell, 0) for cell in form.cells if cell.adaptive]
+    with pytest.raises(DivergedError, match="not finite"):
+        list(train_works(prepare(works, device="cpu")))

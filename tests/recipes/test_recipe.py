@@ -17,6 +17,16 @@ def test_a_seed_draws_other_clients_and_cohorts(recipe):
     assert second.run.seed == 1
 
 
+def test_the_biased_baseline_is_a_rule_whose_dice_have_the_seed_of_the_run(biased):
+    form = biased.in_form("quick", changes=["schedule.seed=7", "run.seed=5"])
+    planned, raw, private = (form.cells[i].seeded(1) for i in (0, 2, 3))
+    assert (planned.seed, raw.seed, private.seed) == (8, 6, 6)
+    assert {raw.rule, private.rule} == {"power-of-choice"}
+    assert (raw.guard, private.guard) == ("lift", "lift")
+    shares = [found.report_settings for found in (raw, private)]
+    assert shares == [{"report_share": 0.1, "reports": kind} for kind in ("raw", "private")]
+
+
 def test_where_it_runs_does_not_change_a_cell_but_its_settings_do(recipe):
     cell = recipe.cells[0]
     same = recipe.in_form("full", changes=["data.dir=here", "run.device=auto"]).cells[0]

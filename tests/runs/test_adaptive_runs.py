@@ -10,11 +10,11 @@ import pytest
 
 from dpcohort.config import commented_config, loads_config
 from dpcohort.errors import InputError
-from dpcohort.rule_registry import REGISTRIES
+from dpcohort.plugins import REGISTRIES
 from dpcohort.runs import Run, train, verify_run
 from dpcohort.runs.configured import configured_job
 from dpcohort.runs.job import make_job
-from dpcohort.runs.side_by_side import train_side_by_side
+from dpcohort.runs.training import train_side_by_side
 
 from .conftest import adaptive_plan, small_plan
 

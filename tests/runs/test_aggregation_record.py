@@ -19,8 +19,7 @@ from dpcohort.runs.aggregation_record import (
 )
 from dpcohort.runs.configured import configured_job
 from dpcohort.runs.job import make_job
-from dpcohort.runs.side_by_side import train_side_by_side
-from dpcohort.runs.training import train_job
+from dpcohort.runs.training import train_job, train_side_by_side
 
 SMALL = [
     "training.rounds=4", "training.cohort_size=3", "run.evaluate_every=4", "population.count=8"

@@ -114,6 +114,15 @@ def test_a_private_job_keeps_every_round(plan, digits):
     assert job.settings()["randomness"] == "entropy"
 
 
+def test_a_job_has_one_source_of_randomness_and_a_changed_copy_its_own(plan, digits):
+    private = make_job(plan, "logistic", digits, device="cpu", private_entropy=True)
+    assert private.experiment().streams is private.streams
+    first, again = (private.streams.noise_key(round=0, client=0) for _ in range(2))
+    assert first != again  # trained twice, it has other noise
+    seeded = make_job(plan, "logistic", digits, device="cpu", seed=5)
+    assert (seeded.streams.seed, dataclasses.replace(seeded, seed=6).streams.seed) == (5, 6)
+
+
 def test_large_data_stays_bytes_and_gives_the_same_batches(monkeypatch):
     rng = np.random.default_rng(0)
     data = dataset_from_arrays(

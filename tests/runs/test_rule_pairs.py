@@ -5,7 +5,7 @@ import pytest
 
 from dpcohort.config import commented_config, loads_config
 from dpcohort.errors import InputError
-from dpcohort.rule_registry import REGISTRIES
+from dpcohort.plugins import REGISTRIES
 from dpcohort.runs.rule_pairs import chosen_rules, rule_pairs
 
 SMALL = ["training.rounds=3", "training.cohort_size=3", "population.count=8"]

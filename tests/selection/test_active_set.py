@@ -56,7 +56,7 @@ def _candidate(u, a, g0, i, j):
     return [x / a[k] if k < i else (y / a[k] if k >= j else u[k]) for k in range(n)]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(12))
 def test_equals_the_best_over_all_active_sets(seed):
     rng = np.random.default_rng(seed)
     n = int(rng.integers(2, 6))
@@ -80,9 +80,8 @@ def _population(rng, n):
     return u, a
 
 
-@pytest.mark.parametrize("block", range(4))
-def test_counting_into_classes_finds_what_sorting_finds(block):
-    for seed in range(50 * block, 50 * block + 50):
+def test_counting_into_classes_finds_what_sorting_finds():
+    for seed in range(100):
         rng = np.random.default_rng(seed)
         u, a = _population(rng, int(rng.integers(2048, 6000)))
         fixed = Fixed(

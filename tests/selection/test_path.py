@@ -34,9 +34,8 @@ def _solved(one, eta):
 
 
 @pytest.mark.parametrize("bounded", [False, True])
-@pytest.mark.parametrize("block", range(3))
-def test_path_is_the_solver_at_every_eta(bounded, block, instance):
-    for seed in range(40 * block, 40 * block + 40):
+def test_path_is_the_solver_at_every_eta(bounded, instance):
+    for seed in range(50):
         one = instance(np.random.default_rng(seed), bounded=bounded)
         path = _path(one)
         for eta in (0.0, 1e-9, 0.01, 1.0, 30.0, 1e5, 1e12):
@@ -95,7 +94,7 @@ def test_threshold_in_closed_form():
 @pytest.mark.parametrize("bounded", [False, True])
 def test_bias_cap_is_met_and_belongs_to_its_eta(bounded, instance):
     tried = 0
-    for seed in range(150):
+    for seed in range(50):
         one = instance(np.random.default_rng(seed), bounded=bounded)
         path = _path(one)
         least = path.at(0.0).probabilities
@@ -111,7 +110,7 @@ def test_bias_cap_is_met_and_belongs_to_its_eta(bounded, instance):
                 assert ours.gap <= 1e-10 * (1 + ours.objective)
                 solver = _solved(one, ours.eta)
                 assert abs(ours.objective - solver.objective) <= 1e-12 * (1 + solver.objective)
-    assert tried >= 100
+    assert tried >= 40
 
 
 def test_a_large_population_meets_its_bias_cap():

@@ -13,7 +13,7 @@ from scipy.optimize import brentq
 
 from dpcohort.errors import InputError
 from dpcohort.selection import solve_selection
-from dpcohort.selection.certificate import Costs, objective_of
+from dpcohort.selection.instance import Costs, objective_of
 
 
 def _checked_against(reference, solution, instance):
@@ -32,9 +32,8 @@ def _checked_against(reference, solution, instance):
     assert (p[np.isinf(instance.a)] == 0.0).all()
 
 
-@pytest.mark.parametrize("block", range(10))
-def test_a_thousand_instances_in_sixty_digits(block, instance, optimum):
-    for seed in range(100 * block, 100 * block + 100):
+def test_three_hundred_instances_in_sixty_digits(instance, optimum):
+    for seed in range(300):
         one = instance(np.random.default_rng(seed))
         solution = solve_selection(one.u, one.a, clipping_gap=one.g0)
         reference = optimum(one)
@@ -45,9 +44,8 @@ def test_a_thousand_instances_in_sixty_digits(block, instance, optimum):
             assert np.abs(found - solution.probabilities).sum() < 1e-11
 
 
-@pytest.mark.parametrize("block", range(6))
-def test_linear_costs_floors_and_caps_in_sixty_digits(block, instance, optimum):
-    for seed in range(100 * block, 100 * block + 100):
+def test_linear_costs_floors_and_caps_in_sixty_digits(instance, optimum):
+    for seed in range(200):
         one = instance(np.random.default_rng(seed), bounded=True)
         _checked_against(optimum(one), solve_selection(one.u, one.a, **one.options), one)
 
@@ -68,7 +66,7 @@ def _value(problem):
         )
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", range(6))
 def test_agrees_with_a_conic_solver(seed):
     rng = np.random.default_rng(seed)
     n = int(rng.integers(3, 60))
@@ -84,7 +82,7 @@ def test_agrees_with_a_conic_solver(seed):
     assert ours.objective == pytest.approx(_conic(u, a, floor, cap), rel=2e-8)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_linear_costs_agree_with_a_conic_solver(seed):
     """F is not convex here, but F* is where the convex problem min Q + 2 f G is worth f^2."""
     rng = np.random.default_rng(seed)
@@ -101,7 +99,7 @@ def test_linear_costs_agree_with_a_conic_solver(seed):
 
 def test_nobody_is_left_out_by_the_papers_noise():
     """Proposition 2 with a number: p_k >= min(u_k, 2 F* / a_k)."""
-    for seed in range(300):
+    for seed in range(100):
         rng = np.random.default_rng(seed)
         n = int(rng.integers(2, 50))
         u, a = rng.dirichlet(np.ones(n)), 10.0 ** rng.uniform(-3, 6, n)
@@ -283,7 +281,7 @@ def test_no_feasible_neighbour_is_better(clients):
             assert objective_of(moved, costs) >= solution.lower_bound
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_order_of_clients_does_not_matter(seed):
     rng = np.random.default_rng(seed)
     u, a = rng.dirichlet(np.ones(3000)), 10.0 ** rng.uniform(-4, 8, 3000)

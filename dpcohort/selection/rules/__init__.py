@@ -1,26 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The planned rules, one file each, and how to make one from a name and settings."""
+"""The planned rules, and how to make one from a name and settings."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from dpcohort._lazy import names_on_use
-from dpcohort.rule_registry import REGISTRIES
+from dpcohort.plugins import REGISTRIES
 from dpcohort.selection.problem import PlannedRule
 
 if TYPE_CHECKING:
-    from dpcohort.selection.rules.best_threshold import BestThreshold
-    from dpcohort.selection.rules.epsilon_proportional import EpsilonProportional
-    from dpcohort.selection.rules.gradient_bound import GradientBound
-    from dpcohort.selection.rules.inverse_noise import InverseNoise
-    from dpcohort.selection.rules.minimum_epsilon import MinimumEpsilon
-    from dpcohort.selection.rules.participation_counts import ParticipationCounts
-    from dpcohort.selection.rules.payment_cap import PaymentCap
-    from dpcohort.selection.rules.privacy_aware import PrivacyAware
-    from dpcohort.selection.rules.threshold import Threshold
-    from dpcohort.selection.rules.unbiased import Unbiased
-    from dpcohort.selection.rules.uniform import Uniform
+    from dpcohort.selection.rules.baselines import (
+        BestThreshold,
+        EpsilonProportional,
+        GradientBound,
+        MinimumEpsilon,
+        Threshold,
+        Unbiased,
+        Uniform,
+    )
+    from dpcohort.selection.rules.privacy_aware import (
+        InverseNoise,
+        ParticipationCounts,
+        PaymentCap,
+        PrivacyAware,
+    )
 
 __all__ = [
     "BestThreshold",
@@ -39,17 +43,17 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BestThreshold": "best_threshold",
-    "EpsilonProportional": "epsilon_proportional",
-    "GradientBound": "gradient_bound",
-    "InverseNoise": "inverse_noise",
-    "MinimumEpsilon": "minimum_epsilon",
-    "ParticipationCounts": "participation_counts",
-    "PaymentCap": "payment_cap",
+    "BestThreshold": "baselines",
+    "EpsilonProportional": "baselines",
+    "GradientBound": "baselines",
+    "InverseNoise": "privacy_aware",
+    "MinimumEpsilon": "baselines",
+    "ParticipationCounts": "privacy_aware",
+    "PaymentCap": "privacy_aware",
     "PrivacyAware": "privacy_aware",
-    "Threshold": "threshold",
-    "Unbiased": "unbiased",
-    "Uniform": "uniform",
+    "Threshold": "baselines",
+    "Unbiased": "baselines",
+    "Uniform": "baselines",
 }
 
 __getattr__ = names_on_use(__name__, _HOMES)

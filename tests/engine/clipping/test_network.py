@@ -24,7 +24,7 @@ def setting(network: Any) -> tuple[ClippedNetwork, Tensor, Tensor, Tensor]:
     return net, weights, network.inputs.unflatten(0, (4, 15)), targets.view(4, 15)
 
 
-@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("groups", [1, 4])
 def test_norms_and_sums_are_those_of_torch_func(network: Any, groups: int) -> None:
     net, weights, inputs, targets = setting(network)
     weights = weights[:groups]
@@ -59,21 +59,22 @@ def test_sums_are_scaled_and_added_when_their_place_is_known(network: Any) -> No
     torch.testing.assert_close(found, 1 + of_draws[:, None] * plain, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("micro_batch", [None, 4])
-def test_each_gradient_has_a_factor_of_its_own(network: Any, micro_batch: int | None) -> None:
+def test_each_gradient_has_a_factor_of_its_own(network: Any) -> None:
     net, weights, inputs, targets = setting(network)
+    inputs, targets = inputs[:, :5], targets[:, :5]
     clip = torch.full((4,), 0.3).double()
     scale = torch.rand(inputs.shape[:2], dtype=torch.float64)
-    found = net.clipped_sums(
-        weights, inputs, targets, clip=clip, scale=scale, micro_batch=micro_batch
-    )
-    expected = torch.zeros_like(found)
+    expected = torch.zeros_like(weights)
     for place in range(inputs.shape[1]):
         only = torch.zeros_like(scale)
         only[:, place] = 1
         one = net.clipped_sums(weights, inputs, targets, clip=clip, mask=only.bool())
         expected += scale[:, place, None] * one
-    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-13)
+    for micro_batch in (None, 2):
+        found = net.clipped_sums(
+            weights, inputs, targets, clip=clip, scale=scale, micro_batch=micro_batch
+        )
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-13)
 
 
 def test_norms_are_those_of_opacus(network: Any) -> None:
@@ -100,15 +101,16 @@ def test_norms_are_those_of_opacus(network: Any) -> None:
 def test_one_record_never_contributes_more_than_the_clip(network: Any) -> None:
     """In 32 bits, with clips just below, at and far below the norm."""
     net, weights, inputs, targets = setting(network)
+    inputs, targets = inputs[:, :5], targets[:, :5]
     exact = net.squared_norms(weights, inputs, targets).sqrt()
     small = ClippedNetwork(network.model.float(), cross_entropy, inputs[0].float() if
                            inputs.is_floating_point() else inputs[0], targets[0])  # fmt: skip
     singles = inputs.flatten(0, 1)[:, None]
     singles = singles.float() if singles.is_floating_point() else singles
-    rows = weights.repeat_interleave(15, 0).float()
+    rows = weights.repeat_interleave(5, 0).float()
     for share in (1e-3, 0.5, 1 - 1e-6, 1.0):
         clip = (exact.flatten() * share).clamp(min=1e-12).float()
-        sums = small.clipped_sums(rows, singles, targets.view(60, 1), clip=clip).double()
+        sums = small.clipped_sums(rows, singles, targets.reshape(20, 1), clip=clip).double()
         assert float((sums.norm(dim=1) / clip).max()) <= 1 + 1e-6
 
 

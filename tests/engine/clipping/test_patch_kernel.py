@@ -17,7 +17,7 @@ SHAPES: list[tuple[Any, ...]] = [
 ]
 
 
-@pytest.mark.parametrize("channels", [1, 3, 4, 16, 128])
+@pytest.mark.parametrize("channels", [1, 3, 128])
 @pytest.mark.parametrize(("kernel", "stride", "padding", "dilation"), SHAPES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_kernel_writes_the_same_patches(

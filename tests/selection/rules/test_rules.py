@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpcohort.errors import InputError
-from dpcohort.rule_registry import REGISTRIES
+from dpcohort.plugins import REGISTRIES
 from dpcohort.schedule import draw_schedule
 from dpcohort.selection import solve_selection
 from dpcohort.selection.problem import PlannedRule, SelectionProblem, evaluated

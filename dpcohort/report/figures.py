@@ -1,0 +1,382 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures for papers, drawn from runs and plans: one style for all, readable in grey."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpcohort._validate import FloatArray, IntArray
+from dpcohort.accounting.paper import paper_noise_multiplier
+from dpcohort.adaptive.plan import AdaptivePlan
+from dpcohort.adaptive.plan_file import AnyPlan
+from dpcohort.atomic_file import atomic_writer
+from dpcohort.errors import InputError
+from dpcohort.report.selection_figure import picture_format
+from dpcohort.runs.evaluation import who_was_heard
+from dpcohort.runs.intervals import Interval, mean_interval
+from dpcohort.runs.receipts import Receipt
+from dpcohort.runs.run import Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+    from dpcohort.report.html.reproduction import Reproduction
+
+__all__ = [
+    "LINES",
+    "PALETTE",
+    "accuracy_band",
+    "accuracy_figure",
+    "budgets_figure",
+    "cells_figure",
+    "log_scale",
+    "noise_figure",
+    "paper_style",
+    "papers_noise",
+    "participation_figure",
+    "save_figure",
+]
+
+
+#: Colours that stay apart with every common kind of colour blindness (Okabe and Ito, 2008).
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+
+#: Beside the colour, so that a grey print can be read.
+LINES = ("-", "--", "-.", ":")
+
+_STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.labelsize": 9,
+    "legend.fontsize": 8,
+    "legend.framealpha": 0.9,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.5,
+    "pdf.fonttype": 42,  # text stays text, as publishers ask
+    "ps.fonttype": 42,
+    "svg.fonttype": "none",
+}
+
+
+@contextmanager
+def paper_style() -> Iterator[None]:
+    """Draw in this style meanwhile; matplotlib's own settings are left as they were.
+
+    Example:
+        >>> import matplotlib
+        >>> with paper_style():
+        ...     matplotlib.rcParams["pdf.fonttype"]
+        42
+    """
+    import matplotlib
+    from cycler import cycler
+
+    with matplotlib.rc_context({**_STYLE, "axes.prop_cycle": cycler(color=PALETTE)}):
+        yield
+
+
+def log_scale(*axes: Axis) -> None:
+    """Logarithmic axes with plain numbers at 1, 2 and 5 times a power of ten.
+
+    Example:
+        >>> from matplotlib.figure import Figure
+        >>> axis = Figure().subplots()
+        >>> log_scale(axis.xaxis)
+        >>> axis.get_xscale()
+        'log'
+    """
+    from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
+
+    for axis in axes:
+        across = axis is axis.axes.xaxis
+        (axis.axes.set_xscale if across else axis.axes.set_yscale)("log")
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter(FormatStrFormatter("%g"))
+        axis.set_minor_formatter(NullFormatter())
+
+
+def save_figure(figure: Figure, path: str | Path) -> None:
+    """Write a figure as PNG, PDF or SVG, by the ending of its name; the file is whole or absent.
+
+    Raises:
+        InputError: for another ending.
+    """
+    kind = picture_format(path)
+    # Without the date the same figure is the same file.
+    dated = {"png": "Software", "pdf": "CreationDate", "svg": "Date"}[kind]
+    with paper_style(), atomic_writer(path, binary=True) as file:
+        figure.savefig(file, format=kind, dpi=200, metadata={dated: None})
+
+
+def accuracy_band(runs: Sequence[Run]) -> tuple[IntArray, list[Interval]]:
+    """Rounds at which all the runs were evaluated, and the accuracy in per cent there.
+
+    Raises:
+        InputError: the runs have no evaluated round in common.
+    """
+    curves = [run.curve() for run in runs]
+    common = set.intersection(*[set(curve.rounds.tolist()) for curve in curves])
+    if not common:
+        raise InputError.because(
+            "these runs were never evaluated after the same round, so they have no common curve."
+        )
+    rounds = np.array(sorted(common), dtype=np.int64)
+    rows = [100 * curve.accuracy[np.isin(curve.rounds, rounds)] for curve in curves]
+    return rounds, [mean_interval(column.tolist()) for column in np.array(rows).T]
+
+
+def accuracy_figure(groups: Mapping[str, Sequence[Run]]) -> Figure:
+    """One line a group of runs that differ in their seed only, and a band if there are several.
+
+    Args:
+        groups: name of a group to its runs.
+
+    Raises:
+        InputError: there is no group, or one was never evaluated.
+    """
+    from matplotlib.figure import Figure
+
+    if not groups:
+        raise InputError("groups", given={}, allowed="at least one group of runs")
+    with paper_style():
+        figure = Figure(figsize=(4.2, 3.0), layout="constrained")
+        axis = figure.subplots()
+        for position, (name, runs) in enumerate(groups.items()):
+            rounds, found = accuracy_band(runs)
+            _draw(axis, name, LINES[position % len(LINES)], rounds, found)
+        axis.set_xlabel("round")
+        axis.set_ylabel("test accuracy (%)")
+        axis.set_ylim(bottom=0)
+        axis.legend(loc="lower right")
+    return figure
+
+
+def _draw(axis: Axes, name: str, line: str, rounds: IntArray, found: Sequence[Interval]) -> None:
+    mean: FloatArray = np.array([interval.mean for interval in found])
+    (drawn,) = axis.plot(
+        rounds, mean, line, label=name, marker="." if rounds.size < 30 else "", markersize=4
+    )
+    if found[0].count > 1:
+        low = np.array([interval.low for interval in found])
+        high = np.array([interval.high for interval in found])
+        axis.fill_between(rounds, low, high, color=drawn.get_color(), alpha=0.18, linewidth=0)
+
+
+def budgets_figure(receipts: Sequence[Receipt]) -> Figure:
+    """Certified against promised epsilon; a point above the line would be a broken promise.
+
+    Args:
+        receipts: of a run; public clients are left out.
+
+    Raises:
+        InputError: no receipt has a budget.
+    """
+    from matplotlib.figure import Figure
+
+    pairs = [
+        (receipt.promised_epsilon, receipt.certified_epsilon, receipt.holds)
+        for receipt in receipts
+        if receipt.promised_epsilon and receipt.certified_epsilon is not None
+    ]
+    if not pairs:
+        raise InputError.because("no receipt has a budget, so there is nothing to show.")
+    with paper_style():
+        figure = Figure(figsize=(3.4, 3.2), layout="constrained")
+        axis = figure.subplots()
+        low, high = min(min(p[:2]) for p in pairs), max(max(p[:2]) for p in pairs)
+        axis.plot(
+            [low, high], [low, high], color="#555555", linewidth=0.8, label="promised = spent"
+        )
+        for kept, word, marker, colour in (
+            (True, "kept", "o", PALETTE[0]),
+            (False, "BROKEN", "X", PALETTE[1]),
+        ):
+            points = [(pair[0], pair[1]) for pair in pairs if pair[2] is kept]
+            if points:
+                promised, spent = zip(*points, strict=True)
+                axis.scatter(promised, spent, s=16, marker=marker, color=colour, label=word)
+        log_scale(axis.xaxis, axis.yaxis)
+        axis.set_xlabel("promised ε")
+        axis.set_ylabel("certified ε spent")
+        axis.legend(loc="upper left")
+    return figure
+
+
+def cells_figure(found: Reproduction) -> Figure:
+    """One row a cell: ours with its interval over seeds, and the paper's number where it has one.
+
+    Args:
+        found: a result of ``dpcohort reproduce``.
+
+    Raises:
+        InputError: nothing was measured.
+    """
+    from matplotlib.figure import Figure
+
+    rows = [cell for cell in found.cells if cell.mean is not None]
+    if not rows:
+        raise InputError.because(f"{found.path} holds no cell that was measured.")
+    with paper_style():
+        figure = Figure(figsize=(5.2, 1.1 + 0.24 * len(rows)), layout="constrained")
+        axis = figure.subplots()
+        for row, cell in enumerate(rows):
+            if cell.low is not None and cell.high is not None:
+                axis.plot([cell.low, cell.high], [row, row], color=PALETTE[0], linewidth=1.2)
+        means = [cell.mean for cell in rows if cell.mean is not None]
+        axis.plot(means, range(len(rows)), "o", color=PALETTE[0], label="ours, 95 % interval")
+        known = [(row, cell.paper) for row, cell in enumerate(rows) if cell.paper is not None]
+        if known:
+            axis.plot(
+                [paper for _, paper in known],
+                [row for row, _ in known],
+                "D",
+                color=PALETTE[1],
+                markerfacecolor="none",
+                label="paper",
+            )
+        axis.set_yticks(range(len(rows)), [cell.name for cell in rows], parse_math=False)
+        axis.invert_yaxis()
+        axis.set_xlabel("test accuracy (%)")
+        figure.legend(loc="outside upper right", ncols=2)
+    return figure
+
+
+def papers_noise(plan: AnyPlan) -> FloatArray:
+    """Noise multipliers by the paper's formula at the plan's draws; NaN where there is none.
+
+    Where cohorts are chosen during the training, the draws are the caps.
+
+    Example:
+        >>> from dpcohort import Population, Training, make_plan
+        >>> clients = Population.from_arrays(sizes=[300, 300], epsilon=[1.0, 4.0], delta=1e-5)
+        >>> plan = make_plan(clients, Training(rounds=20, cohort_size=2, batch_size=30), seed=0)
+        >>> bool((papers_noise(plan) > plan.noise_multipliers).all())
+        True
+    """
+    found = np.full(len(plan.population), np.nan)
+    held = plan.drawn & ~plan.population.public
+    found[held] = paper_noise_multiplier(
+        epsilon=plan.population.epsilon[held],
+        delta=plan.population.delta[held],
+        sampling_rate=plan.sampling_rates[held],
+        steps=plan.steps[held],
+    )
+    return found
+
+
+def noise_figure(plan: AnyPlan) -> Figure:
+    """Noise on a client's mean gradient, in units of the clip, against its epsilon.
+
+    Both are for the same draws: those of the schedule, or the caps where cohorts are chosen during
+    the training. Clients that are never drawn have no noise and are not shown.
+
+    Raises:
+        InputError: no drawn client has a budget.
+    """
+    from matplotlib.figure import Figure
+
+    held = np.flatnonzero(plan.drawn & ~plan.population.public)
+    if held.size == 0:
+        raise InputError.because("no drawn client of this plan has a budget, so there is no noise.")
+    raw = isinstance(plan, AdaptivePlan) and plan.has_raw_reports
+    deployed = "deployed" if raw else "deployed and certified"
+    epsilon, batches = plan.population.epsilon[held], plan.batch_sizes[held]
+    with paper_style():
+        figure = Figure(figsize=(4.2, 3.0), layout="constrained")
+        axis = figure.subplots()
+        for name, z, marker, colour in (
+            ("the paper's formula", papers_noise(plan), "x", PALETTE[1]),
+            (deployed, plan.noise_multipliers, "o", PALETTE[0]),
+        ):
+            level = z[held] / batches
+            axis.scatter(epsilon, level, s=16, marker=marker, color=colour, label=name)
+        if isinstance(plan, AdaptivePlan):
+            stamp = " (NOT PRIVATE: raw reports)" if raw else ""
+            axis.set_title(f"{plan.rule_name}: noise for the caps{stamp}", fontsize=8)
+        log_scale(axis.xaxis, axis.yaxis)
+        axis.set_xlabel("privacy budget ε")
+        axis.set_ylabel("noise on the mean gradient / C")
+        axis.legend(loc="upper right")
+    return figure
+
+
+_HATCHES = ("", "//", "..", "\\\\", "xx")
+
+
+def participation_figure(
+    plans: Mapping[str, AnyPlan],
+    *,
+    draws: Mapping[str, IntArray] | None = None,
+    groups: int = 10,
+) -> Figure:
+    """Bars for each tenth of the clients, strictest budgets first; 1 is in proportion to data.
+
+    Args:
+        plans: name to plan, all of the same clients.
+        draws: name to the draws of each client, as a ledger counts them; by default those that the
+            plan schedules. A plan whose cohorts are chosen during the training schedules none.
+        groups: how many groups of clients.
+
+    Raises:
+        InputError: there is no plan, they are of different clients, or nobody knows the draws.
+
+    Example:
+        >>> from dpcohort import Population, Training, make_plan
+        >>> clients = Population.from_arrays(sizes=[90] * 4, epsilon=[0.1, 0.5, 4, 8], delta=1e-5)
+        >>> plan = make_plan(clients, Training(rounds=20, cohort_size=2, batch_size=9), seed=0)
+        >>> len(participation_figure({"aware": plan}, groups=2).axes[0].patches)
+        2
+    """
+    from matplotlib.figure import Figure
+
+    if len({plan.population.ids for plan in plans.values()}) != 1:
+        raise InputError(
+            "plans", given=f"{len(plans)} plans", allowed="one or more plans of the same clients"
+        )
+    known = draws or {}
+    for name, plan in plans.items():
+        if isinstance(plan, AdaptivePlan) and name not in known:
+            raise InputError.because(
+                f"{plan.rule_name} chooses each cohort during the training, so the plan {name} "
+                "does not say who is drawn. Draw this figure of the run."
+            )
+    heard = {
+        name: who_was_heard(plan, known.get(name), groups=groups) for name, plan in plans.items()
+    }
+    names = [group.name.removeprefix("decile ") for group in next(iter(heard.values()))]
+    with paper_style():
+        figure = Figure(figsize=(4.6, 3.0), layout="constrained")
+        axis = figure.subplots()
+        width = 0.8 / len(heard)
+        for position, (name, found) in enumerate(heard.items()):
+            places = np.arange(len(found)) + (position - (len(heard) - 1) / 2) * width
+            axis.bar(
+                places,
+                [group.heard for group in found],
+                width,
+                label=name,
+                color=PALETTE[position % len(PALETTE)],
+                hatch=_HATCHES[position % len(_HATCHES)],
+                edgecolor="white",
+                linewidth=0.3,
+            )
+        axis.axhline(1, color="#555555", linewidth=0.8, linestyle=":")
+        axis.set_xticks(range(len(names)), names)
+        axis.set_xlabel("clients by budget, strictest first (tenths)")
+        axis.set_ylabel("share of draws / share of records")
+        axis.margins(y=0.06 + 0.09 * len(heard))  # room for the legend above the bars
+        axis.legend(loc="upper left")
+    return figure

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Seeded trainings of every kind keep their bits; old run folders verify, load, report, go on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+OLD = Path(__file__).parent / "runs"
+RUNS = list(json.loads((OLD.parent / "runs.json").read_text()))
+STOPPED = [name for name in RUNS if name.startswith("stopped")]
+KEPT = sorted(path.name for path in OLD.iterdir())
+
+
+@pytest.fixture
+def old(tmp_path):
+    """``old("batched")``: an old run folder to change as one likes."""
+    return lambda name: shutil.copytree(OLD / name, tmp_path / name)
+
+
+def test_every_case_is_tested(make):
+    assert list(make.RUNS) == RUNS
+    assert sorted([*make.KEPT, *make.STOPPED, "private"]) == KEPT
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_training_of_this_kind_is_as_it_was(make, golden, same, name, tmp_path):
+    make.train_case(name, tmp_path / "run")
+    same(make.described(tmp_path / "run"), golden("runs")[name])
+
+
+def test_runs_side_by_side_are_as_they_were(make, golden, same, tmp_path):
+    same(make.side_by_side(tmp_path), golden("side_by_side"))
+
+
+@pytest.mark.parametrize("what", ["rule pairs", "schemes", "reproduced", "requests"])
+def test_other_trainings_are_as_they_were(make, golden, same, what, tmp_path):
+    same(make.COMPUTED[what](tmp_path), golden("computed")[what])
+
+
+def test_clipped_sums_of_every_layer_keep_their_bits(make, golden, exact, tmp_path):
+    if not exact:
+        pytest.skip("this processor or library rounds otherwise than the one of probe.json")
+    assert make.engine(tmp_path) == golden("computed")["engine"]
+
+
+@pytest.mark.parametrize("name", [name for name in KEPT if name != "private"])
+def test_an_old_run_verifies_as_it_did(make, golden, same, name):
+    found, then = make.verified(OLD / name), golden("verified")[name]
+    assert found["exit code"] == then["exit code"]
+    same(found, then)
+
+
+def test_an_old_run_with_floating_point_noise_is_not_private_any_more(make):
+    """On purpose: its noise can be computed from what it released."""
+    from dpcohort import Run
+
+    found = make.verified(OLD / "private")
+    assert found["exit code"] == 1
+    assert [one["kind"] for one in found["findings"]] == ["overspent"]
+    assert "NOT PRIVATE" in found["findings"][0]["message"]
+    run = Run.load(OLD / "private")
+    assert not run.is_private
+    assert all(receipt.stamp.startswith("NOT PRIVATE") for receipt in run.receipts())
+
+
+@pytest.mark.parametrize("name", [name for name in KEPT if name != "private"])
+def test_an_old_run_loads_with_its_receipts(make, name):
+    from dpcohort import Run
+
+    run = Run.load(OLD / name)
+    assert run.is_finished == (name not in STOPPED)
+    settings = json.loads((OLD / name / "run.json").read_text())
+    assert run.plan.sha256 == settings["plan"]
+    written = [json.loads(path.read_text()) for path in (OLD / name / "receipts").iterdir()]
+    certified = {
+        receipt.client: make.receipt_facts(receipt.to_dict(), settings)
+        for receipt in run.receipts()
+    }
+    assert certified == {one["client"]: make.receipt_facts(one, settings) for one in written}
+
+
+@pytest.mark.parametrize("name", STOPPED)
+def test_an_old_run_goes_on_to_the_same_end(make, golden, same, old, name):
+    folder = old(name)
+    make.train_stopped(name, folder, resume=True)
+    same(make.described(folder), golden("runs")[name])
+    assert make.verified(folder)["exit code"] == 0
+
+
+def test_old_runs_are_reported(make, tmp_path):
+    page = tmp_path / "page.html"
+    said = json.loads(
+        make.done("report", OLD / "batched", OLD / "momentum", "--out", page, "--json")
+    )
+    assert not [one for one in said["problems"] if one["kind"] == "broken"]
+    assert page.stat().st_size > 10_000

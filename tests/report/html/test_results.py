@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dpcohort.report.html.results import (
+    accuracy_curve,
+    baseline_of,
+    class_accuracy,
+    compared,
+    comparison_words,
+    headline_of,
+    same_budgets,
+    verdict_of,
+)
+from dpcohort.report.html.sources import Group, Problem
+from dpcohort.runs.comparison import Comparison, compare_runs, load_group
+from dpcohort.runs.intervals import mean_interval
+from dpcohort.runs.verification import Finding
+
+
+def words(*points: float) -> str:
+    seeds = tuple(range(len(points)))
+    return comparison_words(
+        Comparison(name="a", baseline="b", seeds=seeds, difference=mean_interval(points))
+    )
+
+
+def test_a_comparison_in_words():
+    assert words(3.0, 3.2, 3.1) == "a beats b by 3.1 points (95 % CI 2.9 to 3.3, 3 seeds)"
+    assert words(-3.0, -3.2, -3.1).startswith("a falls behind b by 3.1 points (95 % CI 2.9 to 3.3")
+    assert words(-3.0, 3.2).startswith("no clear difference between a and b: +0.1 points")
+    assert "says nothing about chance" in words(5.0)
+
+
+def test_the_headline_names_rule_budgets_and_proof(groups):
+    curves = [accuracy_curve(group) for group in groups]
+    found = headline_of(groups, curves, 0)
+    assert "at the same budgets" in found.sentence
+    assert found.sentence.endswith("; every promise verified.")
+    assert found.tone == "good"
+    alone = headline_of(groups[:1], curves[:1], 0)
+    assert "privacy-aware reaches" in alone.result
+    assert "2 seeds" in alone.result
+
+
+def test_other_budgets_are_said(groups):
+    run = groups[1].runs[0]
+    population = run.plan.population
+    other = population.with_budget(population.ids[0], population[1].budget)
+    changed = replace(run, plan=replace(run.plan, population=other))
+    assert same_budgets(groups[0], groups[1])
+    assert not same_budgets(groups[0], Group(name="unbiased", runs=(changed,)))
+
+
+def test_a_finding_breaks_the_verdict(groups):
+    run = groups[0].runs[0]
+    finding = Finding(kind="overspent", subject="x", message="too much")
+    broken = replace(run, verification=replace(run.verification, findings=(finding,)))
+    assert verdict_of([broken, run]) == (
+        "NOT every promise could be confirmed (1 finding below)",
+        "bad",
+    )
+    assert verdict_of([replace(run, verification=None)])[1] == "bad"
+
+
+@pytest.mark.parametrize(("kind", "tone"), [("broken", "bad"), ("missing", "plain")])
+def test_a_file_that_cannot_be_read_is_no_good_news(groups, kind, tone):
+    run = groups[0].runs[0]
+    problem = Problem(kind=kind, where="run.json", message="another schema")
+    words, found = verdict_of([run, replace(run, problems=(problem,))])
+    assert found == tone
+    assert ("NOT" in words) == (kind == "broken")
+
+
+def test_one_is_no_plural(groups):
+    run = groups[0].runs[0]
+    first = replace(run, history=run.history[:2])
+    group = Group(name="a", runs=(replace(first, history=(replace(first.history[1], round=0),)),))
+    found = headline_of([group], [accuracy_curve(group)], 0)
+    assert "after 1 round with 8 clients" in found.result
+
+
+def test_the_unbiased_group_is_the_baseline_wherever_it_stands(groups):
+    assert baseline_of(groups) == 1
+    assert baseline_of(groups[:1]) == 0
+
+
+def test_the_difference_is_that_of_compare(groups, trained):
+    found = compared(groups[0], groups[1])
+    theirs = compare_runs(load_group(trained / "privacy-aware"), load_group(trained / "unbiased"))
+    assert found.difference == theirs.difference
+    assert found.seeds == (0, 1)
+
+
+def test_a_curve_has_a_band_only_from_two_seeds(groups):
+    curve = accuracy_curve(groups[0])
+    assert curve.rounds == (2, 4, 6, 8)
+    assert all(
+        low <= mean <= high
+        for low, mean, high in zip(curve.low, curve.mean, curve.high, strict=True)
+    )
+    alone = accuracy_curve(Group(name="one", runs=groups[0].runs[:1]))
+    assert alone.low == (None,) * 4
+    assert alone.mean[-1] == pytest.approx(100 * groups[0].runs[0].test.accuracy)
+
+
+def test_runs_without_a_shared_seed_are_not_compared(groups):
+    ours = Group(name="a", runs=groups[0].runs[:1])
+    theirs = Group(name="b", runs=groups[1].runs[1:])
+    assert compared(ours, theirs) is None
+
+
+def test_accuracy_by_class_averages_to_the_whole(groups):
+    rows = class_accuracy(groups[0])
+    counts = groups[0].runs[0].test.class_counts
+    mean = sum(row["mean"] * count for row, count in zip(rows, counts, strict=True)) / sum(counts)
+    assert mean == pytest.approx(accuracy_curve(groups[0]).mean[-1])

@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import pytest
+
+from dpcohort import plugins
+from dpcohort.errors import InputError, VerificationError
+from dpcohort.plugins import (
+    REGISTRIES,
+    RuleNameWarning,
+    full_name,
+    is_foreign,
+    is_named_function,
+    named_function,
+    naming_the_rule,
+)
+from dpcohort.selection.rules import Uniform
+
+EVERY = [(kind, name) for kind, registry in REGISTRIES.items() for name in registry.built_in]
+
+PLUGIN = '''
+from dataclasses import dataclass
+
+@dataclass(frozen=True)
+class Last:
+    """The last draw alone."""
+
+    name = "last"
+    needs, leaks, reference = "nothing", "the last draw", "this test"
+    factor: float = 1.0
+
+    def combine(self, updates, cohort):
+        return self.factor * updates[-1]
+'''
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """A package that brings rules, installed as pip would leave it."""
+    (tmp_path / "plugin_of_this_test.py").write_text(PLUGIN)
+    info = tmp_path / "plugin_of_this_test-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin-of-this-test\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(
+        "[dpcohort.aggregation]\nlast = plugin_of_this_test:Last\nmean = plugin_of_this_test:Last\n"
+        "broken = plugin_of_this_test:Missing\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    sys.modules.pop("plugin_of_this_test", None)
+
+
+@pytest.fixture
+def announce(tmp_path, monkeypatch):
+    """Installs a package that announces one rule."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def install(kind, name, place, *, package="rules-of-this-test"):
+        info = tmp_path / f"{package.replace('-', '_')}_{kind}_{name}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1\n")
+        (info / "entry_points.txt").write_text(f"[dpcohort.{kind}]\n{name} = {place}\n")
+
+    return install
+
+
+@pytest.mark.parametrize(("kind", "name"), EVERY, ids=[f"{k}-{n}" for k, n in EVERY])
+def test_every_rule_says_what_it_needs_shows_and_comes_from(kind, name):
+    card = REGISTRIES[kind].card(name)
+    assert card.name == name
+    for words in (card.needs, card.leaks, card.reference, card.summary):
+        assert words
+        assert words != "not said"
+        assert "\n" not in words
+    assert set(card.to_dict()) == {
+        "kind", "name", "summary", "needs", "leaks", "reference", "settings", "home"
+    }  # fmt: skip
+
+
+def test_nothing_is_loaded_for_the_names():
+    code = (
+        "import sys\n"
+        "from dpcohort.plugins import REGISTRIES\n"
+        "assert 'best-threshold' in REGISTRIES['selection'].names\n"
+        "assert 'mean' in REGISTRIES['aggregation']\n"
+        "assert not any(m.startswith(('torch', 'numpy.random._x', 'dpcohort.selection')) "
+        "for m in sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_settings_are_checked_without_torch():
+    code = (
+        "import sys\n"
+        "from dpcohort.plugins import REGISTRIES\n"
+        "for name in REGISTRIES['aggregation'].built_in:\n"
+        "    REGISTRIES['aggregation'].settings_of(name)\n"
+        "REGISTRIES['aggregation'].check('trimmed-mean', {'trim': 0.1})\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("kind", list(REGISTRIES))
+def test_every_rule_of_this_package_has_its_line(kind):
+    """A class with a name and the members of its kind is found by that name."""
+    package = importlib.import_module(f"dpcohort.{kind}")
+    modules = [
+        importlib.import_module(found.name)
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    ]
+    classes = {
+        value
+        for module in modules
+        for value in vars(module).values()
+        if inspect.isclass(value)
+        and value.__module__.startswith(package.__name__)
+        and isinstance(getattr(value, "reference", None), str)
+    }
+    registry = REGISTRIES[kind]
+    assert {rule.name: rule for rule in classes} == {
+        name: registry.find(name) for name in registry.built_in
+    }
+
+
+def test_a_package_announces_rules(installed):
+    registry = REGISTRIES["aggregation"]
+    assert {"last", "broken"} <= set(registry.names)
+    assert "last" in registry
+    assert registry.make("last", {"factor": 2.0}).factor == 2.0
+    card = registry.card("last")
+    assert (card.summary, card.home) == ("The last draw alone.", "plugin_of_this_test")
+    # Nobody takes the place of a rule of this package.
+    assert registry.find("mean").__module__ == "dpcohort.aggregation.weighted"
+    with pytest.raises(InputError, match=r"'broken' is announced .* failed: AttributeError"):
+        registry.find("broken")
+    with pytest.raises(InputError, match="Did you mean 'last'"):
+        registry.find("lasst")
+
+
+def test_a_package_that_comes_and_goes_is_noticed(installed):
+    """What is announced is remembered, but not longer than it is true."""
+    registry = REGISTRIES["aggregation"]
+    assert "last" in registry.names
+    assert "late" not in registry.names
+    info = installed / "another_of_this_test-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: another-of-this-test\nVersion: 1\n"
+    )
+    (info / "entry_points.txt").write_text("[dpcohort.aggregation]\nlate = plugin_of_this_test:L\n")
+    assert {"last", "late"} <= set(registry.names)
+    assert "late" not in REGISTRIES["selection"].names
+    (installed / "plugin_of_this_test-1.0.dist-info").rename(installed / "gone")
+    assert "last" not in registry.names
+    assert "late" in registry.names
+
+
+def test_packages_are_looked_through_once(installed, monkeypatch):
+    asked = []
+    real = plugins.entry_points
+    monkeypatch.setattr(sys, "path", [str(installed)])  # other folders may change meanwhile
+    monkeypatch.setattr(
+        plugins, "entry_points", lambda **group: asked.append(group) or real(**group)
+    )
+    for _ in range(3):
+        assert "last" in REGISTRIES["aggregation"].names
+        assert "last" in REGISTRIES["aggregation"]
+    assert asked == [{"group": "dpcohort.aggregation"}]
+
+
+def test_a_folder_of_the_path_may_be_missing(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(tmp_path / "none")
+    assert "mean" in REGISTRIES["aggregation"].names
+
+
+def test_without_the_package_the_rule_is_unknown():
+    assert "last" not in REGISTRIES["aggregation"].names
+    with pytest.raises(PackageNotFoundError):
+        distribution("plugin-of-this-test")
+
+
+def test_a_class_of_ones_own_by_its_place(tmp_path, monkeypatch):
+    (tmp_path / "own_rules_of_this_test.py").write_text(PLUGIN)
+    monkeypatch.chdir(tmp_path)
+    registry = REGISTRIES["aggregation"]
+    try:
+        assert registry.make("own_rules_of_this_test:Last", {}).factor == 1.0
+        assert "own_rules_of_this_test:Last" in registry
+        with pytest.raises(InputError, match="has no class 'Lost'"):
+            registry.find("own_rules_of_this_test:Lost")
+        with pytest.raises(InputError, match="Did you mean 'factor'"):
+            registry.make("own_rules_of_this_test:Last", {"facter": 2})
+    finally:
+        sys.modules.pop("own_rules_of_this_test", None)
+
+
+@pytest.mark.parametrize("name", [3, None, "", "no:such:thing"])
+def test_what_is_no_name(name):
+    assert name not in REGISTRIES["selection"]
+    with pytest.raises(InputError, match="selection rule"):
+        REGISTRIES["selection"].find(name)
+
+
+def test_what_a_plan_fills_in_may_be_missing_in_a_check_only():
+    registry = REGISTRIES["aggregation"]
+    registry.check("importance-compensated", {})
+    with pytest.raises(InputError, match="A plan knows it: use for_plan"):
+        registry.make("importance-compensated", {})
+    with pytest.raises(InputError, match="needs the setting 'bound'"):
+        registry.check("clipped-mean", {})
+    with pytest.raises(InputError, match="Did you mean 'sizes'"):
+        registry.check("size-weighted", {"size": 3})
+
+
+def test_a_name_that_two_packages_use_must_be_told_apart(installed):
+    info = installed / "another_plugin-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: another-plugin\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[dpcohort.aggregation]\nlast = elsewhere:Last\n")
+    registry = REGISTRIES["aggregation"]
+    with pytest.raises(
+        InputError, match=r"more than one package: elsewhere:Last, plugin_of_this_test:Last"
+    ):
+        registry.find("last")
+    assert registry.find("plugin_of_this_test:Last").name == "last"
+
+
+def test_a_name_that_a_planned_and_an_adaptive_rule_use_must_be_told_apart(announce):
+    """Both are named by the same key of a config."""
+    announce("selection", "square", "here:Square")
+    announce("adaptive", "square", "there:Square")
+    for kind in ("selection", "adaptive"):
+        with pytest.raises(InputError, match="more than one package: here:Square, there:Square"):
+            REGISTRIES[kind].find("square")
+    announce("aggregation", "round", "here:Round")
+    announce("selection", "round", "pathlib:Path")
+    assert REGISTRIES["selection"].find("round") is Path  # another key, another rule
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "taken"),
+    [
+        ("aggregation", "mean", "aggregation"),
+        ("selection", "uniform", "selection"),
+        ("adaptive", "uniform", "selection"),
+        ("selection", "donated", "adaptive"),
+    ],
+)
+def test_a_rule_of_another_package_never_takes_a_name_of_this_one_and_says_so(
+    announce, kind, name, taken
+):
+    announce(kind, name, "plugin_of_this_test:Last", package="greedy-rules")
+    home = REGISTRIES[taken]
+    words = f"'{name}' is that of dpcohort.*greedy-rules.*'plugin_of_this_test:Last'"
+    with pytest.warns(RuleNameWarning, match=words):
+        made = home.make(name, {})
+    assert type(made).__module__.startswith("dpcohort.")
+    with pytest.warns(RuleNameWarning, match=words):
+        home.check(name, {})
+    assert (name in REGISTRIES[kind].built_in) == (kind == taken)
+    assert name not in REGISTRIES[kind].announced
+    assert REGISTRIES[kind].overshadowed[name].value == "plugin_of_this_test:Last"
+
+
+def test_other_rules_are_used_without_a_word(announce):
+    announce("aggregation", "mean", "plugin_of_this_test:Last")
+    REGISTRIES["aggregation"].make("trimmed-mean", {"trim": 0.1})  # warnings are errors
+    REGISTRIES["selection"].check("uniform", {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "words"),
+    [
+        ("selection", "plugin_of_this_test:Last", "no selection rule.*lack select"),
+        ("adaptive", "plugin_of_this_test:Last", "no adaptive rule.*lack check"),
+        ("aggregation", "pathlib:Path", "no aggregation rule.*lack combine"),
+        ("aggregation", "plugin_of_this_test:Fails", "Fails failed in being made: ValueError: no"),
+    ],
+)
+def test_a_class_that_is_no_such_rule(installed, kind, name, words):
+    with (installed / "plugin_of_this_test.py").open("a") as file:
+        file.write("\nclass Fails:\n    def __init__(self):\n        raise ValueError('no')\n")
+    with pytest.raises(InputError, match=words):
+        REGISTRIES[kind].make(name, {})
+
+
+class Mine:
+    """No rule of this package."""
+
+
+def test_whose_a_rule_is():
+    assert is_foreign(Mine())
+    assert is_foreign(Mine)
+    assert not is_foreign(Uniform())
+    assert not is_foreign(Uniform)
+    assert full_name(Mine()) == full_name(Mine) == f"{__name__}:Mine"
+
+
+def test_a_failure_of_a_foreign_rule_names_rule_method_and_line():
+    message = r":Mine failed in select: KeyError: 'oops' \(test_plugins.py, line \d+\)"
+    with pytest.raises(InputError, match=message), naming_the_rule(Mine(), "select"):
+        raise KeyError("oops")
+
+
+def test_errors_on_purpose_pass_and_bugs_of_this_package_stay_bugs():
+    with pytest.raises(VerificationError), naming_the_rule(Mine(), "select"):
+        raise VerificationError("told already")
+    with pytest.raises(ZeroDivisionError), naming_the_rule(Uniform(), "select"):
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a:b", True),
+        ("a.b_1:c", True),
+        ("a", False),
+        (":b", False),
+        ("a:", False),
+        ("a:b:c", False),
+        ("a..b:c", False),
+        ("a/b.py:c", False),
+        ("", False),
+    ],
+)
+def test_the_form_of_a_name(text, expected):
+    assert is_named_function(text) is expected
+
+
+def test_a_module_in_the_current_folder_is_found_and_the_path_left_as_it_was(tmp_path, monkeypatch):
+    (tmp_path / "module_of_this_test.py").write_text("def answer():\n    return 42\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    before = list(sys.path)
+    try:
+        assert named_function("dataset", "module_of_this_test:answer")() == 42
+    finally:
+        sys.modules.pop("module_of_this_test", None)
+    assert sys.path == before
+
+
+def test_a_module_that_fails_is_reported(tmp_path, monkeypatch):
+    (tmp_path / "module_that_fails.py").write_text("raise RuntimeError('no luck')\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="RuntimeError: no luck"):
+        named_function("dataset", "module_that_fails:load")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("no_such_module_here:load", "Importing no_such_module_here failed"),
+        ("math:sqrtt", "Did you mean 'sqrt'"),
+        ("math:pi", "has no function 'pi'"),
+        ("math.sqrt", "module:function"),
+    ],
+)
+def test_wrong_names_are_refused(text, message):
+    with pytest.raises(InputError, match=message):
+        named_function("model", text)
