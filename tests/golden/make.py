@@ -180,13 +180,14 @@ TRAINED: dict[str, list[str]] = {
     "public-data": ["data.public_share=0.1", *_PAPER],
     "projected-plus": ["aggregation.rule=projected-plus", "aggregation.components=2"],
     "trimmed-mean": ["aggregation.rule=trimmed-mean", *_MLP],
-    "inverse-variance": ["aggregation.rule=inverse-variance"],
     "power-of-choice": _POWER,
     "raw-reports": [*_POWER, "selection.reports=raw", "run.engine=reference"],
-    "cpow-d": ["selection.rule=cpow-d", "aggregation.rule=projected-plus"],
-    "oort": ["selection.rule=oort"],
     "ucb-cs": ["selection.rule=ucb-cs", "run.merged_noise=true"],
-    "clustered": ["selection.rule=clustered", "selection.clusters=3"],
+    "clustered": [
+        "selection.rule=clustered",
+        "selection.clusters=3",
+        "aggregation.rule=projected-plus",
+    ],
 }
 #: Run folders of the old code that are kept whole.
 KEPT = ("batched", "projected-plus", "momentum", "power-of-choice", "raw-reports", "federated")
