@@ -812,6 +812,12 @@ def probe() -> dict[str, Any]:
         wide.sum(axis=0), np.fft.rfft(wide), special.log_ndtr(wide), special.ndtr(wide),
         np.expm1(wide), np.log1p(np.abs(wide)), special.logsumexp(wide, axis=0),
     ]  # fmt: skip
+    # The accountants add up by dot products of vectors of any length, which every processor's BLAS
+    # adds in an order of its own.
+    flat = wide.reshape(-1)
+    parts += [np.array(flat[:n] @ flat[-n:]) for n in (3, 16, 33, 100, 257, 1000, 4097, 9216)]
+    parts += [wide[:50, :n] @ wide[0, :n] for n in (5, 31, 96)]
+    parts += [np.array(np.linalg.norm(flat)), np.multiply.outer(flat[:40], flat) @ flat]
     planning = hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts))
     made = torch.Generator().manual_seed(0)
     images = torch.randn(6, 3, 12, 12, generator=made)
