@@ -180,13 +180,14 @@ TRAINED: dict[str, list[str]] = {
     "public-data": ["data.public_share=0.1", *_PAPER],
     "projected-plus": ["aggregation.rule=projected-plus", "aggregation.components=2"],
     "trimmed-mean": ["aggregation.rule=trimmed-mean", *_MLP],
-    "inverse-variance": ["aggregation.rule=inverse-variance"],
     "power-of-choice": _POWER,
     "raw-reports": [*_POWER, "selection.reports=raw", "run.engine=reference"],
-    "cpow-d": ["selection.rule=cpow-d", "aggregation.rule=projected-plus"],
-    "oort": ["selection.rule=oort"],
     "ucb-cs": ["selection.rule=ucb-cs", "run.merged_noise=true"],
-    "clustered": ["selection.rule=clustered", "selection.clusters=3"],
+    "clustered": [
+        "selection.rule=clustered",
+        "selection.clusters=3",
+        "aggregation.rule=projected-plus",
+    ],
 }
 #: Run folders of the old code that are kept whole.
 KEPT = ("batched", "projected-plus", "momentum", "power-of-choice", "raw-reports", "federated")
@@ -811,6 +812,12 @@ def probe() -> dict[str, Any]:
         wide.sum(axis=0), np.fft.rfft(wide), special.log_ndtr(wide), special.ndtr(wide),
         np.expm1(wide), np.log1p(np.abs(wide)), special.logsumexp(wide, axis=0),
     ]  # fmt: skip
+    # The accountants add up by dot products of vectors of any length, which every processor's BLAS
+    # adds in an order of its own.
+    flat = wide.reshape(-1)
+    parts += [np.array(flat[:n] @ flat[-n:]) for n in (3, 16, 33, 100, 257, 1000, 4097, 9216)]
+    parts += [wide[:50, :n] @ wide[0, :n] for n in (5, 31, 96)]
+    parts += [np.array(np.linalg.norm(flat)), np.multiply.outer(flat[:40], flat) @ flat]
     planning = hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts))
     made = torch.Generator().manual_seed(0)
     images = torch.randn(6, 3, 12, 12, generator=made)

@@ -209,7 +209,8 @@ class PaymentCap(PlannedRule):
 
     def _within(self, problem: SelectionProblem, price: FloatArray, cap: float) -> FloatArray:
         least = float(price[problem.unbiased > 0.0].min())
-        if least > cap:
+        allowed = cap * (1 + 1e-12)  # equal prices: their weighted sum may round down
+        if least > allowed:
             raise InputError(
                 "spend",
                 given=self.spend,
@@ -224,7 +225,7 @@ class PaymentCap(PlannedRule):
             return solve_selection(problem.unbiased, noise, linear_costs=costs).probabilities
 
         p = solution(0.0)
-        if float(price @ p) <= cap:
+        if float(price @ p) <= allowed:
             return p
         low, high = -12.0, float(np.log10(_MOST))
         p = solution(10.0**high)

@@ -221,3 +221,14 @@ def test_counts_where_one_client_takes_all(make_problem):
         )
         chosen = ParticipationCounts(eta=1e4).select(problem)
         assert chosen.probabilities == pytest.approx([0, 1, 0, 0], abs=1e-12)
+
+
+def test_equal_prices_can_all_be_paid(make_problem):
+    """Spending everything asks nobody to leave, though a weighted sum of prices rounds down."""
+    dice = np.random.default_rng(0)
+    for _ in range(60):
+        problem = make_problem(
+            unbiased=dice.dirichlet(np.ones(4)), epsilon=np.full(4, 0.7), public=np.zeros(4, bool)
+        )
+        chosen = PaymentCap(spend=1.0).select(problem)
+        assert chosen.probabilities.sum() == pytest.approx(1.0)
