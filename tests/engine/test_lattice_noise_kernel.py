@@ -39,7 +39,7 @@ def test_the_constants_are_pairs_of_floats_that_hold_a_hundred_bits() -> None:
             assert abs(held - exact) <= abs(exact) * mpmath.mpf(2) ** -105
 
 
-@pytest.mark.parametrize(("exponent", "count"), [(22, 300_001), (34, 70_001), (38, 4_000)])
+@pytest.mark.parametrize(("exponent", "count"), [(22, 300_001), (34, 60_001), (38, 3_600)])
 def test_what_float64_cannot_decide_pairs_of_floats_do(
     cuda: str, exponent: int, count: int
 ) -> None:
