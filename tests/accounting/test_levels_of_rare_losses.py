@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from dpcohort.accounting.loss_levels import level_of
 from dpcohort.accounting.pairs import GridLoss, LossPair
+from dpcohort.accounting.rare_losses import level_of
 
 BOUNDS = (1e-3, 0.05, math.inf)
 STEPS = (1e-5, 1e-3, 2e-2)
