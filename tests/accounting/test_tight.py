@@ -187,9 +187,9 @@ def test_identical_clients_are_computed_once(monkeypatch: pytest.MonkeyPatch) ->
     assert sizes == [3]
 
 
-# Not always so: replace-one at r = 0.01, T = 204, δ = 1e-9 has z = 1.1585 for ε = 2.2 and 1.0517 for
-# ε = 2, where 1.02 would do for the former. Too much noise, never too little; cases stay fixed so
-# that chance does not find it anew.
+# Not always so: replace-one at r = 0.01, T = 204, δ = 1e-9 has z = 1.1585 for ε = 2.2 and 1.0517
+# for ε = 2, where 1.02 would do for the former. Too much noise, never too little; cases stay fixed
+# so that chance does not find it anew.
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     epsilon=st.floats(0.02, 12),
