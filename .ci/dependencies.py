@@ -64,9 +64,7 @@ def misfit(lock: Path) -> str | None:
     """Why a lock is not for this machine; None if it is."""
     if not lock.is_file():
         return f"there is no {lock.name}"
-    head = re.search(
-        r"^# for: python (\S+), (\S+ \S+), glibc (\S+) or newer$", lock.read_text(), re.M
-    )
+    head = re.search(_HEAD, lock.read_text(), re.M)
     if head is None:
         return f"{lock.name} does not say what it is for"
     here = machine()

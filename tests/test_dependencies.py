@@ -70,7 +70,7 @@ def asked_of_pip(dependencies, monkeypatch):
     def run(command, **_):
         words = " ".join(map(str, command)).partition("-m pip ")[2]
         calls.append(words)
-        return next((done for key, done in answers.items() if key in words), _done(0))
+        return next((done for key, done in answers.items() if key in words.split()), _done(0))
 
     monkeypatch.setattr(dependencies, "run", run)
     monkeypatch.setattr(dependencies.subprocess, "run", run)
