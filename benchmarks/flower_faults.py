@@ -36,15 +36,15 @@ from typing import Any
 
 import numpy as np
 
-from dpcohort.client_ledger import read_state
 from dpcohort.data import load_dataset
+from dpcohort.deploy.flower.adapter import QUIET
+from dpcohort.deploy.flower.certificates import make_certificates, make_node_key
+from dpcohort.deploy.flower.demo import demo_partition, demo_settings, start_all, trial
+from dpcohort.deploy.flower.kit import KitSettings
+from dpcohort.deploy.flower.processes import Processes, free_ports
+from dpcohort.deploy.flower.trial import Trial
+from dpcohort.deploy.ledger import read_state
 from dpcohort.errors import DpcohortError
-from dpcohort.flower.adapter import QUIET
-from dpcohort.flower.certificates import make_certificates, make_node_key
-from dpcohort.flower.demo import demo_partition, demo_settings, start_all, trial
-from dpcohort.flower.kit import KitSettings
-from dpcohort.flower.processes import Processes, free_ports
-from dpcohort.flower.trial import Trial
 from dpcohort.plan import make_plan
 from dpcohort.runs.append_log import read_log
 from dpcohort.runs.folder import read_json
@@ -298,8 +298,8 @@ def _gate_routes(gate: int, superlink: int, authority: Path) -> dict[str, Any]:
 
 def run_compare(seeds: int) -> dict[str, Any]:
     """The federation's accuracy, cohorts and noise beside those of the local engine."""
+    from dpcohort.deploy.flower.demo import run_demo
     from dpcohort.engine import ConstantStep, Optimiser
-    from dpcohort.flower.demo import run_demo
     from dpcohort.runs.training import train
 
     folder = Path(tempfile.mkdtemp(prefix="dpc-compare-"))

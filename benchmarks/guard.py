@@ -18,14 +18,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from dpcohort.deploy.guard import AcceptedRun, DrawRequest, GuardClient, GuardTerms, ModelTerms
+from dpcohort.deploy.guard.data import GuardedData
+from dpcohort.deploy.guard.start import open_guard
+from dpcohort.deploy.guard.training import LocalTraining
 from dpcohort.engine.clipping import ClippedNetwork
 from dpcohort.engine.lattice import Lattice
 from dpcohort.engine.lattice_noise import rounded_gaussian
 from dpcohort.engine.reference import cross_entropy
-from dpcohort.guard import AcceptedRun, DrawRequest, GuardClient, GuardTerms, ModelTerms
-from dpcohort.guard.data import GuardedData
-from dpcohort.guard.start import open_guard
-from dpcohort.guard.training import LocalTraining
 from dpcohort.models import build_model
 
 _RECORDS, _BATCH = 600, 128

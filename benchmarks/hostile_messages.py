@@ -24,14 +24,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpcohort.engine.lattice import Lattice
-from dpcohort.engine.lattice_noise import KEY_BYTES
-from dpcohort.errors import DpcohortError
-from dpcohort.guard import AcceptedRun, DrawRequest, GuardTerms, ModelTerms
-from dpcohort.guard.data import load_data
-from dpcohort.guard.desk import GuardDesk
-from dpcohort.guard.owner_ledger import open_ledger
-from dpcohort.guard.protocol import (
+from dpcohort.deploy.guard import AcceptedRun, DrawRequest, GuardTerms, ModelTerms
+from dpcohort.deploy.guard.data import load_data
+from dpcohort.deploy.guard.desk import GuardDesk
+from dpcohort.deploy.guard.owner_ledger import open_ledger
+from dpcohort.deploy.guard.protocol import (
     DrawUpdate,
     HelloRequest,
     ReceiptRequest,
@@ -39,8 +36,11 @@ from dpcohort.guard.protocol import (
     decode,
     encode,
 )
-from dpcohort.guard.start import check_terms
-from dpcohort.guard.terms import layout_sha256
+from dpcohort.deploy.guard.start import check_terms
+from dpcohort.deploy.guard.terms import layout_sha256
+from dpcohort.engine.lattice import Lattice
+from dpcohort.engine.lattice_noise import KEY_BYTES
+from dpcohort.errors import DpcohortError
 
 _DIMENSION, _DRAWS = 18, 400
 _RUN = AcceptedRun(

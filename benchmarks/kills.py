@@ -38,18 +38,18 @@ import torch
 from numpy.typing import NDArray
 
 from dpcohort.accounting.events import Event
-from dpcohort.client_ledger import ClientLedger, DrawKey, read_state, verify_ledger
+from dpcohort.deploy.guard import AcceptedRun, DrawRequest, GuardClient, GuardTerms, ModelTerms
+from dpcohort.deploy.guard.client import GuardRefusedError
+from dpcohort.deploy.guard.data import load_data
+from dpcohort.deploy.guard.desk import GuardDesk
+from dpcohort.deploy.guard.owner_ledger import open_ledger, pinnable_terms, write_pin
+from dpcohort.deploy.guard.protocol import Hello
+from dpcohort.deploy.guard.service import GuardService
+from dpcohort.deploy.guard.start import check_terms
+from dpcohort.deploy.ledger import ClientLedger, DrawKey, read_state, verify_ledger
 from dpcohort.engine.lattice import Lattice
 from dpcohort.engine.lattice_noise import KEY_BYTES
 from dpcohort.errors import DpcohortError, InputError
-from dpcohort.guard import AcceptedRun, DrawRequest, GuardClient, GuardTerms, ModelTerms
-from dpcohort.guard.client import GuardRefusedError
-from dpcohort.guard.data import load_data
-from dpcohort.guard.desk import GuardDesk
-from dpcohort.guard.owner_ledger import open_ledger, pinnable_terms, write_pin
-from dpcohort.guard.protocol import Hello
-from dpcohort.guard.service import GuardService
-from dpcohort.guard.start import check_terms
 
 _RECORDS, _DIMENSION, _NOISE, _MOST = 4, 6, 400.0, 1000
 _KILLED = 77

@@ -19,7 +19,7 @@ import numpy as np
 
 from dpcohort._validate import FloatArray
 from dpcohort.accounting.events import Event
-from dpcohort.client_ledger import ClientLedger, DrawKey, LifetimeCap, RunTerms
+from dpcohort.deploy.ledger import ClientLedger, DrawKey, LifetimeCap, RunTerms
 
 #: Without subsampling the composition has a closed form: what is measured is the disk.
 _NOISE = 400.0

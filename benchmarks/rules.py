@@ -24,10 +24,16 @@ from typing import Any
 import dpcohort
 from dpcohort.atomic_file import write_text
 from dpcohort.config import Config, loads_config
+from dpcohort.lab.rule_comparison import (
+    RulePair,
+    RuleRow,
+    SkippedPair,
+    chosen_rules,
+    compare_rules,
+    rule_pairs,
+)
 from dpcohort.runs.config_text import toml_text
 from dpcohort.runs.configured_plan import configured_data
-from dpcohort.runs.rule_comparison import RuleRow, compare_rules
-from dpcohort.runs.rule_pairs import RulePair, SkippedPair, chosen_rules, rule_pairs
 
 ROOT = Path(__file__).parents[1]
 RECIPES = ROOT / "dpcohort" / "recipes"

@@ -5,12 +5,12 @@ import tempfile
 from pathlib import Path
 
 from dpcohort import Population, Training, make_plan
-from dpcohort.client_ledger import read_state
 from dpcohort.data import load_dataset
-from dpcohort.flower import Federation, KitSettings, federate, write_kit
-from dpcohort.flower.simulated import LocalGuards
-from dpcohort.flower.trial import write_client_data
-from dpcohort.guard import ModelTerms
+from dpcohort.deploy.flower import Federation, KitSettings, federate, write_kit
+from dpcohort.deploy.flower.simulated import LocalGuards
+from dpcohort.deploy.flower.trial import write_client_data
+from dpcohort.deploy.guard import ModelTerms
+from dpcohort.deploy.ledger import read_state
 from dpcohort.runs import verify_run
 
 digits = load_dataset("digits")

@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 from dpcohort.accounting.events import Event
-from dpcohort.client_ledger import (
+from dpcohort.deploy.ledger import (
     ClientLedger,
     DrawKey,
     LifetimeCap,

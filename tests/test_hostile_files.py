@@ -29,8 +29,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from dpcohort import Population, Training, make_plan
 from dpcohort.adaptive.plan import make_adaptive_plan
 from dpcohort.adaptive.plan_file import load_any_plan
-from dpcohort.client_ledger import ClientLedger, DrawKey, LifetimeCap, RunTerms
-from dpcohort.client_ledger.verification import read_state
 from dpcohort.clients.csv_file import read_clients_csv
 from dpcohort.config import commented_config, load_config
 from dpcohort.config.population import DrawnPopulation
@@ -39,16 +37,18 @@ from dpcohort.data.cifar10 import read_batch
 from dpcohort.data.dataset import Normalisation
 from dpcohort.data.idx import read_idx
 from dpcohort.data.partition import Partition, load_partition, save_partition
+from dpcohort.deploy.flower.federation import Federation
+from dpcohort.deploy.flower.letters import draw_letter, open_letter
+from dpcohort.deploy.flower.replies import read_draws, read_hello
+from dpcohort.deploy.guard.data import load_data
+from dpcohort.deploy.guard.proposal import commented_terms, terms_from_plan
+from dpcohort.deploy.guard.protocol import DrawRequest, DrawUpdate, Hello, Refusal, encode
+from dpcohort.deploy.guard.terms import GuardTerms, ModelTerms
+from dpcohort.deploy.ledger import ClientLedger, DrawKey, LifetimeCap, RunTerms
+from dpcohort.deploy.ledger.verification import read_state
 from dpcohort.errors import DpcohortError
-from dpcohort.flower.federation import Federation
-from dpcohort.flower.letters import draw_letter, open_letter
-from dpcohort.flower.replies import read_draws, read_hello
-from dpcohort.guard.data import load_data
-from dpcohort.guard.proposal import commented_terms, terms_from_plan
-from dpcohort.guard.protocol import DrawRequest, DrawUpdate, Hello, Refusal, encode
-from dpcohort.guard.terms import GuardTerms, ModelTerms
-from dpcohort.recipes.reading import load_recipe
-from dpcohort.recipes.result_file import read_result
+from dpcohort.lab.recipes.reading import load_recipe
+from dpcohort.lab.recipes.result_file import read_result
 from dpcohort.report.html.reproduction import read_reproduction
 from dpcohort.runs.adaptive_ledger import read_ledger
 from dpcohort.runs.append_log import read_log

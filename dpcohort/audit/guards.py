@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from dpcohort._validate import FloatArray, IntArray
 from dpcohort.audit.claims import Claim
 from dpcohort.audit.engines import HOSTILE, hostile_factors, hostile_start
+from dpcohort.deploy.guard.data import GuardedData
+from dpcohort.deploy.guard.terms import ModelTerms
+from dpcohort.deploy.guard.training import LocalTraining
 from dpcohort.engine.lattice import Lattice
 from dpcohort.engine.lattice_noise import Bytes
-from dpcohort.guard.data import GuardedData
-from dpcohort.guard.terms import ModelTerms
-from dpcohort.guard.training import LocalTraining
 
 __all__ = ["GuardUnderTest", "scored_probe"]
 

@@ -12,16 +12,17 @@ from dpcohort.cli.output import console, print_json
 from dpcohort.cli.source import ClientsOption, JsonOption, SetOption, SourceArgument, read_config
 from dpcohort.config import Config
 from dpcohort.errors import InputError
-from dpcohort.plan import selection_problem
-from dpcohort.runs.configured_plan import configured_population
-from dpcohort.selection.best_rounds import BestSteps, best_total_steps
-from dpcohort.selection.bound import (
+from dpcohort.lab.theorems import (
+    BestSteps,
     NonconvexBound,
     StronglyConvexBound,
+    best_total_steps,
     nonconvex_bound,
     strongly_convex_bound,
     strongly_convex_limit,
 )
+from dpcohort.plan import selection_problem
+from dpcohort.runs.configured_plan import configured_population
 from dpcohort.selection.error_terms import Constants
 from dpcohort.selection.path import SelectionPath
 from dpcohort.selection.problem import selected

@@ -129,7 +129,7 @@ def _place(word: str) -> Path:
     Raises:
         DataMissingError: the recipe was not run here.
     """
-    from dpcohort.recipes.reading import recipe_names
+    from dpcohort.lab.recipes.reading import recipe_names
 
     if Path(word).exists() or word not in recipe_names():
         return Path(word)

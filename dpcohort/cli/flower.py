@@ -17,7 +17,7 @@ from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
 
 if TYPE_CHECKING:
-    from dpcohort.flower.kit import KitSettings
+    from dpcohort.deploy.flower.kit import KitSettings
 
 __all__ = ["app"]
 
@@ -43,7 +43,7 @@ def demo(
     """A SuperLink, a gate and three clients on this machine, offline: about a minute."""
     if keep is not None and keep.exists():
         raise InputError.because(f"{keep} exists. Choose another --keep.")
-    from dpcohort.flower.demo import run_demo
+    from dpcohort.deploy.flower.demo import run_demo
 
     began = time.monotonic()
 
@@ -111,8 +111,8 @@ def init(
     as_json: JsonOption = False,
 ) -> None:
     """Write a runnable Flower app and everything for server and clients."""
-    from dpcohort.flower.adapter import flower_version
-    from dpcohort.flower.kit import write_kit
+    from dpcohort.deploy.flower.adapter import flower_version
+    from dpcohort.deploy.flower.kit import write_kit
 
     flower_version()
     shared: dict[str, Any] = {
@@ -164,8 +164,8 @@ def gate(
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 9443,
 ) -> None:
     """Forward the calls of nodes to a SuperLink, and no others."""
-    from dpcohort.flower.certificates import check_certificate
-    from dpcohort.flower.gate import Gate
+    from dpcohort.deploy.flower.certificates import check_certificate
+    from dpcohort.deploy.flower.gate import Gate
 
     check_certificate(certificate, authority=authority, host="127.0.0.1")
     door = Gate(
@@ -197,8 +197,8 @@ def _interrupt(number: int, frame: object) -> None:
 def _from_config(
     path: Path, changes: list[str] | None, test: str, shared: dict[str, Any]
 ) -> KitSettings:
-    from dpcohort.flower.kit import KitSettings
-    from dpcohort.guard.terms import ModelTerms
+    from dpcohort.deploy.flower.kit import KitSettings
+    from dpcohort.deploy.guard.terms import ModelTerms
     from dpcohort.runs.configured_plan import configured_data, data_section
 
     config = load_config(path).with_overrides(changes or [])
@@ -231,8 +231,8 @@ def _from_plan(
     test: str,
     shared: dict[str, Any],
 ) -> KitSettings:
-    from dpcohort.flower.kit import KitSettings
-    from dpcohort.guard.terms import ModelTerms
+    from dpcohort.deploy.flower.kit import KitSettings
+    from dpcohort.deploy.guard.terms import ModelTerms
     from dpcohort.plan import Plan
 
     plan = Plan.load(path)

@@ -71,8 +71,8 @@ def serve(
         raise InputError.because(
             f"a guard needs {', '.join(missing)} too. Write terms with: dpcohort guard new"
         )
-    from dpcohort.guard.start import check_terms, open_guard
-    from dpcohort.guard.words import terms_in_words
+    from dpcohort.deploy.guard.start import check_terms, open_guard
+    from dpcohort.deploy.guard.words import terms_in_words
 
     service = open_guard(
         terms,
@@ -105,7 +105,7 @@ def pin(
     as_json: JsonOption = False,
 ) -> None:
     """Write the ledger's id into the terms: a guard then serves from no other ledger."""
-    from dpcohort.guard.owner_ledger import pin_ledger
+    from dpcohort.deploy.guard.owner_ledger import pin_ledger
 
     found = pin_ledger(terms, ledger, counter=counter, new=new_ledger)
     if as_json:
@@ -131,11 +131,11 @@ def check(
     as_json: JsonOption = False,
 ) -> None:
     """Check terms, and say what each run may spend; nothing is started or written."""
-    from dpcohort.guard.data import load_data
-    from dpcohort.guard.permissions import check_unwritable
-    from dpcohort.guard.start import check_terms
-    from dpcohort.guard.terms import GuardTerms
-    from dpcohort.guard.words import terms_in_words
+    from dpcohort.deploy.guard.data import load_data
+    from dpcohort.deploy.guard.permissions import check_unwritable
+    from dpcohort.deploy.guard.start import check_terms
+    from dpcohort.deploy.guard.terms import GuardTerms
+    from dpcohort.deploy.guard.words import terms_in_words
 
     check_unwritable(terms, "terms")
     found = GuardTerms.from_toml(terms)
@@ -181,8 +181,8 @@ def new(
 ) -> None:
     """Write terms for the owner to read, change and keep."""
     from dpcohort.atomic_file import write_text
-    from dpcohort.guard.proposal import commented_terms, terms_from_plan
-    from dpcohort.guard.terms import ModelTerms
+    from dpcohort.deploy.guard.proposal import commented_terms, terms_from_plan
+    from dpcohort.deploy.guard.terms import ModelTerms
     from dpcohort.plan import Plan
 
     if plan is None:

@@ -12,7 +12,7 @@ import typer
 
 from dpcohort.cli.output import console, print_json, print_text
 from dpcohort.cli.source import JsonOption
-from dpcohort.client_ledger import (
+from dpcohort.deploy.ledger import (
     ClientLedger,
     LifetimeCap,
     LifetimeReceipt,
@@ -21,7 +21,7 @@ from dpcohort.client_ledger import (
     read_state,
     verify_ledger,
 )
-from dpcohort.client_ledger.keys import name
+from dpcohort.deploy.ledger.keys import name
 from dpcohort.errors import InputError
 from dpcohort.plain_text import json_visible
 
@@ -183,7 +183,7 @@ def export(
 ) -> None:
     """Write every entry as a line of JSON, without the outputs' bytes; or back the ledger up."""
     from dpcohort.atomic_file import write_text
-    from dpcohort.client_ledger.export import back_up, exported_lines
+    from dpcohort.deploy.ledger.export import back_up, exported_lines
 
     if backup is not None:
         back_up(path, backup)

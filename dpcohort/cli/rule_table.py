@@ -14,7 +14,7 @@ from dpcohort.config import load_config
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dpcohort.runs.rule_comparison import RuleRow, RuleTable
+    from dpcohort.lab.rule_comparison import RuleRow, RuleTable
 
 __all__ = ["compare_rule_pairs", "pairs_table"]
 
@@ -36,8 +36,7 @@ def compare_rule_pairs(
     """Plan and check every pair, then train them all and print the table."""
     config = load_config(source).with_overrides(changes)
     # torch is loaded only now, when the configuration is known to be good.
-    from dpcohort.runs.rule_comparison import compare_rules
-    from dpcohort.runs.rule_pairs import RuleChoice, chosen_rules, rule_pairs
+    from dpcohort.lab.rule_comparison import RuleChoice, chosen_rules, compare_rules, rule_pairs
 
     chosen = {}
     for section, text, own in (

@@ -14,13 +14,13 @@ from dpcohort.cli.output import console, print_json
 from dpcohort.cli.source import JsonOption, SetOption
 from dpcohort.cli.train import DataDirOption, data_changes
 from dpcohort.errors import InputError
-from dpcohort.schemes.named import SCHEMES, Scheme, make_scheme, scheme_cards
+from dpcohort.lab.schemes.named import SCHEMES, Scheme, make_scheme, scheme_cards
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dpcohort.schemes.card import Card
-    from dpcohort.schemes.receipt import Outcome
+    from dpcohort.lab.schemes.card import Card
+    from dpcohort.lab.schemes.receipt import Outcome
 
 __all__ = ["command"]
 
@@ -149,8 +149,8 @@ def _train(
     from dpcohort.config import load_config
 
     config = load_config(source).with_overrides(data_changes(changes, data_dir))
+    from dpcohort.lab.schemes.federation import Federation
     from dpcohort.runs.configured_plan import configured_data
-    from dpcohort.schemes.federation import Federation
 
     data = configured_data(config)
     federations = [Federation.of(config, data=data, shift=shift) for shift in range(seeds)]

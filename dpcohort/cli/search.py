@@ -15,9 +15,9 @@ from dpcohort.cli.reproduce import showing_progress
 from dpcohort.cli.source import JsonOption, SetOption
 from dpcohort.cli.train import DataDirOption, DeviceOption, data_changes
 from dpcohort.errors import InputError
+from dpcohort.lab.recipes.reading import load_recipe, recipe_names
+from dpcohort.lab.recipes.recipe import Cell
 from dpcohort.limits import LARGEST_CONFIG
-from dpcohort.recipes.reading import load_recipe, recipe_names
-from dpcohort.recipes.recipe import Cell
 
 __all__ = ["command"]
 
@@ -61,7 +61,7 @@ def command(
     """
     overrides = data_changes(changes, data_dir)
     places = _places(at or [])
-    from dpcohort.recipes.search import (
+    from dpcohort.lab.recipes.search import (
         UNCHARGED,
         recipe_search,
         run_search,
@@ -135,7 +135,7 @@ def _options(baseline: bool, places: Mapping[str, str], changes: Sequence[str]) 
 
 def _of_config(path: Path, overrides: list[str]) -> tuple[str, list[Cell], list[tuple[str, ...]]]:
     from dpcohort.config import load_config
-    from dpcohort.recipes.search import search_grid
+    from dpcohort.lab.recipes.search import search_grid
     from dpcohort.runs.configured_plan import data_section
 
     config = load_config(path).with_overrides(overrides)

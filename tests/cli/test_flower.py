@@ -13,8 +13,8 @@ import pytest
 
 from dpcohort.cli import main
 from dpcohort.clients import Population
-from dpcohort.flower.certificates import make_certificates
-from dpcohort.flower.federation import Federation
+from dpcohort.deploy.flower.certificates import make_certificates
+from dpcohort.deploy.flower.federation import Federation
 from dpcohort.plan import make_plan
 from dpcohort.training import Training
 

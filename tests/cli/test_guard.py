@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from dpcohort.cli import main
-from dpcohort.guard.client import GuardClient
+from dpcohort.deploy.guard.client import GuardClient
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from dpcohort.accounting.events import Event
-from dpcohort.client_ledger import ClientLedger, DrawKey
+from dpcohort.deploy.ledger import ClientLedger, DrawKey
 
 TERMS = """
 epsilon = 2.0

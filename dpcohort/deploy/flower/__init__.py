@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan executed by real clients over Flower, where no server can overspend a client.
+
+The server's rounds (``rounds``) know no Flower: they speak to a transport, and ``adapter`` is the
+only module that imports it. The app on a client's machine (``courier``) asks the owner's guard and
+nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dpcohort._lazy import names_on_use
+
+if TYPE_CHECKING:
+    from dpcohort.deploy.flower.federation import Federation
+    from dpcohort.deploy.flower.kit import Kit, KitSettings, write_kit
+    from dpcohort.deploy.flower.rounds import federate
+
+__all__ = ["Federation", "Kit", "KitSettings", "federate", "write_kit"]
+
+_HOMES = {
+    "Federation": "federation",
+    "Kit": "kit",
+    "KitSettings": "kit",
+    "federate": "rounds",
+    "write_kit": "kit",
+}
+
+__getattr__ = names_on_use(__name__, _HOMES)

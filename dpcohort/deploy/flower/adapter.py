@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one place that knows Flower: its messages, its grid, its two kinds of app.
+
+Flower moves quickly, so everything used of it stands here and is held by a contract test. It is
+imported when first needed, and told before to send no telemetry and to look for no updates.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dpcohort.deploy.flower.certificates import key_fingerprint
+from dpcohort.deploy.flower.transport import Answer, Letter, Node
+from dpcohort.errors import InputError
+
+__all__ = [
+    "QUIET",
+    "SUPPORTED",
+    "FlowerGrid",
+    "flower_version",
+    "make_client_app",
+    "make_server_app",
+]
+
+#: What keeps Flower from calling out; set for every process that is started.
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+#: Versions the contract test was run against: at least, and below.
+SUPPORTED = ((1, 41), (1, 43))
+
+_RECORD, _BODY = "dpcohort", "body"
+
+
+def flower_version() -> str:
+    """The version of Flower that is installed.
+
+    Raises:
+        InputError: none is, or one that this adapter was not written for.
+
+    Example:
+        >>> flower_version().split(".")[0]
+        '1'
+    """
+    os.environ.update(QUIET)
+    try:
+        import flwr
+    except ModuleNotFoundError:
+        raise InputError.because(
+            "Flower is not installed; a federation over machines needs it. "
+            'Get it with: python -m pip install "dpcohort[flower]"'
+        ) from None
+    version = str(flwr.__version__)
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+    low, high = SUPPORTED
+    if not low <= numbers < high:
+        raise InputError(
+            "Flower's version",
+            given=version,
+            allowed=f"{low[0]}.{low[1]} or later and below {high[0]}.{high[1]}",
+            next_step='Install one: python -m pip install "dpcohort[flower]"',
+        )
+    return version
+
+
+class FlowerGrid:
+    """Flower's grid as a transport.
+
+    Args:
+        grid: the ``Grid`` a ServerApp is given.
+        by_key: nodes are known by the public key they proved; without it (a simulation, where
+            nodes have none) by their place.
+    """
+
+    def __init__(self, grid: Any, *, by_key: bool = True) -> None:
+        flower_version()
+        self._grid, self._by_key = grid, by_key
+        self._fingerprints: dict[bytes, str] = {}
+
+    def nodes(self) -> Sequence[Node]:
+        """The nodes Flower knows now, in the order of their numbers."""
+        found = sorted(self._grid.get_nodes(), key=lambda node: int(node.node_id))
+        if not self._by_key:
+            return [Node(id=int(node.node_id), key=str(k)) for k, node in enumerate(found)]
+        return [
+            Node(
+                id=int(node.node_id),
+                key=self._fingerprint(bytes(node.public_key)),
+                online=node.status in ("", "online"),
+            )
+            for node in found
+        ]
+
+    def push(self, letters: Sequence[Letter], *, group: str, ttl: float) -> Sequence[str]:
+        """Send letters; one that Flower would not take has an empty name."""
+        from flwr.app import Message
+
+        messages = [
+            Message(_record(letter.body), letter.node, "train", ttl=ttl, group_id=group)
+            for letter in letters
+        ]
+        names = [str(name or "") for name in self._grid.push_messages(messages)]
+        return names if len(names) == len(letters) else [""] * len(letters)
+
+    def pull(self, names: Sequence[str]) -> Sequence[Answer]:
+        """The answers there are; errors come from the SuperLink, so only their letter is known."""
+        answers = []
+        for message in self._grid.pull_messages(list(names)):
+            name = str(message.metadata.reply_to_message_id)
+            if message.has_error():
+                error = message.error
+                words = f"error {int(error.code)}: {str(error.reason or 'no reason given')[:300]}"
+                answers.append(Answer(letter=name, error=words))
+            else:
+                answers.append(_answer(name, message.content))
+        return answers
+
+    def _fingerprint(self, public: bytes) -> str:
+        if not public:
+            return ""
+        if public not in self._fingerprints:
+            try:
+                self._fingerprints[public] = key_fingerprint(public)
+            except InputError:
+                self._fingerprints[public] = ""
+        return self._fingerprints[public]
+
+
+def make_server_app(run: Callable[[Any, Mapping[str, Any]], None]) -> Any:
+    """A ServerApp that calls ``run(grid, run_config)``."""
+    flower_version()
+    from flwr.serverapp import ServerApp
+
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Any, context: Any) -> None:
+        run(grid, dict(context.run_config))
+
+    return app
+
+
+def make_client_app(
+    carry: Callable[[bytes, Mapping[str, Any], Mapping[str, Any]], bytes],
+) -> Any:
+    """A ClientApp that answers each letter with ``carry(body, node_config, run_config)``."""
+    flower_version()
+    from flwr.app import Message
+    from flwr.clientapp import ClientApp
+
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Any, context: Any) -> Any:
+        body = carry(_body(message.content), dict(context.node_config), dict(context.run_config))
+        return Message(_record(body), reply_to=message)
+
+    return app
+
+
+def _record(body: bytes) -> Any:
+    """Bytes as an array record: Flower sends those in pieces, so a large model passes too."""
+    from flwr.app import Array, ArrayRecord, RecordDict
+
+    array = Array(np.frombuffer(body, dtype=np.uint8))
+    return RecordDict({_RECORD: ArrayRecord({_BODY: array})})
+
+
+def _body(content: Any) -> bytes:
+    array = content[_RECORD][_BODY].numpy()
+    if array.dtype != np.uint8 or array.ndim != 1:
+        raise ValueError("the body is not bytes")
+    return bytes(array.tobytes())
+
+
+def _answer(name: str, content: Any) -> Answer:
+    try:
+        return Answer(letter=name, body=_body(content))
+    except Exception:  # written by another program: it may be anything
+        return Answer(letter=name, error="the answer is not one of a courier")

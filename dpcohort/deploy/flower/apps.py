@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two Flower apps, ready made: the modules of a kit's app are a line each that calls these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpcohort.deploy.flower.adapter import FlowerGrid, make_client_app, make_server_app
+from dpcohort.errors import DpcohortError, InputError
+from dpcohort.limits import exhausted
+from dpcohort.plain_text import visible
+
+if TYPE_CHECKING:
+    from dpcohort.runs.round_log import RoundLine
+    from dpcohort.runs.run import Run
+
+__all__ = ["client_app", "serve", "server_app"]
+
+
+def server_app() -> Any:
+    """The ServerApp; its run-config names the federation.
+
+    ``federation`` is the path of ``federation.toml``, ``out`` the run folder (the federation's own
+    if empty), ``resume`` goes on with the run there, ``guards`` is for a simulation (see
+    :mod:`dpcohort.deploy.flower.simulated`).
+    """
+    return make_server_app(serve)
+
+
+def client_app() -> Any:
+    """The ClientApp: a courier between the server's letters and the client's guard."""
+
+    def carry(body: bytes, node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> bytes:
+        if not node_config.get("guard"):
+            from dpcohort.deploy.flower.simulated import carry_in_simulation
+
+            return carry_in_simulation(body, node_config, run_config)
+        from dpcohort.deploy.flower.courier import carry as carry_to_guard
+
+        return carry_to_guard(body, node_config)
+
+    return make_client_app(carry)
+
+
+def serve(grid: Any, run_config: Mapping[str, Any]) -> None:
+    """Execute the federation that a run-config names, over Flower's grid.
+
+    Raises:
+        DpcohortError: it cannot be executed; Flower then shows the run as failed.
+    """
+    try:
+        run = _federated(grid, run_config)
+    except (DpcohortError, MemoryError, RecursionError) as error:
+        words = exhausted(error)
+        told = error if words is None else InputError.because(words)
+        print(f"error: {visible(str(told))}", flush=True)
+        # Flower prints where an error came from; where in here is no news to an operator.
+        raise told.with_traceback(None) from None
+    for words in run.warnings:
+        print(f"note: {visible(words)}", flush=True)
+    print(f"dpcohort: finished, {run.rounds_done} rounds. dpcohort verify {run.path}", flush=True)
+
+
+def _federated(grid: Any, run_config: Mapping[str, Any]) -> Run:
+    from dpcohort.deploy.flower.federation import Federation
+    from dpcohort.deploy.flower.rounds import federate
+
+    path = str(run_config.get("federation", ""))
+    if not path:
+        raise InputError("federation", given=path, allowed="the path of federation.toml")
+    federation = Federation.load(path)
+    out = str(run_config.get("out", "")) or federation.out
+    if not out:
+        raise InputError("out", given=out, allowed="the run folder to write")
+    # A path in a file starts from the file's own folder.
+    folder = Path(path).parent / out
+    by_key = not str(run_config.get("guards", ""))
+    return federate(
+        federation,
+        FlowerGrid(grid, by_key=by_key),
+        out=folder,
+        resume=bool(run_config.get("resume", False)),
+        callbacks=(_Printer(),),
+        by_place=not by_key,
+    )
+
+
+class _Printer:
+    """One line a round in the server's log."""
+
+    def on_round(self, record: RoundLine, run: Run) -> None:
+        """Say how far it is."""
+        test = record.test_average or record.test
+        shown = "" if test is None else f", test accuracy {100 * test.accuracy:.1f} %"
+        over = " (passed over: too few answers)" if record.lost else ""
+        total = run.plan.training.rounds
+        print(f"dpcohort: round {record.round + 1} of {total}{shown}{over}", flush=True)

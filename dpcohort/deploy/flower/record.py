@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A federated run written down like a local one: the same folder, ledger, receipts and model.
+
+Beside the usual files there are two. ``exchange.jsonl`` says of each round how many draws were
+asked for, came, came again from a client's ledger, and were lost, and why. ``client-ledgers.json``
+is what the clients' own ledgers said they had counted, with their heads.
+
+The server's ledger counts a round's draws before they are asked for. After a crash the same draws
+are asked for again by the same names, which spends nothing: a guard sends the stored update.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import nn
+
+from dpcohort.aggregation import AggregationRule
+from dpcohort.data import Partition
+from dpcohort.deploy.flower.federation import Federation
+from dpcohort.deploy.guard.protocol import RunReceipt
+from dpcohort.deploy.guard.terms import layout_sha256
+from dpcohort.engine import EngineState
+from dpcohort.engine.layout import FlatLayout
+from dpcohort.engine.server import Optimiser
+from dpcohort.errors import InputError
+from dpcohort.models import build_model
+from dpcohort.plain_text import one_line
+from dpcohort.plan import Plan
+from dpcohort.runs.aggregation_record import aggregation_for, described_aggregation
+from dpcohort.runs.append_log import AppendLog
+from dpcohort.runs.configured import configured_optimiser
+from dpcohort.runs.folder import read_json, write_json
+from dpcohort.runs.job import Job
+from dpcohort.runs.recorder import Recorder
+from dpcohort.runs.round_log import RoundLine
+
+__all__ = ["FederatedJob", "FederatedRecorder", "RoundExchange"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FederatedJob:
+    """What a recorder needs to know of a training, for one whose data lie elsewhere.
+
+    Attributes:
+        federation: plan, model, clients.
+        model: with its initial weights.
+        optimiser: step sizes, momentum, average.
+        aggregation: how a round's updates are combined.
+    """
+
+    federation: Federation
+    model: nn.Module
+    optimiser: Optimiser
+    aggregation: AggregationRule
+
+    #: Guards draw batches and noise from their operating system's entropy.
+    private: bool = True
+    checkpoint_every: int = 1
+    device: str = "cpu"
+    config: str | None = None
+
+    @classmethod
+    def of(cls, federation: Federation) -> FederatedJob:
+        """The training a federation describes.
+
+        Raises:
+            InputError: the model is not that of the plan.
+        """
+        terms = federation.model
+        model = build_model(
+            terms.name,
+            input_shape=terms.input_shape,
+            classes=terms.classes,
+            seed=federation.seed,
+            options=terms.options,
+        )
+        found, planned = FlatLayout(model).dimension, federation.plan.training.dimension
+        if found != planned:
+            raise InputError.because(
+                f"the plan was made for a model of {planned:,} parameters but {terms.name} trains "
+                f"{found:,}. Make the plan again with training.dimension = {found}."
+            )
+        clip = federation.plan.training.clip
+        optimiser = configured_optimiser(federation.optimiser_section, clip=clip)
+        settings = dict(federation.aggregation)
+        rule = aggregation_for(federation.plan, str(settings.pop("rule")), settings)
+        return cls(federation=federation, model=model, optimiser=optimiser, aggregation=rule)
+
+    @property
+    def plan(self) -> Plan:
+        """What is executed."""
+        return self.federation.plan
+
+    @property
+    def dimension(self) -> int:
+        """Number of trained parameters."""
+        return FlatLayout(self.model).dimension
+
+    @property
+    def layout(self) -> str:
+        """Hash of the order of the parameters, which guards compare."""
+        spans = FlatLayout(self.model).spans
+        return layout_sha256([(name, span.shape) for name, span in spans.items()])
+
+    @property
+    def partition(self) -> Partition:
+        """How many records each client holds; which ones they are, the server does not know."""
+        sizes = self.plan.population.sizes
+        total = int(sizes.sum())
+        return Partition(
+            indices=np.arange(total),
+            offsets=np.concatenate([[0], np.cumsum(sizes)]),
+            records=total,
+            rule={"held by": "the clients; numbers stand for records the server never sees"},
+            names=self.plan.population.ids,
+        )
+
+    def initial(self) -> torch.Tensor:
+        """The initial parameters as one vector."""
+        return FlatLayout(self.model).flatten(self.model).float()
+
+    def settings(self) -> dict[str, Any]:
+        """What ``run.json`` holds, and a resume must agree with."""
+        terms = self.federation.model
+        initial = self.initial().numpy().tobytes()
+        combined = described_aggregation(self.aggregation, self.plan)
+        return {
+            "format": "dpcohort run",
+            "schema": 1,
+            "label": f"{self.plan.selection.rule}, federated",
+            "run": self.federation.run,
+            "plan": self.plan.sha256,
+            "seed": self.federation.seed,
+            "randomness": "entropy",
+            "data": {
+                "name": "held by the clients",
+                "records": int(self.plan.population.sizes.sum()),
+                "classes": terms.classes,
+                "input_shape": list(terms.input_shape),
+            },
+            "partition": {"sha256": self.partition.sha256, "rule": dict(self.partition.rule)},
+            "model": {
+                "name": terms.name,
+                "options": dict(terms.options),
+                "parameters": self.dimension,
+                "initial_sha256": hashlib.sha256(initial).hexdigest(),
+            },
+            "optimiser": dict(self.federation.optimiser),
+            "engine": "flower",
+            **({} if combined is None else {"aggregation": combined}),
+            "quorum": self.federation.quorum,
+            "evaluate_every": 1,
+            "checkpoint_every": 1,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundExchange:
+    """What a round's letters came to; nothing in it depends on an update.
+
+    Attributes:
+        round: its number.
+        asked: draws asked for.
+        came: updates that were taken.
+        resent: those among them that came from a client's ledger.
+        passed_over: too few came: the model is as before.
+        lost: by client and draw, why there is no update.
+        errors: by client, what went wrong on the way, also where a later attempt went well.
+    """
+
+    round: int
+    asked: int
+    came: int
+    resent: int
+    passed_over: bool
+    lost: Mapping[str, Mapping[int, str]]
+    errors: Mapping[str, list[str]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for a line of JSON."""
+        return {
+            "round": self.round,
+            "asked": self.asked,
+            "came": self.came,
+            "resent": self.resent,
+            "passed_over": self.passed_over,
+            "lost": {
+                c: {str(d): why for d, why in found.items()} for c, found in self.lost.items()
+            },
+            "errors": {client: list(words) for client, words in self.errors.items()},
+        }
+
+
+class FederatedRecorder(Recorder):
+    """Writes a federated run down.
+
+    Args:
+        job: what is trained.
+        out: the run folder.
+        resume: go on with the run in that folder; without one there, begin it.
+    """
+
+    def __init__(self, job: FederatedJob, out: str | Path, *, resume: bool = False) -> None:
+        # A recorder reads of a job: plan, settings, partition, model and how it is kept.
+        super().__init__(cast(Job, job), out, resume=resume)
+        self._exchanges = AppendLog(Path(out) / "exchange.jsonl")
+        self._out = Path(out)
+
+    def before_round(self, round: int) -> None:
+        """Count a round before it is asked for; one asked for again is the same release."""
+        if round not in self.run.ledger.rounds:
+            self.run.ledger.count(round)
+
+    def exchanged(self, exchange: RoundExchange) -> None:
+        """Write down what came and what did not."""
+        self._exchanges.append(exchange.to_dict())
+        losses = sum(len(found) for found in exchange.lost.values())
+        if losses:
+            who = ", ".join(one_line(client) for client in sorted(exchange.lost))
+            over = " Too few came: the model is as before." if exchange.passed_over else ""
+            self.run.warnings.append(
+                f"round {exchange.round}: {losses} of {exchange.asked} draws are lost ({who}); "
+                f"they stay counted and are not asked for again.{over}"
+            )
+
+    def passed_over(self, round: int, state: EngineState) -> RoundLine:
+        """A round of which too little came: its draws are counted, the model is as before."""
+        plan = self.run.plan
+        cohort = plan.schedule.cohorts[round]
+        stds = plan.noise_multipliers[cohort] * plan.training.clip / plan.batch_sizes[cohort]
+        line = RoundLine(
+            round=round,
+            clients=tuple(cohort.tolist()),
+            noise_stds=tuple(stds.tolist()),
+            seconds=math.nan,
+            lost=True,
+        )
+        self._write_line(line)
+        self.keep(state)
+        return line
+
+    def client_ledgers(self, receipts: Mapping[str, RunReceipt]) -> None:
+        """What the clients' ledgers said last; what others said before stays."""
+        path = self._out / "client-ledgers.json"
+        before = read_json(path) if path.exists() else {}
+        found = {
+            client: {
+                "dataset": receipt.dataset,
+                "spending": dict(receipt.spending),
+                "entries": receipt.entries,
+                "head": receipt.head,
+                "ledger": receipt.ledger,
+            }
+            for client, receipt in sorted(receipts.items())
+        }
+        write_json(path, {**before, **found})
+
+    def close(self) -> None:
+        """Close the files."""
+        super().close()
+        if hasattr(self, "_exchanges"):
+            self._exchanges.close()

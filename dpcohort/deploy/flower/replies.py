@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers of clients, checked before they touch the model.
+
+A client may be broken or hostile. An update is taken only if it is of this run and round, of a draw
+that was asked for and did not come before, of the model's length, finite, and no longer than any
+update that the steps asked for can be. The last is a bound of the mechanism itself, so no honest
+update is ever refused: T^l steps of at most α (C n / B + z C / B (√D + 12)), because at most n
+records are clipped to C and divided by B, and a Gaussian vector is longer than √D + 12 with a
+probability below e^-72.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpcohort.deploy.flower.letters import NO_GUARD, read_frames
+from dpcohort.deploy.guard.protocol import DrawRequest, DrawUpdate, Hello, Refusal, RunReceipt
+from dpcohort.errors import DpcohortError
+from dpcohort.plain_text import one_line
+
+__all__ = ["Reply", "longest_update", "read_draws", "read_hello"]
+
+Vector = NDArray[np.float32]
+
+#: Refusals after which the same draws may be asked for again at no cost: nothing was decided.
+_PASSING = (NO_GUARD, "failed")
+#: Beyond √D, and for the rounding of float32 and of the noise's lattice.
+_TAIL, _SLACK = 12.0, 1.01
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Reply:
+    """What one client's answer was worth.
+
+    Attributes:
+        updates: accepted updates by the draw's number.
+        resent: draws that came from the client's ledger, not computed anew.
+        losses: why each other draw that was asked for is not there.
+        passing: asking again may help and costs nothing.
+        receipt: what the client's ledger counts for the run, if it said so.
+    """
+
+    updates: dict[int, Vector] = field(default_factory=dict)
+    resent: frozenset[int] = frozenset()
+    losses: dict[int, str] = field(default_factory=dict)
+    passing: bool = False
+    receipt: RunReceipt | None = None
+
+
+def longest_update(request: DrawRequest, *, records: int) -> float:
+    """A length that no honest update for this request exceeds.
+
+    Args:
+        request: the draw asked for.
+        records: the client's size n.
+
+    Example:
+        >>> import numpy as np
+        >>> request = DrawRequest(run="a", plan="", round=0, draw=0, clip=1.0, noise_multiplier=1.0,
+        ...     sampling_rate=0.1, batch_size=10, local_steps=1, sampler="poisson",
+        ...     neighbours="zero-out", step_sizes=[0.5], model="", layout="",
+        ...     vector=np.zeros(100, np.float32))
+        >>> round(longest_update(request, records=100), 2)
+        6.16
+    """
+    signal = request.clip * records / request.batch_size
+    deviation = request.noise_multiplier * request.clip / request.batch_size
+    noise = deviation * (np.sqrt(request.vector.size) + _TAIL)
+    return float(_SLACK * sum(request.step_sizes) * (signal + noise))
+
+
+def read_hello(body: bytes) -> Hello | str:
+    """What a client's owner has accepted, or why that is not known."""
+    try:
+        frames = list(read_frames(body))
+    except DpcohortError as error:
+        return f"the answer cannot be read: {one_line(str(error))}"
+    if len(frames) != 1 or not isinstance(frames[0], Hello | Refusal):
+        return "the answer is not one to this question"
+    found = frames[0]
+    return found if isinstance(found, Hello) else _refusal_words(found)
+
+
+def read_draws(body: bytes, request: DrawRequest, *, draws: Sequence[int], records: int) -> Reply:
+    """Check a client's answer to a letter for draws.
+
+    Args:
+        body: the answer.
+        request: what was asked, for any of the draws.
+        draws: the numbers that were asked for, in this order.
+        records: the client's size.
+    """
+    updates: dict[int, Vector] = {}
+    resent: set[int] = set()
+    losses: dict[int, str] = {}
+    receipt: RunReceipt | None = None
+    passing = False
+    longest = longest_update(request, records=records)
+    answers: list[DrawUpdate | Refusal] = []
+    problem = "no answer"
+    try:
+        for frame in read_frames(body):
+            if isinstance(frame, RunReceipt):
+                receipt = frame
+            elif isinstance(frame, DrawUpdate | Refusal):
+                if len(answers) > 2 * len(draws):
+                    break  # nothing more was asked for, so nothing more is kept
+                answers.append(frame)
+            else:
+                problem = f"a {type(frame).__name__} instead of an update"
+    except DpcohortError as error:
+        problem = f"the answer cannot be read: {one_line(str(error))}"
+    # Refusals carry no number: the answers stand in the order of the questions.
+    for place, answer in enumerate(answers):
+        asked = draws[place] if place < len(draws) else None
+        if isinstance(answer, Refusal):
+            if asked is not None and asked not in updates:
+                losses[asked] = _refusal_words(answer)
+                passing |= answer.code in _PASSING and not answer.counted
+            continue
+        fault = _fault(answer, request, updates, draws, longest)
+        if fault is None:
+            updates[answer.draw] = answer.vector
+            losses.pop(answer.draw, None)
+            if answer.resent:
+                resent.add(answer.draw)
+        elif asked is not None and asked not in updates:
+            losses[asked] = fault
+    for draw in draws:
+        if draw not in updates:
+            losses.setdefault(draw, problem)
+    return Reply(
+        updates=updates,
+        resent=frozenset(resent),
+        losses=losses,
+        passing=passing,
+        receipt=receipt,
+    )
+
+
+def _refusal_words(refusal: Refusal) -> str:
+    """A refusal as it may be printed and written down: its words are the client's, not ours."""
+    return f"{one_line(refusal.code, 40)}: {one_line(refusal.message)}"
+
+
+def _fault(
+    answer: DrawUpdate,
+    request: DrawRequest,
+    taken: dict[int, Vector],
+    draws: Sequence[int],
+    longest: float,
+) -> str | None:
+    if answer.run != request.run:
+        return "an update of another run"
+    if answer.round != request.round:
+        return f"an update of round {answer.round}"
+    if answer.draw not in draws:
+        return f"an update of draw {answer.draw}, which was not asked for"
+    if answer.draw in taken:
+        return f"draw {answer.draw} a second time"
+    if answer.vector.shape != request.vector.shape:
+        return f"{answer.vector.size} numbers instead of {request.vector.size}"
+    if not np.isfinite(answer.vector).all():
+        return "numbers that are not finite"
+    if float(np.linalg.norm(answer.vector.astype(np.float64))) > longest:
+        return "an update longer than any that was asked for can be"
+    return None

@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server's rounds: a plan executed by clients over any transport.
+
+Every round: count the draws, send each drawn client one letter with all of them, check what comes,
+combine it by the rule of the plan's federation, write it down. A draw that is lost is lost: nobody
+is drawn in its place, because the plan's noise was calibrated for exactly these draws. What came is
+combined as a smaller cohort; if less than the quorum came, the model stays as it was. Both depend
+on who answered, never on what an update contains.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dpcohort.aggregation import Cohort
+from dpcohort.aggregation.rule import combine_round
+from dpcohort.atomic_file import owner_only
+from dpcohort.data import load_dataset
+from dpcohort.deploy.flower.agreement import check_agreements, disagreements
+from dpcohort.deploy.flower.exchange import Exchange, Heard
+from dpcohort.deploy.flower.federation import Federation
+from dpcohort.deploy.flower.letters import NO_GUARD, draw_letter, hello_letter
+from dpcohort.deploy.flower.record import FederatedJob, FederatedRecorder, RoundExchange
+from dpcohort.deploy.flower.replies import Reply, read_draws, read_hello
+from dpcohort.deploy.flower.transport import Transport
+from dpcohort.deploy.guard.protocol import DrawRequest, RunReceipt
+from dpcohort.engine import EngineState, Evaluator
+from dpcohort.engine.planned import cohort_of
+from dpcohort.engine.state import RoundRecord
+from dpcohort.errors import DpcohortError, InputError
+from dpcohort.plain_text import one_line
+from dpcohort.runs.callbacks import Callback
+from dpcohort.runs.run import Run
+
+__all__ = ["federate"]
+
+
+def federate(
+    federation: Federation,
+    transport: Transport,
+    *,
+    out: str | Path,
+    resume: bool = False,
+    callbacks: Iterable[Callback] = (),
+    poll: float = 0.5,
+    by_place: bool = False,
+) -> Run:
+    """Execute a plan with the clients behind a transport.
+
+    Args:
+        federation: plan, model, clients and their keys.
+        transport: reaches the clients' nodes.
+        out: the run folder.
+        resume: go on with the run in ``out``. Rounds that were asked for and not kept are asked for
+            again by the same names; guards send their stored updates.
+        callbacks: told about every round.
+        poll: seconds between looks for answers.
+        by_place: in a simulation, where nodes have no keys: any node serves any client.
+
+    Returns:
+        The finished run.
+
+    Raises:
+        InputError: a client is not there at the start, or its terms do not cover the plan; nothing
+            is spent then.
+    """
+    keys = federation.fingerprints
+    if by_place:
+        places = max(1, len(transport.nodes()))
+        keys = {client: str(i % places) for i, client in enumerate(federation.drawn)}
+    return _Server(federation, transport, keys, poll=poll).run(
+        Path(out), resume=resume, callbacks=tuple(callbacks)
+    )
+
+
+class _Server:
+    def __init__(
+        self, federation: Federation, transport: Transport, keys: Mapping[str, str], *, poll: float
+    ) -> None:
+        self._federation, self._plan = federation, federation.plan
+        self._job = FederatedJob.of(federation)
+        self._evaluator = _evaluator(self._job)
+        self._model, self._layout = federation.model.sha256(), self._job.layout
+        self._receipts: dict[str, RunReceipt] = {}
+        self._exchange = Exchange(
+            transport,
+            keys,
+            timeout=federation.timeout,
+            attempts=federation.attempts,
+            poll=poll,
+        )
+
+    def run(self, out: Path, *, resume: bool, callbacks: tuple[Callback, ...]) -> Run:
+        with owner_only():
+            return self._recorded(out, resume=resume, callbacks=callbacks)
+
+    def _recorded(self, out: Path, *, resume: bool, callbacks: tuple[Callback, ...]) -> Run:
+        self._check_terms(resume=resume and (out / "run.json").exists())
+        recorder = FederatedRecorder(self._job, out, resume=resume)
+        try:
+            state = recorder.start(EngineState(self._job.initial()))
+            while state.next_round < self._plan.training.rounds:
+                line = self._round(state, recorder)
+                recorder.client_ledgers(self._receipts)
+                for callback in callbacks:
+                    callback.on_round(line, recorder.run)
+            recorder.finish(state)
+        except BaseException:
+            _settle(recorder)
+            raise
+        return recorder.run
+
+    def _check_terms(self, *, resume: bool) -> None:
+        """Ask every drawn client's guard what its owner accepted; nothing is spent by that."""
+        letters = {c: hello_letter(c, run=self._federation.run) for c in self._federation.drawn}
+        heard = self._exchange.ask(letters, group="terms", satisfied=_asked_a_guard)
+        problems: dict[str, list[str]] = {}
+        for client, answers in heard.items():
+            if not answers.bodies:
+                if not resume:  # a run that goes on may have lost a client
+                    problems[client] = ["no answer: " + "; ".join(answers.errors[-2:])]
+                continue
+            hello = read_hello(answers.bodies[-1])
+            if isinstance(hello, str):
+                problems[client] = [hello]
+                continue
+            problems[client] = disagreements(
+                self._federation,
+                client,
+                hello,
+                dimension=self._job.dimension,
+                layout=self._layout,
+                resume=resume,
+            )
+        check_agreements(problems)
+
+    def _round(self, state: EngineState, recorder: FederatedRecorder) -> Any:
+        t = state.next_round
+        cohort = cohort_of(self._plan, t)
+        started = time.perf_counter()
+        recorder.before_round(t)
+        requests = self._requests(cohort, state.parameters)
+        replies, heard = self._ask(t, cohort, requests)
+        rows = [
+            i
+            for i in range(len(cohort))
+            if int(cohort.draws[i]) in replies[self._name(cohort, i)].updates
+        ]
+        enough = len(rows) >= self._federation.quorum * len(cohort)
+        recorder.exchanged(_summary(t, len(cohort), replies, heard, passed_over=not enough))
+        if not enough:
+            state.next_round += 1
+            return recorder.passed_over(t, state)
+        updates = [replies[self._name(cohort, i)].updates[int(cohort.draws[i])] for i in rows]
+        combined, memory = combine_round(
+            self._job.aggregation,
+            torch.from_numpy(np.stack(updates)),
+            _part(cohort, rows),
+            state.memory,
+        )
+        _refuse_nonfinite(combined, t)
+        state.memory = memory
+        self._job.optimiser.apply(state, combined)
+        test = self._evaluator
+        record = RoundRecord(
+            round=t,
+            clients=tuple(cohort.clients.tolist()),
+            noise_stds=tuple(cohort.noise_stds.tolist()),
+            seconds=time.perf_counter() - started,
+            test=None if test is None else test.evaluate(state.parameters),
+            test_average=None
+            if test is None or state.average is None
+            else test.evaluate(state.average),
+        )
+        return recorder.after_round(record, state)
+
+    def _requests(self, cohort: Cohort, parameters: torch.Tensor) -> dict[str, DrawRequest]:
+        """What each client of a cohort is asked; its draws differ in their number alone."""
+        plan = self._plan
+        steps, t = plan.training.local_steps, cohort.round
+        total = plan.training.rounds * steps
+        at = self._job.optimiser.local_step.at
+        vector = parameters.detach().cpu().numpy().astype(np.float32)
+        found: dict[str, DrawRequest] = {}
+        for k in sorted(set(cohort.clients.tolist())):
+            found[plan.population.ids[k]] = DrawRequest(
+                run=self._federation.run,
+                plan=plan.sha256,
+                round=t,
+                draw=0,
+                clip=float(plan.training.clip),
+                noise_multiplier=float(plan.noise_multipliers[k]),
+                sampling_rate=float(plan.sampling_rates[k]),
+                batch_size=int(plan.batch_sizes[k]),
+                local_steps=steps,
+                sampler=plan.contract.sampler,
+                neighbours=plan.contract.neighbours,
+                step_sizes=[float(at(t * steps + step, total)) for step in range(steps)],
+                model=self._model,
+                layout=self._layout,
+                vector=vector,
+            )
+        return found
+
+    def _ask(
+        self, t: int, cohort: Cohort, requests: Mapping[str, DrawRequest]
+    ) -> tuple[dict[str, Reply], dict[str, Heard]]:
+        draws = {client: self._draws(cohort, client) for client in requests}
+        sizes = self._plan.population.sizes
+        index = self._plan.population.index_of
+
+        def read(client: str, body: bytes) -> Reply:
+            return read_draws(
+                body,
+                requests[client],
+                draws=draws[client],
+                records=int(sizes[index(client)]),
+            )
+
+        letters = {c: draw_letter(c, requests[c], draws=draws[c]) for c in requests}
+        heard = self._exchange.ask(
+            letters, group=str(t), satisfied=lambda client, body: not read(client, body).passing
+        )
+        replies = {}
+        for client, answers in heard.items():
+            reply = _joined([read(client, body) for body in answers.bodies], draws[client], answers)
+            replies[client] = reply
+            if reply.receipt is not None:
+                self._receipts[client] = reply.receipt
+        return replies, heard
+
+    def _draws(self, cohort: Cohort, client: str) -> list[int]:
+        mine = cohort.clients == self._plan.population.index_of(client)
+        return [int(draw) for draw in cohort.draws[mine]]
+
+    def _name(self, cohort: Cohort, i: int) -> str:
+        return self._plan.population.ids[int(cohort.clients[i])]
+
+
+def _asked_a_guard(client: str, body: bytes) -> bool:
+    """Whether a guard was there; one that is being started is asked again."""
+    hello = read_hello(body)
+    return not (isinstance(hello, str) and hello.startswith(f"{NO_GUARD}:"))
+
+
+def _joined(replies: list[Reply], draws: list[int], heard: Heard) -> Reply:
+    """Several answers of one client as one: a draw that came once has come."""
+    if not replies:
+        reason = one_line("; ".join(heard.errors[-2:])) or "no answer"
+        return Reply(losses=dict.fromkeys(draws, reason))
+    updates: dict[int, Any] = {}
+    resent: set[int] = set()
+    for reply in replies:
+        for draw, update in reply.updates.items():
+            if draw not in updates:
+                updates[draw] = update
+                if draw in reply.resent:
+                    resent.add(draw)
+    last = replies[-1]
+    receipts = [reply.receipt for reply in replies if reply.receipt is not None]
+    return Reply(
+        updates=updates,
+        resent=frozenset(resent),
+        losses={draw: last.losses.get(draw, "no answer") for draw in draws if draw not in updates},
+        receipt=receipts[-1] if receipts else None,
+    )
+
+
+def _part(cohort: Cohort, rows: list[int]) -> Cohort:
+    """The draws that came, as a cohort of their own."""
+    return Cohort(
+        round=cohort.round,
+        clients=cohort.clients[rows],
+        draws=cohort.draws[rows],
+        noise_multipliers=cohort.noise_multipliers[rows],
+        batch_sizes=cohort.batch_sizes[rows],
+        noise_stds=cohort.noise_stds[rows],
+    )
+
+
+def _summary(
+    t: int,
+    asked: int,
+    replies: Mapping[str, Reply],
+    heard: Mapping[str, Heard],
+    *,
+    passed_over: bool,
+) -> RoundExchange:
+    return RoundExchange(
+        round=t,
+        asked=asked,
+        came=sum(len(reply.updates) for reply in replies.values()),
+        resent=sum(len(reply.resent) for reply in replies.values()),
+        passed_over=passed_over,
+        lost={client: reply.losses for client, reply in replies.items() if reply.losses},
+        errors={client: found.errors for client, found in heard.items() if found.errors},
+    )
+
+
+def _refuse_nonfinite(combined: torch.Tensor, t: int) -> None:
+    if not bool(torch.isfinite(combined).all()):
+        raise InputError.because(
+            f"the aggregation of round {t} gave numbers that are not finite; the model before it "
+            "is kept. Use another aggregation or a smaller step size."
+        )
+
+
+def _evaluator(job: FederatedJob) -> Evaluator | None:
+    federation = job.federation
+    if not federation.test:
+        return None
+    data = load_dataset(federation.test)
+    if tuple(data.input_shape) != tuple(federation.model.input_shape):
+        raise InputError.because(
+            f"the test data has records of shape {tuple(data.input_shape)}, the model takes "
+            f"{tuple(federation.model.input_shape)}."
+        )
+    return Evaluator(job.model, data.normalised(data.test_inputs), data.test_labels.copy())
+
+
+def _settle(recorder: FederatedRecorder) -> None:
+    """Receipts for what is counted; whatever stopped the run is the news."""
+    try:
+        recorder.write_receipts()
+    except DpcohortError:
+        pass
+    finally:
+        recorder.close()

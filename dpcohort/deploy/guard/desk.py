@@ -1,0 +1,357 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The guard's decision about one request: within the owner's terms or not, and then in this order.
+
+Check, count, compute, store, answer. A draw is on disk as spent before a record is looked at; its
+update is on disk before it leaves; asked for again it is what is on disk. A draw that was counted
+and has no update is lost and is not computed again. Nothing a request says is taken as true: rate,
+batch and records are the owner's, the noise is checked against terms whose (ε, δ) the guard has
+computed itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpcohort._version import __version__
+from dpcohort.accounting.events import Event, History
+from dpcohort.deploy.guard.protocol import (
+    PROTOCOL,
+    DrawRequest,
+    DrawUpdate,
+    Hello,
+    HelloRequest,
+    Message,
+    ReceiptRequest,
+    Refusal,
+    RunReceipt,
+)
+from dpcohort.deploy.guard.terms import AcceptedRun, GuardTerms
+from dpcohort.deploy.ledger import ClientLedger, DrawKey, RunTerms
+from dpcohort.engine.lattice import LARGEST_NOISE, SMALLEST_NOISE, Lattice
+from dpcohort.engine.lattice_noise import delta_of_sampling
+from dpcohort.errors import BudgetExceededError, DpcohortError, InputError
+
+__all__ = ["GuardDesk", "Trainer", "check_with_sampling"]
+
+#: A server's step sizes; larger ones help nobody and overflow.
+_LARGEST_STEP = 1e6
+#: Rates are quotients of whole numbers; two ways to write one differ by less than this.
+_SAME_RATE = 1e-12
+_DIGEST = 32
+
+
+class Trainer(Protocol):
+    """What the desk needs of training: ``dpcohort.deploy.guard.training.LocalTraining``."""
+
+    dimension: int
+    layout: str
+
+    def update(
+        self,
+        parameters: NDArray[np.float32],
+        lattice: Lattice,
+        sampler: str,
+        *,
+        rate: float,
+        batch_size: int,
+        step_sizes: list[float],
+    ) -> NDArray[np.float32]:
+        """The noisy update of one draw."""
+        ...
+
+
+class _RefusedError(Exception):
+    """Carries a refusal to where the answer is made."""
+
+    def __init__(
+        self, code: str, message: str, *, counted: bool = False, cause: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.refusal = Refusal(code=code, message=message, counted=counted)
+        self.cause = cause  # for the owner's log, not for the server
+
+
+def check_with_sampling(terms: RunTerms, dimension: int) -> None:
+    """Refuse terms that keep their (ε, δ) only if the noise were drawn without any error.
+
+    Raises:
+        BudgetExceededError: see :func:`~dpcohort.engine.lattice_noise.delta_of_sampling`.
+
+    Example:
+        >>> terms = RunTerms(epsilon=2.0, delta=1e-5, clip=1.0, sampling_rate=0.1, local_steps=1,
+        ...                  rounds=60, draws=60, least_noise_multiplier=2.0)
+        >>> check_with_sampling(terms, 26_010)
+    """
+    steps = terms.draws * terms.local_steps
+    spent = History((terms.charge(terms.draws),)).delta(terms.epsilon)
+    if not spent + delta_of_sampling(terms.epsilon, dimension, steps) <= terms.delta:
+        raise BudgetExceededError(
+            f"{terms.draws} draws of {terms.local_steps} steps at noise multiplier "
+            f"{terms.least_noise_multiplier:g} do not certify epsilon {terms.epsilon:g} at delta "
+            f"{terms.delta:g}, the noise being drawn with an error of 2^-130. Ask for more noise "
+            "or fewer draws, or, above epsilon 60, for a smaller epsilon."
+        )
+
+
+class GuardDesk:
+    """Answers requests, one at a time.
+
+    Args:
+        terms: what the owner says.
+        records: number of the owner's records.
+        ledger: the owner's ledger, with the data set registered.
+        trainer: computes updates.
+        log: told, for the owner, why the ledger or the training failed.
+    """
+
+    def __init__(
+        self,
+        terms: GuardTerms,
+        *,
+        records: int,
+        ledger: ClientLedger,
+        trainer: Trainer,
+        log: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.terms, self.records, self._log = terms, records, log
+        self._ledger, self._trainer = ledger, trainer
+        self._beforehand: dict[str, AcceptedRun] = {one.run: one for one in terms.runs}
+        self._model = terms.model.sha256()
+        self._certified: set[str] = set()
+
+    @property
+    def largest_payload(self) -> int:
+        """Bytes of the model's parameters; no request is longer."""
+        return 4 * self._trainer.dimension
+
+    def answer(self, message: Any) -> Message:
+        """The answer to a request; a refusal says why and holds nothing of a record."""
+        try:
+            if isinstance(message, HelloRequest):
+                return self._hello(message)
+            if isinstance(message, ReceiptRequest):
+                return self._receipt(message)
+            if isinstance(message, DrawRequest):
+                return self._draw(message)
+        except _RefusedError as refused:
+            if refused.cause is not None:
+                self._log(refused.cause)
+            return refused.refusal
+        return Refusal(code="malformed", message="this is not a request")
+
+    def _hello(self, message: HelloRequest) -> Hello:
+        if message.protocol != PROTOCOL:
+            raise _RefusedError("malformed", f"this guard speaks protocol {PROTOCOL}")
+        accepted, counted = None, 0
+        try:
+            terms = self._accepted(message.run)
+        except _RefusedError as refused:
+            if refused.refusal.code != "not-accepted":
+                raise
+        else:
+            accepted = {**terms.to_dict(), "batch_size": self._batch_size(terms)}
+            counted = self._spending(message.run)[0]["counted_draws"]
+        beforehand = self._beforehand.get(message.run)
+        return Hello(
+            dpcohort=__version__,
+            dataset=self.terms.dataset,
+            records=self.records,
+            dimension=self._trainer.dimension,
+            model=self._model,
+            layout=self._trainer.layout,
+            accepted=accepted,
+            plan=beforehand.plan if beforehand else None,
+            counted=counted,
+        )
+
+    def _receipt(self, message: ReceiptRequest) -> RunReceipt:
+        self._accepted(message.run)
+        spending, whole = self._spending(message.run)
+        return RunReceipt(
+            dataset=whole.dataset,
+            spending=spending,
+            entries=whole.entries,
+            head=whole.head,
+            ledger=whole.ledger,
+        )
+
+    def _spending(self, run: str) -> tuple[dict[str, Any], Any]:
+        """The run's part of the receipt only: other runs are no business of this server."""
+        try:
+            whole = self._ledger.receipt(self.terms.dataset)
+        except DpcohortError as error:
+            raise _ledger_trouble(error) from None
+        return next(asdict(one) for one in whole.runs if one.run == run), whole
+
+    def _draw(self, request: DrawRequest) -> DrawUpdate:
+        terms = self._accepted(request.run)
+        key = self._key(request)
+        event, lattice = self._checked(request, terms)
+        stored = self._stored(key, request)
+        if stored is not None:
+            return _update(key, stored, resent=True)
+        self._reserve(key, event, request.clip)
+        try:
+            vector = self._trainer.update(
+                request.vector,
+                lattice,
+                terms.sampler,
+                rate=terms.sampling_rate,
+                batch_size=self._batch_size(terms),
+                step_sizes=request.step_sizes,
+            )
+        except Exception as error:  # whatever it says may be about a record
+            raise _RefusedError(
+                "failed",
+                "the draw could not be computed; it stays counted",
+                counted=True,
+                cause=f"training failed: {type(error).__name__}",
+            ) from None
+        try:
+            self._ledger.release(key, bytes.fromhex(request.sha256()) + vector.tobytes())
+        except DpcohortError as error:
+            raise _ledger_trouble(error, counted=True) from None
+        return _update(key, vector, resent=False)
+
+    def _accepted(self, run: str) -> RunTerms:
+        if run in self.terms.closed_runs:
+            raise _RefusedError("not-accepted", "the client's owner has closed this run")
+        try:
+            terms = self._ledger.terms(self.terms.dataset, run)
+        except InputError as error:
+            if error.field != "run":
+                raise _ledger_trouble(error) from None
+            message = "the client's owner has not accepted this run"
+            raise _RefusedError("not-accepted", message) from None
+        except DpcohortError as error:
+            raise _ledger_trouble(error) from None
+        if run not in self._certified:
+            try:
+                check_with_sampling(terms, self._trainer.dimension)
+            except BudgetExceededError as error:
+                raise _RefusedError("terms", str(error)) from None
+            self._certified.add(run)
+        return terms
+
+    def _key(self, request: DrawRequest) -> DrawKey:
+        try:
+            return DrawKey(
+                dataset=self.terms.dataset,
+                run=request.run,
+                round=request.round,
+                draw=request.draw,
+            )
+        except InputError as error:
+            raise _RefusedError("terms", str(error)) from None
+
+    def _batch_size(self, terms: RunTerms) -> int:
+        """B of a run: the rate times the records, which must be a whole number."""
+        size = round(terms.sampling_rate * self.records)
+        if size < 1 or abs(size / self.records - terms.sampling_rate) > _SAME_RATE:
+            raise _RefusedError(
+                "terms",
+                f"the accepted rate {terms.sampling_rate:.12g} is no whole number of this "
+                "client's records; the terms are for other data",
+            )
+        return size
+
+    def _checked(self, request: DrawRequest, terms: RunTerms) -> tuple[Event, Lattice]:
+        """The request as an event and its lattice, if all of it is within the terms."""
+        beforehand = self._beforehand.get(request.run)
+        batch_size = self._batch_size(terms)
+        plan = beforehand.plan if beforehand else None
+        for field, asked, allowed in (
+            ("plan", request.plan, plan or request.plan),
+            ("model", request.model, self._model),
+            ("layout", request.layout, self._trainer.layout),
+            ("batch_size", request.batch_size, batch_size),
+            ("local_steps", request.local_steps, terms.local_steps),
+            ("number of parameters", request.vector.size, self._trainer.dimension),
+            ("number of step sizes", len(request.step_sizes), terms.local_steps),
+        ):
+            if asked != allowed:
+                raise _RefusedError("terms", str(_as_accepted(field, asked, allowed)))
+        if not np.isfinite(request.vector).all():
+            raise _RefusedError("terms", "the parameters hold numbers that are not finite")
+        if not all(abs(alpha) <= _LARGEST_STEP for alpha in request.step_sizes):
+            raise _RefusedError("terms", f"step sizes must be at most {_LARGEST_STEP:g}")
+        if not SMALLEST_NOISE <= request.noise_multiplier <= LARGEST_NOISE:
+            message = f"noise_multiplier must be {SMALLEST_NOISE:g} to {LARGEST_NOISE:g}"
+            raise _RefusedError("terms", message)
+        try:
+            event = Event(
+                noise_multiplier=request.noise_multiplier,
+                sampling_rate=request.sampling_rate,
+                steps=request.local_steps,
+                sampler=request.sampler,  # type: ignore[arg-type]  # checked by the class
+                neighbours=request.neighbours,  # type: ignore[arg-type]
+            )
+            terms.check_request(event, clip=request.clip, round=request.round)
+            return event, Lattice(request.noise_multiplier, request.clip)
+        except InputError as error:
+            raise _RefusedError("terms", str(error)) from None
+
+    def _stored(self, key: DrawKey, request: DrawRequest) -> NDArray[np.float32] | None:
+        """The update of a draw done before, if this is the request it was done for."""
+        try:
+            fate = self._ledger.fate(key)
+            if fate == "new":
+                return None
+            if fate == "lost":
+                raise _RefusedError(
+                    "lost",
+                    "this draw was counted and its update was lost; it is not computed again",
+                    counted=True,
+                )
+            stored = self._ledger.output(key)
+        except DpcohortError as error:
+            raise _ledger_trouble(error, counted=True) from None
+        if stored[:_DIGEST] != bytes.fromhex(request.sha256()):
+            raise _RefusedError(
+                "other-request", "this draw was done for another request", counted=True
+            )
+        return np.frombuffer(stored[_DIGEST:], dtype="<f4").astype(np.float32)
+
+    def _reserve(self, key: DrawKey, event: Event, clip: float) -> None:
+        try:
+            self._ledger.reserve(key, event, clip=clip)
+        except BudgetExceededError:
+            # Without the ledger's numbers: they would tell of the client's other runs.
+            raise _RefusedError(
+                "exhausted",
+                "the draws accepted for this run, or the client's lifetime budget, are used up; "
+                "nothing was spent",
+            ) from None
+        except DpcohortError as error:
+            # The row may be there although its counter is not: then the draw is counted.
+            raise _ledger_trouble(error, counted=self._is_counted(key)) from None
+
+    def _is_counted(self, key: DrawKey) -> bool:
+        try:
+            return self._ledger.fate(key) != "new"
+        except DpcohortError:
+            return True
+
+
+def _update(key: DrawKey, vector: NDArray[np.float32], *, resent: bool) -> DrawUpdate:
+    return DrawUpdate(run=key.run, round=key.round, draw=key.draw, resent=resent, vector=vector)
+
+
+def _as_accepted(field: str, asked: object, allowed: object) -> InputError:
+    return InputError(
+        field,
+        given=asked,
+        allowed=f"{allowed!r}, as the client's owner has accepted",
+        next_step="A server cannot change it.",
+    )
+
+
+def _ledger_trouble(error: Exception, *, counted: bool = False) -> _RefusedError:
+    state = "the draw stays counted" if counted else "nothing was spent"
+    message = f"the client's ledger cannot be used now; {state}. Its owner's log says why"
+    return _RefusedError("ledger", message, counted=counted, cause=str(error))

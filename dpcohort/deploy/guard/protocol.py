@@ -1,0 +1,373 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What travels between a guard and whoever asks it: framed messages, no code in them.
+
+A frame is ``DPG1``, the length of a JSON header (u32), the length of a payload (u64), the header,
+the payload; all little-endian. The payload is a vector of float32 or nothing. The header is an
+object with exactly the keys its kind has, each of its type: nothing is guessed, nothing converted,
+nothing unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpcohort.errors import InputError
+from dpcohort.limits import LARGEST_HEADER
+from dpcohort.text_files import parse_json
+
+__all__ = [
+    "LARGEST_HEADER",
+    "PROTOCOL",
+    "DrawRequest",
+    "DrawUpdate",
+    "Hello",
+    "HelloRequest",
+    "Message",
+    "ReceiptRequest",
+    "Refusal",
+    "RunReceipt",
+    "decode",
+    "encode",
+    "read_frame",
+]
+
+#: Version of this protocol; the other side must speak the same.
+PROTOCOL = 1
+_PREFIX = struct.Struct("<4sIQ")
+_MAGIC = b"DPG1"
+
+Vector = NDArray[np.float32]
+_NOTHING: Vector = np.zeros(0, dtype="<f4")
+_NOTHING.setflags(write=False)
+
+
+class Message(Protocol):
+    """Any of the messages below."""
+
+    kind: ClassVar[str]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Plain:
+    """A message whose fields are all in the header."""
+
+    kind: ClassVar[str]
+
+    def header(self) -> dict[str, Any]:
+        """The fields that go into the header."""
+        names = [one.name for one in fields(self) if not one.metadata.get("payload")]
+        return {name: getattr(self, name) for name in names}
+
+    def payload(self) -> Vector:
+        """The vector that follows the header."""
+        return _NOTHING
+
+    @classmethod
+    def of(cls, header: dict[str, Any], payload: Vector) -> Self:
+        """The message of a checked header and its payload."""
+        if payload.size:
+            raise InputError("payload", given=f"{payload.size} numbers", allowed="empty")
+        return cls(**header)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _WithVector(_Plain):
+    """A message with one vector besides."""
+
+    vector: Vector = field(metadata={"payload": True})
+
+    def payload(self) -> Vector:
+        """The vector."""
+        return self.vector
+
+    @classmethod
+    def of(cls, header: dict[str, Any], payload: Vector) -> Self:
+        """The message of a checked header and its payload."""
+        return cls(**header, vector=payload)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HelloRequest(_Plain):
+    """Who are you, and what has your owner accepted for this run?
+
+    Attributes:
+        protocol: version the asking side speaks.
+        run: the run in question.
+    """
+
+    kind: ClassVar[str] = "hello?"
+    protocol: int = PROTOCOL
+    run: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Hello(_Plain):
+    """What a server may know of a guard: nothing of it depends on the content of a record.
+
+    Attributes:
+        protocol: version the guard speaks.
+        dpcohort: version of the package.
+        dataset: the client's name for its data.
+        records: |M|, public as in every plan.
+        dimension: D of the model the owner allows.
+        model: its fingerprint, :meth:`~dpcohort.deploy.guard.terms.ModelTerms.sha256`.
+        layout: hash of the order of its parameters.
+        accepted: the run's accepted terms, ``RunTerms.to_dict()`` and ``batch_size``; None if the
+            owner has not accepted the run.
+        plan: hash of the plan the owner accepted the run for, None for any.
+        counted: draws of this run that are counted.
+    """
+
+    kind: ClassVar[str] = "hello"
+    protocol: int = PROTOCOL
+    dpcohort: str
+    dataset: str
+    records: int
+    dimension: int
+    model: str
+    layout: str
+    accepted: dict[str, Any] | None
+    plan: str | None
+    counted: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DrawRequest(_WithVector):
+    """Do one draw: T^l noisy local steps from these parameters.
+
+    Attributes:
+        run: our run id, never the transport's.
+        plan: SHA-256 of the plan.
+        round: global round, from 0.
+        draw: number of the draw in its round, from 0.
+        clip: C.
+        noise_multiplier: z.
+        sampling_rate: r.
+        batch_size: B, the public denominator.
+        local_steps: T^l.
+        sampler: ``poisson`` or ``fixed``.
+        neighbours: ``zero-out`` or ``replace-one``.
+        step_sizes: alpha of each local step.
+        model: fingerprint of the model.
+        layout: hash of the order of its parameters.
+        vector: the parameters w, flat, float32.
+    """
+
+    kind: ClassVar[str] = "draw?"
+    run: str
+    plan: str
+    round: int
+    draw: int
+    clip: float
+    noise_multiplier: float
+    sampling_rate: float
+    batch_size: int
+    local_steps: int
+    sampler: str
+    neighbours: str
+    step_sizes: list[float]
+    model: str
+    layout: str
+
+    def sha256(self) -> str:
+        """Hash of all of it: the same draw asked for differently is another request."""
+        return hashlib.sha256(encode(self)).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DrawUpdate(_WithVector):
+    """The noisy update w - w' of a draw, counted, stored and free to travel.
+
+    Attributes:
+        run: as asked.
+        round: as asked.
+        draw: as asked.
+        resent: it was computed before and comes from the ledger; nothing new was spent.
+        vector: the update, flat, float32.
+    """
+
+    kind: ClassVar[str] = "update"
+    run: str
+    round: int
+    draw: int
+    resent: bool
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ReceiptRequest(_Plain):
+    """What has this run spent?"""
+
+    kind: ClassVar[str] = "receipt?"
+    run: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RunReceipt(_Plain):
+    """What one run has spent, from the client's ledger, and the ledger's head at that moment.
+
+    Attributes:
+        dataset: the client's name for its data.
+        spending: ``RunSpending`` of the run as a dictionary.
+        entries: rows of the ledger.
+        head: hash of the last one.
+        ledger: the ledger's id.
+    """
+
+    kind: ClassVar[str] = "receipt"
+    dataset: str
+    spending: dict[str, Any]
+    entries: int
+    head: str
+    ledger: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Refusal(_Plain):
+    """No, and why; never with anything computed from a record.
+
+    Attributes:
+        code: ``malformed``, ``not-allowed``, ``not-accepted``, ``terms``, ``exhausted``, ``lost``,
+            ``other-request``, ``ledger`` or ``failed``.
+        message: for a person.
+        counted: the draw is counted in the ledger all the same.
+    """
+
+    kind: ClassVar[str] = "refused"
+    code: str
+    message: str
+    counted: bool = False
+
+
+_MESSAGES: tuple[type[_Plain], ...] = (
+    HelloRequest,
+    Hello,
+    DrawRequest,
+    DrawUpdate,
+    ReceiptRequest,
+    RunReceipt,
+    Refusal,
+)
+_KINDS = {one.kind: one for one in _MESSAGES}
+
+#: The annotation of a field, and what its JSON value must be. A whole number passes for a float
+#: (JSON writes 1.0 as 1 in some languages), a truth value for nothing but itself.
+_TYPES: dict[str, Callable[[Any], bool]] = {
+    "str": lambda value: isinstance(value, str),
+    "int": lambda value: type(value) is int,
+    "float": lambda value: type(value) in (int, float),
+    "bool": lambda value: isinstance(value, bool),
+    "str | None": lambda value: value is None or isinstance(value, str),
+    "list[float]": lambda value: (
+        isinstance(value, list) and all(type(one) in (int, float) for one in value)
+    ),
+    "dict[str, Any]": lambda value: isinstance(value, dict),
+    "dict[str, Any] | None": lambda value: value is None or isinstance(value, dict),
+}
+
+
+def encode(message: Message) -> bytes:
+    """The message as one frame.
+
+    Example:
+        >>> frame = encode(ReceiptRequest(run="spring"))
+        >>> frame[:4], decode(frame).run
+        (b'DPG1', 'spring')
+    """
+    assert isinstance(message, _Plain)
+    head = {"kind": message.kind, **message.header()}
+    text = json.dumps(head, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    payload = np.ascontiguousarray(message.payload(), dtype="<f4").tobytes()
+    return _PREFIX.pack(_MAGIC, len(text), len(payload)) + text + payload
+
+
+def decode(frame: bytes) -> Any:
+    """The message of one whole frame, of the class of its kind.
+
+    Raises:
+        InputError: it is no such frame.
+    """
+    if len(frame) < _PREFIX.size:
+        raise InputError("frame", given=f"{len(frame)} bytes", allowed="a whole frame")
+    head, body = _lengths(frame[: _PREFIX.size], largest_payload=len(frame))
+    if len(frame) != _PREFIX.size + head + body:
+        raise InputError("frame", given=f"{len(frame)} bytes", allowed="a whole frame")
+    start = _PREFIX.size
+    return _message(frame[start : start + head], frame[start + head :])
+
+
+def read_frame(receive: Callable[[int], bytes], *, largest_payload: int) -> Any:
+    """Read one message; the lengths are checked before anything is kept room for.
+
+    Args:
+        receive: gives exactly so many bytes, or raises ``EOFError``.
+        largest_payload: bytes a payload may have.
+
+    Raises:
+        EOFError: the other side has closed.
+        InputError: what came is no message.
+    """
+    head, body = _lengths(receive(_PREFIX.size), largest_payload=largest_payload)
+    text = receive(head)
+    return _message(text, receive(body) if body else b"")
+
+
+def _lengths(prefix: bytes, *, largest_payload: int) -> tuple[int, int]:
+    magic, head, body = _PREFIX.unpack(prefix)
+    if magic != _MAGIC:
+        raise InputError("frame", given=magic, allowed=f"one that begins with {_MAGIC!r}")
+    if not 2 <= head <= LARGEST_HEADER:
+        raise InputError("header", given=f"{head} bytes", allowed=f"at most {LARGEST_HEADER}")
+    if body > largest_payload or body % 4:
+        allowed = f"whole float32 numbers, at most {largest_payload} bytes"
+        raise InputError("payload", given=f"{body} bytes", allowed=allowed)
+    return head, body
+
+
+def _message(text: bytes, body: bytes) -> Any:
+    header = _json_object(text)
+    kind = header.pop("kind", None)
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise InputError("kind", given=kind, allowed="one of " + ", ".join(_KINDS))
+    cls = _KINDS[kind]
+    _check_fields(cls, header)
+    # A copy: the frame's bytes are read-only and their start may lie anywhere.
+    return cls.of(header, np.frombuffer(body, dtype="<f4").astype(np.float32))
+
+
+def _json_object(text: bytes) -> dict[str, Any]:
+    def refuse(word: str) -> None:
+        raise InputError("header", given=word, allowed="finite numbers only")
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            raise InputError.because("the header has a key twice.")
+        return found
+
+    try:
+        header = parse_json(text.decode("utf-8"), parse_constant=refuse, object_pairs_hook=once)
+    except InputError:
+        raise
+    except ValueError:
+        raise InputError.because("the header is not JSON.") from None
+    if not isinstance(header, dict):
+        raise InputError.because("the header is not a JSON object.")
+    return header
+
+
+def _check_fields(cls: type[_Plain], header: Mapping[str, Any]) -> None:
+    types = {one.name: str(one.type) for one in fields(cls) if not one.metadata.get("payload")}
+    odd = sorted(set(header) ^ set(types))
+    if odd:
+        raise InputError("keys", given=odd[0], allowed="exactly " + ", ".join(types))
+    for name, wanted in types.items():
+        if not _TYPES[wanted](header[name]):
+            raise InputError(name, given=header[name], allowed=f"of type {wanted}")

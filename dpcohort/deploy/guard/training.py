@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client's part of Algorithm 1 on the lattice: T^l noisy steps, and the difference they make.
+
+Gradients come from the engine's own :class:`~dpcohort.engine.clipping.PerExampleGradients`, one
+record at a time. In a batch, the last bits of a record's gradient can depend on the records beside
+it, and a server that chooses the weights could make last bits count; alone they cannot. For the
+same reason a model that draws random numbers or remembers records is refused: removing a record
+would then change what those after it contribute. A record whose gradient cannot be computed
+contributes nothing; that it cannot is not told.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dpcohort._validate import IntArray
+from dpcohort.deploy.guard.data import GuardedData
+from dpcohort.deploy.guard.terms import ModelTerms, layout_sha256
+from dpcohort.engine.clipping import PerExampleGradients, refuse_unfit_layers
+from dpcohort.engine.lattice import Lattice
+from dpcohort.engine.lattice_noise import KEY_BYTES, Bytes
+from dpcohort.engine.reference import cross_entropy
+from dpcohort.engine.sampling import draw_batch
+from dpcohort.errors import InputError
+from dpcohort.models import build_model
+
+__all__ = ["LocalTraining"]
+
+_TIMES = 12  # a coin that leaves one small layer alone may do so once or twice, not every time
+_FORMED_NUMBERS = 1 << 22  # of gradients that are kept at a time
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+class LocalTraining:
+    """Trains the owner's model on the owner's data, from any parameters.
+
+    Args:
+        model: the model the terms allow.
+        data: the client's records.
+        source: where random bytes come from; anything but the operating system is for tests.
+
+    Raises:
+        InputError: the model's gradient of a record is not a function of record and weights alone.
+
+    Example:
+        >>> data = GuardedData(np.ones((4, 2), np.float32), np.array([0, 1, 0, 1]), "")
+        >>> training = LocalTraining(ModelTerms(name="logistic", input_shape=(2,), classes=2), data)
+        >>> update = training.update(np.zeros(6, np.float32), Lattice(2.0, 1.0), "poisson",
+        ...                          rate=0.5, batch_size=2, step_sizes=[0.1])
+        >>> update.shape, str(update.dtype)
+        ((6,), 'float32')
+    """
+
+    def __init__(self, model: ModelTerms, data: GuardedData, source: Bytes = os.urandom) -> None:
+        self._data, self._source = data, source
+        tokens = data.inputs.dtype == np.int64
+        built = build_model(
+            model.name,
+            input_shape=model.input_shape,
+            classes=model.classes,
+            seed=0,  # the weights come with every request
+            options=model.options,
+            input_dtype=torch.int64 if tokens else torch.float32,
+        )
+        refuse_unfit_layers(built)
+        self._gradients = PerExampleGradients(built, cross_entropy, vectorised=False)
+        _refuse_memory(self._gradients, built, data.inputs)
+        layout = self._gradients.layout
+        #: D, the number of trained parameters.
+        self.dimension = layout.dimension
+        #: Hash of their order.
+        self.layout = layout_sha256([(name, span.shape) for name, span in layout.spans.items()])
+
+    def update(
+        self,
+        parameters: NDArray[np.float32],
+        lattice: Lattice,
+        sampler: str,
+        *,
+        rate: float,
+        batch_size: int,
+        step_sizes: Sequence[float],
+    ) -> NDArray[np.float32]:
+        """The difference w - w' after one noisy step for each step size (Algorithm 1, lines 9-19).
+
+        Only what ``release`` gives comes from records, and it has its noise; the rest is arithmetic
+        on it and on public numbers.
+        """
+        moved = np.zeros(self.dimension)
+        for alpha in step_sizes:
+            batch = draw_batch(
+                sampler,
+                records=len(self._data),
+                rate=rate,
+                batch_size=batch_size,
+                source=self._source,
+            )
+            weights = _as_float32(parameters - moved)
+            total = self._clipped_sum(weights, lattice, batch)
+            key, scale = self._source(KEY_BYTES), alpha / batch_size  # by the public B
+            moved += lattice.release(total, key, scale=scale).numpy()
+        return _as_float32(moved)
+
+    def _clipped_sum(
+        self, weights: NDArray[np.float32], lattice: Lattice, batch: IntArray
+    ) -> torch.Tensor:
+        total = torch.zeros(self.dimension, dtype=torch.int64)
+        point = torch.from_numpy(weights)
+        at_a_time = max(1, _FORMED_NUMBERS // self.dimension)
+        for start in range(0, len(batch), at_a_time):
+            rows = [self._gradient(point, row) for row in batch[start : start + at_a_time]]
+            total += lattice.clipped_sum(torch.cat(rows))
+        return total
+
+    def _gradient(self, point: torch.Tensor, row: int) -> torch.Tensor:
+        """Of one record, [1, D]; zeros where there is none."""
+        inputs = torch.from_numpy(self._data.inputs[row : row + 1])
+        labels = torch.from_numpy(self._data.labels[row : row + 1])
+        try:
+            return self._gradients(point, inputs, labels)
+        except Exception:  # a token the model does not know; a draw that fails would tell
+            return point.new_zeros(1, self.dimension)
+
+
+def _refuse_memory(
+    gradients: PerExampleGradients, model: torch.nn.Module, like: NDArray[Any]
+) -> None:
+    """Refuse a model whose gradient at a record changes with what it was run on before.
+
+    Tried on made-up records, so that a failure says nothing about the client's.
+    """
+    start = gradients.layout.flatten(model)
+    weights = start + 0.1 * torch.cos(torch.arange(start.numel()))  # a zero would hide the rest
+    tokens = like.dtype == np.int64
+    shape = like.shape[1:]
+    ramp = np.linspace(-1, 1, math.prod(shape)).reshape(1, *shape)
+    record = torch.from_numpy(np.zeros_like(ramp, np.int64) if tokens else ramp.astype(np.float32))
+    label = torch.zeros(1, dtype=torch.int64)
+    try:
+        found = [gradients(weights, x, label) for x in (record, -record) * _TIMES]
+    except Exception as error:  # the user's model may fail in any way
+        raise InputError.because(
+            f"the model has no gradient at a record: {type(error).__name__}: {error}"
+        ) from None
+    if not all(torch.equal(found[0], again) for again in found[2::2]):
+        raise InputError.because(
+            "the model's gradient at one and the same record is not the same every time: it draws "
+            "random numbers or remembers earlier records, so no clip bounds what one record does. "
+            "Take that out of the model."
+        )
+
+
+def _as_float32(values: NDArray[np.float64]) -> NDArray[np.float32]:
+    return np.clip(values, -_LARGEST, _LARGEST).astype(np.float32)

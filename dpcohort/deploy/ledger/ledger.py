@@ -1,0 +1,405 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client's own ledger: what its data have spent in every run, ever, on its own disk.
+
+Reserve, compute, release: a draw is counted on disk before anything is computed for it, has at
+most one output ever, and stays counted if that output is lost. This is not the ledger of a local
+simulation run (:mod:`dpcohort.runs.ledger`), which counts one run of one plan.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from dpcohort._validate import number
+from dpcohort.accounting.events import Event
+from dpcohort.deploy.ledger.cap import LifetimeCap
+from dpcohort.deploy.ledger.chain import Entry
+from dpcohort.deploy.ledger.counter import Count, MonotoneCounter
+from dpcohort.deploy.ledger.keys import DrawKey, name
+from dpcohort.deploy.ledger.receipt import LifetimeReceipt, lifetime_receipt
+from dpcohort.deploy.ledger.spending import CapFilter, fitting_steps
+from dpcohort.deploy.ledger.state import DrawRecord, LedgerState
+from dpcohort.deploy.ledger.store import LedgerStore
+from dpcohort.deploy.ledger.terms import RunTerms
+from dpcohort.errors import BudgetExceededError, InputError, VerificationError
+
+__all__ = ["ClientLedger", "DrawFate", "counter_path"]
+
+DrawFate = Literal["new", "lost", "released"]
+
+
+def counter_path(path: str | Path, counter: str | Path | None = None) -> Path:
+    """Where a ledger's counter is: where it is said to be, or beside the ledger.
+
+    Example:
+        >>> str(counter_path("ward.ledger"))
+        'ward.ledger.counter'
+    """
+    return Path(counter) if counter is not None else Path(f"{path}.counter")
+
+
+class ClientLedger:
+    """A client's lifetime ledger; safe for several threads and several processes at once.
+
+    Args:
+        path: the ledger, made by :meth:`create`.
+        counter: its counter, if not beside it. On another disk it also notices that the whole
+            disk was put back.
+
+    Raises:
+        InputError: no ledger there, one of a newer version, or it cannot be written.
+        VerificationError: it is damaged, edited, or older than its counter.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> ledger = ClientLedger.create(Path(folder.name) / "ward.ledger")
+        >>> ledger.register("ward-7", LifetimeCap(epsilon=2.0, delta=1e-5))
+        >>> ledger.accept("ward-7", "spring", RunTerms(epsilon=2.0, delta=1e-5, clip=1.0,
+        ...     sampling_rate=0.1, local_steps=1, rounds=60, draws=60, least_noise_multiplier=2.0))
+        >>> key = DrawKey(dataset="ward-7", run="spring", round=0, draw=0)
+        >>> step = Event(noise_multiplier=2.0, sampling_rate=0.1, steps=1)
+        >>> ledger.reserve(key, step, clip=1.0)         # counted on disk; now compute
+        >>> ledger.release(key, b"the noisy update")    # stored; now send
+        >>> ledger.output(key)                          # send again: the same bytes
+        b'the noisy update'
+        >>> ledger.close(); folder.cleanup()
+    """
+
+    def __init__(self, path: str | Path, *, counter: str | Path | None = None) -> None:
+        self.path = Path(path)
+        self._lock = threading.RLock()
+        self._counter = MonotoneCounter(counter_path(path, counter))
+        self._state = LedgerState()
+        self._filter = CapFilter()
+        #: Draws this object reserved; only who reserved a draw may release it, so that nobody
+        #: computes a draw again after a crash.
+        self._in_hand: set[DrawKey] = set()
+        #: The counter is known to be on disk at least up to this row.
+        self._settled = 0
+        #: The row of the transaction under way, if it has written one.
+        self._pending: list[Entry] = []
+        self._store = LedgerStore(self.path)
+        try:
+            with self._writing():
+                pass
+            self._advance()
+        except BaseException:
+            self._store.close()
+            raise
+
+    @classmethod
+    def create(cls, path: str | Path, *, counter: str | Path | None = None) -> ClientLedger:
+        """Make a new, empty ledger and its counter, and open it.
+
+        Raises:
+            InputError: something is there already, or nothing can be written there.
+        """
+        if Path(path).exists():
+            raise InputError.because(f"{path} is there already. Nothing was changed.")
+        ledger = secrets.token_hex(16)
+        MonotoneCounter(counter_path(path, counter)).create(ledger)
+        LedgerStore.create(
+            Path(path), Entry.following(None, "opened", {"ledger": ledger, "at": _now()})
+        )
+        return cls(path, counter=counter)
+
+    def __enter__(self) -> ClientLedger:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; draws reserved and not released stay counted."""
+        with self._lock:
+            self._in_hand.clear()
+            self._store.close()
+
+    def register(self, dataset: str, cap: LifetimeCap) -> None:
+        """Give a data set its lifetime cap, once and for all.
+
+        Raises:
+            InputError: the name, or the same data by fingerprint, are registered already.
+        """
+        with self._writing():
+            self._append("dataset", {"cap": cap.to_dict()}, dataset=name("dataset", dataset))
+        self._advance()
+
+    def accept(self, dataset: str, run: str, terms: RunTerms) -> None:
+        """Accept a run's terms, by the client's owner; the same terms again change nothing.
+
+        Raises:
+            InputError: no such data set, or other terms were accepted for this run.
+            BudgetExceededError: the terms allow more than the (ε, δ) they state.
+        """
+        with self._writing():
+            known = self._state.accounts.get(dataset, {}).get(run)
+            if known is None or known.terms != terms:
+                self._append("accept", {"terms": terms.to_dict()}, dataset=dataset, run=run)
+        self._advance()
+
+    def reserve(self, key: DrawKey, event: Event, *, clip: float) -> None:
+        """Count a draw; when this returns it is on disk, and only then may it be computed.
+
+        Args:
+            key: which draw.
+            event: its noise, rate, steps, sampler and neighbours.
+            clip: the clip C it will use.
+
+        Raises:
+            InputError: the run was not accepted, or the draw is not within its terms.
+            BudgetExceededError: the draw was reserved before, or the run's draws are used up.
+            LifetimeCapError: it would exceed the data set's lifetime cap.
+        """
+        body = {"event": event.to_dict(), "clip": number("clip", clip, above=0)}
+        with self._writing():
+            self._append(
+                "reserve",
+                body,
+                dataset=key.dataset,
+                run=key.run,
+                round=key.round,
+                draw=key.draw,
+            )
+        # The row is on disk. Its counter need not be before the draw's output goes out: `release`
+        # waits for it, and a power cut before that loses a draw that nobody has seen.
+        self._advance(durable=False)
+        # Only now: if the counter could not be written, the draw is counted and nobody's to use.
+        with self._lock:
+            self._in_hand.add(key)
+
+    def release(self, key: DrawKey, output: bytes) -> None:
+        """Store the noisy update of a reserved draw; when this returns it may be sent.
+
+        The same bytes again change nothing.
+
+        Raises:
+            BudgetExceededError: the draw has another output, was never reserved, or was reserved
+                by a process that is gone (its output is lost).
+        """
+        if not isinstance(output, bytes):
+            raise InputError("output", given=type(output).__name__, allowed="bytes")
+        digest = hashlib.sha256(output).hexdigest()
+        with self._writing():
+            record = self._draws(key).get((key.round, key.draw))
+            if record is not None and record.sha256 == digest:
+                self._settle(record)
+                return
+            if record is not None and record.released is None and key not in self._in_hand:
+                raise BudgetExceededError(
+                    f"{key} was reserved elsewhere and never released: its output is lost and "
+                    "stays counted. It must not be computed again; ask for a new draw."
+                )
+            self._append(
+                "release",
+                {"sha256": digest, "size": len(output)},
+                output=output,
+                dataset=key.dataset,
+                run=key.run,
+                round=key.round,
+                draw=key.draw,
+            )
+            self._in_hand.discard(key)
+        self._advance()
+
+    def output(self, key: DrawKey) -> bytes:
+        """The stored output of a draw, to send it again.
+
+        Raises:
+            InputError: the draw was never reserved, or its bytes were discarded.
+            BudgetExceededError: it has no output: lost, or still being computed.
+            VerificationError: the stored bytes are not those that were released.
+        """
+        with self._writing():
+            record = self._draws(key).get((key.round, key.draw))
+            if record is None:
+                raise InputError("draw", given=str(key), allowed="a draw that was reserved")
+            if record.released is None:
+                raise BudgetExceededError(
+                    f"{key} is counted and has no output: lost, or still being computed."
+                )
+            found = self._store.output(record.released)
+            self._settle(record)
+        if record.discarded:
+            raise InputError.because(f"the bytes of {key} were discarded; only their hash is left.")
+        if found is None or hashlib.sha256(found).hexdigest() != record.sha256:
+            raise VerificationError(f"the stored bytes of {key} are not those released.")
+        return found
+
+    def discard_outputs(self, dataset: str, run: str) -> int:
+        """Delete the stored bytes of a finished run; counts and hashes stay. Returns how many."""
+        with self._writing():
+            records = self._state.account(dataset, run).draws.values()
+            seqs = [
+                record.released
+                for record in records
+                if record.released is not None and not record.discarded
+            ]
+            if seqs:
+                self._append("discard", {"outputs": len(seqs)}, dataset=dataset, run=run)
+                self._store.drop_outputs(seqs)
+        self._advance()
+        return len(seqs)
+
+    def affordable_draws(self, dataset: str, run: str) -> int:
+        """How many more draws of an accepted run fit its terms and the lifetime cap, as of now."""
+        with self._writing():
+            terms = self._state.account(dataset, run).terms
+            counted = self._counted(dataset)
+            cap = self._state.cap(dataset)
+        return fitting_steps(cap, counted, run) // terms.local_steps
+
+    def cap(self, dataset: str) -> LifetimeCap | None:
+        """The lifetime cap of a data set, None if it is not registered."""
+        with self._writing():
+            return self._state.caps.get(dataset)
+
+    def terms(self, dataset: str, run: str) -> RunTerms:
+        """The terms the owner accepted for a run.
+
+        Raises:
+            InputError: the data set is not registered or the run not accepted.
+        """
+        with self._writing():
+            return self._state.account(dataset, run).terms
+
+    def fate(self, key: DrawKey) -> DrawFate:
+        """What became of a draw of an accepted run.
+
+        ``lost`` is also a draw that another process is computing.
+        """
+        with self._writing():
+            record = self._draws(key).get((key.round, key.draw))
+        if record is None:
+            return "new"
+        return "lost" if record.released is None else "released"
+
+    def receipt(self, dataset: str) -> LifetimeReceipt:
+        """What the data set was promised and has spent, as of now."""
+        with self._writing():
+            return lifetime_receipt(self._state, dataset)
+
+    @property
+    def id(self) -> str:
+        """The ledger's own name, drawn when it was made; owners pin it in a guard's terms."""
+        return self._state.ledger
+
+    @property
+    def head(self) -> tuple[int, str]:
+        """Number and hash of the last row; whoever holds an old one can check it is still there."""
+        with self._writing():
+            return self._state.head
+
+    def _draws(self, key: DrawKey) -> dict[tuple[int, int], DrawRecord]:
+        return self._state.account(key.dataset, key.run).draws
+
+    def _counted(self, dataset: str) -> dict[str, tuple[RunTerms, int]]:
+        accounts = self._state.accounts[dataset]
+        return {run: (account.terms, len(account.draws)) for run, account in accounts.items()}
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Alone with the file, and with everything in it taken in and checked."""
+        with self._lock:
+            self._pending.clear()
+            with self._store.transaction():
+                self._catch_up()
+                yield
+            # Taken in only when it is on disk: a failed transaction leaves no trace in memory.
+            for entry in self._pending:
+                self._state.add(entry)
+
+    def _catch_up(self) -> None:
+        seq, digest = self._state.head
+        rows = self._store.entries(max(seq, 1))
+        if seq > 0:
+            mine = next(rows, None)
+            if mine is None or mine.hash != digest:
+                raise VerificationError(_ROLLED_BACK.format(path=self.path, seq=seq))
+        for entry in rows:
+            try:
+                self._state.replay(entry)
+            except VerificationError as error:
+                raise VerificationError(
+                    f"{self.path}: {error} Nothing can be spent. See: dpcohort ledger verify"
+                ) from None
+        check_counter(self.path, self._state, self._counter.read())
+
+    def _append(
+        self, kind: str, body: dict[str, Any], *, output: bytes | None = None, **where: Any
+    ) -> None:
+        entry = Entry.following(self._state.head, kind, {**body, "at": _now()}, **where)
+        self._state.check(entry)
+        if kind == "reserve":
+            dataset, run = str(entry.dataset), str(entry.run)
+            cap = self._state.cap(dataset)
+            self._filter.check(dataset, cap, self._counted(dataset), run)
+        self._store.append(entry, output)
+        self._pending.append(entry)
+
+    def _settle(self, record: DrawRecord) -> None:
+        """See that the counter is on disk before an output goes out again.
+
+        Inside a transaction. It is not if the disk refused it when the draw was released.
+        """
+        if record.released is not None and record.released > self._settled:
+            self._counter.advance(self._count())
+            self._settled = self._state.head[0]
+
+    def _count(self) -> Count:
+        seq, digest = self._state.head
+        return Count(seq, digest, self._state.ledger)
+
+    def _advance(self, *, durable: bool = True) -> None:
+        """Bring the counter up to the last row, before anybody acts on it.
+
+        After the transaction, not in it: a crash in between leaves the ledger ahead of its
+        counter, which is harmless; the other way round it would look rolled back.
+        """
+        with self._lock, self._store.transaction():
+            self._counter.advance(self._count(), durable=durable)
+            if durable:
+                self._settled = self._state.head[0]
+
+
+_ROLLED_BACK = (
+    "{path} is older than its counter, which has seen {seq} entries: an old copy was put back, "
+    "and what was spent since is not in it. Nothing can be spent. Put back the newest copy."
+)
+
+
+def check_counter(path: Path, state: LedgerState, count: Count) -> None:
+    """Whether the ledger has come at least as far as its counter says.
+
+    Raises:
+        VerificationError: it is another ledger's counter, or the ledger is an old copy.
+    """
+    if count.ledger != state.ledger:
+        raise VerificationError(
+            f"the counter of {path} belongs to another ledger. Nothing can be spent."
+        )
+    if count.seq > len(state.hashes):
+        raise VerificationError(_ROLLED_BACK.format(path=path, seq=count.seq))
+    if count.seq > 0 and state.hashes[count.seq - 1] != count.hash:
+        raise VerificationError(
+            f"{path} has another entry {count.seq} than its counter saw: it was rolled back and "
+            "written on. Nothing can be spent."
+        )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one data set has spent over all its runs, and whether one more draw fits its cap.
+
+Each run is charged at the least noise its terms allow, so a run's draws are equal steps and a
+number counts them. Runs with different noise or rate compose as the sum of their privacy losses,
+by the certified upper bound of :class:`~dpcohort.accounting.events.History`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from functools import lru_cache
+
+from dpcohort.accounting.contract import Neighbours
+from dpcohort.accounting.events import Event, History, affordable_steps
+from dpcohort.deploy.ledger.cap import LifetimeCap
+from dpcohort.deploy.ledger.terms import RunTerms
+from dpcohort.errors import BudgetExceededError
+
+__all__ = ["CapFilter", "LifetimeCapError", "Spending", "fitting_steps"]
+
+
+class LifetimeCapError(BudgetExceededError):
+    """A draw would take a data set over its lifetime cap; nothing was spent.
+
+    Attributes:
+        spent: ε spent so far.
+        requested: ε with the draw.
+        cap: the lifetime ε.
+        affordable_steps: noisy steps of this run that still fit.
+    """
+
+    def __init__(
+        self, message: str, *, spent: float, requested: float, cap: float, affordable_steps: int
+    ) -> None:
+        super().__init__(message)
+        self.spent = spent
+        self.requested = requested
+        self.cap = cap
+        self.affordable_steps = affordable_steps
+
+
+class Spending:
+    """How much a number of draws of each run has spent of a cap.
+
+    Args:
+        cap: the data set's lifetime cap.
+        draws: (terms, draws counted) of each run.
+
+    Example:
+        >>> terms = RunTerms(epsilon=2.0, delta=1e-5, clip=1.0, sampling_rate=0.1, local_steps=1,
+        ...                  rounds=60, draws=60, least_noise_multiplier=2.0)
+        >>> both = Spending(LifetimeCap(epsilon=2.0, delta=1e-5), [(terms, 30), (terms, 30)])
+        >>> round(both.epsilon(), 2), both.fits()
+        (1.81, True)
+    """
+
+    def __init__(self, cap: LifetimeCap, draws: Iterable[tuple[RunTerms, int]]) -> None:
+        self.cap = cap
+        self._draws = [(terms, count) for terms, count in draws if count > 0]
+
+    @property
+    def relation(self) -> Neighbours:
+        """The relation the total speaks of.
+
+        One composition needs one relation: replace-one as soon as one part asks for it. A sum of
+        epsilons speaks of the cap's own, each run being counted under it.
+        """
+        if self.cap.across_runs == "summed":
+            return self.cap.neighbours
+        found = {self.cap.neighbours} | {terms.neighbours for terms, _ in self._draws}
+        return "zero-out" if found == {"zero-out"} else "replace-one"
+
+    def history(self) -> History:
+        """All draws, equal steps of different runs taken together."""
+        steps: Counter[tuple[float, float, str]] = Counter()
+        for terms, count in self._draws:
+            kind = (terms.least_noise_multiplier, terms.sampling_rate, terms.sampler)
+            steps[kind] += count * terms.local_steps
+        return History(
+            tuple(
+                Event(
+                    noise_multiplier=noise,
+                    sampling_rate=rate,
+                    steps=count,
+                    sampler="fixed" if sampler == "fixed" else "poisson",
+                    neighbours=self.relation,
+                )
+                for (noise, rate, sampler), count in sorted(steps.items())
+            )
+        )
+
+    def fits(self) -> bool:
+        """Whether all of it is within the cap."""
+        if self.cap.across_runs == "summed":
+            epsilon, delta = self._sums()
+            return epsilon <= _exact(self.cap.epsilon) and delta <= _exact(self.cap.delta)
+        return _delta(self.history(), self.cap.epsilon) <= self.cap.delta
+
+    def epsilon(self) -> float:
+        """An upper bound on the ε spent, at the cap's δ.
+
+        For ``summed`` caps, the sum over begun runs of the ε of all the draws they may make.
+        """
+        if self.cap.across_runs == "summed":
+            return float(self._sums()[0])
+        return _epsilon(self.history(), self.cap.delta)
+
+    def _sums(self) -> tuple[Fraction, Fraction]:
+        # As written, not as stored in binary: ten runs of 0.1 are 1.
+        terms = [terms for terms, _ in self._draws]
+        epsilon = sum((_exact(self._whole_run(one)) for one in terms), Fraction(0))
+        return epsilon, sum((_exact(one.delta) for one in terms), Fraction(0))
+
+    def _whole_run(self, terms: RunTerms) -> float:
+        """The ε of all draws of a run, at its own δ, under the cap's relation.
+
+        The ε in zero-out terms says nothing about replacing a record, which moves a sum by 2C:
+        under a replace-one cap the same draws are counted anew. The other way round replace-one
+        terms cover a zero-out cap as they stand.
+        """
+        if self.cap.neighbours == "zero-out" or terms.neighbours == "replace-one":
+            return terms.epsilon
+        replaced = History((terms.charge(terms.draws),)).promoted()
+        return max(terms.epsilon, _epsilon(replaced, terms.delta))
+
+
+class CapFilter:
+    """Answers quickly whether one more draw fits, thousands of times.
+
+    What fits for many draws fits for fewer. So a set of counts that was once certified to fit is
+    kept, and a request within it needs no composition. When a request leaves it, the largest of a
+    few counts between here and everything accepted that fits is certified next.
+    """
+
+    def __init__(self) -> None:
+        self._certified: dict[str, tuple[LifetimeCap, dict[str, int]]] = {}
+
+    def check(
+        self,
+        dataset: str,
+        cap: LifetimeCap,
+        runs: Mapping[str, tuple[RunTerms, int]],
+        run: str,
+    ) -> None:
+        """Refuse one more draw of ``run`` if it would exceed the cap.
+
+        Args:
+            dataset: the data set's name.
+            cap: its cap.
+            runs: terms and draws counted so far of every accepted run.
+            run: which of them asks.
+
+        Raises:
+            LifetimeCapError: it would; the message has the numbers.
+        """
+        wanted = {key: count + (key == run) for key, (_, count) in runs.items()}
+        known = self._certified.get(dataset)
+        if known is not None and known[0] == cap and _within(wanted, known[1]):
+            return
+        begun = {key: count for key, count in wanted.items() if count > 0}
+        ahead = {key: max(0, runs[key][0].draws - count) for key, count in begun.items()}
+        while True:
+            trial = {key: count + ahead[key] for key, count in begun.items()}
+            if Spending(cap, ((runs[key][0], count) for key, count in trial.items())).fits():
+                self._certified[dataset] = (cap, trial)
+                return
+            if not any(ahead.values()):
+                break
+            ahead = {key: extra // 2 for key, extra in ahead.items()}
+        raise _refusal(dataset, cap, runs, run)
+
+
+def _within(wanted: Mapping[str, int], certified: Mapping[str, int]) -> bool:
+    return all(count <= certified.get(key, 0) for key, count in wanted.items())
+
+
+def fitting_steps(cap: LifetimeCap, runs: Mapping[str, tuple[RunTerms, int]], run: str) -> int:
+    """How many more noisy steps of an accepted run fit the cap and the run's own terms.
+
+    Args:
+        cap: the data set's cap.
+        runs: terms and draws counted so far of every accepted run.
+        run: which of them asks.
+
+    Example:
+        >>> terms = RunTerms(epsilon=2.0, delta=1e-5, clip=1.0, sampling_rate=0.1, local_steps=1,
+        ...                  rounds=60, draws=60, least_noise_multiplier=2.0)
+        >>> fitting_steps(LifetimeCap(epsilon=1.5, delta=1e-5), {"spring": (terms, 10)}, "spring")
+        30
+    """
+    terms, count = runs[run]
+    left = max(0, terms.draws - count) * terms.local_steps
+    others = [value for key, value in runs.items() if key != run]
+    after = Spending(cap, [*others, (terms, count + 1)])
+    if cap.across_runs == "summed":
+        return left if after.fits() else 0
+    history = Spending(cap, runs.values()).history()
+    return affordable_steps(
+        history if history.neighbours == after.relation else history.promoted(),
+        epsilon=cap.epsilon,
+        delta=cap.delta,
+        noise_multiplier=terms.least_noise_multiplier,
+        sampling_rate=terms.sampling_rate,
+        sampler=terms.sampler,
+        neighbours=after.relation,
+        at_most=left,
+    )
+
+
+def _refusal(
+    dataset: str, cap: LifetimeCap, runs: Mapping[str, tuple[RunTerms, int]], run: str
+) -> LifetimeCapError:
+    terms, count = runs[run]
+    others = [value for key, value in runs.items() if key != run]
+    spent = Spending(cap, runs.values()).epsilon()
+    requested = Spending(cap, [*others, (terms, count + 1)]).epsilon()
+    fit = fitting_steps(cap, runs, run)
+    return LifetimeCapError(
+        f"{dataset}: a further draw of run {run!r} ({terms.local_steps} steps) would exceed the "
+        f"lifetime cap epsilon {cap.epsilon:g} at delta {cap.delta:g}. Spent so far: {spent:.6g}; "
+        f"with the draw: {requested:.6g}. {fit} steps of this run still fit. Nothing was spent.",
+        spent=spent,
+        requested=requested,
+        cap=cap.epsilon,
+        affordable_steps=fit,
+    )
+
+
+def _exact(value: float) -> Fraction:
+    return Fraction(repr(value))
+
+
+@lru_cache(maxsize=4096)
+def _delta(history: History, epsilon: float) -> float:
+    return history.delta(epsilon) if history.steps else 0.0
+
+
+@lru_cache(maxsize=4096)
+def _epsilon(history: History, delta: float) -> float:
+    return history.epsilon(delta) if history.steps else 0.0

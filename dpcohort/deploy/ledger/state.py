@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the rows of a ledger add up to, and the rules a further row must keep.
+
+The same rules hold when a row is written and when a stored ledger is read again, so a row that
+could not have been written is found even if its hash is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from dpcohort.accounting.events import Event
+from dpcohort.deploy.ledger.cap import LifetimeCap
+from dpcohort.deploy.ledger.chain import FIRST_LINK, Entry
+from dpcohort.deploy.ledger.keys import DrawKey, name
+from dpcohort.deploy.ledger.terms import RunTerms
+from dpcohort.errors import BudgetExceededError, DpcohortError, InputError, VerificationError
+
+__all__ = ["Account", "DrawRecord", "LedgerState"]
+
+
+@dataclass
+class DrawRecord:
+    """What became of one draw: the row that counts it, and its output if it has one."""
+
+    reserved: int
+    released: int | None = None
+    sha256: str | None = None
+    discarded: bool = False
+
+
+@dataclass
+class Account:
+    """One accepted run on one data set: its terms and every draw counted."""
+
+    terms: RunTerms
+    draws: dict[tuple[int, int], DrawRecord] = field(default_factory=dict)
+
+    @property
+    def released(self) -> int:
+        """Draws with an output."""
+        return sum(record.released is not None for record in self.draws.values())
+
+
+class LedgerState:
+    """The sum of all rows so far.
+
+    Attributes:
+        ledger: the ledger's id.
+        caps: lifetime cap of each data set.
+        accounts: for each data set, its accepted runs by name.
+        hashes: hash of each row, in order.
+    """
+
+    def __init__(self) -> None:
+        self.ledger = ""
+        self.caps: dict[str, LifetimeCap] = {}
+        self.accounts: dict[str, dict[str, Account]] = {}
+        self.hashes: list[str] = []
+
+    @property
+    def head(self) -> tuple[int, str]:
+        """Number and hash of the last row."""
+        return len(self.hashes), self.hashes[-1] if self.hashes else FIRST_LINK
+
+    def account(self, dataset: str, run: str) -> Account:
+        """The account of an accepted run.
+
+        Raises:
+            InputError: the data set is not registered or the run not accepted.
+        """
+        self.cap(dataset)
+        if run not in self.accounts[dataset]:
+            raise InputError(
+                "run",
+                given=run,
+                allowed=f"a run the owner of {dataset!r} has accepted",
+                next_step="The owner accepts its terms with: dpcohort ledger accept",
+            )
+        return self.accounts[dataset][run]
+
+    def cap(self, dataset: str) -> LifetimeCap:
+        """The cap of a registered data set."""
+        if dataset not in self.caps:
+            raise InputError(
+                "dataset",
+                given=dataset,
+                allowed="one of " + (", ".join(sorted(self.caps)) or "none yet"),
+                next_step="The owner registers it with: dpcohort ledger init",
+            )
+        return self.caps[dataset]
+
+    def replay(self, entry: Entry) -> None:
+        """Take in a stored row.
+
+        Raises:
+            VerificationError: it does not follow, was edited, or breaks a rule.
+        """
+        seq, last = self.head
+        if entry.seq != seq + 1:
+            raise VerificationError(f"entry {seq + 1} is missing: entry {entry.seq} comes next.")
+        if entry.previous != last or not entry.is_whole():
+            raise VerificationError(
+                f"entry {entry.seq} was changed, or a row before it was: its hash does not hold."
+            )
+        try:
+            self.check(entry)
+        except (DpcohortError, KeyError, TypeError) as error:
+            raise VerificationError(f"entry {entry.seq} breaks a rule: {error}") from None
+        self.add(entry)
+
+    def check(self, entry: Entry) -> None:
+        """Whether the rules allow this row next.
+
+        Raises:
+            InputError: it is not within the terms, or something is not registered or accepted.
+            BudgetExceededError: it would compute or give out a draw a second time.
+        """
+        rules: dict[str, Callable[[Entry, dict[str, Any]], None]] = {
+            "opened": self._check_opened,
+            "dataset": self._check_dataset,
+            "accept": self._check_accept,
+            "reserve": self._check_reserve,
+            "release": self._check_release,
+            "discard": self._check_discard,
+        }
+        if entry.kind not in rules:
+            raise InputError("kind", given=entry.kind, allowed="one of " + ", ".join(rules))
+        if entry.kind != "opened" and not self.hashes:
+            raise InputError("kind", given=entry.kind, allowed="'opened' in the first row")
+        rules[entry.kind](entry, entry.content())
+
+    def add(self, entry: Entry) -> None:
+        """Count a row that was checked."""
+        content = entry.content()
+        if entry.kind == "opened":
+            self.ledger = content["ledger"]
+        elif entry.kind == "dataset":
+            self.caps[str(entry.dataset)] = LifetimeCap.from_dict(content["cap"])
+            self.accounts[str(entry.dataset)] = {}
+        elif entry.kind == "accept":
+            terms = RunTerms.from_dict(content["terms"])
+            self.accounts[str(entry.dataset)][str(entry.run)] = Account(terms)
+        else:
+            self._add_draw(entry, content)
+        self.hashes.append(entry.hash)
+
+    def _add_draw(self, entry: Entry, content: dict[str, Any]) -> None:
+        draws = self.account(str(entry.dataset), str(entry.run)).draws
+        if entry.kind == "discard":
+            for record in draws.values():
+                record.discarded = record.released is not None
+            return
+        key = _key(entry)
+        if entry.kind == "reserve":
+            draws[key.round, key.draw] = DrawRecord(reserved=entry.seq)
+        else:
+            record = draws[key.round, key.draw]
+            record.released, record.sha256 = entry.seq, content["sha256"]
+
+    def _check_opened(self, entry: Entry, content: dict[str, Any]) -> None:
+        if self.hashes or not isinstance(content["ledger"], str):
+            raise InputError("kind", given="opened", allowed="the first row only, with an id")
+
+    def _check_dataset(self, entry: Entry, content: dict[str, Any]) -> None:
+        dataset = name("dataset", entry.dataset)
+        if dataset in self.caps:
+            raise InputError(
+                "dataset",
+                given=dataset,
+                allowed="a name not yet registered",
+                next_step="A lifetime cap is fixed when the data set is registered.",
+            )
+        mark = LifetimeCap.from_dict(content["cap"]).fingerprint
+        for other, cap in self.caps.items():
+            if mark is not None and cap.fingerprint == mark:
+                raise InputError.because(
+                    f"these data are registered already, as {other!r}: the same data under two "
+                    "names would have two caps. Use that name."
+                )
+
+    def _check_accept(self, entry: Entry, content: dict[str, Any]) -> None:
+        self.cap(name("dataset", entry.dataset))
+        run = name("run", entry.run)
+        if run in self.accounts[str(entry.dataset)]:
+            raise InputError(
+                "run",
+                given=run,
+                allowed="a run not accepted before on this data set",
+                next_step="Accepted terms never change; new terms need a new run name.",
+            )
+        RunTerms.from_dict(content["terms"]).check_closed()
+
+    def _check_reserve(self, entry: Entry, content: dict[str, Any]) -> None:
+        key = _key(entry)
+        account = self.account(key.dataset, key.run)
+        event = Event.from_dict(content["event"])
+        account.terms.check_request(event, clip=content["clip"], round=key.round)
+        record = account.draws.get((key.round, key.draw))
+        if record is not None:
+            fate = (
+                "its output is stored; send that again"
+                if record.released is not None
+                else "its output was lost or is still being computed; it stays counted"
+            )
+            raise BudgetExceededError(f"{key} was reserved before: {fate}. No draw happens twice.")
+        if len(account.draws) >= account.terms.draws:
+            raise BudgetExceededError(
+                f"{key}: all {account.terms.draws} draws accepted for this run are counted; "
+                "0 steps still fit. More need a new run, accepted by the client's owner."
+            )
+
+    def _check_release(self, entry: Entry, content: dict[str, Any]) -> None:
+        key = _key(entry)
+        record = self.account(key.dataset, key.run).draws.get((key.round, key.draw))
+        if record is None:
+            raise BudgetExceededError(f"{key} was not reserved: nothing can be given out for it.")
+        if record.released is not None:
+            raise BudgetExceededError(
+                f"{key} has an output already, and a draw has only one. The stored bytes can be "
+                "sent again."
+            )
+        if not isinstance(content["sha256"], str):
+            raise InputError("sha256", given=content["sha256"], allowed="a string")
+
+    def _check_discard(self, entry: Entry, content: dict[str, Any]) -> None:
+        self.account(name("dataset", entry.dataset), name("run", entry.run))
+
+
+def _key(entry: Entry) -> DrawKey:
+    return DrawKey(
+        dataset=entry.dataset or "",
+        run=entry.run or "",
+        round=-1 if entry.round is None else entry.round,
+        draw=-1 if entry.draw is None else entry.draw,
+    )

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger's SQLite file: rows are added in one transaction at a time and never changed.
+
+WAL with ``synchronous = FULL``: a row is on disk when its transaction ends. Unique indexes keep
+every draw to one reservation and one output even if the code above were wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from dpcohort.deploy.ledger.chain import Entry
+from dpcohort.errors import DpcohortError, InputError, VerificationError
+
+__all__ = ["SCHEMA", "LedgerStore"]
+
+#: Version of the tables; a file with a higher one is refused.
+SCHEMA = 1
+_APPLICATION = 0x6470636C  # "dpcl", so that `file` and we can tell what it is
+_BUSY_MILLISECONDS = 60_000
+_COLUMNS = "seq, kind, dataset, run, round, draw, body, previous, hash"
+
+_TABLES = f"""
+CREATE TABLE entries (
+    seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, dataset TEXT, run TEXT, round INTEGER,
+    draw INTEGER, body TEXT NOT NULL, previous TEXT NOT NULL, hash TEXT NOT NULL UNIQUE);
+CREATE TABLE outputs (seq INTEGER PRIMARY KEY REFERENCES entries (seq), bytes BLOB NOT NULL);
+CREATE UNIQUE INDEX one_dataset ON entries (dataset) WHERE kind = 'dataset';
+CREATE UNIQUE INDEX one_accept ON entries (dataset, run) WHERE kind = 'accept';
+CREATE UNIQUE INDEX one_reserve ON entries (dataset, run, round, draw) WHERE kind = 'reserve';
+CREATE UNIQUE INDEX one_release ON entries (dataset, run, round, draw) WHERE kind = 'release';
+CREATE TRIGGER no_change BEFORE UPDATE ON entries
+    BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
+CREATE TRIGGER no_delete BEFORE DELETE ON entries
+    BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
+PRAGMA application_id = {_APPLICATION};
+PRAGMA user_version = {SCHEMA};
+"""
+
+
+class LedgerStore:
+    """The open file.
+
+    Args:
+        path: the file, which must exist.
+        writable: open it for writing too.
+
+    Raises:
+        InputError: no such file, not a ledger, a newer ledger, or it cannot be opened.
+    """
+
+    def __init__(self, path: Path, *, writable: bool = True) -> None:
+        self.path = path
+        if not path.is_file():
+            raise InputError.because(
+                f"there is no client ledger at {path}. Make one with: dpcohort ledger init"
+            )
+        mode = "rw" if writable else "ro"
+        with self._errors():
+            # `quote` leaves "/" alone and hides ? # % from the URI.
+            from urllib.parse import quote
+
+            self._connection = sqlite3.connect(
+                f"file:{quote(str(path))}?mode={mode}",
+                uri=True,
+                isolation_level=None,
+                check_same_thread=False,
+                timeout=_BUSY_MILLISECONDS / 1000,
+            )
+        try:
+            self._settle(writable)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    @classmethod
+    def create(cls, path: Path, first: Entry) -> None:
+        """Make the file with its first row, whole or not at all.
+
+        Raises:
+            InputError: something is there already, or nothing can be written there.
+        """
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except OSError as error:
+            raise InputError.because(
+                f"the ledger {path} cannot be made: {error.strerror}. Nothing was changed."
+            ) from None
+        store = cls.__new__(cls)
+        store.path = path
+        try:
+            with store._errors():
+                store._connection = sqlite3.connect(path, isolation_level=None)
+                try:
+                    store._connection.execute("PRAGMA journal_mode = WAL")
+                    store._connection.execute("PRAGMA synchronous = FULL")
+                    store._connection.executescript("BEGIN IMMEDIATE;" + _TABLES)
+                    store.append(first)
+                    store._connection.execute("COMMIT")
+                finally:
+                    store._connection.close()
+        except DpcohortError:
+            path.unlink(missing_ok=True)
+            raise
+
+    def _settle(self, writable: bool) -> None:
+        run = self._connection.execute
+        with self._errors():
+            application = run("PRAGMA application_id").fetchone()[0]
+            version = run("PRAGMA user_version").fetchone()[0]
+            if application != _APPLICATION:
+                raise InputError.because(
+                    f"{self.path} is not a client ledger, or one whose making was cut short. "
+                    "Make one at another path with: dpcohort ledger init"
+                )
+            if version > SCHEMA:
+                raise InputError.because(
+                    f"{self.path} has schema {version}, written by a newer dpcohort; this one "
+                    f"knows {SCHEMA}. Update dpcohort; the ledger was not touched."
+                )
+            run(f"PRAGMA busy_timeout = {_BUSY_MILLISECONDS}")
+            if writable:
+                run("PRAGMA journal_mode = WAL")
+                run("PRAGMA synchronous = FULL")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Keep every other writer out; on any error nothing of the block is kept."""
+        with self._errors():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):  # SQLite may have rolled back by itself
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    def entries(self, start: int = 1) -> Iterator[Entry]:
+        """The rows from this number on, in order."""
+        with self._errors():
+            query = f"SELECT {_COLUMNS} FROM entries WHERE seq >= ? ORDER BY seq"
+            for row in self._connection.execute(query, (start,)):
+                yield Entry(**dict(zip(_COLUMNS.split(", "), row, strict=True)))
+
+    def append(self, entry: Entry, output: bytes | None = None) -> None:
+        """Add a row, and the bytes that belong to it; only inside a transaction."""
+        values = [getattr(entry, column) for column in _COLUMNS.split(", ")]
+        marks = ", ".join("?" * len(values))
+        with self._errors():
+            self._connection.execute(f"INSERT INTO entries ({_COLUMNS}) VALUES ({marks})", values)
+            if output is not None:
+                self._connection.execute("INSERT INTO outputs VALUES (?, ?)", (entry.seq, output))
+
+    def output(self, seq: int) -> bytes | None:
+        """The bytes stored with a row, if they are there."""
+        with self._errors():
+            query = "SELECT bytes FROM outputs WHERE seq = ?"
+            row = self._connection.execute(query, (seq,)).fetchone()
+        return bytes(row[0]) if row else None
+
+    def drop_outputs(self, seqs: list[int]) -> None:
+        """Delete stored bytes; their hashes stay in the rows."""
+        with self._errors():
+            query = "DELETE FROM outputs WHERE seq = ?"
+            self._connection.executemany(query, [(seq,) for seq in seqs])
+
+    def problems(self) -> list[str]:
+        """What SQLite itself finds wrong with the file."""
+        with self._errors():
+            rows = self._connection.execute("PRAGMA integrity_check(20)").fetchall()
+        return [str(row[0]) for row in rows if row[0] != "ok"]
+
+    def copy_to(self, path: Path) -> None:
+        """A whole copy of the file as it is now, while others may be writing."""
+        with self._errors():
+            target = sqlite3.connect(path)
+            try:
+                self._connection.backup(target)
+            finally:
+                target.close()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """SQLite's errors in our words."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise _explained(self.path, error) from None
+        except UnicodeDecodeError as error:  # SQLite's message quotes the damaged bytes
+            raise _damaged(self.path, error) from None
+
+
+def _damaged(path: Path, error: Exception) -> VerificationError:
+    return VerificationError(
+        f"{path} is damaged ({error}). Nothing can be spent from it; put back the newest copy "
+        "and check it with: dpcohort ledger verify"
+    )
+
+
+def _explained(path: Path, error: sqlite3.Error) -> DpcohortError:
+    code = getattr(error, "sqlite_errorcode", None)
+    kind = None if code is None else code & 0xFF
+    if kind in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return _damaged(path, error)
+    reasons = {
+        sqlite3.SQLITE_FULL: "the disk is full",
+        sqlite3.SQLITE_IOERR: "the disk does not take it (full, over a limit, or failing)",
+        sqlite3.SQLITE_READONLY: "the file or its folder is read-only",
+        sqlite3.SQLITE_CANTOPEN: "the file or its folder cannot be opened for writing",
+        sqlite3.SQLITE_PERM: "access is denied",
+        sqlite3.SQLITE_BUSY: "another process has held it for too long",
+    }
+    if kind in reasons:
+        return InputError.because(
+            f"the ledger {path} cannot be used: {reasons[kind]} ({error}). Nothing was spent."
+        )
+    return VerificationError(f"the ledger {path} cannot be used: {error}. Nothing was spent.")

@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The search for settings the paper leaves out, on held-out training records, written down.
+
+Every setting that is tried is in the file, with its accuracy on each seed; the best mean is chosen.
+The test set is never looked at. The search sees the clients' records and is not charged to their
+budgets, as in the paper; someone who may not do that must take settings from public data.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dpcohort._validate import number, whole_number
+from dpcohort.atomic_file import write_text
+from dpcohort.config import Config
+from dpcohort.data import Dataset
+from dpcohort.errors import DivergedError, InputError
+from dpcohort.lab.recipes.execution import Progress, Work, prepare, train_works
+from dpcohort.lab.recipes.held_out import held_out
+from dpcohort.lab.recipes.recipe import Cell, Recipe, as_changes
+from dpcohort.lab.recipes.schema import SearchSection
+from dpcohort.limits import MOST_CELLS
+from dpcohort.runs.configured_plan import configured_data
+from dpcohort.runs.intervals import mean_interval
+
+__all__ = [
+    "UNCHARGED",
+    "SearchResult",
+    "Tried",
+    "recipe_search",
+    "run_search",
+    "search_grid",
+    "searched_cells",
+    "section_settings",
+    "write_search",
+]
+
+UNCHARGED = (
+    "Scored on held-out training records, never the test set; not charged to the clients' budgets, "
+    "as in the paper."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """One setting, and how well it did.
+
+    Attributes:
+        settings: the changes, as ``--set`` takes them.
+        accuracy: held-out accuracy in per cent of each cell and seed; None if training diverged.
+    """
+
+    settings: tuple[str, ...]
+    accuracy: tuple[float | None, ...]
+
+    @property
+    def diverged(self) -> bool:
+        """Whether a training with it left all numbers."""
+        return None in self.accuracy
+
+    @property
+    def mean(self) -> float:
+        """Mean held-out accuracy; 0 for a setting that diverged, be it with one seed only."""
+        known = [found for found in self.accuracy if found is not None]
+        return mean_interval(known).mean if known and not self.diverged else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchResult:
+    """All settings that were tried.
+
+    Attributes:
+        name: of the recipe or config.
+        cells: the cells that were averaged over, in words.
+        held_out: share of the training records held out.
+        seeds: repetitions of each.
+        tried: every setting, in the order of the grid.
+        options: of the command that change what is tried, such as ``--baseline``.
+        source: what the command was given, if that is not the name: a file.
+    """
+
+    name: str
+    cells: tuple[str, ...]
+    held_out: float
+    seeds: int
+    tried: tuple[Tried, ...]
+    options: tuple[str, ...] = ()
+    source: str = ""
+
+    @property
+    def chosen(self) -> Tried:
+        """The setting with the best mean; of equals the first."""
+        return max(self.tried, key=lambda tried: tried.mean)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "format": "dpcohort search",
+            "schema": 1,
+            "recipe": self.name,
+            "note": UNCHARGED,
+            "command": " ".join(["dpcohort search", self.source or self.name, *self.options]),
+            "cells": list(self.cells),
+            "held_out": self.held_out,
+            "seeds": self.seeds,
+            "tried": [
+                {
+                    "set": list(tried.settings),
+                    "mean": round(tried.mean, 3),
+                    "accuracy": list(tried.accuracy),
+                }
+                for tried in self.tried
+            ],
+            "chosen": list(self.chosen.settings),
+            "chosen_mean": round(self.chosen.mean, 3),
+        }
+
+
+def search_grid(grid: Mapping[str, Sequence[Any]]) -> list[tuple[str, ...]]:
+    """Every combination of a grid, as changes of a configuration.
+
+    Example:
+        >>> search_grid({"training.clip": [0.1, 1], "selection.eta": [10]})
+        [('training.clip=0.1', 'selection.eta=10'), ('training.clip=1', 'selection.eta=10')]
+    """
+    settings = math.prod(len(values) for values in grid.values())
+    whole_number("combinations of the grid", settings, at_most=MOST_CELLS)
+    return [
+        as_changes(dict(zip(grid, values, strict=True)))
+        for values in itertools.product(*grid.values())
+    ]
+
+
+def recipe_search(recipe: Recipe, *, baseline: bool = False) -> SearchSection:
+    """What a recipe asks to be tried: its table [recipe.search] or [recipe.baseline_search].
+
+    Raises:
+        InputError: it has none.
+    """
+    table = "baseline_search" if baseline else "search"
+    section = recipe.header.searches.get(table)
+    if section is None:
+        raise InputError.because(
+            f"the recipe {recipe.name} has no table [recipe.{table}], which says what to try."
+        )
+    return section
+
+
+def searched_cells(
+    recipe: Recipe, section: SearchSection, at: Mapping[str, str] | None = None
+) -> list[Cell]:
+    """The cells a search is scored on.
+
+    Args:
+        recipe: in its full form.
+        section: one of its searches.
+        at: other values of axes than the search's, as somebody typed them.
+
+    Raises:
+        InputError: the recipe has no such axis, or the axis no such value.
+
+    Example:
+        >>> from dpcohort.lab.recipes import load_recipe
+        >>> recipe = load_recipe("batch-size")
+        >>> section = recipe_search(recipe)
+        >>> [cell.label for cell in searched_cells(recipe, section, {"B": "32"})]
+        ['privacy-aware, B = 32']
+    """
+    axes = {axis.name: {str(value): value for value in axis.values} for axis in recipe.header.axes}
+    chosen = {}
+    for name, typed in (at or {}).items():
+        if name not in axes:
+            raise InputError("--at", given=name, allowed=f"an axis: {', '.join(axes) or 'none'}")
+        if typed not in axes[name]:
+            raise InputError(f"--at {name}", given=typed, allowed=", ".join(axes[name]))
+        chosen[name] = axes[name][typed]
+    return recipe.cells_of({**section.when, **chosen})
+
+
+def section_settings(section: SearchSection) -> list[tuple[str, ...]]:
+    """The settings of a search, grid first.
+
+    Example:
+        >>> section_settings(SearchSection(grid={"training.clip": [1]}, candidates=[["a.b=2"]]))
+        [('training.clip=1',), ('a.b=2',)]
+    """
+    grid = search_grid(section.grid) if section.grid else []
+    return [*grid, *(tuple(candidate) for candidate in section.candidates)]
+
+
+def run_search(
+    name: str,
+    cells: Sequence[Cell],
+    settings: Sequence[tuple[str, ...]],
+    *,
+    seeds: int,
+    share: float,
+    device: str | None = None,
+    progress: Progress | None = None,
+    options: Sequence[str] = (),
+    source: str = "",
+) -> SearchResult:
+    """Try settings on cells; one with which a training diverges has a mean of 0.
+
+    Raises:
+        InputError: there is nothing to try, or every setting diverges.
+    """
+    if not settings:
+        raise InputError.because(f"the grid of {name} is empty, so there is nothing to try.")
+    number("held_out", share, above=0, below=1)
+    changed = [
+        (place, replace(cell, config=_scored_once(cell.config.with_overrides(setting), share)))
+        for place, setting in enumerate(settings)
+        for cell in cells
+    ]
+    places = {id(cell): place for place, cell in changed}
+    wanted = [(cell, seed) for _, cell in changed for seed in range(seeds)]
+    works = prepare(wanted, device=device, data=_split(share))
+    found: dict[int, list[tuple[int, int, float | None]]] = {}
+    order = {id(cell): position for position, (_, cell) in enumerate(changed)}
+    for work, accuracy in _scored(works, progress):
+        key = places[id(work.cell)]
+        found.setdefault(key, []).append((order[id(work.cell)], work.shift, accuracy))
+    tried = tuple(
+        Tried(settings=setting, accuracy=tuple(a for _, _, a in sorted(found.get(place, []))))
+        for place, setting in enumerate(settings)
+    )
+    if all(one.diverged for one in tried):
+        raise InputError.because(
+            f"with every setting of {name} a training left all numbers, so none can be chosen. "
+            "Try a smaller optimiser.learning_rate or optimiser.server_learning_rate."
+        )
+    return SearchResult(
+        name=name,
+        cells=tuple(cell.label for cell in cells),
+        held_out=share,
+        seeds=seeds,
+        tried=tried,
+        options=tuple(options),
+        source=source,
+    )
+
+
+def write_search(result: SearchResult, path: str | Path) -> None:
+    """Write the file, one tried setting a line."""
+    values = result.to_dict()
+    lines = []
+    for key, value in values.items():
+        text = json.dumps(value, ensure_ascii=False)
+        if key == "tried":
+            text = "[\n  " + ",\n  ".join(json.dumps(item) for item in value) + "]"
+        lines.append(f" {json.dumps(key)}: {text}")
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def _scored(
+    works: Sequence[Work], progress: Progress | None
+) -> Iterator[tuple[Work, float | None]]:
+    """Held-out accuracy of each; None where the training diverged."""
+    left = {id(work): work for work in works}
+    try:
+        for work, measured in train_works(works, progress=progress, certify=False):
+            del left[id(work)]
+            yield work, measured.accuracy
+    except DivergedError:  # it stopped those beside it too: the rest goes one by one
+        for work in left.values():
+            try:
+                for _, measured in train_works([work], certify=False):
+                    yield work, measured.accuracy
+            except DivergedError:
+                yield work, None
+
+
+def _scored_once(config: Config, share: float) -> Config:
+    """Looked at in the last round only, with clients that fit into what is not held out."""
+    changes = [f"run.evaluate_every={config.training.rounds}"]
+    stated = config.values.get("population", {}).get("total_size")
+    if isinstance(stated, int):
+        changes.append(f"population.total_size={int((1 - share) * stated)}")
+    return config.with_overrides(changes)
+
+
+def _split(share: float) -> Callable[[Config], Dataset]:
+    def data(config: Config) -> Dataset:
+        return held_out(configured_data(config), share)
+
+    return data

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import sys
+import tempfile
+
+import numpy as np
+import pytest
+
+from dpcohort.data import load_dataset
+from dpcohort.deploy.flower import demo
+from dpcohort.deploy.flower.federation import Federation
+from dpcohort.deploy.flower.kit import write_kit
+from dpcohort.deploy.flower.rounds import federate
+from dpcohort.deploy.flower.simulated import LocalGuards
+from dpcohort.deploy.flower.trial import write_client_data
+from dpcohort.errors import InputError
+from dpcohort.runs import verify_run
+
+
+def test_the_demos_clients_share_the_digits_without_a_record_twice():
+    settings, records = demo.demo_settings(rounds=2)
+    assert list(records) == list(settings.plan.population.ids) == list(demo.DEMO_CLIENTS)
+    sizes = [len(labels) for _, labels in records.values()]
+    assert sizes == settings.plan.population.sizes.tolist()
+    rows = np.concatenate([inputs.reshape(len(inputs), -1) for inputs, _ in records.values()])
+    data = load_dataset("digits").train_inputs.reshape(-1, 64)
+    taken, held = (np.unique(part, axis=0, return_counts=True)[1].sum() for part in (rows, data))
+    assert taken <= held
+
+
+def test_the_demos_federation_runs_in_one_process(tmp_path):
+    settings, records = demo.demo_settings(rounds=1)
+    kit = write_kit(tmp_path / "kit", settings)
+    write_client_data(kit, records)
+    federation = Federation.load(kit.federation)
+    with LocalGuards(kit.path / "clients") as guards:
+        run = federate(federation, guards.transport(federation), out=tmp_path / "run", poll=0.0)
+    assert verify_run(tmp_path / "run").holds
+    assert run.test_accuracy > 0.3
+
+
+def test_a_folder_in_use_is_refused_before_anything_starts(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(InputError, match="exists and is not empty"):
+        demo.run_demo(tmp_path)
+
+
+def test_without_flower_nothing_starts(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "flwr", None)
+    with pytest.raises(InputError, match=r"dpcohort\[flower\]"):
+        demo.run_demo(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_part_that_fails_ends_all_and_keeps_the_logs(tmp_path, monkeypatch):
+    started = []
+
+    def fail(federation, say):
+        federation.processes.start("one", [sys.executable, "-c", "import time; time.sleep(600)"])
+        started.append(federation.processes)
+        raise InputError.because("port taken")
+
+    monkeypatch.setattr(demo, "start_all", fail)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    said = []
+    with pytest.raises(InputError, match="port taken"):
+        demo.run_demo(tmp_path / "run", say=said.append)
+    assert not started[0].is_running("one")
+    (kept,) = tmp_path.glob("dpcohort-*")
+    assert said[-1] == f"kit and logs are kept in {kept}"
+    assert (kept / "kit").is_dir()

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import pytest
+
+from dpcohort.deploy.flower.exchange import Exchange
+from dpcohort.deploy.flower.transport import Answer, Node
+from dpcohort.errors import InputError
+
+
+class Wire:
+    """A transport by script: nodes online from a time on, answers a while after the letter."""
+
+    def __init__(self, *, online=None, answers=None):
+        self.now = 0.0
+        self.online = online or {}
+        self.answers = answers or {}
+        self.sent: list[tuple[float, int, bytes, float]] = []
+        self.names: dict[str, tuple[float, int]] = {}
+        self.extra: list[Node] = []
+
+    def nodes(self):
+        return [
+            Node(id=place, key=key, online=self.now >= since)
+            for place, (key, since) in enumerate(self.online.items())
+        ] + self.extra
+
+    def push(self, letters, *, group, ttl):
+        names = []
+        for letter in letters:
+            self.sent.append((self.now, letter.node, letter.body, ttl))
+            name = f"m{len(self.sent)}"
+            self.names[name] = (self.now, letter.node)
+            names.append(name)
+        return names
+
+    def pull(self, names):
+        found = []
+        for name in names:
+            at, node = self.names[name]
+            script = self.answers.get(node, [])
+            place = sum(1 for t, n, _, _ in self.sent if n == node and t < at)
+            if place < len(script):
+                after, answer = script[place]
+                if self.now >= at + after:
+                    found.append(Answer(letter=name, **answer))
+        return found
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+def _exchange(wire, keys, **changes):
+    settings = {"timeout": 60.0, "attempts": 3, "poll": 1.0, **changes}
+    return Exchange(wire, keys, clock=lambda: wire.now, sleep=wire.sleep, **settings)
+
+
+def test_each_client_gets_its_letter_at_the_node_that_holds_its_key():
+    wire = Wire(
+        online={"kb": 0, "ka": 0}, answers={0: [(1, {"body": b"b"})], 1: [(2, {"body": b"a"})]}
+    )
+    heard = _exchange(wire, {"a": "ka", "b": "kb"}).ask({"a": b"A", "b": b"B"}, group="0")
+    assert {c: h.bodies for c, h in heard.items()} == {"a": [b"a"], "b": [b"b"]}
+    assert {(node, body) for _, node, body, _ in wire.sent} == {(0, b"B"), (1, b"A")}
+    assert wire.now == 2.0
+
+
+def test_letters_are_void_when_the_rounds_time_is_over():
+    wire = Wire(online={"ka": 0, "kb": 20.0}, answers={0: [(99, {"body": b""})]})
+    heard = _exchange(wire, {"a": "ka", "b": "kb"}).ask({"a": b"A", "b": b"B"}, group="0")
+    assert [(at, ttl) for at, _, _, ttl in wire.sent] == [(0.0, 60.0), (20.0, 40.0)]
+    assert heard["a"].errors == ["no answer within 60 s"]
+    assert wire.now == pytest.approx(60.0)
+
+
+def test_an_error_is_asked_again_and_the_stored_answer_taken():
+    script = {0: [(44, {"error": "error 5: node unavailable"}), (2, {"body": b"again"})]}
+    wire = Wire(online={"ka": 0}, answers=script)
+    heard = _exchange(wire, {"a": "ka"}).ask({"a": b"A"}, group="0")
+    assert heard["a"].bodies == [b"again"]
+    assert heard["a"].errors == ["error 5: node unavailable"]
+    assert heard["a"].attempts == 2
+
+
+def test_attempts_end():
+    wire = Wire(online={"ka": 0}, answers={0: [(1, {"error": "no"})] * 9})
+    heard = _exchange(wire, {"a": "ka"}).ask({"a": b"A"}, group="0")
+    assert heard["a"].errors == ["no"] * 3
+    assert heard["a"].bodies == []
+
+
+def test_an_answer_that_settles_nothing_is_asked_again():
+    script = {0: [(1, {"body": b"not yet"}), (1, {"body": b"done"})]}
+    wire = Wire(online={"ka": 0}, answers=script)
+    exchange = _exchange(wire, {"a": "ka"})
+    heard = exchange.ask({"a": b"A"}, group="0", satisfied=lambda c, body: body == b"done")
+    assert heard["a"].bodies == [b"not yet", b"done"]
+
+
+def test_a_client_that_never_comes_does_not_keep_the_others_waiting_longer_than_the_limit():
+    wire = Wire(online={"ka": 0, "kb": 1e9}, answers={0: [(1, {"body": b"a"})]})
+    heard = _exchange(wire, {"a": "ka", "b": "kb"}).ask({"a": b"A", "b": b"B"}, group="0")
+    assert heard["a"].bodies == [b"a"]
+    assert heard["b"].errors == ["its node was not online within 60 s"]
+    assert wire.now == pytest.approx(60.0)
+
+
+def test_nodes_without_a_registered_key_get_nothing():
+    wire = Wire(online={"": 0, "stranger": 0})
+    heard = _exchange(wire, {"a": "ka"}, timeout=3.0).ask({"a": b"A"}, group="0")
+    assert wire.sent == []
+    assert heard["a"].attempts == 0
+
+
+def test_one_key_at_two_nodes_stops_everything():
+    wire = Wire(online={"ka": 0})
+    wire.extra = [Node(id=7, key="ka")]
+    with pytest.raises(InputError, match="two nodes are online with the key of a"):
+        _exchange(wire, {"a": "ka"}).ask({"a": b"A"}, group="0")
+    assert wire.sent == []
+
+
+def test_a_node_that_went_offline_may_have_left_its_key_behind():
+    wire = Wire(online={"ka": 0}, answers={0: [(1, {"body": b"a"})]})
+    wire.extra = [Node(id=7, key="ka", online=False)]
+    assert _exchange(wire, {"a": "ka"}).ask({"a": b"A"}, group="0")["a"].bodies == [b"a"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("timeout", 0), ("timeout", float("nan")), ("attempts", 0)]
+)
+def test_limits_are_checked(field, value):
+    with pytest.raises(InputError, match=field):
+        _exchange(Wire(), {}, **{field: value})

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import stat
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dpcohort.deploy.flower.certificates import check_certificate
+from dpcohort.deploy.flower.federation import Federation
+from dpcohort.deploy.flower.kit import Kit, write_kit
+from dpcohort.deploy.guard.terms import GuardTerms
+from dpcohort.errors import InputError
+
+
+def test_a_kit_has_everything_for_server_and_clients(template):
+    kit, plan = template.kit, template.settings.plan
+    found = {p.relative_to(kit.path).as_posix() for p in kit.path.rglob("*") if p.is_file()}
+    assert found >= {
+        "README.md",
+        "app/pyproject.toml",
+        "app/dpcohort_app/server_app.py",
+        "app/dpcohort_app/client_app.py",
+        "server/plan.json",
+        "server/federation.toml",
+        "server/flwr/config.toml",
+        "server/nginx.conf",
+        "server/dpcohort-superlink.service",
+        "server/dpcohort-gate.service",
+        "server/tls/ca.crt",
+        "server/tls/server.pem",
+        "server/tls/server.key",
+        *(
+            f"clients/{name}/{file}"
+            for name in ("ward%207", "lab")
+            for file in (
+                "terms.toml",
+                "ca.crt",
+                "node.key",
+                "node.pub",
+                "README.md",
+                "dpcohort-guard.service",
+                "dpcohort-supernode.service",
+            )
+        ),
+    }
+    check_certificate(kit.tls / "server.pem", authority=kit.tls / "ca.crt", host="127.0.0.1")
+    assert Federation.load(kit.federation).plan == plan
+
+
+def test_what_flower_sends_to_clients_holds_nothing_of_the_plan(template):
+    sent = "".join(p.read_text() for p in template.kit.app.rglob("*") if p.is_file())
+    for secret in (template.settings.plan.sha256, "ward", "PRIVATE KEY", "epsilon"):
+        assert secret not in sent
+
+
+def test_each_clients_terms_are_its_part_of_the_plan(template):
+    plan = template.settings.plan
+    for k, client in enumerate(plan.population.ids):
+        terms = GuardTerms.from_toml(template.kit.client(client) / "terms.toml")
+        (run,) = terms.runs
+        assert (terms.dataset, run.run, run.plan) == (client, "spring", plan.sha256)
+        assert run.draws == plan.schedule.counts[k]
+        assert run.least_noise_multiplier == plan.noise_multipliers[k]
+        assert run.epsilon == plan.population.epsilon[k] == terms.lifetime_epsilon
+
+
+def test_secrets_are_their_owners_alone(template):
+    kit = template.kit
+    for path in (kit.tls / "server.key", kit.client("lab") / "node.key"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    for folder in (kit.server, kit.client("lab"), kit.client("ward 7")):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    keys = {(kit.client(c) / "node.key").read_bytes() for c in ("lab", "ward 7")}
+    assert len(keys) == 2
+
+
+def test_a_kit_that_is_not_a_trial_names_the_user_who_may_ask(settings, tmp_path):
+    kit = write_kit(tmp_path / "kit", replace(settings, trial=False))
+    terms = tomllib.loads((kit.client("lab") / "terms.toml").read_text())
+    assert terms["allowed_users"] == ["flower"]
+    assert terms["same_user"] is False
+    assert terms["answer_seconds"] > 0
+
+
+def test_a_folder_in_use_is_left_alone(settings, tmp_path):
+    (tmp_path / "kit").mkdir()
+    (tmp_path / "kit" / "mine.txt").write_text("mine")
+    with pytest.raises(InputError, match="exists and is not empty"):
+        write_kit(tmp_path / "kit", settings)
+    assert [p.name for p in tmp_path.rglob("*")] == ["kit", "mine.txt"]
+
+
+def test_a_kit_is_whole_or_not_there(settings, tmp_path, monkeypatch):
+    def fail(*arguments, **options):
+        raise InputError.because("no")
+
+    monkeypatch.setattr("dpcohort.deploy.flower.kit.make_node_key", fail)
+    with pytest.raises(InputError):
+        write_kit(tmp_path / "kit", settings)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_folder_may_be_there(settings, tmp_path):
+    (tmp_path / "kit").mkdir()
+    assert write_kit(tmp_path / "kit", settings).federation.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"gate_port": 0}, "gate_port"),
+        ({"superlink_port": 70000}, "superlink_port"),
+        ({"gate_port": 8000}, "two different ports"),
+        ({"host": ""}, "host"),
+        ({"host": "a b"}, "host"),
+        ({"host": 'x"; return 200'}, "host"),
+    ],
+)
+def test_settings_are_checked(settings, change, words):
+    with pytest.raises(InputError, match=words):
+        replace(settings, **change)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"optimiser": {"learning_rate": -1.0}}, "learning_rate"),
+        ({"run": ""}, "run"),
+        ({"days": 0}, "days"),
+        ({"timeout": -1.0}, "timeout"),
+    ],
+)
+def test_what_no_run_could_use_is_refused_before_a_kit_is_written(
+    settings, tmp_path, change, words
+):
+    with pytest.raises(InputError, match=words):
+        write_kit(tmp_path / "kit", replace(settings, **change))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_paths_cannot_leave_the_kit():
+    assert str(Kit(Path("k")).client("../../etc")) == "k/clients/..%2F..%2Fetc"

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+
+import pytest
+
+from dpcohort.deploy.flower import kit_units
+from dpcohort.deploy.flower.gate import is_fleet_call
+
+UNITS = {
+    "superlink": kit_units.superlink_unit(port=8000),
+    "gate": kit_units.gate_unit(port=9443, upstream=8000),
+    "guard": kit_units.guard_unit("ward 7 100%"),
+    "supernode": kit_units.supernode_unit(
+        "ward 7\nExecStart=evil", host="fl.example.org", port=9443
+    ),
+}
+
+
+def _service(text: str) -> dict[str, str]:
+    parser = configparser.RawConfigParser(strict=False)
+    parser.optionxform = str
+    parser.read_string(text.replace("\\\n", " "))
+    return dict(parser["Service"])
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_units_start_again_always_and_run_as_a_user(name):
+    service = _service(UNITS[name])
+    assert service["Restart"] == "always"
+    assert service["User"] not in ("root", "")
+    assert service["NoNewPrivileges"] == "yes"
+    assert service["ExecStart"].startswith("/opt/dpcohort/bin/")
+
+
+def test_the_guard_is_another_user_without_a_network():
+    guard, supernode = _service(UNITS["guard"]), _service(UNITS["supernode"])
+    assert guard["User"] != supernode["User"]
+    assert supernode["SupplementaryGroups"] == guard["Group"]  # the socket's mode is 0660
+    assert guard["PrivateNetwork"] == "yes"
+    assert guard["StateDirectoryMode"] == "0700"
+    assert "ward 7 100%%" in UNITS["guard"]
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_units_see_no_processes_of_others_and_hold_no_rights(name):
+    service = _service(UNITS[name])
+    wanted = {
+        "ProtectProc": "invisible",
+        "ProcSubset": "pid",
+        "CapabilityBoundingSet": "",
+        "SystemCallFilter": "@system-service",
+        "UMask": "0077",
+    }
+    assert wanted.items() <= service.items()
+    assert "PrivateUsers" not in service  # a guard must know who asks
+    # torch compiles convolutions: the guard and the server could not train under it.
+    assert ("MemoryDenyWriteExecute" in service) == (name in ("gate", "supernode"))
+
+
+def test_the_courier_cannot_read_the_guards_processor_time():
+    """Neither from /proc (see above) nor from its control group, nor by asking systemd."""
+    assert _service(UNITS["supernode"])["InaccessiblePaths"] == "-/sys/fs/cgroup -/run/dbus"
+    assert _service(UNITS["guard"])["RestrictAddressFamilies"] == "AF_UNIX"
+
+
+def test_the_guard_makes_no_ledger_when_it_starts():
+    assert "--new-ledger" not in shlex.split(_service(UNITS["guard"])["ExecStart"])
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+@pytest.mark.parametrize("name", UNITS)
+def test_systemd_understands_every_line(name, tmp_path):
+    path = tmp_path / f"{name}.service"
+    # The program need not be there; all else is as it is shipped.
+    path.write_text(re.sub(r"/opt/dpcohort/bin/\S+", "/bin/true", UNITS[name]))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "SYSTEMD_LOG_LEVEL": "warning"},
+    )
+    own = [line for line in done.stderr.splitlines() if path.name in line]
+    assert own == []
+
+
+def test_the_courier_asks_the_socket_the_guard_listens_on():
+    command = shlex.split(_service(UNITS["guard"])["ExecStart"])
+    socket = command[command.index("--socket") + 1]
+    asked = shlex.split(_service(UNITS["supernode"])["ExecStart"])
+    assert asked[asked.index("--node-config") + 1] == f'guard="{socket}"'
+
+
+def test_the_superlink_listens_on_loopback_with_tls_keys_and_a_database():
+    command = shlex.split(_service(UNITS["superlink"])["ExecStart"])
+    assert command[command.index("--host") + 1] == "127.0.0.1"
+    assert "--enable-supernode-auth" in command
+    assert "--database" in command
+    assert "--insecure" not in command
+
+
+@pytest.mark.parametrize("name", ["superlink", "supernode"])
+def test_flower_calls_nobody(name):
+    assert _service(UNITS[name])["Environment"]
+    assert "FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1" in UNITS[name]
+
+
+def test_a_clients_name_cannot_add_a_line():
+    assert "\nExecStart=evil" not in UNITS["supernode"]
+    assert len(re.findall(r"^ExecStart=", UNITS["supernode"], re.MULTILINE)) == 1
+
+
+def test_the_proxy_has_the_rule_of_the_gate():
+    text = kit_units.nginx_rule(host="fl.example.org", port=443, upstream=8000)
+    (pattern,) = re.findall(r'location ~ "(.*)" \{', text)
+    paths = [
+        "/v1/fleet/pull-messages", "/v1/fleet/push_object", "/v1/fleet/", "/v1/fleet",
+        "/v1/control/start-run", "/v1/fleet/../control/start-run", "/v1/fleet/a/b", "/docs",
+        "/v1/fleet/pull-messages.x", "/x/v1/fleet/pull-messages",
+    ]  # fmt: skip
+    for path in paths:
+        assert (re.search(pattern, path) is not None) == is_fleet_call("POST", path), path
+    assert "location / { return 403; }" in text
+    assert "limit_except POST { deny all; }" in text
+    assert "proxy_ssl_verify on;" in text
+
+
+def test_the_app_names_its_parts_and_every_setting_of_a_run():
+    files = kit_units.app_files(federation='/srv/with "quotes"/federation.toml')
+    project = tomllib.loads(files["pyproject.toml"])
+    app = project["tool"]["flwr"]["app"]
+    assert app["components"] == {
+        "serverapp": "dpcohort_app.server_app:app",
+        "clientapp": "dpcohort_app.client_app:app",
+    }
+    assert app["config"]["federation"] == '/srv/with "quotes"/federation.toml'
+    assert set(app["config"]) == {"federation", "out", "resume", "guards"}
+    assert project["project"]["dependencies"] == []
+    for name, text in files.items():
+        if name.endswith(".py"):
+            compile(text, name, "exec")
+
+
+def test_the_connection_is_the_loopback_address():
+    found = tomllib.loads(kit_units.connection_file(port=8000, authority="/srv/ca.crt"))
+    assert found["superlink"]["dpcohort"] == {
+        "address": "127.0.0.1:8000",
+        "root-certificates": "/srv/ca.crt",
+    }

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dpcohort.deploy.flower.letters import draw_letter, hello_letter, open_letter, read_frames
+from dpcohort.deploy.guard.protocol import DrawRequest, ReceiptRequest, Refusal, encode
+from dpcohort.errors import InputError
+
+
+def request(**changes):
+    values = {
+        "run": "spring", "plan": "p", "round": 2, "draw": 0, "clip": 1.0, "noise_multiplier": 1.5,
+        "sampling_rate": 0.1, "batch_size": 10, "local_steps": 1, "sampler": "poisson",
+        "neighbours": "zero-out", "step_sizes": [0.5], "model": "m", "layout": "l",
+        "vector": np.arange(4, dtype=np.float32),
+    }  # fmt: skip
+    return DrawRequest(**{**values, **changes})
+
+
+def test_a_letter_holds_all_draws_of_a_client_and_the_model_once():
+    body = draw_letter("ward 7", request(), draws=[0, 3, 1])
+    opened = open_letter(body)
+    assert (opened.client, opened.asks) == ("ward 7", "draws")
+    assert [one.draw for one in opened.requests] == [0, 3, 1]
+    assert all(np.array_equal(one.vector, np.arange(4)) for one in opened.requests)
+    assert len(body) < len(draw_letter("ward 7", request(), draws=[0])) + 20
+
+
+def test_the_same_draw_is_the_same_request_in_any_letter():
+    alone = open_letter(draw_letter("a", request(), draws=[1])).requests[0]
+    together = open_letter(draw_letter("a", request(), draws=[0, 1])).requests[1]
+    assert alone.sha256() == together.sha256()
+
+
+def test_a_hello_asks_for_a_run():
+    opened = open_letter(hello_letter("lab", run="spring"))
+    assert (opened.client, opened.asks, opened.requests[0].run) == ("lab", "hello", "spring")
+
+
+@pytest.mark.parametrize("draws", [[], [0, 0]], ids=["none", "twice"])
+def test_a_letter_asks_for_different_draws(draws):
+    with pytest.raises(InputError, match="draws"):
+        draw_letter("a", request(), draws=draws)
+
+
+GOOD = draw_letter("a", request(), draws=[0])
+FRAME = GOOD.partition(b"\n")[2]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"no line",
+        b"{}\n" + FRAME,
+        b"[1]\n" + FRAME,
+        b"not json\n" + FRAME,
+        GOOD[:-1],
+        GOOD + b"x",
+        GOOD.replace(b'"asks": "draws"', b'"asks": "receipt"'),
+        GOOD.replace(b'"client": "a"', b'"client": 7'),
+        GOOD.replace(b'"draws": [0]', b'"draws": [true]'),
+        GOOD.replace(b'"draws": [0]', b'"draws": []'),
+        GOOD.replace(b'"draws": [0]', b'"draws": "0"'),
+        GOOD.partition(b"\n")[0] + b"\n" + encode(ReceiptRequest(run="spring")),
+        b"\xff\xfe" * 600_000 + b"\n",
+    ],
+    ids=range(14),
+)
+def test_what_is_no_letter_is_refused(body):
+    with pytest.raises(InputError):
+        open_letter(body)
+
+
+def test_frames_are_read_one_after_the_other():
+    frames = [Refusal(code=str(place), message="") for place in range(3)]
+    body = b"".join(map(encode, frames))
+    assert [frame.code for frame in read_frames(body)] == ["0", "1", "2"]
+    with pytest.raises(InputError, match="middle of a frame"):
+        list(read_frames(body[:-1]))

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from dpcohort.deploy.flower.record import FederatedJob, FederatedRecorder, RoundExchange
+from dpcohort.engine import EngineState
+from dpcohort.errors import InputError
+from dpcohort.runs.append_log import read_log
+
+EXCHANGE = RoundExchange(
+    round=0, asked=3, came=2, resent=1, passed_over=False,
+    lost={"lab": {1: "lost: gone"}}, errors={"lab": ["error 5: unavailable"]},
+)  # fmt: skip
+
+
+@pytest.fixture
+def job(small):
+    return FederatedJob.of(small.federation)
+
+
+def test_the_server_knows_sizes_and_no_records(job):
+    partition = job.partition
+    assert partition.sizes.tolist() == [300, 400]
+    assert partition.indices.tolist() == list(range(700))
+    assert partition.names == ("ward 7", "lab")
+    assert job.settings()["data"]["name"] == "held by the clients"
+
+
+def test_a_plan_for_another_model_is_refused(small):
+    federation = replace(
+        small.federation, model=replace(small.federation.model, input_shape=(1, 4, 4))
+    )
+    with pytest.raises(InputError, match=r"plan was made for a model of 650 parameters.*170"):
+        FederatedJob.of(federation)
+
+
+def test_a_counted_round_is_counted_once(job, tmp_path):
+    recorder = FederatedRecorder(job, tmp_path / "run")
+    recorder.before_round(0)
+    recorder.before_round(0)
+    recorder.close()
+    assert [entry.get("round") for entry in read_log(tmp_path / "run" / "ledger.jsonl")] == [
+        None,
+        0,
+    ]
+    again = FederatedRecorder(job, tmp_path / "run", resume=True)
+    again.before_round(0)
+    assert again.run.ledger.rounds == {0}
+    again.close()
+
+
+def test_what_was_lost_is_written_and_told(job, tmp_path):
+    recorder = FederatedRecorder(job, tmp_path / "run")
+    recorder.exchanged(EXCHANGE)
+    recorder.close()
+    (line,) = read_log(tmp_path / "run" / "exchange.jsonl")
+    assert line["lost"] == {"lab": {"1": "lost: gone"}}
+    assert (line["asked"], line["came"], line["resent"]) == (3, 2, 1)
+    assert "1 of 3 draws are lost (lab)" in recorder.run.warnings[0]
+
+
+def test_a_round_passed_over_is_kept_as_lost(job, tmp_path):
+    recorder = FederatedRecorder(job, tmp_path / "run")
+    recorder.before_round(0)
+    state = EngineState(job.initial(), next_round=1)
+    line = recorder.passed_over(0, state)
+    recorder.close()
+    assert line.lost
+    again = FederatedRecorder(job, tmp_path / "run", resume=True)
+    assert again.start(EngineState(job.initial())).next_round == 1
+    again.close()
+
+
+def test_another_federation_cannot_go_on_with_a_run(job, tmp_path):
+    FederatedRecorder(job, tmp_path / "run").close()
+    other = FederatedJob.of(replace(job.federation, run="autumn"))
+    with pytest.raises(InputError, match="begun with run = 'spring'; now it is 'autumn'"):
+        FederatedRecorder(other, tmp_path / "run", resume=True)
+    with pytest.raises(InputError, match="holds a run"):
+        FederatedRecorder(job, tmp_path / "run")
+
+
+def test_a_finished_folder_says_what_the_clients_counted(job, tmp_path, fakes):
+    recorder = FederatedRecorder(job, tmp_path / "run")
+    recorder.client_ledgers({"lab": fakes["lab"].receipt("spring")})
+    fakes["lab"].done[(0, 0)] = "x"
+    recorder.client_ledgers({"ward 7": fakes["ward 7"].receipt("spring")})
+    recorder.client_ledgers({"lab": fakes["lab"].receipt("spring")})
+    recorder.close()
+    told = json.loads((tmp_path / "run" / "client-ledgers.json").read_text())
+    assert {client: one["spending"]["counted_draws"] for client, one in told.items()} == {
+        "lab": 1,
+        "ward 7": 0,
+    }

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpcohort.deploy.flower.letters import NO_GUARD
+from dpcohort.deploy.flower.replies import longest_update, read_draws, read_hello
+from dpcohort.deploy.guard.protocol import (
+    DrawRequest,
+    DrawUpdate,
+    Hello,
+    Refusal,
+    RunReceipt,
+    encode,
+)
+
+REQUEST = DrawRequest(
+    run="spring", plan="p", round=2, draw=0, clip=1.0, noise_multiplier=1.5, sampling_rate=0.1,
+    batch_size=10, local_steps=2, sampler="poisson", neighbours="zero-out", step_sizes=[0.5, 0.5],
+    model="m", layout="l", vector=np.zeros(40, dtype=np.float32),
+)  # fmt: skip
+GOOD = DrawUpdate(
+    run="spring", round=2, draw=0, resent=False, vector=np.full(40, 0.1, dtype=np.float32)
+)
+RECEIPT = RunReceipt(dataset="lab", spending={"counted_draws": 2}, entries=3, head="h", ledger="l")
+
+
+def _read(*frames, draws=(0, 1)):
+    return read_draws(b"".join(map(encode, frames)), REQUEST, draws=draws, records=100)
+
+
+def test_what_is_right_is_taken():
+    reply = _read(GOOD, replace(GOOD, draw=1, resent=True), RECEIPT)
+    assert sorted(reply.updates) == [0, 1]
+    assert reply.resent == {1}
+    assert reply.losses == {}
+    assert not reply.passing
+    assert reply.receipt.spending == {"counted_draws": 2}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"run": "autumn"}, "another run"),
+        ({"round": 1}, "round 1"),
+        ({"draw": 7}, "draw 7, which was not asked for"),
+        ({"vector": np.zeros(39, np.float32)}, "39 numbers instead of 40"),
+        ({"vector": np.zeros(0, np.float32)}, "0 numbers instead of 40"),
+        ({"vector": np.full(40, np.nan, np.float32)}, "not finite"),
+        ({"vector": np.full(40, np.inf, np.float32)}, "not finite"),
+        ({"vector": np.full(40, 1e30, np.float32)}, "longer than any"),
+        ({"vector": np.full(40, 10.0, np.float32)}, "longer than any"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_poisoned_update_is_dropped_and_the_others_stay(change, words):
+    reply = _read(replace(GOOD, **change), replace(GOOD, draw=1))
+    assert sorted(reply.updates) == [1]
+    assert words in reply.losses[0]
+
+
+def test_a_draw_counts_once_however_often_it_comes():
+    reply = _read(GOOD, replace(GOOD, vector=GOOD.vector * 2), replace(GOOD, draw=1))
+    assert np.array_equal(reply.updates[0], GOOD.vector)
+    assert sorted(reply.updates) == [0, 1]
+
+
+def test_more_answers_than_questions_change_nothing():
+    reply = _read(GOOD, replace(GOOD, draw=1), Refusal(code="terms", message=""), GOOD)
+    assert sorted(reply.updates) == [0, 1]
+    assert reply.losses == {}
+
+
+@pytest.mark.parametrize(
+    ("code", "counted", "passing"),
+    [
+        (NO_GUARD, False, True),
+        ("failed", False, True),
+        ("failed", True, False),
+        ("lost", True, False),
+        ("terms", False, False),
+        ("exhausted", False, False),
+    ],
+)
+def test_only_what_decided_nothing_is_asked_again(code, counted, passing):
+    reply = _read(GOOD, Refusal(code=code, message="why", counted=counted))
+    assert reply.losses == {1: f"{code}: why"}
+    assert reply.passing is passing
+
+
+def test_rubbish_is_a_loss_of_all_it_should_have_held():
+    assert _read().losses == {0: "no answer", 1: "no answer"}
+    reply = read_draws(b"rubbish", REQUEST, draws=[0], records=100)
+    assert "cannot be read" in reply.losses[0]
+    cut = encode(GOOD) + encode(replace(GOOD, draw=1))[:-3]
+    reply = read_draws(cut, REQUEST, draws=[0, 1], records=100)
+    assert sorted(reply.updates) == [0]
+    assert "cannot be read" in reply.losses[1]
+    assert "Refusal" not in str(_read(encode_hello()).losses)
+
+
+def encode_hello():
+    return Hello(
+        dpcohort="0", dataset="lab", records=3, dimension=4, model="m", layout="l", accepted=None,
+        plan=None, counted=0,
+    )  # fmt: skip
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=300))
+def test_no_bytes_whatever_raise_or_are_taken(body):
+    reply = read_draws(body, REQUEST, draws=[0, 1], records=100)
+    assert reply.updates == {}
+    assert sorted(reply.losses) == [0, 1]
+    assert isinstance(read_hello(body), str)
+
+
+def test_no_honest_update_is_longer_than_the_bound():
+    # The worst there is: all records in the batch, all gradients alike, noise of every step.
+    rng = np.random.default_rng(0)
+    clipped = np.zeros(40)
+    clipped[0] = REQUEST.clip * 100 / REQUEST.batch_size
+    std = REQUEST.noise_multiplier * REQUEST.clip / REQUEST.batch_size
+    longest = longest_update(REQUEST, records=100)
+    lengths = []
+    for _ in range(2000):
+        update = sum(a * (clipped + std * rng.normal(size=40)) for a in REQUEST.step_sizes)
+        lengths.append(np.linalg.norm(update))
+    assert max(lengths) < longest < 1.5 * max(lengths)
+
+
+def test_a_hello_is_read_and_a_refusal_is_words():
+    assert read_hello(encode(encode_hello())).dataset == "lab"
+    assert read_hello(encode(Refusal(code="no-guard", message="gone"))) == "no-guard: gone"
+    assert "not one to this question" in read_hello(encode(GOOD))
+
+
+def test_a_refusal_is_one_line_that_cannot_steer_a_terminal():
+    words = "\x1b[2J\x1b[32mall promises hold\n\u202eerror: none" + "A" * 100_000
+    refusal = Refusal(code="terms\x1b[8m" + "B" * 100_000, message=words)
+    lost = _read(refusal, refusal).losses[1]
+    told = read_hello(encode(refusal))
+    for shown in (lost, told):
+        assert shown.isprintable()
+        assert r"\x1b[2J\x1b[32mall promises hold\n\u202eerror" in shown
+        assert len(shown) < 1000
+
+
+def test_answers_beyond_those_asked_for_are_not_kept():
+    reply = _read(GOOD, *[replace(GOOD, draw=7)] * 100, replace(GOOD, draw=1))
+    assert sorted(reply.updates) == [0]

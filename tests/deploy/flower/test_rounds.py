@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+from dpcohort.aggregation import Mean
+from dpcohort.aggregation.projected import ProjectedPlus
+from dpcohort.deploy.flower.record import FederatedJob
+from dpcohort.deploy.flower.rounds import federate
+from dpcohort.deploy.guard.protocol import DrawUpdate
+from dpcohort.engine.planned import cohort_of
+from dpcohort.errors import InputError
+from dpcohort.runs import Run, train, verify_run
+from dpcohort.runs.append_log import read_log
+from dpcohort.runs.folder import read_json
+
+
+def _federate(small, fakes, out, **changes):
+    return federate(small.federation, fakes.transport(), out=out, poll=0.0, **changes)
+
+
+def _planned(small, client):
+    plan = small.federation.plan
+    k = plan.population.index_of(client)
+    cohorts = plan.schedule.cohorts
+    return {(t, d) for t in range(len(cohorts)) for d in range(int((cohorts[t] == k).sum()))}
+
+
+def test_a_run_asks_for_exactly_the_planned_draws_and_verifies(small, fakes, tmp_path):
+    run = _federate(small, fakes, tmp_path / "run")
+    for client, guard in fakes.items():
+        assert sorted(guard.asked) == sorted(_planned(small, client))
+    assert run.is_finished
+    assert run.warnings == []
+    verification = verify_run(tmp_path / "run")
+    assert verification.holds, verification.findings
+    assert Run.load(tmp_path / "run").test_accuracy == run.test_accuracy
+    told = read_json(tmp_path / "run" / "client-ledgers.json")
+    counted = {client: told[client]["spending"]["counted_draws"] for client in fakes}
+    assert counted == {client: len(_planned(small, client)) for client in fakes}
+
+
+def test_one_letter_a_client_and_round(small, fakes, tmp_path):
+    transport = fakes.transport()
+    pushed = []
+    push = transport.push
+    transport.push = lambda letters, **how: pushed.append(len(letters)) or push(letters, **how)
+    federate(small.federation, transport, out=tmp_path / "run", poll=0.0)
+    cohorts = small.federation.plan.schedule.cohorts
+    assert pushed == [2, *(len(set(row)) for row in cohorts.tolist())]
+
+
+def test_updates_are_combined_as_the_engine_does(small, fakes, tmp_path):
+    run = _federate(small, fakes, tmp_path / "run")
+    job = FederatedJob.of(small.federation)
+    weights = job.initial()
+    plan = small.federation.plan
+    for t in range(plan.training.rounds):
+        cohort = cohort_of(plan, t)
+        rows = [
+            fakes[plan.population.ids[k]].updates[(t, d)]
+            for k, d in zip(cohort.clients.tolist(), cohort.draws.tolist(), strict=True)
+        ]
+        weights = weights - Mean().combine(torch.from_numpy(np.stack(rows)), cohort)
+    trained = np.concatenate([run.model[name].ravel() for name, _ in job.model.named_parameters()])
+    assert np.allclose(trained, weights.numpy(), atol=1e-6)
+
+
+class _Overheard(ProjectedPlus):
+    """A rule with memory that keeps a copy of the updates of every round."""
+
+    heard: ClassVar[dict[int, np.ndarray]] = {}
+
+    def combine_remembering(self, updates, cohort, memory):
+        self.heard[cohort.round] = updates.numpy().copy()
+        return super().combine_remembering(updates, cohort, memory)
+
+
+@pytest.mark.parametrize("stop_after", [None, 0, 1])
+def test_a_rule_with_memory_trains_the_same_model_as_on_one_machine(
+    small, fakes, tmp_path, stop_after
+):
+    federation = replace(small.federation, aggregation={"rule": "projected-plus"})
+    plan, job = federation.plan, FederatedJob.of(federation)
+    own = _Overheard()
+    local = train(
+        plan,
+        "logistic",
+        "digits",
+        optimiser=job.optimiser,
+        aggregation=own,
+        seed=federation.seed,
+        device="cpu",
+    )
+    for t, rows in own.heard.items():  # the guards answer what the local clients did
+        cohort = cohort_of(plan, t)
+        for k, d, row in zip(cohort.clients, cohort.draws, rows, strict=True):
+            fakes[plan.population.ids[k]].updates[(t, int(d))] = row
+
+    class StopError(Exception):
+        pass
+
+    class Stop:
+        def on_round(self, record, run):
+            if record.round == stop_after:
+                raise StopError
+
+    def go(**how):
+        return federate(federation, fakes.transport(), out=tmp_path / "run", poll=0.0, **how)
+
+    if stop_after is not None:
+        with pytest.raises(StopError):
+            go(callbacks=[Stop()])
+    run = go(resume=stop_after is not None)
+    assert run.settings["aggregation"]["rule"] == "projected-plus"
+    for name, weights in local.model.items():
+        assert np.array_equal(run.model[name], weights)
+
+
+@pytest.mark.parametrize("stop_after", [0, 1, 2])
+def test_a_stopped_run_goes_on_and_spends_nothing_twice(small, fakes, tmp_path, stop_after):
+    class CrashError(Exception):
+        pass
+
+    class Stop:
+        def on_round(self, record, run):
+            if record.round == stop_after:
+                raise CrashError
+
+    with pytest.raises(CrashError):
+        _federate(small, fakes, tmp_path / "run", callbacks=[Stop()])
+    run = _federate(small, fakes, tmp_path / "run", resume=True)
+    assert run.is_finished
+    assert verify_run(tmp_path / "run").holds
+    whole = small.kit.path.parent / "whole"
+    straight = _federate(small, type(fakes)(small.federation), whole)
+    for name, weights in straight.model.items():
+        assert np.array_equal(run.model[name], weights)  # as if it had never stopped
+
+
+def test_a_round_lost_before_its_checkpoint_is_replayed_from_the_ledgers(
+    small, fakes, tmp_path, monkeypatch
+):
+    from dpcohort.deploy.flower.record import FederatedRecorder
+
+    after = FederatedRecorder.after_round
+
+    def crash(self, record, state):
+        if record.round == 1:
+            raise KeyboardInterrupt  # all answers are there; nothing of the round is kept
+        return after(self, record, state)
+
+    monkeypatch.setattr(FederatedRecorder, "after_round", crash)
+    with pytest.raises(KeyboardInterrupt):
+        _federate(small, fakes, tmp_path / "run")
+    monkeypatch.setattr(FederatedRecorder, "after_round", after)
+    _federate(small, fakes, tmp_path / "run", resume=True)
+    lines = read_log(tmp_path / "run" / "exchange.jsonl")
+    again = [line for line in lines if line["round"] == 1]
+    assert [line["resent"] for line in again] == [0, small.federation.plan.training.cohort_size]
+    for client, guard in fakes.items():
+        assert set(guard.done) == _planned(small, client)  # each draw computed once
+    assert verify_run(tmp_path / "run").holds
+
+
+def test_a_lost_draw_is_lost_and_the_rest_is_combined(small, fakes, tmp_path):
+    fakes["lab"].fails = {next(iter(_planned(small, "lab")))}
+    run = _federate(small, fakes, tmp_path / "run")
+    assert run.is_finished
+    assert "1 of 3 draws are lost (lab)" in run.warnings[0]
+    assert verify_run(tmp_path / "run").holds  # lost draws stay counted
+
+
+def test_below_the_quorum_the_model_stays(small, fakes, tmp_path):
+    for client, guard in fakes.items():
+        guard.fails = {key for key in _planned(small, client) if key[0] == 1}
+    run = _federate(small, fakes, tmp_path / "run")
+    assert [line.lost for line in run.history] == [False, True, False]
+    assert "Too few came" in run.warnings[0]
+    assert verify_run(tmp_path / "run").holds
+
+
+@pytest.mark.parametrize(
+    "poison",
+    [
+        lambda update: replace(update, vector=np.full(650, np.nan, np.float32)),
+        lambda update: replace(update, vector=np.full(650, 1e30, np.float32)),
+        lambda update: replace(update, vector=np.zeros(3, np.float32)),
+        lambda update: replace(update, run="other"),
+        lambda update: DrawUpdate(
+            run=update.run, round=99, draw=update.draw, resent=False, vector=update.vector
+        ),
+    ],
+    ids=["nan", "huge", "short", "run", "round"],
+)
+def test_a_poisoned_client_does_not_touch_the_model(small, fakes, tmp_path, poison):
+    fakes["lab"].odd = poison
+    federation = replace(small.federation, quorum=0.1)
+    run = federate(federation, fakes.transport(), out=tmp_path / "run", poll=0.0)
+    assert all(np.isfinite(weights).all() for weights in run.model.values())
+    lost = [line["lost"] for line in read_log(tmp_path / "run" / "exchange.jsonl")]
+    assert all(set(found) <= {"lab"} for found in lost)
+    assert sum(len(found.get("lab", {})) for found in lost) == len(_planned(small, "lab"))
+
+
+def test_terms_that_do_not_fit_end_before_a_draw(small, fakes, tmp_path):
+    fakes["lab"].says["accepted"]["draws"] = 1
+    fakes["ward 7"].says["records"] = 7
+    with pytest.raises(
+        InputError, match=r"nothing spent(.|\n)*lab: its terms(.|\n)*ward 7: its data"
+    ):
+        _federate(small, fakes, tmp_path / "run")
+    assert all(guard.asked == [] for guard in fakes.values())
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_guard_that_does_not_run_ends_before_a_draw(small, fakes, tmp_path):
+    fakes["lab"].absent = True
+    with pytest.raises(InputError, match="lab: no-guard: no guard answers"):
+        _federate(small, fakes, tmp_path / "run")
+    assert fakes["ward 7"].asked == []
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_client_whose_node_never_comes_ends_before_a_draw(small, fakes, tmp_path):
+    federation = replace(small.federation, timeout=0.05)
+    transport = fakes.transport()
+    gone = federation.fingerprints["lab"]
+    here = [node for node in transport.nodes() if node.key != gone]
+    transport.nodes = lambda: here
+    with pytest.raises(InputError, match="lab: no answer: its node was not online"):
+        federate(federation, transport, out=tmp_path / "run", poll=0.01)
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_aggregation_and_no_test_set(small, fakes, tmp_path):
+    federation = replace(
+        small.federation, test="", aggregation={"rule": "trimmed-mean", "trim": 0.3}
+    )
+    run = federate(federation, fakes.transport(), out=tmp_path / "run", poll=0.0)
+    assert run.settings["aggregation"]["rule"] == "trimmed-mean"
+    assert all(line.test is None for line in run.history)
+    assert verify_run(tmp_path / "run").holds
+
+
+def test_a_test_set_of_other_records_is_refused(small, fakes, tmp_path):
+    model = replace(small.federation.model, input_shape=(64,))
+    federation = replace(small.federation, model=model)
+    with pytest.raises(InputError, match=r"records of shape \(1, 8, 8\), the model takes \(64,\)"):
+        federate(federation, fakes.transport(), out=tmp_path / "run", poll=0.0)
+
+
+def test_a_guard_that_is_being_started_is_waited_for(small, fakes, tmp_path):
+    guard, tries = fakes["lab"], []
+    enter = type(guard).__enter__
+
+    class Late(type(guard)):
+        def __enter__(self):
+            tries.append(1)
+            self.absent = len(tries) < 3
+            return enter(self)
+
+    guard.__class__ = Late
+    run = _federate(small, fakes, tmp_path / "run")
+    assert run.is_finished
+
+
+def test_a_start_cut_short_is_begun_again_by_a_resume(small, fakes, tmp_path):
+    (tmp_path / "run").mkdir()
+    small.federation.plan.save(tmp_path / "run" / "plan.json")
+    with pytest.raises(InputError, match="exists and holds something else"):
+        _federate(small, fakes, tmp_path / "run")
+    assert _federate(small, fakes, tmp_path / "run", resume=True).is_finished
+
+
+def test_a_finished_run_resumed_is_the_same_run(small, fakes, tmp_path):
+    before = _federate(small, fakes, tmp_path / "run")
+    ledgers = (tmp_path / "run" / "client-ledgers.json").read_bytes()
+    asked = {client: list(guard.asked) for client, guard in fakes.items()}
+    again = _federate(small, fakes, tmp_path / "run", resume=True)
+    assert {client: guard.asked for client, guard in fakes.items()} == asked
+    assert (tmp_path / "run" / "client-ledgers.json").read_bytes() == ledgers
+    assert all(np.array_equal(again.model[name], w) for name, w in before.model.items())
+    assert verify_run(tmp_path / "run").holds

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kill -9 of a guard in mid-draw, at a named point and at random ones; disks that take nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from dpcohort.deploy.ledger import read_state, verify_ledger
+
+SETUP = """
+import json, os, random, signal, socket, sys, time, warnings
+warnings.simplefilter("error")
+from pathlib import Path
+import numpy as np
+import torch
+from dpcohort.errors import DpcohortError, InputError
+from dpcohort.deploy.guard.client import GuardClient, GuardRefusedError
+from dpcohort.deploy.guard.protocol import DrawRequest, encode
+from dpcohort.deploy.guard.data import load_data
+from dpcohort.deploy.guard.desk import GuardDesk
+from dpcohort.deploy.guard.service import GuardService
+from dpcohort.deploy.guard.owner_ledger import open_ledger
+from dpcohort.deploy.guard.start import check_terms
+from dpcohort.deploy.guard.terms import AcceptedRun, GuardTerms, ModelTerms
+
+folder = Path(sys.argv[1])
+run = AcceptedRun(run="spring", epsilon=2.0, delta=1e-5, clip=1.0, batch_size=40, local_steps=1,
+                  rounds=1000, draws=1000, least_noise_multiplier=200.0)
+terms = GuardTerms(dataset="ward", lifetime_epsilon=2.0, lifetime_delta=1e-5, same_user=True,
+                   answer_seconds=0.0, runs=(run,),
+                   model=ModelTerms(name="logistic", input_shape=(5,), classes=3))
+
+class Training:
+    # Noise alone: torch would take most of the time of these tests.
+
+    dimension, layout = 18, "layout"
+
+    def update(self, parameters, lattice, sampler, **settings):
+        time.sleep(0.002)
+        nothing = torch.zeros(18, dtype=torch.int64)
+        return lattice.release(nothing, os.urandom(32), scale=1.0).float().numpy()
+
+def guard():
+    data = load_data(folder / "ward.npz", terms.model, terms.normalisation)
+    path = folder / "w.ledger"
+    book = open_ledger(path, data, check_terms(terms, len(data)), new=not path.exists())
+    desk = GuardDesk(terms, records=len(data), ledger=book, trainer=Training())
+    return GuardService(desk, folder / "g.sock", on_close=book.close)
+
+def request(round, hello):
+    return DrawRequest(run="spring", plan="", round=round, draw=0, clip=1.0, noise_multiplier=200.0,
+                       sampling_rate=1.0, batch_size=40, local_steps=1, sampler="poisson",
+                       neighbours="zero-out", step_sizes=[0.1], model=hello.model,
+                       layout=hello.layout, vector=np.zeros(18, np.float32))
+
+def forked():
+    pid = os.fork()
+    if pid == 0:
+        try:
+            guard().serve_forever()
+        except BaseException as error:
+            print(repr(error), file=sys.stderr, flush=True)
+        finally:
+            os._exit(9)
+    return pid
+
+def connect():
+    for _ in range(5000):
+        try:
+            return GuardClient(folder / "g.sock", timeout=20)
+        except InputError:
+            time.sleep(0.002)
+    raise AssertionError("the guard did not start")
+"""
+
+
+def run(code, folder, *arguments):
+    command = [sys.executable, "-c", SETUP + code, str(folder), *map(str, arguments)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+
+
+def draws(folder):
+    return read_state(folder / "w.ledger").account("ward", "spring").draws
+
+
+MID_DRAW = """
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+real, Training.update = Training.update, die
+pid = forked()
+with connect() as asking:
+    hello = asking.hello("spring")
+    try:
+        asking.draw(request(0, hello))
+    except InputError as error:
+        first = str(error)
+os.waitpid(pid, 0)
+Training.update = real
+pid = forked()
+with connect() as asking:
+    try:
+        asking.draw(request(0, hello))
+    except GuardRefusedError as error:
+        second = (error.code, error.counted)
+    third = asking.draw(request(1, hello)).resent
+    counted = asking.receipt("spring").spending
+os.kill(pid, signal.SIGKILL)
+os.waitpid(pid, 0)
+print(json.dumps([first, second, third, counted["counted_draws"], counted["released_draws"]]))
+"""
+
+
+def test_a_guard_killed_in_mid_draw_has_counted_it_and_does_not_do_it_again(folder, data_file):
+    done = run(MID_DRAW, folder)
+    assert done.returncode == 0, done.stderr
+    first, second, third, counted, released = json.loads(done.stdout)
+    assert "ask again" in first
+    assert second == ["lost", True]
+    assert (third, counted, released) == (False, 2, 1)
+    assert verify_ledger(folder / "w.ledger").findings == ()
+
+
+RANDOM_KILLS = """
+random.seed(3)
+received, lost, round = [], [], 0
+for kill in range(int(sys.argv[2])):
+    pid = forked()
+    asking = connect()
+    hello = asking.hello("spring")
+    deadline = time.monotonic() + random.random() * 0.06
+    while True:
+        if time.monotonic() > deadline:  # ask, and kill it while it is at work
+            asking._socket.sendall(encode(request(round, hello)))
+            time.sleep(random.random() * 0.02)
+            break
+        try:
+            update = asking.draw(request(round, hello))
+        except GuardRefusedError as error:
+            assert error.code == "lost", error
+            lost.append(round)
+        else:
+            received.append((round, update.resent, update.vector.tobytes().hex()))
+        round += 1
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    asking.close()
+print(json.dumps([received, lost, round]))
+"""
+
+
+def test_random_kills_count_every_draw_once(folder, data_file):
+    done = run(RANDOM_KILLS, folder, 15)
+    assert done.returncode == 0, done.stderr
+    received, lost, asked = json.loads(done.stdout)
+    rounds = [round for round, _, _ in received]
+    assert sorted(rounds + lost) == list(range(asked))  # each draw: its update once, or lost
+    assert len({update for _, _, update in received}) == len(received)
+    kept = draws(folder)
+    released = {round for (round, _), record in kept.items() if record.released is not None}
+    assert set(rounds) <= released
+    assert not released & set(lost)
+    # Counted: all that was received, all that was lost, at most the last one asked besides.
+    assert set(rounds) | set(lost) <= {round for round, _ in kept} <= set(range(asked + 1))
+    assert verify_ledger(folder / "w.ledger").findings == ()
+
+
+FULL = """
+import resource
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+calls = []
+real = Training.update
+Training.update = lambda self, *a, **k: calls.append(1) or real(self, *a, **k)
+service = guard()
+service.start()
+with connect() as asking:
+    hello = asking.hello("spring")
+    size = max(os.stat(folder / name).st_size for name in ("w.ledger", "w.ledger-wal"))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 12_000,) * 2)
+    sent = 0
+    try:
+        for round in range(1000):
+            asking.draw(request(round, hello))
+            sent += 1
+    except GuardRefusedError as error:
+        print(json.dumps([sent, len(calls), error.code, error.counted, str(error)]))
+"""
+
+
+def test_a_full_disk_is_refused_before_noise(folder, data_file):
+    done = run(FULL, folder)
+    assert done.returncode == 0, done.stderr
+    sent, trained, code, counted, message = json.loads(done.stdout)
+    assert code == "ledger"
+    assert str(folder) not in message
+    # Either the count did not fit, and nothing was computed, or the update did not.
+    assert trained == sent + counted
+    kept = draws(folder)
+    assert sum(record.released is not None for record in kept.values()) == sent
+    assert len(kept) == sent + counted
+    assert verify_ledger(folder / "w.ledger").findings == ()
+
+
+READ_ONLY = """
+guard().stop()
+os.chmod(folder / "w.ledger", 0o400)
+for name in ("w.ledger-wal", "w.ledger-shm"):
+    (folder / name).unlink(missing_ok=True)
+for name in ("ward.npz", "w.ledger", "w.ledger.counter", ""):
+    os.chown(folder / name, 65534, -1)
+os.chmod(folder, 0o500)
+os.setuid(65534)
+try:
+    guard()
+except DpcohortError as error:
+    print(json.dumps([type(error).__name__, str(error)]))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become a user who cannot write")
+def test_a_read_only_ledger_stops_the_guard_before_it_answers(folder, data_file):
+    done = run(READ_ONLY, folder)
+    os.chmod(folder, 0o700)
+    assert done.returncode == 0, done.stderr
+    kind, message = json.loads(done.stdout)
+    assert kind == "InputError"
+    assert "read-only" in message or "cannot be opened for writing" in message

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the owner's files to a guard, or a refusal with nothing spent and nobody answered."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dpcohort.deploy.guard import start as module
+from dpcohort.deploy.guard.client import GuardClient
+from dpcohort.deploy.guard.proposal import commented_terms
+from dpcohort.deploy.guard.start import check_answer_time, check_terms, open_guard
+from dpcohort.deploy.ledger import ClientLedger, LifetimeCap
+from dpcohort.errors import BudgetExceededError, DataMissingError, InputError
+
+
+def start(folder, data_file, terms, **options):
+    """Open a guard, with a new ledger if there is none."""
+    ledger = folder / "w.ledger"
+    options = {"new_ledger": not ledger.exists(), **options}
+    return open_guard(terms, data=data_file, ledger=ledger, socket=folder / "g.sock", **options)
+
+
+def test_a_guard_starts_from_files_and_starts_again(folder, data_file, terms, good):
+    with start(folder, data_file, terms) as service:
+        service.start()
+        with GuardClient(folder / "g.sock") as guard:
+            first = guard.draw(good())
+    assert not (folder / "g.sock").exists()
+    with start(folder, data_file, terms) as service:
+        service.start()
+        with GuardClient(folder / "g.sock") as guard:
+            again = guard.draw(good())
+            assert guard.receipt("spring").spending["counted_draws"] == 1
+    assert again.resent
+    assert again.vector.tobytes() == first.vector.tobytes()
+
+
+def test_a_terms_file_that_others_write_is_refused(folder, data_file):
+    path = folder / "terms.toml"
+    path.write_text(commented_terms())
+    path.chmod(0o666)
+    with pytest.raises(InputError, match="chmod go-w"):
+        start(folder, data_file, path)
+
+
+@pytest.mark.parametrize("file", ["w.ledger", "w.ledger.counter"])
+def test_a_ledger_that_others_read_is_refused(folder, data_file, terms, file):
+    start(folder, data_file, terms).stop()
+    (folder / file).chmod(0o644)
+    with pytest.raises(InputError, match="chmod 600"):
+        start(folder, data_file, terms)
+
+
+def test_a_model_of_the_owners_is_not_looked_for_where_others_write(
+    folder, data_file, terms, monkeypatch
+):
+    """Modules in the current folder are found too: somebody could put one there."""
+    place = folder / "here"
+    place.mkdir()
+    (place / "planted.py").write_text("raise SystemExit('code of another user was run')")
+    place.chmod(0o1777)
+    monkeypatch.chdir(place)
+    theirs = replace(terms.model, name="planted:model")
+    with pytest.raises(InputError, match="of the model can be written by others"):
+        start(folder, data_file, replace(terms, model=theirs))
+    start(folder, data_file, terms).stop()  # a model of the package needs no module
+
+
+def test_missing_data_are_exit_code_3(folder, terms):
+    with pytest.raises(DataMissingError) as caught:
+        start(folder, folder / "none.npz", terms)
+    assert caught.value.exit_code == 3
+    assert not (folder / "w.ledger").exists()
+
+
+def test_terms_that_do_not_certify_stop_before_a_ledger_is_made(folder, data_file, with_run):
+    for loose in ({"least_noise_multiplier": 0.4}, {"epsilon": 90.0}):  # 90: see 2^-130
+        with pytest.raises(BudgetExceededError):
+            start(folder, data_file, with_run(**loose))
+        assert not (folder / "w.ledger").exists()
+
+
+def test_who_may_ask_must_be_somebody_else(terms):
+    with pytest.raises(InputError, match="at least one user"):
+        check_terms(replace(terms, same_user=False), 40)
+    own = replace(terms, same_user=False, allowed_users=(os.geteuid(),))
+    with pytest.raises(InputError, match="as whom the guard itself runs"):
+        check_terms(own, 40)
+    with pytest.raises(InputError, match="user of its own"):  # root can open everything
+        check_terms(replace(terms, same_user=False, allowed_users=(0,)), 40)
+    other = replace(terms, same_user=False, allowed_users=(os.geteuid() + 1,))
+    assert check_terms(other, 40).runs["spring"].draws == 6
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"lifetime_epsilon": 8.0}, "lifetime_epsilon"),
+        ({"lifetime_delta": 1e-4}, "lifetime_delta"),
+        ({"across_runs": "composed"}, "across_runs"),
+    ],
+    ids=str,
+)
+def test_the_lifetime_cap_is_fixed_at_the_first_start(folder, data_file, terms, change, said):
+    start(folder, data_file, terms).stop()
+    with pytest.raises(InputError, match=said):
+        start(folder, data_file, replace(terms, **change))
+
+
+def test_a_run_that_is_closed_must_be_one_that_is_known(folder, data_file, terms):
+    """A slip in the name would leave the run open."""
+    start(folder, data_file, replace(terms, closed_runs=("spring",))).stop()
+    with pytest.raises(InputError, match=r"closed_runs.*'sprnig'"):
+        start(folder, data_file, replace(terms, closed_runs=("sprnig",)))
+
+
+def test_other_data_under_the_same_name_are_refused(folder, data_file, terms):
+    start(folder, data_file, terms).stop()
+    np.savez(data_file, inputs=np.zeros((40, 5)), labels=np.zeros(40, np.int64))
+    with pytest.raises(InputError, match="not those"):
+        start(folder, data_file, terms)
+
+
+def test_a_ledger_made_by_hand_is_used(folder, data_file, terms):
+    with ClientLedger.create(folder / "w.ledger") as ledger:
+        ledger.register("ward", LifetimeCap(epsilon=4.0, delta=1e-5, across_runs="summed"))
+    start(folder, data_file, terms).stop()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes where others cannot")
+def test_a_folder_that_cannot_be_written_is_said(folder, data_file, terms):
+    folder.chmod(0o500)
+    with pytest.raises(InputError, match="cannot be"):
+        start(folder, data_file, terms)
+    folder.chmod(0o700)
+
+
+class Asked:
+    """A trainer that says what it was asked for."""
+
+    dimension, layout = 3, ""
+
+    def __init__(self):
+        self.asked = []
+
+    def update(self, parameters, lattice, sampler, **settings):
+        self.asked.append((sampler, settings["rate"], settings["batch_size"]))
+        return parameters
+
+
+@pytest.mark.parametrize(
+    ("answer_seconds", "outcome"), [(0.03, "refused"), (0.07, "warned"), (3600.0, "fine")]
+)
+def test_the_time_of_an_answer_covers_a_draw_of_all_records(
+    terms, monkeypatch, answer_seconds, outcome
+):
+    clock = itertools.count(step=0.02)  # a step over all records takes 0.02 s, a draw has two
+    monkeypatch.setattr(module.time, "perf_counter", lambda: next(clock))
+    checked = check_terms(replace(terms, answer_seconds=answer_seconds), 40)
+    said, trainer = [], Asked()
+    if outcome == "refused":
+        with pytest.raises(InputError, match=r"0\.04 s .* Set answer_seconds = 0\.1"):
+            check_answer_time(checked, trainer, log=said.append)
+    else:
+        check_answer_time(checked, trainer, log=said.append)
+    assert set(trainer.asked) == {("poisson", 1.0, 40)}
+    assert [line.startswith("WARNING: a draw of all 40") for line in said] == (
+        [True] if outcome == "warned" else []
+    )
+
+
+def test_a_guard_does_not_start_with_answers_that_no_draw_keeps(folder, data_file, terms):
+    with pytest.raises(InputError, match=r"draw of all 40 records.*Set answer_seconds"):
+        start(folder, data_file, replace(terms, answer_seconds=1e-6))
+    assert not (folder / "w.ledger").exists()
+
+
+def test_one_thread_computes_whatever_the_caller_uses(folder, data_file, terms, good, monkeypatch):
+    torch = pytest.importorskip("torch")
+    from dpcohort.deploy.guard.training import LocalTraining
+
+    real, seen = LocalTraining.update, []
+
+    def update(self, *arguments, **settings):
+        seen.append(torch.get_num_threads())
+        return real(self, *arguments, **settings)
+
+    monkeypatch.setattr(LocalTraining, "update", update)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with start(folder, data_file, replace(terms, answer_seconds=5.0)) as service:
+            service.desk.answer(good())
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [1, 1, 1]  # twice to see how long it takes, once for the server

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The owner's terms: one file, every key checked."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from dataclasses import replace
+
+import pytest
+
+from dpcohort.deploy.guard.proposal import commented_terms
+from dpcohort.deploy.guard.terms import AcceptedRun, GuardTerms, ModelTerms, layout_sha256
+from dpcohort.deploy.ledger import RunTerms
+from dpcohort.errors import BudgetExceededError, FileFormatError, InputError
+
+FILE = commented_terms()
+
+
+def read(folder, text):
+    path = folder / "terms.toml"
+    path.write_text(text)
+    return GuardTerms.from_toml(path)
+
+
+def test_the_template_is_read_back(folder):
+    terms = read(folder, FILE)
+    assert (terms.dataset, terms.across_runs, terms.same_user) == ("ward-7", "summed", False)
+    assert terms.allowed_users == (pwd.getpwnam("nobody").pw_uid,)
+    assert terms.model == ModelTerms(name="logistic", input_shape=(64,), classes=10)
+    assert terms.runs[0].batch_size == 60
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("clip = 1.0", "clipp = 1.0", "clip"),
+        ("clip = 1.0", "", "clip"),
+        ("clip = 1.0", "clip = nan", "clip"),
+        ("clip = 1.0", 'clip = "1"', "clip"),
+        ("epsilon = 2.0", "epsilon = -2.0", "epsilon"),
+        ("epsilon = 2.0", "epsilon = inf", "epsilon"),
+        ("\ndelta = 1e-05", "\ndelta = 1.5", "delta"),
+        ("batch_size = 60", "batch_size = 0", "batch_size"),
+        ("batch_size = 60", "batch_size = 6.5", "batch_size"),
+        ("local_steps = 1", "local_steps = true", "local_steps"),
+        ("draws = 20", "draws = 0", "draws"),
+        ('sampler = "poisson"', 'sampler = "shuffle"', "sampler"),
+        ("lifetime_epsilon = 4.0", "lifetime_epsilon = 0", "epsilon"),
+        ('across_runs = "summed"', 'across_runs = "free"', "across_runs"),
+        ('dataset = "ward-7"', 'dataset = ""', "dataset"),
+        ('dataset = "ward-7"', "", "dataset"),
+        ('["nobody"]', '["no-such-user-4711"]', "no-such-user"),
+        ('["nobody"]', "[-1]", "allowed_users"),
+        ('["nobody"]', '"nobody"', "allowed_users"),
+        ("same_user = false", "same_user = 0", "same_user"),
+        ("same_user = false", 'closed_runs = "spring"', "closed_runs"),
+        ("answer_seconds = 1.0", "answer_seconds = -1", "answer_seconds"),
+        ('# socket_group = "..."', 'socket_group = "no-such-group"', "socket_group"),
+        ("[model]", "[models]", "model"),
+        ("classes = 10", "classes = 1", "classes"),
+        ("input_shape = [64]", "input_shape = 64", "input_shape"),
+        ("options = {}", "options = { a = nan }", "options"),
+        ("scale = 1.0", "scale = 0.0", "scale"),
+        ("std = [1.0]", 'std = ["a"]', "normalisation"),
+        ("[[runs]]", "[runs]", "runs"),
+        ('# plan = "..."', 'plan = "abc"', "plan"),
+        ("[[runs]]", "[[runs", "terms.toml"),
+    ],
+)
+def test_what_is_wrong_is_named(folder, old, new, said):
+    assert old in FILE
+    with pytest.raises(InputError, match=said):
+        read(folder, FILE.replace(old, new, 1))
+
+
+def test_a_run_twice_is_refused(terms):
+    with pytest.raises(InputError, match="one run only"):
+        replace(terms, runs=terms.runs * 2)
+
+
+def test_the_rate_is_the_batch_over_the_records(terms):
+    accepted = terms.runs[0].run_terms(40)
+    assert accepted.sampling_rate == 10 / 40
+    with pytest.raises(InputError, match="9 records"):
+        terms.runs[0].run_terms(9)
+
+
+def test_noise_left_out_is_the_least_that_keeps_the_promise(terms):
+    run = replace(terms.runs[0], least_noise_multiplier=None)
+    accepted = run.run_terms(40)
+    assert accepted.certified_epsilon() <= run.epsilon
+    less = replace(run, least_noise_multiplier=accepted.least_noise_multiplier * 0.999)
+    with pytest.raises(BudgetExceededError):
+        less.run_terms(40)
+
+
+def test_more_records_than_said_do_not_help_the_server(terms):
+    with pytest.raises(BudgetExceededError):
+        replace(terms.runs[0], least_noise_multiplier=0.3).run_terms(40)
+
+
+def test_fingerprints_tell_models_and_layouts_apart():
+    model = ModelTerms(name="mlp", input_shape=(5,), classes=3, options={"hidden": [4]})
+    others = [
+        replace(model, name="logistic"),
+        replace(model, input_shape=(6,)),
+        replace(model, classes=4),
+        replace(model, options={"hidden": [5]}),
+    ]
+    assert len({model.sha256(), *(other.sha256() for other in others)}) == 5
+    assert ModelTerms(name="mlp", input_shape=[5], classes=3, options={"hidden": [4]}) == model
+    assert layout_sha256([("a", (2,)), ("b", (2,))]) != layout_sha256([("b", (2,)), ("a", (2,))])
+
+
+def test_a_socket_group_has_a_number(terms):
+    import grp
+
+    group = grp.getgrgid(os.getgid())
+    assert replace(terms, socket_group=group.gr_name).socket_gid == group.gr_gid
+    assert terms.socket_gid is None
+
+
+def test_a_run_checks_its_numbers_even_without_noise():
+    with pytest.raises(InputError, match="rounds"):
+        AcceptedRun(
+            run="a",
+            epsilon=1.0,
+            delta=1e-5,
+            clip=1.0,
+            batch_size=5,
+            local_steps=1,
+            rounds=0,
+            draws=1,
+        )
+
+
+def test_a_key_or_table_that_is_missing_is_called_so():
+    for values, said in (({}, "'model.name'"), ({"model": {"name": "logistic"}}, "input_shape")):
+        with pytest.raises(InputError, match=f"the key .*{said}.* is missing"):
+            GuardTerms.from_dict(values)
+
+
+@pytest.mark.parametrize("text", ["a = " + "[" * 2000, "a." * 300 + "a = 1", "a = " + "9" * 5000])
+def test_a_file_that_cannot_be_worked_through_is_one_message(tmp_path, text):
+    (tmp_path / "terms.toml").write_text(text)
+    for read in (GuardTerms.from_toml, RunTerms.from_toml):
+        with pytest.raises(FileFormatError, match=r"terms\.toml: "):
+            read(tmp_path / "terms.toml")
+
+
+def test_a_record_is_not_larger_than_a_machine():
+    with pytest.raises(InputError, match="numbers of a record = 1000000000000"):
+        ModelTerms(name="logistic", input_shape=(10**6, 10**6), classes=2)
+    with pytest.raises(InputError, match="numbers of a record = a number of thousands of digits"):
+        ModelTerms(name="logistic", input_shape=(10**4000, 10**4000), classes=2)

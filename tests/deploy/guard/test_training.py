@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client's step: the engine's, on the lattice, with every record's part its own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from dpcohort.deploy.guard import training as module
+from dpcohort.deploy.guard.data import GuardedData
+from dpcohort.deploy.guard.terms import ModelTerms
+from dpcohort.deploy.guard.training import LocalTraining
+from dpcohort.engine.clipping import PerExampleGradients, clip_factors
+from dpcohort.engine.lattice import Lattice
+from dpcohort.engine.reference import cross_entropy
+from dpcohort.errors import InputError
+from dpcohort.models import build_model
+
+MODEL = ModelTerms(name="mlp", input_shape=(5,), classes=3, options={"hidden": [4]})
+
+
+@pytest.fixture
+def data():
+    dice = np.random.default_rng(3)
+    return GuardedData(dice.normal(size=(30, 5)).astype(np.float32), dice.integers(0, 3, 30), "")
+
+
+def without_noise(seen):
+    """A release without noise that remembers what it was given."""
+
+    def release(self, total, key, *, scale):
+        seen.append(total.numpy())
+        return total.double() * (scale * self.unit)
+
+    return release
+
+
+@pytest.fixture
+def no_noise(monkeypatch):
+    monkeypatch.setattr(Lattice, "release", without_noise([]))
+
+
+def reference(data, weights, clip, batch, step_sizes):
+    """Algorithm 1 without noise, by the engine's own parts."""
+    built = build_model("mlp", input_shape=(5,), classes=3, seed=0, options={"hidden": [4]})
+    gradients = PerExampleGradients(built, cross_entropy)
+    start = torch.from_numpy(weights)
+    point = start.clone()
+    for alpha in step_sizes:
+        raw = gradients(point, torch.from_numpy(data.inputs), torch.from_numpy(data.labels))
+        point = point - alpha * (clip_factors(raw.square().sum(1), clip) @ raw) / batch
+    return (start - point).numpy()
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("clip", [0.1, 100.0])
+def test_without_noise_it_is_the_engines_step(data, no_noise, steps, clip):
+    training = LocalTraining(MODEL, data)
+    weights = np.random.default_rng(4).normal(size=training.dimension).astype(np.float32)
+    sizes = [0.5, 0.2, 0.1][:steps]
+    found = training.update(
+        weights, Lattice(1.0, clip), "poisson", rate=1.0, batch_size=30, step_sizes=sizes
+    )
+    expected = reference(data, weights, clip, 30, sizes)
+    assert np.abs(found - expected).max() < 3e-5 * np.abs(expected).max()
+
+
+def test_each_step_has_noise_of_z_c_over_b(keystream):
+    wide = ModelTerms(name="logistic", input_shape=(3000,), classes=3)
+    null = GuardedData(np.zeros((2, 3000), np.float32), np.array([0, 1]), "")  # gradients near 0
+    training = LocalTraining(wide, null, keystream("noise"))
+    weights = np.zeros(training.dimension, np.float32)
+    spreads = [
+        training.update(
+            weights, Lattice(3.0, 0.7), "poisson", rate=0.5, batch_size=1, step_sizes=[0.1] * steps
+        )[:9000].std()
+        for steps in (1, 1, 4)
+    ]
+    one = 0.1 * 3.0 * 0.7
+    assert spreads == pytest.approx([one, one, 2 * one], rel=0.03)  # four steps: twice the spread
+
+
+def test_no_two_draws_share_noise():
+    null = GuardedData(np.zeros((1, 4000), np.float32), np.array([0]), "")
+    training = LocalTraining(ModelTerms(name="logistic", input_shape=(4000,), classes=2), null)
+    weights = np.zeros(training.dimension, np.float32)
+    draw = {"rate": 1.0, "batch_size": 1, "step_sizes": [0.1]}
+    a, b = (training.update(weights, Lattice(1.0, 1.0), "poisson", **draw) for _ in range(2))
+    assert abs(np.corrcoef(a[:8000], b[:8000])[0, 1]) < 5.5 / np.sqrt(8000)
+
+
+def test_one_record_moves_the_sum_by_at_most_the_clip_exactly(data, monkeypatch):
+    """The same batch with and without a record: the integers differ by that record's own."""
+    seen = []
+    monkeypatch.setattr(Lattice, "release", without_noise(seen))
+    training = LocalTraining(MODEL, data)
+    weights = np.random.default_rng(5).normal(size=training.dimension).astype(np.float32)
+    lattice = Lattice(0.9, 0.3)
+    for batch in (
+        np.arange(30),
+        np.delete(np.arange(30), 7),
+        np.array([7]),
+        np.array([], np.int64),
+    ):
+        monkeypatch.setattr(module, "draw_batch", lambda *_, batch=batch, **__: batch)
+        training.update(weights, lattice, "poisson", rate=1.0, batch_size=30, step_sizes=[0.1])
+    whole, without, alone, nobody = seen
+    assert np.array_equal(whole - without, alone)  # not one last bit depends on the neighbours
+    assert 0.99 < np.linalg.norm(alone.astype(float)) / lattice.bound <= 1
+    assert not nobody.any()
+
+
+def test_every_output_is_a_lattice_value(data, keystream, monkeypatch):
+    monkeypatch.setattr("dpcohort.engine.lattice._BITS", 12)  # integers that float32 holds
+    training = LocalTraining(MODEL, data, keystream("l"))
+    lattice = Lattice(1.0, 1.0)
+    weights = np.zeros(training.dimension, np.float32)
+    for _ in range(50):
+        found = training.update(
+            weights, lattice, "poisson", rate=0.5, batch_size=15, step_sizes=[0.125]
+        )
+        unit = 0.125 * (lattice.unit / 15)
+        integers = np.rint(found.astype(np.float64) / unit)
+        assert np.array_equal((integers * unit).astype(np.float32), found)
+
+
+def test_the_model_that_arrives_is_the_one_trained(data, no_noise):
+    training = LocalTraining(MODEL, data)
+    draw = {"rate": 1.0, "batch_size": 30, "step_sizes": [0.1]}
+    a, b = (
+        training.update(
+            np.full(training.dimension, w, np.float32), Lattice(1.0, 1.0), "poisson", **draw
+        )
+        for w in (0.0, 0.3)
+    )
+    assert not np.allclose(a, b)
+
+
+class Forgetful(torch.nn.Module):
+    """A linear layer with something that is not a function of record and weights."""
+
+    def __init__(self, kind, classes):
+        super().__init__()
+        self.layer, self.kind, self.runs = torch.nn.Linear(5, classes), kind, 0
+        self.dropout = torch.nn.Dropout(0.5 if kind == "dropout" else 0.0)
+
+    def forward(self, x):
+        self.runs += torch.is_grad_enabled()  # a model that behaves while it is only looked at
+        if self.kind == "own dice":
+            x = torch.nn.functional.dropout(x, 0.5)
+        elif self.kind == "memory":
+            x = x * (1 + 1e-3 * self.runs)
+        elif self.kind == "broken" and self.runs:
+            raise ZeroDivisionError
+        return self.layer(self.dropout(x))
+
+
+def forgetful(kind, classes):
+    return Forgetful(kind, classes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("dropout", "belong to no stream"),
+        ("own dice", "not the same every time"),
+        ("memory", "not the same every time"),
+        ("broken", "ZeroDivisionError"),
+    ],
+)
+def test_a_model_in_which_a_record_changes_what_others_give_is_refused(data, kind, said):
+    """With dice of its own, taking one record away would change the masks of all that follow."""
+    model = ModelTerms(
+        name=f"{__name__}:forgetful", input_shape=(5,), classes=3, options={"kind": kind}
+    )
+    with pytest.raises(InputError, match=said):
+        LocalTraining(model, data)
+
+
+def test_a_record_without_a_gradient_contributes_nothing_and_is_not_told(data, monkeypatch):
+    """A draw that fails for one record would say that it was in the batch."""
+    seen = []
+    monkeypatch.setattr(Lattice, "release", without_noise(seen))
+    training = LocalTraining(MODEL, data)
+    weights = np.random.default_rng(6).normal(size=training.dimension).astype(np.float32)
+    draw = {"rate": 1.0, "batch_size": 30, "step_sizes": [0.1]}
+    compute = training._gradients
+
+    def all_but_one(point, inputs, labels):
+        if np.array_equal(inputs[0].numpy(), data.inputs[7]):
+            raise IndexError("index out of range in self: 4711")
+        return compute(point, inputs, labels)
+
+    monkeypatch.setattr(training, "_gradients", all_but_one)
+    training.update(weights, Lattice(1.0, 1.0), "poisson", **draw)
+    monkeypatch.setattr(training, "_gradients", compute)
+    without = np.delete(np.arange(30), 7)
+    monkeypatch.setattr(module, "draw_batch", lambda *_, **__: without)
+    training.update(weights, Lattice(1.0, 1.0), "poisson", **draw)
+    assert np.array_equal(seen[0], seen[1])
+
+
+def test_a_diverged_model_gives_a_finite_update(data):
+    training = LocalTraining(MODEL, data)
+    weights = np.full(training.dimension, 3e38, np.float32)
+    draw = {"rate": 1.0, "batch_size": 1, "step_sizes": [1e6, 1e6]}
+    found = training.update(weights, Lattice(1.0, 1e12), "poisson", **draw)
+    assert np.isfinite(found).all()

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dpcohort.accounting.events import Event, History
+from dpcohort.deploy.ledger import spending
+from dpcohort.deploy.ledger.cap import LifetimeCap
+from dpcohort.deploy.ledger.spending import CapFilter, LifetimeCapError, Spending, fitting_steps
+
+CAP = LifetimeCap(epsilon=1.5, delta=1e-5)
+
+
+@pytest.fixture
+def other(terms):
+    return replace(terms, sampling_rate=0.05, least_noise_multiplier=1.5, local_steps=2)
+
+
+def test_mixed_runs_compose_as_one_history(terms, other):
+    expected = History(
+        (
+            Event(noise_multiplier=2.0, sampling_rate=0.1, steps=15),
+            Event(noise_multiplier=1.5, sampling_rate=0.05, steps=14),
+        )
+    )
+    found = Spending(CAP, [(terms, 10), (other, 7), (terms, 5)])
+    assert found.epsilon() == expected.epsilon(1e-5)
+    assert len(found.history().events) == 2
+
+
+def test_nothing_spent_is_nothing(terms):
+    assert Spending(CAP, [(terms, 0)]).epsilon() == 0
+    assert Spending(CAP, []).fits()
+
+
+def test_mixed_relations_count_under_the_stronger(terms):
+    fixed = replace(terms, sampler="fixed", neighbours="replace-one", least_noise_multiplier=9.0)
+    both = Spending(CAP, [(terms, 5), (fixed, 5)])
+    assert both.relation == "replace-one"
+    assert both.epsilon() > Spending(CAP, [(terms, 5)]).epsilon()
+    strong = replace(CAP, neighbours="replace-one")
+    assert Spending(strong, [(terms, 5)]).epsilon() > Spending(CAP, [(terms, 5)]).epsilon()
+
+
+def test_summed_runs_count_in_full_and_as_written(terms):
+    cap = LifetimeCap(epsilon=1.0, delta=1e-5, across_runs="summed")
+    tenth = replace(terms, epsilon=0.1, delta=1e-6)
+    assert Spending(cap, [(tenth, 1)] * 10).fits()  # 10 x 0.1 is 1, whatever binary says
+    assert not Spending(cap, [(tenth, 1)] * 11).fits()
+    assert not Spending(cap, [(replace(tenth, delta=2e-6), 1)] * 6).fits()
+    assert Spending(cap, [(tenth, 1)] * 3).epsilon() == pytest.approx(0.3)
+
+
+def test_summed_runs_count_under_the_relation_of_the_cap(terms):
+    """Zero-out terms promise nothing about replacing a record: there they count as more."""
+    cap = LifetimeCap(epsilon=2.0, delta=1e-5, neighbours="replace-one", across_runs="summed")
+    replaced = History((terms.charge(terms.draws),)).promoted().epsilon(terms.delta)
+    assert replaced > 1.5 * terms.epsilon
+    found = Spending(cap, [(terms, 1)])
+    assert (found.relation, found.epsilon()) == ("replace-one", replaced)
+    assert not found.fits()
+    with pytest.raises(LifetimeCapError):
+        CapFilter().check("d", cap, {"a": (terms, 0)}, "a")
+    assert Spending(replace(cap, epsilon=replaced), [(terms, 1)]).fits()
+
+
+def test_replace_one_runs_cover_a_summed_zero_out_cap_as_they_stand(terms):
+    cap = LifetimeCap(epsilon=4.0, delta=2e-5, across_runs="summed")
+    fixed = replace(terms, sampler="fixed", neighbours="replace-one", least_noise_multiplier=9.0)
+    both = Spending(cap, [(terms, 1), (fixed, 1)])
+    assert (both.relation, both.epsilon()) == ("zero-out", 4.0)
+    assert both.fits()
+
+
+@pytest.mark.parametrize("across_runs", ["composed", "summed"])
+def test_the_filter_grants_exactly_what_fits(terms, other, across_runs):
+    """Two runs in turns, against a plain check of every single draw."""
+    cap = replace(CAP, across_runs=across_runs, epsilon=1.5 if across_runs == "composed" else 3.0)
+    runs = {"a": (replace(terms, epsilon=1.9), 0), "b": (other, 0)}
+    filter_ = CapFilter()
+    granted = 0
+    for turn in range(100):
+        run = "ab"[turn % 3 == 0]
+        one, count = runs[run]
+        after = {**runs, run: (one, count + 1)}
+        if Spending(cap, after.values()).fits():
+            filter_.check("d", cap, runs, run)
+            runs, granted = after, granted + 1
+        else:
+            with pytest.raises(LifetimeCapError):
+                filter_.check("d", cap, runs, run)
+    assert 0 < granted < 100
+
+
+def test_the_refusal_has_the_numbers(terms):
+    one = replace(terms, local_steps=7, draws=8)
+    runs = {"a": (one, 5)}
+    with pytest.raises(
+        LifetimeCapError, match=r"Spent so far: 1\.39.*5 steps of this run"
+    ) as found:
+        CapFilter().check("d", CAP, runs, "a")
+    error = found.value
+    assert error.spent == Spending(CAP, [(one, 5)]).epsilon()
+    assert error.spent < error.cap < error.requested
+    # 35 steps are spent; the most that fit are 40, so not one more draw of 7.
+    assert error.affordable_steps == 5
+    assert error.exit_code == 4
+
+
+def test_fitting_steps_is_the_last_that_fits(terms, other):
+    runs = {"a": (terms, 20), "b": (other, 3)}
+    fit = fitting_steps(CAP, runs, "a")
+    assert 0 < fit < 40
+    assert Spending(CAP, [(terms, 20 + fit), (other, 3)]).fits()
+    assert not Spending(CAP, [(terms, 21 + fit), (other, 3)]).fits()
+    assert fitting_steps(replace(CAP, epsilon=90.0), runs, "a") == 40  # the run's own terms
+
+
+def test_fitting_steps_of_a_run_under_another_relation(terms):
+    fixed = replace(terms, sampler="fixed", neighbours="replace-one", least_noise_multiplier=4.0)
+    runs = {"a": (terms, 5), "b": (fixed, 0)}
+    fit = fitting_steps(CAP, runs, "b")
+    assert 0 < fit < 60
+    assert not Spending(CAP, [(terms, 5), (fixed, fit + 1)]).fits()
+
+
+def test_thousands_of_draws_need_few_compositions(terms, monkeypatch):
+    calls = []
+    plain = Spending.fits
+    monkeypatch.setattr(Spending, "fits", lambda self: calls.append(1) or plain(self))
+    many = replace(terms, draws=5000, sampling_rate=0.001)
+    filter_, cap = CapFilter(), LifetimeCap(epsilon=3.0, delta=1e-5)
+    for count in range(5000):
+        filter_.check("d", cap, {"a": (many, count), "b": (many, 0)}, "a")
+    assert len(calls) == 1
+    for count in range(40):  # close to the cap, two runs in turns
+        filter_.check(
+            "e", CAP, {"a": (terms, count // 2), "b": (terms, (count + 1) // 2)}, "ba"[count % 2]
+        )
+    assert len(calls) < 30
+
+
+def test_data_sets_do_not_share_what_was_certified(terms):
+    filter_ = CapFilter()
+    filter_.check("rich", LifetimeCap(epsilon=50.0, delta=1e-5), {"a": (terms, 50)}, "a")
+    with pytest.raises(LifetimeCapError):
+        filter_.check("poor", CAP, {"a": (terms, 50)}, "a")
+    with pytest.raises(LifetimeCapError):
+        filter_.check("rich", CAP, {"a": (terms, 50)}, "a")
+
+
+def test_equal_histories_are_composed_once(terms):
+    spending._epsilon.cache_clear()
+    for _ in range(3):
+        Spending(CAP, [(terms, 11)]).epsilon()
+    assert spending._epsilon.cache_info().misses == 1

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dpcohort.accounting.events import Event
+from dpcohort.deploy.ledger.terms import RunTerms
+from dpcohort.errors import BudgetExceededError, InputError
+
+
+def test_round_trip(terms):
+    assert RunTerms.from_dict(terms.to_dict()) == terms
+
+
+@pytest.mark.parametrize(
+    ("field", "bad"),
+    [
+        ("epsilon", 0),
+        ("epsilon", float("inf")),
+        ("delta", 1.0),
+        ("clip", 0.0),
+        ("sampling_rate", 1.5),
+        ("local_steps", 0),
+        ("rounds", 0),
+        ("draws", 0),
+        ("least_noise_multiplier", 0.0),
+        ("least_noise_multiplier", float("nan")),
+        ("sampler", "shuffle"),
+        ("neighbours", "add-remove"),
+    ],
+)
+def test_bad_values_are_refused(terms, field, bad):
+    with pytest.raises(InputError, match=field):
+        replace(terms, **{field: bad})
+
+
+def test_every_local_step_of_a_draw_is_charged(terms):
+    twice = replace(terms, local_steps=2, draws=terms.draws // 2)
+    assert twice.certified_epsilon() == terms.certified_epsilon(2 * twice.draws)
+    with pytest.raises(BudgetExceededError, match="of 3 steps"):
+        replace(terms, local_steps=3).check_closed()
+
+
+def test_terms_must_fit_the_epsilon_they_state(terms):
+    terms.check_closed()
+    assert terms.certified_epsilon() <= terms.epsilon
+    with pytest.raises(BudgetExceededError, match="above the 1 they state"):
+        replace(terms, epsilon=1.0).check_closed()
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"noise_multiplier": 1.999999}, "noise_multiplier"),
+        ({"sampling_rate": 0.2}, "sampling_rate"),
+        ({"sampling_rate": 0.05}, "sampling_rate"),
+        ({"steps": 2}, "steps"),
+        ({"steps": 0}, "steps"),
+        ({"neighbours": "replace-one"}, "neighbours"),
+        ({"sampler": "fixed", "neighbours": "replace-one"}, "sampler"),
+    ],
+)
+def test_requests_outside_the_terms_are_refused(terms, step, change, field):
+    asked = Event(**{**step.to_dict(), **change})
+    with pytest.raises(InputError, match=field):
+        terms.check_request(asked, clip=1.0, round=0)
+
+
+def test_clip_and_round_have_bounds(terms, step):
+    terms.check_request(step, clip=1.0, round=59)
+    terms.check_request(step, clip=0.5, round=0)
+    with pytest.raises(InputError, match="clip"):
+        terms.check_request(step, clip=1.001, round=0)
+    with pytest.raises(InputError, match="round"):
+        terms.check_request(step, clip=1.0, round=60)
+
+
+def test_more_noise_is_welcome_and_charged_as_the_least(terms, step):
+    terms.check_request(replace(step, noise_multiplier=50.0), clip=1.0, round=0)
+    assert terms.charge(3) == replace(step, steps=3)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("epsilon = ", "cannot be read"),
+        ("epsilom = 1.0", "Did you mean 'epsilon'"),
+        ("epsilon = 1.0", "the key 'delta' is missing"),
+    ],
+)
+def test_bad_files_name_the_file(tmp_path, text, said):
+    (tmp_path / "terms.toml").write_text(text)
+    with pytest.raises(InputError, match=said) as caught:
+        RunTerms.from_toml(tmp_path / "terms.toml")
+    assert "terms.toml" in str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(InputError, match="No such file"):
+        RunTerms.from_toml(tmp_path / "terms.toml")

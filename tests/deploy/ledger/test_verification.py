@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from dpcohort.deploy.ledger import ClientLedger, LifetimeCap, read_state, verify_ledger
+from dpcohort.deploy.ledger.chain import Entry
+from dpcohort.errors import DpcohortError, InputError, VerificationError
+
+
+def change(path, *statements):
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("DROP TRIGGER IF EXISTS no_delete")
+        connection.execute("DROP TRIGGER IF EXISTS no_change")
+        for statement, *values in statements:
+            connection.execute(statement, *values)
+
+
+@pytest.fixture
+def spent(ledger, path, key, step):
+    for round in range(4):
+        ledger.reserve(key(round), step, clip=1.0)
+        ledger.release(key(round), b"%d" % round)
+    ledger.close()
+    return path
+
+
+def kinds(path, **options):
+    return [finding.what for finding in verify_ledger(path, **options).findings]
+
+
+def test_all_holds(spent):
+    found = verify_ledger(spent)
+    assert found.holds
+    assert (found.entries, found.head) == read_state(spent).head
+    assert found.to_dict()["findings"] == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("DELETE FROM entries WHERE seq = 5", "chain"),
+        ("UPDATE entries SET round = 9 WHERE seq = 4", "chain"),
+        ("UPDATE entries SET body = '{' WHERE seq = 2", "chain"),
+        ("DELETE FROM outputs WHERE seq = 11", "output"),
+        ("UPDATE outputs SET bytes = x'00' WHERE seq = 11", "output"),
+        ("DELETE FROM entries WHERE seq > 9", "counter"),
+    ],
+)
+def test_what_is_found(spent, statement, expected):
+    change(spent, (statement,))
+    assert expected in kinds(spent)
+
+
+def test_a_counter_left_behind_by_a_crash_is_no_finding(ledger, path, key, step):
+    """The ledger is ahead, which is harmless; a counter that is missing is not."""
+    counter = path.with_name("ward.ledger.counter")
+    before = counter.read_bytes()
+    ledger.reserve(key(0), step, clip=1.0)
+    counter.write_bytes(before)
+    assert kinds(path) == []
+    counter.unlink()
+    assert kinds(path) == ["counter"]
+
+
+def test_nothing_is_told_from_a_rolled_back_copy(spent):
+    """Its receipt would say that less was spent."""
+    change(spent, ("DELETE FROM entries WHERE seq > 9",))
+    with pytest.raises(VerificationError, match="older than its counter"):
+        read_state(spent)
+
+
+def test_a_head_from_an_old_receipt_must_still_be_there(spent):
+    old = read_state(spent).hashes[4]
+    assert kinds(spent, known_head=old) == []
+    assert kinds(spent, known_head="f" * 64) == ["head"]
+
+
+def test_whoever_rewrites_the_whole_chain_is_found_by_the_counter(spent):
+    """Right hashes and right rules from the first row on, one draw fewer."""
+    state = read_state(spent)
+    with closing(sqlite3.connect(spent)) as connection:
+        rows = connection.execute("SELECT kind, dataset, run, round, draw, body FROM entries")
+        kept = rows.fetchall()[:-2]
+    last, statements = None, [("DELETE FROM outputs",), ("DELETE FROM entries",)]
+    for kind, dataset, run, round, draw, body in kept:
+        content = {**json.loads(body), "note": "rewritten"}
+        where = {"dataset": dataset, "run": run, "round": round, "draw": draw}
+        entry = Entry.following(last, kind, content, **where)
+        last = (entry.seq, entry.hash)
+        insert = "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        link = (entry.body, entry.previous, entry.hash)
+        statements.append((insert, (entry.seq, kind, dataset, run, round, draw, *link)))
+    change(spent, *statements)
+    found = verify_ledger(spent)
+    assert found.entries == state.head[0] - 2
+    assert "counter" in [finding.what for finding in found.findings]
+    assert "chain" not in [finding.what for finding in found.findings]
+
+
+def test_a_cap_that_was_passed_is_found(path, terms, key, step, monkeypatch):
+    """A ledger whose cap check is missing: written without complaint, found by verify."""
+    from dpcohort.deploy.ledger.spending import CapFilter
+
+    monkeypatch.setattr(CapFilter, "check", lambda *_: None)
+    with ClientLedger.create(path) as ledger:
+        ledger.register("ward", LifetimeCap(epsilon=0.5, delta=1e-5))
+        ledger.accept("ward", "spring", terms)
+        for round in range(20):
+            ledger.reserve(key(round), step, clip=1.0)
+    found = verify_ledger(path).findings
+    assert [finding.what for finding in found] == ["cap"]
+    assert "of 0.5" in found[0].detail
+
+
+def test_flipped_bytes_and_cut_files_never_crash_and_never_pass_as_more_budget(spent, folder):
+    """Whatever byte is damaged: the same counts, or a clear error."""
+    whole = spent.read_bytes()
+    expected = read_state(spent).head
+    dice = random.Random(5)
+    places = [dice.randrange(len(whole)) for _ in range(150)]
+    damaged = [whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :] for at in places]
+    damaged += [whole[: len(whole) * cut // 16] for cut in range(1, 16)]
+    noticed = 0
+    for content in damaged:
+        target = folder / "damaged.ledger"
+        target.write_bytes(content)
+        shutil.copy(f"{spent}.counter", folder / "damaged.ledger.counter")
+        try:
+            with ClientLedger(target) as ledger:
+                assert ledger.head == expected
+        except DpcohortError:
+            noticed += 1
+        for suffix in ("-wal", "-shm"):
+            (folder / f"damaged.ledger{suffix}").unlink(missing_ok=True)
+    assert noticed >= 15  # at least every cut file; a byte of free space may be flipped unnoticed
+
+
+def test_no_ledger_and_an_edited_one(folder, spent):
+    with pytest.raises(InputError, match="no client ledger"):
+        verify_ledger(folder / "none")
+    change(spent, ("DELETE FROM entries WHERE seq = 5",))
+    with pytest.raises(VerificationError, match="entry 5 is missing"):
+        read_state(spent)

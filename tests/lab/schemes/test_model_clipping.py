@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from dpcohort.accounting.gaussian import gaussian_delta
+from dpcohort.errors import InputError
+from dpcohort.lab.schemes.model_clipping import ModelClipping, clip_update
+from dpcohort.lab.schemes.rounds import participations
+
+
+def test_noise_law_and_the_gaussian_curve_by_hand(silent, mean_square):
+    scheme = ModelClipping(update_clip=0.3)
+    outcome = scheme.run(silent)
+    cohorts = silent.cohorts()
+    uses = participations(cohorts, len(silent))
+    noise = scheme.noise_multipliers(silent.population, uses)
+    stds = 0.3 * noise
+    wanted = [math.sqrt((stds[cohort] ** 2).sum()) / cohort.size for cohort in cohorts]
+    count = len(cohorts) * silent.dimension
+    assert abs(mean_square(silent, wanted) - 1) < 5 * math.sqrt(2 / count)
+    for receipt, z in zip(outcome.receipts, noise, strict=True):
+        mu = math.sqrt(receipt.uses) / z
+        assert gaussian_delta(epsilon=receipt.promised_epsilon, mu=mu) <= 1e-5
+
+
+def test_a_client_moves_its_upload_by_at_most_the_clip(federation, monkeypatch):
+    released = []
+    monkeypatch.setattr(
+        "dpcohort.lab.schemes.model_clipping.clip_update",
+        lambda update, clip: released.append(clip_update(update, clip)) or released[-1],
+    )
+    ModelClipping(update_clip=0.05, local_steps=3).run(federation)
+    assert released
+    assert max(float(update.norm()) for update in released) <= 0.05
+
+
+def test_clipping_keeps_short_updates_and_drops_what_is_not_finite():
+    assert torch.equal(clip_update(torch.tensor([0.1, 0.0]), 1.0), torch.tensor([0.1, 0.0]))
+    assert not clip_update(torch.tensor([math.nan, 1.0]), 1.0).any()
+    assert not clip_update(torch.zeros(2), 1.0).any()
+
+
+def test_training_on_digits_keeps_every_promise_for_whole_clients(federation):
+    outcome = ModelClipping().run(federation)
+    assert outcome.card.unit == "client"
+    assert outcome.broken == 0
+    assert outcome.largest_share > 0.99
+    assert np.isfinite(outcome.loss)
+
+
+def test_bad_settings_are_named():
+    with pytest.raises(InputError, match="update_clip"):
+        ModelClipping(update_clip=0)

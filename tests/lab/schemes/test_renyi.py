@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from dpcohort.accounting.pld import certified_epsilon
+from dpcohort.errors import InputError
+from dpcohort.lab.schemes.renyi import renyi_epsilon, renyi_noise, renyi_rate
+
+CASES = [(1.0, 0.01, 200), (2.0, 0.2, 50), (5.0, 1.0, 10), (0.7, 0.05, 5)]
+
+
+@pytest.mark.parametrize(("noise", "rate", "steps"), CASES)
+def test_never_below_the_privacy_loss_distribution_and_near_it(noise, rate, steps):
+    tight = certified_epsilon(
+        delta=1e-5, noise_multiplier=noise, sampling_rate=rate, steps=float(steps)
+    )
+    found = renyi_epsilon(noise_multiplier=noise, rate=rate, steps=steps, delta=1e-5)
+    assert tight * 0.999 <= found <= 1.6 * tight + 0.1
+
+
+def test_a_moment_by_hand():
+    # Order 2 of the sampled Gaussian: 1 + q^2 (e^{1/z^2} - 1).
+    from dpcohort.lab.schemes.renyi import _log_moment
+
+    wanted = math.log(1 + 0.3**2 * (math.exp(1 / 1.5**2) - 1))
+    assert _log_moment(2, 1.5, 0.3) == pytest.approx(wanted)
+
+
+def test_noise_and_rate_invert_epsilon_from_the_safe_side():
+    noise = float(
+        renyi_noise(
+            epsilon=np.array([1.0]), delta=np.array([1e-5]), sampling_rate=0.1, steps=60
+        )[0]
+    )  # fmt: skip
+    assert 0.99 < renyi_epsilon(noise_multiplier=noise, rate=0.1, steps=60, delta=1e-5) <= 1
+    rate = renyi_rate(noise_multiplier=noise, epsilon=1.0, delta=1e-5, steps=60)
+    assert rate == pytest.approx(0.1, rel=0.01)
+    assert renyi_epsilon(noise_multiplier=noise, rate=rate, steps=60, delta=1e-5) <= 1
+    assert renyi_rate(noise_multiplier=1e4, epsilon=1.0, delta=1e-5, steps=60) == 1
+    assert renyi_rate(noise_multiplier=0.05, epsilon=1e-3, delta=1e-12, steps=60) == 0
+    with pytest.raises(InputError, match="epsilon"):
+        renyi_noise(epsilon=np.array([1e-9]), delta=np.array([1e-300]), sampling_rate=1.0, steps=9)
