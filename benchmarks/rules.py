@@ -36,7 +36,7 @@ from dpcohort.runs.config_text import toml_text
 from dpcohort.runs.configured_plan import configured_data
 
 ROOT = Path(__file__).parents[1]
-RECIPES = ROOT / "dpcohort" / "recipes"
+RECIPES = ROOT / "dpcohort" / "lab" / "recipes"
 RESULTS = ROOT / "results" / "rules"
 NOISES = {
     "paper": ["privacy.accountant=paper", "privacy.guard=lift", "selection.noise_model=paper"],

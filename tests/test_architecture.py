@@ -40,9 +40,9 @@ ROOMS = [
     ["aggregation", "engine"],
     ["adaptive"],
     ["runs"],
-    ["audit"],
     ["deploy", "flower"],
     ["lab"],
+    ["audit"],
     ["report"],
     ["cli", "__main__"],
 ]

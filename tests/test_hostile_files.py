@@ -234,7 +234,7 @@ READERS: dict[str, tuple[Callable[[Path], list[bytes]], Reader, str]] = {
         "config.toml",
     ),
     "recipe": (
-        lambda _: [(ROOT / "dpcohort" / "recipes" / "mnist.toml").read_bytes()],
+        lambda _: [(ROOT / "dpcohort" / "lab" / "recipes" / "mnist.toml").read_bytes()],
         load_recipe,
         "recipe.toml",
     ),
