@@ -40,7 +40,7 @@ autodoc_typehints = "signature"
 autodoc_default_options = {"members": True}
 # Readers know arrays by these names; spelled out they fill half a page.
 autodoc_type_aliases = {
-    name: name for name in ("ArrayLike", "BoolArray", "FloatArray", "IntArray", "AnyPlan")
+    name: name for name in ("ArrayLike", "BoolArray", "FloatArray", "IntArray", "Plan")
 }
 # Inside of unions and tuples as well.
 TypeAliasForwardRef.__repr__ = lambda self: self.name  # type: ignore[method-assign]

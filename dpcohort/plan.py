@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan: everything decided before training, frozen.
+"""The plan: everything decided before training, frozen, hashed and certified.
 
-Population, training settings, contract, selection, schedule and noise are in it, and with them a
-certificate of each client's epsilon. Nothing random is left but the batches and the noise.
+Population, training settings, contract and noise are in it, and with them a certificate of each
+client's epsilon. A *fixed* plan has a selection and all cohorts: nothing random is left but the
+batches and the noise. An *adaptive* plan leaves open who is drawn when: its rule decides that round
+by round, within a cap for each client, to which the noise is calibrated.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import secrets
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -20,10 +24,11 @@ from dpcohort._validate import BoolArray, FloatArray, IntArray, choice, whole_nu
 from dpcohort.accounting.certify import certify_epsilon
 from dpcohort.accounting.contract import Contract
 from dpcohort.accounting.deployed_noise import DeployedNoise, Guard, deploy_noise
+from dpcohort.accounting.events import Event, History
 from dpcohort.accounting.noise_levels import NoiseLevels, noise_levels
-from dpcohort.certified_plan import CertifiedPlan
 from dpcohort.clients import Population
-from dpcohort.errors import InputError
+from dpcohort.errors import InputError, VerificationError
+from dpcohort.plain_text import one_line
 from dpcohort.progress import Progress, silent
 from dpcohort.schedule import Draws, Schedule, draw_schedule
 from dpcohort.selection.problem import (
@@ -39,9 +44,11 @@ from dpcohort.selection.rules import rule_from_settings
 from dpcohort.training import Training
 
 if TYPE_CHECKING:
+    from dpcohort.adaptive.rule import AdaptiveRule, ReportTerms
     from dpcohort.explain import Explanation
 
 __all__ = [
+    "Adaptive",
     "ChangedClient",
     "NoiseModel",
     "Plan",
@@ -54,56 +61,94 @@ __all__ = [
 
 NoiseModel = Literal["exact", "paper"]
 
+#: Above this many different (noise, rate, steps) the fast bound alone is computed.
+_MOST_SECOND_OPINIONS = 200
+_MOST_NAMED = 5
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Plan(CertifiedPlan):
+class Adaptive:
+    """What an adaptive plan fixes beside caps and noise.
+
+    Attributes:
+        rule: what chooses each cohort.
+        terms: of the reports; None if the rule asks for none.
+        report_caps: reports of each client, at most.
+        report_multipliers: noise multiplier of a report; 0 for public clients, and for all where
+            reports are raw or there are none.
+    """
+
+    rule: AdaptiveRule
+    terms: ReportTerms | None
+    report_caps: IntArray
+    report_multipliers: FloatArray
+
+    def __post_init__(self) -> None:
+        for column in (self.report_caps, self.report_multipliers):
+            column.setflags(write=False)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Plan:
     """Who takes part when, with how much noise, and what that is certified to spend.
+
+    Two plans are equal if their hashes are.
 
     Attributes:
         population: the clients and their budgets.
         training: rounds, cohort size, clip and the rest.
         contract: sampler, neighbours and accountant.
-        noise_model: which expected noise the selection weighed.
-        selection: the probabilities and the certificate of their optimality.
-        schedule: all cohorts.
+        selection: the probabilities and the certificate of their optimality; of an adaptive plan
+            the rule alone.
+        schedule: all cohorts; of an adaptive plan how often each client may be drawn.
         noise: noise multiplier and certified epsilon of every client.
-        seed: what the schedule was drawn from. It is public: batches and noise never use it in a
-            deployment.
+        seed: what the schedule was drawn from, or the rule's dice. It is public: batches and noise
+            never use it in a deployment.
+        noise_model: which expected noise the selection weighed.
+        adaptive: rule and reports where cohorts are chosen during the training, else None.
     """
 
-    noise_model: NoiseModel
+    population: Population
+    training: Training
+    contract: Contract
     selection: Selection
     schedule: Schedule
     noise: DeployedNoise
     seed: int
+    noise_model: NoiseModel = "exact"
+    adaptive: Adaptive | None = None
 
     def __post_init__(self) -> None:
         self.selection.probabilities.setflags(write=False)
         clients = len(self.population)
-        for name, length in (
-            ("selection", self.selection.probabilities.size),
-            ("schedule", self.schedule.clients),
-            ("noise", self.noise.noise_multiplier.size),
-        ):
+        lengths = {"schedule": self.schedule.clients, "noise": self.noise.noise_multiplier.size}
+        if self.adaptive is None:
+            lengths["selection"] = self.selection.probabilities.size
+        else:
+            lengths["reports"] = self.adaptive.report_caps.size
+        for name, length in lengths.items():
             if length != clients:
                 raise InputError.because(
                     f"the {name} is for {length} clients but the population has {clients}."
                 )
-        if (self.schedule.rounds, self.schedule.cohort_size) != (
-            self.training.rounds,
-            self.training.cohort_size,
-        ):
+        planned = (self.training.rounds, self.training.cohort_size)
+        if self.adaptive is None and self.schedule.cohorts.shape != planned:
             raise InputError.because(
                 f"the schedule has {self.schedule.rounds} rounds of {self.schedule.cohort_size} "
                 f"draws but training asks for {self.training.rounds} of "
                 f"{self.training.cohort_size}."
             )
-        silent_clients = self.drawn & ~self.population.public & ~(self.noise_multipliers > 0)
-        if silent_clients.any():
-            name = self.population.ids[int(np.flatnonzero(silent_clients)[0])]
-            raise InputError.because(
-                f"client {name!r} is drawn and has a budget, but no noise; make the plan again."
-            )
+        held = self.drawn & ~self.population.public
+        self._refuse(
+            held & ~(self.noise_multipliers > 0), "is drawn and has a budget, but no noise"
+        )
+        if self.has_private_reports:
+            self._refuse(held & ~(self.report_multipliers > 0), "reports without noise")
+
+    def _refuse(self, broken: BoolArray, words: str) -> None:
+        if broken.any():
+            name = self.population.ids[int(np.flatnonzero(broken)[0])]
+            raise InputError.because(f"client {name!r} {words}; make the plan again.")
 
     @property
     def noise_multipliers(self) -> FloatArray:
@@ -116,26 +161,59 @@ class Plan(CertifiedPlan):
 
     @property
     def certified_epsilon(self) -> FloatArray:
-        """What each client will have spent at its delta; 0 if never drawn, NaN if public."""
+        """What each client will have spent at its delta; 0 if never drawn, NaN if public.
+
+        In an adaptive plan: when it reaches both its caps.
+        """
         return self.noise.certified_epsilon
 
     @cached_property
+    def batch_sizes(self) -> IntArray:
+        """Expected batch B_k of each client, the public denominator of its mean gradient."""
+        return self.population.batches(self.training)
+
+    @cached_property
+    def sampling_rates(self) -> FloatArray:
+        """r_k = B_k / |M_k|."""
+        return self.population.sampling_rates(self.training)
+
+    @cached_property
     def drawn(self) -> BoolArray:
-        """Clients with at least one draw."""
+        """Clients with at least one draw, or that may be drawn."""
         return self.schedule.counts > 0
 
     @cached_property
     def steps(self) -> IntArray:
-        """Noisy steps of each client over the whole training, T_k T^l."""
+        """Noisy steps of each client over the whole training, T_k T^l; at most, if it is capped."""
         return self.schedule.counts * self.training.local_steps
 
     @cached_property
     def noise_to_clip(self) -> float:
-        """Norm of the noise on one round's mean gradient, in units of C (root mean square)."""
-        z = np.nan_to_num(self.noise_multipliers, nan=0.0)
-        per_draw = (z / self.batch_sizes) ** 2
-        mean_draw = float((self.schedule.counts * per_draw).sum()) / self.training.total_draws
+        """Norm of the noise on one round's mean gradient, in units of C (root mean square).
+
+        Of an adaptive plan as if all were drawn alike.
+        """
+        per_draw = (np.nan_to_num(self.noise_multipliers, nan=0.0) / self.batch_sizes) ** 2
+        if self.adaptive is not None:
+            mean_draw = float(np.mean(per_draw))
+        else:
+            mean_draw = float((self.schedule.counts * per_draw).sum()) / self.training.total_draws
         return float(np.sqrt(self.training.dimension * mean_draw / self.training.cohort_size))
+
+    @property
+    def probabilities(self) -> FloatArray:
+        """p^s of a fixed plan.
+
+        Raises:
+            InputError: the plan is adaptive; there are none before the training.
+        """
+        if self.adaptive is not None:
+            raise InputError.because(
+                f"the rule {self.selection.rule} decides in each round, so there are no "
+                "probabilities of being drawn. What needs them (the aggregation "
+                "importance-compensated, the figure of probabilities) goes with planned rules only."
+            )
+        return self.selection.probabilities
 
     @property
     def problem(self) -> SelectionProblem:
@@ -153,11 +231,240 @@ class Plan(CertifiedPlan):
             self.population, self.training, contract=self.contract, noise_model=self.noise_model
         )
 
+    @property
+    def terms(self) -> ReportTerms | None:
+        """What clients report on which terms; None if they do not."""
+        return None if self.adaptive is None else self.adaptive.terms
+
+    @property
+    def has_private_reports(self) -> bool:
+        """Whether clients report, with noise and charged."""
+        return self.terms is not None and self.terms.mode == "private"
+
+    @property
+    def has_raw_reports(self) -> bool:
+        """Whether clients report without noise: nothing made with this plan is private."""
+        return self.terms is not None and self.terms.mode == "raw"
+
+    @property
+    def report_caps(self) -> IntArray:
+        """Reports of each client, at most."""
+        if self.adaptive is None:
+            return np.zeros(len(self.population), dtype=np.int64)
+        return self.adaptive.report_caps
+
+    @property
+    def report_multipliers(self) -> FloatArray:
+        """Noise multiplier of a report; 0 for public clients and raw reports."""
+        if self.adaptive is None:
+            return np.zeros(len(self.population))
+        return self.adaptive.report_multipliers
+
+    @property
+    def report_rates(self) -> FloatArray:
+        """Share of a client's records that a report looks at."""
+        if self.terms is not None and self.terms.mini_batch:
+            return self.sampling_rates
+        return np.ones(len(self.population))
+
+    @property
+    def report_stds(self) -> FloatArray:
+        """Noise on each client's reported mean, z t / (2 n)."""
+        looked_at = self.report_rates * self.population.sizes
+        half = 0.0 if self.terms is None else self.terms.half_range
+        return self.report_multipliers * half / looked_at
+
+    def history(self, client: int, *, draws: int, reports: int) -> History:
+        """The events of a client that was drawn and asked so often."""
+        parts = [(self.noise_multipliers, self.sampling_rates, draws * self.training.local_steps)]
+        if self.has_private_reports:
+            parts.append((self.report_multipliers, self.report_rates, reports))
+        return History(
+            tuple(
+                Event(
+                    noise_multiplier=float(noise[client]),
+                    sampling_rate=float(rate[client]),
+                    steps=steps,
+                    sampler=self.contract.sampler,
+                    neighbours=self.contract.neighbours,
+                )
+                for noise, rate, steps in parts
+            )
+        )
+
+    def spent_epsilon(
+        self,
+        draws: IntArray,
+        reports: IntArray | None = None,
+        *,
+        clients: IntArray | None = None,
+        method: str = "auto",
+    ) -> FloatArray:
+        """Upper bound on the epsilon each client has spent, at its delta.
+
+        Every method is a valid upper bound. Where one of them is above what was promised only
+        because it rounds up, the smaller of two bounds is as valid and is taken.
+
+        Where cohorts follow from reports or updates, how often a client took part depends on what
+        it gave out: a rule can stop at the output that tells most, and the epsilon of a number
+        chosen so is not proved (arXiv 2602.06756). That of the caps is, so it is given. A client
+        that gave nothing out spent nothing, and a rule that looks at no output has numbers as good
+        as fixed.
+
+        Args:
+            draws: how often each client was really drawn, by position.
+            reports: how often each client really reported.
+            clients: positions to look at; all by default.
+            method: as in ``certify_epsilon``; ``auto`` uses the fast one for very many clients.
+
+        Returns:
+            One number a client: 0 for one that was never drawn or asked, NaN for a public one, and
+            for one whose raw reports no number can bound.
+
+        Example:
+            >>> people = Population.from_arrays(sizes=[90, 90], epsilon=[1.0, 2.0], delta=1e-5)
+            >>> plan = make_plan(people, Training(rounds=4, cohort_size=2, batch_size=9), seed=0)
+            >>> bool((plan.spent_epsilon(plan.schedule.counts) <= people.epsilon).all())
+            True
+        """
+        chosen = np.arange(len(self.population)) if clients is None else clients
+        drawn = np.asarray(draws, dtype=np.int64)[chosen]
+        if self.adaptive is None:
+            return self._spent_in_draws(drawn, chosen, method)
+        asked = np.zeros_like(drawn) if reports is None else np.asarray(reports)[chosen]
+        return self._spent_with_reports(drawn, asked, chosen, method)
+
+    def _spent_in_draws(self, drawn: IntArray, chosen: IntArray, method: str) -> FloatArray:
+        public = self.population.public[chosen]
+        spent = np.where(public, np.nan, 0.0)
+        held = np.flatnonzero((drawn > 0) & ~public)
+        if not held.size:
+            return spent
+        at = chosen[held]
+        noise, rates, delta = (
+            column[at]
+            for column in (self.noise_multipliers, self.sampling_rates, self.population.delta)
+        )
+        if np.isnan(noise).any():
+            worst = self.population.ids[int(at[np.isnan(noise)][0])]
+            raise InputError.because(
+                f"{worst!r} was drawn but the plan never draws it: there is no noise to account "
+                "for."
+            )
+        steps = drawn[held] * self.training.local_steps
+        different = len({*zip(noise.tolist(), rates.tolist(), steps.tolist(), strict=True)})
+        if method == "auto" and different > _MOST_SECOND_OPINIONS:
+            method = "pld"
+
+        def certified(mask: slice | BoolArray, how: str) -> FloatArray:
+            return np.asarray(
+                certify_epsilon(
+                    noise_multiplier=noise[mask],
+                    delta=delta[mask],
+                    sampling_rate=rates[mask],
+                    steps=steps[mask],
+                    sampler=self.contract.sampler,
+                    neighbours=self.contract.neighbours,
+                    method=how,
+                )
+            )
+
+        found = certified(slice(None), method)
+        over = found > self.population.epsilon[at]
+        if method != "pld" and over.any():
+            found[over] = np.minimum(found[over], certified(over, "pld"))
+        spent[held] = found
+        return spent
+
+    def _spent_with_reports(
+        self, drawn: IntArray, asked: IntArray, chosen: IntArray, method: str
+    ) -> FloatArray:
+        from dpcohort.accounting.second_opinion import history_epsilon
+
+        assert self.adaptive is not None
+        if method == "auto" and chosen.size > _MOST_SECOND_OPINIONS:
+            method = "pld"
+        took_part = (drawn > 0) | (asked > 0)
+        if self.terms is not None or self.adaptive.rule.watches_updates:
+            drawn = np.where(took_part, np.maximum(drawn, self.schedule.counts[chosen]), 0)
+            charged = np.where(took_part, np.maximum(asked, self.report_caps[chosen]), 0)
+        else:
+            charged = asked
+        spent = np.where(self.population.public[chosen], np.nan, 0.0)
+        known: dict[tuple[History, float], float] = {}
+        for row in np.flatnonzero(took_part & ~np.isnan(spent)).tolist():
+            k = int(chosen[row])
+            history = self.history(k, draws=int(drawn[row]), reports=int(charged[row]))
+            key = (history, float(self.population.delta[k]))
+            if key not in known:
+                known[key] = history_epsilon(*key, method)
+            spent[row] = known[key]
+            if not spent[row] <= self.population.epsilon[k]:
+                spent[row] = np.fmin(spent[row], history.epsilon(key[1]))
+        if self.has_raw_reports:
+            spent[asked > 0] = np.nan
+        return spent
+
+    def verify(self, method: str = "auto") -> None:
+        """Check every promise again with an accountant that did not make the plan.
+
+        Those of an adaptive plan are checked at the caps.
+
+        Raises:
+            VerificationError: a client's noise does not keep its budget; all are named.
+        """
+        held = self.drawn & ~self.population.public
+        if self.adaptive is None:
+            certified = certify_epsilon(
+                noise_multiplier=self.noise_multipliers[held],
+                delta=self.population.delta[held],
+                sampling_rate=self.sampling_rates[held],
+                steps=self.steps[held],
+                sampler=self.contract.sampler,
+                neighbours=self.contract.neighbours,
+                method=method,
+            )
+        else:
+            # Raw reports are certified by nothing; the receipts say so.
+            reports = self.report_caps if self.has_private_reports else None
+            certified = self.spent_epsilon(self.schedule.counts, reports, method=method)[held]
+        # Asked this way round, a certificate that is not a number breaks the promise.
+        broken = np.flatnonzero(held)[~(certified <= self.population.epsilon[held])]
+        if broken.size:
+            named = ", ".join(one_line(self.population.ids[k]) for k in broken[:_MOST_NAMED])
+            caps = "" if self.adaptive is None else " at their caps"
+            raise VerificationError(
+                f"{broken.size} clients would spend more than promised{caps}: {named}"
+                + (", ..." if broken.size > _MOST_NAMED else "")
+                + ". Do not train with this plan; make it again."
+            )
+
+    def verify_unless_made_here(self) -> None:
+        """Certify a plan that was read or changed; one that was just made is certified.
+
+        Raises:
+            VerificationError: a client's noise does not keep its budget.
+        """
+        if not self.__dict__.get("_certified_here", False):
+            self.verify(method="pld")
+
+    def _mark_certified(self) -> None:
+        """Only for what has just certified every client; ``replace`` makes a plan without it."""
+        self.__dict__["_certified_here"] = True
+
     def plain_settings(self) -> dict[str, Any]:
         """All that is not a column, in plain values."""
+        common = {"training": asdict(self.training), "contract": asdict(self.contract)}
+        if self.adaptive is not None:
+            return {
+                **common,
+                "rule": self.selection.rule,
+                "rule_settings": dict(self.selection.settings),
+                "reports": None if self.terms is None else asdict(self.terms),
+                "seed": self.seed,
+            }
         return {
-            "training": asdict(self.training),
-            "contract": asdict(self.contract),
+            **common,
             "noise_model": self.noise_model,
             "selection": {
                 "rule": self.selection.rule,
@@ -171,33 +478,41 @@ class Plan(CertifiedPlan):
             "seed": self.seed,
         }
 
-    def hashed_columns(self) -> tuple[NDArray[Any], ...]:
-        """Probabilities, cohorts and noise."""
-        return (
-            self.selection.probabilities,
-            self.schedule.cohorts,
-            self.noise_multipliers,
-            self.certified_epsilon,
-            self.noise.lifted,
-        )
+    @cached_property
+    def sha256(self) -> str:
+        """Hash of everything in the plan; two plans with the same hash train the same way."""
+        people, noise = self.population, self.noise
+        chosen: tuple[NDArray[Any], ...]
+        if self.adaptive is None:
+            chosen = (self.selection.probabilities, self.schedule.cohorts, noise.noise_multiplier)
+        else:
+            chosen = (
+                self.schedule.counts,
+                self.report_caps,
+                noise.noise_multiplier,
+                self.report_multipliers,
+            )
+        digest = hashlib.sha256(json.dumps(self.plain_settings(), sort_keys=True).encode())
+        digest.update("\0".join(people.ids).encode())
+        for column in (
+            people.sizes,
+            people.epsilon,
+            people.delta,
+            people.batch_sizes,
+            people.public,
+            *chosen,
+            noise.certified_epsilon,
+            noise.lifted,
+        ):
+            digest.update(column.dtype.str.encode())
+            digest.update(np.ascontiguousarray(column).tobytes())
+        return digest.hexdigest()
 
-    def verify(self, method: str = "auto") -> None:
-        """Check every promise again with an accountant that did not make the plan.
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Plan) and self.sha256 == other.sha256
 
-        Raises:
-            VerificationError: a client's noise does not keep its budget; all are named.
-        """
-        held = self.drawn & ~self.population.public
-        certified = certify_epsilon(
-            noise_multiplier=self.noise_multipliers[held],
-            delta=self.population.delta[held],
-            sampling_rate=self.sampling_rates[held],
-            steps=self.steps[held],
-            sampler=self.contract.sampler,
-            neighbours=self.contract.neighbours,
-            method=method,
-        )
-        self._refuse_broken(held, certified, promised="promised")
+    def __hash__(self) -> int:
+        return hash(self.sha256)
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON, atomically."""
@@ -404,7 +719,7 @@ def compare_plans(before: Plan, after: Plan, *, shown: int = 5) -> PlanCompariso
         raise InputError.because(
             "the two plans are for different clients; compare plans of one population."
         )
-    p, q = before.selection.probabilities, after.selection.probabilities
+    p, q = before.probabilities, after.probabilities
     largest = np.argsort(-np.abs(q - p), kind="stable")[:shown]
     both = before.drawn & after.drawn & ~before.population.public & ~after.population.public
     variance = (after.noise_multipliers[both] / after.batch_sizes[both]) ** 2

@@ -399,13 +399,13 @@ REGISTRIES = {
     "adaptive": RuleRegistry(
         "adaptive",
         {
-            "clustered": "adaptive.rules.clustered:ClusteredUpdates",
-            "cpow-d": "adaptive.rules.cpow_d:MiniBatchPowerOfChoice",
-            "donated": "adaptive.rules.donated:DonatedData",
-            "oort": "adaptive.rules.oort:StatisticalUtility",
-            "power-of-choice": "adaptive.rules.power_of_choice:PowerOfChoice",
-            "rpow-d": "adaptive.rules.rpow_d:RecentPowerOfChoice",
-            "ucb-cs": "adaptive.rules.ucb_cs:BanditLoss",
+            "clustered": "adaptive.rules:ClusteredUpdates",
+            "cpow-d": "adaptive.rules:MiniBatchPowerOfChoice",
+            "donated": "adaptive.rules:DonatedData",
+            "oort": "adaptive.rules:StatisticalUtility",
+            "power-of-choice": "adaptive.rules:PowerOfChoice",
+            "rpow-d": "adaptive.rules:RecentPowerOfChoice",
+            "ucb-cs": "adaptive.rules:BanditLoss",
         },
     ),
     "aggregation": RuleRegistry(

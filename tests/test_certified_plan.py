@@ -123,8 +123,8 @@ def test_the_hash_covers_what_only_a_plan_with_cohorts_has(plans):
 def test_the_hash_covers_what_only_an_adaptive_plan_has(plans):
     plan = plans["adaptive"]
     others = [
-        replace(plan, caps=replace(plan.caps, draws=plan.caps.draws + 1)),
-        replace(plan, caps=replace(plan.caps, reports=plan.caps.reports + 1)),
+        replace(plan, caps=replace(plan.caps, draws=plan.schedule.counts + 1)),
+        replace(plan, caps=replace(plan.caps, reports=plan.report_caps + 1)),
         replace(plan, rule=replace(plan.rule, d=4)),
         replace(plan, terms=replace(plan.terms, loss_bound=4.0)),
         replace(plan, terms=replace(plan.terms, share=0.2)),

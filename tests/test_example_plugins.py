@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dpcohort import make_plan
-from dpcohort.adaptive.plan import make_adaptive_plan
+from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.config import commented_config, loads_config
 from dpcohort.plugins import REGISTRIES
 from dpcohort.runs.configured import configured_job

@@ -27,8 +27,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from dpcohort import Population, Training, make_plan
-from dpcohort.adaptive.plan import make_adaptive_plan
-from dpcohort.adaptive.plan_file import load_any_plan
+from dpcohort.adaptive import make_adaptive_plan
+from dpcohort.plan import Plan
 from dpcohort.clients.csv_file import read_clients_csv
 from dpcohort.config import commented_config, load_config
 from dpcohort.config.population import DrawnPopulation

@@ -58,7 +58,7 @@ AGGREGATIONS: dict[str, Callable[..., AggregationRule]] = {
 _FROM_PLAN: dict[str, Callable[[Plan], object]] = {
     "sizes": lambda plan: plan.population.sizes,
     "epsilon": lambda plan: plan.population.epsilon,
-    "probabilities": lambda plan: plan.selection.probabilities,
+    "probabilities": lambda plan: plan.probabilities,
     "unbiased": lambda plan: plan.selection.unbiased,
 }
 

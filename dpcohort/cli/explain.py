@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from dpcohort.adaptive.plan import AdaptivePlan
 from dpcohort.cli.output import console, print_json, print_progress
 from dpcohort.cli.source import (
     ClientsOption,
@@ -70,11 +69,11 @@ def _explained(
         plan = configured_any_plan(config, progress=print_progress)
         if not config.is_adaptive:  # a plan forgets where a rule of one's own came from
             rule = rule_from_settings(config.rule, **config.rule_settings)
-    if not isinstance(plan, AdaptivePlan):
+    if plan.adaptive is None:
         return explain_client(plan, client, larger_epsilon=epsilon, rule=rule)
     if epsilon is not None:
         raise InputError.because(
-            f"--epsilon asks for another probability, and {plan.rule_name} has none before the "
-            "training: it chooses each cohort then."
+            f"--epsilon asks for another probability, and {plan.selection.rule} has none before "
+            "the training: it chooses each cohort then."
         )
     return explain_adaptive_client(plan, client)

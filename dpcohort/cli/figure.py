@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpcohort._validate import FloatArray, IntArray, choice, nearest
-from dpcohort.adaptive.plan import AdaptivePlan
-from dpcohort.adaptive.plan_file import AnyPlan
 from dpcohort.cli.output import console, print_json
 from dpcohort.cli.source import (
     ClientsOption,
@@ -24,7 +22,7 @@ from dpcohort.cli.source import (
 from dpcohort.config import Config, commented_config, loads_config
 from dpcohort.errors import DataMissingError, InputError
 from dpcohort.limits import LARGEST_RESULT, read_bounded
-from dpcohort.plan import selection_problem
+from dpcohort.plan import Plan, selection_problem
 from dpcohort.report.selection_figure import picture_format, save_selection_figure
 from dpcohort.runs.configured_plan import configured_population
 from dpcohort.runs.folder import no_run
@@ -228,7 +226,7 @@ def _runs(source: Path) -> list[Run]:
 
 
 #: A plan, and the draws of each client where there is a run that counted them.
-_Drawn = tuple[AnyPlan, IntArray | None]
+_Drawn = tuple[Plan, IntArray | None]
 
 
 def _plan_and_draws(source: Path) -> _Drawn:
@@ -269,7 +267,7 @@ def _selection_of_plan(drawn: Mapping[str, _Drawn]) -> Figure:
 
     plan, draws = _one(drawn)
     rule, people = plan.selection.rule, plan.population
-    if not isinstance(plan, AdaptivePlan):
+    if plan.adaptive is None:
         panels = {rule: plan.selection.probabilities, "unbiased": people.unbiased}
         return selection_figure(people, panels)
     if draws is None:

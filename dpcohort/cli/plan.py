@@ -20,7 +20,7 @@ from dpcohort.errors import InputError
 from dpcohort.plan import Plan
 
 if TYPE_CHECKING:
-    from dpcohort.adaptive.plan import AdaptivePlan
+    from dpcohort.plan import Plan
 
 __all__ = ["command"]
 
@@ -72,7 +72,7 @@ def command(
     if picture is not None:
         check_picture(picture)
     plan = any_plan_from(source, clients, overrides)
-    if not isinstance(plan, Plan):
+    if plan.adaptive is not None:
         _show_adaptive(plan, out, picture, rows=rows, as_json=as_json)
         return
     if out is not None:
@@ -91,14 +91,15 @@ def command(
 
 
 def _show_adaptive(
-    plan: AdaptivePlan, out: Path | None, picture: Path | None, *, rows: int, as_json: bool
+    plan: Plan, out: Path | None, picture: Path | None, *, rows: int, as_json: bool
 ) -> None:
     """Caps and noise; who is drawn when is not known before the training."""
     from dpcohort.report.adaptive_summary import adaptive_plan_table, adaptive_plan_values
 
     if picture is not None:
         raise InputError.because(
-            f"--picture draws probabilities, and {plan.rule_name} has none before the training."
+            f"--picture draws probabilities, and {plan.selection.rule} has none before the "
+            "training."
         )
     if out is not None:
         plan.save(out)

@@ -15,7 +15,7 @@ from dpcohort.plan import Plan
 from dpcohort.runs.configured_plan import configured_any_plan, configured_plan
 
 if TYPE_CHECKING:
-    from dpcohort.adaptive.plan_file import AnyPlan
+    from dpcohort.plan import Plan
 
 __all__ = [
     "ClientsOption",
@@ -99,13 +99,13 @@ def is_run_place(source: Path) -> bool:
 
 def any_plan_from(
     source: Path | None, clients: Path | None = None, overrides: list[str] | None = None
-) -> AnyPlan:
+) -> Plan:
     """As ``plan_from``, also where the rule chooses cohorts during the training."""
     if source is not None and source.suffix.lower() == ".json":
-        from dpcohort.adaptive.plan_file import load_any_plan
+        from dpcohort.plan import Plan
 
         if not clients and not overrides:
-            plan = load_any_plan(source)
+            plan = Plan.load(source)
             plan.verify_unless_made_here()
             return plan
         return plan_from(source, clients, overrides)

@@ -11,11 +11,13 @@ from dpcohort.engine.planned import TrainingPlan
 from dpcohort.engine.randomness import Streams
 from dpcohort.engine.records import ClientRecords
 from dpcohort.engine.reference import ReferenceEngine, cross_entropy
+from dpcohort.engine.rounds import Arrived, ServerStep, Trainer, train_rounds
 from dpcohort.engine.server import Optimiser
 from dpcohort.engine.state import EngineState, RoundRecord
 from dpcohort.engine.step_sizes import ConstantStep, InverseRootStep, InverseTimeStep, StepSize
 
 __all__ = [
+    "Arrived",
     "BatchedEngine",
     "ClientRecords",
     "ClippedNetwork",
@@ -31,9 +33,12 @@ __all__ = [
     "Optimiser",
     "ReferenceEngine",
     "RoundRecord",
+    "ServerStep",
     "StackedEngine",
     "StepSize",
     "Streams",
+    "Trainer",
     "TrainingPlan",
     "cross_entropy",
+    "train_rounds",
 ]

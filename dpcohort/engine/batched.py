@@ -7,29 +7,24 @@ rounding of floating-point sums only.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 
-import torch
+import numpy as np
 from torch import Tensor, nn
 
 from dpcohort._validate import whole_number
 from dpcohort.aggregation import AggregationRule, Cohort, Mean
-from dpcohort.aggregation.rule import combine_round
-from dpcohort.aggregation.weighted import sum_of_rows
 from dpcohort.engine.clipping import ClippingPath, Loss
 from dpcohort.engine.evaluation import Evaluator
 from dpcohort.engine.experiment import Experiment
-from dpcohort.engine.merged_noise import add_merged_noise_
 from dpcohort.engine.planned import TrainingPlan, cohort_of
 from dpcohort.engine.randomness import Streams
 from dpcohort.engine.records import ClientRecords
 from dpcohort.engine.reference import cross_entropy
+from dpcohort.engine.rounds import Arrived, train_rounds
 from dpcohort.engine.server import Optimiser
 from dpcohort.engine.slots import SlotRunner
 from dpcohort.engine.state import EngineState, RoundRecord
-from dpcohort.engine.threads import one_thread_each
 from dpcohort.errors import InputError
 
 __all__ = ["BatchedEngine", "StackedEngine"]
@@ -68,6 +63,8 @@ class StackedEngine:
         self._experiments = list(experiments)
         self._model = experiments[0].records.fit(model)
         self._evaluator, self._evaluate_every = evaluator, evaluate_every
+        self._rounds = experiments[0].plan.training.rounds
+        self._prepared: Sequence[Cohort] | None = None
         self._runner = SlotRunner(
             self._model,
             loss,
@@ -106,7 +103,7 @@ class StackedEngine:
         return states
 
     def rounds(self, states: Sequence[EngineState]) -> Iterator[tuple[RoundRecord, ...]]:
-        """Do the remaining rounds; after each, the states are complete.
+        """Do the remaining rounds of fixed plans; after each, the states are complete.
 
         Yields:
             The records of one round, one for each experiment. Their seconds are the stack's.
@@ -119,73 +116,39 @@ class StackedEngine:
                 given=[state.next_round for state in states],
                 allowed=f"{len(self._experiments)} states at the same round",
             )
-        total = self._experiments[0].plan.training.rounds
-        upcoming: list[Cohort] | None = None
-        for t in range(states[0].next_round, total):
-            started = time.perf_counter()
-            cohorts = upcoming or self._cohorts(t)
-            upcoming = self._round(states, cohorts)
-            seconds = time.perf_counter() - started
-            due = (t + 1) % self._evaluate_every == 0 or t + 1 == total
-            yield tuple(
-                self._record(state, cohort, seconds, evaluated=due)
-                for state, cohort in zip(states, cohorts, strict=True)
-            )
+        return train_rounds(
+            self,
+            [experiment.server_step for experiment in self._experiments],
+            states,
+            rounds=self._rounds,
+            choose=self._planned,
+            evaluator=self._evaluator,
+            evaluate_every=self._evaluate_every,
+        )
 
-    def _cohorts(self, t: int) -> list[Cohort]:
+    def updates(self, parameters: Sequence[Tensor], cohorts: Sequence[Cohort]) -> list[Arrived]:
+        """The noisy updates of a round of every experiment.
+
+        They lie in memory that the next call uses again. With merged noise they are rows whose sum
+        is that of the updates, without the noise of their last steps.
+        """
+        if self._prepared is not None and _same(self._prepared, cohorts):
+            cohorts = self._prepared
+        updates, self._prepared = self._runner.updates_and_upcoming(
+            parameters, cohorts, lambda: self._upcoming(cohorts[0].round + 1)
+        )
+        return [Arrived(*pair) for pair in zip(cohorts, updates, strict=True)]
+
+    def _planned(self, t: int) -> list[Cohort]:
         return [cohort_of(experiment.plan, t) for experiment in self._experiments]
 
     def _upcoming(self, t: int) -> list[Cohort] | None:
-        """The cohorts of a round to come, None if there is none or it cannot be done."""
-        if t >= self._experiments[0].plan.training.rounds:
-            return None
+        """The cohorts of a round to come, None if they are not known or cannot be done."""
+        fixed = all(len(e.plan.schedule.cohorts) > t for e in self._experiments)
         try:
-            return self._cohorts(t)
+            return self._planned(t) if fixed else None
         except InputError:  # the round under way can still be done; the next will say what is wrong
             return None
-
-    def _round(self, states: Sequence[EngineState], cohorts: list[Cohort]) -> list[Cohort] | None:
-        """Do a round; the next one's cohorts if they have been prepared meanwhile."""
-        following = cohorts[0].round + 1
-        updates, upcoming = self._runner.updates_and_upcoming(
-            [state.parameters for state in states], cohorts, lambda: self._upcoming(following)
-        )
-        for state, cohort, update, experiment in zip(
-            states, cohorts, updates, self._experiments, strict=True
-        ):
-            combined = self._combined(state, cohort, update, experiment)
-            experiment.optimiser.apply(state, combined)
-        if states[0].parameters.is_cuda:
-            torch.cuda.synchronize(states[0].parameters.device)
-        return upcoming
-
-    def _combined(
-        self, state: EngineState, cohort: Cohort, updates: Tensor, experiment: Experiment
-    ) -> Tensor:
-        # What goes element by element has the same bits with any number of threads.
-        if experiment.merged_noise:
-            mean = sum_of_rows(updates).div_(len(cohort))
-            plan, optimiser = experiment.plan, experiment.optimiser
-            return add_merged_noise_(mean, cohort, plan, optimiser, experiment.streams)
-        simple = isinstance(experiment.aggregation, Mean)
-        with nullcontext() if simple else one_thread_each():
-            combined, state.memory = combine_round(
-                experiment.aggregation, updates, cohort, state.memory
-            )
-        return combined
-
-    def _record(
-        self, state: EngineState, cohort: Cohort, seconds: float, *, evaluated: bool
-    ) -> RoundRecord:
-        test = self._evaluator.evaluate if self._evaluator is not None and evaluated else None
-        return RoundRecord(
-            round=cohort.round,
-            clients=tuple(cohort.clients.tolist()),
-            noise_stds=tuple(cohort.noise_stds.tolist()),
-            seconds=seconds,
-            test=test(state.parameters) if test else None,
-            test_average=test(state.average) if test and state.average is not None else None,
-        )
 
 
 class BatchedEngine:
@@ -261,6 +224,17 @@ class BatchedEngine:
         """Do the remaining rounds; after each, ``state`` is complete and its record is yielded."""
         for (record,) in self._stack.rounds([state]):
             yield record
+
+    def updates(self, parameters: Sequence[Tensor], cohorts: Sequence[Cohort]) -> list[Arrived]:
+        """See ``StackedEngine.updates``."""
+        return self._stack.updates(parameters, cohorts)
+
+
+def _same(some: Sequence[Cohort], others: Sequence[Cohort]) -> bool:
+    return len(some) == len(others) and all(
+        a.round == b.round and np.array_equal(a.clients, b.clients)
+        for a, b in zip(some, others, strict=True)
+    )
 
 
 def _check_stack(experiments: Sequence[Experiment]) -> None:

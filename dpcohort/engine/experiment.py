@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from dpcohort.aggregation import AggregationRule, Mean
-from dpcohort.engine.merged_noise import refuse_unmergeable
+from dpcohort.engine.merged_noise import MergedMean, refuse_unmergeable
 from dpcohort.engine.planned import TrainingPlan
 from dpcohort.engine.randomness import Streams
 from dpcohort.engine.records import ClientRecords
+from dpcohort.engine.rounds import ServerStep
 from dpcohort.engine.server import Optimiser
 
 __all__ = ["Experiment"]
@@ -43,6 +44,14 @@ class Experiment:
     def __post_init__(self) -> None:
         if self.merged_noise:
             refuse_unmergeable(self.streams, self.aggregation)
+
+    @property
+    def server_step(self) -> ServerStep:
+        """What its server does with updates."""
+        combining: AggregationRule = self.aggregation
+        if self.merged_noise:
+            combining = MergedMean(self.plan, self.optimiser, self.streams)
+        return ServerStep(combining, self.optimiser)
 
     def step_size(self, round: int, step: int) -> float:
         """Of one local step of a round, alpha_{t^g,t^l}."""

@@ -19,18 +19,21 @@ plans, ledgers and receipts stay as they are.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from dpcohort._validate import FloatArray
 from dpcohort.aggregation import AggregationRule, Cohort, Mean
+from dpcohort.aggregation.weighted import sum_of_rows
 from dpcohort.engine.planned import TrainingPlan
 from dpcohort.engine.randomness import Streams
 from dpcohort.engine.server import Optimiser
 from dpcohort.errors import InputError
 
-__all__ = ["add_merged_noise_", "merged_noise_", "merged_std", "refuse_unmergeable"]
+__all__ = ["MergedMean", "add_merged_noise_", "merged_noise_", "merged_std", "refuse_unmergeable"]
 
 
 def merged_std(noise_stds: FloatArray, step_size: float) -> float:
@@ -71,6 +74,21 @@ def add_merged_noise_(
         return mean
     noise = merged_noise_(torch.empty_like(mean), streams, round=cohort.round)
     return mean.add_(noise, alpha=std)
+
+
+@dataclass(frozen=True, eq=False)
+class MergedMean:
+    """The plain mean of updates that lack the noise of their last step, and that noise once."""
+
+    plan: TrainingPlan
+    optimiser: Optimiser
+    streams: Streams
+
+    def combine(self, updates: Tensor, cohort: Cohort) -> Tensor:
+        """The mean, with its noise."""
+        # On an accelerator the sum may be of other rows than the draws: see the engine's draws.
+        mean = sum_of_rows(updates).div_(len(cohort))
+        return add_merged_noise_(mean, cohort, self.plan, self.optimiser, self.streams)
 
 
 def merged_noise_(out: Tensor, streams: Streams, *, round: int) -> Tensor:

@@ -95,13 +95,20 @@ def draw_numbers(clients: IntArray) -> IntArray:
     return numbers
 
 
-def cohort_of(plan: TrainingPlan, round: int) -> Cohort:
+def cohort_of(plan: TrainingPlan, round: int, clients: IntArray | None = None) -> Cohort:
     """The draws of one round of a plan.
+
+    Args:
+        plan: noise, batches and clip.
+        round: the round.
+        clients: who is drawn; by default whom the plan's schedule draws.
 
     Raises:
         InputError: a drawn client has no noise multiplier; nothing is computed for it.
     """
-    clients = np.asarray(plan.schedule.cohorts[round], dtype=np.int64)
+    if clients is None:
+        clients = plan.schedule.cohorts[round]
+    clients = np.asarray(clients, dtype=np.int64)
     multipliers = np.asarray(plan.noise_multipliers, dtype=np.float64)[clients]
     if not np.all(np.isfinite(multipliers) & (multipliers >= 0)):
         worst = int(clients[~(np.isfinite(multipliers) & (multipliers >= 0))][0])

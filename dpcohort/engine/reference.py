@@ -9,24 +9,23 @@ happened to be drawn would tell that number.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from dpcohort.aggregation import AggregationRule, Cohort, Mean
-from dpcohort.aggregation.rule import combine_round
 from dpcohort.engine.clipping import Loss, PerExampleGradients, clip_rows, refuse_unfit_layers
 from dpcohort.engine.clipping.per_example import can_be_mapped
 from dpcohort.engine.evaluation import Evaluator
 from dpcohort.engine.lattice import Lattice
-from dpcohort.engine.merged_noise import add_merged_noise_, refuse_unmergeable
+from dpcohort.engine.merged_noise import MergedMean, refuse_unmergeable
 from dpcohort.engine.noise import standard_noise_
 from dpcohort.engine.planned import TrainingPlan, cohort_of
 from dpcohort.engine.randomness import Streams
 from dpcohort.engine.records import ClientRecords
+from dpcohort.engine.rounds import Arrived, ServerStep, train_rounds
 from dpcohort.engine.sampling import draw_positions
 from dpcohort.engine.server import Optimiser
 from dpcohort.engine.state import EngineState, RoundRecord
@@ -93,30 +92,25 @@ class ReferenceEngine:
 
     def rounds(self, state: EngineState) -> Iterator[RoundRecord]:
         """Do the remaining rounds; after each, ``state`` is complete and its record is yielded."""
-        rounds = self._plan.training.rounds
-        for t in range(state.next_round, rounds):  # 5
-            started = time.perf_counter()
-            cohort = cohort_of(self._plan, t)
-            updates = [  # 6-7
-                self._client_update(state.parameters, cohort, i) for i in range(len(cohort))
-            ]
-            combined, state.memory = combine_round(
-                self._aggregation, torch.stack(updates), cohort, state.memory
-            )
-            if self._merged_noise:
-                add_merged_noise_(combined, cohort, self._plan, self._optimiser, self._streams)
-            self._optimiser.apply(state, combined)  # 8
-            seconds = time.perf_counter() - started
-            due = (t + 1) % self._evaluate_every == 0 or t + 1 == rounds
-            test = self._evaluator.evaluate if self._evaluator is not None and due else None
-            yield RoundRecord(
-                round=t,
-                clients=tuple(cohort.clients.tolist()),
-                noise_stds=tuple(cohort.noise_stds.tolist()),
-                seconds=seconds,
-                test=test(state.parameters) if test else None,
-                test_average=test(state.average) if test and state.average is not None else None,
-            )
+        combining: AggregationRule = self._aggregation
+        if self._merged_noise:
+            combining = MergedMean(self._plan, self._optimiser, self._streams)
+        for (record,) in train_rounds(  # 5
+            self,
+            [ServerStep(combining, self._optimiser)],  # 8
+            [state],
+            rounds=self._plan.training.rounds,
+            choose=lambda t: [cohort_of(self._plan, t)],
+            evaluator=self._evaluator,
+            evaluate_every=self._evaluate_every,
+        ):
+            yield record
+
+    def updates(self, parameters: Sequence[Tensor], cohorts: Sequence[Cohort]) -> list[Arrived]:
+        """The noisy updates of a round."""
+        (weights,), (cohort,) = parameters, cohorts
+        updates = [self._client_update(weights, cohort, i) for i in range(len(cohort))]  # 6-7
+        return [Arrived(cohort, torch.stack(updates))]
 
     def _client_update(self, global_weights: Tensor, cohort: Cohort, i: int) -> Tensor:  # 9
         plan, k = self._plan, int(cohort.clients[i])

@@ -116,6 +116,7 @@ class RoundRecord:
         seconds: wall time of the round, without evaluation.
         test: results of the model on the test set, None if not evaluated in this round.
         test_average: the same for the average of iterates, None if there is none.
+        lost: too little came to move the model.
     """
 
     round: int
@@ -124,3 +125,4 @@ class RoundRecord:
     seconds: float
     test: Evaluation | None = None
     test_average: Evaluation | None = None
+    lost: bool = False

@@ -22,7 +22,6 @@ from dpcohort.config import Config
 from dpcohort.data import Dataset
 from dpcohort.engine.planned import draw_numbers
 from dpcohort.errors import FileFormatError, InputError
-from dpcohort.plan import Plan
 from dpcohort.plugins import REGISTRIES, is_named_function
 from dpcohort.runs.aggregation_record import aggregation_for
 from dpcohort.runs.config_text import toml_text
@@ -196,7 +195,7 @@ def _with(job: Job, config: Config, selection: RuleChoice, aggregation: RuleChoi
     asked = config.with_overrides([*selection.changes, *aggregation.changes])
     name, settings = asked.aggregation
     rule = aggregation_for(job.plan, name, settings)
-    objection = getattr(rule, "objection", None) if isinstance(job.plan, Plan) else None
+    objection = getattr(rule, "objection", None) if job.plan.adaptive is None else None
     if objection is not None and (words := objection(job.plan)):
         raise InputError.because(str(words))
     label = f"{selection.label}, {aggregation.label}"
@@ -206,7 +205,7 @@ def _with(job: Job, config: Config, selection: RuleChoice, aggregation: RuleChoi
 def _draw_alike(some: Sequence[Job], others: Sequence[Job]) -> bool:
     """Whether plans draw the same clients with the same noise, seed by seed."""
     for one, other in zip(some, others, strict=True):
-        if not isinstance(one.plan, Plan) or not isinstance(other.plan, Plan):
+        if one.plan.adaptive is not None or other.plan.adaptive is not None:
             return False
         noise = (one.plan.noise_multipliers, other.plan.noise_multipliers)
         if not np.array_equal(one.plan.schedule.cohorts, other.plan.schedule.cohorts):
@@ -440,7 +439,7 @@ def _row(pair: RulePair, runs: Sequence[Run], seconds: float, failed: str) -> Ru
         accuracy=summarise_seeds(runs).accuracy if runs else None,
         noise=float("nan") if first is None else noise_after(pair.jobs[0], first),
         certified=max((_certified(run) for run in runs), default=float("nan")),
-        bias=plan.selection.bias if isinstance(plan, Plan) else None,
+        bias=plan.selection.bias if plan.adaptive is None else None,
         heard=tuple(group.heard for group in groups if group.name != "public"),
         heard_public=public[0] if public else None,
         seconds=seconds,
@@ -451,7 +450,7 @@ def _row(pair: RulePair, runs: Sequence[Run], seconds: float, failed: str) -> Ru
 def _certified(run: Run) -> float:
     """Largest certified epsilon over promised epsilon, from what was counted."""
     plan = run.plan
-    if isinstance(plan, Plan) and np.array_equal(run.ledger.draws, plan.schedule.counts):
+    if plan.adaptive is None and np.array_equal(run.ledger.draws, plan.schedule.counts):
         held = plan.drawn & ~plan.population.public  # all as planned: the plan's certificate holds
         shares = plan.certified_epsilon[held] / plan.population.epsilon[held]
         return float(shares.max()) if held.any() else 0.0

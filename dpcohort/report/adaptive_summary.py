@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from dpcohort._validate import IntArray
-from dpcohort.adaptive.plan import AdaptivePlan
 from dpcohort.explain import ClientExplanation
 from dpcohort.plain_text import one_line
+from dpcohort.plan import Plan
 
 __all__ = [
     "AdaptiveExplanation",
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 
-def adaptive_plan_values(plan: AdaptivePlan) -> dict[str, Any]:
+def adaptive_plan_values(plan: Plan) -> dict[str, Any]:
     """The plan in plain values for JSON.
 
     Example:
@@ -48,8 +48,8 @@ def adaptive_plan_values(plan: AdaptivePlan) -> dict[str, Any]:
             "epsilon": people.epsilon.tolist(),
             "delta": people.delta.tolist(),
             "public": people.public.tolist(),
-            "draw_cap": plan.caps.draws.tolist(),
-            "report_cap": plan.caps.reports.tolist(),
+            "draw_cap": plan.schedule.counts.tolist(),
+            "report_cap": plan.report_caps.tolist(),
             "noise_multiplier": plan.noise_multipliers.tolist(),
             "report_std": plan.report_stds.tolist(),
             "certified_epsilon": plan.certified_epsilon.tolist(),
@@ -57,25 +57,25 @@ def adaptive_plan_values(plan: AdaptivePlan) -> dict[str, Any]:
     }
 
 
-def adaptive_plan_table(plan: AdaptivePlan, *, rows: int = 12) -> RenderableType:
+def adaptive_plan_table(plan: Plan, *, rows: int = 12) -> RenderableType:
     """The plan in words, and the clients with the strictest and the loosest budgets."""
     return Group(*(Text(line) for line in _sentences(plan)), _clients(plan, rows))
 
 
-def _sentences(plan: AdaptivePlan) -> list[str]:
+def _sentences(plan: Plan) -> list[str]:
     people, training, terms = plan.population, plan.training, plan.terms
-    settings = ", ".join(f"{key} {value}" for key, value in plan.rule_settings.items())
+    settings = ", ".join(f"{key} {value}" for key, value in plan.selection.settings.items())
     private = np.flatnonzero(~people.public)
     lines = [
         f"{len(people)} clients ({int(people.public.sum())} public), {training.rounds} rounds of "
-        f"{training.cohort_size} draws, each cohort chosen by {plan.rule_name}"
+        f"{training.cohort_size} draws, each cohort chosen by {plan.selection.rule}"
         + (f" ({settings})." if settings else ".")
     ]
     if private.size:
         lines.append(
-            f"Each is drawn at most {int(plan.caps.draws[private[0]])} times"
+            f"Each is drawn at most {int(plan.schedule.counts[private[0]])} times"
             + (
-                f" and asked at most {int(plan.caps.reports[private[0]])} times; "
+                f" and asked at most {int(plan.report_caps[private[0]])} times; "
                 if terms is not None
                 else "; "
             )
@@ -96,7 +96,7 @@ def _sentences(plan: AdaptivePlan) -> list[str]:
     return lines
 
 
-def _clients(plan: AdaptivePlan, rows: int) -> Table:
+def _clients(plan: Plan, rows: int) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("client", overflow="fold")
     for name in ("size", "epsilon", "draws", "reports", "z", "report std", "certified"):
@@ -108,8 +108,8 @@ def _clients(plan: AdaptivePlan, rows: int) -> Table:
             Text(one_line(plan.population.ids[k])),
             str(int(plan.population.sizes[k])),
             "public" if public else f"{plan.population.epsilon[k]:.4g}",
-            str(int(plan.caps.draws[k])),
-            "-" if plan.terms is None else str(int(plan.caps.reports[k])),
+            str(int(plan.schedule.counts[k])),
+            "-" if plan.terms is None else str(int(plan.report_caps[k])),
             f"{plan.noise_multipliers[k]:.4g}",
             f"{plan.report_stds[k]:.3g}" if plan.has_private_reports else "-",
             certified,
@@ -117,7 +117,7 @@ def _clients(plan: AdaptivePlan, rows: int) -> Table:
     return table
 
 
-def _shown(plan: AdaptivePlan, rows: int) -> IntArray:
+def _shown(plan: Plan, rows: int) -> IntArray:
     """The strictest and the loosest clients, as many of either."""
     order = np.argsort(np.nan_to_num(plan.population.epsilon, nan=np.inf), kind="stable")
     if order.size <= rows:
@@ -194,7 +194,7 @@ class AdaptiveExplanation(ClientExplanation):
         )
 
 
-def explain_adaptive_client(plan: AdaptivePlan, client: str) -> AdaptiveExplanation:
+def explain_adaptive_client(plan: Plan, client: str) -> AdaptiveExplanation:
     """Explain one client of a plan whose cohorts are chosen during the training.
 
     Args:
@@ -220,13 +220,13 @@ def explain_adaptive_client(plan: AdaptivePlan, client: str) -> AdaptiveExplanat
     noise = float(plan.noise_multipliers[k])
     return AdaptiveExplanation(
         client=people.ids[k],
-        rule=plan.rule_name,
+        rule=plan.selection.rule,
         size=int(people.sizes[k]),
         public=public,
         epsilon=None if public else float(people.epsilon[k]),
         delta=None if public else float(people.delta[k]),
-        draw_cap=int(plan.caps.draws[k]),
-        report_cap=None if terms is None else int(plan.caps.reports[k]),
+        draw_cap=int(plan.schedule.counts[k]),
+        report_cap=None if terms is None else int(plan.report_caps[k]),
         statistic=None if terms is None else f"mean {terms.statistic}",
         raw_reports=plan.has_raw_reports,
         noise_multiplier=noise,

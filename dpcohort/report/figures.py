@@ -12,10 +12,9 @@ import numpy as np
 
 from dpcohort._validate import FloatArray, IntArray
 from dpcohort.accounting.paper import paper_noise_multiplier
-from dpcohort.adaptive.plan import AdaptivePlan
-from dpcohort.adaptive.plan_file import AnyPlan
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.errors import InputError
+from dpcohort.plan import Plan
 from dpcohort.report.selection_figure import picture_format
 from dpcohort.runs.evaluation import who_was_heard
 from dpcohort.runs.intervals import Interval, mean_interval
@@ -254,7 +253,7 @@ def cells_figure(found: Reproduction) -> Figure:
     return figure
 
 
-def papers_noise(plan: AnyPlan) -> FloatArray:
+def papers_noise(plan: Plan) -> FloatArray:
     """Noise multipliers by the paper's formula at the plan's draws; NaN where there is none.
 
     Where cohorts are chosen during the training, the draws are the caps.
@@ -277,7 +276,7 @@ def papers_noise(plan: AnyPlan) -> FloatArray:
     return found
 
 
-def noise_figure(plan: AnyPlan) -> Figure:
+def noise_figure(plan: Plan) -> Figure:
     """Noise on a client's mean gradient, in units of the clip, against its epsilon.
 
     Both are for the same draws: those of the schedule, or the caps where cohorts are chosen during
@@ -291,7 +290,7 @@ def noise_figure(plan: AnyPlan) -> Figure:
     held = np.flatnonzero(plan.drawn & ~plan.population.public)
     if held.size == 0:
         raise InputError.because("no drawn client of this plan has a budget, so there is no noise.")
-    raw = isinstance(plan, AdaptivePlan) and plan.has_raw_reports
+    raw = plan.has_raw_reports
     deployed = "deployed" if raw else "deployed and certified"
     epsilon, batches = plan.population.epsilon[held], plan.batch_sizes[held]
     with paper_style():
@@ -303,9 +302,9 @@ def noise_figure(plan: AnyPlan) -> Figure:
         ):
             level = z[held] / batches
             axis.scatter(epsilon, level, s=16, marker=marker, color=colour, label=name)
-        if isinstance(plan, AdaptivePlan):
+        if plan.adaptive is not None:
             stamp = " (NOT PRIVATE: raw reports)" if raw else ""
-            axis.set_title(f"{plan.rule_name}: noise for the caps{stamp}", fontsize=8)
+            axis.set_title(f"{plan.selection.rule}: noise for the caps{stamp}", fontsize=8)
         log_scale(axis.xaxis, axis.yaxis)
         axis.set_xlabel("privacy budget ε")
         axis.set_ylabel("noise on the mean gradient / C")
@@ -317,7 +316,7 @@ _HATCHES = ("", "//", "..", "\\\\", "xx")
 
 
 def participation_figure(
-    plans: Mapping[str, AnyPlan],
+    plans: Mapping[str, Plan],
     *,
     draws: Mapping[str, IntArray] | None = None,
     groups: int = 10,
@@ -348,10 +347,10 @@ def participation_figure(
         )
     known = draws or {}
     for name, plan in plans.items():
-        if isinstance(plan, AdaptivePlan) and name not in known:
+        if plan.adaptive is not None and name not in known:
             raise InputError.because(
-                f"{plan.rule_name} chooses each cohort during the training, so the plan {name} "
-                "does not say who is drawn. Draw this figure of the run."
+                f"{plan.selection.rule} chooses each cohort during the training, so the plan "
+                f"{name} does not say who is drawn. Draw this figure of the run."
             )
     heard = {
         name: who_was_heard(plan, known.get(name), groups=groups) for name, plan in plans.items()

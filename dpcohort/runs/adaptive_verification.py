@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from dpcohort._validate import IntArray
-from dpcohort.adaptive.book import Book
-from dpcohort.adaptive.decision import decide, round_view
-from dpcohort.adaptive.plan import AdaptivePlan
-from dpcohort.adaptive.plan_file import RecordedRule
+from dpcohort.adaptive.rule import rule_cohort
 from dpcohort.errors import DpcohortError, VerificationError
+from dpcohort.plan import Plan
+from dpcohort.plan_file import RecordedRule
+from dpcohort.runs.journal import Journal
 
 __all__ = ["AdaptiveCount", "check_adaptive_entries"]
 
@@ -45,7 +45,7 @@ class AdaptiveCount:
 
 
 def check_adaptive_entries(
-    plan: AdaptivePlan, entries: list[dict[str, Any]], *, name: str, seeded: bool
+    plan: Plan, entries: list[dict[str, Any]], *, name: str, seeded: bool
 ) -> AdaptiveCount:
     """Count what the lines after the header say, and make every choice again.
 
@@ -66,9 +66,7 @@ def check_adaptive_entries(
     return count
 
 
-def _counted(
-    plan: AdaptivePlan, entries: list[dict[str, Any]], count: AdaptiveCount, name: str
-) -> bool:
+def _counted(plan: Plan, entries: list[dict[str, Any]], count: AdaptiveCount, name: str) -> bool:
     """Add up draws and reports; whether every line is one."""
     whole = True
     for line, entry in enumerate(entries, start=2):
@@ -96,7 +94,7 @@ def _counted(
     return whole
 
 
-def _positions(plan: AdaptivePlan, names: object) -> list[int] | None:
+def _positions(plan: Plan, names: object) -> list[int] | None:
     if not isinstance(names, list | dict):
         return None
     try:
@@ -105,14 +103,14 @@ def _positions(plan: AdaptivePlan, names: object) -> list[int] | None:
         return None
 
 
-def _check_rounds(plan: AdaptivePlan, count: AdaptiveCount, name: str) -> None:
+def _check_rounds(plan: Plan, count: AdaptiveCount, name: str) -> None:
     missing = sorted(set(range(max(count.cohorts, default=-1) + 1)) - set(count.cohorts))
     if missing:
         words = f"round {missing[0]} is missing though later rounds are counted."
         count.problems.append((name, words))
     for what, made, cap in (
-        ("draws", count.draws, plan.caps.draws),
-        ("reports", count.reports, plan.caps.reports),
+        ("draws", count.draws, plan.schedule.counts),
+        ("reports", count.reports, plan.report_caps),
     ):
         for k in np.flatnonzero(made > cap).tolist():
             words = f"{name} counts {int(made[k])} {what}, the cap is {int(cap[k])}."
@@ -120,7 +118,7 @@ def _check_rounds(plan: AdaptivePlan, count: AdaptiveCount, name: str) -> None:
 
 
 def _check_choices(
-    plan: AdaptivePlan,
+    plan: Plan,
     entries: list[dict[str, Any]],
     count: AdaptiveCount,
     name: str,
@@ -128,18 +126,20 @@ def _check_choices(
     seeded: bool,
 ) -> None:
     """Decide every round again from what is written down."""
-    why = _cannot_be_asked(plan)
+    assert plan.adaptive is not None
+    why, rule = _cannot_be_asked(plan), plan.adaptive.rule
     if why:
         count.notes.append(why)
         return
-    book = Book(plan)
+    journal = Journal(plan)
     try:
-        book.replay(entries)
+        for entry in entries:
+            journal.replay(entry)
     except VerificationError as error:
         count.problems.append((name, str(error)))
         return
     for round, cohort in sorted(count.cohorts.items()):
-        answers = book.answers(round)
+        answers = journal.answers(round)
 
         def written(asked: IntArray, known: Mapping[int, float] = answers) -> dict[int, float]:
             if set(known) != {int(k) for k in asked}:
@@ -147,8 +147,8 @@ def _check_choices(
             return dict(known)
 
         try:
-            view = round_view(plan, book, round, repeats=seeded)
-            again = decide(plan, view, written).tolist()
+            view = journal.view(round, repeats=seeded)
+            again = rule_cohort(rule, view, written).tolist()
         except DpcohortError as error:
             count.problems.append((name, f"round {round}: {error}"))
             continue
@@ -157,11 +157,16 @@ def _check_choices(
             count.problems.append((name, words))
 
 
-def _cannot_be_asked(plan: AdaptivePlan) -> str:
+def _cannot_be_asked(plan: Plan) -> str:
     if plan.has_raw_reports:
         return "raw reports are not written down, so the choices could not be made again."
-    if plan.rule.watches_updates:
-        return f"the rule {plan.rule_name} looks at updates, so its choices were not made again."
-    if isinstance(plan.rule, RecordedRule):
-        return f"the rule {plan.rule_name} is not of this package; its choices were not repeated."
+    assert plan.adaptive is not None
+    if plan.adaptive.rule.watches_updates:
+        return (
+            f"the rule {plan.selection.rule} looks at updates, so its choices were not made again."
+        )
+    if isinstance(plan.adaptive.rule, RecordedRule):
+        return (
+            f"the rule {plan.selection.rule} is not of this package; its choices were not repeated."
+        )
     return ""

@@ -8,11 +8,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
-from dpcohort.adaptive.plan_file import AnyPlan
 from dpcohort.aggregation import AggregationRule, Mean, for_plan, plan_column
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.limits import LARGEST_CONFIG, read_bounded
@@ -28,7 +27,7 @@ _REGISTRY = REGISTRIES["aggregation"]
 
 
 def aggregation_for(
-    plan: AnyPlan, aggregation: str | AggregationRule, settings: Mapping[str, Any] | None = None
+    plan: Plan, aggregation: str | AggregationRule, settings: Mapping[str, Any] | None = None
 ) -> AggregationRule:
     """The rule by its name, with what the plan knows filled in; a rule itself as it is.
 
@@ -43,7 +42,7 @@ def aggregation_for(
         TrimmedMean(trim=0.2)
     """
     if isinstance(aggregation, str):
-        made = for_plan(aggregation, cast(Plan, plan), **(settings or {}))
+        made = for_plan(aggregation, plan, **(settings or {}))
     else:
         made = aggregation
     if isinstance(made, type) or not callable(getattr(made, "combine", None)):
@@ -56,7 +55,7 @@ def aggregation_for(
     return made
 
 
-def described_aggregation(rule: AggregationRule, plan: AnyPlan) -> dict[str, Any] | None:
+def described_aggregation(rule: AggregationRule, plan: Plan) -> dict[str, Any] | None:
     """Name and settings in plain values; None for the plain mean, which every run has unless told.
 
     Columns that are the plan's are not repeated; others are told by their hash.
@@ -82,7 +81,7 @@ def described_aggregation(rule: AggregationRule, plan: AnyPlan) -> dict[str, Any
     return {"rule": name if is_ours else home, "settings": settings}
 
 
-def aggregation_problems(record: Any, plan: AnyPlan, config: Path) -> list[tuple[str, bool]]:
+def aggregation_problems(record: Any, plan: Plan, config: Path) -> list[tuple[str, bool]]:
     """What is wrong with the aggregation that ``run.json`` tells of.
 
     Args:
@@ -125,11 +124,11 @@ def _stands_for_a_column(value: Any) -> bool:
     return value == _PLANS or str(value).startswith("sha256:")
 
 
-def _plain(field: str, value: Any, plan: AnyPlan) -> Any:
+def _plain(field: str, value: Any, plan: Plan) -> Any:
     if not isinstance(value, np.ndarray):
         return json.loads(json.dumps(value, default=repr))
     if field in _REGISTRY.filled:
-        planned = np.asarray(plan_column(field, cast(Plan, plan)), dtype=value.dtype)
+        planned = np.asarray(plan_column(field, plan), dtype=value.dtype)
         if np.array_equal(planned, value, equal_nan=True):
             return _PLANS
     return "sha256:" + hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()

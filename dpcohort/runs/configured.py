@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from dpcohort.adaptive.plan_file import AnyPlan
 from dpcohort.config import Config
 from dpcohort.config.schema import OptimiserSection
 from dpcohort.data import (
@@ -31,6 +30,7 @@ from dpcohort.engine import (
     StepSize,
 )
 from dpcohort.errors import FileFormatError, InputError
+from dpcohort.plan import Plan
 from dpcohort.runs.config_text import toml_text
 from dpcohort.runs.configured_plan import (
     PUBLIC_CLIENT,
@@ -121,7 +121,7 @@ def combinations(config: Config) -> Iterator[tuple[str, Config]]:
         yield ", ".join(words), config.with_overrides(changes)
 
 
-def _partition(config: Config, plan: AnyPlan, data: Dataset, seed: int) -> Partition:
+def _partition(config: Config, plan: Plan, data: Dataset, seed: int) -> Partition:
     section, labels = data_section(config), data.train_labels
     has_public = round(section.public_share * len(data)) > 0
     private, public = public_split(

@@ -15,9 +15,9 @@ from dpcohort.progress import Progress, silent
 from dpcohort.selection.rules import rule_from_settings
 
 if TYPE_CHECKING:
-    from dpcohort.adaptive.plan_file import AnyPlan
     from dpcohort.config.schema import DataSection
     from dpcohort.data import Dataset
+    from dpcohort.plan import Plan
 
 __all__ = [
     "PUBLIC_CLIENT",
@@ -151,7 +151,7 @@ def configured_any_plan(
     *,
     shift: int = 0,
     progress: Progress = silent,
-) -> AnyPlan:
+) -> Plan:
     """The plan of a configuration, with fixed cohorts or with a rule that chooses them.
 
     Args:
@@ -169,7 +169,7 @@ def configured_any_plan(
     """
     if not config.is_adaptive:
         return configured_plan(config, data, shift=shift, progress=progress)
-    from dpcohort.adaptive.plan import make_adaptive_plan
+    from dpcohort.adaptive import make_adaptive_plan
 
     seed = _schedule_seed(config)
     return make_adaptive_plan(

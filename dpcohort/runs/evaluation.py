@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from dpcohort._validate import FloatArray, IntArray, whole_number
-from dpcohort.adaptive.plan_file import AnyPlan
 from dpcohort.errors import InputError
+from dpcohort.plan import Plan
 from dpcohort.runs.intervals import Interval, mean_interval
 from dpcohort.runs.run import Run
 
@@ -120,7 +120,7 @@ class HeardGroup:
 
 
 def who_was_heard(
-    plan: AnyPlan, draws: IntArray | None = None, *, groups: int = 10
+    plan: Plan, draws: IntArray | None = None, *, groups: int = 10
 ) -> list[HeardGroup]:
     """Participation by budget, strictest first; public information only.
 
@@ -151,7 +151,7 @@ def who_was_heard(
     return [*found, _heard(plan, public, counted, "public")] if public.size else found
 
 
-def _heard(plan: AnyPlan, part: IntArray, draws: IntArray, name: str) -> HeardGroup:
+def _heard(plan: Plan, part: IntArray, draws: IntArray, name: str) -> HeardGroup:
     population = plan.population
     is_public = bool(population.public[part[0]])
     own, total = int(draws[part].sum()), max(1, int(draws.sum()))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args
 
@@ -15,19 +15,27 @@ import torch
 from torch import nn
 
 from dpcohort._validate import choice, whole_number
-from dpcohort.adaptive.plan import AdaptivePlan
-from dpcohort.adaptive.plan_file import AnyPlan
-from dpcohort.adaptive.session import AdaptiveSession
 from dpcohort.aggregation import AggregationRule, Mean
 from dpcohort.data import Dataset, Partition, load_dataset, paper_partition
-from dpcohort.engine import ClientRecords, Evaluator, Experiment, Optimiser, Streams
+from dpcohort.engine import (
+    ClientRecords,
+    Evaluator,
+    Experiment,
+    Optimiser,
+    ServerStep,
+    Streams,
+)
 from dpcohort.engine.lattice_noise import delta_of_sampling
 from dpcohort.engine.layout import FlatLayout
-from dpcohort.engine.merged_noise import refuse_unmergeable
+from dpcohort.engine.merged_noise import MergedMean, refuse_unmergeable
 from dpcohort.errors import InputError
 from dpcohort.models import build_model, check_trainable, split_features, without_features
+from dpcohort.plan import Plan
 from dpcohort.runs.aggregation_record import aggregation_for, described_aggregation
+from dpcohort.runs.chooser import Chooser, RuleChooser, ScheduleChooser
+from dpcohort.runs.journal import Journal
 from dpcohort.runs.receipts import PRIVATE_NOISE
+from dpcohort.runs.reports import LossMeter, ReportHandler
 
 __all__ = ["EngineName", "Job", "make_job", "resolve_device"]
 
@@ -62,7 +70,7 @@ class Job:
         config: text of the configuration it came from, if any.
     """
 
-    plan: AnyPlan
+    plan: Plan
     model: nn.Module
     model_name: str
     data: Dataset
@@ -85,7 +93,7 @@ class Job:
         """Its label, or else the rules that make it what it is."""
         combined = described_aggregation(self.aggregation, self.plan)
         rules = [self.plan.selection.rule] + ([] if combined is None else [combined["rule"]])
-        if isinstance(self.plan, AdaptivePlan) and self.plan.has_raw_reports:
+        if self.plan.has_raw_reports:
             rules.append("raw reports, NOT PRIVATE")
         return self.label or ", ".join(rules)
 
@@ -93,6 +101,11 @@ class Job:
     def streams(self) -> Streams:
         """Where batches and noise come from; private ones take fresh entropy for every number."""
         return Streams.from_entropy() if self.private else Streams.seeded(self.seed)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a round computed again after a crash is the very same release."""
+        return not self.private
 
     @property
     def trained(self) -> nn.Module:
@@ -158,31 +171,12 @@ class Job:
             transform=transform,
         )
 
-    def session(self, records: ClientRecords | None = None) -> AdaptiveSession | None:
-        """What decides the cohorts of an adaptive plan; None where they are planned.
+    def experiment(self, records: ClientRecords | None = None) -> Experiment:
+        """What an engine trains.
 
         Args:
             records: the clients' records, if they are on the device already.
         """
-        if not isinstance(self.plan, AdaptivePlan):
-            return None
-        return AdaptiveSession(
-            self.plan,
-            self.trained,
-            self.records() if records is None else records,
-            streams=self.streams,
-            aggregation=self.aggregation,
-        )
-
-    def experiment(
-        self, session: AdaptiveSession | None = None, records: ClientRecords | None = None
-    ) -> Experiment:
-        """What an engine trains: the plan, or the session of an adaptive one."""
-        if session is not None:
-            adaptive = session.experiment(optimiser=self.optimiser, initial=self.initial())
-            return replace(adaptive, merged_noise=self.merged_noise)
-        if isinstance(self.plan, AdaptivePlan):
-            raise InputError.because("an adaptive plan is trained by its session.")
         return Experiment(
             plan=self.plan,
             records=self.records() if records is None else records,
@@ -191,6 +185,44 @@ class Job:
             aggregation=self.aggregation,
             initial=self.initial(),
             merged_noise=self.merged_noise,
+        )
+
+    @property
+    def server_step(self) -> ServerStep:
+        """What the server does with updates."""
+        combining: AggregationRule = self.aggregation
+        if self.merged_noise:
+            combining = MergedMean(self.plan, self.optimiser, self.streams)
+        return ServerStep(combining, self.optimiser)
+
+    def chooser(
+        self, journal: Journal, arrays: Mapping[str, Any], records: ClientRecords | None = None
+    ) -> Chooser:
+        """What names the cohorts.
+
+        Args:
+            journal: where reports are counted.
+            arrays: of the checkpoint that a run goes on from.
+            records: what clients report on, if they are on the device already.
+
+        Raises:
+            InputError: a run with raw reports cannot go on, for they were never written down.
+        """
+        if self.plan.adaptive is None:
+            return ScheduleChooser(self.plan)
+        if self.plan.has_raw_reports and not journal.is_empty:
+            raise InputError.because(
+                "a run with raw reports cannot go on: what clients reported was never written "
+                "down. Begin it again in another folder."
+            )
+        meter = LossMeter(self.trained, records or self.records())
+        handler = ReportHandler(self.plan, journal, meter, streams=self.streams)
+        return RuleChooser(
+            self.plan.adaptive.rule,
+            journal,
+            handler.ask,
+            repeats=self.streams.is_reproducible,
+            arrays=arrays,
         )
 
     def evaluator(self) -> Evaluator:
@@ -202,7 +234,7 @@ class Job:
 
 
 def make_job(
-    plan: AnyPlan,
+    plan: Plan,
     model: str | nn.Module,
     data: str | Dataset,
     *,
@@ -319,7 +351,7 @@ def _model(
     return type(model).__name__, model
 
 
-def _check_partition(plan: AnyPlan, partition: Partition, data: Dataset) -> None:
+def _check_partition(plan: Plan, partition: Partition, data: Dataset) -> None:
     if partition.records != len(data):
         raise InputError.because(
             f"the partition is of {partition.records} records but {data.name} has {len(data)}. "
@@ -346,7 +378,7 @@ def _check_partition(plan: AnyPlan, partition: Partition, data: Dataset) -> None
         )
 
 
-def _check_sampling(plan: AnyPlan) -> None:
+def _check_sampling(plan: Plan) -> None:
     """Refuse a private run whose δ the distance of drawn noise from its law could show in.
 
     What a record contributes stays 5e-7 below the clip, which is worth far more of a δ than the

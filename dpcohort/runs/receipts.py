@@ -18,13 +18,11 @@ import numpy as np
 
 from dpcohort._validate import IntArray
 from dpcohort._version import __version__
-from dpcohort.adaptive.plan import AdaptivePlan
-from dpcohort.adaptive.plan_file import AnyPlan
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.errors import FileFormatError
 from dpcohort.plain_text import one_line
+from dpcohort.plan import Plan
 from dpcohort.runs.folder import finite_json, read_json, write_json
-from dpcohort.runs.spending import certified_spending
 
 __all__ = [
     "FLOATING_POINT",
@@ -206,7 +204,7 @@ class Receipt:
 
 
 def make_receipts(
-    plan: AnyPlan,
+    plan: Plan,
     draws: IntArray,
     *,
     private: bool,
@@ -236,7 +234,7 @@ def make_receipts(
     """
     counted = np.asarray(draws, dtype=np.int64)
     chosen = np.flatnonzero(plan.drawn | (counted > 0)) if clients is None else clients
-    spent = certified_spending(plan, counted, clients=chosen, method=method, reports=reports)
+    spent = plan.spent_epsilon(counted, reports, clients=chosen, method=method)
     steps = plan.training.local_steps
     population = plan.population
     receipts = []
@@ -285,23 +283,23 @@ def source_of(settings: Mapping[str, Any]) -> Source:
     return "private" if lattice else "floating point"
 
 
-def _stamp(plan: AnyPlan, private: bool, floating_point: bool) -> str:
-    if isinstance(plan, AdaptivePlan) and plan.has_raw_reports:
+def _stamp(plan: Plan, private: bool, floating_point: bool) -> str:
+    if plan.has_raw_reports:
         return RAW_REPORTS
     if floating_point:
         return FLOATING_POINT
     return _PRIVATE if private else NOT_PRIVATE
 
 
-def _reports(plan: AnyPlan, k: int, made: IntArray | None) -> dict[str, Any] | None:
+def _reports(plan: Plan, k: int, made: IntArray | None) -> dict[str, Any] | None:
     """What a receipt says about reports."""
-    if not isinstance(plan, AdaptivePlan) or plan.terms is None:
+    if plan.terms is None:
         return None
     return {
         "statistic": plan.terms.statistic,
         "top": plan.terms.top,
         "mode": plan.terms.mode,
-        "planned": int(plan.caps.reports[k]),
+        "planned": int(plan.report_caps[k]),
         "spent": 0 if made is None else int(made[k]),
         "noise_multiplier": float(plan.report_multipliers[k]),
         "noise_std": float(plan.report_stds[k]),

@@ -8,27 +8,76 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from dpcohort.adaptive.plan_file import AnyPlan, load_any_plan
-from dpcohort.adaptive.session import AdaptiveSession
+from torch import nn
+
+from dpcohort._validate import IntArray
 from dpcohort.atomic_file import atomic_writer, write_text
-from dpcohort.data.partition import load_partition, save_partition
+from dpcohort.data.partition import Partition, load_partition, save_partition
 from dpcohort.engine import EngineState
 from dpcohort.engine.layout import FlatLayout
 from dpcohort.errors import DpcohortError, InputError, VerificationError
-from dpcohort.runs.adaptive_ledger import AdaptiveLedger, open_ledger
+from dpcohort.plan import Plan
 from dpcohort.runs.append_log import AppendLog, read_log, rewrite_log
 from dpcohort.runs.checkpoints import latest_checkpoint, write_checkpoint
 from dpcohort.runs.environment import environment
 from dpcohort.runs.folder import RunFolder, read_json, write_json
-from dpcohort.runs.job import Job
+from dpcohort.runs.journal import Journal
 from dpcohort.runs.receipts import write_receipts
 from dpcohort.runs.round_log import RoundLine
 from dpcohort.runs.run import Run
 from dpcohort.runs.settings_hash import fixed_settings, settings_sha256
 
 __all__ = ["Recorder"]
+
+
+class RecordedJob(Protocol):
+    """What a recorder needs to know of a training, on this machine or in a federation."""
+
+    @property
+    def plan(self) -> Plan:
+        """What is executed."""
+        ...
+
+    @property
+    def model(self) -> nn.Module:
+        """With its initial weights."""
+        ...
+
+    @property
+    def partition(self) -> Partition:
+        """Who holds which records."""
+        ...
+
+    @property
+    def private(self) -> bool:
+        """Whether batches and noise come from the operating system's entropy."""
+        ...
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a round computed again after a crash is the very same release."""
+        ...
+
+    @property
+    def checkpoint_every(self) -> int:
+        """Rounds between checkpoints."""
+        ...
+
+    @property
+    def device(self) -> str:
+        """Where it runs."""
+        ...
+
+    @property
+    def config(self) -> str | None:
+        """Text of the configuration it came from, if any."""
+        ...
+
+    def settings(self) -> dict[str, Any]:
+        """What ``run.json`` holds, and a resume must agree with."""
+        ...
 
 
 class Recorder:
@@ -40,7 +89,9 @@ class Recorder:
         resume: go on with the run in that folder; without one there, begin it.
     """
 
-    def __init__(self, job: Job, out: str | Path | None = None, *, resume: bool = False) -> None:
+    def __init__(
+        self, job: RecordedJob, out: str | Path | None = None, *, resume: bool = False
+    ) -> None:
         self._job = job
         self._folder: RunFolder | None = None
         self._rounds: AppendLog | None = None
@@ -54,7 +105,7 @@ class Recorder:
             self.run = Run(
                 plan=job.plan,
                 settings=job.settings(),
-                ledger=open_ledger(job.plan),
+                ledger=Journal(job.plan),
                 partition=job.partition,
             )
         elif resume and RunFolder(Path(out)).is_run:
@@ -72,21 +123,14 @@ class Recorder:
             raise InputError.because("the checkpoint is of another model. Resume with that model.")
         return state
 
-    def follow(self, session: AdaptiveSession) -> None:
-        """Write down what a session asks and chooses, before it does; let it go on where it was."""
-        ledger = self.run.ledger
-        if isinstance(ledger, AdaptiveLedger):
-            session.go_on(ledger.entries, self.arrays, ledger.append)
-            self.more_arrays = session.to_arrays
+    def count(self, round: int, cohort: IntArray) -> None:
+        """Count the draws of a round, on disk, before any of it is computed.
 
-    def before_round(self, round: int) -> None:
-        """Count a round, on disk, before any of it is computed.
-
-        A seeded round that was counted before a crash is the same release bit for bit when it is
-        computed again, and is not counted twice; a private one is refused.
+        A round that was counted before a crash is the same release bit for bit where it can be
+        repeated, and is not counted twice; any other is refused.
         """
-        if self._job.private or round not in self.run.ledger.rounds:
-            self.run.ledger.count(round)
+        if not self._job.repeats or round not in self.run.ledger.rounds:
+            self.run.ledger.count(round, cohort)
 
     def after_round(self, record: Any, state: EngineState) -> RoundLine:
         """Write a round's public record, and a checkpoint if one is due."""
@@ -102,7 +146,8 @@ class Recorder:
 
     def lost_round(self, round: int, state: EngineState) -> None:
         """A private round that was counted, but whose result a crash took."""
-        cohort = self.run.ledger.cohort(round).tolist()
+        cohort = self.run.ledger.cohort(round)
+        assert cohort is not None
         stds = (
             self._job.plan.noise_multipliers[cohort]
             * self._job.plan.training.clip
@@ -111,7 +156,7 @@ class Recorder:
         self._write_line(
             RoundLine(
                 round=round,
-                clients=tuple(cohort),
+                clients=tuple(cohort.tolist()),
                 noise_stds=tuple(stds.tolist()),
                 seconds=math.nan,
                 lost=True,
@@ -187,7 +232,7 @@ class Recorder:
         self.run = Run(
             plan=job.plan,
             settings=job.settings(),
-            ledger=open_ledger(job.plan, folder.ledger),
+            ledger=Journal(job.plan, folder.ledger),
             path=folder.path,
             partition=job.partition,
         )
@@ -210,7 +255,7 @@ class Recorder:
         self.run = Run(
             plan=job.plan,
             settings=job.settings(),
-            ledger=open_ledger(job.plan, folder.ledger),
+            ledger=Journal(job.plan, folder.ledger),
             history=[RoundLine.from_dict(entry) for entry in kept],
             path=folder.path,
             partition=job.partition,
@@ -258,7 +303,7 @@ def _round_of(entry: dict[str, Any]) -> int:
     return round if isinstance(round, int) else 0
 
 
-def _check_same_run(folder: RunFolder, stored: dict[str, Any], job: Job) -> None:
+def _check_same_run(folder: RunFolder, stored: dict[str, Any], job: RecordedJob) -> None:
     ours, theirs = fixed_settings(job.settings()), fixed_settings(stored)
     different = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
     if not different:
@@ -266,7 +311,7 @@ def _check_same_run(folder: RunFolder, stored: dict[str, Any], job: Job) -> None
     if "plan" in different:
         raise InputError.because(
             f"{folder.path} was begun with the plan {str(theirs.get('plan'))[:16]}... and this is "
-            f"{job.plan.sha256[:16]}...{_first_difference(load_any_plan(folder.plan), job.plan)}. "
+            f"{job.plan.sha256[:16]}...{_first_difference(Plan.load(folder.plan), job.plan)}. "
             "Resume with the settings the run was begun with, or choose another folder."
         )
     key = different[0]
@@ -276,13 +321,13 @@ def _check_same_run(folder: RunFolder, stored: dict[str, Any], job: Job) -> None
     )
 
 
-def _mended(folder: RunFolder, job: Job) -> list[str]:
+def _mended(folder: RunFolder, job: RecordedJob) -> list[str]:
     """Write plan and partition again if they are damaged, and say so.
 
     The job has the ones the run was begun with: their hashes in ``run.json`` have been compared.
     """
     words = []
-    if not _is_whole(lambda: load_any_plan(folder.plan).sha256 == job.plan.sha256):
+    if not _is_whole(lambda: Plan.load(folder.plan).sha256 == job.plan.sha256):
         job.plan.save(folder.plan)
         words.append(f"{folder.plan} was damaged and was written again.")
     if not _is_whole(lambda: load_partition(folder.partition).sha256 == job.partition.sha256):
@@ -298,7 +343,7 @@ def _is_whole(same: Callable[[], bool]) -> bool:
         return False
 
 
-def _first_difference(theirs: AnyPlan, ours: AnyPlan) -> str:
+def _first_difference(theirs: Plan, ours: Plan) -> str:
     """What two plans do not have in common, in words; the first such thing is enough."""
     then, now = _facts(theirs), _facts(ours)
     for name in then:
@@ -307,7 +352,7 @@ def _first_difference(theirs: AnyPlan, ours: AnyPlan) -> str:
     return ""
 
 
-def _facts(plan: AnyPlan) -> dict[str, object]:
+def _facts(plan: Plan) -> dict[str, object]:
     return {
         "the rule": plan.selection.rule,
         "settings of the rule": dict(plan.selection.settings),

@@ -39,6 +39,8 @@ class _Record(Protocol):
     def test(self) -> _Result | None: ...
     @property
     def test_average(self) -> _Result | None: ...
+    @property
+    def lost(self) -> bool: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +97,8 @@ class RoundLine:
         seconds: wall time; NaN in a private run, where it would tell the size of the batches.
         test: results of the model; None where it was not evaluated.
         test_average: results of the average of iterates.
-        lost: a crash came between counting and keeping this round; it was not computed again.
+        lost: a crash came between counting and keeping this round, and it was not computed again;
+            or too few clients of a federation answered.
 
     Example:
         >>> line = RoundLine(round=0, clients=(2,), noise_stds=(0.1,), seconds=0.01)
@@ -121,6 +124,7 @@ class RoundLine:
             seconds=record.seconds,
             test=TestResult.of(record.test),
             test_average=TestResult.of(record.test_average),
+            lost=record.lost,
         )
 
     def to_dict(self) -> dict[str, Any]:

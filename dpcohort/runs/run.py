@@ -12,13 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort._validate import FloatArray, IntArray
-from dpcohort.adaptive.plan import AdaptivePlan
-from dpcohort.adaptive.plan_file import AnyPlan, load_any_plan
 from dpcohort.data.partition import Partition, load_partition
 from dpcohort.errors import FileFormatError, InputError, VerificationError
-from dpcohort.runs.adaptive_ledger import AdaptiveLedger, AnyLedger, read_ledger
+from dpcohort.plan import Plan
 from dpcohort.runs.append_log import read_log
 from dpcohort.runs.folder import RunFolder, read_json
+from dpcohort.runs.journal import Journal
 from dpcohort.runs.receipts import Receipt, make_receipts, source_of
 from dpcohort.runs.round_log import RoundLine, TestResult
 
@@ -58,9 +57,9 @@ class Run:
         warnings: what went wrong without stopping the run.
     """
 
-    plan: AnyPlan
+    plan: Plan
     settings: Mapping[str, Any]
-    ledger: AnyLedger
+    ledger: Journal
     history: list[RoundLine] = field(default_factory=list)
     path: Path | None = None
     model: Weights = field(default_factory=dict)
@@ -78,14 +77,14 @@ class Run:
             VerificationError: the plan, the partition or the ledger was changed.
         """
         folder = RunFolder.find(path)
-        plan = load_any_plan(folder.plan)
+        plan = Plan.load(folder.plan)
         history = []
         for line, entry in enumerate(read_log(folder.rounds), start=1):
             try:
                 history.append(RoundLine.from_dict(entry))
             except InputError as error:
                 raise FileFormatError(folder.rounds, str(error), line=line) from None
-        ledger = read_ledger(plan, folder.ledger)
+        ledger = Journal.read(plan, folder.ledger)
         return cls(
             plan=plan,
             settings=read_json(folder.settings),
@@ -115,8 +114,7 @@ class Run:
     @property
     def is_private(self) -> bool:
         """Batches and noise came from private streams, and no report was raw."""
-        raw = isinstance(self.plan, AdaptivePlan) and self.plan.has_raw_reports
-        return source_of(self.settings) == "private" and not raw
+        return source_of(self.settings) == "private" and not self.plan.has_raw_reports
 
     @property
     def test(self) -> TestResult:
@@ -142,7 +140,7 @@ class Run:
     @property
     def reports(self) -> IntArray | None:
         """Reports counted so far, by position of the client; None where cohorts are planned."""
-        return self.ledger.reports if isinstance(self.ledger, AdaptiveLedger) else None
+        return None if self.plan.adaptive is None else self.ledger.reports
 
     def curve(self) -> Curve:
         """Test accuracy and loss over the rounds."""

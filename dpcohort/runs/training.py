@@ -6,36 +6,52 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
-from dpcohort.adaptive.plan_file import AnyPlan
-from dpcohort.adaptive.session import AdaptiveSession
-from dpcohort.aggregation import AggregationRule
+from dpcohort.aggregation import AggregationRule, Cohort
 from dpcohort.atomic_file import owner_only
 from dpcohort.data import Dataset, Partition
 from dpcohort.engine import (
+    Arrived,
     BatchedEngine,
+    ClientRecords,
     EngineState,
+    Evaluator,
     Optimiser,
     ReferenceEngine,
     RoundRecord,
+    ServerStep,
     StackedEngine,
+    Trainer,
+    train_rounds,
 )
-from dpcohort.errors import DivergedError, InputError
+from dpcohort.engine.planned import cohort_of
+from dpcohort.errors import DivergedError, DpcohortError, InputError
+from dpcohort.plan import Plan
 from dpcohort.runs.callbacks import Callback
+from dpcohort.runs.chooser import Chooser
 from dpcohort.runs.job import Job, make_job
-from dpcohort.runs.recorder import Recorder
+from dpcohort.runs.journal import Journal
+from dpcohort.runs.recorder import RecordedJob, Recorder
 from dpcohort.runs.round_log import RoundLine
 from dpcohort.runs.run import Run
 
-__all__ = ["refuse_nonfinite", "run_rounds", "train", "train_job", "train_side_by_side"]
+__all__ = [
+    "Part",
+    "TrainedJob",
+    "closing",
+    "run_rounds",
+    "train",
+    "train_job",
+    "train_side_by_side",
+]
 
 
 def train(
-    plan: AnyPlan,
+    plan: Plan,
     model: str | nn.Module,
     data: str | Dataset,
     *,
@@ -129,14 +145,28 @@ def train_job(
     if deaf:  # said before anything is counted
         allowed = "objects with a method on_round(record, run)"
         raise InputError("callbacks", given=deaf[0], allowed=allowed)
-    session = job.session()
-    engine = _engine(job, session)
+    experiment = job.experiment()
+    kind = ReferenceEngine if job.engine == "reference" else BatchedEngine
+    engine = kind(
+        job.plan,
+        job.trained,
+        experiment.records,
+        streams=experiment.streams,
+        optimiser=experiment.optimiser,
+        aggregation=experiment.aggregation,
+        merged_noise=experiment.merged_noise,
+    )
     with owner_only(job.private):
-        part = _Part(job, session, Recorder(job, out, resume=resume))
-        with _closing([part]):
-            part.begin(engine.initial_state())
-            records = ((record,) for record in engine.rounds(part.state))
-            run_rounds([part], records, listeners=listeners)
+        part = Part(job, Recorder(job, out, resume=resume))
+        with closing([part]):
+            part.begin(engine.initial_state(), experiment.records)
+            run_rounds(
+                [part],
+                engine,
+                evaluator=job.evaluator(),
+                evaluate_every=job.evaluate_every,
+                listeners=listeners,
+            )
     return part.run
 
 
@@ -158,45 +188,91 @@ def train_side_by_side(
     """
     _check_side_by_side(jobs)
     places = outs if outs is not None else [None] * len(jobs)
-    engine, sessions = _stacked(jobs)
-    parts: list[_Part] = []
-    with _closing(parts):
-        for job, session, out in zip(jobs, sessions, places, strict=True):
-            parts.append(_Part(job, session, Recorder(job, out)))
-        for part, state in zip(parts, engine.initial_states(), strict=True):
-            part.begin(state)
-        rounds = engine.rounds([part.state for part in parts])
-        run_rounds(parts, rounds, on_round=on_round)
+    first = jobs[0].records()
+    held = [first if job is jobs[0] else first.repartitioned(job.partition) for job in jobs]
+    engine = StackedEngine(
+        jobs[0].trained,
+        [job.experiment(records) for job, records in zip(jobs, held, strict=True)],
+    )
+    parts: list[Part] = []
+    with closing(parts):
+        for job, out in zip(jobs, places, strict=True):
+            parts.append(Part(job, Recorder(job, out)))
+        for part, state, records in zip(parts, engine.initial_states(), held, strict=True):
+            part.begin(state, records)
+        run_rounds(
+            parts,
+            engine,
+            evaluator=jobs[0].evaluator(),
+            evaluate_every=jobs[0].evaluate_every,
+            on_round=on_round,
+        )
     return [part.run for part in parts]
 
 
-class _Part:
-    """One of the jobs that a loop trains: who chooses its cohorts, where it stands, its record."""
+class TrainedJob(RecordedJob, Protocol):
+    """What the loop needs to know of a training."""
 
-    def __init__(self, job: Job, session: AdaptiveSession | None, recorder: Recorder) -> None:
-        self.job, self.session, self.recorder = job, session, recorder
+    @property
+    def optimiser(self) -> Optimiser:
+        """Step sizes, momentum, average."""
+        ...
+
+    @property
+    def server_step(self) -> ServerStep:
+        """What the server does with updates."""
+        ...
+
+    def chooser(
+        self, journal: Journal, arrays: Mapping[str, Any], records: ClientRecords | None = None
+    ) -> Chooser:
+        """What names the cohorts."""
+        ...
+
+
+class Part:
+    """One of the trainings that a loop does: what it is, who chooses, where it stands, its record.
+
+    Args:
+        job: what is trained.
+        recorder: writes it down.
+    """
+
+    def __init__(self, job: TrainedJob, recorder: Recorder) -> None:
+        self.job, self.recorder = job, recorder
+        self.chooser: Chooser | None = None
         #: The last state that was whole: what is kept if the next round fails.
         self.whole: EngineState | None = None
 
     @property
     def run(self) -> Run:
+        """What it has given so far."""
         return self.recorder.run
 
-    def begin(self, fresh: EngineState) -> None:
-        """Go to where the job begins: its start, or the last checkpoint of its folder."""
+    def begin(self, fresh: EngineState, records: ClientRecords | None = None) -> None:
+        """Go to where the training begins: its start, or the last checkpoint of its folder."""
         self.state = self.recorder.start(fresh)
-        if self.session is not None:
-            self.recorder.follow(self.session)
+        self.chooser = self.job.chooser(self.run.ledger, self.recorder.arrays, records)
+        self.recorder.more_arrays = self.chooser.to_arrays
         self.whole = self.state.clone()
-        _skip_lost(self.recorder, self.state, self.job)
+        counted = self.run.ledger.rounds
+        while not self.job.repeats and self.state.next_round in counted:
+            lost = self.state.next_round  # counted before a crash, and never computed again
+            self.state.next_round += 1
+            self.recorder.lost_round(lost, self.state)
         self.whole = self.state.clone()
 
-    def choose(self) -> None:
-        """Name the cohort of the next round, and count it on disk before any of it is computed."""
-        if self.session is None:
-            self.recorder.before_round(self.state.next_round)
-        else:  # counts reports before they are made, and the cohort it comes to
-            self.session.decide(self.state.next_round, self.state.parameters)
+    def choose(self, round: int) -> Cohort:
+        """Name the cohort of a round, and count it on disk before any of it is computed."""
+        assert self.chooser is not None
+        clients = self.chooser.cohort(round, self.state.parameters)
+        self.recorder.count(round, clients)
+        return cohort_of(self.job.plan, round, clients)
+
+    def saw(self, arrived: Arrived | None) -> None:
+        """Tell the chooser of updates, which carry their noise."""
+        if arrived is not None and self.chooser is not None:
+            self.chooser.saw(arrived.cohort.clients, arrived.updates)
 
     def record(self, record: RoundRecord) -> RoundLine:
         """Write a computed round down, unless it left a model that is no longer numbers."""
@@ -207,25 +283,40 @@ class _Part:
 
 
 def run_rounds(
-    parts: Sequence[_Part],
-    rounds: Iterator[Sequence[RoundRecord]],
+    parts: Sequence[Part],
+    trainer: Trainer,
     *,
+    evaluator: Evaluator | None = None,
+    evaluate_every: int = 1,
     listeners: Sequence[Callback] = (),
     on_round: Callable[[int, Sequence[Run]], None] | None = None,
 ) -> None:
-    """The loop of every training on one machine: choose, count, compute, check, record.
+    """Every training: choose, count on disk, train, combine, step, check, write down.
 
     Args:
-        parts: what is trained, at the same round; one job is the case of one part.
-        rounds: computes the next round of all parts when it is asked for it.
+        parts: what is trained, at the same round; one training is the case of one part.
+        trainer: computes their updates.
+        evaluator: test set, None for none.
+        evaluate_every: rounds between evaluations.
         listeners: told about each round of each part.
         on_round: told the number of rounds done and all runs, after each round.
     """
-    total = parts[0].job.plan.training.rounds
-    while parts[0].state.next_round < total:
-        for part in parts:
-            part.choose()
-        for part, record in zip(parts, next(rounds), strict=True):
+
+    def saw(arrived: Sequence[Arrived | None]) -> None:
+        for part, came in zip(parts, arrived, strict=True):
+            part.saw(came)
+
+    for records in train_rounds(
+        trainer,
+        [part.job.server_step for part in parts],
+        [part.state for part in parts],
+        rounds=parts[0].job.plan.training.rounds,
+        choose=lambda round: [part.choose(round) for part in parts],
+        saw=saw,
+        evaluator=evaluator,
+        evaluate_every=evaluate_every,
+    ):
+        for part, record in zip(parts, records, strict=True):
             line = part.record(record)
             for listener in listeners:
                 listener.on_round(line, part.run)
@@ -236,7 +327,7 @@ def run_rounds(
 
 
 @contextmanager
-def _closing(parts: list[_Part]) -> Iterator[None]:
+def closing(parts: list[Part]) -> Iterator[None]:
     """Close the parts' files in the end; after an error keep what is whole."""
     try:
         yield
@@ -248,7 +339,7 @@ def _closing(parts: list[_Part]) -> Iterator[None]:
         part.recorder.close()
 
 
-def refuse_nonfinite(state: EngineState, job: Job, run: Run) -> None:
+def refuse_nonfinite(state: EngineState, job: TrainedJob, run: Run) -> None:
     """Stop before a model that is no longer numbers is written anywhere."""
     if bool(torch.isfinite(state.parameters).all()):
         return
@@ -262,57 +353,16 @@ def refuse_nonfinite(state: EngineState, job: Job, run: Run) -> None:
     )
 
 
-def _engine(job: Job, session: AdaptiveSession | None) -> BatchedEngine | ReferenceEngine:
-    kind = ReferenceEngine if job.engine == "reference" else BatchedEngine
-    experiment = job.experiment(session)
-    return kind(
-        experiment.plan,
-        job.trained,
-        experiment.records,
-        streams=experiment.streams,
-        optimiser=experiment.optimiser,
-        aggregation=experiment.aggregation,
-        evaluator=job.evaluator(),
-        evaluate_every=job.evaluate_every,
-        merged_noise=experiment.merged_noise,
-    )
-
-
-def _skip_lost(recorder: Recorder, state: EngineState, job: Job) -> None:
-    """Pass over rounds that a private run counted but did not keep."""
-    counted = recorder.run.ledger.rounds
-    while job.private and state.next_round in counted:
-        lost = state.next_round
-        state.next_round += 1
-        recorder.lost_round(lost, state)
-
-
-def _settle(part: _Part) -> None:
+def _settle(part: Part) -> None:
     """Keep the last whole state and the receipts; whatever stopped the run is the news."""
     try:
         if part.whole is not None:
             part.recorder.keep(part.whole)
             part.recorder.write_receipts()
-    except InputError:
+    except DpcohortError:
         pass  # the disk that stopped us is still full; the last checkpoint stands
     finally:
         part.recorder.close()
-
-
-def _stacked(jobs: Sequence[Job]) -> tuple[StackedEngine, list[AdaptiveSession | None]]:
-    first = jobs[0].records()
-    held = [first if job is jobs[0] else first.repartitioned(job.partition) for job in jobs]
-    sessions = [job.session(records) for job, records in zip(jobs, held, strict=True)]
-    engine = StackedEngine(
-        jobs[0].trained,
-        [
-            job.experiment(session, records)
-            for job, session, records in zip(jobs, sessions, held, strict=True)
-        ],
-        evaluator=jobs[0].evaluator(),
-        evaluate_every=jobs[0].evaluate_every,
-    )
-    return engine, sessions
 
 
 def _check_side_by_side(jobs: Sequence[Job]) -> None:

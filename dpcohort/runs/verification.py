@@ -18,17 +18,14 @@ from typing import Any, Literal
 import numpy as np
 
 from dpcohort._validate import IntArray
-from dpcohort.adaptive.plan import AdaptivePlan
-from dpcohort.adaptive.plan_file import AnyPlan, load_any_plan
 from dpcohort.errors import DpcohortError
 from dpcohort.plan import Plan
-from dpcohort.runs.adaptive_ledger import adaptive_header
 from dpcohort.runs.adaptive_verification import AdaptiveCount, check_adaptive_entries
 from dpcohort.runs.aggregation_record import aggregation_problems
 from dpcohort.runs.append_log import read_log
 from dpcohort.runs.file_verification import file_problems
 from dpcohort.runs.folder import RunFolder, read_json
-from dpcohort.runs.ledger import ledger_header, planned_draws
+from dpcohort.runs.journal import journal_header, planned_draws
 from dpcohort.runs.receipts import (
     FLOATING_POINT,
     FORMER_STAMP,
@@ -102,7 +99,7 @@ def verify_run(path: str | Path, *, method: str = "auto") -> Verification:
     folder = RunFolder.find(path)
     findings: list[Finding] = []
     try:
-        plan = load_any_plan(folder.plan)
+        plan = Plan.load(folder.plan)
     except DpcohortError as error:
         findings.append(_mismatch("plan.json", str(error)))
         return Verification(
@@ -114,7 +111,7 @@ def verify_run(path: str | Path, *, method: str = "auto") -> Verification:
     if source == "floating point":
         findings.append(Finding(kind="overspent", subject="run", message=FLOATING_POINT))
     reports: IntArray | None = None
-    if isinstance(plan, AdaptivePlan):
+    if plan.adaptive is not None:
         count = _checked_adaptive(folder, plan, private, findings)
         draws, reports, rounds, cohorts = (
             count.draws,
@@ -159,7 +156,7 @@ def _reported(receipt: Receipt) -> bool:
     return receipt.reports is not None and receipt.reports["spent"] > 0
 
 
-def _checked_settings(folder: RunFolder, plan: AnyPlan, findings: list[Finding]) -> dict[str, Any]:
+def _checked_settings(folder: RunFolder, plan: Plan, findings: list[Finding]) -> dict[str, Any]:
     try:
         settings = read_json(folder.settings)
     except DpcohortError as error:
@@ -192,7 +189,7 @@ def _checked_ledger(
     except DpcohortError as error:
         findings.append(_mismatch(name, str(error)))
         return draws, rounds
-    if not entries or entries[0] != ledger_header(plan):
+    if not entries or entries[0] != journal_header(plan):
         findings.append(_mismatch(name, "its first line is not that of this plan's ledger."))
     positions = {client: k for k, client in enumerate(plan.population.ids)}
     for line, entry in enumerate(entries[1:], start=2):
@@ -223,7 +220,7 @@ def _checked_ledger(
 
 
 def _checked_adaptive(
-    folder: RunFolder, plan: AdaptivePlan, private: bool, findings: list[Finding]
+    folder: RunFolder, plan: Plan, private: bool, findings: list[Finding]
 ) -> AdaptiveCount:
     """Draws, reports and cohorts as the ledger says, each choice made again."""
     name = folder.ledger.name
@@ -232,7 +229,7 @@ def _checked_adaptive(
         entries = read_log(folder.ledger)
     except DpcohortError as error:
         findings.append(_mismatch(name, str(error)))
-    if not entries or entries[0] != adaptive_header(plan):
+    if not entries or entries[0] != journal_header(plan):
         findings.append(_mismatch(name, "its first line is not that of this plan's ledger."))
     count = check_adaptive_entries(plan, entries[1:], name=name, seeded=not private)
     findings.extend(_mismatch(subject, words) for subject, words in count.problems)
@@ -268,7 +265,7 @@ def _compare_draws(
 
 def _check_rounds(
     folder: RunFolder,
-    plan: AnyPlan,
+    plan: Plan,
     counted: set[int],
     cohorts: Mapping[int, list[int]],
     findings: list[Finding],
@@ -304,7 +301,7 @@ def _check_rounds(
         )
 
 
-def _is_planned(entry: Mapping[str, Any], plan: AnyPlan, cohorts: Mapping[int, list[int]]) -> bool:
+def _is_planned(entry: Mapping[str, Any], plan: Plan, cohorts: Mapping[int, list[int]]) -> bool:
     """Whether a round's record has the cohort it must have, and noise of the plan's size."""
     round = entry.get("round")
     if not isinstance(round, int) or round not in cohorts:
@@ -325,7 +322,7 @@ def _is_planned(entry: Mapping[str, Any], plan: AnyPlan, cohorts: Mapping[int, l
 
 
 def _certified(
-    plan: AnyPlan,
+    plan: Plan,
     draws: IntArray,
     source: Source,
     findings: list[Finding],
@@ -366,7 +363,7 @@ def _certified(
 
 
 def _check_receipts(
-    folder: RunFolder, truth: list[Receipt], plan: AnyPlan, findings: list[Finding]
+    folder: RunFolder, truth: list[Receipt], plan: Plan, findings: list[Finding]
 ) -> None:
     try:
         stored = read_receipts(folder.receipts)

@@ -115,7 +115,7 @@ class Selection:
 
     Attributes:
         rule: name of the rule.
-        probabilities: p^s.
+        probabilities: p^s; empty for a rule that decides during the training.
         unbiased: p^u.
         eta: the finite eta that the next three refer to.
         objective: Problem 1's objective at ``probabilities``.
@@ -135,8 +135,26 @@ class Selection:
     gap: float
     settings: Mapping[str, object]
 
+    @classmethod
+    def during_training(
+        cls, rule: str, settings: Mapping[str, object], unbiased: FloatArray
+    ) -> Selection:
+        """What is known of a rule that decides during the training: neither odds nor optimality."""
+        nan = math.nan
+        return cls(
+            rule=rule,
+            probabilities=np.empty(0),
+            unbiased=unbiased,
+            eta=nan,
+            objective=nan,
+            lower_bound=nan,
+            gap=nan,
+            settings=settings,
+        )
+
     def __post_init__(self) -> None:
-        _check_probabilities(self.rule, self.probabilities, len(self.unbiased))
+        if not (math.isnan(self.objective) and np.size(self.probabilities) == 0):
+            _check_probabilities(self.rule, self.probabilities, len(self.unbiased))
         for key, value in self.settings.items():
             if not isinstance(value, str | int | float | list | tuple | dict | None):
                 raise InputError(
@@ -147,7 +165,9 @@ class Selection:
 
     @property
     def bias(self) -> float:
-        """``||p^s - p^u||_1``, between 0 and 2."""
+        """``||p^s - p^u||_1``, between 0 and 2; NaN where it is decided during the training."""
+        if not self.probabilities.size:
+            return math.nan
         return float(np.abs(self.probabilities - self.unbiased).sum())
 
 

@@ -53,7 +53,7 @@ def test_the_noise_is_the_smallest_that_keeps_the_budget(plan_of, people):
                 Event(
                     noise_multiplier=plan.report_multipliers[k],
                     sampling_rate=1.0,
-                    steps=int(plan.caps.reports[k]),
+                    steps=int(plan.report_caps[k]),
                 ),
             )
         )

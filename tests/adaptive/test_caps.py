@@ -6,10 +6,8 @@ from __future__ import annotations
 import pytest
 
 from dpcohort import Population, Training
+from dpcohort.adaptive.rules import ClusteredUpdates, DonatedData, PowerOfChoice
 from dpcohort.adaptive.caps import make_caps
-from dpcohort.adaptive.rules.clustered import ClusteredUpdates
-from dpcohort.adaptive.rules.donated import DonatedData
-from dpcohort.adaptive.rules.power_of_choice import PowerOfChoice
 from dpcohort.errors import InputError
 
 

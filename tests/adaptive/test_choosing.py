@@ -8,8 +8,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dpcohort.adaptive.choosing import draw_without_replacement, filled_cohort, largest, shrunk
-from dpcohort.adaptive.view import RoundView
+from dpcohort.adaptive.rule import (
+    RoundView,
+    draw_without_replacement,
+    filled_cohort,
+    largest,
+    shrunk,
+)
 from dpcohort.errors import BudgetExceededError
 
 

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F  # noqa: N812
 
 from dpcohort.adaptive.meter import LossMeter
-from dpcohort.adaptive.report_terms import ReportTerms
+from dpcohort.adaptive.rule import ReportTerms
 from dpcohort.engine.layout import FlatLayout
 
 TERMS = {

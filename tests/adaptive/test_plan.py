@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dpcohort.adaptive.rules import PowerOfChoice
 from dpcohort.adaptive.capped_noise import CappedNoise
-from dpcohort.adaptive.rules.power_of_choice import PowerOfChoice
 from dpcohort.errors import InputError, VerificationError
 
 
@@ -55,9 +55,9 @@ def test_spending_grows_with_draws_and_reports_to_the_certificate(plan_of, peopl
     more = plan.spent_epsilon(none + 1, none + 2)
     assert (some > 0).all()
     assert (some < more).all()
-    full = plan.spent_epsilon(plan.caps.draws, plan.caps.reports)
+    full = plan.spent_epsilon(plan.schedule.counts, plan.report_caps)
     assert full == pytest.approx(plan.certified_epsilon)
-    beyond = plan.spent_epsilon(plan.caps.draws, plan.caps.reports + 3)
+    beyond = plan.spent_epsilon(plan.schedule.counts, plan.report_caps + 3)
     assert (beyond > people.epsilon).all()
 
 
@@ -66,13 +66,13 @@ def test_numbers_that_outputs_chose_are_certified_at_the_caps(plan_of, rule):
     """A rule could stop at the output that tells most: a client's own count proves nothing."""
     plan = plan_of(rule)
     once = np.array([1, 0, 0, 0, 0, 0, 0, 0])
-    asked = np.minimum(np.roll(once, 1), plan.caps.reports)
+    asked = np.minimum(np.roll(once, 1), plan.report_caps)
     draws, reports = plan.counts_to_certify(once, asked)
     heard = once + asked > 0  # who was only asked is heard too
-    assert np.array_equal(draws, np.where(heard, plan.caps.draws, 0))
-    assert np.array_equal(reports, np.where(heard, plan.caps.reports, 0))
-    beyond, _ = plan.counts_to_certify(plan.caps.draws + 1, 0 * once)
-    assert (beyond == plan.caps.draws + 1).all()  # what is beyond a cap is not hidden
+    assert np.array_equal(draws, np.where(heard, plan.schedule.counts, 0))
+    assert np.array_equal(reports, np.where(heard, plan.report_caps, 0))
+    beyond, _ = plan.counts_to_certify(plan.schedule.counts + 1, 0 * once)
+    assert (beyond == plan.schedule.counts + 1).all()  # what is beyond a cap is not hidden
 
 
 def test_a_plan_with_too_little_noise_does_not_verify(plan_of):

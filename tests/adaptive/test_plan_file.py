@@ -10,8 +10,8 @@ import pytest
 
 from dpcohort import Population, make_plan
 from dpcohort._version import __version__
-from dpcohort.adaptive.plan_file import RecordedRule, load_adaptive_plan, load_any_plan
-from dpcohort.adaptive.rules.power_of_choice import PowerOfChoice
+from dpcohort.adaptive.rules import PowerOfChoice
+from dpcohort.plan_file import RecordedRule, load_adaptive_plan, load_any_plan
 from dpcohort.errors import FileFormatError, InputError, VerificationError
 
 #: A file of schema 1, as it was written when there was no other (an indented line goes on the one
@@ -44,7 +44,7 @@ WRITTEN = r"""{
 def test_a_plan_reads_back_equal(plan_of, tmp_path, rule):
     plan = plan_of(rule)
     plan.save(tmp_path / "plan.json")
-    again = load_any_plan(tmp_path / "plan.json")
+    again = Plan.load(tmp_path / "plan.json")
     assert again == plan
     assert again.rule == plan.rule
     again.verify_unless_made_here()
@@ -65,7 +65,7 @@ def test_public_clients_read_back(plan_of, tmp_path):
 
 def test_a_plan_of_fixed_cohorts_is_read_too(people, settings, tmp_path):
     make_plan(people, settings, seed=0).save(tmp_path / "plan.json")
-    assert load_any_plan(tmp_path / "plan.json") == make_plan(people, settings, seed=0)
+    assert Plan.load(tmp_path / "plan.json") == make_plan(people, settings, seed=0)
 
 
 def test_any_change_is_noticed(plan_of, tmp_path):
@@ -120,9 +120,9 @@ def test_a_file_runs_no_rule_of_somebody_else(plan_of, tmp_path, view_of):
 
 def test_a_file_of_schema_1_reads_and_is_written_as_it_always_was(tmp_path):
     (tmp_path / "old.json").write_text(WRITTEN)
-    plan = load_any_plan(tmp_path / "old.json")
+    plan = Plan.load(tmp_path / "old.json")
     assert plan.sha256 == "eacea4a7003e1a4e77b74164da505423f5d354803bad757baf99b0be19d2b367"
-    assert plan.caps.reports.tolist() == [1, 2, 2]
+    assert plan.report_caps.tolist() == [1, 2, 2]
     assert plan.rule == PowerOfChoice(d=3)
     plan.save(tmp_path / "new.json")
     expected = WRITTEN.replace('"dpcohort": "0.1.0"', f'"dpcohort": "{__version__}"')

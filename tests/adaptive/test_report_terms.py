@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpcohort.adaptive.report_terms import ReportTerms
+from dpcohort.adaptive.rule import ReportTerms
 from dpcohort.errors import InputError
 
 

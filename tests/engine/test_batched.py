@@ -280,7 +280,7 @@ def test_records_hold_only_public_things(make_plan: Any, make_records: Any) -> N
     assert first.test is None
     assert second.test is not None
     assert second.test_average is not None
-    public = {"round", "clients", "noise_stds", "seconds", "test", "test_average"}
+    public = {"round", "clients", "noise_stds", "seconds", "test", "test_average", "lost"}
     assert set(vars(first)) == public
 
 

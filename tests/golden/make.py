@@ -39,7 +39,7 @@ HERE = Path(__file__).parent
 HOMES: dict[str, tuple[str, ...]] = {
     "main": ("dpcohort.cli",),
     "app": ("dpcohort.cli.app",),
-    "load_any_plan": ("dpcohort.adaptive.plan_file",),
+    "load_any_plan": ("dpcohort.adaptive.plan_file", "dpcohort.plan_file:load_plan"),
     "Event": ("dpcohort.accounting.events",),
     "ClientLedger": ("dpcohort.deploy.ledger", "dpcohort.client_ledger"),
     "DrawKey": ("dpcohort.deploy.ledger", "dpcohort.client_ledger"),
@@ -71,7 +71,8 @@ def named(name: str) -> Any:
     """A name of the package that is not public, wherever it lives now."""
     for home in HOMES[name]:
         with contextlib.suppress(ModuleNotFoundError, AttributeError):
-            return getattr(importlib.import_module(home), name)
+            module, _, other = home.partition(":")  # a name that was changed stands after the colon
+            return getattr(importlib.import_module(module), other or name)
     raise AssertionError(f"{name} is in none of {HOMES[name]}: add its new home to HOMES.")
 
 

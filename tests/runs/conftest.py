@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from dpcohort import Population, Training, make_plan
-from dpcohort.adaptive import AdaptivePlan, make_adaptive_plan
+from dpcohort.adaptive import make_adaptive_plan
+from dpcohort.plan import Plan
 from dpcohort.data import load_dataset
 from dpcohort.plan import Plan
 from dpcohort.runs import train
@@ -29,7 +30,7 @@ def small_plan(**changes: object) -> Plan:
     return make_plan(clients, Training(**settings), **options)
 
 
-def adaptive_plan(rule: str = "rpow-d", **options: object) -> AdaptivePlan:
+def adaptive_plan(rule: str = "rpow-d", **options: object) -> Plan:
     """The same clients and rounds, each cohort chosen by a rule."""
     planned = small_plan()
     options = {"seed": 3, **options}

@@ -56,13 +56,13 @@ def test_receipts_say_what_reports_cost(digits):
     plan = run.plan
     receipt = run.receipt(plan.population.ids[2])
     assert receipt.reports["spent"] == run.ledger.reports[2]
-    assert receipt.reports["planned"] == plan.caps.reports[2]
-    assert receipt.planned_draws == plan.caps.draws[2]
+    assert receipt.reports["planned"] == plan.report_caps[2]
+    assert receipt.planned_draws == plan.schedule.counts[2]
     alone = plan.spent_epsilon(run.ledger.draws, 0 * run.ledger.reports)[2]
     assert alone < receipt.certified_epsilon <= receipt.promised_epsilon
     # Whoever was heard is certified at its caps: how often it was heard, outputs have chosen.
     assert receipt.certified_epsilon == pytest.approx(receipt.planned_epsilon, rel=1e-3)
-    assert (run.ledger.draws < plan.caps.draws).any()
+    assert (run.ledger.draws < plan.schedule.counts).any()
     assert receipt.unused_epsilon == receipt.promised_epsilon - receipt.certified_epsilon
     assert "reports" in receipt.text()
     assert "unused" in receipt.text()
@@ -166,11 +166,11 @@ def test_a_configuration_asks_for_all_of_it():
         ]
     )
     plan = configured_job(config, device="cpu").plan
-    assert plan.rule_settings == {"d": 12, "shrink": False}
+    assert plan.selection.settings == {"d": 12, "shrink": False}
     assert plan.terms.share == 0.3
     assert plan.terms.loss_bound == 3.0
-    assert plan.caps.draws[0] == 60
-    assert plan.caps.reports[0] == 70
+    assert plan.schedule.counts[0] == 60
+    assert plan.report_caps[0] == 70
 
 
 @pytest.mark.parametrize("change", ["answer", "cohort", "twice", "order", "stranger", "header"])

@@ -12,22 +12,22 @@ are asked for again by the same names, which spends nothing: a guard sends the s
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from dpcohort._validate import IntArray
 from dpcohort.aggregation import AggregationRule
 from dpcohort.data import Partition
 from dpcohort.deploy.flower.federation import Federation
 from dpcohort.deploy.guard.protocol import RunReceipt
 from dpcohort.deploy.guard.terms import layout_sha256
-from dpcohort.engine import EngineState
+from dpcohort.engine import ClientRecords, ServerStep
 from dpcohort.engine.layout import FlatLayout
 from dpcohort.engine.server import Optimiser
 from dpcohort.errors import InputError
@@ -36,11 +36,11 @@ from dpcohort.plain_text import one_line
 from dpcohort.plan import Plan
 from dpcohort.runs.aggregation_record import aggregation_for, described_aggregation
 from dpcohort.runs.append_log import AppendLog
+from dpcohort.runs.chooser import Chooser, RuleChooser, ScheduleChooser
 from dpcohort.runs.configured import configured_optimiser
 from dpcohort.runs.folder import read_json, write_json
-from dpcohort.runs.job import Job
+from dpcohort.runs.journal import Journal
 from dpcohort.runs.recorder import Recorder
-from dpcohort.runs.round_log import RoundLine
 
 __all__ = ["FederatedJob", "FederatedRecorder", "RoundExchange"]
 
@@ -63,6 +63,8 @@ class FederatedJob:
 
     #: Guards draw batches and noise from their operating system's entropy.
     private: bool = True
+    #: A draw asked for again is what its guard has stored.
+    repeats: bool = True
     checkpoint_every: int = 1
     device: str = "cpu"
     config: str | None = None
@@ -122,6 +124,20 @@ class FederatedJob:
             rule={"held by": "the clients; numbers stand for records the server never sees"},
             names=self.plan.population.ids,
         )
+
+    @property
+    def server_step(self) -> ServerStep:
+        """What the server does with updates."""
+        return ServerStep(self.aggregation, self.optimiser)
+
+    def chooser(
+        self, journal: Journal, arrays: Mapping[str, Any], records: ClientRecords | None = None
+    ) -> Chooser:
+        """What names the cohorts: the schedule, or a rule that needs no reports."""
+        adaptive = self.plan.adaptive
+        if adaptive is None:
+            return ScheduleChooser(self.plan)
+        return RuleChooser(adaptive.rule, journal, _no_reports, repeats=True, arrays=arrays)
 
     def initial(self) -> torch.Tensor:
         """The initial parameters as one vector."""
@@ -199,6 +215,12 @@ class RoundExchange:
         }
 
 
+def _no_reports(round: int, clients: IntArray, parameters: torch.Tensor) -> dict[int, float]:
+    raise InputError.because(
+        "the rule chooses from reports of clients, and guards give none: they release updates only."
+    )
+
+
 class FederatedRecorder(Recorder):
     """Writes a federated run down.
 
@@ -209,19 +231,14 @@ class FederatedRecorder(Recorder):
     """
 
     def __init__(self, job: FederatedJob, out: str | Path, *, resume: bool = False) -> None:
-        # A recorder reads of a job: plan, settings, partition, model and how it is kept.
-        super().__init__(cast(Job, job), out, resume=resume)
+        super().__init__(job, out, resume=resume)
         self._exchanges = AppendLog(Path(out) / "exchange.jsonl")
         self._out = Path(out)
 
-    def before_round(self, round: int) -> None:
-        """Count a round before it is asked for; one asked for again is the same release."""
-        if round not in self.run.ledger.rounds:
-            self.run.ledger.count(round)
-
-    def exchanged(self, exchange: RoundExchange) -> None:
-        """Write down what came and what did not."""
+    def exchanged(self, exchange: RoundExchange, receipts: Mapping[str, RunReceipt]) -> None:
+        """Write down what came and what did not, and what the clients' ledgers said last."""
         self._exchanges.append(exchange.to_dict())
+        self._client_ledgers(receipts)
         losses = sum(len(found) for found in exchange.lost.values())
         if losses:
             who = ", ".join(one_line(client) for client in sorted(exchange.lost))
@@ -231,23 +248,7 @@ class FederatedRecorder(Recorder):
                 f"they stay counted and are not asked for again.{over}"
             )
 
-    def passed_over(self, round: int, state: EngineState) -> RoundLine:
-        """A round of which too little came: its draws are counted, the model is as before."""
-        plan = self.run.plan
-        cohort = plan.schedule.cohorts[round]
-        stds = plan.noise_multipliers[cohort] * plan.training.clip / plan.batch_sizes[cohort]
-        line = RoundLine(
-            round=round,
-            clients=tuple(cohort.tolist()),
-            noise_stds=tuple(stds.tolist()),
-            seconds=math.nan,
-            lost=True,
-        )
-        self._write_line(line)
-        self.keep(state)
-        return line
-
-    def client_ledgers(self, receipts: Mapping[str, RunReceipt]) -> None:
+    def _client_ledgers(self, receipts: Mapping[str, RunReceipt]) -> None:
         """What the clients' ledgers said last; what others said before stays."""
         path = self._out / "client-ledgers.json"
         before = read_json(path) if path.exists() else {}

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The server's rounds: a plan executed by clients over any transport.
 
-Every round: count the draws, send each drawn client one letter with all of them, check what comes,
-combine it by the rule of the plan's federation, write it down. A draw that is lost is lost: nobody
-is drawn in its place, because the plan's noise was calibrated for exactly these draws. What came is
-combined as a smaller cohort; if less than the quorum came, the model stays as it was. Both depend
-on who answered, never on what an update contains.
+The loop is that of every training (:mod:`dpcohort.runs.training`); here is its trainer: send each
+drawn client one letter with all its draws, and check what comes. A draw that is lost is lost:
+nobody is drawn in its place, because the plan's noise was calibrated for exactly these draws. What
+came is combined as a smaller cohort; if less than the quorum came, the model stays as it was. Both
+depend on who answered, never on what an update contains.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ import numpy as np
 import torch
 
 from dpcohort.aggregation import Cohort
-from dpcohort.aggregation.rule import combine_round
 from dpcohort.atomic_file import owner_only
 from dpcohort.data import load_dataset
 from dpcohort.deploy.flower.agreement import check_agreements, disagreements
@@ -30,15 +28,14 @@ from dpcohort.deploy.flower.record import FederatedJob, FederatedRecorder, Round
 from dpcohort.deploy.flower.replies import Reply, read_draws, read_hello
 from dpcohort.deploy.flower.transport import Transport
 from dpcohort.deploy.guard.protocol import DrawRequest, RunReceipt
-from dpcohort.engine import EngineState, Evaluator
-from dpcohort.engine.planned import cohort_of
-from dpcohort.engine.state import RoundRecord
-from dpcohort.errors import DpcohortError, InputError
+from dpcohort.engine import Arrived, EngineState, Evaluator
+from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
 from dpcohort.runs.callbacks import Callback
 from dpcohort.runs.run import Run
+from dpcohort.runs.training import Part, closing, run_rounds
 
-__all__ = ["federate"]
+__all__ = ["GuardTrainer", "federate"]
 
 
 def federate(
@@ -74,49 +71,67 @@ def federate(
     if by_place:
         places = max(1, len(transport.nodes()))
         keys = {client: str(i % places) for i, client in enumerate(federation.drawn)}
-    return _Server(federation, transport, keys, poll=poll).run(
-        Path(out), resume=resume, callbacks=tuple(callbacks)
+    exchange = Exchange(
+        transport, keys, timeout=federation.timeout, attempts=federation.attempts, poll=poll
     )
-
-
-class _Server:
-    def __init__(
-        self, federation: Federation, transport: Transport, keys: Mapping[str, str], *, poll: float
-    ) -> None:
-        self._federation, self._plan = federation, federation.plan
-        self._job = FederatedJob.of(federation)
-        self._evaluator = _evaluator(self._job)
-        self._model, self._layout = federation.model.sha256(), self._job.layout
-        self._receipts: dict[str, RunReceipt] = {}
-        self._exchange = Exchange(
-            transport,
-            keys,
-            timeout=federation.timeout,
-            attempts=federation.attempts,
-            poll=poll,
+    job, folder = FederatedJob.of(federation), Path(out)
+    evaluator = _evaluator(job)
+    with owner_only():
+        recorders: list[FederatedRecorder] = []
+        trainer = GuardTrainer(
+            federation, job, exchange, lambda *what: recorders[0].exchanged(*what)
         )
+        trainer.check_terms(resume=resume and (folder / "run.json").exists())
+        recorders.append(FederatedRecorder(job, folder, resume=resume))
+        part = Part(job, recorders[0])
+        with closing([part]):
+            part.begin(EngineState(job.initial()))
+            run_rounds([part], trainer, evaluator=evaluator, listeners=tuple(callbacks))
+    return part.run
 
-    def run(self, out: Path, *, resume: bool, callbacks: tuple[Callback, ...]) -> Run:
-        with owner_only():
-            return self._recorded(out, resume=resume, callbacks=callbacks)
 
-    def _recorded(self, out: Path, *, resume: bool, callbacks: tuple[Callback, ...]) -> Run:
-        self._check_terms(resume=resume and (out / "run.json").exists())
-        recorder = FederatedRecorder(self._job, out, resume=resume)
-        try:
-            state = recorder.start(EngineState(self._job.initial()))
-            while state.next_round < self._plan.training.rounds:
-                line = self._round(state, recorder)
-                recorder.client_ledgers(self._receipts)
-                for callback in callbacks:
-                    callback.on_round(line, recorder.run)
-            recorder.finish(state)
-        except BaseException:
-            _settle(recorder)
-            raise
-        return recorder.run
+class GuardTrainer:
+    """The clients of a federation as a trainer: their guards compute a round's updates.
 
-    def _check_terms(self, *, resume: bool) -> None:
+    Args:
+        federation: plan, model, clients.
+        job: the training it describes.
+        exchange: asks clients over a transport.
+        on_exchange: told what a round's letters came to, and what the clients' ledgers said last.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        job: FederatedJob,
+        exchange: Exchange,
+        on_exchange: Callable[[RoundExchange, Mapping[str, RunReceipt]], None],
+    ) -> None:
+        self._federation, self._job, self._plan = federation, job, federation.plan
+        self._exchange, self._on_exchange = exchange, on_exchange
+        self._model, self._layout = federation.model.sha256(), job.layout
+        self._receipts: dict[str, RunReceipt] = {}
+
+    def updates(
+        self, parameters: Sequence[torch.Tensor], cohorts: Sequence[Cohort]
+    ) -> list[Arrived | None]:
+        """The updates that came; None where they are fewer than the quorum."""
+        (vector,), (cohort,) = parameters, cohorts
+        replies, heard = self._ask(cohort, self._requests(cohort, vector))
+        rows = [
+            i
+            for i in range(len(cohort))
+            if int(cohort.draws[i]) in replies[self._name(cohort, i)].updates
+        ]
+        enough = len(rows) >= self._federation.quorum * len(cohort)
+        summary = _summary(cohort.round, len(cohort), replies, heard, passed_over=not enough)
+        self._on_exchange(summary, self._receipts)
+        if not enough:
+            return [None]
+        came = [replies[self._name(cohort, i)].updates[int(cohort.draws[i])] for i in rows]
+        return [Arrived(_part(cohort, rows), torch.from_numpy(np.stack(came)))]
+
+    def check_terms(self, *, resume: bool) -> None:
         """Ask every drawn client's guard what its owner accepted; nothing is spent by that."""
         letters = {c: hello_letter(c, run=self._federation.run) for c in self._federation.drawn}
         heard = self._exchange.ask(letters, group="terms", satisfied=_asked_a_guard)
@@ -139,46 +154,6 @@ class _Server:
                 resume=resume,
             )
         check_agreements(problems)
-
-    def _round(self, state: EngineState, recorder: FederatedRecorder) -> Any:
-        t = state.next_round
-        cohort = cohort_of(self._plan, t)
-        started = time.perf_counter()
-        recorder.before_round(t)
-        requests = self._requests(cohort, state.parameters)
-        replies, heard = self._ask(t, cohort, requests)
-        rows = [
-            i
-            for i in range(len(cohort))
-            if int(cohort.draws[i]) in replies[self._name(cohort, i)].updates
-        ]
-        enough = len(rows) >= self._federation.quorum * len(cohort)
-        recorder.exchanged(_summary(t, len(cohort), replies, heard, passed_over=not enough))
-        if not enough:
-            state.next_round += 1
-            return recorder.passed_over(t, state)
-        updates = [replies[self._name(cohort, i)].updates[int(cohort.draws[i])] for i in rows]
-        combined, memory = combine_round(
-            self._job.aggregation,
-            torch.from_numpy(np.stack(updates)),
-            _part(cohort, rows),
-            state.memory,
-        )
-        _refuse_nonfinite(combined, t)
-        state.memory = memory
-        self._job.optimiser.apply(state, combined)
-        test = self._evaluator
-        record = RoundRecord(
-            round=t,
-            clients=tuple(cohort.clients.tolist()),
-            noise_stds=tuple(cohort.noise_stds.tolist()),
-            seconds=time.perf_counter() - started,
-            test=None if test is None else test.evaluate(state.parameters),
-            test_average=None
-            if test is None or state.average is None
-            else test.evaluate(state.average),
-        )
-        return recorder.after_round(record, state)
 
     def _requests(self, cohort: Cohort, parameters: torch.Tensor) -> dict[str, DrawRequest]:
         """What each client of a cohort is asked; its draws differ in their number alone."""
@@ -209,7 +184,7 @@ class _Server:
         return found
 
     def _ask(
-        self, t: int, cohort: Cohort, requests: Mapping[str, DrawRequest]
+        self, cohort: Cohort, requests: Mapping[str, DrawRequest]
     ) -> tuple[dict[str, Reply], dict[str, Heard]]:
         draws = {client: self._draws(cohort, client) for client in requests}
         sizes = self._plan.population.sizes
@@ -225,7 +200,9 @@ class _Server:
 
         letters = {c: draw_letter(c, requests[c], draws=draws[c]) for c in requests}
         heard = self._exchange.ask(
-            letters, group=str(t), satisfied=lambda client, body: not read(client, body).passing
+            letters,
+            group=str(cohort.round),
+            satisfied=lambda client, body: not read(client, body).passing,
         )
         replies = {}
         for client, answers in heard.items():
@@ -303,14 +280,6 @@ def _summary(
     )
 
 
-def _refuse_nonfinite(combined: torch.Tensor, t: int) -> None:
-    if not bool(torch.isfinite(combined).all()):
-        raise InputError.because(
-            f"the aggregation of round {t} gave numbers that are not finite; the model before it "
-            "is kept. Use another aggregation or a smaller step size."
-        )
-
-
 def _evaluator(job: FederatedJob) -> Evaluator | None:
     federation = job.federation
     if not federation.test:
@@ -322,13 +291,3 @@ def _evaluator(job: FederatedJob) -> Evaluator | None:
             f"{tuple(federation.model.input_shape)}."
         )
     return Evaluator(job.model, data.normalised(data.test_inputs), data.test_labels.copy())
-
-
-def _settle(recorder: FederatedRecorder) -> None:
-    """Receipts for what is counted; whatever stopped the run is the news."""
-    try:
-        recorder.write_receipts()
-    except DpcohortError:
-        pass
-    finally:
-        recorder.close()

@@ -18,10 +18,8 @@ import numpy as np
 from dpcohort._validate import FloatArray, IntArray
 from dpcohort.accounting.paper import paper_noise_multiplier
 from dpcohort.accounting.tight import calibrate_noise
-from dpcohort.adaptive.plan import AdaptivePlan
 from dpcohort.explain import Explanation
 from dpcohort.plan import Plan
-from dpcohort.runs.spending import certified_spending
 
 __all__ = ["MOST_POINTS", "ClientPoint", "adaptive_points", "client_points", "grouped_points"]
 
@@ -114,7 +112,7 @@ def client_points(plan: Plan, draws: IntArray, *, method: str = "pld") -> list[C
     known = ~np.isnan(plan.noise_multipliers) | (draws == 0)
     everyone = np.arange(len(plan.population))
     counted = np.where(known, draws, 0)
-    spent = certified_spending(plan, counted, clients=everyone, method=method)
+    spent = plan.spent_epsilon(counted, clients=everyone, method=method)
     # A draw that the plan knows no noise for spends without bound.
     spent = np.where(known, spent, np.inf)
     paper, tight = _other_noise(plan)
@@ -297,7 +295,7 @@ def _known(value: float) -> float | None:
 
 
 def adaptive_points(
-    plan: AdaptivePlan, draws: IntArray, reports: IntArray, *, method: str = "pld"
+    plan: Plan, draws: IntArray, reports: IntArray, *, method: str = "pld"
 ) -> list[ClientPoint]:
     """Every client of an adaptive plan as a point, in the plan's order.
 
@@ -318,7 +316,7 @@ def adaptive_points(
         [0.75, 0.25]
     """
     people = plan.population
-    spent = certified_spending(plan, draws, method=method, reports=reports)
+    spent = plan.spent_epsilon(draws, reports, method=method)
     total = max(int(draws.sum()), 1)
     points = []
     for k, name in enumerate(people.ids):
@@ -336,7 +334,7 @@ def adaptive_points(
                 delta=None if public else float(people.delta[k]),
                 unbiased=float(people.unbiased[k]),
                 probability=int(draws[k]) / total,
-                planned_draws=int(plan.caps.draws[k]),
+                planned_draws=int(plan.schedule.counts[k]),
                 draws=int(draws[k]),
                 steps=int(draws[k]) * plan.training.local_steps,
                 batch_size=int(plan.batch_sizes[k]),
@@ -352,7 +350,7 @@ def adaptive_points(
     return points
 
 
-def _sentence(plan: AdaptivePlan, k: int, draws: int, reports: int, spent: float | None) -> str:
+def _sentence(plan: Plan, k: int, draws: int, reports: int, spent: float | None) -> str:
     people = plan.population
     name, size = people.ids[k], int(people.sizes[k])
     public = bool(people.public[k])
@@ -361,12 +359,12 @@ def _sentence(plan: AdaptivePlan, k: int, draws: int, reports: int, spent: float
         if public
         else f"promised epsilon {people.epsilon[k]:.4g} at delta {people.delta[k]:.3g}"
     )
-    times = f"It was drawn {_often(draws)}, at most {int(plan.caps.draws[k])} allowed"
+    times = f"It was drawn {_often(draws)}, at most {int(plan.schedule.counts[k])} allowed"
     if plan.terms is not None:
-        times += f", and reported {_often(reports)}, at most {int(plan.caps.reports[k])} allowed"
+        times += f", and reported {_often(reports)}, at most {int(plan.report_caps[k])} allowed"
     lines = [
         f"{name} holds {size:,} records and {promised}.",
-        f"{times}; {plan.rule_name} chose the cohorts during the training.",
+        f"{times}; {plan.selection.rule} chose the cohorts during the training.",
     ]
     if public:
         lines.append("It adds no noise.")

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dpcohort._version import __version__
-from dpcohort.adaptive.plan import AdaptivePlan
-from dpcohort.adaptive.plan_file import AnyPlan
 from dpcohort.errors import DpcohortError
+from dpcohort.plan import Plan
 from dpcohort.report.html.client_points import (
     MOST_POINTS,
     ClientPoint,
@@ -163,7 +162,7 @@ def report_of_runs(groups: Sequence[Group], *, method: str = "pld") -> Report:
         rows=tuple(rows),
         receipts=_receipts(run, rows),
         grouped=grouped,
-        adaptive=isinstance(run.plan, AdaptivePlan),
+        adaptive=run.plan is not None and run.plan.adaptive is not None,
         heard={group.name: heard for group in groups if (heard := _heard(group))},
         served=served,
         served_note=note,
@@ -204,7 +203,7 @@ def report_of_reproduction(found: Reproduction) -> Report:
 def _clients(run: ReadRun, method: str) -> list[ClientPoint]:
     if run.plan is None or run.draws is None:
         return []
-    if isinstance(run.plan, AdaptivePlan):
+    if run.plan.adaptive is not None:
         reports = 0 * run.draws if run.reports is None else run.reports
         return adaptive_points(run.plan, run.draws, reports, method=method)
     return client_points(run.plan, run.draws, method=method)
@@ -252,7 +251,7 @@ def _cards(
         loose = max((p.epsilon for p in points if p.epsilon is not None), default=None)
         budgets = "" if strict is None else f"ε {strict:.3g} to {loose:.3g}"
         cards.append(("Clients", f"{len(plan.population):,}", budgets))
-        chosen = isinstance(plan, AdaptivePlan) and points
+        chosen = plan.adaptive is not None and points
         drawn = sum(p.draws > 0 for p in points) if chosen else int(plan.drawn.sum())
         cards.append(
             ("Rounds", f"{plan.training.rounds:,}", f"{plan.training.cohort_size} draws in each")
@@ -331,11 +330,11 @@ def _receipts(run: ReadRun, rows: Sequence[ClientPoint]) -> dict[str, str]:
 def _explorer(run: ReadRun) -> dict[str, Any]:
     if run.plan is None:
         return {"available": False, "why": "The explorer needs a plan that can be read."}
-    if isinstance(run.plan, AdaptivePlan):
+    if run.plan.adaptive is not None:
         return {
             "available": False,
-            "why": f"{run.plan.rule_name} chooses the cohorts during the training, so there is no "
-            "selection to solve before it.",
+            "why": f"{run.plan.selection.rule} chooses the cohorts during the training, so there "
+            "is no selection to solve before it.",
         }
     try:
         return explorer_data(run.plan)
@@ -366,14 +365,14 @@ def facts_of(run: ReadRun) -> dict[str, dict[str, str]]:
     return {name: rows for name, rows in sections.items() if rows}
 
 
-def _selection(plan: AnyPlan) -> dict[str, Any]:
-    if isinstance(plan, AdaptivePlan):
+def _selection(plan: Plan) -> dict[str, Any]:
+    if plan.adaptive is not None:
         return {
-            "rule": plan.rule_name,
-            **plan.rule_settings,
+            "rule": plan.selection.rule,
+            **plan.selection.settings,
             "cohorts": f"chosen during the training, seed {plan.seed}",
-            "draws of a client, at most": int(plan.caps.draws.max()),
-            "reports of a client, at most": int(plan.caps.reports.max()),
+            "draws of a client, at most": int(plan.schedule.counts.max()),
+            "reports of a client, at most": int(plan.report_caps.max()),
             "reports": "none" if plan.terms is None else plan.terms.mode,
         }
     return {

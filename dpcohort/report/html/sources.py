@@ -16,10 +16,9 @@ from typing import Any, Literal
 import numpy as np
 
 from dpcohort._validate import IntArray
-from dpcohort.adaptive.plan import AdaptivePlan
-from dpcohort.adaptive.plan_file import AnyPlan, load_any_plan
 from dpcohort.errors import DpcohortError, FileFormatError
 from dpcohort.limits import LARGEST_CONFIG, LARGEST_LOG, read_bounded
+from dpcohort.plan import Plan
 from dpcohort.runs.append_log import read_entry, read_log
 from dpcohort.runs.folder import RunFolder, no_run, read_json
 from dpcohort.runs.receipts import source_of
@@ -69,7 +68,7 @@ class ReadRun:
 
     path: str
     settings: Mapping[str, Any]
-    plan: AnyPlan | None
+    plan: Plan | None
     history: tuple[RoundLine, ...]
     draws: IntArray | None
     reports: IntArray | None
@@ -95,7 +94,7 @@ class ReadRun:
     @property
     def is_private(self) -> bool | None:
         """Whether batches and noise came from entropy, and no report is raw; None: not known."""
-        if isinstance(self.plan, AdaptivePlan) and self.plan.has_raw_reports:
+        if self.plan is not None and self.plan.has_raw_reports:
             return False
         if self.settings.get("randomness") is None:
             return None
@@ -189,9 +188,9 @@ def read_run(path: str | Path, *, method: str = "pld") -> ReadRun:
     """
     folder, problems = RunFolder(Path(path)), _Problems(str(path))
     settings = _settings(folder, problems)
-    plan: AnyPlan | None = None
+    plan: Plan | None = None
     try:
-        plan = load_any_plan(folder.plan)
+        plan = Plan.load(folder.plan)
     except DpcohortError as error:
         problems.add("broken" if folder.plan.exists() else "missing", "plan.json", str(error))
     counted = None if plan is None else _counted(folder, plan, problems)
@@ -201,7 +200,7 @@ def read_run(path: str | Path, *, method: str = "pld") -> ReadRun:
         plan=plan,
         history=_history(folder, problems),
         draws=None if counted is None else counted[0],
-        reports=counted[1] if counted is not None and isinstance(plan, AdaptivePlan) else None,
+        reports=counted[1] if counted and plan and plan.adaptive else None,
         config=_text(folder.config),
         environment=_optional_json(folder.environment, problems),
         verification=_verified(folder, plan, problems, method),
@@ -291,7 +290,7 @@ def _with_numbers(line: RoundLine, problems: _Problems) -> RoundLine:
 
 
 def _counted(
-    folder: RunFolder, plan: AnyPlan, problems: _Problems
+    folder: RunFolder, plan: Plan, problems: _Problems
 ) -> tuple[IntArray, IntArray] | None:
     """Draws and reports as the ledger counts them; ``verify`` says whether they may be."""
     draws, reports = (np.zeros(len(plan.population), dtype=np.int64) for _ in range(2))
@@ -320,7 +319,7 @@ def _times(counted: object) -> list[tuple[str, object]]:
 
 
 def _verified(
-    folder: RunFolder, plan: AnyPlan | None, problems: _Problems, method: str
+    folder: RunFolder, plan: Plan | None, problems: _Problems, method: str
 ) -> Verification | None:
     if not folder.is_run or plan is None:
         problems.add(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpcohort.adaptive.rules.clustered import ClusteredUpdates
+from dpcohort.adaptive.rules import ClusteredUpdates
 from dpcohort.errors import InputError
 
 #: Three directions; lengths differ and do not matter.

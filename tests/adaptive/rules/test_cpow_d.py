@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpcohort.adaptive.rules.cpow_d import MiniBatchPowerOfChoice
-from dpcohort.adaptive.rules.power_of_choice import PowerOfChoice
+from dpcohort.adaptive.rules import MiniBatchPowerOfChoice, PowerOfChoice
 
 
 def test_it_chooses_as_power_of_choice(view_of):

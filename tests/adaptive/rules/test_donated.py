@@ -8,7 +8,7 @@ import pytest
 
 from dpcohort import Population
 from dpcohort.adaptive import AdaptiveSession, adaptive_rounds
-from dpcohort.adaptive.rules.donated import DonatedData
+from dpcohort.adaptive.rules import DonatedData
 from dpcohort.engine import BatchedEngine, Streams
 from dpcohort.errors import InputError
 

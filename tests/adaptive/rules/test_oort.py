@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpcohort.adaptive import Report
-from dpcohort.adaptive.rules.oort import StatisticalUtility
+from dpcohort.adaptive.rules import StatisticalUtility
 from dpcohort.errors import InputError
 
 REPORTS = (Report(0, 0, 4.0), Report(1, 1, 1.0), Report(2, 2, 9.0))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpcohort.adaptive.rules.power_of_choice import PowerOfChoice
+from dpcohort.adaptive.rules import PowerOfChoice
 from dpcohort.errors import InputError
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from dpcohort.adaptive import Report
-from dpcohort.adaptive.rules.rpow_d import RecentPowerOfChoice
+from dpcohort.adaptive.rules import RecentPowerOfChoice
 
 REPORTS = (Report(0, 0, 3.0), Report(0, 1, 0.5), Report(1, 2, 1.0), Report(1, 0, 0.2))
 

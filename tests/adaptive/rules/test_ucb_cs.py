@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpcohort.adaptive import Report
-from dpcohort.adaptive.rules.ucb_cs import BanditLoss
+from dpcohort.adaptive.rules import BanditLoss
 from dpcohort.errors import InputError
 
 

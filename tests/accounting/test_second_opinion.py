@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from dpcohort.accounting.events import Event, History
-from dpcohort.adaptive.second_opinion import history_epsilon
+from dpcohort.accounting.second_opinion import history_epsilon
 
 
 @pytest.mark.parametrize("neighbours", ["zero-out", "replace-one"])

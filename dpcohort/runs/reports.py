@@ -1,29 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The desk: the only way to a report. It checks the cap, counts, clips, noises, in this order.
+"""Reports of clients: each is counted, computed, clipped and noised, in this order.
 
-What it computes on records before the noise never leaves this module. Rules do not hold the desk;
-they name clients, and get its answers.
+What is computed on records before the noise never leaves this module. Rules do not hold the
+handler; they name clients, and get its answers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dpcohort._validate import FloatArray, IntArray
-from dpcohort.adaptive.book import Book
-from dpcohort.adaptive.plan import AdaptivePlan
-from dpcohort.adaptive.report_terms import ReportTerms
-from dpcohort.engine import Streams
+from dpcohort.adaptive.rule import ReportTerms
+from dpcohort.engine import ClientRecords, Loss, Streams, cross_entropy
 from dpcohort.engine.lattice import Lattice
+from dpcohort.engine.layout import FlatLayout
 from dpcohort.engine.sampling import draw_positions
 from dpcohort.errors import InputError
+from dpcohort.plan import Plan
+from dpcohort.runs.journal import Journal
 
-__all__ = ["REPORT_DRAW", "Meter", "ReportDesk"]
+__all__ = ["REPORT_DRAW", "LossMeter", "ReportHandler"]
 
 #: Names the streams of reports; no training draw has a number so large.
 REPORT_DRAW = 1 << 30
@@ -35,41 +35,23 @@ _LATTICE_SLACK = 1 + 1e-6
 Positions = Mapping[int, IntArray | None]
 
 
-class Meter(Protocol):
-    """Measures records; SENSITIVE, used by the desk alone."""
-
-    def raw_centred_sums(
-        self,
-        parameters: Tensor,
-        positions: Mapping[int, IntArray | None],
-        terms: ReportTerms,
-        *,
-        units: FloatArray | None = None,
-    ) -> FloatArray | IntArray:
-        """Σ (g_i − t/2) over the named records of each client; None means all of them.
-
-        With units, one for each client: in whole numbers of them, each record's cut off.
-        """
-        ...
-
-
-class ReportDesk:
-    """Answers for clients, on the terms of a plan.
+class ReportHandler:
+    """Answers for clients on the terms of a plan: checks the cap, counts, clips, noises.
 
     Args:
         plan: caps, terms and noise.
-        book: where reports are counted.
+        journal: where reports are counted.
         meter: measures records.
         streams: where noise and mini-batches come from.
     """
 
-    def __init__(self, plan: AdaptivePlan, book: Book, meter: Meter, *, streams: Streams) -> None:
-        self._plan, self._book, self._meter, self._streams = plan, book, meter, streams
+    def __init__(self, plan: Plan, journal: Journal, meter: LossMeter, *, streams: Streams) -> None:
+        self._plan, self._journal, self._meter, self._streams = plan, journal, meter, streams
 
     def ask(self, round: int, clients: IntArray, parameters: Tensor) -> dict[int, float]:
         """The reports of these clients on this model.
 
-        An answer that is in the book already is given again, not computed again. A report that a
+        An answer that is in the journal already is given again, not computed again. A report that a
         crash left counted but unanswered is computed again where that gives the very same number
         (a seeded simulation); otherwise it is a new one and is charged once more.
 
@@ -78,14 +60,14 @@ class ReportDesk:
         """
         terms = self._plan.terms
         if terms is None:
-            raise InputError.because(f"the rule {self._plan.rule_name} has no reports.")
-        known = self._book.answers(round)
+            raise InputError.because(f"the rule {self._plan.selection.rule} has no reports.")
+        known = self._journal.answers(round)
         missing = [int(k) for k in clients if int(k) not in known]
-        paid = self._book.counted(round) if self._streams.is_reproducible else set()
-        self._book.count_reports(round, [k for k in missing if k not in paid])
+        paid = self._journal.asked(round) if self._streams.is_reproducible else set()
+        self._journal.count_reports(round, [k for k in missing if k not in paid])
         if missing:
             fresh = self._computed(round, missing, parameters, terms)
-            self._book.keep_answers(round, fresh)
+            self._journal.keep_answers(round, fresh)
             known = {**known, **fresh}
         return {int(k): known[int(k)] for k in clients}
 
@@ -169,3 +151,97 @@ class ReportDesk:
     def _normal(self, round: int, k: int) -> float:
         out = torch.empty(1, dtype=torch.float64)
         return float(self._streams.normal_(out, round=round, client=k, draw=REPORT_DRAW))
+
+
+class LossMeter:
+    """Evaluates clipped losses on the records of many clients in few passes. SENSITIVE.
+
+    Args:
+        model: the module; it is copied.
+        records: the clients' data.
+        loss: one number an example.
+        chunk: records in a pass; None is a few thousand, more on an accelerator, whose passes
+            cost as much to start as to do.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        records: ClientRecords,
+        *,
+        loss: Loss = cross_entropy,
+        chunk: int | None = None,
+    ) -> None:
+        self._model = records.fit(model).eval()
+        self._layout = FlatLayout(self._model)
+        self._records, self._loss = records, loss
+        self._chunk = chunk or (4096 if records.device.type == "cpu" else 16384)
+        self._all_of: tuple[tuple[int, ...], Tensor, Tensor] | None = None
+
+    @torch.no_grad()
+    def raw_centred_sums(
+        self,
+        parameters: Tensor,
+        positions: Mapping[int, IntArray | None],
+        terms: ReportTerms,
+        *,
+        units: FloatArray | None = None,
+    ) -> FloatArray | IntArray:
+        """Σ (g_i − t/2) of each client, g clipped to [0, t]; a loss that is no number adds 0.
+
+        Args:
+            parameters: of the model, [D].
+            positions: of the records looked at, by client; None means all of them.
+            terms: statistic and bound.
+            units: of a lattice for each client: every record's number is cut off towards 0 to a
+                whole number of units, and those are added, so that no rounding of a sum depends
+                on two records.
+
+        Returns:
+            One sum for each client, in the order given; integers where there are units.
+            SENSITIVE: it carries no noise.
+        """
+        if not positions:
+            return np.zeros(0)
+        device = self._records.device
+        self._layout.assign(self._model, parameters)
+        rows, owners = self._looked_at(positions)
+        kind = torch.float64 if units is None else torch.int64
+        sums = torch.zeros(len(positions), dtype=kind, device=device)
+        unit = None if units is None else torch.as_tensor(units, device=device)
+        for start in range(0, rows.numel(), self._chunk):
+            part = slice(start, start + self._chunk)
+            inputs, targets = self._records.gather(rows[part])
+            losses = self._loss(self._model(inputs), targets).double()
+            values = _centred(losses, terms)
+            if unit is not None:
+                values = (values / unit[owners[part]]).long()
+            sums.index_add_(0, owners[part], values)
+        return np.asarray(sums.cpu().numpy())
+
+    def _looked_at(self, positions: Mapping[int, IntArray | None]) -> tuple[Tensor, Tensor]:
+        """Rows of the store and whose they are, where the records are.
+
+        Those of whole clients are kept: most rules ask the same clients in every round.
+        """
+        whole = tuple(positions) if all(p is None for p in positions.values()) else None
+        if self._all_of is not None and self._all_of[0] == whole:
+            return self._all_of[1:]
+        parts = [self._rows(client, chosen) for client, chosen in positions.items()]
+        counted = np.repeat(np.arange(len(parts)), [part.size for part in parts])
+        rows = torch.as_tensor(np.concatenate(parts), device=self._records.device)
+        owners = torch.as_tensor(counted, device=self._records.device)
+        if whole is not None:
+            self._all_of = (whole, rows, owners)
+        return rows, owners
+
+    def _rows(self, client: int, chosen: IntArray | None) -> IntArray:
+        if chosen is None:
+            chosen = np.arange(int(self._records.sizes[client]))
+        return self._records.rows(client, chosen)
+
+
+def _centred(losses: Tensor, terms: ReportTerms) -> Tensor:
+    clipped = losses.clamp(0.0, terms.loss_bound)
+    statistic = clipped if terms.statistic == "loss" else clipped.square()
+    return torch.where(torch.isnan(losses), 0.0, statistic - terms.half_range)

@@ -1,0 +1,426 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adaptive plans: caps for every client, and noise that keeps each budget when they are reached.
+
+Caps say how often a client may be drawn and asked. They are fixed before training and never
+exceeded. Within them the server may draw and ask in any order and stop whenever it likes, and may
+decide so from earlier outputs: see docs/adaptive.md for the proof.
+
+Reports get the share s of the budget: with µ the parameter of the Gaussian mechanism that spends
+exactly (ε_k, δ_k), R reports get noise for s µ². The noise of the training steps is then the
+smallest for which all R reports composed with all cap · T^l steps stay within (ε_k, δ_k); that
+composition is the pessimistic privacy-loss distribution, not a sum of epsilons.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, get_args
+
+import numpy as np
+
+from dpcohort._validate import FloatArray, IntArray, choice, whole_number
+from dpcohort.accounting.contract import Contract
+from dpcohort.accounting.deployed_noise import DeployedNoise, Guard, deploy_noise
+from dpcohort.accounting.events import Event, History, calibrate_remaining
+from dpcohort.accounting.gaussian import gaussian_mu
+from dpcohort.accounting.paper import paper_noise_multiplier
+from dpcohort.accounting.tight import calibrate_noise
+from dpcohort.adaptive.rule import AdaptiveRule, ReportMode, ReportTerms
+from dpcohort.clients import Population
+from dpcohort.errors import BudgetExceededError, InputError
+from dpcohort.plan import Adaptive, Plan
+from dpcohort.plugins import REGISTRIES, naming_the_rule
+from dpcohort.progress import Progress, silent
+from dpcohort.schedule import Schedule
+from dpcohort.selection import Selection
+from dpcohort.training import Training
+
+__all__ = ["make_adaptive_plan", "make_caps", "report_noise"]
+
+_ACCURACY = 2e-4  # of log z, where the search stops
+_TRIALS = 6
+_RAISE = 2.5e-4
+_RAISES = 12
+
+
+def make_adaptive_plan(
+    population: Population,
+    training: Training,
+    *,
+    rule: str | AdaptiveRule = "power-of-choice",
+    rule_settings: Mapping[str, Any] | None = None,
+    reports: ReportMode | str = "private",
+    report_share: float = 0.1,
+    report_cap: int | str = "auto",
+    participation_cap: int | str = "auto",
+    loss_bound: float = 5.0,
+    accountant: str | Contract = "tight",
+    guard: str = "refuse",
+    seed: int | None = None,
+    progress: Progress = silent,
+) -> Plan:
+    """Fix caps and terms, calibrate the noise to them and certify it.
+
+    Args:
+        population: clients with sizes and budgets.
+        training: rounds, cohort size, batch, clip and model dimension.
+        rule: an adaptive rule, or the name of one.
+        rule_settings: of a rule given by name.
+        reports: ``private`` (noised and charged) or ``raw`` (stamps the run NOT PRIVATE).
+        report_share: of each budget that reports may take, in (0, 1).
+        report_cap: reports of a client, at most; ``auto`` is what the rule expects.
+        participation_cap: draws of a client, at most; ``auto`` is twice the mean.
+        loss_bound: to which each record's loss is clipped in a report.
+        accountant: ``tight``, ``paper``, or a whole ``Contract``.
+        guard: what happens where the paper's noise does not certify: ``refuse`` or ``lift``.
+        seed: of the rule's dice; drawn and recorded if not given.
+        progress: told how many clients are certified.
+
+    Raises:
+        InputError: an unknown rule (the nearest name is suggested) or setting, a cap, d, number of
+            clusters or share out of range.
+        BudgetExceededError: noise that does not keep a promise.
+
+    Example:
+        >>> people = Population.from_arrays(sizes=[600] * 8, epsilon=[2.0] * 8, delta=1e-5)
+        >>> settings = Training(rounds=8, cohort_size=2, batch_size=60)
+        >>> plan = make_adaptive_plan(people, settings, rule_settings={"d": 4}, seed=0)
+        >>> int(plan.schedule.counts[0]), int(plan.report_caps[0])
+        (4, 8)
+        >>> bool((plan.certified_epsilon <= people.epsilon).all())
+        True
+    """
+    contract = accountant if isinstance(accountant, Contract) else Contract.of(accountant)
+    choice("guard", guard, get_args(Guard))
+    choice("reports", reports, get_args(ReportMode))
+    chosen: AdaptiveRule
+    if isinstance(rule, str):
+        chosen = REGISTRIES["adaptive"].make(rule, dict(rule_settings or {}))
+    else:
+        REGISTRIES["adaptive"].check_members(rule, rule)
+        chosen = rule
+    seed = secrets.randbits(63) if seed is None else whole_number("seed", seed, at_least=0)
+    terms = None
+    if chosen.statistic is not None:
+        terms = ReportTerms(
+            statistic=chosen.statistic,
+            loss_bound=loss_bound,
+            mini_batch=chosen.mini_batch,
+            mode="raw" if reports == "raw" else "private",
+            share=report_share,
+        )
+    draw_caps, report_caps = make_caps(
+        population,
+        training,
+        chosen,
+        participation_cap=participation_cap,
+        report_cap=report_cap,
+    )
+    noise, report_multipliers = _capped_noise(
+        population,
+        training,
+        contract=contract,
+        draw_caps=draw_caps,
+        report_caps=report_caps,
+        terms=terms,
+        guard="lift" if guard == "lift" else "refuse",
+        progress=progress,
+    )
+    plan = Plan(
+        population=population,
+        training=training,
+        contract=contract,
+        selection=Selection.during_training(chosen.name, _settings(chosen), population.unbiased),
+        schedule=Schedule.within(draw_caps, cohort_size=training.cohort_size),
+        noise=noise,
+        seed=seed,
+        adaptive=Adaptive(
+            rule=chosen,
+            terms=terms,
+            report_caps=report_caps,
+            report_multipliers=report_multipliers,
+        ),
+    )
+    plan._mark_certified()
+    return plan
+
+
+def _settings(rule: Any) -> dict[str, Any]:
+    if is_dataclass(rule) and not isinstance(rule, type):
+        return {field.name: getattr(rule, field.name) for field in fields(rule)}
+    return {}
+
+
+def make_caps(
+    population: Population,
+    training: Training,
+    rule: AdaptiveRule,
+    *,
+    participation_cap: int | str = "auto",
+    report_cap: int | str = "auto",
+) -> tuple[IntArray, IntArray]:
+    """How often each client may be drawn, and how often asked.
+
+    Args:
+        population: the clients; public ones have no cap but the number of draws there are.
+        training: rounds T and cohort size K.
+        rule: says how many reports it expects.
+        participation_cap: draws a client; ``auto`` is ⌈2 T K / N⌉, twice the mean, at most T.
+        report_cap: reports a client; ``auto`` is what the rule expects.
+
+    Raises:
+        InputError: a cap below 1, or caps that all together cannot hold T K draws.
+
+    Example:
+        >>> from dpcohort.adaptive.rules import PowerOfChoice
+        >>> people = Population.from_arrays(sizes=[90] * 20, epsilon=1.0, delta=1e-5)
+        >>> drawn, asked = make_caps(people, Training(rounds=50, cohort_size=2), PowerOfChoice(d=4))
+        >>> int(drawn[0]), int(asked[0])
+        (10, 20)
+    """
+    clients, total = len(population), training.total_draws
+    with naming_the_rule(rule, "check"):
+        rule.check(clients, training.cohort_size, int(population.public.sum()))
+    if participation_cap == "auto":
+        draw_cap = max(1, min(training.rounds, -(-2 * total // clients)))
+        if draw_cap * clients < total:  # fewer clients than draws in a round
+            draw_cap = -(-total // clients)
+    else:
+        draw_cap = _given("participation_cap", participation_cap)
+    if rule.statistic is None:
+        asked = 0
+    elif report_cap == "auto":
+        with naming_the_rule(rule, "expected_reports"):
+            asked = max(1, rule.expected_reports(clients, training.rounds, draw_cap))
+    else:
+        asked = _given("report_cap", report_cap)
+    draws = np.where(population.public, total, draw_cap).astype(np.int64)
+    if int(draws.sum()) < total:
+        needed = -(-total // clients)
+        raise InputError(
+            "participation_cap",
+            given=participation_cap,
+            allowed=f"at least {needed} for {training.rounds} rounds of {training.cohort_size} "
+            f"draws among {clients} clients",
+            next_step="Raise it, or train for fewer rounds.",
+        )
+    reports = np.where(population.public, training.rounds, asked).astype(np.int64)
+    return draws, reports
+
+
+def _given(field: str, value: int | str) -> int:
+    if isinstance(value, str):
+        raise InputError(field, given=value, allowed="'auto' or a whole number of at least 1")
+    return whole_number(field, value, at_least=1)
+
+
+def report_noise(
+    *, epsilon: float, delta: float, share: float, reports: int, rate: float, contract: Contract
+) -> float:
+    """Noise multiplier of each of R reports that together take a share of a budget.
+
+    R Gaussian releases with sensitivity c (1 zero-out, 2 replace-one, in units of the clip) have
+    µ² = R c²/z². A mini-batch at rate r has about R r² (e^{c²/z²} − 1). Either is set to share · µ²
+    of the budget. What the reports really take is composed and certified elsewhere.
+
+    Example:
+        >>> z = report_noise(epsilon=1.0, delta=1e-5, share=0.1, reports=10, rate=1.0,
+        ...                  contract=Contract())
+        >>> round(z, 1)
+        37.3
+    """
+    squared = share * gaussian_mu(epsilon=epsilon, delta=delta) ** 2 / reports
+    shift = squared if rate == 1 else math.log1p(squared / rate**2)
+    return contract.sensitivity / math.sqrt(shift)
+
+
+def _capped_noise(
+    population: Population,
+    training: Training,
+    *,
+    contract: Contract,
+    draw_caps: IntArray,
+    report_caps: IntArray,
+    terms: ReportTerms | None,
+    guard: Guard = "refuse",
+    progress: Progress = silent,
+) -> tuple[DeployedNoise, FloatArray]:
+    """The noise of every client, certified at its caps, and the noise multipliers of reports.
+
+    Raises:
+        BudgetExceededError: noise that does not keep a promise; the client is named.
+    """
+    rates, steps = population.sampling_rates(training), draw_caps * training.local_steps
+    if terms is None or terms.mode == "raw":
+        deployed = deploy_noise(
+            population,
+            calibrated_epsilon=population.epsilon,
+            sampling_rates=rates,
+            steps=steps,
+            contract=contract,
+            guard=guard,
+            progress=progress,
+        )
+        return deployed, np.zeros(len(population))
+    held = np.flatnonzero(~population.public)
+    guesses = _guesses(population, held, rates, steps, contract, terms.share)
+    known: dict[tuple[float, ...], tuple[float, float, float, bool]] = {}
+    columns = [np.where(population.public, start, 0.0) for start in (0.0, 0.0, np.nan, 0.0)]
+    for done, k in enumerate(held.tolist()):
+        progress("certifying", done, held.size)
+        client = _Client(
+            name=population.ids[k],
+            epsilon=float(population.epsilon[k]),
+            delta=float(population.delta[k]),
+            rate=float(rates[k]),
+            report_rate=float(rates[k]) if terms.mini_batch else 1.0,
+            steps=int(steps[k]),
+            reports=int(report_caps[k]),
+        )
+        if client.key not in known:
+            known[client.key] = _noise_of(client, float(guesses[done]), contract, terms, guard)
+        for column, value in zip(columns, known[client.key], strict=True):
+            column[k] = value
+    progress("certifying", held.size, held.size)
+    noise = DeployedNoise(
+        noise_multiplier=columns[0],
+        certified_epsilon=columns[2],
+        lifted=columns[3].astype(np.bool_),
+    )
+    return noise, columns[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Client:
+    """What fixes the noise of one client."""
+
+    name: str
+    epsilon: float
+    delta: float
+    rate: float
+    report_rate: float
+    steps: int
+    reports: int
+
+    @property
+    def key(self) -> tuple[float, ...]:
+        return (
+            self.epsilon,
+            self.delta,
+            self.rate,
+            self.report_rate,
+            self.steps,
+            self.reports,
+        )
+
+
+def _guesses(
+    population: Population,
+    held: IntArray,
+    rates: FloatArray,
+    steps: IntArray,
+    contract: Contract,
+    share: float,
+) -> FloatArray:
+    """Where the search for z begins: the noise for the whole budget, scaled as a Gaussian's."""
+    if contract.accountant == "paper":
+        return paper_noise_multiplier(
+            epsilon=population.epsilon[held],
+            delta=population.delta[held],
+            sampling_rate=rates[held],
+            steps=steps[held],
+        )
+    alone = calibrate_noise(
+        epsilon=population.epsilon[held],
+        delta=population.delta[held],
+        sampling_rate=rates[held],
+        steps=steps[held],
+        sampler=contract.sampler,
+        neighbours=contract.neighbours,
+    )
+    return np.asarray(alone / math.sqrt(1 - share))
+
+
+def _noise_of(
+    client: _Client, guess: float, contract: Contract, terms: ReportTerms, guard: Guard
+) -> tuple[float, float, float, bool]:
+    """(z, z of a report, certified epsilon, lifted) of one client."""
+    report = report_noise(
+        epsilon=client.epsilon,
+        delta=client.delta,
+        share=terms.share,
+        reports=client.reports,
+        rate=client.report_rate,
+        contract=contract,
+    )
+    past = History((_event(report, client.report_rate, client.reports, contract),))
+    if contract.accountant == "paper":
+        spent = _with_training(past, client, guess, contract).epsilon(client.delta)
+        if spent <= client.epsilon:
+            return guess, report, spent, False
+        if guard == "refuse":
+            raise BudgetExceededError(
+                f"the paper's noise does not keep the promise of {client.name!r} together with its "
+                f"reports: it spends epsilon {spent:.4g} and promised {client.epsilon:.4g} "
+                f"({client.steps} steps, {client.reports} reports). Use the guard 'lift' to give "
+                "it the tight noise, a smaller report_share, or the accountant 'tight'."
+            )
+    z = _smallest_noise(past, client, guess, contract)
+    for attempt in range(_RAISES):
+        spent = _with_training(past, client, z, contract).epsilon(client.delta)
+        if spent <= client.epsilon:
+            return z, report, spent, contract.accountant == "paper"
+        z *= 1 + _RAISE * 2**attempt
+    raise BudgetExceededError(
+        f"the noise of {client.name!r} could not be certified; its budget or delta is beyond what "
+        "double precision can prove. Raise epsilon or delta."
+    )
+
+
+def _event(z: float, rate: float, steps: int, contract: Contract) -> Event:
+    return Event(
+        noise_multiplier=z,
+        sampling_rate=rate,
+        steps=steps,
+        sampler=contract.sampler,
+        neighbours=contract.neighbours,
+    )
+
+
+def _with_training(past: History, client: _Client, z: float, contract: Contract) -> History:
+    return past.append(_event(z, client.rate, client.steps, contract))
+
+
+def _smallest_noise(past: History, client: _Client, guess: float, contract: Contract) -> float:
+    """About the smallest z that keeps the budget: a secant search from a good guess.
+
+    What it gives is certified afterwards, so a poor answer costs a little noise and no privacy.
+    """
+
+    def excess(x: float) -> float:
+        total = _with_training(past, client, math.exp(x), contract).delta(client.epsilon)
+        return math.log(max(total, 1e-300)) - math.log(client.delta)
+
+    before, at = math.log(guess), excess(math.log(guess))
+    x = before + (0.01 if at > 0 else -0.01)
+    for _ in range(_TRIALS):
+        now = excess(x)
+        if now == at:
+            break
+        step = -now * (x - before) / (now - at)
+        before, at = x, now
+        x += min(0.5, max(-0.5, step))
+        if abs(step) < _ACCURACY:
+            return math.exp(x + _ACCURACY / 2)
+    return calibrate_remaining(
+        past,
+        epsilon=client.epsilon,
+        delta=client.delta,
+        sampling_rate=client.rate,
+        steps=client.steps,
+        sampler=contract.sampler,
+        neighbours=contract.neighbours,
+    )
