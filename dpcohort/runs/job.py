@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import cached_property
@@ -37,7 +38,7 @@ from dpcohort.runs.journal import Journal
 from dpcohort.runs.receipts import PRIVATE_NOISE
 from dpcohort.runs.reports import LossMeter, ReportHandler
 
-__all__ = ["EngineName", "Job", "make_job", "resolve_device"]
+__all__ = ["AnyJob", "EngineName", "Job", "make_job", "resolve_device"]
 
 EngineName = Literal["batched", "reference"]
 
@@ -48,44 +49,96 @@ _MOST_RESIDENT_FLOATS = 300_000_000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Job:
-    """A training that can begin.
+class AnyJob(ABC):
+    """What the loop and the record need to know of a training, wherever its data are.
 
     Attributes:
         plan: cohorts and noise.
         model: with its initial weights; it is not changed.
-        model_name: what it is called in files.
-        data: training and test records.
-        partition: who holds which of them.
+        partition: who holds which records.
         optimiser: step sizes, momentum, average.
         aggregation: how a round's updates are combined.
-        seed: of model and partition; of batches and noise unless ``private``.
         private: batches and noise from the operating system's entropy.
-        engine: ``batched`` or ``reference``.
         device: where it runs.
-        evaluate_every: rounds between evaluations.
         checkpoint_every: rounds between checkpoints.
-        merged_noise: one noise vector a round for all last local steps; in simulation only.
-        label: what the run is called in comparisons.
         config: text of the configuration it came from, if any.
     """
 
     plan: Plan
     model: nn.Module
-    model_name: str
-    data: Dataset
     partition: Partition
     optimiser: Optimiser
     aggregation: AggregationRule = field(default_factory=Mean)
-    seed: int = 0
     private: bool = False
-    engine: EngineName = "batched"
     device: str = "cpu"
-    evaluate_every: int = 1
     checkpoint_every: int = 1
+    config: str | None = None
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a round computed again after a crash is the very same release."""
+        return not self.private
+
+    @property
+    def server_step(self) -> ServerStep:
+        """What the server does with updates."""
+        return ServerStep(self.aggregation, self.optimiser)
+
+    def initial(self) -> torch.Tensor:
+        """The initial parameters as one vector, on the CPU."""
+        return FlatLayout(self.model).flatten(self.model).cpu()
+
+    def model_settings(self, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        """What ``run.json`` says of the model."""
+        return {
+            "name": name,
+            "options": dict(options),
+            "parameters": self.plan.training.dimension,
+            "initial_sha256": hashlib.sha256(self.initial().numpy().tobytes()).hexdigest(),
+        }
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """What ``run.json`` holds, and a resume must agree with."""
+
+    @abstractmethod
+    def chooser(
+        self, journal: Journal, arrays: Mapping[str, Any], records: ClientRecords | None = None
+    ) -> Chooser:
+        """What names the cohorts.
+
+        Args:
+            journal: where reports are counted.
+            arrays: of the checkpoint that a run goes on from.
+            records: what clients report on, if they are on the device already.
+
+        Raises:
+            InputError: a run with raw reports cannot go on, for they were never written down.
+        """
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Job(AnyJob):
+    """A training on this machine that can begin.
+
+    Attributes:
+        model_name: what the model is called in files.
+        data: training and test records.
+        seed: of model and partition; of batches and noise unless ``private``.
+        engine: ``batched`` or ``reference``.
+        evaluate_every: rounds between evaluations.
+        merged_noise: one noise vector a round for all last local steps; in simulation only.
+        label: what the run is called in comparisons.
+        model_options: of a model given by name.
+    """
+
+    model_name: str
+    data: Dataset
+    seed: int = 0
+    engine: EngineName = "batched"
+    evaluate_every: int = 1
     merged_noise: bool = False
     label: str = ""
-    config: str | None = None
     model_options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -103,18 +156,9 @@ class Job:
         return Streams.from_entropy() if self.private else Streams.seeded(self.seed)
 
     @property
-    def repeats(self) -> bool:
-        """Whether a round computed again after a crash is the very same release."""
-        return not self.private
-
-    @property
     def trained(self) -> nn.Module:
         """What the engine trains: the model after its fixed features, which are computed once."""
         return without_features(self.model)
-
-    def initial(self) -> torch.Tensor:
-        """The initial parameters as one vector, on the CPU."""
-        return FlatLayout(self.model).flatten(self.model).cpu()
 
     def settings(self) -> dict[str, Any]:
         """What ``run.json`` holds, and a resume must agree with.
@@ -138,12 +182,7 @@ class Job:
                 "input_shape": list(self.data.input_shape),
             },
             "partition": {"sha256": self.partition.sha256, "rule": dict(self.partition.rule)},
-            "model": {
-                "name": self.model_name,
-                "options": dict(self.model_options),
-                "parameters": self.plan.training.dimension,
-                "initial_sha256": hashlib.sha256(self.initial().numpy().tobytes()).hexdigest(),
-            },
+            "model": self.model_settings(self.model_name, self.model_options),
             "optimiser": _described(self.optimiser),
             **({} if combined is None else {"aggregation": combined}),
             **({"merged_noise": True} if self.merged_noise else {}),
@@ -190,24 +229,14 @@ class Job:
     @property
     def server_step(self) -> ServerStep:
         """What the server does with updates."""
-        combining: AggregationRule = self.aggregation
-        if self.merged_noise:
-            combining = MergedMean(self.plan, self.optimiser, self.streams)
-        return ServerStep(combining, self.optimiser)
+        if not self.merged_noise:
+            return super().server_step
+        return ServerStep(MergedMean(self.plan, self.optimiser, self.streams), self.optimiser)
 
     def chooser(
         self, journal: Journal, arrays: Mapping[str, Any], records: ClientRecords | None = None
     ) -> Chooser:
-        """What names the cohorts.
-
-        Args:
-            journal: where reports are counted.
-            arrays: of the checkpoint that a run goes on from.
-            records: what clients report on, if they are on the device already.
-
-        Raises:
-            InputError: a run with raw reports cannot go on, for they were never written down.
-        """
+        """The schedule, or the plan's rule with the reports of these records."""
         if self.plan.adaptive is None:
             return ScheduleChooser(self.plan)
         if self.plan.has_raw_reports and not journal.is_empty:

@@ -8,13 +8,11 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Protocol
-
-from torch import nn
+from typing import Any
 
 from dpcohort._validate import IntArray
 from dpcohort.atomic_file import atomic_writer, write_text
-from dpcohort.data.partition import Partition, load_partition, save_partition
+from dpcohort.data.partition import load_partition, save_partition
 from dpcohort.engine import EngineState
 from dpcohort.engine.layout import FlatLayout
 from dpcohort.errors import DpcohortError, InputError, VerificationError
@@ -23,6 +21,7 @@ from dpcohort.runs.append_log import AppendLog, read_log, rewrite_log
 from dpcohort.runs.checkpoints import latest_checkpoint, write_checkpoint
 from dpcohort.runs.environment import environment
 from dpcohort.runs.folder import RunFolder, read_json, write_json
+from dpcohort.runs.job import AnyJob
 from dpcohort.runs.journal import Journal
 from dpcohort.runs.receipts import write_receipts
 from dpcohort.runs.round_log import RoundLine
@@ -30,54 +29,6 @@ from dpcohort.runs.run import Run
 from dpcohort.runs.settings_hash import fixed_settings, settings_sha256
 
 __all__ = ["Recorder"]
-
-
-class RecordedJob(Protocol):
-    """What a recorder needs to know of a training, on this machine or in a federation."""
-
-    @property
-    def plan(self) -> Plan:
-        """What is executed."""
-        ...
-
-    @property
-    def model(self) -> nn.Module:
-        """With its initial weights."""
-        ...
-
-    @property
-    def partition(self) -> Partition:
-        """Who holds which records."""
-        ...
-
-    @property
-    def private(self) -> bool:
-        """Whether batches and noise come from the operating system's entropy."""
-        ...
-
-    @property
-    def repeats(self) -> bool:
-        """Whether a round computed again after a crash is the very same release."""
-        ...
-
-    @property
-    def checkpoint_every(self) -> int:
-        """Rounds between checkpoints."""
-        ...
-
-    @property
-    def device(self) -> str:
-        """Where it runs."""
-        ...
-
-    @property
-    def config(self) -> str | None:
-        """Text of the configuration it came from, if any."""
-        ...
-
-    def settings(self) -> dict[str, Any]:
-        """What ``run.json`` holds, and a resume must agree with."""
-        ...
 
 
 class Recorder:
@@ -89,9 +40,7 @@ class Recorder:
         resume: go on with the run in that folder; without one there, begin it.
     """
 
-    def __init__(
-        self, job: RecordedJob, out: str | Path | None = None, *, resume: bool = False
-    ) -> None:
+    def __init__(self, job: AnyJob, out: str | Path | None = None, *, resume: bool = False) -> None:
         self._job = job
         self._folder: RunFolder | None = None
         self._rounds: AppendLog | None = None
@@ -303,7 +252,7 @@ def _round_of(entry: dict[str, Any]) -> int:
     return round if isinstance(round, int) else 0
 
 
-def _check_same_run(folder: RunFolder, stored: dict[str, Any], job: RecordedJob) -> None:
+def _check_same_run(folder: RunFolder, stored: dict[str, Any], job: AnyJob) -> None:
     ours, theirs = fixed_settings(job.settings()), fixed_settings(stored)
     different = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
     if not different:
@@ -321,7 +270,7 @@ def _check_same_run(folder: RunFolder, stored: dict[str, Any], job: RecordedJob)
     )
 
 
-def _mended(folder: RunFolder, job: RecordedJob) -> list[str]:
+def _mended(folder: RunFolder, job: AnyJob) -> list[str]:
     """Write plan and partition again if they are damaged, and say so.
 
     The job has the ones the run was begun with: their hashes in ``run.json`` have been compared.

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -23,7 +23,6 @@ from dpcohort.engine import (
     Optimiser,
     ReferenceEngine,
     RoundRecord,
-    ServerStep,
     StackedEngine,
     Trainer,
     train_rounds,
@@ -33,15 +32,13 @@ from dpcohort.errors import DivergedError, DpcohortError, InputError
 from dpcohort.plan import Plan
 from dpcohort.runs.callbacks import Callback
 from dpcohort.runs.chooser import Chooser
-from dpcohort.runs.job import Job, make_job
-from dpcohort.runs.journal import Journal
-from dpcohort.runs.recorder import RecordedJob, Recorder
+from dpcohort.runs.job import AnyJob, Job, make_job
+from dpcohort.runs.recorder import Recorder
 from dpcohort.runs.round_log import RoundLine
 from dpcohort.runs.run import Run
 
 __all__ = [
     "Part",
-    "TrainedJob",
     "closing",
     "run_rounds",
     "train",
@@ -210,26 +207,6 @@ def train_side_by_side(
     return [part.run for part in parts]
 
 
-class TrainedJob(RecordedJob, Protocol):
-    """What the loop needs to know of a training."""
-
-    @property
-    def optimiser(self) -> Optimiser:
-        """Step sizes, momentum, average."""
-        ...
-
-    @property
-    def server_step(self) -> ServerStep:
-        """What the server does with updates."""
-        ...
-
-    def chooser(
-        self, journal: Journal, arrays: Mapping[str, Any], records: ClientRecords | None = None
-    ) -> Chooser:
-        """What names the cohorts."""
-        ...
-
-
 class Part:
     """One of the trainings that a loop does: what it is, who chooses, where it stands, its record.
 
@@ -238,7 +215,7 @@ class Part:
         recorder: writes it down.
     """
 
-    def __init__(self, job: TrainedJob, recorder: Recorder) -> None:
+    def __init__(self, job: AnyJob, recorder: Recorder) -> None:
         self.job, self.recorder = job, recorder
         self.chooser: Chooser | None = None
         #: The last state that was whole: what is kept if the next round fails.
@@ -339,7 +316,7 @@ def closing(parts: list[Part]) -> Iterator[None]:
         part.recorder.close()
 
 
-def refuse_nonfinite(state: EngineState, job: TrainedJob, run: Run) -> None:
+def refuse_nonfinite(state: EngineState, job: AnyJob, run: Run) -> None:
     """Stop before a model that is no longer numbers is written anywhere."""
     if bool(torch.isfinite(state.parameters).all()):
         return

@@ -11,7 +11,6 @@ are asked for again by the same names, which spends nothing: a guard sends the s
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,26 +18,23 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from dpcohort._validate import IntArray
-from dpcohort.aggregation import AggregationRule
 from dpcohort.data import Partition
 from dpcohort.deploy.flower.federation import Federation
 from dpcohort.deploy.guard.protocol import RunReceipt
 from dpcohort.deploy.guard.terms import layout_sha256
-from dpcohort.engine import ClientRecords, ServerStep
+from dpcohort.engine import ClientRecords
 from dpcohort.engine.layout import FlatLayout
-from dpcohort.engine.server import Optimiser
 from dpcohort.errors import InputError
 from dpcohort.models import build_model
 from dpcohort.plain_text import one_line
-from dpcohort.plan import Plan
 from dpcohort.runs.aggregation_record import aggregation_for, described_aggregation
 from dpcohort.runs.append_log import AppendLog
 from dpcohort.runs.chooser import Chooser, RuleChooser, ScheduleChooser
 from dpcohort.runs.configured import configured_optimiser
 from dpcohort.runs.folder import read_json, write_json
+from dpcohort.runs.job import AnyJob
 from dpcohort.runs.journal import Journal
 from dpcohort.runs.recorder import Recorder
 
@@ -46,28 +42,19 @@ __all__ = ["FederatedJob", "FederatedRecorder", "RoundExchange"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class FederatedJob:
-    """What a recorder needs to know of a training, for one whose data lie elsewhere.
+class FederatedJob(AnyJob):
+    """A training whose data lie elsewhere.
 
     Attributes:
         federation: plan, model, clients.
-        model: with its initial weights.
-        optimiser: step sizes, momentum, average.
-        aggregation: how a round's updates are combined.
     """
 
     federation: Federation
-    model: nn.Module
-    optimiser: Optimiser
-    aggregation: AggregationRule
 
-    #: Guards draw batches and noise from their operating system's entropy.
-    private: bool = True
-    #: A draw asked for again is what its guard has stored.
-    repeats: bool = True
-    checkpoint_every: int = 1
-    device: str = "cpu"
-    config: str | None = None
+    @property
+    def repeats(self) -> bool:
+        """A draw asked for again is what its guard has stored."""
+        return True
 
     @classmethod
     def of(cls, federation: Federation) -> FederatedJob:
@@ -94,12 +81,25 @@ class FederatedJob:
         optimiser = configured_optimiser(federation.optimiser_section, clip=clip)
         settings = dict(federation.aggregation)
         rule = aggregation_for(federation.plan, str(settings.pop("rule")), settings)
-        return cls(federation=federation, model=model, optimiser=optimiser, aggregation=rule)
-
-    @property
-    def plan(self) -> Plan:
-        """What is executed."""
-        return self.federation.plan
+        sizes = federation.plan.population.sizes
+        total = int(sizes.sum())
+        # How many records each client holds; which ones they are, the server does not know.
+        partition = Partition(
+            indices=np.arange(total),
+            offsets=np.concatenate([[0], np.cumsum(sizes)]),
+            records=total,
+            rule={"held by": "the clients; numbers stand for records the server never sees"},
+            names=federation.plan.population.ids,
+        )
+        return cls(
+            federation=federation,
+            plan=federation.plan,
+            model=model,
+            partition=partition,
+            optimiser=optimiser,
+            aggregation=rule,
+            private=True,  # guards draw batches and noise from their operating system's entropy
+        )
 
     @property
     def dimension(self) -> int:
@@ -112,24 +112,6 @@ class FederatedJob:
         spans = FlatLayout(self.model).spans
         return layout_sha256([(name, span.shape) for name, span in spans.items()])
 
-    @property
-    def partition(self) -> Partition:
-        """How many records each client holds; which ones they are, the server does not know."""
-        sizes = self.plan.population.sizes
-        total = int(sizes.sum())
-        return Partition(
-            indices=np.arange(total),
-            offsets=np.concatenate([[0], np.cumsum(sizes)]),
-            records=total,
-            rule={"held by": "the clients; numbers stand for records the server never sees"},
-            names=self.plan.population.ids,
-        )
-
-    @property
-    def server_step(self) -> ServerStep:
-        """What the server does with updates."""
-        return ServerStep(self.aggregation, self.optimiser)
-
     def chooser(
         self, journal: Journal, arrays: Mapping[str, Any], records: ClientRecords | None = None
     ) -> Chooser:
@@ -140,13 +122,12 @@ class FederatedJob:
         return RuleChooser(adaptive.rule, journal, _no_reports, repeats=True, arrays=arrays)
 
     def initial(self) -> torch.Tensor:
-        """The initial parameters as one vector."""
-        return FlatLayout(self.model).flatten(self.model).float()
+        """The initial parameters as one vector of float32."""
+        return super().initial().float()
 
     def settings(self) -> dict[str, Any]:
         """What ``run.json`` holds, and a resume must agree with."""
         terms = self.federation.model
-        initial = self.initial().numpy().tobytes()
         combined = described_aggregation(self.aggregation, self.plan)
         return {
             "format": "dpcohort run",
@@ -163,12 +144,7 @@ class FederatedJob:
                 "input_shape": list(terms.input_shape),
             },
             "partition": {"sha256": self.partition.sha256, "rule": dict(self.partition.rule)},
-            "model": {
-                "name": terms.name,
-                "options": dict(terms.options),
-                "parameters": self.dimension,
-                "initial_sha256": hashlib.sha256(initial).hexdigest(),
-            },
+            "model": self.model_settings(terms.name, terms.options),
             "optimiser": dict(self.federation.optimiser),
             "engine": "flower",
             **({} if combined is None else {"aggregation": combined}),
