@@ -34,6 +34,7 @@ ROOMS = [
     ["accounting"],
     ["selection"],
     ["schedule"],
+    ["round_record"],
     ["plan", "plan_file", "adaptive", "explain", "what_if"],
     ["config"],
     ["data", "models"],

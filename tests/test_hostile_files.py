@@ -55,7 +55,7 @@ from dpcohort.runs.append_log import read_log
 from dpcohort.runs.checkpoints import read_checkpoint, write_checkpoint
 from dpcohort.runs.folder import read_json
 from dpcohort.runs.ledger import Ledger
-from dpcohort.runs.round_log import RoundLine
+from dpcohort.round_record import RoundRecord
 
 ROOT = Path(__file__).parents[1]
 TRIES = int(os.environ.get("DPCOHORT_FUZZ", "25"))
@@ -126,7 +126,7 @@ def _ledger(folder: Path) -> list[bytes]:
 
 
 def _rounds(folder: Path) -> list[bytes]:
-    line = RoundLine(round=0, clients=(1, 2), noise_stds=(0.1, 0.2), seconds=1.0)
+    line = RoundRecord(round=0, clients=(1, 2), noise_stds=(0.1, 0.2), seconds=1.0)
     return [json.dumps(line.to_dict()).encode() + b"\n"]
 
 
@@ -213,7 +213,7 @@ def _federation(folder: Path) -> list[bytes]:
 
 
 def _rounds_of(path: Path) -> object:
-    return [RoundLine.from_dict(entry) for entry in read_log(path)]
+    return [RoundRecord.from_dict(entry) for entry in read_log(path)]
 
 
 #: By name: honest files, what reads them, and the name that a file must have.

@@ -26,9 +26,9 @@ from dpcohort.engine import (
     EngineState,
     Optimiser,
     ReferenceEngine,
-    RoundRecord,
     Streams,
 )
+from dpcohort.round_record import RoundRecord
 
 __all__ = [
     "HOSTILE",

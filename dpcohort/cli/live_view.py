@@ -19,7 +19,7 @@ from dpcohort.cli.output import console, sparkline
 from dpcohort.plain_text import one_line
 
 if TYPE_CHECKING:
-    from dpcohort.runs.round_log import RoundLine
+    from dpcohort.round_record import RoundRecord
     from dpcohort.runs.run import Run
 
 __all__ = ["TrainingView", "picture", "round_sentence", "watching"]
@@ -43,7 +43,7 @@ class TrainingView:
         self._title, self._live, self._screen = title, live, screen
         self._began, self._first = time.monotonic(), 0
 
-    def on_round(self, record: RoundLine, run: Run) -> None:
+    def on_round(self, record: RoundRecord, run: Run) -> None:
         """Show a round."""
         if self._first == 0:
             self._first = run.rounds_done
@@ -56,7 +56,7 @@ class TrainingView:
             self._live.update(picture(self._title, record, run, f"{left:.0f} s left"))
 
 
-def picture(title: str, record: RoundLine, run: Run, time_left: str = "") -> RenderableType:
+def picture(title: str, record: RoundRecord, run: Run, time_left: str = "") -> RenderableType:
     """A run after a round: how far it is, how good, who was heard, whose budget is used up."""
     done, total = run.rounds_done, run.plan.training.rounds
     told = f", {time_left}" if time_left else ""
@@ -73,7 +73,7 @@ def picture(title: str, record: RoundLine, run: Run, time_left: str = "") -> Ren
     return Group(*parts, _cohort(record, run), _budgets(run))
 
 
-def round_sentence(record: RoundLine, run: Run) -> str:
+def round_sentence(record: RoundRecord, run: Run) -> str:
     """One round in one line, for a pipe or a log."""
     total = run.plan.training.rounds
     if record.lost:
@@ -109,7 +109,7 @@ def _rows() -> Table:
     return table
 
 
-def _cohort(record: RoundLine, run: Run) -> Table:
+def _cohort(record: RoundRecord, run: Run) -> Table:
     table = _rows()
     worst = max(record.noise_stds) or 1.0
     pairs = sorted(zip(record.noise_stds, record.clients, strict=True))

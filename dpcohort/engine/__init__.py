@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dpcohort.engine.batched import BatchedEngine, StackedEngine
 from dpcohort.engine.clipping import ClippedNetwork, ClippingPath, Loss
-from dpcohort.engine.evaluation import Evaluation, Evaluator
+from dpcohort.engine.evaluation import Evaluator
 from dpcohort.engine.experiment import Experiment
 from dpcohort.engine.planned import TrainingPlan
 from dpcohort.engine.randomness import Streams
@@ -13,7 +13,7 @@ from dpcohort.engine.records import ClientRecords
 from dpcohort.engine.reference import ReferenceEngine, cross_entropy
 from dpcohort.engine.rounds import Arrived, ServerStep, Trainer, train_rounds
 from dpcohort.engine.server import Optimiser
-from dpcohort.engine.state import EngineState, RoundRecord
+from dpcohort.engine.state import EngineState
 from dpcohort.engine.step_sizes import ConstantStep, InverseRootStep, InverseTimeStep, StepSize
 
 __all__ = [
@@ -24,7 +24,6 @@ __all__ = [
     "ClippingPath",
     "ConstantStep",
     "EngineState",
-    "Evaluation",
     "Evaluator",
     "Experiment",
     "InverseRootStep",
@@ -32,7 +31,6 @@ __all__ = [
     "Loss",
     "Optimiser",
     "ReferenceEngine",
-    "RoundRecord",
     "ServerStep",
     "StackedEngine",
     "StepSize",

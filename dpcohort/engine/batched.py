@@ -24,8 +24,9 @@ from dpcohort.engine.reference import cross_entropy
 from dpcohort.engine.rounds import Arrived, train_rounds
 from dpcohort.engine.server import Optimiser
 from dpcohort.engine.slots import SlotRunner
-from dpcohort.engine.state import EngineState, RoundRecord
+from dpcohort.engine.state import EngineState
 from dpcohort.errors import InputError
+from dpcohort.round_record import RoundRecord
 
 __all__ = ["BatchedEngine", "StackedEngine"]
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,25 +13,9 @@ from torch.nn import functional as F  # noqa: N812
 from dpcohort._validate import whole_number
 from dpcohort.engine.layout import FlatLayout
 from dpcohort.errors import InputError
+from dpcohort.round_record import TestResult
 
-__all__ = ["Evaluation", "Evaluator"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    """Results on a test set.
-
-    Attributes:
-        accuracy: share of examples whose class was found.
-        loss: mean cross-entropy.
-        class_accuracy: the accuracy among the examples of each class; NaN for a class without.
-        class_counts: examples of each class.
-    """
-
-    accuracy: float
-    loss: float
-    class_accuracy: tuple[float, ...]
-    class_counts: tuple[int, ...]
+__all__ = ["Evaluator"]
 
 
 class Evaluator:
@@ -81,7 +64,7 @@ class Evaluator:
             )
 
     @torch.inference_mode()
-    def evaluate(self, parameters: Tensor) -> Evaluation:
+    def evaluate(self, parameters: Tensor) -> TestResult:
         """Results of the model with these parameters."""
         self._layout.assign(self._model, parameters)
         losses, hits, classes = [], [], 0
@@ -94,7 +77,7 @@ class Evaluator:
         hit = torch.cat(hits).double()
         counts = torch.bincount(self._targets, minlength=classes)
         right = torch.bincount(self._targets, weights=hit, minlength=classes)
-        return Evaluation(
+        return TestResult(
             accuracy=float(hit.mean()),
             loss=float(torch.cat(losses).mean()),
             class_accuracy=tuple((right / counts).tolist()),

@@ -28,7 +28,8 @@ from dpcohort.engine.records import ClientRecords
 from dpcohort.engine.rounds import Arrived, ServerStep, train_rounds
 from dpcohort.engine.sampling import draw_positions
 from dpcohort.engine.server import Optimiser
-from dpcohort.engine.state import EngineState, RoundRecord
+from dpcohort.engine.state import EngineState
+from dpcohort.round_record import RoundRecord
 
 __all__ = ["ReferenceEngine", "cross_entropy"]
 

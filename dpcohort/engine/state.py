@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole state of a training between two rounds, and the public record of one round."""
+"""The whole state of a training between two rounds."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpcohort.engine.evaluation import Evaluation
 from dpcohort.errors import InputError
 
-__all__ = ["EngineState", "RoundRecord"]
+__all__ = ["EngineState"]
 
 
 @dataclass
@@ -100,29 +99,3 @@ class EngineState:
             average=None if self.average is None else self.average.clone(),
             memory=None if self.memory is None else self.memory.clone(),
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundRecord:
-    """What may be told about a round: only public things.
-
-    No loss, norm, gradient or count of any client's records is in it or may be added: such numbers
-    depend on private records and have no noise. Test results come from public test data.
-
-    Attributes:
-        round: the round done, t^g.
-        clients: client position of each draw.
-        noise_stds: noise on each draw's mean gradient in one local step, z C / B.
-        seconds: wall time of the round, without evaluation.
-        test: results of the model on the test set, None if not evaluated in this round.
-        test_average: the same for the average of iterates, None if there is none.
-        lost: too little came to move the model.
-    """
-
-    round: int
-    clients: tuple[int, ...]
-    noise_stds: tuple[float, ...]
-    seconds: float
-    test: Evaluation | None = None
-    test_average: Evaluation | None = None
-    lost: bool = False

@@ -23,6 +23,7 @@ from dpcohort.data import Dataset
 from dpcohort.engine.planned import draw_numbers
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.plugins import REGISTRIES, is_named_function
+from dpcohort.round_record import RoundRecord
 from dpcohort.runs.aggregation_record import aggregation_for
 from dpcohort.runs.config_text import toml_text
 from dpcohort.runs.configured import configured_job
@@ -31,7 +32,6 @@ from dpcohort.runs.evaluation import summarise_seeds, who_was_heard
 from dpcohort.runs.grid import folder_name, train_group
 from dpcohort.runs.intervals import Interval
 from dpcohort.runs.job import Job
-from dpcohort.runs.round_log import RoundLine
 from dpcohort.runs.run import Run
 from dpcohort.runs.training import train_side_by_side
 from dpcohort.text_files import parse_toml
@@ -377,7 +377,7 @@ def _step_scale(job: Job, round: int) -> float:
     return math.sqrt(sum(size * size for size in sizes))
 
 
-def _cohort_of(job: Job, line: RoundLine) -> Cohort:
+def _cohort_of(job: Job, line: RoundRecord) -> Cohort:
     """A round's draws, from what was written down about it."""
     clients = np.array(line.clients, dtype=np.int64)
     return Cohort(

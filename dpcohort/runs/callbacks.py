@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from dpcohort.runs.round_log import RoundLine
+    from dpcohort.round_record import RoundRecord
     from dpcohort.runs.run import Run
 
 __all__ = ["Callback"]
@@ -24,6 +24,6 @@ class Callback(Protocol):
         True
     """
 
-    def on_round(self, record: RoundLine, run: Run) -> None:
+    def on_round(self, record: RoundRecord, run: Run) -> None:
         """Look at a round; raising an error stops the training after its last whole round."""
         ...

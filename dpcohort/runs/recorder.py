@@ -17,6 +17,7 @@ from dpcohort.engine import EngineState
 from dpcohort.engine.layout import FlatLayout
 from dpcohort.errors import DpcohortError, InputError, VerificationError
 from dpcohort.plan import Plan
+from dpcohort.round_record import RoundRecord
 from dpcohort.runs.append_log import AppendLog, read_log, rewrite_log
 from dpcohort.runs.checkpoints import latest_checkpoint, write_checkpoint
 from dpcohort.runs.environment import environment
@@ -24,7 +25,6 @@ from dpcohort.runs.folder import RunFolder, read_json, write_json
 from dpcohort.runs.job import AnyJob
 from dpcohort.runs.journal import Journal
 from dpcohort.runs.receipts import write_receipts
-from dpcohort.runs.round_log import RoundLine
 from dpcohort.runs.run import Run
 from dpcohort.runs.settings_hash import fixed_settings, settings_sha256
 
@@ -81,17 +81,16 @@ class Recorder:
         if not self._job.repeats or round not in self.run.ledger.rounds:
             self.run.ledger.count(round, cohort)
 
-    def after_round(self, record: Any, state: EngineState) -> RoundLine:
+    def after_round(self, record: RoundRecord, state: EngineState) -> RoundRecord:
         """Write a round's public record, and a checkpoint if one is due."""
-        line = RoundLine.of(record)
         if self._job.private:
             # How long a round took tells how many records were drawn, which must stay secret.
-            line = replace(line, seconds=math.nan)
-        self._write_line(line)
+            record = replace(record, seconds=math.nan)
+        self._write_line(record)
         done, total = state.next_round, self._job.plan.training.rounds
         if done % self._job.checkpoint_every == 0 or done == total:
             self.keep(state)
-        return line
+        return record
 
     def lost_round(self, round: int, state: EngineState) -> None:
         """A private round that was counted, but whose result a crash took."""
@@ -103,7 +102,7 @@ class Recorder:
             / self._job.plan.batch_sizes[cohort]
         )
         self._write_line(
-            RoundLine(
+            RoundRecord(
                 round=round,
                 clients=tuple(cohort.tolist()),
                 noise_stds=tuple(stds.tolist()),
@@ -205,7 +204,7 @@ class Recorder:
             plan=job.plan,
             settings=job.settings(),
             ledger=Journal(job.plan, folder.ledger),
-            history=[RoundLine.from_dict(entry) for entry in kept],
+            history=[RoundRecord.from_dict(entry) for entry in kept],
             path=folder.path,
             partition=job.partition,
             warnings=[f"{words} The state before it is used." for words in warnings],
@@ -221,7 +220,7 @@ class Recorder:
         rewrite_log(folder.rounds, kept)
         self._rounds = AppendLog(folder.rounds)
 
-    def _write_line(self, line: RoundLine) -> None:
+    def _write_line(self, line: RoundRecord) -> None:
         self.run.history.append(line)
         if self._rounds is not None:
             # Not durable by itself: the checkpoint is what a resume trusts.

@@ -15,11 +15,11 @@ from dpcohort._validate import FloatArray, IntArray
 from dpcohort.data.partition import Partition, load_partition
 from dpcohort.errors import FileFormatError, InputError, VerificationError
 from dpcohort.plan import Plan
+from dpcohort.round_record import RoundRecord, TestResult
 from dpcohort.runs.append_log import read_log
 from dpcohort.runs.folder import RunFolder, read_json
 from dpcohort.runs.journal import Journal
 from dpcohort.runs.receipts import Receipt, make_receipts, source_of
-from dpcohort.runs.round_log import RoundLine, TestResult
 
 __all__ = ["Curve", "Run"]
 
@@ -60,7 +60,7 @@ class Run:
     plan: Plan
     settings: Mapping[str, Any]
     ledger: Journal
-    history: list[RoundLine] = field(default_factory=list)
+    history: list[RoundRecord] = field(default_factory=list)
     path: Path | None = None
     model: Weights = field(default_factory=dict)
     average: Weights = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Run:
         history = []
         for line, entry in enumerate(read_log(folder.rounds), start=1):
             try:
-                history.append(RoundLine.from_dict(entry))
+                history.append(RoundRecord.from_dict(entry))
             except InputError as error:
                 raise FileFormatError(folder.rounds, str(error), line=line) from None
         ledger = Journal.read(plan, folder.ledger)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dpcohort.errors import DataMissingError
 
 if TYPE_CHECKING:
-    from dpcohort.runs.round_log import RoundLine
+    from dpcohort.round_record import RoundRecord
     from dpcohort.runs.run import Run
 
 __all__ = ["TensorBoardLog"]
@@ -37,7 +37,7 @@ class TensorBoardLog:
             ) from None
         self._writer: Any = SummaryWriter(str(folder))
 
-    def on_round(self, record: RoundLine, run: Run) -> None:
+    def on_round(self, record: RoundRecord, run: Run) -> None:
         """Write one round."""
         step = record.round + 1
         # TensorBoard writes the time of every point unless it is given one.

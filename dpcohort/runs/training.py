@@ -22,7 +22,6 @@ from dpcohort.engine import (
     Evaluator,
     Optimiser,
     ReferenceEngine,
-    RoundRecord,
     StackedEngine,
     Trainer,
     train_rounds,
@@ -30,11 +29,11 @@ from dpcohort.engine import (
 from dpcohort.engine.planned import cohort_of
 from dpcohort.errors import DivergedError, DpcohortError, InputError
 from dpcohort.plan import Plan
+from dpcohort.round_record import RoundRecord
 from dpcohort.runs.callbacks import Callback
 from dpcohort.runs.chooser import Chooser
 from dpcohort.runs.job import AnyJob, Job, make_job
 from dpcohort.runs.recorder import Recorder
-from dpcohort.runs.round_log import RoundLine
 from dpcohort.runs.run import Run
 
 __all__ = [
@@ -251,7 +250,7 @@ class Part:
         if arrived is not None and self.chooser is not None:
             self.chooser.saw(arrived.cohort.clients, arrived.updates)
 
-    def record(self, record: RoundRecord) -> RoundLine:
+    def record(self, record: RoundRecord) -> RoundRecord:
         """Write a computed round down, unless it left a model that is no longer numbers."""
         refuse_nonfinite(self.state, self.job, self.run)
         if self.run.path is not None:

@@ -20,6 +20,7 @@ import numpy as np
 from dpcohort._validate import IntArray
 from dpcohort.errors import DpcohortError
 from dpcohort.plan import Plan
+from dpcohort.round_record import RoundRecord
 from dpcohort.runs.adaptive_verification import AdaptiveCount, check_adaptive_entries
 from dpcohort.runs.aggregation_record import aggregation_problems
 from dpcohort.runs.append_log import read_log
@@ -35,7 +36,6 @@ from dpcohort.runs.receipts import (
     read_receipts,
     source_of,
 )
-from dpcohort.runs.round_log import RoundLine
 
 __all__ = ["Finding", "Verification", "verify_run"]
 
@@ -276,7 +276,7 @@ def _check_rounds(
     except DpcohortError as error:
         findings.append(_mismatch(name, str(error)))
         return
-    known = {field.name for field in fields(RoundLine)}
+    known = {field.name for field in fields(RoundRecord)}
     for line, entry in enumerate(entries, start=1):
         unknown = sorted(set(entry) - known)
         if unknown:

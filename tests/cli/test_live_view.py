@@ -10,7 +10,7 @@ from rich.live import Live
 from dpcohort import Population, Training, make_plan
 from dpcohort.cli.live_view import TrainingView, picture, round_sentence, watching
 from dpcohort.runs import train
-from dpcohort.runs.round_log import RoundLine
+from dpcohort.round_record import RoundRecord
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_one_line_a_round_in_a_pipe(run):
 
 
 def test_a_lost_round_is_said(run):
-    line = RoundLine(round=1, clients=(0,), noise_stds=(0.1,), seconds=0.0, lost=True)
+    line = RoundRecord(round=1, clients=(0,), noise_stds=(0.1,), seconds=0.0, lost=True)
     assert "lost in a crash" in round_sentence(line, run)
 
 

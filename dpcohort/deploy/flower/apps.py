@@ -13,7 +13,7 @@ from dpcohort.limits import exhausted
 from dpcohort.plain_text import visible
 
 if TYPE_CHECKING:
-    from dpcohort.runs.round_log import RoundLine
+    from dpcohort.round_record import RoundRecord
     from dpcohort.runs.run import Run
 
 __all__ = ["client_app", "serve", "server_app"]
@@ -90,7 +90,7 @@ def _federated(grid: Any, run_config: Mapping[str, Any]) -> Run:
 class _Printer:
     """One line a round in the server's log."""
 
-    def on_round(self, record: RoundLine, run: Run) -> None:
+    def on_round(self, record: RoundRecord, run: Run) -> None:
         """Say how far it is."""
         test = record.test_average or record.test
         shown = "" if test is None else f", test accuracy {100 * test.accuracy:.1f} %"

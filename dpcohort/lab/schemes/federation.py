@@ -17,11 +17,12 @@ from torch import Tensor
 from dpcohort._validate import BoolArray, FloatArray, IntArray, number
 from dpcohort.clients import Population
 from dpcohort.config import Config
-from dpcohort.engine import ClippedNetwork, Evaluation, Evaluator, Optimiser, cross_entropy
+from dpcohort.engine import ClippedNetwork, Evaluator, Optimiser, cross_entropy
 from dpcohort.engine.clipping import PerExampleGradients
 from dpcohort.engine.sampling import draw_positions
 from dpcohort.errors import InputError
 from dpcohort.models import split_features
+from dpcohort.round_record import TestResult
 from dpcohort.runs.configured import configured_job
 from dpcohort.runs.job import Job
 from dpcohort.training import Training
@@ -197,7 +198,7 @@ class Federation:
         out = torch.empty(self.dimension)
         return self.streams.normal_(out, round=round, client=client, draw=draw, step=step)
 
-    def evaluate(self, weights: Tensor) -> Evaluation:
+    def evaluate(self, weights: Tensor) -> TestResult:
         """Results on the public test records."""
         return self._evaluator.evaluate(weights)
 

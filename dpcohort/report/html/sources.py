@@ -19,10 +19,10 @@ from dpcohort._validate import IntArray
 from dpcohort.errors import DpcohortError, FileFormatError
 from dpcohort.limits import LARGEST_CONFIG, LARGEST_LOG, read_bounded
 from dpcohort.plan import Plan
+from dpcohort.round_record import RoundRecord, TestResult
 from dpcohort.runs.append_log import read_entry, read_log
 from dpcohort.runs.folder import RunFolder, no_run, read_json
 from dpcohort.runs.receipts import source_of
-from dpcohort.runs.round_log import RoundLine, TestResult
 from dpcohort.runs.verification import Verification, verify_run
 
 __all__ = ["Group", "Problem", "ReadRun", "read_groups", "read_run"]
@@ -69,7 +69,7 @@ class ReadRun:
     path: str
     settings: Mapping[str, Any]
     plan: Plan | None
-    history: tuple[RoundLine, ...]
+    history: tuple[RoundRecord, ...]
     draws: IntArray | None
     reports: IntArray | None
     config: str
@@ -255,7 +255,7 @@ def _settings(folder: RunFolder, problems: _Problems) -> dict[str, Any]:
     return settings
 
 
-def _history(folder: RunFolder, problems: _Problems) -> tuple[RoundLine, ...]:
+def _history(folder: RunFolder, problems: _Problems) -> tuple[RoundRecord, ...]:
     """The rounds that can be read; a line that cannot be costs only itself."""
     try:
         lines = read_bounded(folder.rounds, LARGEST_LOG).split(b"\n")
@@ -268,7 +268,7 @@ def _history(folder: RunFolder, problems: _Problems) -> tuple[RoundLine, ...]:
     # What follows the last line's end was cut short by a crash, or is nothing.
     for number, line in enumerate(lines[:-1], start=1):
         try:
-            found = RoundLine.from_dict(read_entry(folder.rounds, number, line))
+            found = RoundRecord.from_dict(read_entry(folder.rounds, number, line))
             history.append(_with_numbers(found, problems))
         except FileFormatError as error:
             problems.add("broken", "rounds.jsonl", str(error))
@@ -277,7 +277,7 @@ def _history(folder: RunFolder, problems: _Problems) -> tuple[RoundLine, ...]:
     return tuple(history)
 
 
-def _with_numbers(line: RoundLine, problems: _Problems) -> RoundLine:
+def _with_numbers(line: RoundRecord, problems: _Problems) -> RoundRecord:
     """The line without test results that are no numbers: nothing can be drawn of those."""
     kept = {name: getattr(line, name) for name in ("test", "test_average")}
     lost = [name for name, found in kept.items() if found and not math.isfinite(found.accuracy)]

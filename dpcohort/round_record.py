@@ -1,46 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``rounds.jsonl``: the public record of every round, one line each.
+"""The public record of a round: a line of ``rounds.jsonl``, and what callbacks are told.
 
-Cohort, noise, time and results on public test data; never a loss, norm or gradient of a client.
+Cohort, noise, time and results on public test data; never a loss, norm, gradient or count of a
+client's records: such numbers depend on private records and have no noise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from dpcohort.errors import InputError
 
-__all__ = ["RoundLine", "TestResult"]
-
-
-class _Result(Protocol):
-    @property
-    def accuracy(self) -> float: ...
-    @property
-    def loss(self) -> float: ...
-    @property
-    def class_accuracy(self) -> tuple[float, ...]: ...
-    @property
-    def class_counts(self) -> tuple[int, ...]: ...
-
-
-class _Record(Protocol):
-    @property
-    def round(self) -> int: ...
-    @property
-    def clients(self) -> tuple[int, ...]: ...
-    @property
-    def noise_stds(self) -> tuple[float, ...]: ...
-    @property
-    def seconds(self) -> float: ...
-    @property
-    def test(self) -> _Result | None: ...
-    @property
-    def test_average(self) -> _Result | None: ...
-    @property
-    def lost(self) -> bool: ...
+__all__ = ["RoundRecord", "TestResult"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,18 +35,6 @@ class TestResult:
     class_counts: tuple[int, ...]
 
     @classmethod
-    def of(cls, result: _Result | None) -> TestResult | None:
-        """A result of an engine, or None."""
-        if result is None:
-            return None
-        return cls(
-            accuracy=result.accuracy,
-            loss=result.loss,
-            class_accuracy=tuple(result.class_accuracy),
-            class_counts=tuple(result.class_counts),
-        )
-
-    @classmethod
     def from_dict(cls, values: Mapping[str, Any] | None) -> TestResult | None:
         """What was written, read back."""
         if values is None:
@@ -87,7 +48,7 @@ class TestResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoundLine:
+class RoundRecord:
     """One round.
 
     Attributes:
@@ -101,8 +62,8 @@ class RoundLine:
             or too few clients of a federation answered.
 
     Example:
-        >>> line = RoundLine(round=0, clients=(2,), noise_stds=(0.1,), seconds=0.01)
-        >>> RoundLine.from_dict(line.to_dict()) == line
+        >>> line = RoundRecord(round=0, clients=(2,), noise_stds=(0.1,), seconds=0.01)
+        >>> RoundRecord.from_dict(line.to_dict()) == line
         True
     """
 
@@ -114,19 +75,6 @@ class RoundLine:
     test_average: TestResult | None = None
     lost: bool = False
 
-    @classmethod
-    def of(cls, record: _Record) -> RoundLine:
-        """The line of a record that an engine gave."""
-        return cls(
-            round=record.round,
-            clients=tuple(record.clients),
-            noise_stds=tuple(record.noise_stds),
-            seconds=record.seconds,
-            test=TestResult.of(record.test),
-            test_average=TestResult.of(record.test_average),
-            lost=record.lost,
-        )
-
     def to_dict(self) -> dict[str, Any]:
         """Plain values, without what is not there."""
         return {
@@ -136,7 +84,7 @@ class RoundLine:
         }
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> RoundLine:
+    def from_dict(cls, values: Mapping[str, Any]) -> RoundRecord:
         """What ``to_dict`` gave.
 
         Raises:
