@@ -14,7 +14,7 @@ import numpy as np
 from dpcohort.cli.demo import SETTINGS, demo_config
 from dpcohort.data import Dataset, load_dataset
 from dpcohort.runs.configured import configured_job
-from dpcohort.runs.intervals import mean_interval
+from dpcohort.runs.evaluation import mean_interval
 from dpcohort.runs.training import train_side_by_side
 
 STEP_SIZES = (0.03, 0.1, 0.3, 1.0, 3.0)

@@ -46,8 +46,7 @@ from dpcohort.deploy.flower.trial import Trial
 from dpcohort.deploy.ledger import read_state
 from dpcohort.errors import DpcohortError
 from dpcohort.plan import make_plan
-from dpcohort.runs.append_log import read_log
-from dpcohort.runs.folder import read_json
+from dpcohort.runs.folder import read_json, read_log
 from dpcohort.runs.verification import verify_run
 
 CASES = ("guard", "clientapp", "supernode", "serverapp", "superlink")

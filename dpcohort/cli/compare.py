@@ -195,7 +195,7 @@ def _train_grid(
     quiet: bool,
 ) -> dict[str, Sequence[Run]]:
     from dpcohort.config import load_config
-    from dpcohort.runs.grid import train_grid
+    from dpcohort.runs.training import train_grid
 
     config = load_config(source)
     config = config.with_overrides(changes) if changes else config

@@ -203,7 +203,7 @@ def _table(groups: dict[str, Sequence[Run]], title: str) -> Table:
     from rich import box
     from rich.table import Table
 
-    from dpcohort.runs.intervals import mean_interval
+    from dpcohort.runs.evaluation import mean_interval
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
     table.add_column("setting")

@@ -117,7 +117,7 @@ def _result(
         return judge_panels(recipe, *selection_panels(recipe)), {}
     from dpcohort.lab.recipes.execution import measure
     from dpcohort.lab.recipes.judgement import judge
-    from dpcohort.runs.environment import environment
+    from dpcohort.runs.folder import environment
     from dpcohort.runs.job import resolve_device
 
     place = resolve_device(device or recipe.base.run.device)

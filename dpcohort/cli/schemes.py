@@ -176,7 +176,7 @@ def _results(groups: Sequence[Sequence[Outcome]]) -> Table:
     from rich import box
     from rich.table import Table
 
-    from dpcohort.runs.intervals import mean_interval
+    from dpcohort.runs.evaluation import mean_interval
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("scheme", "unit", "observer sees"):

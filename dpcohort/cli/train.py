@@ -17,8 +17,7 @@ from dpcohort.config import load_config
 from dpcohort.errors import InputError
 
 if TYPE_CHECKING:
-    from dpcohort.runs.callbacks import Callback
-    from dpcohort.runs.run import Run
+    from dpcohort.runs.run import Callback, Run
 
 __all__ = ["DataDirOption", "DeviceOption", "command", "data_changes", "summary_of"]
 

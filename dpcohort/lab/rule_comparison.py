@@ -28,12 +28,10 @@ from dpcohort.runs.aggregation_record import aggregation_for
 from dpcohort.runs.config_text import toml_text
 from dpcohort.runs.configured import configured_job
 from dpcohort.runs.configured_plan import configured_data
-from dpcohort.runs.evaluation import summarise_seeds, who_was_heard
-from dpcohort.runs.grid import folder_name, train_group
-from dpcohort.runs.intervals import Interval
+from dpcohort.runs.evaluation import Interval, summarise_seeds, who_was_heard
 from dpcohort.runs.job import Job
 from dpcohort.runs.run import Run
-from dpcohort.runs.training import train_side_by_side
+from dpcohort.runs.training import folder_name, train_group, train_side_by_side
 from dpcohort.text_files import parse_toml
 
 __all__ = [

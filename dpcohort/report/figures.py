@@ -16,8 +16,7 @@ from dpcohort.atomic_file import atomic_writer
 from dpcohort.errors import InputError
 from dpcohort.plan import Plan
 from dpcohort.report.selection_figure import picture_format
-from dpcohort.runs.evaluation import who_was_heard
-from dpcohort.runs.intervals import Interval, mean_interval
+from dpcohort.runs.evaluation import Interval, mean_interval, who_was_heard
 from dpcohort.runs.receipts import Receipt
 from dpcohort.runs.run import Run
 

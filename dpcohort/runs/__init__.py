@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 from dpcohort._lazy import names_on_use
 
 if TYPE_CHECKING:
-    from dpcohort.runs.callbacks import Callback
     from dpcohort.runs.comparison import Comparison, compare_runs
-    from dpcohort.runs.intervals import Interval, mean_interval
+    from dpcohort.runs.evaluation import Interval, mean_interval
     from dpcohort.runs.receipts import Receipt
-    from dpcohort.runs.run import Curve, Run
+    from dpcohort.runs.run import Callback, Curve, Run
     from dpcohort.runs.training import train
     from dpcohort.runs.verification import Finding, Verification, verify_run
 
@@ -36,16 +35,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Callback": "callbacks",
+    "Callback": "run",
     "Comparison": "comparison",
     "Curve": "run",
     "Finding": "verification",
-    "Interval": "intervals",
+    "Interval": "evaluation",
     "Receipt": "receipts",
     "Run": "run",
     "Verification": "verification",
     "compare_runs": "comparison",
-    "mean_interval": "intervals",
+    "mean_interval": "evaluation",
     "train": "training",
     "verify_run": "verification",
 }

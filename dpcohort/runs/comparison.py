@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from dpcohort.errors import InputError
+from dpcohort.runs.evaluation import Interval, mean_interval
 from dpcohort.runs.folder import RunFolder
-from dpcohort.runs.intervals import Interval, mean_interval
 from dpcohort.runs.run import Run
 
 __all__ = ["Comparison", "compare_runs", "load_group"]

@@ -27,7 +27,7 @@ from dpcohort._validate import FloatArray, IntArray
 from dpcohort.adaptive.rule import Report, RoundView
 from dpcohort.errors import BudgetExceededError, VerificationError
 from dpcohort.plan import Plan
-from dpcohort.runs.append_log import AppendLog, read_log
+from dpcohort.runs.folder import AppendLog, read_log
 
 __all__ = ["Journal", "journal_header", "planned_draws"]
 

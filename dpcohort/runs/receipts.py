@@ -337,7 +337,7 @@ def read_receipts(folder: Path) -> list[tuple[Path, Receipt]]:
 
 
 def _stored(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    from dpcohort.runs.append_log import read_log
+    from dpcohort.runs.folder import read_log
 
     if (folder / _ALL).exists():
         for values in read_log(folder / _ALL):

@@ -18,15 +18,23 @@ from dpcohort.engine.layout import FlatLayout
 from dpcohort.errors import DpcohortError, InputError, VerificationError
 from dpcohort.plan import Plan
 from dpcohort.round_record import RoundRecord
-from dpcohort.runs.append_log import AppendLog, read_log, rewrite_log
-from dpcohort.runs.checkpoints import latest_checkpoint, write_checkpoint
-from dpcohort.runs.environment import environment
-from dpcohort.runs.folder import RunFolder, read_json, write_json
+from dpcohort.runs.folder import (
+    AppendLog,
+    RunFolder,
+    environment,
+    fixed_settings,
+    latest_checkpoint,
+    read_json,
+    read_log,
+    rewrite_log,
+    settings_sha256,
+    write_checkpoint,
+    write_json,
+)
 from dpcohort.runs.job import AnyJob
 from dpcohort.runs.journal import Journal
 from dpcohort.runs.receipts import write_receipts
 from dpcohort.runs.run import Run
-from dpcohort.runs.settings_hash import fixed_settings, settings_sha256
 
 __all__ = ["Recorder"]
 

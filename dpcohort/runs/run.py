@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +16,19 @@ from dpcohort.data.partition import Partition, load_partition
 from dpcohort.errors import FileFormatError, InputError, VerificationError
 from dpcohort.plan import Plan
 from dpcohort.round_record import RoundRecord, TestResult
-from dpcohort.runs.append_log import read_log
-from dpcohort.runs.folder import RunFolder, read_json
+from dpcohort.runs.folder import RunFolder, read_json, read_log
 from dpcohort.runs.journal import Journal
 from dpcohort.runs.receipts import Receipt, make_receipts, source_of
 
-__all__ = ["Curve", "Run"]
+if TYPE_CHECKING:
+    from dpcohort.round_record import RoundRecord
+
+__all__ = [
+    "Callback",
+    "Curve",
+    "Run",
+]
+
 
 Weights = Mapping[str, NDArray[Any]]
 
@@ -190,3 +197,20 @@ def _weights(path: Path) -> Weights:
     except (SafetensorError, OSError) as error:
         raise VerificationError(f"{path} is damaged: {str(error)[:200]}.") from None
     return found
+
+
+@runtime_checkable
+class Callback(Protocol):
+    """Anything with ``on_round``; it is called after each round was written down.
+
+    Example:
+        >>> class Printer:
+        ...     def on_round(self, record, run):
+        ...         print(record.round)
+        >>> isinstance(Printer(), Callback)
+        True
+    """
+
+    def on_round(self, record: RoundRecord, run: Run) -> None:
+        """Look at a round; raising an error stops the training after its last whole round."""
+        ...

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import nn
 
 from dpcohort.aggregation import AggregationRule, Cohort
 from dpcohort.atomic_file import owner_only
+from dpcohort.config import Config
 from dpcohort.data import Dataset, Partition
 from dpcohort.engine import (
     Arrived,
@@ -30,17 +32,22 @@ from dpcohort.engine.planned import cohort_of
 from dpcohort.errors import DivergedError, DpcohortError, InputError
 from dpcohort.plan import Plan
 from dpcohort.round_record import RoundRecord
-from dpcohort.runs.callbacks import Callback
 from dpcohort.runs.chooser import Chooser
+from dpcohort.runs.configured import combinations, configured_job
+from dpcohort.runs.configured_plan import configured_data
+from dpcohort.runs.folder import RunFolder
 from dpcohort.runs.job import AnyJob, Job, make_job
 from dpcohort.runs.recorder import Recorder
-from dpcohort.runs.run import Run
+from dpcohort.runs.run import Callback, Run
 
 __all__ = [
     "Part",
     "closing",
+    "folder_name",
     "run_rounds",
     "train",
+    "train_grid",
+    "train_group",
     "train_job",
     "train_side_by_side",
 ]
@@ -355,3 +362,84 @@ def _check_side_by_side(jobs: Sequence[Job]) -> None:
             )
         if job.engine != "batched" or job.device != jobs[0].device:
             raise InputError.because("runs side by side use the batched engine on one device.")
+
+
+Progress = Callable[[str, int, int, Sequence[Run]], None]
+
+
+def train_grid(
+    config: Config,
+    *,
+    seeds: int = 5,
+    out: Path | None = None,
+    device: str | None = None,
+    on_round: Progress | None = None,
+) -> dict[str, list[Run]]:
+    """Train all combinations; the runs of one differ only in their seed.
+
+    Args:
+        config: with a [grid].
+        seeds: runs of each combination; seed i of one and seed i of another start alike.
+        out: keep the runs in folders ``out/COMBINATION/seed-N``; finished ones are not repeated.
+        device: instead of the configuration's.
+        on_round: told the combination, the rounds done, their number and the runs.
+
+    Returns:
+        The runs of each combination, by its name, in the order of the grid.
+    """
+    loaded: dict[str, Dataset] = {}
+    prepared: list[tuple[str, list[Job]]] = []
+    # All of it is checked and planned before any of it is trained.
+    for name, combination in list(combinations(config)):
+        key = repr(combination.data)
+        if key not in loaded:
+            loaded[key] = configured_data(combination)
+        jobs = [
+            configured_job(combination, data=loaded[key], shift=i, device=device, label=name)
+            for i in range(seeds)
+        ]
+        prepared.append((name, jobs))
+    return {name: train_group(name, jobs, out, on_round) for name, jobs in prepared}
+
+
+def train_group(
+    name: str, jobs: list[Job], out: Path | None = None, on_round: Progress | None = None
+) -> list[Run]:
+    """Train jobs that differ in their seed, side by side where that is possible.
+
+    Args:
+        name: of the group; its runs are kept in a folder of that name.
+        jobs: one a seed.
+        out: keep the runs in folders ``out/NAME/seed-N``; finished ones are not repeated.
+        on_round: told the name, the rounds done, their number and the runs.
+    """
+    places: list[Path | None] = [None] * len(jobs)
+    if out is not None:
+        places = [out / folder_name(name) / f"seed-{job.seed}" for job in jobs]
+    begun = [p is not None and RunFolder(p).is_run for p in places]
+    total = jobs[0].plan.training.rounds
+
+    def told(done: int, runs: Sequence[Run]) -> None:
+        if on_round is not None:
+            on_round(name, done, total, runs)
+
+    if jobs[0].engine == "batched" and not any(begun):
+        return train_side_by_side(jobs, outs=places, on_round=told)
+    runs = []
+    for job, place in zip(jobs, places, strict=True):
+        runs.append(train_job(job, out=place, resume=place is not None))
+        told(total, runs)
+    return runs
+
+
+def folder_name(name: str) -> str:
+    """The name as a folder can be called.
+
+    Example:
+        >>> folder_name("privacy-aware, mean")
+        'privacy-aware_mean'
+    """
+    plain = re.sub(r"[^A-Za-z0-9.-]+", "_", name).strip("._")
+    if not plain:
+        raise InputError("grid", given=name, allowed="values with a letter or digit in them")
+    return plain[:80]

@@ -1,32 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
 """``verify``: every promise of a run checked again, from the ledger and the plan alone.
 
-Receipts are what is being judged, so nothing in them is believed: draws are counted from the
-ledger, the ledger is held against the schedule of the hashed plan, and the epsilon is computed
-anew by the independent accountant.
+Receipts are what is being judged, so nothing in them is believed: draws and reports are counted
+from the ledger, whatever it says; the ledger is held against the schedule of the hashed plan, and
+the epsilon is computed anew by the independent accountant. Each round of an adaptive plan is
+decided again: the rule sees what it saw, gets the answers that are written down, and must come to
+the cohort that is written down. A rule that looks at updates, or one of somebody else, cannot be
+asked again; its cohorts are held against the caps alone.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from dpcohort._validate import IntArray
-from dpcohort.errors import DpcohortError
+from dpcohort.adaptive.rule import rule_cohort
+from dpcohort.data.partition import load_partition
+from dpcohort.errors import DpcohortError, InputError, VerificationError
 from dpcohort.plan import Plan
+from dpcohort.plan_file import RecordedRule
 from dpcohort.round_record import RoundRecord
-from dpcohort.runs.adaptive_verification import AdaptiveCount, check_adaptive_entries
 from dpcohort.runs.aggregation_record import aggregation_problems
-from dpcohort.runs.append_log import read_log
-from dpcohort.runs.file_verification import file_problems
-from dpcohort.runs.folder import RunFolder, read_json
-from dpcohort.runs.journal import journal_header, planned_draws
+from dpcohort.runs.folder import (
+    RunFolder,
+    checkpoint_files,
+    read_checkpoint,
+    read_json,
+    read_log,
+    settings_sha256,
+)
+from dpcohort.runs.journal import Journal, journal_header, planned_draws
 from dpcohort.runs.receipts import (
     FLOATING_POINT,
     FORMER_STAMP,
@@ -37,7 +48,14 @@ from dpcohort.runs.receipts import (
     source_of,
 )
 
-__all__ = ["Finding", "Verification", "verify_run"]
+__all__ = [
+    "AdaptiveCount",
+    "Finding",
+    "Verification",
+    "check_adaptive_entries",
+    "file_problems",
+    "verify_run",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -413,3 +431,243 @@ def _compare_receipt(found: Receipt, wanted: Receipt, findings: list[Finding]) -
 
 def _mismatch(subject: str, message: str) -> Finding:
     return Finding(kind="mismatch", subject=subject, message=message)
+
+
+@dataclass(kw_only=True)
+class AdaptiveCount:
+    """What an adaptive ledger says.
+
+    Attributes:
+        draws: of each client.
+        reports: of each client.
+        cohorts: by round.
+        problems: what is wrong, each with the file or client it is about.
+        notes: what could not be checked.
+    """
+
+    draws: IntArray
+    reports: IntArray
+    cohorts: dict[int, list[int]] = field(default_factory=dict)
+    problems: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def check_adaptive_entries(
+    plan: Plan, entries: list[dict[str, Any]], *, name: str, seeded: bool
+) -> AdaptiveCount:
+    """Count what the lines after the header say, and make every choice again.
+
+    Args:
+        plan: of the run.
+        entries: the lines after the header.
+        name: of the file.
+        seeded: a lost report of a seeded run is made again as the very same one.
+    """
+    count = AdaptiveCount(
+        draws=np.zeros(len(plan.population), dtype=np.int64),
+        reports=np.zeros(len(plan.population), dtype=np.int64),
+    )
+    whole = _counted(plan, entries, count, name)
+    _check_caps(plan, count, name)
+    if whole and not count.problems:
+        _check_choices(plan, entries, count, name, seeded=seeded)
+    return count
+
+
+def _counted(plan: Plan, entries: list[dict[str, Any]], count: AdaptiveCount, name: str) -> bool:
+    """Add up draws and reports; whether every line is one."""
+    whole = True
+    for line, entry in enumerate(entries, start=2):
+        kind = next((key for key in ("reports", "answers", "cohort") if key in entry), None)
+        names = entry.get(kind) if kind is not None else None
+        positions = _positions(plan, names)
+        expected = {"round", kind}
+        round = entry.get("round")
+        if positions is None or set(entry) != expected or not isinstance(round, int):
+            count.problems.append((name, f"line {line} is no entry of this plan."))
+            whole = False
+            continue
+        if not 0 <= round < plan.training.rounds:
+            count.problems.append((name, f"round {round} is not in the plan (line {line})."))
+            whole = False
+        if kind == "reports":
+            np.add.at(count.reports, positions, 1)
+        elif kind == "cohort":
+            np.add.at(count.draws, positions, 1)
+            if round in count.cohorts:
+                count.problems.append((name, f"round {round} is counted twice (line {line})."))
+            if len(positions) != plan.training.cohort_size:
+                count.problems.append((name, f"round {round} has {len(positions)} draws."))
+            count.cohorts[round] = positions
+    return whole
+
+
+def _positions(plan: Plan, names: object) -> list[int] | None:
+    if not isinstance(names, list | dict):
+        return None
+    try:
+        return [plan.population.index_of(name) for name in names]
+    except (DpcohortError, TypeError):
+        return None
+
+
+def _check_caps(plan: Plan, count: AdaptiveCount, name: str) -> None:
+    missing = sorted(set(range(max(count.cohorts, default=-1) + 1)) - set(count.cohorts))
+    if missing:
+        words = f"round {missing[0]} is missing though later rounds are counted."
+        count.problems.append((name, words))
+    for what, made, cap in (
+        ("draws", count.draws, plan.schedule.counts),
+        ("reports", count.reports, plan.report_caps),
+    ):
+        for k in np.flatnonzero(made > cap).tolist():
+            words = f"{name} counts {int(made[k])} {what}, the cap is {int(cap[k])}."
+            count.problems.append((plan.population.ids[k], words))
+
+
+def _check_choices(
+    plan: Plan,
+    entries: list[dict[str, Any]],
+    count: AdaptiveCount,
+    name: str,
+    *,
+    seeded: bool,
+) -> None:
+    """Decide every round again from what is written down."""
+    assert plan.adaptive is not None
+    why, rule = _cannot_be_asked(plan), plan.adaptive.rule
+    if why:
+        count.notes.append(why)
+        return
+    journal = Journal(plan)
+    try:
+        for entry in entries:
+            journal.replay(entry)
+    except VerificationError as error:
+        count.problems.append((name, str(error)))
+        return
+    for round, cohort in sorted(count.cohorts.items()):
+        answers = journal.answers(round)
+
+        def written(asked: IntArray, known: Mapping[int, float] = answers) -> dict[int, float]:
+            if set(known) != {int(k) for k in asked}:
+                raise VerificationError("the clients that reported are not those the rule asks.")
+            return dict(known)
+
+        try:
+            view = journal.view(round, repeats=seeded)
+            again = rule_cohort(rule, view, written).tolist()
+        except DpcohortError as error:
+            count.problems.append((name, f"round {round}: {error}"))
+            continue
+        if again != cohort:
+            words = f"round {round} has another cohort than the rule comes to from the reports."
+            count.problems.append((name, words))
+
+
+def _cannot_be_asked(plan: Plan) -> str:
+    if plan.has_raw_reports:
+        return "raw reports are not written down, so the choices could not be made again."
+    assert plan.adaptive is not None
+    if plan.adaptive.rule.watches_updates:
+        return (
+            f"the rule {plan.selection.rule} looks at updates, so its choices were not made again."
+        )
+    if isinstance(plan.adaptive.rule, RecordedRule):
+        return (
+            f"the rule {plan.selection.rule} is not of this package; its choices were not repeated."
+        )
+    return ""
+
+
+Problem = tuple[str, str]
+
+
+def file_problems(
+    folder: RunFolder, settings: dict[str, Any], counted: set[int]
+) -> Iterator[Problem]:
+    """Every file that is not as it was written, and what is wrong with it.
+
+    Args:
+        folder: of the run.
+        settings: content of its ``run.json``.
+        counted: rounds in its ledger.
+    """
+    yield from _checkpoint_problems(folder, settings, counted)
+    yield from _partition_problems(folder, settings)
+    if folder.result.exists():
+        yield from _result_problems(folder, settings)
+    elif folder.model.exists():
+        yield folder.model.name, "a model of a run that is not finished."
+
+
+def _checkpoint_problems(
+    folder: RunFolder, settings: dict[str, Any], counted: set[int]
+) -> Iterator[Problem]:
+    owner = settings_sha256(settings)
+    for path in checkpoint_files(folder.checkpoints):
+        try:
+            next_round, _ = read_checkpoint(path)
+        except DpcohortError as error:
+            yield "checkpoints", str(error)
+            continue
+        try:
+            read_checkpoint(path, owner=owner)
+        except InputError:
+            yield "run.json", f"its settings are not those that {path.name} was made with."
+        uncounted = sorted(set(range(next_round)) - counted)
+        if uncounted:
+            words = f"{path.name} holds round {uncounted[0]}, which is not in the ledger."
+            yield "checkpoints", words
+
+
+def _partition_problems(folder: RunFolder, settings: dict[str, Any]) -> Iterator[Problem]:
+    try:
+        partition = load_partition(folder.partition)
+    except DpcohortError as error:
+        yield "partition.npz", str(error)
+        return
+    begun_with = settings.get("partition")
+    if not isinstance(begun_with, dict) or partition.sha256 != begun_with.get("sha256"):
+        yield "partition.npz", "it is not the one the run was begun with."
+
+
+def _result_problems(folder: RunFolder, settings: dict[str, Any]) -> Iterator[Problem]:
+    try:
+        result = read_json(folder.result)
+    except DpcohortError as error:
+        yield "result.json", str(error)
+        return
+    hashes = result.get("sha256")
+    written = hashes if isinstance(hashes, dict) else {}
+    for name, path in (
+        ("model", folder.model),
+        ("average", folder.average),
+        ("config", folder.config),
+    ):
+        if name != "model" and name not in written and not path.exists():
+            continue
+        told, found = str(written.get(name, "nothing")), _sha256(path)
+        if found != told:
+            yield path.name, f"its SHA-256 is {found[:16]}, written {told[:16]}."
+    if str(written.get("settings")) != settings_sha256(settings):
+        yield "run.json", "its settings are not those the run was finished with."
+    try:
+        rounds = read_log(folder.rounds)
+    except DpcohortError:
+        return  # said elsewhere
+    if result.get("test") != _last_test(rounds):
+        yield "result.json", "its test results are not those of the last evaluated round."
+
+
+def _last_test(rounds: Sequence[Mapping[str, Any]]) -> Any:
+    """The newest test results: of the average of iterates where there is one."""
+    found = (line.get("test_average") or line.get("test") for line in reversed(rounds))
+    return next((test for test in found if test is not None), None)
+
+
+def _sha256(path: Path) -> str:
+    if not path.exists():
+        return "missing"
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -25,8 +25,7 @@ from dpcohort.deploy.guard.terms import ModelTerms
 from dpcohort.errors import InputError, VerificationError
 from dpcohort.plain_text import one_line
 from dpcohort.plan import Plan, make_plan
-from dpcohort.runs.append_log import read_log
-from dpcohort.runs.folder import read_json
+from dpcohort.runs.folder import read_json, read_log
 from dpcohort.runs.verification import Verification, verify_run
 from dpcohort.training import Training
 

@@ -30,10 +30,9 @@ from dpcohort.errors import InputError
 from dpcohort.models import build_model
 from dpcohort.plain_text import one_line
 from dpcohort.runs.aggregation_record import aggregation_for, described_aggregation
-from dpcohort.runs.append_log import AppendLog
 from dpcohort.runs.chooser import Chooser, RuleChooser, ScheduleChooser
 from dpcohort.runs.configured import configured_optimiser
-from dpcohort.runs.folder import read_json, write_json
+from dpcohort.runs.folder import AppendLog, read_json, write_json
 from dpcohort.runs.job import AnyJob
 from dpcohort.runs.journal import Journal
 from dpcohort.runs.recorder import Recorder

@@ -31,8 +31,7 @@ from dpcohort.deploy.guard.protocol import DrawRequest, RunReceipt
 from dpcohort.engine import Arrived, EngineState, Evaluator
 from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
-from dpcohort.runs.callbacks import Callback
-from dpcohort.runs.run import Run
+from dpcohort.runs.run import Callback, Run
 from dpcohort.runs.training import Part, closing, run_rounds
 
 __all__ = ["GuardTrainer", "federate"]

@@ -16,7 +16,7 @@ from typing import Any
 from dpcohort.lab.recipes.cell_store import CellStore, Measurement
 from dpcohort.lab.recipes.recipe import Cell, Form, Recipe
 from dpcohort.lab.recipes.schema import ClaimSection, Value
-from dpcohort.runs.intervals import Interval, mean_interval
+from dpcohort.runs.evaluation import Interval, mean_interval
 
 __all__ = ["REDUCED", "CellResult", "Finding", "RecipeResult", "judge"]
 

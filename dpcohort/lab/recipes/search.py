@@ -27,7 +27,7 @@ from dpcohort.lab.recipes.recipe import Cell, Recipe, as_changes
 from dpcohort.lab.recipes.schema import SearchSection
 from dpcohort.limits import MOST_CELLS
 from dpcohort.runs.configured_plan import configured_data
-from dpcohort.runs.intervals import mean_interval
+from dpcohort.runs.evaluation import mean_interval
 
 __all__ = [
     "UNCHARGED",

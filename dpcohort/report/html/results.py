@@ -12,7 +12,7 @@ import numpy as np
 
 from dpcohort.report.html.sources import Group, ReadRun
 from dpcohort.runs.comparison import Comparison
-from dpcohort.runs.intervals import Interval, mean_interval
+from dpcohort.runs.evaluation import Interval, mean_interval
 
 __all__ = [
     "AccuracyCurve",
@@ -104,7 +104,7 @@ def comparison_words(comparison: Comparison) -> str:
     """A comparison as the beginning of a sentence.
 
     Example:
-        >>> from dpcohort.runs.intervals import Interval
+        >>> from dpcohort.runs.evaluation import Interval
         >>> found = Interval(mean=31.2, low=28.0, high=34.4, count=5)
         >>> comparison_words(Comparison(name="privacy-aware", baseline="unbiased",
         ...                             seeds=(0, 1, 2, 3, 4), difference=found))

@@ -20,8 +20,7 @@ from dpcohort.errors import DpcohortError, FileFormatError
 from dpcohort.limits import LARGEST_CONFIG, LARGEST_LOG, read_bounded
 from dpcohort.plan import Plan
 from dpcohort.round_record import RoundRecord, TestResult
-from dpcohort.runs.append_log import read_entry, read_log
-from dpcohort.runs.folder import RunFolder, no_run, read_json
+from dpcohort.runs.folder import RunFolder, no_run, read_entry, read_json, read_log
 from dpcohort.runs.receipts import source_of
 from dpcohort.runs.verification import Verification, verify_run
 
