@@ -207,8 +207,7 @@ def make_receipts(
     plan: Plan,
     draws: IntArray,
     *,
-    private: bool,
-    floating_point: bool = False,
+    source: Source = "seed",
     clients: IntArray | None = None,
     method: str = "auto",
     reports: IntArray | None = None,
@@ -218,8 +217,7 @@ def make_receipts(
     Args:
         plan: what was promised and planned.
         draws: draws of each client as the ledger counts them.
-        private: the run's noise came from a private stream.
-        floating_point: it had entropy but floating-point noise, which is not private.
+        source: where the run's noise came from.
         clients: positions; by default every client with a planned or counted draw.
         method: of ``certify_epsilon``.
         reports: reports of each client as the ledger counts them; None where there are none.
@@ -228,7 +226,7 @@ def make_receipts(
         >>> from dpcohort import Population, Training, make_plan
         >>> people = Population.from_arrays(sizes=[90, 90], epsilon=[1.0, 2.0], delta=1e-5)
         >>> plan = make_plan(people, Training(rounds=4, cohort_size=2, batch_size=9), seed=0)
-        >>> receipt = make_receipts(plan, plan.schedule.counts, private=False)[0]
+        >>> receipt = make_receipts(plan, plan.schedule.counts)[0]
         >>> receipt.holds, receipt.stamp[:11]
         (True, 'NOT PRIVATE')
     """
@@ -259,7 +257,7 @@ def make_receipts(
                 spent_steps=int(counted[k]) * steps,
                 certified_epsilon=_known(spent[row]),
                 plan=plan.sha256,
-                stamp=_stamp(plan, private, floating_point),
+                stamp=_stamp(plan, source),
                 reports=_reports(plan, k, reports),
             )
         )
@@ -283,12 +281,10 @@ def source_of(settings: Mapping[str, Any]) -> Source:
     return "private" if lattice else "floating point"
 
 
-def _stamp(plan: Plan, private: bool, floating_point: bool) -> str:
+def _stamp(plan: Plan, source: Source) -> str:
     if plan.has_raw_reports:
         return RAW_REPORTS
-    if floating_point:
-        return FLOATING_POINT
-    return _PRIVATE if private else NOT_PRIVATE
+    return {"private": _PRIVATE, "seed": NOT_PRIVATE, "floating point": FLOATING_POINT}[source]
 
 
 def _reports(plan: Plan, k: int, made: IntArray | None) -> dict[str, Any] | None:

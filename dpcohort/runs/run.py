@@ -165,23 +165,18 @@ class Run:
         Raises:
             InputError: there is no such client.
         """
-        position = np.array([self.plan.population.index_of(client)])
-        return make_receipts(
-            self.plan,
-            self.ledger.draws,
-            private=self.is_private,
-            floating_point=source_of(self.settings) == "floating point",
-            clients=position,
-            reports=self.reports,
-        )[0]
+        return self._receipts(np.array([self.plan.population.index_of(client)]))[0]
 
     def receipts(self) -> list[Receipt]:
         """Receipts of all drawn clients."""
+        return self._receipts(None)
+
+    def _receipts(self, clients: IntArray | None) -> list[Receipt]:
         return make_receipts(
             self.plan,
             self.ledger.draws,
-            private=self.is_private,
-            floating_point=source_of(self.settings) == "floating point",
+            source=source_of(self.settings),
+            clients=clients,
             reports=self.reports,
         )
 

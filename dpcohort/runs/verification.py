@@ -14,15 +14,15 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from dpcohort._validate import IntArray
-from dpcohort.adaptive.rule import rule_cohort
+from dpcohort.adaptive.rule import AdaptiveRule, rule_cohort
 from dpcohort.data.partition import load_partition
 from dpcohort.errors import DpcohortError, InputError, VerificationError
 from dpcohort.plan import Plan
@@ -48,19 +48,15 @@ from dpcohort.runs.receipts import (
     source_of,
 )
 
-__all__ = [
-    "AdaptiveCount",
-    "Finding",
-    "Verification",
-    "check_adaptive_entries",
-    "file_problems",
-    "verify_run",
-]
+__all__ = ["Finding", "Verification", "verify_run"]
+
+
+_Content = TypeVar("_Content")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that was found.
+    """One thing that a verification found.
 
     Attributes:
         kind: ``overspent`` and ``mismatch`` fail the verification, ``note`` does not.
@@ -115,46 +111,33 @@ def verify_run(path: str | Path, *, method: str = "auto") -> Verification:
         DataMissingError: there is no run.
     """
     folder = RunFolder.find(path)
-    findings: list[Finding] = []
     try:
         plan = Plan.load(folder.plan)
     except DpcohortError as error:
-        findings.append(_mismatch("plan.json", str(error)))
+        broken = Finding(kind="mismatch", subject="plan.json", message=str(error))
         return Verification(
-            path=str(path), plan="", clients=0, rounds=0, tightest=0.0, findings=tuple(findings)
+            path=str(path), plan="", clients=0, rounds=0, tightest=0.0, findings=(broken,)
         )
-    settings = _checked_settings(folder, plan, findings)
-    source = source_of(settings)
-    private = settings.get("randomness") == "entropy"
-    if source == "floating point":
-        findings.append(Finding(kind="overspent", subject="run", message=FLOATING_POINT))
-    reports: IntArray | None = None
-    if plan.adaptive is not None:
-        count = _checked_adaptive(folder, plan, private, findings)
-        draws, reports, rounds, cohorts = (
-            count.draws,
-            count.reports,
-            set(count.cohorts),
-            count.cohorts,
-        )
-    else:
-        draws, rounds = _checked_ledger(folder, plan, findings)
-        cohorts = dict(enumerate(plan.schedule.cohorts.tolist()))
-    _check_rounds(folder, plan, rounds, cohorts, findings)
-    truth = _certified(plan, draws, source, findings, method, reports)
-    _check_receipts(folder, truth, plan, findings)
-    findings.extend(_mismatch(*problem) for problem in file_problems(folder, settings, rounds))
+    check = _Check(folder, plan)
+    check.settings()
+    check.ledger()
+    check.rounds()
+    truth = check.certified(method)
+    check.receipts(truth)
+    check.files()
     if not folder.result.exists():
-        findings.append(Finding(kind="note", subject="run", message="the run is not finished."))
-    if folder.result.exists() and len(rounds) < plan.training.rounds:
-        findings.append(
-            _mismatch(
-                folder.ledger.name,
-                f"the run is finished but only {len(rounds)} of {plan.training.rounds} rounds are "
-                "counted.",
-            )
+        check.note("run", "the run is not finished.")
+    elif len(check.counted) < plan.training.rounds:
+        check.wrong(
+            folder.ledger.name,
+            f"the run is finished but only {len(check.counted)} of {plan.training.rounds} rounds "
+            "are counted.",
         )
-    held = [r for r in truth if not r.public and (r.spent_draws or _reported(r))]
+    held = [
+        r
+        for r in truth
+        if not r.public and (r.spent_draws or (r.reports is not None and r.reports["spent"] > 0))
+    ]
     shares = [  # raw reports are certified by nothing
         math.inf if r.certified_epsilon is None else r.certified_epsilon / r.promised_epsilon
         for r in held
@@ -164,506 +147,350 @@ def verify_run(path: str | Path, *, method: str = "auto") -> Verification:
         path=str(path),
         plan=plan.sha256,
         clients=len(held),
-        rounds=len(rounds),
+        rounds=len(check.counted),
         tightest=max(shares, default=0.0),
-        findings=tuple(findings),
+        findings=tuple(check.findings),
     )
 
 
-def _reported(receipt: Receipt) -> bool:
-    return receipt.reports is not None and receipt.reports["spent"] > 0
+class _Check:
+    """One verification under way: the folder, what its ledger says, and what was found."""
 
+    def __init__(self, folder: RunFolder, plan: Plan) -> None:
+        self._folder, self._plan = folder, plan
+        self._settings: dict[str, Any] = {}
+        self.findings: list[Finding] = []
+        #: As the ledger says, whatever the plan says.
+        self.draws = np.zeros(len(plan.population), dtype=np.int64)
+        self.reports = np.zeros(len(plan.population), dtype=np.int64)
+        self.counted: set[int] = set()
+        self._cohorts: dict[int, list[int]] = dict(enumerate(plan.schedule.cohorts.tolist()))
 
-def _checked_settings(folder: RunFolder, plan: Plan, findings: list[Finding]) -> dict[str, Any]:
-    try:
-        settings = read_json(folder.settings)
-    except DpcohortError as error:
-        findings.append(_mismatch("run.json", str(error)))
-        return {}
-    if settings.get("plan") != plan.sha256:
-        findings.append(
-            _mismatch(
-                "run.json",
-                f"the run was begun with the plan {str(settings.get('plan'))[:16]}..., but "
-                f"plan.json is {plan.sha256[:16]}....",
+    def wrong(self, subject: str, message: str) -> None:
+        self.findings.append(Finding(kind="mismatch", subject=subject, message=message))
+
+    def overspent(self, subject: str, message: str) -> None:
+        self.findings.append(Finding(kind="overspent", subject=subject, message=message))
+
+    def note(self, subject: str, message: str) -> None:
+        self.findings.append(Finding(kind="note", subject=subject, message=message))
+
+    def _read(self, name: str, read: Callable[[], _Content]) -> _Content | None:
+        """A file's content; None where it cannot be read, and that is a finding."""
+        try:
+            return read()
+        except DpcohortError as error:
+            self.wrong(name, str(error))
+            return None
+
+    @property
+    def _source(self) -> Source:
+        return source_of(self._settings)
+
+    def settings(self) -> None:
+        """``run.json`` is of this plan, and its aggregation one that goes with it."""
+        found = self._read("run.json", lambda: read_json(self._folder.settings))
+        if found is not None:
+            self._settings = found
+            if found.get("plan") != self._plan.sha256:
+                self.wrong(
+                    "run.json",
+                    f"the run was begun with the plan {str(found.get('plan'))[:16]}..., but "
+                    f"plan.json is {self._plan.sha256[:16]}....",
+                )
+            for words, is_wrong in aggregation_problems(
+                found.get("aggregation"), self._plan, self._folder.config
+            ):
+                (self.wrong if is_wrong else self.note)("run.json", words)
+        if self._source == "floating point":
+            self.overspent("run", FLOATING_POINT)
+
+    def ledger(self) -> None:
+        """Count what the ledger says, and hold it against the plan."""
+        name = self._folder.ledger.name
+        entries = self._read(name, lambda: read_log(self._folder.ledger))
+        if entries is None and self._plan.adaptive is None:
+            return
+        if not entries or entries[0] != journal_header(self._plan):
+            self.wrong(name, "its first line is not that of this plan's ledger.")
+        lines = (entries or [])[1:]
+        before = len(self.findings)
+        for line, entry in enumerate(lines, start=2):
+            if self._plan.adaptive is None:
+                self._fixed_line(name, line, entry)
+            else:
+                self._adaptive_line(name, line, entry)
+        missing = sorted(set(range(max(self.counted, default=-1) + 1)) - self.counted)
+        if missing:
+            self.wrong(name, f"round {missing[0]} is missing though later rounds are counted.")
+        if self._plan.adaptive is None:
+            return
+        for what, made, cap in (
+            ("draws", self.draws, self._plan.schedule.counts),
+            ("reports", self.reports, self._plan.report_caps),
+        ):
+            for k in np.flatnonzero(made > cap).tolist():
+                words = f"{name} counts {int(made[k])} {what}, the cap is {int(cap[k])}."
+                self.wrong(self._plan.population.ids[k], words)
+        if len(self.findings) == before:
+            self._choices(name, lines, self._plan.adaptive.rule)
+        if self._plan.has_raw_reports:
+            self.overspent(
+                "run",
+                "cohorts were chosen from raw reports, which carry no noise: NOT PRIVATE, no "
+                "promise of any client that reported is kept.",
             )
-        )
-    found = aggregation_problems(settings.get("aggregation"), plan, folder.config)
-    for words, is_wrong in found:
-        kind: Literal["mismatch", "note"] = "mismatch" if is_wrong else "note"
-        findings.append(Finding(kind=kind, subject="run.json", message=words))
-    return settings
 
-
-def _checked_ledger(
-    folder: RunFolder, plan: Plan, findings: list[Finding]
-) -> tuple[IntArray, set[int]]:
-    """Draws of each client as the ledger says, whatever the plan says."""
-    draws = np.zeros(len(plan.population), dtype=np.int64)
-    rounds: set[int] = set()
-    name = folder.ledger.name
-    try:
-        entries = read_log(folder.ledger)
-    except DpcohortError as error:
-        findings.append(_mismatch(name, str(error)))
-        return draws, rounds
-    if not entries or entries[0] != journal_header(plan):
-        findings.append(_mismatch(name, "its first line is not that of this plan's ledger."))
-    positions = {client: k for k, client in enumerate(plan.population.ids)}
-    for line, entry in enumerate(entries[1:], start=2):
+    def _fixed_line(self, name: str, line: int, entry: Mapping[str, Any]) -> None:
         round, counted = entry.get("round"), entry.get("draws")
         if type(round) is not int or not isinstance(counted, dict):  # true is no round
-            findings.append(_mismatch(name, f"line {line} is not a count of a round."))
-            continue
+            self.wrong(name, f"line {line} is not a count of a round.")
+            return
         for client, count in counted.items():
-            if client not in positions or not isinstance(count, int) or count < 0:
-                findings.append(
-                    _mismatch(name, f"line {line} counts {count!r} draws of {client!r}.")
-                )
+            positions = self._positions([client])
+            if positions is None or not isinstance(count, int) or count < 0:
+                self.wrong(name, f"line {line} counts {count!r} draws of {client!r}.")
             else:
-                draws[positions[client]] += count
-        if round in rounds:
-            findings.append(_mismatch(name, f"round {round} is counted twice (line {line})."))
-        elif not 0 <= round < plan.training.rounds:
-            findings.append(_mismatch(name, f"round {round} is not in the plan (line {line})."))
-        else:
-            _compare_draws(name, round, counted, planned_draws(plan, round), findings)
-        rounds.add(round)
-    missing = sorted(set(range(max(rounds, default=-1) + 1)) - rounds)
-    if missing:
-        findings.append(
-            _mismatch(name, f"round {missing[0]} is missing though later rounds are counted.")
-        )
-    return draws, rounds
+                self.draws[positions] += count
+        if self._is_new_round(name, line, round):
+            planned = planned_draws(self._plan, round)
+            for client in sorted({*counted, *planned}):
+                given, wanted = counted.get(client, 0), planned.get(client, 0)
+                if given != wanted:
+                    words = f"{name} counts {given} draws in round {round}, the plan has {wanted}."
+                    self.wrong(client, words)
+        self.counted.add(round)
 
-
-def _checked_adaptive(
-    folder: RunFolder, plan: Plan, private: bool, findings: list[Finding]
-) -> AdaptiveCount:
-    """Draws, reports and cohorts as the ledger says, each choice made again."""
-    name = folder.ledger.name
-    entries: list[dict[str, Any]] = []
-    try:
-        entries = read_log(folder.ledger)
-    except DpcohortError as error:
-        findings.append(_mismatch(name, str(error)))
-    if not entries or entries[0] != journal_header(plan):
-        findings.append(_mismatch(name, "its first line is not that of this plan's ledger."))
-    count = check_adaptive_entries(plan, entries[1:], name=name, seeded=not private)
-    findings.extend(_mismatch(subject, words) for subject, words in count.problems)
-    findings.extend(Finding(kind="note", subject=name, message=words) for words in count.notes)
-    if plan.has_raw_reports:
-        findings.append(
-            Finding(
-                kind="overspent",
-                subject="run",
-                message="cohorts were chosen from raw reports, which carry no noise: NOT PRIVATE, "
-                "no promise of any client that reported is kept.",
-            )
-        )
-    return count
-
-
-def _compare_draws(
-    name: str,
-    round: int,
-    counted: dict[str, Any],
-    planned: dict[str, int],
-    findings: list[Finding],
-) -> None:
-    for client in sorted({*counted, *planned}):
-        given, wanted = counted.get(client, 0), planned.get(client, 0)
-        if given != wanted:
-            findings.append(
-                _mismatch(
-                    client, f"{name} counts {given} draws in round {round}, the plan has {wanted}."
-                )
-            )
-
-
-def _check_rounds(
-    folder: RunFolder,
-    plan: Plan,
-    counted: set[int],
-    cohorts: Mapping[int, list[int]],
-    findings: list[Finding],
-) -> None:
-    name = folder.rounds.name
-    try:
-        entries = read_log(folder.rounds)
-    except DpcohortError as error:
-        findings.append(_mismatch(name, str(error)))
-        return
-    known = {field.name for field in fields(RoundRecord)}
-    for line, entry in enumerate(entries, start=1):
-        unknown = sorted(set(entry) - known)
-        if unknown:
-            findings.append(
-                _mismatch(name, f"line {line} tells {unknown[0]!r}, which no run does.")
-            )
-        if not _is_planned(entry, plan, cohorts):
-            findings.append(
-                _mismatch(name, f"line {line} is not the cohort and noise of the plan.")
-            )
-    done = [entry.get("round") for entry in entries]
-    for round, times in Counter(done).items():
-        if times > 1:
-            findings.append(_mismatch(name, f"round {round} is recorded twice."))
-        if round not in counted:
-            findings.append(
-                _mismatch(name, f"round {round} was computed but is not in the ledger.")
-            )
-    if folder.result.exists() and len(set(done)) < plan.training.rounds:
-        findings.append(
-            _mismatch(name, f"only {len(set(done))} of {plan.training.rounds} rounds are recorded.")
-        )
-
-
-def _is_planned(entry: Mapping[str, Any], plan: Plan, cohorts: Mapping[int, list[int]]) -> bool:
-    """Whether a round's record has the cohort it must have, and noise of the plan's size."""
-    round = entry.get("round")
-    if not isinstance(round, int) or round not in cohorts:
-        return True  # said elsewhere
-    cohort = cohorts[round]
-    stds = plan.noise_multipliers[cohort] * plan.training.clip / plan.batch_sizes[cohort]
-    try:
-        told = np.asarray(entry.get("noise_stds"), dtype=np.float64)
-    except (TypeError, ValueError):
-        return False
-    if entry.get("lost"):
-        return True
-    return (
-        entry.get("clients") == cohort
-        and told.shape == stds.shape
-        and bool(np.allclose(told, stds, rtol=1e-9))
-    )
-
-
-def _certified(
-    plan: Plan,
-    draws: IntArray,
-    source: Source,
-    findings: list[Finding],
-    method: str,
-    reports: IntArray | None,
-) -> list[Receipt]:
-    """Receipts as they must be, made from the ledger; broken promises are found here."""
-    known = ~np.isnan(plan.noise_multipliers) | (draws == 0)
-    for k in np.flatnonzero(~known):
-        client = plan.population.ids[int(k)]
-        findings.append(
-            Finding(
-                kind="overspent",
-                subject=client,
-                message=f"drawn {int(draws[k])} times though the plan never draws it.",
-            )
-        )
-    truth = make_receipts(
-        plan,
-        np.where(known, draws, 0),
-        private=source == "private",
-        floating_point=source == "floating point",
-        method=method,
-        reports=reports,
-    )
-    for receipt in truth:
-        if not receipt.holds and receipt.certified_epsilon is not None:
-            findings.append(
-                Finding(
-                    kind="overspent",
-                    subject=receipt.client,
-                    message=f"spent epsilon {receipt.certified_epsilon:.6g} at delta "
-                    f"{receipt.delta:g} in {receipt.spent_steps} noisy steps, promised "
-                    f"{receipt.promised_epsilon:.6g} (planned {receipt.planned_steps} steps).",
-                )
-            )
-    return truth
-
-
-def _check_receipts(
-    folder: RunFolder, truth: list[Receipt], plan: Plan, findings: list[Finding]
-) -> None:
-    try:
-        stored = read_receipts(folder.receipts)
-    except DpcohortError as error:
-        findings.append(_mismatch("receipts", str(error)))
-        return
-    if not stored and not folder.result.exists():
-        findings.append(
-            Finding(
-                kind="note",
-                subject="receipts",
-                message="the run is not finished and has no receipts yet.",
-            )
-        )
-        return
-    written: dict[str, Receipt] = {}
-    for path, receipt in stored:
-        if receipt.client in written:
-            findings.append(_mismatch(receipt.client, f"has two receipts ({path.name})."))
-        written[receipt.client] = receipt
-    for wanted in truth:
-        found = written.pop(wanted.client, None)
-        if found is None:
-            if folder.result.exists():
-                findings.append(_mismatch(wanted.client, "has no receipt."))
-            continue
-        _compare_receipt(found, wanted, findings)
-    for client in written:
-        findings.append(_mismatch(client, "has a receipt though it was never drawn."))
-
-
-def _compare_receipt(found: Receipt, wanted: Receipt, findings: list[Finding]) -> None:
-    ours, theirs = asdict(wanted), asdict(found)
-    for key, value in ours.items():
-        given = theirs[key]
-        same = given == value
-        if key == "dpcohort" or (key == "stamp" and given == FORMER_STAMP):
-            continue  # what the former stamp left open, the run's own settings say
-        if key == "certified_epsilon" and isinstance(given, float) and isinstance(value, float):
-            # Another accountant may round otherwise; what it may not do is hide spending.
-            same = abs(given - value) <= 1e-3 * max(value, 1e-3)
-        if not same:
-            findings.append(
-                _mismatch(found.client, f"its receipt says {key} = {given!r}; it is {value!r}.")
-            )
-
-
-def _mismatch(subject: str, message: str) -> Finding:
-    return Finding(kind="mismatch", subject=subject, message=message)
-
-
-@dataclass(kw_only=True)
-class AdaptiveCount:
-    """What an adaptive ledger says.
-
-    Attributes:
-        draws: of each client.
-        reports: of each client.
-        cohorts: by round.
-        problems: what is wrong, each with the file or client it is about.
-        notes: what could not be checked.
-    """
-
-    draws: IntArray
-    reports: IntArray
-    cohorts: dict[int, list[int]] = field(default_factory=dict)
-    problems: list[tuple[str, str]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-
-def check_adaptive_entries(
-    plan: Plan, entries: list[dict[str, Any]], *, name: str, seeded: bool
-) -> AdaptiveCount:
-    """Count what the lines after the header say, and make every choice again.
-
-    Args:
-        plan: of the run.
-        entries: the lines after the header.
-        name: of the file.
-        seeded: a lost report of a seeded run is made again as the very same one.
-    """
-    count = AdaptiveCount(
-        draws=np.zeros(len(plan.population), dtype=np.int64),
-        reports=np.zeros(len(plan.population), dtype=np.int64),
-    )
-    whole = _counted(plan, entries, count, name)
-    _check_caps(plan, count, name)
-    if whole and not count.problems:
-        _check_choices(plan, entries, count, name, seeded=seeded)
-    return count
-
-
-def _counted(plan: Plan, entries: list[dict[str, Any]], count: AdaptiveCount, name: str) -> bool:
-    """Add up draws and reports; whether every line is one."""
-    whole = True
-    for line, entry in enumerate(entries, start=2):
-        kind = next((key for key in ("reports", "answers", "cohort") if key in entry), None)
-        names = entry.get(kind) if kind is not None else None
-        positions = _positions(plan, names)
-        expected = {"round", kind}
-        round = entry.get("round")
-        if positions is None or set(entry) != expected or not isinstance(round, int):
-            count.problems.append((name, f"line {line} is no entry of this plan."))
-            whole = False
-            continue
-        if not 0 <= round < plan.training.rounds:
-            count.problems.append((name, f"round {round} is not in the plan (line {line})."))
-            whole = False
-        if kind == "reports":
-            np.add.at(count.reports, positions, 1)
+    def _adaptive_line(self, name: str, line: int, entry: Mapping[str, Any]) -> None:
+        kind = next((key for key in ("reports", "answers", "cohort") if key in entry), "")
+        round, positions = entry.get("round"), self._positions(entry.get(kind))
+        if positions is None or set(entry) != {"round", kind} or not isinstance(round, int):
+            self.wrong(name, f"line {line} is no entry of this plan.")
         elif kind == "cohort":
-            np.add.at(count.draws, positions, 1)
-            if round in count.cohorts:
-                count.problems.append((name, f"round {round} is counted twice (line {line})."))
-            if len(positions) != plan.training.cohort_size:
-                count.problems.append((name, f"round {round} has {len(positions)} draws."))
-            count.cohorts[round] = positions
-    return whole
+            np.add.at(self.draws, positions, 1)
+            self._is_new_round(name, line, round)
+            if len(positions) != self._plan.training.cohort_size:
+                self.wrong(name, f"round {round} has {len(positions)} draws.")
+            self._cohorts[round] = positions
+            self.counted.add(round)
+        elif not 0 <= round < self._plan.training.rounds:
+            self.wrong(name, f"round {round} is not in the plan (line {line}).")
+        if kind == "reports" and positions is not None:
+            np.add.at(self.reports, positions, 1)
 
-
-def _positions(plan: Plan, names: object) -> list[int] | None:
-    if not isinstance(names, list | dict):
-        return None
-    try:
-        return [plan.population.index_of(name) for name in names]
-    except (DpcohortError, TypeError):
-        return None
-
-
-def _check_caps(plan: Plan, count: AdaptiveCount, name: str) -> None:
-    missing = sorted(set(range(max(count.cohorts, default=-1) + 1)) - set(count.cohorts))
-    if missing:
-        words = f"round {missing[0]} is missing though later rounds are counted."
-        count.problems.append((name, words))
-    for what, made, cap in (
-        ("draws", count.draws, plan.schedule.counts),
-        ("reports", count.reports, plan.report_caps),
-    ):
-        for k in np.flatnonzero(made > cap).tolist():
-            words = f"{name} counts {int(made[k])} {what}, the cap is {int(cap[k])}."
-            count.problems.append((plan.population.ids[k], words))
-
-
-def _check_choices(
-    plan: Plan,
-    entries: list[dict[str, Any]],
-    count: AdaptiveCount,
-    name: str,
-    *,
-    seeded: bool,
-) -> None:
-    """Decide every round again from what is written down."""
-    assert plan.adaptive is not None
-    why, rule = _cannot_be_asked(plan), plan.adaptive.rule
-    if why:
-        count.notes.append(why)
-        return
-    journal = Journal(plan)
-    try:
-        for entry in entries:
-            journal.replay(entry)
-    except VerificationError as error:
-        count.problems.append((name, str(error)))
-        return
-    for round, cohort in sorted(count.cohorts.items()):
-        answers = journal.answers(round)
-
-        def written(asked: IntArray, known: Mapping[int, float] = answers) -> dict[int, float]:
-            if set(known) != {int(k) for k in asked}:
-                raise VerificationError("the clients that reported are not those the rule asks.")
-            return dict(known)
-
+    def _positions(self, names: object) -> list[int] | None:
+        if not isinstance(names, list | dict):
+            return None
         try:
-            view = journal.view(round, repeats=seeded)
-            again = rule_cohort(rule, view, written).tolist()
-        except DpcohortError as error:
-            count.problems.append((name, f"round {round}: {error}"))
-            continue
-        if again != cohort:
-            words = f"round {round} has another cohort than the rule comes to from the reports."
-            count.problems.append((name, words))
+            return [self._plan.population.index_of(name) for name in names]
+        except (DpcohortError, TypeError):
+            return None
+
+    def _is_new_round(self, name: str, line: int, round: int) -> bool:
+        if round in self.counted:
+            self.wrong(name, f"round {round} is counted twice (line {line}).")
+        elif not 0 <= round < self._plan.training.rounds:
+            self.wrong(name, f"round {round} is not in the plan (line {line}).")
+        else:
+            return True
+        return False
+
+    def _choices(self, name: str, lines: list[dict[str, Any]], rule: AdaptiveRule) -> None:
+        """Decide every round again from what is written down."""
+        if why := _cannot_be_asked(self._plan, rule):
+            self.note(name, why)
+            return
+        journal = Journal(self._plan)
+        try:
+            for entry in lines:
+                journal.replay(entry)
+        except VerificationError as error:
+            self.wrong(name, str(error))
+            return
+        for round, cohort in sorted(self._cohorts.items()):
+            answers = journal.answers(round)
+
+            def written(asked: IntArray, known: Mapping[int, float] = answers) -> dict[int, float]:
+                if set(known) != {int(k) for k in asked}:
+                    raise VerificationError(
+                        "the clients that reported are not those the rule asks."
+                    )
+                return dict(known)
+
+            try:
+                # A lost report of a seeded run is made again as the very same one.
+                view = journal.view(round, repeats=self._source == "seed")
+                again = rule_cohort(rule, view, written).tolist()
+            except DpcohortError as error:
+                self.wrong(name, f"round {round}: {error}")
+                continue
+            if again != cohort:
+                words = f"round {round} has another cohort than the rule comes to from the reports."
+                self.wrong(name, words)
+
+    def rounds(self) -> None:
+        """``rounds.jsonl`` tells of the counted rounds, each once, and nothing it must not tell."""
+        name = self._folder.rounds.name
+        entries = self._read(name, lambda: read_log(self._folder.rounds))
+        if entries is None:
+            return
+        known = {field.name for field in fields(RoundRecord)}
+        for line, entry in enumerate(entries, start=1):
+            unknown = sorted(set(entry) - known)
+            if unknown:
+                self.wrong(name, f"line {line} tells {unknown[0]!r}, which no run does.")
+            if not self._is_planned(entry):
+                self.wrong(name, f"line {line} is not the cohort and noise of the plan.")
+        done = Counter(entry.get("round") for entry in entries)
+        for round, times in done.items():
+            if times > 1:
+                self.wrong(name, f"round {round} is recorded twice.")
+            if round not in self.counted:
+                self.wrong(name, f"round {round} was computed but is not in the ledger.")
+        total = self._plan.training.rounds
+        if self._folder.result.exists() and len(done) < total:
+            self.wrong(name, f"only {len(done)} of {total} rounds are recorded.")
+
+    def _is_planned(self, entry: Mapping[str, Any]) -> bool:
+        """Whether a round's record has the cohort it must have, and noise of the plan's size."""
+        round, plan = entry.get("round"), self._plan
+        if not isinstance(round, int) or round not in self._cohorts:
+            return True  # said elsewhere
+        cohort = self._cohorts[round]
+        stds = plan.noise_multipliers[cohort] * plan.training.clip / plan.batch_sizes[cohort]
+        try:
+            reported = np.asarray(entry.get("noise_stds"), dtype=np.float64)
+        except (TypeError, ValueError):
+            return False
+        return bool(entry.get("lost")) or (
+            entry.get("clients") == cohort
+            and reported.shape == stds.shape
+            and bool(np.allclose(reported, stds, rtol=1e-9))
+        )
+
+    def certified(self, method: str) -> list[Receipt]:
+        """Receipts as they must be, made from the ledger; broken promises are found here."""
+        plan = self._plan
+        known = ~np.isnan(plan.noise_multipliers) | (self.draws == 0)
+        for k in np.flatnonzero(~known):
+            words = f"drawn {int(self.draws[k])} times though the plan never draws it."
+            self.overspent(plan.population.ids[int(k)], words)
+        truth = make_receipts(
+            plan,
+            np.where(known, self.draws, 0),
+            source=self._source,
+            method=method,
+            reports=None if plan.adaptive is None else self.reports,
+        )
+        for receipt in truth:
+            if not receipt.holds and receipt.certified_epsilon is not None:
+                self.overspent(
+                    receipt.client,
+                    f"spent epsilon {receipt.certified_epsilon:.6g} at delta {receipt.delta:g} in "
+                    f"{receipt.spent_steps} noisy steps, promised {receipt.promised_epsilon:.6g} "
+                    f"(planned {receipt.planned_steps} steps).",
+                )
+        return truth
+
+    def receipts(self, truth: list[Receipt]) -> None:
+        """Every receipt says what is true, and there is one for each client that has one."""
+        finished = self._folder.result.exists()
+        stored = self._read("receipts", lambda: read_receipts(self._folder.receipts))
+        if stored is None:
+            return
+        if not stored and not finished:
+            self.note("receipts", "the run is not finished and has no receipts yet.")
+            return
+        written: dict[str, Receipt] = {}
+        for path, receipt in stored:
+            if receipt.client in written:
+                self.wrong(receipt.client, f"has two receipts ({path.name}).")
+            written[receipt.client] = receipt
+        for wanted in truth:
+            found = written.pop(wanted.client, None)
+            if found is not None:
+                self._compare(found, wanted)
+            elif finished:
+                self.wrong(wanted.client, "has no receipt.")
+        for client in written:
+            self.wrong(client, "has a receipt though it was never drawn.")
+
+    def _compare(self, found: Receipt, wanted: Receipt) -> None:
+        theirs = asdict(found)
+        for key, value in asdict(wanted).items():
+            given = theirs[key]
+            same = given == value
+            if key == "dpcohort" or (key == "stamp" and given == FORMER_STAMP):
+                continue  # what the former stamp left open, the run's own settings say
+            if key == "certified_epsilon" and isinstance(given, float) and isinstance(value, float):
+                # Another accountant may round otherwise; what it may not do is hide spending.
+                same = abs(given - value) <= 1e-3 * max(value, 1e-3)
+            if not same:
+                self.wrong(found.client, f"its receipt says {key} = {given!r}; it is {value!r}.")
+
+    def files(self) -> None:
+        """Checkpoints, partition, model and result are as they were written."""
+        folder, owner = self._folder, settings_sha256(self._settings)
+        for path in checkpoint_files(folder.checkpoints):
+            kept = self._read("checkpoints", lambda path=path: read_checkpoint(path))  # type: ignore[misc]
+            if kept is None:
+                continue
+            try:
+                read_checkpoint(path, owner=owner)
+            except InputError:
+                self.wrong(
+                    "run.json", f"its settings are not those that {path.name} was made with."
+                )
+            uncounted = sorted(set(range(kept[0])) - self.counted)
+            if uncounted:
+                words = f"{path.name} holds round {uncounted[0]}, which is not in the ledger."
+                self.wrong("checkpoints", words)
+        partition = self._read("partition.npz", lambda: load_partition(folder.partition))
+        begun_with = self._settings.get("partition")
+        sha256 = begun_with.get("sha256") if isinstance(begun_with, dict) else None
+        if partition is not None and partition.sha256 != sha256:
+            self.wrong("partition.npz", "it is not the one the run was begun with.")
+        if folder.result.exists():
+            self._result(owner)
+        elif folder.model.exists():
+            self.wrong(folder.model.name, "a model of a run that is not finished.")
+
+    def _result(self, owner: str) -> None:
+        folder = self._folder
+        result = self._read("result.json", lambda: read_json(folder.result))
+        if result is None:
+            return
+        hashes = result.get("sha256")
+        written = hashes if isinstance(hashes, dict) else {}
+        for name, path in (
+            ("model", folder.model),
+            ("average", folder.average),
+            ("config", folder.config),
+        ):
+            if name == "model" or name in written or path.exists():
+                expected, found = str(written.get(name, "nothing")), _sha256(path)
+                if found != expected:
+                    self.wrong(path.name, f"its SHA-256 is {found[:16]}, written {expected[:16]}.")
+        if str(written.get("settings")) != owner:
+            self.wrong("run.json", "its settings are not those the run was finished with.")
+        try:
+            rounds = read_log(folder.rounds)
+        except DpcohortError:
+            return  # said elsewhere
+        # Of the average of iterates where there is one.
+        tests = (line.get("test_average") or line.get("test") for line in reversed(rounds))
+        if result.get("test") != next((test for test in tests if test is not None), None):
+            self.wrong("result.json", "its test results are not those of the last evaluated round.")
 
 
-def _cannot_be_asked(plan: Plan) -> str:
+def _cannot_be_asked(plan: Plan, rule: AdaptiveRule) -> str:
     if plan.has_raw_reports:
         return "raw reports are not written down, so the choices could not be made again."
-    assert plan.adaptive is not None
-    if plan.adaptive.rule.watches_updates:
-        return (
-            f"the rule {plan.selection.rule} looks at updates, so its choices were not made again."
-        )
-    if isinstance(plan.adaptive.rule, RecordedRule):
-        return (
-            f"the rule {plan.selection.rule} is not of this package; its choices were not repeated."
-        )
+    if rule.watches_updates:
+        return f"the rule {rule.name} looks at updates, so its choices were not made again."
+    if isinstance(rule, RecordedRule):
+        return f"the rule {rule.name} is not of this package; its choices were not repeated."
     return ""
-
-
-Problem = tuple[str, str]
-
-
-def file_problems(
-    folder: RunFolder, settings: dict[str, Any], counted: set[int]
-) -> Iterator[Problem]:
-    """Every file that is not as it was written, and what is wrong with it.
-
-    Args:
-        folder: of the run.
-        settings: content of its ``run.json``.
-        counted: rounds in its ledger.
-    """
-    yield from _checkpoint_problems(folder, settings, counted)
-    yield from _partition_problems(folder, settings)
-    if folder.result.exists():
-        yield from _result_problems(folder, settings)
-    elif folder.model.exists():
-        yield folder.model.name, "a model of a run that is not finished."
-
-
-def _checkpoint_problems(
-    folder: RunFolder, settings: dict[str, Any], counted: set[int]
-) -> Iterator[Problem]:
-    owner = settings_sha256(settings)
-    for path in checkpoint_files(folder.checkpoints):
-        try:
-            next_round, _ = read_checkpoint(path)
-        except DpcohortError as error:
-            yield "checkpoints", str(error)
-            continue
-        try:
-            read_checkpoint(path, owner=owner)
-        except InputError:
-            yield "run.json", f"its settings are not those that {path.name} was made with."
-        uncounted = sorted(set(range(next_round)) - counted)
-        if uncounted:
-            words = f"{path.name} holds round {uncounted[0]}, which is not in the ledger."
-            yield "checkpoints", words
-
-
-def _partition_problems(folder: RunFolder, settings: dict[str, Any]) -> Iterator[Problem]:
-    try:
-        partition = load_partition(folder.partition)
-    except DpcohortError as error:
-        yield "partition.npz", str(error)
-        return
-    begun_with = settings.get("partition")
-    if not isinstance(begun_with, dict) or partition.sha256 != begun_with.get("sha256"):
-        yield "partition.npz", "it is not the one the run was begun with."
-
-
-def _result_problems(folder: RunFolder, settings: dict[str, Any]) -> Iterator[Problem]:
-    try:
-        result = read_json(folder.result)
-    except DpcohortError as error:
-        yield "result.json", str(error)
-        return
-    hashes = result.get("sha256")
-    written = hashes if isinstance(hashes, dict) else {}
-    for name, path in (
-        ("model", folder.model),
-        ("average", folder.average),
-        ("config", folder.config),
-    ):
-        if name != "model" and name not in written and not path.exists():
-            continue
-        told, found = str(written.get(name, "nothing")), _sha256(path)
-        if found != told:
-            yield path.name, f"its SHA-256 is {found[:16]}, written {told[:16]}."
-    if str(written.get("settings")) != settings_sha256(settings):
-        yield "run.json", "its settings are not those the run was finished with."
-    try:
-        rounds = read_log(folder.rounds)
-    except DpcohortError:
-        return  # said elsewhere
-    if result.get("test") != _last_test(rounds):
-        yield "result.json", "its test results are not those of the last evaluated round."
-
-
-def _last_test(rounds: Sequence[Mapping[str, Any]]) -> Any:
-    """The newest test results: of the average of iterates where there is one."""
-    found = (line.get("test_average") or line.get("test") for line in reversed(rounds))
-    return next((test for test in found if test is not None), None)
 
 
 def _sha256(path: Path) -> str:

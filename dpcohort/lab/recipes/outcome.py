@@ -71,6 +71,6 @@ def _certified(run: Run, known: dict[str, tuple[int, bool]]) -> tuple[int, bool]
         from dpcohort.runs.receipts import make_receipts
 
         drawn = np.flatnonzero(run.ledger.draws)
-        found = make_receipts(run.plan, run.ledger.draws, private=False, clients=drawn)
+        found = make_receipts(run.plan, run.ledger.draws, clients=drawn)
         known[key] = (len(found), all(receipt.holds for receipt in found))
     return known[key]
