@@ -22,9 +22,10 @@ from pathlib import Path
 import torch
 
 from dpcohort import Population, Training, make_plan
+from dpcohort._validate import IntArray
 from dpcohort.data import load_dataset
 from dpcohort.engine import ConstantStep, Optimiser
-from dpcohort.runs.ledger import Ledger
+from dpcohort.runs.journal import Journal
 from dpcohort.runs.training import train
 
 Kill = Callable[[], None]
@@ -49,14 +50,14 @@ def attempt(out: Path, rounds: int, *, after: int | None, mid_round: int | None)
     settings = Training(rounds=rounds, cohort_size=3, sampling_rate=0.1, dimension=650)
     plan = make_plan(clients, settings, seed=1)
     if mid_round is not None:
-        count = Ledger.count
+        count = Journal.count
 
-        def count_and_die(self: Ledger, round: int) -> None:
-            count(self, round)
+        def count_and_die(self: Journal, round: int, cohort: IntArray) -> None:
+            count(self, round, cohort)
             if round == mid_round:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        Ledger.count = count_and_die  # type: ignore[method-assign]
+        Journal.count = count_and_die  # type: ignore[method-assign]
     train(
         plan,
         "logistic",

@@ -16,7 +16,7 @@ from dpcohort.engine import ConstantStep, Optimiser, StackedEngine
 from dpcohort.errors import InputError, VerificationError
 from dpcohort.runs import Run, train, verify_run
 from dpcohort.runs.append_log import read_log
-from dpcohort.runs.ledger import Ledger
+from dpcohort.runs.journal import Journal
 
 from .conftest import ROUNDS, small_plan
 
@@ -106,14 +106,14 @@ def test_merged_noise_changes_the_noise_and_nothing_that_is_counted(
 
 
 def test_the_ledger_is_on_disk_before_the_round_is_computed(plan, digits, tmp_path, monkeypatch):
-    compute = StackedEngine._round
+    compute = StackedEngine.updates
     seen = []
 
-    def watched(self, states, cohorts):
+    def watched(self, parameters, cohorts):
         seen.append((cohorts[0].round, len(read_log(tmp_path / "run" / "ledger.jsonl")) - 1))
-        compute(self, states, cohorts)
+        return compute(self, parameters, cohorts)
 
-    monkeypatch.setattr(StackedEngine, "_round", watched)
+    monkeypatch.setattr(StackedEngine, "updates", watched)
     train(plan, "logistic", digits, out=tmp_path / "run", **QUICK)
     assert seen == [(t, t + 1) for t in range(ROUNDS)]
 
@@ -240,9 +240,9 @@ def test_private_noise_is_never_the_same_and_rounds_are_never_repeated(plan, dig
             **QUICK,
         )
     # A crash between the ledger and the result of round 2.
-    ledger = Ledger(plan, out / "ledger.jsonl")
-    ledger.count(2)
-    ledger.close()
+    journal = Journal(plan, out / "ledger.jsonl")
+    journal.count(2, plan.schedule.cohorts[2])
+    journal.close()
     run = train(plan, "logistic", digits, out=out, private_entropy=True, resume=True, **QUICK)
     assert [line.lost for line in run.history] == [False, False, True, False, False, False]
     assert "lost" in run.warnings[0]

@@ -9,7 +9,7 @@ from dpcohort.engine.slots import SlotRunner
 from dpcohort.errors import InputError
 from dpcohort.runs import verify_run
 from dpcohort.runs.job import make_job
-from dpcohort.runs.ledger import Ledger
+from dpcohort.runs.journal import Journal
 from dpcohort.runs.training import train_job, train_side_by_side
 
 from .conftest import ROUNDS, small_plan
@@ -52,17 +52,17 @@ def test_each_gets_the_result_it_would_get_alone(digits, tmp_path, merged_noise)
 
 def test_every_round_is_counted_before_it_is_computed(digits, tmp_path, monkeypatch):
     order = []
-    count, updates = Ledger.count, SlotRunner.updates_and_upcoming
+    count, updates = Journal.count, SlotRunner.updates_and_upcoming
 
-    def counted(self, round):
+    def counted(self, *arguments):
         order.append("count")
-        return count(self, round)
+        return count(self, *arguments)
 
     def computed(self, *arguments):
         order.append("compute")
         return updates(self, *arguments)
 
-    monkeypatch.setattr(Ledger, "count", counted)
+    monkeypatch.setattr(Journal, "count", counted)
     monkeypatch.setattr(SlotRunner, "updates_and_upcoming", computed)
     train_side_by_side(jobs(digits), outs=[tmp_path / "first", tmp_path / "second"])
     assert order == ["count", "count", "compute"] * ROUNDS

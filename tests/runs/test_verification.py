@@ -9,7 +9,7 @@ import pytest
 from dpcohort.errors import DataMissingError
 from dpcohort.plan import Plan
 from dpcohort.runs import Run, train, verify_run
-from dpcohort.runs.ledger import planned_draws
+from dpcohort.runs.journal import planned_draws
 from dpcohort.runs.receipts import FLOATING_POINT, FORMER_STAMP
 
 from .conftest import ROUNDS, small_plan
