@@ -9,10 +9,11 @@ import pytest
 from dpcohort.errors import DataMissingError
 from dpcohort.plan import Plan
 from dpcohort.runs import Run, train, verify_run
+from dpcohort.runs.adaptive_verification import check_adaptive_entries
 from dpcohort.runs.journal import planned_draws
 from dpcohort.runs.receipts import FLOATING_POINT, FORMER_STAMP
 
-from .conftest import ROUNDS, small_plan
+from .conftest import ROUNDS, adaptive_plan, small_plan
 
 
 def problems(folder: Path) -> str:
@@ -254,3 +255,59 @@ def test_entropy_with_floating_point_noise_is_not_private(plan, digits, tmp_path
     run = Run.load(out)
     assert not run.is_private
     assert run.receipts()[0].stamp == FLOATING_POINT
+
+
+# ledgers of adaptive runs; whole runs: test_adaptive_runs
+
+
+def checked(plan, *entries, seeded=True):
+    return check_adaptive_entries(plan, list(entries), name="ledger.jsonl", seeded=seeded)
+
+
+def test_nothing_is_wrong_with_nothing():
+    count = checked(adaptive_plan())
+    assert not count.problems
+    assert count.draws.sum() == 0
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"round": 0},
+        {"round": 0, "reports": "client-1"},
+        {"round": 0, "reports": ["nobody"]},
+        {"round": 0, "reports": ["client-1"], "secret": 1},
+        {"round": 99, "reports": ["client-1"]},
+        {"round": None, "cohort": []},
+        {"round": 0, "cohort": ["client-1"]},
+    ],
+    ids=["empty", "word", "stranger", "more", "late", "no round", "short"],
+)
+def test_a_line_that_no_run_writes_is_found(entry):
+    assert checked(adaptive_plan(), entry).problems
+
+
+def test_draws_are_counted_even_when_they_are_wrong():
+    plan = adaptive_plan()
+    twice = {"round": 0, "cohort": ["client-1"] * 4}
+    count = checked(plan, twice, twice, twice)
+    assert count.draws[1] == 12
+    words = " ".join(text for _, text in count.problems)
+    assert "counted twice" in words
+    assert "the cap is 6" in words
+
+
+def test_a_cohort_that_the_rule_does_not_come_to_is_found():
+    plan = adaptive_plan("donated")
+    count = checked(plan, {"round": 0, "cohort": [f"client-{k}" for k in range(4)]})
+    assert any("another cohort" in text for _, text in count.problems)
+
+
+@pytest.mark.parametrize(
+    ("rule", "options", "words"),
+    [("clustered", {}, "looks at updates"), ("rpow-d", {"reports": "raw"}, "not written down")],
+)
+def test_what_cannot_be_repeated_is_a_note(rule, options, words):
+    count = checked(adaptive_plan(rule, **options))
+    assert not count.problems
+    assert words in count.notes[0]

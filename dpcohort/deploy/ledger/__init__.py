@@ -2,7 +2,7 @@
 """The client's lifetime ledger: no server can make a client spend more than its owner allows.
 
 It counts what a client's data spend over all runs, on the client's own disk, and needs neither
-torch nor Flower. The ledger of one local simulation run is :mod:`dpcohort.runs.ledger`.
+torch nor Flower. The ledger of one local simulation run is :mod:`dpcohort.runs.journal`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 
 Reserve, compute, release: a draw is counted on disk before anything is computed for it, has at
 most one output ever, and stays counted if that output is lost. This is not the ledger of a local
-simulation run (:mod:`dpcohort.runs.ledger`), which counts one run of one plan.
+simulation run (:mod:`dpcohort.runs.journal`), which counts one run of one plan.
 """
 
 from __future__ import annotations
