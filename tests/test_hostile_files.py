@@ -28,7 +28,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from dpcohort import Population, Training, make_plan
 from dpcohort.adaptive import make_adaptive_plan
-from dpcohort.plan import Plan
 from dpcohort.clients.csv_file import read_clients_csv
 from dpcohort.config import commented_config, load_config
 from dpcohort.config.population import DrawnPopulation
@@ -49,13 +48,11 @@ from dpcohort.deploy.ledger.verification import read_state
 from dpcohort.errors import DpcohortError
 from dpcohort.lab.recipes.reading import load_recipe
 from dpcohort.lab.recipes.result_file import read_result
+from dpcohort.plan import Plan
 from dpcohort.report.html.reproduction import read_reproduction
-from dpcohort.runs.adaptive_ledger import read_ledger
-from dpcohort.runs.append_log import read_log
-from dpcohort.runs.checkpoints import read_checkpoint, write_checkpoint
-from dpcohort.runs.folder import read_json
-from dpcohort.runs.ledger import Ledger
 from dpcohort.round_record import RoundRecord
+from dpcohort.runs.folder import read_checkpoint, read_json, read_log, write_checkpoint
+from dpcohort.runs.journal import Journal
 
 ROOT = Path(__file__).parents[1]
 TRIES = int(os.environ.get("DPCOHORT_FUZZ", "25"))
@@ -118,9 +115,9 @@ def _plans(folder: Path) -> list[bytes]:
 
 
 def _ledger(folder: Path) -> list[bytes]:
-    ledger = Ledger(_PLAN, folder / "ledger.jsonl")
+    ledger = Journal(_PLAN, folder / "ledger.jsonl")
     for round in range(3):
-        ledger.count(round)
+        ledger.count(round, _PLAN.schedule.cohorts[round])
     ledger.close()
     return [(folder / "ledger.jsonl").read_bytes()]
 
@@ -227,7 +224,7 @@ READERS: dict[str, tuple[Callable[[Path], list[bytes]], Reader, str]] = {
         read_batch,
         "data_batch_1",
     ),
-    "plan": (_plans, load_any_plan, "plan.json"),
+    "plan": (_plans, Plan.load, "plan.json"),
     "config": (
         lambda _: [commented_config(kind).encode() for kind in ("digits", "paper-mnist")],
         _config_of,
@@ -239,7 +236,7 @@ READERS: dict[str, tuple[Callable[[Path], list[bytes]], Reader, str]] = {
         "recipe.toml",
     ),
     "clients": (lambda _: [_CSV], read_clients_csv, "clients.csv"),
-    "ledger": (_ledger, lambda path: read_ledger(_PLAN, path), "ledger.jsonl"),
+    "ledger": (_ledger, lambda path: Journal.read(_PLAN, path), "ledger.jsonl"),
     "rounds": (_rounds, _rounds_of, "rounds.jsonl"),
     "client-ledger": (_client_ledger, read_state, "copy.ledger"),
     "terms": (_terms, GuardTerms.from_toml, "terms.toml"),

@@ -51,4 +51,8 @@ def test_importing_a_package_imports_none_of_its_modules():
     ours = {name for name in done if not name.startswith("dpcohort.selection")}
     assert "dpcohort.accounting" in ours
     assert not ours & {"dpcohort.accounting.pld", "dpcohort.config.settings", "dpcohort.data.load"}
-    assert not ours & {"dpcohort.runs.run", "dpcohort.adaptive.plan", "dpcohort.deploy.flower.kit"}
+    assert not ours & {
+        "dpcohort.runs.run",
+        "dpcohort.adaptive.planning",
+        "dpcohort.deploy.flower.kit",
+    }

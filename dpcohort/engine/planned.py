@@ -104,9 +104,12 @@ def cohort_of(plan: TrainingPlan, round: int, clients: IntArray | None = None) -
         clients: who is drawn; by default whom the plan's schedule draws.
 
     Raises:
-        InputError: a drawn client has no noise multiplier; nothing is computed for it.
+        InputError: the plan has no cohort for the round, or a drawn client has no noise multiplier;
+            nothing is computed for it.
     """
     if clients is None:
+        if round >= len(plan.schedule.cohorts):
+            raise InputError.because(f"the cohort of round {round} is not chosen yet.")
         clients = plan.schedule.cohorts[round]
     clients = np.asarray(clients, dtype=np.int64)
     multipliers = np.asarray(plan.noise_multipliers, dtype=np.float64)[clients]

@@ -309,6 +309,11 @@ def make_job(
     if merged_noise:
         streams = Streams.from_entropy() if private_entropy else Streams.seeded(seed)
         refuse_unmergeable(streams, combined)
+        if plan.adaptive is not None and plan.adaptive.rule.watches_updates:
+            raise InputError.because(
+                f"merged_noise does not go with the rule {plan.selection.rule}: it looks at single "
+                "updates, which would carry no noise of their last step. Leave it off."
+            )
     rounds = plan.training.rounds
     often = max(1, rounds // 20)
     evaluate = often if evaluate_every is None else evaluate_every

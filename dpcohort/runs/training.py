@@ -337,10 +337,15 @@ def refuse_nonfinite(state: EngineState, job: AnyJob, run: Run) -> None:
 
 
 def _settle(part: Part) -> None:
-    """Keep the last whole state and the receipts; whatever stopped the run is the news."""
+    """Keep the last whole state and the receipts; whatever stopped the run is the news.
+
+    A state whose round has no line yet is not kept: the round is done, or asked for, again.
+    """
     try:
         if part.whole is not None:
-            part.recorder.keep(part.whole)
+            written = part.run.history[-1].round + 1 if part.run.history else 0
+            if part.whole.next_round == written:
+                part.recorder.keep(part.whole)
             part.recorder.write_receipts()
     except DpcohortError:
         pass  # the disk that stopped us is still full; the last checkpoint stands

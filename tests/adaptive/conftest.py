@@ -12,7 +12,9 @@ from torch import nn
 
 from dpcohort import Population, Training
 from dpcohort.adaptive import RoundView, make_adaptive_plan
-from dpcohort.engine import ClientRecords
+from dpcohort.data import Dataset, Partition
+from dpcohort.engine import ClientRecords, ConstantStep, Optimiser
+from dpcohort.runs.job import make_job
 
 CLIENTS, SIZE, FEATURES, CLASSES = 8, 30, 4, 3
 
@@ -65,6 +67,37 @@ def records_of(store):
             offsets=np.arange(CLIENTS + 1) * SIZE,
             dtype=torch.float32,
         )
+
+    return make
+
+
+@pytest.fixture
+def job_of(model, store):
+    """A training of these clients; those with the records of ``store`` go side by side."""
+    labels = store[1]
+
+    def data_of(inputs):
+        return Dataset(
+            name="eight clients",
+            train_inputs=inputs.reshape(-1, FEATURES),
+            train_labels=labels,
+            test_inputs=store[0][::7],
+            test_labels=labels[::7],
+            classes=CLASSES,
+        )
+
+    common = data_of(store[0])
+    held = Partition(
+        indices=np.arange(CLIENTS * SIZE),
+        offsets=np.arange(CLIENTS + 1) * SIZE,
+        records=CLIENTS * SIZE,
+        rule={},
+    )
+
+    def make(plan, inputs=None, **options):
+        options.setdefault("optimiser", Optimiser(local_step=ConstantStep(0.2)))
+        data = common if inputs is None else data_of(inputs)
+        return make_job(plan, model, data, partition=held, device="cpu", **options)
 
     return make
 

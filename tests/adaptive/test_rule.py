@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every adaptive rule: the contract, permutation equivariance, and what it can reach."""
+"""What a rule sees, on which terms clients report, and how a cohort comes of it."""
 
 from __future__ import annotations
 
@@ -7,83 +7,313 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
-from dpcohort.adaptive import Report
-from dpcohort.adaptive.rule import AdaptiveRule
-from dpcohort.plugins import REGISTRIES
+from dpcohort.adaptive.rule import (
+    ReportTerms,
+    RoundView,
+    draw_without_replacement,
+    filled_cohort,
+    largest,
+    rule_cohort,
+    shrunk,
+)
+from dpcohort.errors import BudgetExceededError, InputError
+from dpcohort.runs.journal import Journal
 
-RULES = REGISTRIES["adaptive"].built_in
+# views
 
 
-def busy_view(view_of, rule):
-    """Round 3 of a training of 12 clients, with some history and one public client."""
-    rng = np.random.default_rng(0)
-    sizes = rng.integers(20, 90, 12)
-    reports = tuple(
-        Report(t, int(k), float(v))
-        for t in range(3)
-        for k, v in zip(rng.permutation(10)[:4], rng.uniform(0, 4, 4), strict=True)
+def test_candidates_are_below_their_caps(view_of):
+    view = view_of([1, 1, 1], draws_left=np.array([0, 1, 2]), reports_left=np.array([1, 0, 3]))
+    assert view.candidates.tolist() == [1, 2]
+    assert view.can_report.tolist() == [2]
+
+
+def test_dice_are_uniform_repeatable_and_named(view_of):
+    view = view_of([1] * 4000)
+    dice = view.chances("a")
+    assert np.array_equal(dice, view.chances("a"))
+    assert abs(np.corrcoef(dice, view.chances("b"))[0, 1]) < 0.1
+    assert abs(np.corrcoef(dice, view_of([1] * 4000, round=1).chances("a"))[0, 1]) < 0.1
+    assert 0 < dice.min() < dice.max() < 1
+    counts = np.histogram(dice, bins=10, range=(0, 1))[0]
+    assert ((counts - 400) ** 2 / 400).sum() < 40  # chi-square with 9 degrees: below 1e-5
+
+
+def test_dice_belong_to_the_client_not_to_its_place(view_of, permuted):
+    view, order = view_of([1, 2, 3]), np.array([2, 0, 1])
+    assert np.array_equal(permuted(view, order).chances("a"), view.chances("a")[order])
+
+
+# terms of reports
+
+
+def test_the_range_of_each_statistic():
+    assert ReportTerms(loss_bound=3.0).half_range == 1.5
+    assert ReportTerms(loss_bound=3.0, statistic="squared-loss").half_range == 4.5
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 1.5, float("nan"), "half"])
+def test_a_share_outside_zero_and_one_is_refused(share):
+    with pytest.raises(InputError, match="report_share"):
+        ReportTerms(share=share)
+
+
+@pytest.mark.parametrize("bound", [0.0, -1.0, float("inf")])
+def test_a_loss_bound_must_be_a_number_above_zero(bound):
+    with pytest.raises(InputError, match="loss_bound"):
+        ReportTerms(loss_bound=bound)
+
+
+def test_raw_reports_take_no_share():
+    assert ReportTerms(mode="raw", share=0.3).share == 0.0
+
+
+def test_unknown_words_are_refused():
+    with pytest.raises(InputError, match="Did you mean 'private'"):
+        ReportTerms(mode="privat")
+    with pytest.raises(InputError, match="statistic"):
+        ReportTerms(statistic="gradient")
+
+
+# drawing, ranking and filling
+
+
+def test_the_first_draw_has_the_weights_as_probabilities(view_of):
+    weights, hits = np.array([1.0, 2.0, 5.0]), np.zeros(3)
+    for seed in range(4000):
+        view = view_of([1, 1, 1], seed=seed)
+        drawn = draw_without_replacement(view, np.arange(3), 1, weights=weights, purpose="x")
+        hits[drawn] += 1
+    assert ((hits - 500 * weights) ** 2 / (500 * weights)).sum() < 23  # chi2(2): below 1e-5
+
+
+def test_weight_zero_comes_last_but_comes(view_of):
+    view = view_of([1, 1, 1])
+    weights = np.array([0.0, 1.0, 1.0])
+    for count, expected in ((2, {1, 2}), (3, {0, 1, 2}), (9, {0, 1, 2})):
+        drawn = draw_without_replacement(view, np.arange(3), count, weights=weights, purpose="x")
+        assert set(drawn.tolist()) == expected
+        assert drawn.size == len(expected)
+
+
+def test_largest_takes_the_largest_and_breaks_ties_by_dice(view_of):
+    view = view_of([1] * 6)
+    assert set(largest(view, np.arange(6), 2, scores=np.arange(6.0)).tolist()) == {4, 5}
+    tied = {
+        largest(view_of([1] * 6, seed=s), np.arange(6), 1, scores=np.ones(6)).item()
+        for s in range(40)
+    }
+    assert len(tied) > 3
+
+
+def test_a_whole_choice_is_kept(view_of):
+    assert filled_cohort(view_of([1] * 5), np.array([3, 1])).tolist() == [3, 1]
+
+
+def test_missing_places_go_to_other_candidates(view_of):
+    view = view_of([1] * 5, draws_left=np.array([1, 1, 0, 1, 0]), cohort_size=3)
+    cohort = filled_cohort(view, np.array([3]))
+    assert sorted(cohort.tolist()) == [0, 1, 3]
+
+
+def test_too_few_candidates_are_drawn_again_within_their_caps(view_of):
+    view = view_of([1] * 4, draws_left=np.array([3, 0, 1, 0]), cohort_size=4)
+    cohort = filled_cohort(view, np.array([], dtype=np.int64))
+    assert sorted(cohort.tolist()) == [0, 0, 0, 2]
+
+
+def test_spare_draws_are_spread_although_one_client_is_public(view_of):
+    """A public client has all draws of the training left, and is no more than one of them."""
+    view = view_of([1] * 4, draws_left=np.array([5, 5, 1000, 5]), cohort_size=11)
+    times = np.bincount(filled_cohort(view, np.array([0])), minlength=4)
+    assert sorted(times.tolist()) == [2, 3, 3, 3]
+
+
+def test_spare_draws_are_spread_over_the_rounds_too(view_of):
+    """One spare draw a round: each client gets it once in as many rounds as there are clients."""
+    left, cohorts = np.array([50, 50, 1000, 50]), []
+    for t in range(8):
+        view = view_of(
+            [1] * 4, round=t, draws_left=left.copy(), cohorts=tuple(cohorts), cohort_size=5
+        )
+        cohorts.append(filled_cohort(view, np.array([], dtype=np.int64)))
+        np.subtract.at(left, cohorts[-1], 1)
+    assert np.bincount(np.concatenate(cohorts)).tolist() == [10] * 4
+
+
+def test_a_client_that_its_cap_stops_leaves_its_share_to_the_others(view_of):
+    view = view_of([1] * 3, draws_left=np.array([1, 9, 1000]), cohort_size=9)
+    times = np.bincount(filled_cohort(view, np.array([], dtype=np.int64)), minlength=3)
+    assert times.tolist() == [1, 4, 4]
+
+
+def test_caps_that_cannot_hold_a_cohort_are_not_exceeded(view_of):
+    view = view_of([1] * 2, draws_left=np.array([1, 1]), cohort_size=3)
+    with pytest.raises(BudgetExceededError, match=r"2 draws left .* cohort of 3"):
+        filled_cohort(view, np.array([], dtype=np.int64))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_fallback_looks_at_nothing_but_sizes_caps_and_dice(view_of, seed):
+    reports = view_of([1] * 6, seed=seed, cohort_size=4)
+    assert np.array_equal(
+        filled_cohort(reports, np.array([0])),
+        filled_cohort(view_of([1] * 6, seed=seed, cohort_size=4, epsilon=np.zeros(6)), [0]),
     )
-    updates = {k: rng.normal(size=6) for k in range(9)} if rule.watches_updates else {}
-    return view_of(
-        sizes,
-        round=3,
-        cohort_size=4,
-        reports=reports,
-        updates=updates,
-        public=np.arange(12) == 11,
-        draws_left=np.array([5, 4, 3, 2, 1, 0, 5, 5, 5, 5, 5, 48]),
+
+
+def test_shrinking_by_hand():
+    # Equal noise 1, answers 0 and 4: m = 2, Q - 1 = 8 - 1, v = 7 / (2 - 1) = 7, factor 7/8.
+    assert shrunk(np.array([0.0, 4.0]), np.ones(2)) == pytest.approx([0.25, 3.75])
+
+
+def test_reports_that_tell_nothing_all_count_alike():
+    assert shrunk(np.array([1.0, 1.1]), np.array([5.0, 9.0])).std() == 0
+
+
+def test_reports_without_noise_stay_as_they_are():
+    assert shrunk(np.array([1.0, 7.0]), np.zeros(2)).tolist() == [1.0, 7.0]
+    assert shrunk(np.array([3.0]), np.ones(1)).tolist() == [3.0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    left=st.lists(st.integers(0, 4), min_size=1, max_size=12),
+    cohort_size=st.integers(1, 8),
+    seed=st.integers(0, 2**32),
+    chosen=st.integers(0, 8),
+)
+def test_a_cohort_is_whole_and_within_the_caps(left, cohort_size, seed, chosen):
+    caps = np.array(left)
+    assume(caps.sum() >= cohort_size)
+    view = RoundView(
+        round=0,
+        cohort_size=cohort_size,
+        ids=tuple(f"c{k}" for k in range(caps.size)),
+        sizes=np.ones(caps.size, dtype=np.int64),
+        epsilon=np.ones(caps.size),
+        public=np.zeros(caps.size, dtype=np.bool_),
+        draws_left=caps,
+        reports_left=caps,
+        seed=seed,
     )
+    wanted = view.candidates[:chosen]
+    cohort = filled_cohort(view, wanted)
+    assert cohort.size == cohort_size
+    times = np.bincount(cohort, minlength=caps.size)
+    assert (times <= caps).all()
+    below = times < caps
+    if below.any():  # nobody is heard more than once more often than one who could be heard more
+        assert times.max() <= times[below].min() + 1
+    assert set(wanted[:cohort_size].tolist()) <= set(cohort.tolist())
 
 
-def answers_to(view, asked):
-    """Answers that belong to clients, whatever their place in the list."""
-    return {int(k): float(len(view.ids[k]) + view.chances("answer")[k]) for k in asked}
+# cohorts of a rule
 
 
-@pytest.mark.parametrize("name", RULES)
-def test_a_rule_is_what_a_rule_must_be(name):
-    rule = REGISTRIES["adaptive"].make(name, {})
-    assert isinstance(rule, AdaptiveRule)
-    assert rule.name == name
-    card = REGISTRIES["adaptive"].card(name)
-    assert "not said" not in (card.summary, card.needs, card.leaks, card.reference)
+class Wild:
+    """A rule that says what it is told to say."""
+
+    name, statistic, mini_batch, watches_updates = "wild", "loss", False, False
+
+    def __init__(self, asked, chosen):
+        self.asked, self.chosen = asked, chosen
+
+    def check(self, clients, cohort_size, public):
+        pass
+
+    def expected_reports(self, clients, rounds, draw_cap):
+        return 1
+
+    def ask(self, view):
+        return self.asked
+
+    def choose(self, view, answers):
+        return self.chosen
 
 
-@pytest.mark.parametrize("name", RULES)
-def test_choices_are_distinct_candidates_and_repeat(name, view_of):
-    rule = REGISTRIES["adaptive"].make(name, {})
-    view = busy_view(view_of, rule)
-    asked = rule.ask(view)
-    assert np.isin(asked, view.can_report).all()
-    assert (asked.size > 0) == (rule.statistic is not None)
-    chosen = rule.choose(view, answers_to(view, asked))
-    assert 0 < chosen.size <= view.cohort_size
-    assert np.isin(chosen, view.candidates).all()
-    assert np.unique(chosen).size == chosen.size
-    assert np.array_equal(chosen, rule.choose(view, answers_to(view, asked)))
+def answer(clients):
+    return {int(k): 0.0 for k in clients}
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("name", RULES)
-def test_the_order_of_the_clients_does_not_matter(name, seed, view_of, permuted):
-    rule = REGISTRIES["adaptive"].make(name, {})
-    view = replace(busy_view(view_of, rule), seed=seed)
-    order = np.random.default_rng(seed).permutation(12)
-    other = permuted(view, order)
-    asked, asked_other = rule.ask(view), rule.ask(other)
-    assert {view.ids[k] for k in asked} == {other.ids[k] for k in asked_other}
-    chosen = rule.choose(view, answers_to(view, asked))
-    chosen_other = rule.choose(other, answers_to(other, asked_other))
-    assert {view.ids[k] for k in chosen} == {other.ids[k] for k in chosen_other}
+@pytest.mark.parametrize(
+    ("asked", "chosen"),
+    [([8], []), ([-1], []), ([1, 1], []), ([0.5], []), ([[1]], []), ([], [9]), ([], [2, 2])],
+)
+def test_strangers_and_twins_are_refused(plan_of, asked, chosen):
+    rule = Wild(asked, chosen)
+    view = Journal(plan_of(rule)).view(0)
+    with pytest.raises(InputError, match="wild"):
+        rule_cohort(rule, view, answer)
 
 
-@pytest.mark.parametrize("name", RULES)
-def test_budgets_and_unasked_facts_do_not_sway_a_rule(name, view_of):
-    """None of these rules weighs epsilon: a change of it changes no choice."""
-    rule = REGISTRIES["adaptive"].make(name, {})
-    view = busy_view(view_of, rule)
-    other = replace(view, epsilon=np.linspace(1, 9, 12))
-    assert np.array_equal(rule.ask(view), rule.ask(other))
-    answers = answers_to(view, rule.ask(view))
-    assert np.array_equal(rule.choose(view, answers), rule.choose(other, answers))
+def test_clients_at_their_caps_are_refused(plan_of):
+    journal = Journal(plan_of(Wild([1], [1]), participation_cap=3))
+    journal.count_reports(0, [1])
+    with pytest.raises(InputError, match=r"wild.ask"):
+        rule_cohort(Wild([1], [1]), journal.view(1), answer)
+    journal = Journal(plan_of(Wild([], [1]), participation_cap=3))
+    for t in range(3):
+        journal.count(t, np.array([1, 2]))
+    with pytest.raises(InputError, match=r"wild.choose"):
+        rule_cohort(Wild([], [1]), journal.view(3), answer)
+
+
+def test_a_rule_that_names_no_statistic_cannot_ask(plan_of):
+    rule = Wild([1], [1])
+    rule.statistic = None
+    view = replace(Journal(plan_of(rule)).view(0), reports_left=np.ones(8, dtype=np.int64))
+    with pytest.raises(InputError, match="names no statistic"):
+        rule_cohort(rule, view, answer)
+
+
+def test_too_many_are_cut_and_too_few_filled(plan_of):
+    for chosen in ([1, 2, 3], [], [4]):
+        rule = Wild([], chosen)
+        cohort = rule_cohort(rule, Journal(plan_of(rule)).view(0), answer)
+        assert cohort.size == 2
+        assert set(chosen[:2]) <= set(cohort.tolist())
+
+
+def test_a_view_cannot_be_written_to(plan_of):
+    view = Journal(plan_of()).view(0)
+    columns = (view.sizes, view.epsilon, view.public, view.draws_left, view.reports_left)
+    for column in (*columns, view.report_stds):
+        with pytest.raises(ValueError, match="read-only"):
+            column[0] = 0
+
+
+class Failing(Wild):
+    """A rule that fails where it is told to."""
+
+    def __init__(self, where):
+        super().__init__([], [])
+        self.where = where
+
+    def check(self, clients, cohort_size, public):
+        self._fail("check")
+
+    def expected_reports(self, clients, rounds, draw_cap):
+        self._fail("expected_reports")
+        return 1
+
+    def ask(self, view):
+        self._fail("ask")
+        return []
+
+    def choose(self, view, answers):
+        self._fail("choose")
+        return []
+
+    def _fail(self, here):
+        if here == self.where:
+            raise KeyError("oops")
+
+
+@pytest.mark.parametrize("where", ["check", "expected_reports", "ask", "choose"])
+def test_a_rule_of_ones_own_that_fails_is_named(plan_of, where):
+    with pytest.raises(InputError, match=f"Failing failed in {where}: KeyError: 'oops'"):
+        rule_cohort(rule := Failing(where), Journal(plan_of(rule)).view(0), answer)

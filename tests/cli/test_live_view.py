@@ -9,8 +9,8 @@ from rich.live import Live
 
 from dpcohort import Population, Training, make_plan
 from dpcohort.cli.live_view import TrainingView, picture, round_sentence, watching
-from dpcohort.runs import train
 from dpcohort.round_record import RoundRecord
+from dpcohort.runs import train
 
 
 @pytest.fixture(scope="module")

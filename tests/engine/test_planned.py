@@ -22,6 +22,13 @@ def test_a_cohort_has_each_draws_noise(make_plan: Any) -> None:
     assert cohort.noise_stds.tolist() == [0.25, 0.0, 0.25]
 
 
+def test_a_cohort_that_is_not_chosen_cannot_be_trained(make_plan: Any) -> None:
+    plan = make_plan([8, 8], [[1, 0, 1]])
+    with pytest.raises(InputError, match="round 1 is not chosen yet"):
+        cohort_of(plan, 1)
+    assert cohort_of(plan, 1, np.array([1, 1])).draws.tolist() == [0, 1]
+
+
 @pytest.mark.parametrize("z", [float("nan"), float("inf"), -1.0])
 def test_a_drawn_client_needs_a_noise_multiplier(make_plan: Any, z: float) -> None:
     plan = make_plan([8, 8], [[0], [1]], noise=[1.0, z])

@@ -8,7 +8,6 @@ import pytest
 
 from dpcohort import Population, Training, make_plan
 from dpcohort.adaptive import make_adaptive_plan
-from dpcohort.plan import Plan
 from dpcohort.data import load_dataset
 from dpcohort.plan import Plan
 from dpcohort.runs import train

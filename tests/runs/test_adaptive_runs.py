@@ -58,7 +58,7 @@ def test_receipts_say_what_reports_cost(digits):
     assert receipt.reports["spent"] == run.ledger.reports[2]
     assert receipt.reports["planned"] == plan.report_caps[2]
     assert receipt.planned_draws == plan.schedule.counts[2]
-    alone = plan.spent_epsilon(run.ledger.draws, 0 * run.ledger.reports)[2]
+    alone = plan.history(2, draws=int(run.ledger.draws[2]), reports=0).epsilon(1e-5)
     assert alone < receipt.certified_epsilon <= receipt.promised_epsilon
     # Whoever was heard is certified at its caps: how often it was heard, outputs have chosen.
     assert receipt.certified_epsilon == pytest.approx(receipt.planned_epsilon, rel=1e-3)

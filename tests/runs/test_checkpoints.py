@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from dpcohort.errors import InputError, VerificationError
-from dpcohort.runs.checkpoints import (
+from dpcohort.runs.folder import (
     checkpoint_files,
     latest_checkpoint,
     read_checkpoint,

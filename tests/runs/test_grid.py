@@ -5,7 +5,7 @@ import pytest
 
 from dpcohort.config import commented_config, loads_config
 from dpcohort.errors import FileFormatError, InputError
-from dpcohort.runs.grid import train_grid
+from dpcohort.runs.training import train_grid
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from dpcohort import Population, Training, make_plan
 from dpcohort.data import Partition, dataset_from_arrays, paper_partition
 from dpcohort.errors import InputError, VerificationError
 from dpcohort.models import FixedFeatures, build_model
+from dpcohort.runs.folder import settings_sha256
 from dpcohort.runs.job import make_job, resolve_device
-from dpcohort.runs.settings_hash import settings_sha256
 
 from .conftest import small_plan
 

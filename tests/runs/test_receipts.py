@@ -13,7 +13,7 @@ from dpcohort.runs.receipts import Receipt, make_receipts, read_receipts, write_
 
 @pytest.fixture
 def receipts(plan):
-    return make_receipts(plan, plan.schedule.counts, private=False)
+    return make_receipts(plan, plan.schedule.counts)
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_says_promised_planned_spent_and_certified(plan, receipts):
 
 
 def test_a_broken_promise_is_said_loudly(plan):
-    receipts = make_receipts(plan, 2 * plan.schedule.counts, private=True)
+    receipts = make_receipts(plan, 2 * plan.schedule.counts, source="private")
     private = [r for r in receipts if not r.public]
     assert not any(r.holds for r in private)
     assert "BROKEN" in private[0].text()
@@ -97,5 +97,5 @@ def test_a_key_that_no_receipt_has_is_named(receipts, tmp_path):
 def test_nothing_but_numbers_json_can_hold(plan, receipts):
     for receipt in receipts:
         assert "NaN" not in json.dumps(receipt.to_dict(), allow_nan=False)
-    undrawn = make_receipts(plan, np.zeros(8, np.int64), private=False)
+    undrawn = make_receipts(plan, np.zeros(8, np.int64))
     assert all(r.spent_draws == 0 and r.holds for r in undrawn)

@@ -11,7 +11,7 @@ from torch import nn
 from dpcohort.data.partition import load_partition
 from dpcohort.engine import EngineState
 from dpcohort.errors import BudgetExceededError, InputError
-from dpcohort.plan_file import load_plan
+from dpcohort.plan import Plan
 from dpcohort.runs.job import make_job
 from dpcohort.runs.recorder import Recorder
 from dpcohort.runs.verification import verify_run
@@ -28,7 +28,7 @@ def test_settings_come_last_so_that_half_a_start_is_no_run(job, tmp_path, monkey
     def fail(*_, **__):
         raise InputError.because("the disk is full")
 
-    monkeypatch.setattr("dpcohort.runs.recorder.open_ledger", fail)
+    monkeypatch.setattr("dpcohort.runs.recorder.Journal", fail)
     with pytest.raises(InputError):
         Recorder(job, tmp_path / "run")
     assert (tmp_path / "run" / "plan.json").exists()
@@ -45,18 +45,19 @@ def test_the_configuration_is_kept(job, tmp_path):
 
 def test_a_seeded_round_is_counted_once_and_a_private_one_refused(job, plan, digits):
     recorder = Recorder(job)
-    recorder.before_round(0)
-    recorder.before_round(0)
+    cohort = plan.schedule.cohorts[0]
+    recorder.count(0, cohort)
+    recorder.count(0, cohort)
     assert int(recorder.run.ledger.draws.sum()) == plan.training.cohort_size
     private = Recorder(make_job(plan, "logistic", digits, device="cpu", private_entropy=True))
-    private.before_round(0)
+    private.count(0, cohort)
     with pytest.raises(BudgetExceededError):
-        private.before_round(0)
+        private.count(0, cohort)
 
 
 def test_a_state_of_another_model_is_refused(job, tmp_path):
     recorder = Recorder(job, tmp_path / "run")
-    recorder.before_round(0)
+    recorder.count(0, job.plan.schedule.cohorts[0])
     recorder.keep(EngineState(torch.zeros(3), next_round=1))
     recorder.close()
     again = Recorder(job, tmp_path / "run", resume=True)
@@ -111,7 +112,7 @@ def test_a_damaged_plan_or_partition_is_written_again(job, tmp_path, name, how):
     again = Recorder(job, tmp_path / "run", resume=True)
     again.close()
     assert [words for words in again.run.warnings if name in words]
-    assert load_plan(tmp_path / "run" / "plan.json").sha256 == job.plan.sha256
+    assert Plan.load(tmp_path / "run" / "plan.json").sha256 == job.plan.sha256
     assert load_partition(tmp_path / "run" / "partition.npz").sha256 == job.partition.sha256
 
 

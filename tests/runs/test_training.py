@@ -13,10 +13,13 @@ import numpy as np
 import pytest
 
 from dpcohort.engine import ConstantStep, Optimiser, StackedEngine
+from dpcohort.engine.slots import SlotRunner
 from dpcohort.errors import InputError, VerificationError
 from dpcohort.runs import Run, train, verify_run
-from dpcohort.runs.append_log import read_log
-from dpcohort.runs.ledger import Ledger
+from dpcohort.runs.folder import read_log
+from dpcohort.runs.job import make_job
+from dpcohort.runs.journal import Journal
+from dpcohort.runs.training import train_job, train_side_by_side
 
 from .conftest import ROUNDS, small_plan
 
@@ -106,14 +109,14 @@ def test_merged_noise_changes_the_noise_and_nothing_that_is_counted(
 
 
 def test_the_ledger_is_on_disk_before_the_round_is_computed(plan, digits, tmp_path, monkeypatch):
-    compute = StackedEngine._round
+    compute = StackedEngine.updates
     seen = []
 
-    def watched(self, states, cohorts):
+    def watched(self, parameters, cohorts):
         seen.append((cohorts[0].round, len(read_log(tmp_path / "run" / "ledger.jsonl")) - 1))
-        compute(self, states, cohorts)
+        return compute(self, parameters, cohorts)
 
-    monkeypatch.setattr(StackedEngine, "_round", watched)
+    monkeypatch.setattr(StackedEngine, "updates", watched)
     train(plan, "logistic", digits, out=tmp_path / "run", **QUICK)
     assert seen == [(t, t + 1) for t in range(ROUNDS)]
 
@@ -240,9 +243,9 @@ def test_private_noise_is_never_the_same_and_rounds_are_never_repeated(plan, dig
             **QUICK,
         )
     # A crash between the ledger and the result of round 2.
-    ledger = Ledger(plan, out / "ledger.jsonl")
-    ledger.count(2)
-    ledger.close()
+    journal = Journal(plan, out / "ledger.jsonl")
+    journal.count(2, plan.schedule.cohorts[2])
+    journal.close()
     run = train(plan, "logistic", digits, out=out, private_entropy=True, resume=True, **QUICK)
     assert [line.lost for line in run.history] == [False, False, True, False, False, False]
     assert "lost" in run.warnings[0]
@@ -283,3 +286,73 @@ def test_what_cannot_listen_is_refused_before_anything_is_counted(plan, digits, 
     with pytest.raises(InputError, match="on_round"):
         train(plan, "logistic", digits, device="cpu", out=tmp_path / "run", callbacks=[print])
     assert not (tmp_path / "run").exists()
+
+
+# side by side
+
+
+def jobs(digits, **changes):
+    plans = [small_plan(), small_plan(selection="privacy-aware", accountant="paper", guard="lift")]
+    return [
+        make_job(
+            plan,
+            "logistic",
+            digits,
+            device="cpu",
+            seed=seed,
+            evaluate_every=3,
+            **{"optimiser": Optimiser(local_step=ConstantStep(0.2 + seed)), **changes},
+        )
+        for seed, plan in enumerate(plans)
+    ]
+
+
+@pytest.mark.parametrize("merged_noise", [False, True])
+def test_each_gets_the_result_it_would_get_alone(digits, tmp_path, merged_noise):
+    told = []
+    together = train_side_by_side(
+        jobs(digits, merged_noise=merged_noise),
+        outs=[tmp_path / "first", None],
+        on_round=lambda done, runs: told.append((done, len(runs))),
+    )
+    assert told == [(t + 1, 2) for t in range(ROUNDS)]
+    for job, run in zip(jobs(digits, merged_noise=merged_noise), together, strict=True):
+        alone = train_job(job)
+        for name, weights in alone.model.items():
+            np.testing.assert_array_equal(run.model[name], weights)
+        assert run.test_accuracy == alone.test_accuracy
+        assert np.array_equal(run.ledger.draws, job.plan.schedule.counts)
+    assert verify_run(tmp_path / "first").holds
+    assert together[1].path is None
+
+
+def test_every_round_is_counted_before_it_is_computed(digits, tmp_path, monkeypatch):
+    order = []
+    count, updates = Journal.count, SlotRunner.updates_and_upcoming
+
+    def counted(self, *arguments):
+        order.append("count")
+        return count(self, *arguments)
+
+    def computed(self, *arguments):
+        order.append("compute")
+        return updates(self, *arguments)
+
+    monkeypatch.setattr(Journal, "count", counted)
+    monkeypatch.setattr(SlotRunner, "updates_and_upcoming", computed)
+    train_side_by_side(jobs(digits), outs=[tmp_path / "first", tmp_path / "second"])
+    assert order == ["count", "count", "compute"] * ROUNDS
+
+
+def test_what_does_not_go_together(digits):
+    with pytest.raises(InputError, match="at least one"):
+        train_side_by_side([])
+    with pytest.raises(InputError, match="private"):
+        train_side_by_side(jobs(digits, private_entropy=True))
+    with pytest.raises(InputError, match="batched"):
+        train_side_by_side(jobs(digits, engine="reference"))
+    wild = jobs(
+        digits, optimiser=Optimiser(local_step=ConstantStep(1e30), server_learning_rate=1e30)
+    )
+    with pytest.raises(InputError, match="not finite"):
+        train_side_by_side([jobs(digits)[0], *wild])

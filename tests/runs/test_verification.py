@@ -9,10 +9,10 @@ import pytest
 from dpcohort.errors import DataMissingError
 from dpcohort.plan import Plan
 from dpcohort.runs import Run, train, verify_run
-from dpcohort.runs.ledger import planned_draws
+from dpcohort.runs.journal import journal_header, planned_draws
 from dpcohort.runs.receipts import FLOATING_POINT, FORMER_STAMP
 
-from .conftest import ROUNDS, small_plan
+from .conftest import ROUNDS, adaptive_plan, small_plan
 
 
 def problems(folder: Path) -> str:
@@ -254,3 +254,70 @@ def test_entropy_with_floating_point_noise_is_not_private(plan, digits, tmp_path
     run = Run.load(out)
     assert not run.is_private
     assert run.receipts()[0].stamp == FLOATING_POINT
+
+
+# ledgers of adaptive runs; whole runs: test_adaptive_runs
+
+
+@pytest.fixture
+def checked(tmp_path):
+    """What is found, of the ledger and the clients, in a run that has got no further than this."""
+
+    def check(plan, *entries):
+        folder = tmp_path / "run"
+        folder.mkdir()
+        plan.save(folder / "plan.json")
+        settings = {"plan": plan.sha256, "randomness": "seeded"}
+        (folder / "run.json").write_text(json.dumps(settings))
+        lines = [journal_header(plan), *entries]
+        (folder / "ledger.jsonl").write_text("".join(json.dumps(e) + "\n" for e in lines))
+        (folder / "rounds.jsonl").touch()
+        found = verify_run(folder, method="pld").findings
+        about = {"ledger.jsonl", *plan.population.ids}
+        wrong = [f.message for f in found if f.kind == "mismatch" and f.subject in about]
+        return wrong, [f.message for f in found if f.kind == "note"]
+
+    return check
+
+
+def test_nothing_is_wrong_with_nothing(checked):
+    assert checked(adaptive_plan())[0] == []
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"round": 0},
+        {"round": 0, "reports": "client-1"},
+        {"round": 0, "reports": ["nobody"]},
+        {"round": 0, "reports": ["client-1"], "secret": 1},
+        {"round": 99, "reports": ["client-1"]},
+        {"round": None, "cohort": []},
+        {"round": 0, "cohort": ["client-1"]},
+    ],
+    ids=["empty", "word", "stranger", "more", "late", "no round", "short"],
+)
+def test_a_line_that_no_run_writes_is_found(checked, entry):
+    assert checked(adaptive_plan(), entry)[0]
+
+
+def test_draws_are_counted_even_when_they_are_wrong(checked):
+    twice = {"round": 0, "cohort": ["client-1"] * 4}
+    words = " ".join(checked(adaptive_plan(), twice, twice, twice)[0])
+    assert "counted twice" in words
+    assert "counts 12 draws, the cap is 6" in words
+
+
+def test_a_cohort_that_the_rule_does_not_come_to_is_found(checked):
+    entry = {"round": 0, "cohort": [f"client-{k}" for k in range(4)]}
+    assert "another cohort" in checked(adaptive_plan("donated"), entry)[0][0]
+
+
+@pytest.mark.parametrize(
+    ("rule", "options", "words"),
+    [("clustered", {}, "looks at updates"), ("rpow-d", {"reports": "raw"}, "not written down")],
+)
+def test_what_cannot_be_repeated_is_a_note(checked, rule, options, words):
+    wrong, notes = checked(adaptive_plan(rule, **options))
+    assert wrong == []
+    assert words in notes[0]

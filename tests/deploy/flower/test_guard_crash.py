@@ -21,7 +21,7 @@ from dpcohort.deploy.flower.rounds import federate
 from dpcohort.deploy.flower.transport import InProcess
 from dpcohort.errors import DpcohortError
 from dpcohort.runs import verify_run
-from dpcohort.runs.append_log import read_log
+from dpcohort.runs.folder import read_log
 
 
 class _GuardProcess:

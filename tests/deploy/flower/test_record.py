@@ -2,14 +2,16 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
 
 from dpcohort.deploy.flower.record import FederatedJob, FederatedRecorder, RoundExchange
-from dpcohort.engine import EngineState
+from dpcohort.engine import EngineState, RoundRecord
+from dpcohort.engine.planned import cohort_of
 from dpcohort.errors import InputError
-from dpcohort.runs.append_log import read_log
+from dpcohort.runs.folder import read_log
 
 EXCHANGE = RoundExchange(
     round=0, asked=3, came=2, resent=1, passed_over=False,
@@ -40,22 +42,23 @@ def test_a_plan_for_another_model_is_refused(small):
 
 def test_a_counted_round_is_counted_once(job, tmp_path):
     recorder = FederatedRecorder(job, tmp_path / "run")
-    recorder.before_round(0)
-    recorder.before_round(0)
+    cohort = job.plan.schedule.cohorts[0]
+    recorder.count(0, cohort)
+    recorder.count(0, cohort)
     recorder.close()
     assert [entry.get("round") for entry in read_log(tmp_path / "run" / "ledger.jsonl")] == [
         None,
         0,
     ]
     again = FederatedRecorder(job, tmp_path / "run", resume=True)
-    again.before_round(0)
+    again.count(0, cohort)
     assert again.run.ledger.rounds == {0}
     again.close()
 
 
 def test_what_was_lost_is_written_and_told(job, tmp_path):
     recorder = FederatedRecorder(job, tmp_path / "run")
-    recorder.exchanged(EXCHANGE)
+    recorder.exchanged(EXCHANGE, {})
     recorder.close()
     (line,) = read_log(tmp_path / "run" / "exchange.jsonl")
     assert line["lost"] == {"lab": {"1": "lost: gone"}}
@@ -65,11 +68,20 @@ def test_what_was_lost_is_written_and_told(job, tmp_path):
 
 def test_a_round_passed_over_is_kept_as_lost(job, tmp_path):
     recorder = FederatedRecorder(job, tmp_path / "run")
-    recorder.before_round(0)
+    cohort = cohort_of(job.plan, 0)
+    recorder.count(0, cohort.clients)
     state = EngineState(job.initial(), next_round=1)
-    line = recorder.passed_over(0, state)
+    record = RoundRecord(
+        round=0,
+        clients=tuple(cohort.clients.tolist()),
+        noise_stds=tuple(cohort.noise_stds.tolist()),
+        seconds=0.1,
+        lost=True,
+    )
+    line = recorder.after_round(record, state)
     recorder.close()
     assert line.lost
+    assert math.isnan(line.seconds)
     again = FederatedRecorder(job, tmp_path / "run", resume=True)
     assert again.start(EngineState(job.initial())).next_round == 1
     again.close()
@@ -86,10 +98,10 @@ def test_another_federation_cannot_go_on_with_a_run(job, tmp_path):
 
 def test_a_finished_folder_says_what_the_clients_counted(job, tmp_path, fakes):
     recorder = FederatedRecorder(job, tmp_path / "run")
-    recorder.client_ledgers({"lab": fakes["lab"].receipt("spring")})
+    recorder.exchanged(EXCHANGE, {"lab": fakes["lab"].receipt("spring")})
     fakes["lab"].done[(0, 0)] = "x"
-    recorder.client_ledgers({"ward 7": fakes["ward 7"].receipt("spring")})
-    recorder.client_ledgers({"lab": fakes["lab"].receipt("spring")})
+    recorder.exchanged(EXCHANGE, {"ward 7": fakes["ward 7"].receipt("spring")})
+    recorder.exchanged(EXCHANGE, {"lab": fakes["lab"].receipt("spring")})
     recorder.close()
     told = json.loads((tmp_path / "run" / "client-ledgers.json").read_text())
     assert {client: one["spending"]["counted_draws"] for client, one in told.items()} == {

@@ -8,16 +8,22 @@ import numpy as np
 import pytest
 import torch
 
+from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.aggregation import Mean
 from dpcohort.aggregation.projected import ProjectedPlus
+from dpcohort.clients import Population
+from dpcohort.deploy.flower.federation import Federation
+from dpcohort.deploy.flower.kit import write_kit
 from dpcohort.deploy.flower.record import FederatedJob
 from dpcohort.deploy.flower.rounds import federate
 from dpcohort.deploy.guard.protocol import DrawUpdate
 from dpcohort.engine.planned import cohort_of
 from dpcohort.errors import InputError
 from dpcohort.runs import Run, train, verify_run
-from dpcohort.runs.append_log import read_log
-from dpcohort.runs.folder import read_json
+from dpcohort.runs.folder import read_json, read_log
+from dpcohort.training import Training
+
+from .conftest import Fakes, small_settings
 
 
 def _federate(small, fakes, out, **changes):
@@ -287,3 +293,67 @@ def test_a_finished_run_resumed_is_the_same_run(small, fakes, tmp_path):
     assert (tmp_path / "run" / "client-ledgers.json").read_bytes() == ledgers
     assert all(np.array_equal(again.model[name], w) for name, w in before.model.items())
     assert verify_run(tmp_path / "run").holds
+
+
+@pytest.fixture
+def clustered(tmp_path):
+    """A federation whose rule chooses cohorts from earlier updates, and its fake guards."""
+    population = Population.from_arrays(
+        ids=["ward 7", "lab", "ward 9", "clinic"],
+        sizes=[300, 400, 300, 350],
+        epsilon=[4.0, 8.0, 2.0, 6.0],
+        delta=1e-5,
+    )
+    training = Training(rounds=5, cohort_size=2, local_steps=2, batch_size=60, dimension=650)
+    plan = make_adaptive_plan(
+        population, training, rule="clustered", rule_settings={"clusters": 2}, seed=3
+    )
+    kit = write_kit(tmp_path / "kit", small_settings(plan=plan))
+    federation = Federation.load(kit.federation)
+    return federation, Fakes(federation)
+
+
+@pytest.mark.parametrize("stop_after", [None, 2])
+def test_an_adaptive_rule_that_asks_for_nothing_chooses_within_the_caps(
+    clustered, tmp_path, stop_after
+):
+    federation, fakes = clustered
+    plan = federation.plan
+
+    class CrashError(Exception):
+        pass
+
+    class Stop:
+        def on_round(self, record, run):
+            if record.round == stop_after:
+                raise CrashError
+
+    def go(out, guards=fakes, **how):
+        return federate(federation, guards.transport(), out=tmp_path / out, poll=0.0, **how)
+
+    if stop_after is not None:
+        with pytest.raises(CrashError):
+            go("run", callbacks=[Stop()])
+    run = go("run", resume=stop_after is not None)
+    assert run.is_finished
+    assert run.ledger.draws.sum() == plan.training.total_draws
+    assert (run.ledger.draws <= plan.schedule.counts).all()
+    assert not run.ledger.reports.any()
+    for k, client in enumerate(plan.population.ids):
+        assert len(fakes[client].done) == run.ledger.draws[k]  # each draw computed once
+    found = verify_run(tmp_path / "run")
+    assert found.holds, found.findings
+    straight = go("straight", Fakes(federation))
+    assert [line.clients for line in straight.history] == [line.clients for line in run.history]
+    for name, weights in straight.model.items():
+        assert np.array_equal(run.model[name], weights)
+
+
+def test_a_rule_that_asks_for_reports_says_that_guards_give_none(clustered, tmp_path):
+    federation, _ = clustered
+    plan = make_adaptive_plan(federation.plan.population, federation.plan.training, seed=3)
+    asking = replace(federation, plan=plan)
+    guards = Fakes(asking)
+    with pytest.raises(InputError, match="guards give none"):
+        federate(asking, guards.transport(), out=tmp_path / "run", poll=0.0)
+    assert all(guard.asked == [] for guard in guards.values())

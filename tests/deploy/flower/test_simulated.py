@@ -11,7 +11,7 @@ from dpcohort.deploy.flower.rounds import federate
 from dpcohort.deploy.flower.simulated import carry_in_simulation
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.runs import verify_run
-from dpcohort.runs.append_log import read_log
+from dpcohort.runs.folder import read_log
 
 
 def test_real_guards_give_the_plans_cohorts_counts_and_noise(small, tmp_path):

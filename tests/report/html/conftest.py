@@ -16,7 +16,7 @@ from dpcohort.report.html.explorer import explorer_data
 from dpcohort.report.html.report import Report, report_of_runs
 from dpcohort.report.html.sources import Group, read_groups
 from dpcohort.runs import train
-from dpcohort.runs.ledger import ledger_header, planned_draws
+from dpcohort.runs.journal import journal_header, planned_draws
 
 #: Names that would do something if they were anything but text.
 SCRIPTED = [
@@ -132,7 +132,7 @@ def folder_of(plan: Plan, folder: Path) -> Path:
     """What a run leaves of a plan that was counted whole but whose run.json is gone."""
     folder.mkdir(parents=True)
     plan.save(folder / "plan.json")
-    lines = [ledger_header(plan)]
+    lines = [journal_header(plan)]
     lines += [{"round": r, "draws": planned_draws(plan, r)} for r in range(plan.training.rounds)]
     (folder / "ledger.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder

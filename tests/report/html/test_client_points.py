@@ -20,7 +20,7 @@ def points(plan):
 
 def test_points_have_the_numbers_of_plan_and_receipts(plan, points):
     assert [point.name for point in points] == list(plan.population.ids)
-    receipts = {r.client: r for r in make_receipts(plan, plan.schedule.counts, private=False)}
+    receipts = {r.client: r for r in make_receipts(plan, plan.schedule.counts)}
     for k, point in enumerate(points):
         assert point.probability == plan.selection.probabilities[k]
         assert point.holds
@@ -83,7 +83,9 @@ def test_reports_are_spending_too(run):
 
 
 def test_raw_reports_have_no_bound(run):
-    raw = replace(run.plan, terms=replace(run.plan.terms, mode="raw"))
+    choosing = run.plan.adaptive
+    terms = replace(choosing.terms, mode="raw")
+    raw = replace(run.plan, adaptive=replace(choosing, terms=terms))
     for point in adaptive_points(raw, run.draws, run.reports):
         assert point.spent is None
         assert not point.holds

@@ -102,7 +102,9 @@ def test_an_adaptive_run_is_a_run_like_others(adaptive):
 
 def test_raw_reports_are_stamped_whatever_made_the_noise(adaptive):
     run = read_run(adaptive)
-    raw = replace(run.plan, terms=replace(run.plan.terms, mode="raw"))
+    choosing = run.plan.adaptive
+    terms = replace(choosing.terms, mode="raw")
+    raw = replace(run.plan, adaptive=replace(choosing, terms=terms))
     entropy = {**run.settings, "randomness": "entropy"}
     report = report_of_runs([Group(name="raw", runs=(replace(run, plan=raw, settings=entropy),))])
     assert report.stamp.startswith("NOT PRIVATE")

@@ -18,7 +18,7 @@ from dpcohort.report.html.results import (
 )
 from dpcohort.report.html.sources import Group, Problem
 from dpcohort.runs.comparison import Comparison, compare_runs, load_group
-from dpcohort.runs.intervals import mean_interval
+from dpcohort.runs.evaluation import mean_interval
 from dpcohort.runs.verification import Finding
 
 

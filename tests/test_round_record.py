@@ -7,29 +7,27 @@ import math
 
 import pytest
 
-from dpcohort.engine import Evaluation, RoundRecord
 from dpcohort.errors import InputError
+from dpcohort.round_record import RoundRecord, TestResult
 from dpcohort.runs.folder import finite_json
-from dpcohort.round_record import RoundRecord
 
 #: Everything a line may say. A client's loss, norm or gradient must never be among it.
 PUBLIC = {"round", "clients", "noise_stds", "seconds", "test", "test_average", "lost"}
 
 
 def test_a_record_survives_json():
-    result = Evaluation(accuracy=0.5, loss=1.5, class_accuracy=(0.5, 0.25), class_counts=(2, 4))
+    result = TestResult(accuracy=0.5, loss=1.5, class_accuracy=(0.5, 0.25), class_counts=(2, 4))
     record = RoundRecord(round=3, clients=(1, 1), noise_stds=(0.1, 0.2), seconds=0.5, test=result)
-    line = RoundRecord.of(record)
-    stored = json.loads(json.dumps(line.to_dict()))
+    stored = json.loads(json.dumps(record.to_dict()))
     assert "test_average" not in stored
     assert "lost" not in stored
-    assert RoundRecord.from_dict(stored) == line
+    assert RoundRecord.from_dict(stored) == record
 
 
 def test_what_is_not_a_number_becomes_nan_again():
-    result = Evaluation(accuracy=0.5, loss=math.nan, class_accuracy=(math.nan,), class_counts=(0,))
+    result = TestResult(accuracy=0.5, loss=math.nan, class_accuracy=(math.nan,), class_counts=(0,))
     record = RoundRecord(round=0, clients=(0,), noise_stds=(0.0,), seconds=0.0, test=result)
-    back = RoundRecord.from_dict(finite_json(RoundRecord.of(record).to_dict()))
+    back = RoundRecord.from_dict(finite_json(record.to_dict()))
     assert math.isnan(back.test.loss)
     assert math.isnan(back.test.class_accuracy[0])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What both kinds of plan share: one hash over everything, and promises certified once."""
+"""What every plan promises: one hash over all of it, and budgets that are certified and spent."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dpcohort import Population, Training, make_plan
+from dpcohort import Population, Training, certify_epsilon, make_plan
 from dpcohort.accounting import Contract
 from dpcohort.adaptive import make_adaptive_plan
-from dpcohort.certified_plan import CertifiedPlan
-from dpcohort.errors import VerificationError
+from dpcohort.errors import InputError, VerificationError
+from dpcohort.plan import Plan
 
 KINDS = ["planned", "adaptive"]
-TRAINING = Training(rounds=3, cohort_size=2, batch_size=20, dimension=5)
+SMALL = Training(rounds=3, cohort_size=2, batch_size=20, dimension=5)
 PEOPLE = {  # the public client is first, so that positions among those held are others
     "ids": ["gift", "a", "b", "c", "d", "e", "f"],
     "sizes": [100, 40, 60, 50, 40, 60, 50],
@@ -25,16 +25,16 @@ PEOPLE = {  # the public client is first, so that positions among those held are
 }
 
 
-def population(**changes):
+def people(**changes):
     return Population.from_arrays(**{**PEOPLE, **changes})
 
 
 @pytest.fixture(scope="module")
 def plans():
-    clients = population()
+    clients = people()
     return {
-        "planned": make_plan(clients, TRAINING, selection="unbiased", seed=2),
-        "adaptive": make_adaptive_plan(clients, TRAINING, rule_settings={"d": 3}, seed=2),
+        "planned": make_plan(clients, SMALL, selection="unbiased", seed=2),
+        "adaptive": make_adaptive_plan(clients, SMALL, rule_settings={"d": 3}, seed=2),
     }
 
 
@@ -58,7 +58,7 @@ def shifted(column, k=0):
 def with_second(column, value):
     """The clients, the second of whom has another value."""
     given = PEOPLE.get(column, [0] * 7)
-    return population(**{column: [given[0], value, *given[2:]]})
+    return people(**{column: [given[0], value, *given[2:]]})
 
 
 @both
@@ -92,7 +92,7 @@ def test_the_hash_covers_every_column_of_the_noise(plan):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("training", replace(TRAINING, clip=2.0)),
+        ("training", replace(SMALL, clip=2.0)),
         ("contract", Contract.of("paper")),
         ("seed", 3),
     ],
@@ -123,12 +123,20 @@ def test_the_hash_covers_what_only_a_plan_with_cohorts_has(plans):
 def test_the_hash_covers_what_only_an_adaptive_plan_has(plans):
     plan = plans["adaptive"]
     others = [
-        replace(plan, caps=replace(plan.caps, draws=plan.schedule.counts + 1)),
-        replace(plan, caps=replace(plan.caps, reports=plan.report_caps + 1)),
-        replace(plan, rule=replace(plan.rule, d=4)),
-        replace(plan, terms=replace(plan.terms, loss_bound=4.0)),
-        replace(plan, terms=replace(plan.terms, share=0.2)),
-        replace(plan, terms=replace(plan.terms, mini_batch=True)),
+        replace(plan, schedule=replace(plan.schedule, caps=plan.schedule.counts + 1)),
+        replace(plan, selection=replace(plan.selection, rule="rpow-d")),
+        replace(plan, selection=replace(plan.selection, settings={"d": 4, "shrink": False})),
+        *(
+            replace(plan, adaptive=replace(plan.adaptive, **change))
+            for change in (
+                {"report_caps": plan.report_caps + 1},
+                {"report_multipliers": shifted(plan.report_multipliers, 1)},
+                {"terms": replace(plan.terms, loss_bound=4.0)},
+                {"terms": replace(plan.terms, share=0.2)},
+                {"terms": replace(plan.terms, mini_batch=True)},
+                {"terms": replace(plan.terms, statistic="squared-loss")},
+            )
+        ),
     ]
     assert len({plan.sha256, *(other.sha256 for other in others)}) == 1 + len(others)
 
@@ -139,10 +147,7 @@ def test_plans_are_equal_by_hash_and_never_across_kinds(plans):
     assert again is not planned
     assert again == planned
     assert hash(again) == hash(planned)
-    forged = replace(adaptive)
-    forged.__dict__["sha256"] = planned.sha256
-    assert planned != forged
-    assert forged != planned
+    assert planned != adaptive
     assert planned != planned.sha256
 
 
@@ -158,21 +163,7 @@ def test_only_a_plan_that_was_just_made_is_not_certified_again(plan, tmp_path, m
     assert asked == ["pld", "pld"]
 
 
-class Promising(CertifiedPlan):
-    """A plan whose certificates are given."""
-
-    def plain_settings(self):
-        return {}
-
-    def hashed_columns(self):
-        return ()
-
-    def verify(self, method="pld"):
-        held = ~self.population.public
-        self._refuse_broken(held, np.array(CERTIFIED[method]), promised="promised here")
-
-
-CERTIFIED = {
+BROKEN = {
     "kept": [0.5, 2.0, 1.0, 0.5, 2.0, 1.0],
     "one": [0.5, np.nextafter(2.0, 3.0), 1.0, 0.5, 2.0, 1.0],
     "nan": [0.5, 2.0, 1.0, np.nan, 2.0, 1.0],
@@ -181,21 +172,30 @@ CERTIFIED = {
 }
 
 
+@both
 @pytest.mark.parametrize(
-    ("method", "named"),
-    [
-        ("one", "1 clients would spend more than promised here: b."),
-        ("nan", "1 clients would spend more than promised here: d."),
-        ("five", "5 clients would spend more than promised here: a, b, c, d, e."),
-        ("six", "6 clients would spend more than promised here: a, b, c, d, e, ...."),
-    ],
-)
-def test_broken_promises_are_named(method, named):
-    plan = Promising(population=population(), training=TRAINING, contract=Contract.of("tight"))
+    ("certified", "named"),
+    [("one", "1 _: b"), ("nan", "1 _: d"), ("five", "5 _: a, b, c, d, e"),
+     ("six", "6 _: a, b, c, d, e, ...")],
+)  # fmt: skip
+def test_broken_promises_are_named(plan, monkeypatch, certified, named):
+    """Certificates as given, for a plan that draws everybody."""
+    if plan.adaptive is None:
+        cohorts = np.array([[1, 2], [3, 4], [5, 6]])
+        schedule = replace(plan.schedule, cohorts=cohorts)
+        noise = replace(plan.noise, noise_multiplier=np.r_[0.0, np.ones(6)])
+        plan = replace(plan, schedule=schedule, noise=noise)
+    spent = {name: np.array(values) for name, values in BROKEN.items()}
+    monkeypatch.setattr("dpcohort.plan.certify_epsilon", lambda method, **_: spent[method])
+    monkeypatch.setattr(
+        Plan, "spent_epsilon", lambda self, *_, method: np.r_[np.nan, spent[method]]
+    )
     plan.verify("kept")
     with pytest.raises(VerificationError) as caught:
-        plan.verify(method)
-    assert str(caught.value) == f"{named} Do not train with this plan; make it again."
+        plan.verify(certified)
+    caps = "" if plan.adaptive is None else " at their caps"
+    words = named.replace("_", f"clients would spend more than promised{caps}")
+    assert str(caught.value) == f"{words}. Do not train with this plan; make it again."
 
 
 @pytest.mark.parametrize(
@@ -206,3 +206,62 @@ def test_each_kind_says_which_promise(plans, kind, promised):
     weak = replace(plan.noise, noise_multiplier=plan.noise_multipliers / 2)
     with pytest.raises(VerificationError, match=f"would spend more than {promised}: "):
         replace(plan, noise=weak).verify(method="pld")
+
+
+# spending
+
+
+def test_the_plan_keeps_its_promises_and_one_more_draw_does_not(plans):
+    plan = plans["planned"]
+    counts = plan.schedule.counts
+    spent = plan.spent_epsilon(counts)
+    private = ~plan.population.public
+    assert (spent[private] <= plan.population.epsilon[private]).all()
+    assert np.isnan(spent[plan.population.public]).all()
+    more = plan.spent_epsilon(2 * counts)
+    drawn = private & (counts > 0)
+    assert (more[drawn] > plan.population.epsilon[drawn]).all()
+
+
+def test_spending_is_what_the_accountant_says(plans):
+    plan = plans["planned"]
+    k = int(np.flatnonzero(plan.drawn & ~plan.population.public)[0])
+    wanted = certify_epsilon(
+        noise_multiplier=float(plan.noise_multipliers[k]),
+        delta=1e-5,
+        sampling_rate=float(plan.sampling_rates[k]),
+        steps=3,
+        method="pld",
+    )
+    draws = np.zeros(len(plan.population), dtype=np.int64)
+    draws[k] = 3
+    found = plan.spent_epsilon(draws, clients=np.array([k]), method="pld")
+    assert found[0] == wanted
+
+
+def test_every_local_step_of_a_draw_is_spent():
+    clients = Population.from_arrays(sizes=[90], epsilon=[2.0], delta=1e-5)
+    training = Training(rounds=2, cohort_size=1, batch_size=9, local_steps=3)
+    plan = make_plan(clients, training, seed=0)
+    wanted = certify_epsilon(
+        noise_multiplier=float(plan.noise_multipliers[0]),
+        delta=1e-5,
+        sampling_rate=0.1,
+        steps=6,
+        method="pld",
+    )
+    assert plan.spent_epsilon(np.array([2]), method="pld")[0] == wanted
+
+
+def test_fewer_draws_spend_less_and_none_nothing(plans):
+    plan = plans["planned"]
+    none = plan.spent_epsilon(np.zeros(7, dtype=np.int64))
+    assert np.nansum(none) == 0
+    fewer = plan.spent_epsilon(plan.schedule.counts // 2)
+    assert (fewer[1:] <= plan.spent_epsilon(plan.schedule.counts)[1:]).all()
+
+
+def test_a_draw_without_planned_noise_is_refused():
+    plan = make_plan(people(), replace(SMALL, rounds=1, cohort_size=1), seed=2)
+    with pytest.raises(InputError, match="never draws"):
+        plan.spent_epsilon(np.where(plan.drawn, 0, 1))
