@@ -57,11 +57,11 @@ class InputError(DpcohortError, ValueError):
         self.field = field
 
     @classmethod
-    def because(cls, message: str) -> InputError:
-        """An input error in free words, for what no single field is to blame for."""
+    def because(cls, message: str, *, field: str = "") -> InputError:
+        """An input error in free words; ``field`` is for what a single one is to blame for."""
         error = cls.__new__(cls)
         ValueError.__init__(error, message)
-        error.field = ""
+        error.field = field
         return error
 
 
