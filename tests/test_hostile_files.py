@@ -33,9 +33,8 @@ from dpcohort.clients.csv_file import read_clients_csv
 from dpcohort.config import commented_config, load_config
 from dpcohort.config.population import DrawnPopulation
 from dpcohort.data.arrays import load_arrays
-from dpcohort.data.cifar10 import read_batch
 from dpcohort.data.dataset import Normalisation
-from dpcohort.data.idx import read_idx
+from dpcohort.data.image_files import read_batch, read_idx
 from dpcohort.data.partition import Partition, load_partition, save_partition
 from dpcohort.deploy.flower.federation import Federation
 from dpcohort.deploy.flower.letters import draw_letter, open_letter

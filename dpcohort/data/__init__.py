@@ -15,15 +15,24 @@ from dpcohort._lazy import names_on_use
 if TYPE_CHECKING:
     from dpcohort.data.dataset import Dataset, Normalisation, dataset_from_arrays
     from dpcohort.data.fetch import DownloadProgress, fetch_dataset
-    from dpcohort.data.load import DATASET_NAMES, load_dataset
-    from dpcohort.data.partition import Partition, join_clients, load_partition, save_partition
-    from dpcohort.data.partition_rules import (
+    from dpcohort.data.load import (
+        DATASET_NAMES,
+        DatasetRow,
+        FileStatus,
+        check_dataset,
+        describe_datasets,
+        load_dataset,
+    )
+    from dpcohort.data.partition import (
+        Partition,
         column_partition,
         dirichlet_partition,
+        join_clients,
+        load_partition,
         paper_partition,
         public_split,
+        save_partition,
     )
-    from dpcohort.data.status import DatasetRow, FileStatus, check_dataset, describe_datasets
 
 __all__ = [
     "DATASET_NAMES",
@@ -50,22 +59,22 @@ __all__ = [
 _HOMES = {
     "DATASET_NAMES": "load",
     "Dataset": "dataset",
-    "DatasetRow": "status",
+    "DatasetRow": "load",
     "DownloadProgress": "fetch",
-    "FileStatus": "status",
+    "FileStatus": "load",
     "Normalisation": "dataset",
     "Partition": "partition",
-    "check_dataset": "status",
-    "column_partition": "partition_rules",
+    "check_dataset": "load",
+    "column_partition": "partition",
     "dataset_from_arrays": "dataset",
-    "describe_datasets": "status",
-    "dirichlet_partition": "partition_rules",
+    "describe_datasets": "load",
+    "dirichlet_partition": "partition",
     "fetch_dataset": "fetch",
     "join_clients": "partition",
     "load_dataset": "load",
     "load_partition": "partition",
-    "paper_partition": "partition_rules",
-    "public_split": "partition_rules",
+    "paper_partition": "partition",
+    "public_split": "partition",
     "save_partition": "partition",
 }
 

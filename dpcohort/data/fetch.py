@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from dpcohort.atomic_file import atomic_writer
-from dpcohort.data.places import DATA_VARIABLE, user_cache
-from dpcohort.data.sources import Archive, DataFile, Source, source_named
+from dpcohort.data.sources import DATA_VARIABLE, Archive, DataFile, Source, source_named, user_cache
 from dpcohort.errors import DataMissingError, FileFormatError, InputError, VerificationError
 
 __all__ = ["DownloadProgress", "fetch_dataset", "fetch_source"]

@@ -22,7 +22,7 @@ from dpcohort.data import (
     paper_partition,
     public_split,
 )
-from dpcohort.data.npz import map_npy
+from dpcohort.data.arrays import map_npy
 from dpcohort.engine import (
     ConstantStep,
     InverseRootStep,

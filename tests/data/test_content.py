@@ -8,7 +8,7 @@ import struct
 import numpy as np
 import pytest
 
-from dpcohort.data.content import content_sha256, read_part
+from dpcohort.data.load import content_sha256, read_part
 from dpcohort.data.sources import SOURCES
 from dpcohort.errors import FileFormatError
 

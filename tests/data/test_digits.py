@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpcohort.data.digits import load_digits, rank_within_class
+from dpcohort.data.load import load_digits, rank_within_class
 from dpcohort.errors import DataMissingError
 
 

@@ -18,8 +18,7 @@ import pytest
 from dpcohort.data import fetch as fetch_module
 from dpcohort.data.dataset import Normalisation
 from dpcohort.data.fetch import DownloadProgress, fetch_dataset, fetch_source
-from dpcohort.data.places import find_set
-from dpcohort.data.sources import Archive, DataFile, Source
+from dpcohort.data.sources import Archive, DataFile, Source, find_set
 from dpcohort.errors import DataMissingError, FileFormatError, InputError, VerificationError
 
 

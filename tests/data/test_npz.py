@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dpcohort import limits
-from dpcohort.data.npz import map_npy, read_npz
+from dpcohort.data.arrays import map_npy, read_npz
 from dpcohort.errors import FileFormatError
 
 

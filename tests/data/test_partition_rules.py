@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpcohort.data.partition import join_clients
-from dpcohort.data.partition_rules import (
+from dpcohort.data.partition import (
     column_partition,
     dirichlet_partition,
+    join_clients,
     paper_partition,
     public_split,
 )

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dpcohort.data.places import data_roots, find_set, missing_set, user_cache
-from dpcohort.data.sources import SOURCES
+from dpcohort.data.sources import SOURCES, data_roots, find_set, missing_set, user_cache
 
 
 def lay(folder: Path, source, suffix: str = ".gz") -> Path:

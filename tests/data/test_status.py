@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 
 from dpcohort.data import sources
-from dpcohort.data.status import check_dataset, describe_datasets
+from dpcohort.data.load import check_dataset, describe_datasets
 from dpcohort.errors import DataMissingError, InputError
 
 
@@ -62,7 +62,7 @@ def test_the_list_says_where_or_how(small_set):
 
 
 def test_the_list_has_the_digits_as_they_are():
-    from dpcohort.data.digits import load_digits
+    from dpcohort.data.load import load_digits
 
     digits, row = load_digits(), describe_datasets()[0]
     assert (row.shape, row.classes) == (digits.input_shape, digits.classes)
