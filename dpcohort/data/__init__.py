@@ -14,7 +14,7 @@ from dpcohort._lazy import names_on_use
 
 if TYPE_CHECKING:
     from dpcohort.data.dataset import Dataset, Normalisation, dataset_from_arrays
-    from dpcohort.data.fetch import DownloadProgress, fetch_dataset
+    from dpcohort.data.fetch import fetch_dataset
     from dpcohort.data.load import (
         DATASET_NAMES,
         DatasetRow,
@@ -38,7 +38,6 @@ __all__ = [
     "DATASET_NAMES",
     "Dataset",
     "DatasetRow",
-    "DownloadProgress",
     "FileStatus",
     "Normalisation",
     "Partition",
@@ -60,7 +59,6 @@ _HOMES = {
     "DATASET_NAMES": "load",
     "Dataset": "dataset",
     "DatasetRow": "load",
-    "DownloadProgress": "fetch",
     "FileStatus": "load",
     "Normalisation": "dataset",
     "Partition": "partition",
