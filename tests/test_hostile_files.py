@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from dpcohort import Population, Training, make_plan
 from dpcohort.adaptive.plan import make_adaptive_plan
 from dpcohort.adaptive.plan_file import load_any_plan
-from dpcohort.clients.csv_file import read_clients_csv
+from dpcohort.clients.columns import read_clients_csv
 from dpcohort.config import commented_config, load_config
 from dpcohort.config.population import DrawnPopulation
 from dpcohort.data.arrays import load_arrays

@@ -30,8 +30,9 @@ from dpcohort.clients.columns import (
     epsilon_step,
     first_problem,
     nearest_id,
+    read_clients_csv,
+    write_clients_csv,
 )
-from dpcohort.clients.csv_file import read_clients_csv, write_clients_csv
 from dpcohort.errors import InputError
 from dpcohort.training import Training
 
@@ -232,7 +233,7 @@ class Population:
         """A population from a file ``id,size,epsilon,delta[,batch_size][,public]``.
 
         Args:
-            path: the file; see ``dpcohort.clients.csv_file``.
+            path: the file; see ``dpcohort.clients.columns``.
             allow_large_delta: accept delta_k >= 1/|M_k|; ``large_delta`` then counts them.
 
         Raises:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dpcohort.clients.csv_file import Row, is_blank, open_table, read_clients_csv, write_clients_csv
+from dpcohort.clients.columns import read_clients_csv, write_clients_csv
 from dpcohort.errors import DpcohortError, FileFormatError
 
 HEADER = "id,size,epsilon,delta,batch_size,public\n"
@@ -24,7 +24,7 @@ def read(tmp_path: Path, content: str | bytes, **options: bool):
 
 
 def test_more_clients_than_can_be_planned_are_refused(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("dpcohort.clients.csv_file.MOST_CLIENTS", 3000)
+    monkeypatch.setattr("dpcohort.clients.columns.MOST_CLIENTS", 3000)
     rows = "".join(f"c{row},500,1.5,1e-5,,\n" for row in range(5000))
     with pytest.raises(FileFormatError, match="more than 3,000 clients"):
         read(tmp_path, HEADER + rows)
@@ -286,31 +286,20 @@ def test_a_changed_byte_is_read_or_refused(tmp_path: Path, place: int, byte: int
         assert ((private > 0) & (private <= 700)).all()
 
 
-def opened(tmp_path: Path, text: str):
-    path = tmp_path / "t.csv"
-    path.write_bytes(text.encode())
-    return open_table(path, required=["id", "size"], optional=["public"])
-
-
 def test_rows_know_the_line_they_start_on(tmp_path: Path):
-    table = opened(tmp_path, '\n\nid,size\r\na,1\n\n"b\nb",2\n  \nc,3')
-    assert list(table.rows()) == [
-        Row(4, ["a", "1"]),
-        Row(6, ["b\nb", "2"]),
-        Row(9, ["c", "3"]),
-    ]
-    assert [cells for cells in table.reader() if not is_blank(cells)] == [
-        ["a", "1"],
-        ["b\nb", "2"],
-        ["c", "3"],
-    ]
+    start = '\n\nid,size,epsilon,delta\r\na,1,1,1e-5\n\n"b\nb",2,1,1e-5\n  \n'
+    assert read(tmp_path, start + "c,3,1,1e-5").ids == ("a", "b\nb", "c")
+    for bad in ("c,x,1,1e-5", "c,0,1,1e-5", "c,3", '"a",1,1,1e-5'):
+        with pytest.raises(FileFormatError) as caught:
+            read(tmp_path, start + bad)
+        assert caught.value.line == 9
 
 
 def test_a_header_of_several_lines_is_skipped_whole(tmp_path: Path):
-    table = opened(tmp_path, '"id\n",size\na,1\n')
-    assert table.fields == ["id", "size"]
-    assert list(table.reader()) == [["a", "1"]]
-    assert list(table.rows()) == [Row(3, ["a", "1"])]
+    header = '"id\n",size,epsilon,delta\n'
+    assert read(tmp_path, header + "a,1,1,1e-5\n").ids == ("a",)
+    with pytest.raises(FileFormatError, match=r"line 3: size = 'x'"):
+        read(tmp_path, header + "a,x,1,1e-5\n")
 
 
 @pytest.mark.parametrize(
@@ -318,23 +307,23 @@ def test_a_header_of_several_lines_is_skipped_whole(tmp_path: Path):
     [
         ("", None, "the file is empty"),
         ("\n \n", None, "the file is empty"),
-        ("a,5\nb,6\n", 1, "the header is missing"),
+        ("a,5,7,8\nb,6,7,8\n", 1, "the header is missing"),
         ("id;size\na;5\n", 1, "separated by semicolons"),
         ("id\tsize\na\t5\n", 1, "separated by tabs"),
         ("id|size\n", 1, "separated by bars"),
-        ("id,sizes\n", 1, "column = 'sizes'.*Did you mean 'size'"),
-        ("id,size,colour\n", 1, r"column = 'colour'.*Remove it\."),
-        ("id,amount\n", 1, "column = 'amount'.*rename it if it is size"),
-        ("\nid,public\n", 2, "the column size is missing; needed are id, size"),
-        ("id,size,ID\n", 1, "the column id appears 2 times"),
-        ("id,size,\n", 1, "column = ''"),
+        ("id,sizes,epsilon,delta\n", 1, "column = 'sizes'.*Did you mean 'size'"),
+        ("id,size,epsilon,delta,colour\n", 1, r"column = 'colour'.*Remove it\."),
+        ("id,amount,epsilon,delta\n", 1, "column = 'amount'.*rename it if it is size"),
+        ("\nid,epsilon,delta\n", 2, "the column size is missing; needed are id, size"),
+        ("id,size,epsilon,delta,ID\n", 1, "the column id appears 2 times"),
+        ("id,size,epsilon,delta,\n", 1, "column = ''"),
     ],
 )
 def test_a_header_that_cannot_be_used(tmp_path: Path, text: str, line: int | None, words: str):
     with pytest.raises(FileFormatError, match=words) as caught:
-        opened(tmp_path, text)
+        read(tmp_path, text)
     assert caught.value.line == line
-    assert "t.csv" in str(caught.value)
+    assert "clients.csv" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -346,7 +335,6 @@ def test_a_header_that_cannot_be_used(tmp_path: Path, text: str, line: int | Non
     ],
 )
 def test_a_row_that_is_not_csv(tmp_path: Path, row: str, words: str):
-    table = opened(tmp_path, f'id,size\n"a\nb",1\n{row}')
     with pytest.raises(FileFormatError, match=words) as caught:
-        list(table.rows())
+        read(tmp_path, f'id,size,epsilon,delta\n"a\nb",1,1,1e-5\n{row}')
     assert caught.value.line == 4
