@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
@@ -147,21 +147,21 @@ def _is_number(value: Any) -> bool:
 def _inside(value: Any, bounds: Bounds) -> Any:
     """Whether the value, or each of an array of values, is inside all bounds."""
     inside: Any = True
-    for name, holds in _HOLDS.items():
-        if (bound := bounds.get(name)) is not None:
-            inside = inside & holds(value, bound)
+    for name, bound in _given(bounds):
+        inside = inside & _HOLDS[name](value, bound)
     return inside
 
 
 def _words(bounds: Bounds) -> str:
-    parts = [
-        f" {name.replace('_', ' ')} {_plain(bound)}"
-        for name in _HOLDS
-        if (bound := bounds.get(name)) is not None
-    ]
-    return " and".join(parts)
+    said = [f" {name.replace('_', ' ')} {_plain(bound)}" for name, bound in _given(bounds)]
+    return " and".join(said)
 
 
-def _plain(bound: Any) -> str:
+def _given(bounds: Bounds) -> list[tuple[str, Any]]:
+    stated: Mapping[str, Any] = bounds
+    return [(name, stated[name]) for name in _HOLDS if stated.get(name) is not None]
+
+
+def _plain(bound: float) -> str:
     """A bound as a person writes it: 1000000, not 1e+06."""
     return str(int(bound)) if bound == int(bound) and abs(bound) < 1e9 else f"{bound:g}"

@@ -11,11 +11,11 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ from dpcohort.atomic_file import atomic_writer
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.limits import LARGEST_CLIENT_LIST, MOST_CLIENTS
 from dpcohort.text_files import read_utf8
+
+if TYPE_CHECKING:
+    from dpcohort.clients.population import Population
 
 __all__ = [
     "MAX_EPSILON",
@@ -51,8 +54,13 @@ MAX_SIZE = 10**15
 
 EPSILON_ALLOWED = "a finite number above 0 and at most 700"
 DELTA_ALLOWED = "a number above 0 and below 1"
+DELTA_BELOW = "below 1/size = 1/{size} = {share:.3g}"
 SIZE_ALLOWED = "a whole number from 1 to 10^15"
 BATCH_ALLOWED = "a whole number from 1 to 10^15, or empty"
+LARGE_DELTA = (
+    "A delta of 1/size or more lets a mechanism that publishes a whole record of this client count "
+    "as private. Lower delta, or accept it with allow_large_delta."
+)
 MARK_PUBLIC = "For data that needs no privacy mark the client public; then it has no epsilon."
 
 
@@ -215,48 +223,30 @@ def _number_problems(columns: ClientColumns, allow_large_delta: bool) -> Iterato
         )
         large = ~public & good_delta & whole & (delta * sizes >= 1)
         oversized = whole & good_batch & (batches > sizes)
-    yield from _first(~whole, "size", sizes, SIZE_ALLOWED)
-    yield from _first(~good_epsilon, "epsilon", epsilon, EPSILON_ALLOWED, epsilon_step)
-    yield from _first(~good_delta, "delta", delta, DELTA_ALLOWED)
-    yield from _first(~good_batch, "batch_size", batches, BATCH_ALLOWED)
-    if oversized.any():
-        row = int(oversized.argmax())
-        allowed = f"at most the client's size, {int(sizes[row])}"
-        yield from _first(oversized, "batch_size", batches, allowed)
-    for field, values in (("epsilon", epsilon), ("delta", delta)):
-        yield from _first(public & ~np.isnan(values), field, values, "left out: it is public")
-    if not allow_large_delta and large.any():
-        row = int(large.argmax())
-        size = int(sizes[row])
-        yield Problem(
-            row=row,
-            field="delta",
-            given=float(delta[row]),
-            allowed=f"below 1/size = 1/{size} = {1 / size:.3g}",
-            next_step="A delta of 1/size or more lets a mechanism that publishes a whole record "
-            "of this client count as private. Lower delta, or accept it with "
-            "allow_large_delta.",
-        )
-
-
-def _first(
-    bad: BoolArray,
-    field: str,
-    values: FloatArray,
-    allowed: str,
-    next_step: Callable[[float], str | None] | None = None,
-) -> Iterator[Problem]:
-    if bad.any():
-        row = int(bad.argmax())
-        value = float(values[row])
-        counts = field in ("size", "batch_size") and value.is_integer() and abs(value) <= 2**53
-        yield Problem(
-            row=row,
-            field=field,
-            given=int(value) if counts else value,
-            allowed=allowed,
-            next_step=next_step(value) if next_step is not None else None,
-        )
+    checks = [
+        (~whole, "size", sizes, SIZE_ALLOWED),
+        (~good_epsilon, "epsilon", epsilon, EPSILON_ALLOWED),
+        (~good_delta, "delta", delta, DELTA_ALLOWED),
+        (~good_batch, "batch_size", batches, BATCH_ALLOWED),
+        (oversized, "batch_size", batches, "at most the client's size, {size}"),
+        (public & ~np.isnan(epsilon), "epsilon", epsilon, "left out: it is public"),
+        (public & ~np.isnan(delta), "delta", delta, "left out: it is public"),
+    ]
+    if not allow_large_delta:
+        checks.append((large, "delta", delta, DELTA_BELOW))
+    for bad, field, values, allowed in checks:
+        if bad.any():
+            row = int(bad.argmax())
+            value, size = float(values[row]), int(sizes[row]) if whole[row] else 1
+            steps = {EPSILON_ALLOWED: epsilon_step(value), DELTA_BELOW: LARGE_DELTA}
+            counts = field in ("size", "batch_size") and value.is_integer() and abs(value) <= 2**53
+            yield Problem(
+                row=row,
+                field=field,
+                given=int(value) if counts else value,
+                allowed=allowed.format(size=size, share=1 / size),
+                next_step=steps.get(allowed),
+            )
 
 
 def epsilon_step(given: float) -> str | None:
@@ -414,37 +404,33 @@ def read_clients_csv(path: str | Path, *, allow_large_delta: bool = False) -> Cl
     return columns
 
 
-def write_clients_csv(
-    path: str | Path,
-    *,
-    ids: Sequence[str],
-    sizes: Sequence[int],
-    epsilon: Sequence[float],
-    delta: Sequence[float],
-    batch_sizes: Sequence[int],
-    public: Sequence[bool],
-) -> None:
+def write_clients_csv(path: str | Path, clients: Population) -> None:
     """Write clients so that reading them back gives the same numbers to the last bit.
 
     The file appears whole or not at all. Columns nobody uses are left out.
 
     Example:
         >>> import tempfile
+        >>> from dpcohort import Population
         >>> path = Path(tempfile.mkdtemp()) / "clients.csv"
-        >>> write_clients_csv(path, ids=["a"], sizes=[500], epsilon=[1.5], delta=[1e-5],
-        ...                   batch_sizes=[0], public=[False])
+        >>> write_clients_csv(path, Population.from_arrays(sizes=[500], epsilon=1.5, delta=1e-5))
         >>> print(path.read_text().strip())
         id,size,epsilon,delta
-        a,500,1.5,1e-05
+        client-0,500,1.5,1e-05
     """
+    public = clients.public.tolist()
+
+    def promised(values: FloatArray) -> list[str]:
+        return ["" if p else repr(value) for value, p in zip(values.tolist(), public, strict=True)]
+
     columns: dict[str, Iterable[object]] = {
-        "id": ids,
-        "size": sizes,
-        "epsilon": ["" if p else repr(e) for e, p in zip(epsilon, public, strict=True)],
-        "delta": ["" if p else repr(d) for d, p in zip(delta, public, strict=True)],
+        "id": clients.ids,
+        "size": clients.sizes.tolist(),
+        "epsilon": promised(clients.epsilon),
+        "delta": promised(clients.delta),
     }
-    if any(batch_sizes):
-        columns["batch_size"] = ["" if b == 0 else b for b in batch_sizes]
+    if clients.batch_sizes.any():
+        columns["batch_size"] = [batch or "" for batch in clients.batch_sizes.tolist()]
     if any(public):
         columns["public"] = ["true" if p else "false" for p in public]
     with atomic_writer(path) as stream:

@@ -133,8 +133,9 @@ def _listed(path: str | Path, content: bytes) -> tuple[bytes, list[int]]:
             for number, (opcode, value, _) in enumerate(pickletools.genops(content)):
                 if number >= MOST_INSTRUCTIONS:
                     raise ValueError(f"more than {MOST_INSTRUCTIONS:,} instructions")
-                if are_labels and opcode.name.startswith("BININT"):
-                    labels.append(value)
+                if opcode.name.startswith("BININT") and isinstance(value, int):
+                    if are_labels:
+                        labels.append(value)
                 elif isinstance(value, _TEXT) and value != "latin1":  # how text is encoded
                     are_labels = value in ("labels", b"labels")
                     longest = max(longest, value, key=len)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dpcohort.clients.columns import read_clients_csv, write_clients_csv
+from dpcohort.clients import Population
+from dpcohort.clients.columns import read_clients_csv
 from dpcohort.errors import DpcohortError, FileFormatError
 
 HEADER = "id,size,epsilon,delta,batch_size,public\n"
@@ -210,15 +211,14 @@ def test_numbers_come_back_to_the_last_bit(tmp_path: Path):
     )
     ids = ['quote " comma ,', "line\nend", "caf\u00e9", *(f"c{row}" for row in range(497))]
     path = tmp_path / "clients.csv"
-    write_clients_csv(
-        path,
+    Population.from_arrays(
         ids=ids,
         sizes=[10**15 if row == 3 else 5 for row in range(500)],
         epsilon=epsilon,
         delta=delta,
         batch_sizes=[0] * 499 + [3],
-        public=[False] * 500,
-    )
+        allow_large_delta=True,
+    ).to_csv(path)
     columns = read_clients_csv(path, allow_large_delta=True)
     assert columns.ids == tuple(ids)
     assert columns.epsilon.tolist() == epsilon
@@ -228,10 +228,10 @@ def test_numbers_come_back_to_the_last_bit(tmp_path: Path):
 
 
 def test_writing_leaves_no_other_file_behind(tmp_path: Path):
-    columns = {"ids": ["a"], "sizes": [5], "epsilon": [1.0], "delta": [0.1], "batch_sizes": [0]}
-    write_clients_csv(tmp_path / "c.csv", **columns, public=[False])
+    clients = Population.from_arrays(sizes=[5], epsilon=1.0, delta=0.1)
+    clients.to_csv(tmp_path / "c.csv")
     with pytest.raises(DpcohortError, match=re.escape(str(tmp_path / "no" / "c.csv"))):
-        write_clients_csv(tmp_path / "no" / "c.csv", **columns, public=[False])
+        clients.to_csv(tmp_path / "no" / "c.csv")
     assert [path.name for path in tmp_path.iterdir()] == ["c.csv"]
 
 
