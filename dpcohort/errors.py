@@ -57,10 +57,22 @@ class InputError(DpcohortError, ValueError):
         self.field = field
 
     @classmethod
-    def because(cls, message: str, *, field: str = "") -> InputError:
-        """An input error in free words; ``field`` is for what a single one is to blame for."""
+    def because(cls, message: str) -> InputError:
+        """An input error in free words, for what no single field is to blame for."""
         error = cls.__new__(cls)
         ValueError.__init__(error, message)
+        error.field = ""
+        return error
+
+    @classmethod
+    def about(cls, field: str, words: str) -> InputError:
+        """An input error in free words that begin with the field they are about.
+
+        Example:
+            >>> str(InputError.about("alpha", "is missing."))
+            'alpha is missing.'
+        """
+        error = cls.because(f"{field} {words}")
         error.field = field
         return error
 
