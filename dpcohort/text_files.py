@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text files people hand over, read whole and checked before anything is made of them.
+"""Text files people hand over, read whole and checked; and configurations written back as TOML.
 
 They come from editors and spreadsheets, so a byte order mark is accepted and UTF-16,
 NUL bytes and broken encodings are named for what they are, with the line.
@@ -10,14 +10,20 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dpcohort.errors import FileFormatError
+from dpcohort.errors import FileFormatError, InputError
 from dpcohort.limits import DEEPEST_NESTING
 
-__all__ = ["parse_json", "parse_toml", "read_utf8"]
+__all__ = [
+    "parse_json",
+    "parse_toml",
+    "read_utf8",
+    "toml_text",
+]
+
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _NAME = r"""(?:[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')"""
@@ -157,3 +163,45 @@ def _read_file(path: str | Path, at_most_bytes: int | None) -> bytes:
 
 def _line_at(content: bytes, position: int) -> int:
     return 1 + sum(1 for _ in _LINE_END.finditer(content, 0, position))
+
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def toml_text(values: Mapping[str, Any]) -> str:
+    """Tables of plain values as TOML; reading it back gives equal tables.
+
+    Example:
+        >>> print(toml_text({"training": {"rounds": 3, "clip": 1.0}}), end="")
+        [training]
+        rounds = 3
+        clip = 1.0
+    """
+    loose = {key: value for key, value in values.items() if not isinstance(value, Mapping)}
+    tables = [
+        f"[{_toml_key(name)}]\n{_toml_lines(table)}"
+        for name, table in values.items()
+        if isinstance(table, Mapping)
+    ]
+    return "\n".join([_toml_lines(loose), *tables] if loose else tables)
+
+
+def _toml_lines(table: Mapping[str, Any]) -> str:
+    return "".join(f"{_toml_key(key)} = {_toml_value(value)}\n" for key, value in table.items())
+
+
+def _toml_key(name: str) -> str:
+    return name if _BARE_KEY.fullmatch(name) else _toml_value(name)
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, float):
+        return repr(float(value))  # nan and inf are called so in TOML too
+    if isinstance(value, str | int):  # a string of TOML is one of JSON, but for one character
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, Mapping):
+        inside = ", ".join(f"{_toml_key(key)} = {_toml_value(v)}" for key, v in value.items())
+        return f"{{ {inside} }}" if inside else "{}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+    raise InputError("config", given=value, allowed="text, numbers, lists and tables")

@@ -2,12 +2,16 @@
 from __future__ import annotations
 
 import os
+import tomllib
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dpcohort.errors import FileFormatError
-from dpcohort.text_files import parse_json, parse_toml, read_utf8
+from dpcohort.config import EXAMPLES, commented_config
+from dpcohort.errors import FileFormatError, InputError
+from dpcohort.text_files import parse_json, parse_toml, read_utf8, toml_text
 
 
 def test_a_byte_order_mark_is_taken_off(tmp_path: Path):
@@ -93,3 +97,28 @@ def test_json_may_not_be_nested_without_end(depth):
     with pytest.raises(ValueError, match="nested too deeply"):
         parse_json('{"a":' * (depth - 1) + "[]" + "}" * (depth - 1))
     assert parse_json("[" * 64 + "]" * 64)
+
+
+TEXT = st.text(st.characters(blacklist_categories=("Cs",)))
+SCALARS = st.one_of(
+    st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), TEXT
+)
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner), max_leaves=8
+)
+
+
+@given(st.dictionaries(TEXT, VALUES))
+def test_reads_back_equal(values):
+    assert tomllib.loads(toml_text(values)) == values
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_every_example_reads_back_equal(example):
+    values = tomllib.loads(commented_config(example))
+    assert tomllib.loads(toml_text(values)) == values
+
+
+def test_other_values_are_refused():
+    with pytest.raises(InputError, match="config"):
+        toml_text({"a": {"b": object()}})

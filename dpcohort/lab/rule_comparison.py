@@ -25,7 +25,6 @@ from dpcohort.errors import FileFormatError, InputError
 from dpcohort.plan import Plan
 from dpcohort.plugins import REGISTRIES, is_named_function
 from dpcohort.runs.aggregation_record import aggregation_for
-from dpcohort.runs.config_text import toml_text
 from dpcohort.runs.configured import configured_job
 from dpcohort.runs.configured_plan import configured_data
 from dpcohort.runs.evaluation import summarise_seeds, who_was_heard
@@ -35,7 +34,7 @@ from dpcohort.runs.job import Job
 from dpcohort.runs.round_log import RoundLine
 from dpcohort.runs.run import Run
 from dpcohort.runs.training import train_side_by_side
-from dpcohort.text_files import parse_toml
+from dpcohort.text_files import parse_toml, toml_text
 
 __all__ = [
     "RuleChoice",
