@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpcohort._validate import nearest, number, whole_number
+from dpcohort._validate import did_you_mean, number, whole_number
 from dpcohort.data.dataset import Dataset, Normalisation, dataset_from_arrays
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 from dpcohort.limits import check_unpacking
@@ -61,7 +61,8 @@ def load_arrays(path: str | Path) -> Dataset:
             f"the arrays {', '.join(ARRAY_NAMES)}."
         )
     if place.is_dir():
-        entries = _read_folder(place)
+        paths = [place / f"{name}.npy" for name in (*ARRAY_NAMES, *_CONSTANT_NAMES)]
+        entries = {path.stem: map_npy(path) for path in paths if path.is_file()}
     elif place.suffix == ".npz":
         entries = read_npz(place)
     else:
@@ -92,11 +93,10 @@ def dataset_from_mapping(name: str, entries: Mapping[str, Any]) -> Dataset:
     """
     needed = ", ".join(ARRAY_NAMES)
     for unknown in set(entries) - set(ARRAY_NAMES) - set(_CONSTANT_NAMES):
-        hint = nearest(unknown, (*ARRAY_NAMES, *_CONSTANT_NAMES))
-        suggestion = f" Did you mean {hint!r}?" if hint else ""
+        hint = did_you_mean(unknown, (*ARRAY_NAMES, *_CONSTANT_NAMES)) or ""
         raise InputError.because(
             f"The array {unknown!r} is not known; a data set has {needed}, and may have "
-            f"{', '.join(_CONSTANT_NAMES)}.{suggestion}"
+            f"{', '.join(_CONSTANT_NAMES)}. {hint}".rstrip()
         )
     for wanted in ARRAY_NAMES:
         if wanted not in entries:
@@ -108,15 +108,6 @@ def dataset_from_mapping(name: str, entries: Mapping[str, Any]) -> Dataset:
         classes=None if classes is None else whole_number("classes", _scalar(classes), at_least=2),
         normalisation=_normalisation(entries),
     )
-
-
-def _read_folder(folder: Path) -> dict[str, NDArray[Any]]:
-    entries: dict[str, NDArray[Any]] = {}
-    for name in (*ARRAY_NAMES, *_CONSTANT_NAMES):
-        path = folder / f"{name}.npy"
-        if path.is_file():
-            entries[name] = map_npy(path)
-    return entries
 
 
 def _normalisation(entries: Mapping[str, Any]) -> Normalisation | None:

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which client holds which records of a data set: frozen, saved with a run, hashed."""
+"""Which client holds which records of a data set: ways to spread them, saved with a run, hashed.
+
+Every rule gives each record to at most one client and meets the asked sizes exactly. Where the
+sizes leave records over, those are no one's; without sizes every record is someone's.
+"""
 
 from __future__ import annotations
 
@@ -63,10 +67,17 @@ class Partition:
         whole_number("records", self.records, at_least=1)
         for name in ("indices", "offsets"):
             # A read-only view: a partition that was hashed does not change.
-            array = _whole_numbers(name, getattr(self, name)).view()
+            given = getattr(self, name)
+            array = _whole_numbers(name, given, "a list of whole numbers", may_be_empty=True).view()
             array.flags.writeable = False
             object.__setattr__(self, name, array)
-        _check_offsets(self.offsets, len(self.indices))
+        ends = self.offsets[[0, -1]].tolist() if len(self) >= 1 else []
+        if ends != [0, len(self.indices)] or (self.sizes < 0).any():
+            allowed = (
+                "at least two numbers that rise from 0 to the number of indices, "
+                f"{len(self.indices)}"
+            )
+            raise InputError("offsets", given=self.offsets.tolist()[:8], allowed=allowed)
         _check_indices(self.indices, self.records)
         if self.names and len(self.names) != len(self):
             allowed = f"one for each of the {len(self)} clients"
@@ -143,7 +154,8 @@ def join_clients(
         >>> join_clients(first, [[2, 3]]).sizes.tolist()
         [2, 2]
     """
-    parts = [_whole_numbers("groups", group) for group in groups]
+    allowed = "a list of whole numbers"
+    parts = [_whole_numbers("groups", group, allowed, may_be_empty=True) for group in groups]
     ends = int(partition.offsets[-1]) + np.cumsum([len(part) for part in parts], dtype=np.int64)
     return replace(
         partition,
@@ -216,17 +228,14 @@ def load_partition(path: str | Path) -> Partition:
     return partition
 
 
-def _whole_numbers(field_name: str, values: ArrayLike) -> IntArray:
+def _whole_numbers(
+    field: str, values: ArrayLike, allowed: str, *, may_be_empty: bool = False
+) -> IntArray:
     array = np.asarray(values)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise InputError(field_name, given=values, allowed="a list of whole numbers")
+    is_whole = array.dtype.kind in "iu" if array.size else may_be_empty
+    if array.ndim != 1 or not is_whole:
+        raise InputError(field, given=values, allowed=allowed)
     return array.astype(np.int64, copy=False)
-
-
-def _check_offsets(offsets: IntArray, length: int) -> None:
-    if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != length or (np.diff(offsets) < 0).any():
-        allowed = f"at least two numbers that rise from 0 to the number of indices, {length}"
-        raise InputError("offsets", given=offsets.tolist()[:8], allowed=allowed)
 
 
 def _check_indices(indices: IntArray, records: int) -> None:
@@ -237,15 +246,14 @@ def _check_indices(indices: IntArray, records: int) -> None:
         raise InputError(f"indices[{place}]", given=int(indices[place]), allowed=allowed)
     if records <= 8 * indices.size:
         owners = np.bincount(indices, minlength=1)
-        twice = np.flatnonzero(owners > 1)
-        times = owners[twice]
+        named = np.arange(owners.size)
     else:  # so many records nobody holds that counting them all would cost more than sorting
         named, owners = np.unique(indices, return_counts=True)
-        twice, times = named[owners > 1], owners[owners > 1]
-    if twice.size:
-        record = int(twice[0])
+    if owners.max(initial=0) > 1:
+        place = int(np.argmax(owners > 1))
+        record = int(named[place])
         allowed = "no record that belongs to two clients"
-        next_step = f"Record {record} occurs {int(times[0])} times."
+        next_step = f"Record {record} occurs {int(owners[place])} times."
         raise InputError("indices", given=record, allowed=allowed, next_step=next_step)
 
 
@@ -287,7 +295,8 @@ def paper_partition(
         >>> sorted(split.label_counts(labels, 2).tolist())
         [[0, 50], [50, 0]]
     """
-    classes, pool = _labels_and_pool(labels, records)
+    classes = _whole_numbers("labels", labels, "one whole number for each record")
+    pool = _pool(len(classes), records)
     share = number("similarity", similarity, at_least=0, at_most=100) / 100.0
     wanted = _wanted_sizes(len(pool), sizes, count, low, high, rng)
     shuffled = rng.permutation(pool)[: int(wanted.sum())]
@@ -342,7 +351,8 @@ def dirichlet_partition(
         >>> np.array_equal(np.sort(split.indices), np.arange(100))
         True
     """
-    classes, pool = _labels_and_pool(labels, records)
+    classes = _whole_numbers("labels", labels, "one whole number for each record")
+    pool = _pool(len(classes), records)
     number("alpha", alpha, above=0, at_most=1e9)
     wanted = _wanted_sizes(len(pool), sizes, count, 1.0, 1.0, rng)
     shuffled = rng.permutation(pool)
@@ -427,23 +437,14 @@ def public_split(
     return np.sort(private), np.sort(public)
 
 
-def _labels_and_pool(labels: ArrayLike, records: ArrayLike | None) -> tuple[IntArray, IntArray]:
-    classes = np.asarray(labels)
-    if classes.ndim != 1 or classes.size == 0 or classes.dtype.kind not in "iu":
-        raise InputError("labels", given=labels, allowed="one whole number for each record")
-    return classes.astype(np.int64, copy=False), _pool(len(classes), records)
-
-
 def _pool(total: int, records: ArrayLike | None) -> IntArray:
-    """The record numbers to deal out; their range and uniqueness are checked by `Partition`."""
+    """The record numbers to deal out; that none occurs twice is checked by `Partition`."""
     if records is None:
         return np.arange(total)
-    pool = np.asarray(records)
-    if pool.ndim != 1 or pool.size == 0 or pool.dtype.kind not in "iu":
-        raise InputError("records", given=records, allowed="a list of record numbers")
+    pool = _whole_numbers("records", records, "a list of record numbers")
     if pool.min() < 0 or pool.max() >= total:
         raise InputError("records", given=records, allowed=f"from 0 to {total - 1}")
-    return pool.astype(np.int64)
+    return pool
 
 
 def _wanted_sizes(
@@ -461,10 +462,11 @@ def _wanted_sizes(
         if low == number("high", high, above=0):
             return share_out(total, np.ones(number_of_clients))
         return share_out(total, Uniform(low, high).draw(number_of_clients, rng))
-    wanted = np.asarray(sizes)
-    if wanted.ndim != 1 or wanted.size == 0 or wanted.dtype.kind not in "iu" or wanted.min() < 1:
-        raise InputError("sizes", given=sizes, allowed="a whole number of at least 1 a client")
-    asked = sum(int(size) for size in wanted)
+    allowed = "a whole number of at least 1 a client"
+    wanted = _whole_numbers("sizes", sizes, allowed)
+    if wanted.min() < 1:
+        raise InputError("sizes", given=sizes, allowed=allowed)
+    asked = sum(wanted.tolist())
     if asked > total:
         raise InputError(
             "sum of sizes",
@@ -472,7 +474,7 @@ def _wanted_sizes(
             allowed=f"at most the {total} records there are",
             next_step="Give smaller sizes or fewer clients, or a larger data set.",
         )
-    return wanted.astype(np.int64)
+    return wanted
 
 
 def _shares_of(sizes: IntArray, total: int) -> IntArray:
