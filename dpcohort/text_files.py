@@ -131,22 +131,16 @@ def parse_toml(text: str) -> dict[str, Any]:
     return values
 
 
-def _check_depth(value: Any) -> None:
-    """Level by level, so that no depth is too much for the check itself."""
-    level, depth = [value], 0
-    while level:
-        level = [inner for outer in level for inner in _containers_in(outer)]
-        depth += 1
-        if level and depth >= DEEPEST_NESTING:
-            raise ValueError(_TOO_DEEP)
-
-
-def _containers_in(value: Any) -> list[Any]:
+def _check_depth(value: Any, levels: int = DEEPEST_NESTING) -> None:
     items = value.values() if isinstance(value, dict) else value if type(value) is list else ()
     # Columns of a million numbers are seen to hold nothing deeper at the cost of their types.
     if not {list, dict} & set(map(type, items)):
-        return []
-    return [item for item in items if isinstance(item, list | dict)]
+        return
+    if levels == 1:
+        raise ValueError(_TOO_DEEP)
+    for item in items:
+        if isinstance(item, list | dict):
+            _check_depth(item, levels - 1)
 
 
 def _read_file(path: str | Path, at_most_bytes: int | None) -> bytes:

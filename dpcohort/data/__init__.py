@@ -13,47 +13,24 @@ from typing import TYPE_CHECKING
 from dpcohort._lazy import names_on_use
 
 if TYPE_CHECKING:
-    from dpcohort.data.dataset import Dataset, Normalisation, dataset_from_arrays
-    from dpcohort.data.fetch import fetch_dataset
-    from dpcohort.data.load import (
-        DATASET_NAMES,
-        DatasetRow,
-        FileStatus,
-        check_dataset,
-        describe_datasets,
-        load_dataset,
-    )
-    from dpcohort.data.partition import (
-        Partition,
-        column_partition,
-        dirichlet_partition,
-        join_clients,
-        load_partition,
-        paper_partition,
-        public_split,
-        save_partition,
-    )
-
-__all__ = [
-    "DATASET_NAMES",
-    "Dataset",
-    "DatasetRow",
-    "FileStatus",
-    "Normalisation",
-    "Partition",
-    "check_dataset",
-    "column_partition",
-    "dataset_from_arrays",
-    "describe_datasets",
-    "dirichlet_partition",
-    "fetch_dataset",
-    "join_clients",
-    "load_dataset",
-    "load_partition",
-    "paper_partition",
-    "public_split",
-    "save_partition",
-]
+    from dpcohort.data.dataset import Dataset as Dataset
+    from dpcohort.data.dataset import Normalisation as Normalisation
+    from dpcohort.data.dataset import dataset_from_arrays as dataset_from_arrays
+    from dpcohort.data.fetch import fetch_dataset as fetch_dataset
+    from dpcohort.data.load import DATASET_NAMES as DATASET_NAMES
+    from dpcohort.data.load import DatasetRow as DatasetRow
+    from dpcohort.data.load import FileStatus as FileStatus
+    from dpcohort.data.load import check_dataset as check_dataset
+    from dpcohort.data.load import describe_datasets as describe_datasets
+    from dpcohort.data.load import load_dataset as load_dataset
+    from dpcohort.data.partition import Partition as Partition
+    from dpcohort.data.partition import column_partition as column_partition
+    from dpcohort.data.partition import dirichlet_partition as dirichlet_partition
+    from dpcohort.data.partition import join_clients as join_clients
+    from dpcohort.data.partition import load_partition as load_partition
+    from dpcohort.data.partition import paper_partition as paper_partition
+    from dpcohort.data.partition import public_split as public_split
+    from dpcohort.data.partition import save_partition as save_partition
 
 _HOMES = {
     "DATASET_NAMES": "load",
@@ -75,5 +52,7 @@ _HOMES = {
     "public_split": "partition",
     "save_partition": "partition",
 }
+
+__all__ = list(_HOMES)
 
 __getattr__ = names_on_use(__name__, _HOMES)
