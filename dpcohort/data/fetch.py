@@ -31,7 +31,7 @@ from dpcohort.data.sources import (
 from dpcohort.errors import DataMissingError, FileFormatError, InputError, VerificationError
 from dpcohort.progress import Progress, silent
 
-__all__ = ["fetch_dataset", "fetch_source"]
+__all__ = ["fetch_dataset"]
 
 _PIECE = 1 << 16
 _TIMEOUT_SECONDS = 30.0
@@ -67,7 +67,7 @@ def fetch_dataset(
     Raises:
         DataMissingError: if it cannot be downloaded or written; what arrived is kept.
         VerificationError: if what arrived is not the published file; nothing of it is kept.
-        InputError: if there is no set of that name.
+        InputError: if there is no set of that name, or the mirror is not on the web.
 
     Example:
         >>> fetch_dataset("mnits")
@@ -76,33 +76,14 @@ def fetch_dataset(
         dpcohort.errors.InputError: data set = 'mnits' is not allowed: it must be one of mnist,
         fashion-mnist, cifar10. Did you mean 'mnist'?
     """
-    root = dest or os.environ.get(DATA_VARIABLE) or user_cache()
-    return fetch_source(source_named(name), Path(root), progress=progress, mirror=mirror)
-
-
-def fetch_source(
-    source: Source,
-    dest: Path,
-    *,
-    progress: Progress = silent,
-    mirror: str | None = None,
-) -> Path:
-    """As `fetch_dataset`, for a data set that is described rather than named.
-
-    Example:
-        >>> from dpcohort.data.sources import SOURCES
-        >>> fetch_source(SOURCES["mnist"], Path("data"), mirror="ftp://example.org/")
-        Traceback (most recent call last):
-        ...
-        dpcohort.errors.InputError: mirror = 'ftp://example.org/' is not allowed: it must be an
-        address with http:// or https://.
-    """
+    source = source_named(name)
     urls = source.urls
     if mirror is not None:
         if not mirror.startswith(("http://", "https://")):
             raise InputError("mirror", given=mirror, allowed="an address with http:// or https://")
         urls = (mirror.rstrip("/") + "/", *urls)
-    folder = dest.expanduser() / source.folders[0]
+    root = dest or os.environ.get(DATA_VARIABLE) or user_cache()
+    folder = Path(root).expanduser() / source.folders[0]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if source.archives[0].name.endswith(".tar.gz"):

@@ -8,7 +8,6 @@ import os
 import tarfile
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -17,8 +16,8 @@ import pytest
 
 from dpcohort.data import fetch as fetch_module
 from dpcohort.data.dataset import Normalisation
-from dpcohort.data.fetch import fetch_dataset, fetch_source
-from dpcohort.data.sources import Archive, DataFile, Source, find_set
+from dpcohort.data.fetch import fetch_dataset
+from dpcohort.data.sources import SOURCES, Archive, DataFile, Source, find_set
 from dpcohort.errors import DataMissingError, FileFormatError, InputError, VerificationError
 
 
@@ -107,6 +106,13 @@ def one_file(**changes) -> Source:
         "urls": (),
     }
     return Source(**{**base, **changes})
+
+
+def fetch_source(source: Source, dest: Path, **options) -> Path:
+    """Fetch a set that only this test knows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SOURCES, source.name, source)
+        return fetch_dataset(source.name, dest, **options)
 
 
 def names(folder: Path) -> list[str]:
@@ -338,7 +344,7 @@ def test_by_name_it_goes_to_the_variable_or_the_cache(
 ):
     source, packed = small_idx_source
     server.files = {f"/{name}": content for name, content in packed.items()}
-    monkeypatch.setattr(fetch_module, "source_named", lambda name: replace(source, name=name))
+    monkeypatch.setitem(SOURCES, "small", source)
     assert fetch_dataset("small", mirror=server.url) == no_data_elsewhere / "small"
     monkeypatch.setenv("DPCOHORT_DATA", str(tmp_path / "variable"))
     assert fetch_dataset("small", mirror=server.url) == tmp_path / "variable" / "small"
