@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dpcohort.errors import FileFormatError, InputError
-from dpcohort.limits import DEEPEST_NESTING
+from dpcohort.limits import DEEPEST_NESTING, read_bounded
 
 __all__ = [
     "parse_json",
@@ -35,7 +35,7 @@ _TOO_DEEP = f"nested too deeply: tables and lists may be {DEEPEST_NESTING} deep"
 _SAVE_AS_UTF8 = "save it as UTF-8 (in a spreadsheet: 'CSV UTF-8')"
 
 
-def read_utf8(path: str | Path, *, at_most_bytes: int | None = None) -> bytes:
+def read_utf8(path: str | Path, *, at_most_bytes: int) -> bytes:
     """The bytes of a text file, without a byte order mark, known to be valid UTF-8.
 
     Args:
@@ -49,13 +49,18 @@ def read_utf8(path: str | Path, *, at_most_bytes: int | None = None) -> bytes:
         FileFormatError: if the file is missing, unreadable, not a file, or not UTF-8 text.
 
     Example:
-        >>> read_utf8("no-such-file.csv")
+        >>> read_utf8("no-such-file.csv", at_most_bytes=1000)
         Traceback (most recent call last):
         ...
         dpcohort.errors.FileFormatError: no-such-file.csv: there is no such file
     """
+    target = Path(path)
     try:
-        content = _read_file(path, at_most_bytes)
+        if target.is_dir():
+            raise FileFormatError(path, "this is a directory, not a file")
+        if target.exists() and not target.is_file():
+            raise FileFormatError(path, "this is not a regular file; save the text to a file first")
+        content = read_bounded(path, at_most_bytes)
     except FileFormatError:
         raise
     except FileNotFoundError:
@@ -141,18 +146,6 @@ def _check_depth(value: Any, levels: int = DEEPEST_NESTING) -> None:
     for item in items:
         if isinstance(item, list | dict):
             _check_depth(item, levels - 1)
-
-
-def _read_file(path: str | Path, at_most_bytes: int | None) -> bytes:
-    target = Path(path)
-    if target.is_dir():
-        raise FileFormatError(path, "this is a directory, not a file")
-    if target.exists() and not target.is_file():
-        raise FileFormatError(path, "this is not a regular file; save the text to a file first")
-    if at_most_bytes is not None and (size := target.stat().st_size) > at_most_bytes:
-        problem = f"the file has {size:,} bytes; at most {at_most_bytes:,} are allowed"
-        raise FileFormatError(path, problem)
-    return target.read_bytes()
 
 
 def _line_at(content: bytes, position: int) -> int:
