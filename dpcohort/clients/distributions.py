@@ -194,9 +194,7 @@ def _as_components(given: object) -> tuple[tuple[float, float, float], ...]:
     components = []
     for row in _as_tuple("components", given):
         triple = row
-        if isinstance(row, Mapping):
-            if set(row) != {"weight", "mean", "std"}:
-                raise InputError("components", given=row, allowed=allowed)
+        if isinstance(row, Mapping) and set(row) == {"weight", "mean", "std"}:
             triple = (row["weight"], row["mean"], row["std"])
         if not isinstance(triple, Sequence) or isinstance(triple, str) or len(triple) != 3:
             raise InputError("components", given=row, allowed=allowed)

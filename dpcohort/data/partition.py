@@ -71,12 +71,10 @@ class Partition:
             array = _whole_numbers(name, given, "a list of whole numbers", may_be_empty=True).view()
             array.flags.writeable = False
             object.__setattr__(self, name, array)
+        last = len(self.indices)
         ends = self.offsets[[0, -1]].tolist() if len(self) >= 1 else []
-        if ends != [0, len(self.indices)] or (self.sizes < 0).any():
-            allowed = (
-                "at least two numbers that rise from 0 to the number of indices, "
-                f"{len(self.indices)}"
-            )
+        if ends != [0, last] or (self.sizes < 0).any():
+            allowed = f"at least two numbers that rise from 0 to the number of indices, {last}"
             raise InputError("offsets", given=self.offsets.tolist()[:8], allowed=allowed)
         _check_indices(self.indices, self.records)
         if self.names and len(self.names) != len(self):
@@ -310,12 +308,7 @@ def paper_partition(
     rule: dict[str, Any] = {"name": "paper", "similarity": float(similarity)}
     if sizes is None:
         rule.update(low=float(low), high=float(high))
-    return Partition(
-        indices=np.concatenate([iid, rest])[by_owner],
-        offsets=np.concatenate([[0], np.cumsum(wanted)]),
-        records=len(classes),
-        rule=rule,
-    )
+    return _dealt(np.concatenate([iid, rest])[by_owner], wanted, len(classes), rule)
 
 
 def dirichlet_partition(
@@ -366,12 +359,8 @@ def dirichlet_partition(
         spans = zip(next_free, next_free + takes, strict=True)
         groups[client] = np.concatenate([by_label[start:end] for start, end in spans])
         next_free, left = next_free + takes, left - takes
-    return Partition(
-        indices=np.concatenate(groups),
-        offsets=np.concatenate([[0], np.cumsum(wanted)]),
-        records=len(classes),
-        rule={"name": "dirichlet", "alpha": float(alpha)},
-    )
+    rule = {"name": "dirichlet", "alpha": float(alpha)}
+    return _dealt(np.concatenate(groups), wanted, len(classes), rule)
 
 
 def column_partition(values: ArrayLike, *, records: ArrayLike | None = None) -> Partition:
@@ -397,13 +386,9 @@ def column_partition(values: ArrayLike, *, records: ArrayLike | None = None) -> 
         raise InputError("values", given=values, allowed="one text or whole number for each record")
     pool = _pool(len(column), records)
     distinct, inverse, counts = np.unique(column[pool], return_inverse=True, return_counts=True)
-    return Partition(
-        indices=pool[np.argsort(inverse, kind="stable")],
-        offsets=np.concatenate([[0], np.cumsum(counts)]),
-        records=len(column),
-        rule={"name": "column"},
-        names=tuple(str(value) for value in distinct),
-    )
+    indices = pool[np.argsort(inverse, kind="stable")]
+    named = tuple(str(value) for value in distinct)
+    return _dealt(indices, counts, len(column), {"name": "column"}, names=named)
 
 
 def public_split(
@@ -435,6 +420,18 @@ def public_split(
     if len(private) == 0:
         raise InputError("share", given=share, allowed="small enough to leave a private record")
     return np.sort(private), np.sort(public)
+
+
+def _dealt(
+    indices: IntArray,
+    sizes: IntArray,
+    records: int,
+    rule: Mapping[str, Any],
+    names: tuple[str, ...] = (),
+) -> Partition:
+    """The partition whose clients hold so many of the records each, one after the other."""
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    return Partition(indices=indices, offsets=offsets, records=records, rule=rule, names=names)
 
 
 def _pool(total: int, records: ArrayLike | None) -> IntArray:
