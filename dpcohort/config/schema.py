@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_type_hints
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from dpcohort._validate import choice, did_you_mean, number, whole_number
 from dpcohort.accounting.contract import AccountantName, Neighbours, Sampler
@@ -31,7 +31,7 @@ from dpcohort.clients.distributions import (
 from dpcohort.errors import InputError
 from dpcohort.limits import MOST_CELLS, MOST_CLIENTS
 from dpcohort.plugins import REGISTRIES
-from dpcohort.training import LARGEST_STEP
+from dpcohort.training import LARGEST_STEP, Training
 
 __all__ = [
     "ConfigFile",
@@ -88,18 +88,9 @@ class PopulationSection(Section):
     public: list[PublicClients] = Field(default_factory=list)
 
 
-class TrainingSection(Section):
-    """The keys of [training]: the fields of ``Training``, which has the defaults."""
-
-    rounds: int | None = None
-    cohort_size: int | None = None
-    local_steps: int | None = None
-    batch_size: int | None = None
-    sampling_rate: float | None = None
-    oversized_batch: Literal["error", "whole"] | None = None
-    clip: float | None = None
-    dimension: int | None = None
-    smoothness: float | None = None
+_TRAINING_KEYS: Any = {key: (kind | None, None) for key, kind in get_type_hints(Training).items()}
+#: The keys of [training]: the fields of ``Training``, which has the defaults.
+TrainingSection: Any = create_model("TrainingSection", __base__=Section, **_TRAINING_KEYS)
 
 
 class RuleSection(Section):
