@@ -51,6 +51,9 @@ __all__ = [
 DEFAULT_SAMPLING_RATE = 0.1
 
 
+_COLUMNS = ("ids", "sizes", "epsilon", "delta", "batch_sizes", "public")
+
+
 class Public(Enum):
     """The kind of a client whose data needs no privacy; its one member is ``PUBLIC``."""
 
@@ -166,15 +169,11 @@ class Population:
     allow_large_delta: bool = False
 
     def __post_init__(self) -> None:
-        columns = columns_of(
-            ids=self.ids,
-            sizes=self.sizes,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            batch_sizes=self.batch_sizes,
-            public=self.public,
-        )
-        _check(columns, allow_large_delta=self.allow_large_delta)
+        columns = columns_of(**{field: getattr(self, field) for field in _COLUMNS})
+        problem = first_problem(columns, allow_large_delta=self.allow_large_delta)
+        if problem is not None:
+            where = "" if problem.field == "id" else f" of client {columns.ids[problem.row]!r}"
+            raise problem.error(f"{problem.field}{where}")
         self._settle(columns)
 
     @classmethod
@@ -195,16 +194,15 @@ class Population:
             >>> len(Population.from_arrays(sizes=[60, 20, 20], epsilon=1.0, delta=1e-5))
             3
         """
-        columns = columns_of(
-            ids=ids,
-            sizes=sizes,
-            epsilon=epsilon,
-            delta=delta,
-            batch_sizes=batch_sizes,
-            public=public,
-        )
-        _check(columns, allow_large_delta=allow_large_delta)
-        return cls._from_checked(columns, allow_large_delta=allow_large_delta)
+        given: dict[str, Any] = {
+            "ids": ids,
+            "sizes": sizes,
+            "epsilon": epsilon,
+            "delta": delta,
+            "batch_sizes": batch_sizes,
+            "public": public,
+        }
+        return cls(**given, allow_large_delta=allow_large_delta)
 
     @classmethod
     def from_clients(
@@ -243,8 +241,10 @@ class Population:
         Raises:
             FileFormatError: with file, line, field and value.
         """
-        columns = read_clients_csv(path, allow_large_delta=allow_large_delta)
-        return cls._from_checked(columns, allow_large_delta=allow_large_delta)
+        population = cls.__new__(cls)  # checked by the reader: no second look at a million rows
+        object.__setattr__(population, "allow_large_delta", allow_large_delta)
+        population._settle(read_clients_csv(path, allow_large_delta=allow_large_delta))
+        return population
 
     def to_csv(self, path: str | Path) -> None:
         """Write the clients to a file that ``from_csv`` reads back exactly; atomic."""
@@ -269,7 +269,7 @@ class Population:
             return NotImplemented
         return self.ids == other.ids and all(
             np.array_equal(getattr(self, field), getattr(other, field), equal_nan=True)
-            for field in ("sizes", "epsilon", "delta", "batch_sizes", "public")
+            for field in _COLUMNS[1:]
         )
 
     def __repr__(self) -> str:
@@ -385,14 +385,6 @@ class Population:
         """
         return np.asarray(self.batches(training) / self.sizes, dtype=np.float64)
 
-    @classmethod
-    def _from_checked(cls, columns: ClientColumns, *, allow_large_delta: bool) -> Population:
-        """Without a second look at a million rows."""
-        population = cls.__new__(cls)
-        object.__setattr__(population, "allow_large_delta", allow_large_delta)
-        population._settle(columns)
-        return population
-
     def _settle(self, columns: ClientColumns) -> None:
         """Take the columns over, in their final types and closed for writing."""
         arrays: dict[str, NDArray[Any]] = {
@@ -422,10 +414,3 @@ class Population:
         if not -len(self) <= row < len(self):
             raise InputError("client", given=key, allowed=allowed)
         return row % len(self)
-
-
-def _check(columns: ClientColumns, *, allow_large_delta: bool) -> None:
-    problem = first_problem(columns, allow_large_delta=allow_large_delta)
-    if problem is not None:
-        where = "" if problem.field == "id" else f" of client {columns.ids[problem.row]!r}"
-        raise problem.error(f"{problem.field}{where}")
