@@ -32,8 +32,8 @@ from dpcohort.lab.rule_comparison import (
     compare_rules,
     rule_pairs,
 )
-from dpcohort.runs.config_text import toml_text
 from dpcohort.runs.configured_plan import configured_data
+from dpcohort.text_files import toml_text
 
 ROOT = Path(__file__).parents[1]
 RECIPES = ROOT / "dpcohort" / "lab" / "recipes"

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
-from typing import Any
+import operator
+from collections.abc import Iterable, Mapping
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,9 +20,11 @@ BoolArray = NDArray[np.bool_]
 
 __all__ = [
     "BoolArray",
+    "Bounds",
     "FloatArray",
     "IntArray",
     "choice",
+    "did_you_mean",
     "float_array",
     "nearest",
     "number",
@@ -29,58 +32,51 @@ __all__ = [
 ]
 
 
-def number(
-    field: str,
-    value: Any,
-    *,
-    above: float | None = None,
-    at_least: float | None = None,
-    below: float | None = None,
-    at_most: float | None = None,
-) -> float:
+class Bounds(TypedDict, total=False):
+    """Where a number must lie; a bound that is None or left out does not bind."""
+
+    above: float | None
+    at_least: float | None
+    below: float | None
+    at_most: float | None
+
+
+_HOLDS = {
+    "above": operator.gt,
+    "at_least": operator.ge,
+    "below": operator.lt,
+    "at_most": operator.le,
+}
+
+
+def number(field: str, value: Any, **bounds: Unpack[Bounds]) -> float:
     """The value as a finite float inside the stated bounds.
 
     Example:
         >>> number("delta", 1e-5, above=0, below=1)
         1e-05
     """
-    allowed = "a finite number" + _bounds(above, at_least, below, at_most)
-    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-        raise InputError(field, given=value, allowed=allowed)
     try:
-        result = float(value)
+        result = float(value) if _is_number(value) else math.nan
     except OverflowError:
-        raise InputError(field, given=value, allowed=allowed) from None
-    inside = (
-        math.isfinite(result)
-        and (above is None or result > above)
-        and (at_least is None or result >= at_least)
-        and (below is None or result < below)
-        and (at_most is None or result <= at_most)
-    )
-    if not inside:
-        raise InputError(field, given=value, allowed=allowed)
+        result = math.nan
+    if not math.isfinite(result) or not _inside(result, bounds):
+        raise InputError(field, given=value, allowed="a finite number" + _words(bounds))
     return result
 
 
-def whole_number(
-    field: str, value: Any, *, at_least: int | None = None, at_most: int | None = None
-) -> int:
+def whole_number(field: str, value: Any, **bounds: Unpack[Bounds]) -> int:
     """The value as an int inside the stated bounds; 3.0 is accepted, 3.5 is not.
 
     Example:
         >>> whole_number("rounds", 100, at_least=1)
         100
     """
-    allowed = "a whole number" + _bounds(None, at_least, None, at_most)
-    is_number = isinstance(value, int | float | np.integer | np.floating)
-    if isinstance(value, bool) or not is_number or value != value or value in (math.inf, -math.inf):
-        raise InputError(field, given=value, allowed=allowed)
-    result = int(value)
-    inside = (at_least is None or result >= at_least) and (at_most is None or result <= at_most)
-    if result != value or not inside:
-        raise InputError(field, given=value, allowed=allowed)
-    return result
+    # A whole number may be too large for a float, so it is never made one.
+    is_whole = _is_number(value) and value not in (math.inf, -math.inf) and value == value // 1
+    if not is_whole or not _inside(int(value), bounds):
+        raise InputError(field, given=value, allowed="a whole number" + _words(bounds))
+    return int(value)
 
 
 def choice(field: str, value: Any, allowed: Iterable[str]) -> str:
@@ -93,13 +89,19 @@ def choice(field: str, value: Any, allowed: Iterable[str]) -> str:
     words = list(allowed)
     if isinstance(value, str) and value in words:
         return value
-    hint = nearest(str(value), words)
-    raise InputError(
-        field,
-        given=value,
-        allowed="one of " + ", ".join(words),
-        next_step=f"Did you mean {hint!r}?" if hint else None,
-    )
+    listed = "one of " + ", ".join(words)
+    raise InputError(field, given=value, allowed=listed, next_step=did_you_mean(value, words))
+
+
+def did_you_mean(given: object, words: Iterable[str]) -> str | None:
+    """The sentence that ends every error about a name nobody knows; None if nothing is close.
+
+    Example:
+        >>> did_you_mean("epsilom", ["id", "size", "epsilon"])
+        "Did you mean 'epsilon'?"
+    """
+    hint = nearest(str(given), words)
+    return None if hint is None else f"Did you mean {hint!r}?"
 
 
 def nearest(word: str, words: Iterable[str]) -> str | None:
@@ -114,14 +116,7 @@ def nearest(word: str, words: Iterable[str]) -> str | None:
 
 
 def float_array(
-    field: str,
-    values: ArrayLike,
-    *,
-    above: float | None = None,
-    at_least: float | None = None,
-    below: float | None = None,
-    at_most: float | None = None,
-    allow_infinite: bool = False,
+    field: str, values: ArrayLike, *, allow_infinite: bool = False, **bounds: Unpack[Bounds]
 ) -> FloatArray:
     """The values as a float64 array; the first entry out of bounds is named by its index.
 
@@ -133,42 +128,38 @@ def float_array(
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
         raise InputError(field, given=values, allowed="numbers only") from None
-    good = np.ones(array.shape, dtype=np.bool_) if allow_infinite else np.isfinite(array)
-    good &= ~np.isnan(array)
-    for bound, holds in (
-        (above, np.greater),
-        (at_least, np.greater_equal),
-        (below, np.less),
-        (at_most, np.less_equal),
-    ):
-        if bound is not None:
-            good &= holds(array, bound)
+    good = ~np.isnan(array) if allow_infinite else np.isfinite(array)
+    good &= _inside(array, bounds)
     if not good.all():
         position = tuple(int(i) for i in np.argwhere(~np.atleast_1d(good))[0])
         label = field if array.ndim == 0 else f"{field}[{', '.join(map(str, position))}]"
         kind = "a number" if allow_infinite else "a finite number"
-        raise InputError(
-            label,
-            given=float(np.atleast_1d(array)[position]),
-            allowed=kind + _bounds(above, at_least, below, at_most),
-        )
+        given = float(np.atleast_1d(array)[position])
+        raise InputError(label, given=given, allowed=kind + _words(bounds))
     return array
 
 
-def _bounds(
-    above: float | None, at_least: float | None, below: float | None, at_most: float | None
-) -> str:
-    parts = [
-        f"{word} {_plain(bound)}"
-        for word, bound in (
-            ("above", above),
-            ("at least", at_least),
-            ("below", below),
-            ("at most", at_most),
-        )
-        if bound is not None
-    ]
-    return " " + " and ".join(parts) if parts else ""
+def _is_number(value: Any) -> bool:
+    kinds = int | float | np.integer | np.floating
+    return isinstance(value, kinds) and not isinstance(value, bool)
+
+
+def _inside(value: Any, bounds: Bounds) -> Any:
+    """Whether the value, or each of an array of values, is inside all bounds."""
+    inside: Any = True
+    for name, bound in _given(bounds):
+        inside = inside & _HOLDS[name](value, bound)
+    return inside
+
+
+def _words(bounds: Bounds) -> str:
+    said = [f" {name.replace('_', ' ')} {_plain(bound)}" for name, bound in _given(bounds)]
+    return " and".join(said)
+
+
+def _given(bounds: Bounds) -> list[tuple[str, Any]]:
+    stated: Mapping[str, Any] = bounds
+    return [(name, stated[name]) for name in _HOLDS if stated.get(name) is not None]
 
 
 def _plain(bound: float) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import IO, Any, Literal, overload
+from typing import IO, Any
 
 from dpcohort.errors import InputError
 
@@ -39,16 +39,6 @@ def owner_only(wanted: bool = True) -> Iterator[None]:
 def new_file_mode() -> int:
     """The mode of a new file: what the system's mask leaves, or 0600 within ``owner_only``."""
     return 0o600 if _OWNER_ONLY.get() else 0o666 & ~_umask()
-
-
-@overload
-def atomic_writer(
-    path: str | Path, *, binary: Literal[False] = ...
-) -> AbstractContextManager[IO[str]]: ...
-@overload
-def atomic_writer(
-    path: str | Path, *, binary: Literal[True]
-) -> AbstractContextManager[IO[bytes]]: ...
 
 
 @contextmanager
@@ -83,14 +73,13 @@ def atomic_writer(path: str | Path, *, binary: bool = False) -> Iterator[IO[Any]
             os.fsync(f.fileno())
         os.chmod(temporary, new_file_mode())
         os.replace(temporary, target)
-    except OSError as error:
+    except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
         raise InputError.because(
             f"{target} could not be written: {error.strerror or error}. Nothing was changed."
         ) from None
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
     _sync_folder(folder)
 
 
@@ -108,13 +97,9 @@ def _umask() -> int:
 
 def _sync_folder(folder: Path) -> None:
     """Make the rename itself survive a power cut, where the system lets a folder be synced."""
-    try:
+    with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(descriptor)
-    except OSError:
-        pass
-    finally:
-        os.close(descriptor)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -64,6 +64,18 @@ class InputError(DpcohortError, ValueError):
         error.field = ""
         return error
 
+    @classmethod
+    def about(cls, field: str, words: str) -> InputError:
+        """An input error in free words that begin with the field they are about.
+
+        Example:
+            >>> str(InputError.about("alpha", "is missing."))
+            'alpha is missing.'
+        """
+        error = cls.because(f"{field} {words}")
+        error.field = field
+        return error
+
 
 class FileFormatError(InputError):
     """Something in a file cannot be used; says where.

@@ -16,40 +16,6 @@ from pathlib import Path
 from dpcohort.errors import FileFormatError
 from dpcohort.plain_text import one_line
 
-__all__ = [
-    "DEEPEST_NESTING",
-    "LARGEST_CELL_FILE",
-    "LARGEST_CLIENT_LIST",
-    "LARGEST_CONFIG",
-    "LARGEST_FEDERATION",
-    "LARGEST_FRAME",
-    "LARGEST_FREE_UNPACKING",
-    "LARGEST_HEADER",
-    "LARGEST_JSON",
-    "LARGEST_LINE",
-    "LARGEST_LOG",
-    "LARGEST_PLAN",
-    "LARGEST_PYTHON_BATCH",
-    "LARGEST_REQUEST",
-    "LARGEST_RESULT",
-    "LARGEST_TERMS",
-    "LIMITS",
-    "MOST_CELLS",
-    "MOST_CLASSES",
-    "MOST_CLIENTS",
-    "MOST_DRAWS",
-    "MOST_INPUT_VALUES",
-    "MOST_INSTRUCTIONS",
-    "MOST_LETTER_DRAWS",
-    "MOST_LOCAL_STEPS",
-    "MOST_PARAMETERS",
-    "MOST_SEEDS",
-    "MOST_TIMES_UNPACKED",
-    "check_unpacking",
-    "exhausted",
-    "read_bounded",
-]
-
 #: Clients of a population, drawn or listed, public ones included.
 MOST_CLIENTS = 10_000_000
 #: rounds x cohort_size: a schedule is drawn whole before training; this many draws take 0.8 GB.
@@ -116,6 +82,8 @@ LIMITS = {
     for name, value in sorted(globals().items())
     if name.startswith(("MOST_", "LARGEST_", "DEEPEST_"))
 }
+
+__all__ = ["LIMITS", "check_unpacking", "exhausted", "read_bounded", *LIMITS]
 
 
 def check_unpacking(path: str | Path, size: int, next_step: str) -> None:

@@ -17,7 +17,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -25,7 +25,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpcohort._validate import choice, nearest
+from dpcohort._validate import choice, did_you_mean
 from dpcohort.errors import DpcohortError, InputError
 
 if TYPE_CHECKING:
@@ -124,14 +124,14 @@ class RuleRegistry:
     @property
     def announced(self) -> Mapping[str, EntryPoint]:
         """Rules of other packages that are installed, by name; none is loaded."""
-        found, taken = _entry_points(self.group, _state_of_path()), self._taken
-        return {entry.name: entry for entry in found if entry.name not in taken}
+        taken = self._taken
+        return {entry.name: entry for entry in self._entries if entry.name not in taken}
 
     @property
     def overshadowed(self) -> Mapping[str, EntryPoint]:
         """Rules of other packages that go by the name of one of this package; none is used."""
-        found, taken = _entry_points(self.group, _state_of_path()), self._taken
-        return {entry.name: entry for entry in found if entry.name in taken}
+        taken = self._taken
+        return {entry.name: entry for entry in self._entries if entry.name in taken}
 
     def about_overshadowed(self, name: str) -> str:
         """Whose rule of that name is not used, and how it can be."""
@@ -165,19 +165,17 @@ class RuleRegistry:
                 package that should have it cannot be loaded.
         """
         label = field or f"{self.kind} rule"
+        rule: Callable[..., Any]
         if isinstance(name, str) and name in self.built_in:
             module, _, class_name = self._places[name].partition(":")
-            built_in: Callable[..., Any] = getattr(
-                importlib.import_module(f"dpcohort.{module}"), class_name
-            )
-            return built_in
+            rule = getattr(importlib.import_module(f"dpcohort.{module}"), class_name)
+            return rule
         if isinstance(name, str) and is_named_function(name):
             return named_function(label, name, kind="class", example="my_project.rules:MyRule")
-        announced = self.announced
         self._refuse_two_of(name)
-        found = announced[choice(label, name, (*self.built_in, *sorted(announced)))]
+        found = self.announced[choice(label, name, self.names)]
         try:
-            rule: Callable[..., Any] = found.load()
+            rule = found.load()
         except Exception as error:  # another package may fail in any way while it is imported
             raise InputError.because(
                 f"the rule {name!r} is announced as {found.value}, but loading that failed: "
@@ -252,16 +250,11 @@ class RuleRegistry:
         """
         known = self.settings_of(name)
         for setting in settings:
-            if setting not in known:
-                hint = nearest(setting, known)
-                raise InputError(
-                    f"setting of {self._noun} '{name}'",
-                    given=setting,
-                    allowed="one of " + ", ".join(known)
-                    if known
-                    else "left out: this rule has no settings",
-                    next_step=f"Did you mean {hint!r}?" if hint else None,
-                )
+            label = f"setting of {self._noun} '{name}'"
+            if not known:
+                allowed = "left out: this rule has no settings"
+                raise InputError(label, given=setting, allowed=allowed)
+            choice(label, setting, known)
 
     def settings_of(self, name: str) -> tuple[str, ...]:
         """Names of the settings of a rule."""
@@ -299,14 +292,19 @@ class RuleRegistry:
         return [self if kind == self.kind else REGISTRIES[kind] for kind in kinds]
 
     @property
+    def _entries(self) -> tuple[EntryPoint, ...]:
+        """What is announced for this kind, whatever the name."""
+        return _entry_points(self.group, _state_of_path())
+
+    @property
     def _taken(self) -> set[str]:
         """Names of this package's rules that the same key of a config names."""
         return {name for registry in self._same_key for name in registry.built_in}
 
     def _refuse_two_of(self, name: object) -> None:
         """Two packages may choose one name; which of them is meant, only the user knows."""
-        groups = [entry_points(group=registry.group) for registry in self._same_key]
-        places = sorted({entry.value for group in groups for entry in group if entry.name == name})
+        announced = [entry for registry in self._same_key for entry in registry._entries]
+        places = sorted({entry.value for entry in announced if entry.name == name})
         if name not in self._taken and len(places) > 1:
             raise InputError.because(
                 f"the {self.kind} rule {name!r} is announced by more than one package: "
@@ -323,16 +321,11 @@ class RuleRegistry:
 @lru_cache(maxsize=16)
 def _entry_points(group: str, state: tuple[object, ...]) -> tuple[EntryPoint, ...]:
     """What is announced in a group; asking every installed package takes milliseconds each time."""
-    return tuple(entry_points(group=group))
-
-
-def entry_points(*, group: str) -> Iterable[EntryPoint]:
-    """What installed packages announce in a group of ours."""
-    if not _any_announces(_state_of_path()):
+    if not _any_announces(state):
         return ()
     from importlib import metadata  # takes longer to load than a small plan to make
 
-    return metadata.entry_points(group=group)
+    return tuple(metadata.entry_points(group=group))
 
 
 @lru_cache(maxsize=16)
@@ -557,9 +550,9 @@ def named_function(
             ) from error
     function = getattr(module, name, None)
     if not callable(function):
-        hint = nearest(name, [word for word in dir(module) if not word.startswith("_")])
-        suggestion = f" Did you mean {hint!r}?" if hint else ""
-        next_step = f"The module {module_name} has no {kind} {name!r}.{suggestion}"
+        hint = did_you_mean(name, [word for word in dir(module) if not word.startswith("_")])
+        step = f"The module {module_name} has no {kind} {name!r}."
+        next_step = f"{step} {hint}" if hint else step
         raise InputError(field, given=text, allowed=allowed, next_step=next_step)
     found: Callable[..., Any] = function
     return found

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text files people hand over, read whole and checked before anything is made of them.
+"""Text files people hand over, read whole and checked; and configurations written back as TOML.
 
 They come from editors and spreadsheets, so a byte order mark is accepted and UTF-16,
 NUL bytes and broken encodings are named for what they are, with the line.
@@ -10,14 +10,20 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dpcohort.errors import FileFormatError
-from dpcohort.limits import DEEPEST_NESTING
+from dpcohort.errors import FileFormatError, InputError
+from dpcohort.limits import DEEPEST_NESTING, read_bounded
 
-__all__ = ["parse_json", "parse_toml", "read_utf8"]
+__all__ = [
+    "parse_json",
+    "parse_toml",
+    "read_utf8",
+    "toml_text",
+]
+
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _NAME = r"""(?:[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')"""
@@ -29,7 +35,7 @@ _TOO_DEEP = f"nested too deeply: tables and lists may be {DEEPEST_NESTING} deep"
 _SAVE_AS_UTF8 = "save it as UTF-8 (in a spreadsheet: 'CSV UTF-8')"
 
 
-def read_utf8(path: str | Path, *, at_most_bytes: int | None = None) -> bytes:
+def read_utf8(path: str | Path, *, at_most_bytes: int) -> bytes:
     """The bytes of a text file, without a byte order mark, known to be valid UTF-8.
 
     Args:
@@ -43,13 +49,18 @@ def read_utf8(path: str | Path, *, at_most_bytes: int | None = None) -> bytes:
         FileFormatError: if the file is missing, unreadable, not a file, or not UTF-8 text.
 
     Example:
-        >>> read_utf8("no-such-file.csv")
+        >>> read_utf8("no-such-file.csv", at_most_bytes=1000)
         Traceback (most recent call last):
         ...
         dpcohort.errors.FileFormatError: no-such-file.csv: there is no such file
     """
+    target = Path(path)
     try:
-        content = _read_file(path, at_most_bytes)
+        if target.is_dir():
+            raise FileFormatError(path, "this is a directory, not a file")
+        if target.exists() and not target.is_file():
+            raise FileFormatError(path, "this is not a regular file; save the text to a file first")
+        content = read_bounded(path, at_most_bytes)
     except FileFormatError:
         raise
     except FileNotFoundError:
@@ -125,35 +136,59 @@ def parse_toml(text: str) -> dict[str, Any]:
     return values
 
 
-def _check_depth(value: Any) -> None:
-    """Level by level, so that no depth is too much for the check itself."""
-    level, depth = [value], 0
-    while level:
-        level = [inner for outer in level for inner in _containers_in(outer)]
-        depth += 1
-        if level and depth >= DEEPEST_NESTING:
-            raise ValueError(_TOO_DEEP)
-
-
-def _containers_in(value: Any) -> list[Any]:
+def _check_depth(value: Any, levels: int = DEEPEST_NESTING) -> None:
     items = value.values() if isinstance(value, dict) else value if type(value) is list else ()
     # Columns of a million numbers are seen to hold nothing deeper at the cost of their types.
     if not {list, dict} & set(map(type, items)):
-        return []
-    return [item for item in items if isinstance(item, list | dict)]
-
-
-def _read_file(path: str | Path, at_most_bytes: int | None) -> bytes:
-    target = Path(path)
-    if target.is_dir():
-        raise FileFormatError(path, "this is a directory, not a file")
-    if target.exists() and not target.is_file():
-        raise FileFormatError(path, "this is not a regular file; save the text to a file first")
-    if at_most_bytes is not None and (size := target.stat().st_size) > at_most_bytes:
-        problem = f"the file has {size:,} bytes; at most {at_most_bytes:,} are allowed"
-        raise FileFormatError(path, problem)
-    return target.read_bytes()
+        return
+    if levels == 1:
+        raise ValueError(_TOO_DEEP)
+    for item in items:
+        if isinstance(item, list | dict):
+            _check_depth(item, levels - 1)
 
 
 def _line_at(content: bytes, position: int) -> int:
     return 1 + sum(1 for _ in _LINE_END.finditer(content, 0, position))
+
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def toml_text(values: Mapping[str, Any]) -> str:
+    """Tables of plain values as TOML; reading it back gives equal tables.
+
+    Example:
+        >>> print(toml_text({"training": {"rounds": 3, "clip": 1.0}}), end="")
+        [training]
+        rounds = 3
+        clip = 1.0
+    """
+    loose = {key: value for key, value in values.items() if not isinstance(value, Mapping)}
+    tables = [
+        f"[{_toml_key(name)}]\n{_toml_lines(table)}"
+        for name, table in values.items()
+        if isinstance(table, Mapping)
+    ]
+    return "\n".join([_toml_lines(loose), *tables] if loose else tables)
+
+
+def _toml_lines(table: Mapping[str, Any]) -> str:
+    return "".join(f"{_toml_key(key)} = {_toml_value(value)}\n" for key, value in table.items())
+
+
+def _toml_key(name: str) -> str:
+    return name if _BARE_KEY.fullmatch(name) else _toml_value(name)
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, float):
+        return repr(float(value))  # nan and inf are called so in TOML too
+    if isinstance(value, str | int):  # a string of TOML is one of JSON, but for one character
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, Mapping):
+        inside = ", ".join(f"{_toml_key(key)} = {_toml_value(v)}" for key, v in value.items())
+        return f"{{ {inside} }}" if inside else "{}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+    raise InputError("config", given=value, allowed="text, numbers, lists and tables")

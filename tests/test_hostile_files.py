@@ -28,13 +28,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from dpcohort import Population, Training, make_plan
 from dpcohort.adaptive import make_adaptive_plan
-from dpcohort.clients.csv_file import read_clients_csv
+from dpcohort.clients.columns import read_clients_csv
 from dpcohort.config import commented_config, load_config
-from dpcohort.config.population import DrawnPopulation
 from dpcohort.data.arrays import load_arrays
-from dpcohort.data.cifar10 import read_batch
 from dpcohort.data.dataset import Normalisation
-from dpcohort.data.idx import read_idx
+from dpcohort.data.image_files import read_batch, read_idx
 from dpcohort.data.partition import Partition, load_partition, save_partition
 from dpcohort.deploy.flower.federation import Federation
 from dpcohort.deploy.flower.letters import draw_letter, open_letter
@@ -161,8 +159,9 @@ _CSV = b'id,size,epsilon,delta,batch_size,public\na,500,1.5,1e-5,,\n"b ""c""",90
 def _config_of(path: Path) -> object:
     config = load_config(path)
     # A million clients are allowed and take a second; that is not what is looked for here.
-    if isinstance(config.clients, DrawnPopulation) and config.clients.count <= 10_000:
-        return config.population() if not config.clients.fills_data else None
+    section = config.values["population"]
+    if config.clients is None and section["count"] <= 10_000 and "total_size" in section:
+        return config.population()
     return None
 
 

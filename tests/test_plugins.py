@@ -7,12 +7,12 @@ import inspect
 import pkgutil
 import subprocess
 import sys
+from importlib import metadata
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
 
-from dpcohort import plugins
 from dpcohort.errors import InputError, VerificationError
 from dpcohort.plugins import (
     REGISTRIES,
@@ -167,10 +167,10 @@ def test_a_package_that_comes_and_goes_is_noticed(installed):
 
 def test_packages_are_looked_through_once(installed, monkeypatch):
     asked = []
-    real = plugins.entry_points
+    real = metadata.entry_points
     monkeypatch.setattr(sys, "path", [str(installed)])  # other folders may change meanwhile
     monkeypatch.setattr(
-        plugins, "entry_points", lambda **group: asked.append(group) or real(**group)
+        metadata, "entry_points", lambda **group: asked.append(group) or real(**group)
     )
     for _ in range(3):
         assert "last" in REGISTRIES["aggregation"].names

@@ -2,18 +2,22 @@
 from __future__ import annotations
 
 import os
+import tomllib
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dpcohort.errors import FileFormatError
-from dpcohort.text_files import parse_json, parse_toml, read_utf8
+from dpcohort.config import EXAMPLES, commented_config
+from dpcohort.errors import FileFormatError, InputError
+from dpcohort.text_files import parse_json, parse_toml, read_utf8, toml_text
 
 
 def test_a_byte_order_mark_is_taken_off(tmp_path: Path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xef\xbb\xbfid\r\n")
-    assert read_utf8(path) == b"id\r\n"
+    assert read_utf8(path, at_most_bytes=10_000) == b"id\r\n"
 
 
 @pytest.mark.parametrize(
@@ -30,7 +34,7 @@ def test_what_is_not_utf8_is_named_with_its_line(tmp_path: Path, content, line, 
     path = tmp_path / "a.txt"
     path.write_bytes(content)
     with pytest.raises(FileFormatError, match=words) as caught:
-        read_utf8(path)
+        read_utf8(path, at_most_bytes=10_000)
     assert caught.value.line == line
     assert str(path) in str(caught.value)
     assert "save it as UTF-8" in str(caught.value)
@@ -38,37 +42,37 @@ def test_what_is_not_utf8_is_named_with_its_line(tmp_path: Path, content, line, 
 
 def test_a_missing_file(tmp_path: Path):
     with pytest.raises(FileFormatError, match=r"nowhere\.csv: there is no such file") as caught:
-        read_utf8(tmp_path / "nowhere.csv")
+        read_utf8(tmp_path / "nowhere.csv", at_most_bytes=10_000)
     assert caught.value.exit_code == 2
 
 
 def test_a_directory(tmp_path: Path):
     with pytest.raises(FileFormatError, match="this is a directory, not a file"):
-        read_utf8(tmp_path)
+        read_utf8(tmp_path, at_most_bytes=10_000)
 
 
 def test_a_pipe_is_refused_before_it_blocks(tmp_path: Path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(FileFormatError, match="not a regular file"):
-        read_utf8(tmp_path / "pipe")
+        read_utf8(tmp_path / "pipe", at_most_bytes=10_000)
 
 
 @pytest.mark.parametrize("path", ["a\0b", "x" * 5000])
 def test_an_impossible_path(path: str):
     with pytest.raises(FileFormatError, match=r"cannot be read|no such file"):
-        read_utf8(path)
+        read_utf8(path, at_most_bytes=10_000)
 
 
 def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "secret.csv"
     path.write_text("id")
 
-    def refuse(self: Path) -> bytes:
+    def refuse(path: Path, at_most: int) -> bytes:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr("dpcohort.text_files.read_bounded", refuse)
     with pytest.raises(FileFormatError, match=r"secret\.csv: the file cannot be read .permission"):
-        read_utf8(path)
+        read_utf8(path, at_most_bytes=10_000)
 
 
 def test_a_file_that_is_too_long_is_not_read(tmp_path: Path):
@@ -93,3 +97,28 @@ def test_json_may_not_be_nested_without_end(depth):
     with pytest.raises(ValueError, match="nested too deeply"):
         parse_json('{"a":' * (depth - 1) + "[]" + "}" * (depth - 1))
     assert parse_json("[" * 64 + "]" * 64)
+
+
+TEXT = st.text(st.characters(blacklist_categories=("Cs",)))
+SCALARS = st.one_of(
+    st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), TEXT
+)
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner), max_leaves=8
+)
+
+
+@given(st.dictionaries(TEXT, VALUES))
+def test_reads_back_equal(values):
+    assert tomllib.loads(toml_text(values)) == values
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_every_example_reads_back_equal(example):
+    values = tomllib.loads(commented_config(example))
+    assert tomllib.loads(toml_text(values)) == values
+
+
+def test_other_values_are_refused():
+    with pytest.raises(InputError, match="config"):
+        toml_text({"a": {"b": object()}})

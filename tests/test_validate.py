@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from dpcohort._validate import choice, float_array, nearest, number, whole_number
+from dpcohort._validate import choice, did_you_mean, float_array, nearest, number, whole_number
 from dpcohort.errors import InputError
 
 
@@ -97,3 +97,8 @@ def test_float_array_lets_infinity_in_only_when_asked_and_never_nan():
         float_array("x", [math.inf])
     with pytest.raises(InputError, match="nan"):
         float_array("x", [math.nan], allow_infinite=True)
+
+
+def test_every_unknown_name_gets_the_same_sentence():
+    assert did_you_mean("EPSILOM", ["size", "epsilon"]) == "Did you mean 'epsilon'?"
+    assert did_you_mean(3, ["size", "epsilon"]) is None

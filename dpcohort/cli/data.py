@@ -118,7 +118,7 @@ def fetch(
     """Download a data set, or the rest of it, and check it."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-    from dpcohort.data import DownloadProgress, fetch_dataset
+    from dpcohort.data import fetch_dataset
 
     columns = (
         TextColumn("{task.description}"),
@@ -129,10 +129,10 @@ def fetch(
     with Progress(*columns, console=console, transient=True) as bars:
         tasks: dict[str, int] = {}
 
-        def show(progress: DownloadProgress) -> None:
-            if progress.name not in tasks:
-                tasks[progress.name] = int(bars.add_task(progress.name, total=progress.total))
-            bars.update(tasks[progress.name], completed=progress.received)  # type: ignore[arg-type]
+        def show(file: str, received: int, total: int) -> None:
+            if file not in tasks:
+                tasks[file] = int(bars.add_task(file, total=total))
+            bars.update(tasks[file], completed=received)  # type: ignore[arg-type]
 
         folder = fetch_dataset(name, to, progress=show, mirror=mirror)
     console.print(f"{name} is whole in {folder}", markup=False)

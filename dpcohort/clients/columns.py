@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is allowed in each column of a population, and the first client that breaks it.
+"""The columns of a population, from arrays or from a CSV file, and the first client that is wrong.
 
 A population built in code and one read from a file obey the same rules; only the words around a
 problem differ (the client's id there, the line of the file here). So a check says *which row and
@@ -8,31 +8,38 @@ why*, and the caller says *where that is*.
 
 from __future__ import annotations
 
+import csv
+import io
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dpcohort._validate import BoolArray, FloatArray, nearest
-from dpcohort.errors import InputError
+from dpcohort._validate import BoolArray, FloatArray, did_you_mean, nearest
+from dpcohort.atomic_file import atomic_writer
+from dpcohort.errors import FileFormatError, InputError
+from dpcohort.limits import LARGEST_CLIENT_LIST, MOST_CLIENTS
+from dpcohort.text_files import read_utf8
+
+if TYPE_CHECKING:
+    from dpcohort.clients.population import Population
 
 __all__ = [
     "MAX_EPSILON",
-    "MAX_ID_LENGTH",
     "MAX_SIZE",
-    "BadId",
     "ClientColumns",
-    "Problem",
-    "as_floats",
-    "as_ids",
-    "bad_ids",
     "columns_of",
     "epsilon_step",
     "first_problem",
     "nearest_id",
     "numbered",
+    "read_clients_csv",
+    "write_clients_csv",
 ]
 
 
@@ -43,8 +50,13 @@ MAX_SIZE = 10**15
 
 EPSILON_ALLOWED = "a finite number above 0 and at most 700"
 DELTA_ALLOWED = "a number above 0 and below 1"
+DELTA_BELOW = "below 1/size = 1/{size} = {share:.3g}"
 SIZE_ALLOWED = "a whole number from 1 to 10^15"
 BATCH_ALLOWED = "a whole number from 1 to 10^15, or empty"
+LARGE_DELTA = (
+    "A delta of 1/size or more lets a mechanism that publishes a whole record of this client count "
+    "as private. Lower delta, or accept it with allow_large_delta."
+)
 MARK_PUBLIC = "For data that needs no privacy mark the client public; then it has no epsilon."
 
 
@@ -191,8 +203,7 @@ def first_problem(columns: ClientColumns, *, allow_large_delta: bool = False) ->
         >>> problem.row, problem.field, problem.given
         (1, 'size', 0)
     """
-    wrong_ids = (Problem(field="id", **bad._asdict()) for bad in bad_ids(columns.ids))
-    found = [*wrong_ids, *_number_problems(columns, allow_large_delta)]
+    found = [*bad_ids(columns.ids), *_number_problems(columns, allow_large_delta)]
     return min(found, key=lambda problem: problem.row, default=None)
 
 
@@ -208,48 +219,30 @@ def _number_problems(columns: ClientColumns, allow_large_delta: bool) -> Iterato
         )
         large = ~public & good_delta & whole & (delta * sizes >= 1)
         oversized = whole & good_batch & (batches > sizes)
-    yield from _first(~whole, "size", sizes, SIZE_ALLOWED)
-    yield from _first(~good_epsilon, "epsilon", epsilon, EPSILON_ALLOWED, epsilon_step)
-    yield from _first(~good_delta, "delta", delta, DELTA_ALLOWED)
-    yield from _first(~good_batch, "batch_size", batches, BATCH_ALLOWED)
-    if oversized.any():
-        row = int(oversized.argmax())
-        allowed = f"at most the client's size, {int(sizes[row])}"
-        yield from _first(oversized, "batch_size", batches, allowed)
-    for field, values in (("epsilon", epsilon), ("delta", delta)):
-        yield from _first(public & ~np.isnan(values), field, values, "left out: it is public")
-    if not allow_large_delta and large.any():
-        row = int(large.argmax())
-        size = int(sizes[row])
-        yield Problem(
-            row=row,
-            field="delta",
-            given=float(delta[row]),
-            allowed=f"below 1/size = 1/{size} = {1 / size:.3g}",
-            next_step="A delta of 1/size or more lets a mechanism that publishes a whole record "
-            "of this client count as private. Lower delta, or accept it with "
-            "allow_large_delta.",
-        )
-
-
-def _first(
-    bad: BoolArray,
-    field: str,
-    values: FloatArray,
-    allowed: str,
-    next_step: Callable[[float], str | None] | None = None,
-) -> Iterator[Problem]:
-    if bad.any():
-        row = int(bad.argmax())
-        value = float(values[row])
-        counts = field in ("size", "batch_size") and value.is_integer() and abs(value) <= 2**53
-        yield Problem(
-            row=row,
-            field=field,
-            given=int(value) if counts else value,
-            allowed=allowed,
-            next_step=next_step(value) if next_step is not None else None,
-        )
+    checks = [
+        (~whole, "size", sizes, SIZE_ALLOWED),
+        (~good_epsilon, "epsilon", epsilon, EPSILON_ALLOWED),
+        (~good_delta, "delta", delta, DELTA_ALLOWED),
+        (~good_batch, "batch_size", batches, BATCH_ALLOWED),
+        (oversized, "batch_size", batches, "at most the client's size, {size}"),
+        (public & ~np.isnan(epsilon), "epsilon", epsilon, "left out: it is public"),
+        (public & ~np.isnan(delta), "delta", delta, "left out: it is public"),
+    ]
+    if not allow_large_delta:
+        checks.append((large, "delta", delta, DELTA_BELOW))
+    for bad, field, values, allowed in checks:
+        if bad.any():
+            row = int(bad.argmax())
+            value, size = float(values[row]), int(sizes[row]) if whole[row] else 1
+            steps = {EPSILON_ALLOWED: epsilon_step(value), DELTA_BELOW: LARGE_DELTA}
+            counts = field in ("size", "batch_size") and value.is_integer() and abs(value) <= 2**53
+            yield Problem(
+                row=row,
+                field=field,
+                given=int(value) if counts else value,
+                allowed=allowed.format(size=size, share=1 / size),
+                next_step=steps.get(allowed),
+            )
 
 
 def epsilon_step(given: float) -> str | None:
@@ -267,15 +260,6 @@ _MANY_IDS = 5_000
 _BAD_CHARACTERS = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-
-
-class BadId(NamedTuple):
-    """An id that cannot be used: its row, itself, what is allowed, the row that has it already."""
-
-    row: int
-    given: str
-    allowed: str
-    other_row: int | None = None
 
 
 def numbered(word: str, count: int) -> tuple[str, ...]:
@@ -307,28 +291,28 @@ def as_ids(given: Iterable[str]) -> tuple[str, ...]:
         raise InputError("ids", given=wrong, allowed="text only") from None
 
 
-def bad_ids(ids: tuple[str, ...]) -> Iterator[BadId]:
+def bad_ids(ids: tuple[str, ...]) -> Iterator[Problem]:
     """The first id that is empty, has odd characters, is too long, or is used twice; each kind.
 
     Example:
         >>> [(bad.row, bad.other_row) for bad in bad_ids(("a", "b", "a"))]
         [(2, 0)]
     """
+    wrong: list[int] = []
     if not all(ids):
-        yield BadId(ids.index(""), "", ID_ALLOWED)
+        wrong.append(ids.index(""))
     # One search over all ids first: the loops below run only when there is something to find.
     if _BAD_CHARACTERS.search("\n".join(ids)):
-        row = next(i for i, name in enumerate(ids) if _BAD_CHARACTERS.search(name))
-        yield BadId(row, ids[row], ID_ALLOWED)
+        wrong.append(next(i for i, name in enumerate(ids) if _BAD_CHARACTERS.search(name)))
     if max(map(len, ids), default=0) > MAX_ID_LENGTH:
-        row = next(i for i, name in enumerate(ids) if len(name) > MAX_ID_LENGTH)
-        yield BadId(row, ids[row], ID_ALLOWED)
+        wrong.append(next(i for i, name in enumerate(ids) if len(name) > MAX_ID_LENGTH))
+    for row in wrong:
+        yield Problem(row=row, field="id", given=ids[row], allowed=ID_ALLOWED)
     if len(set(ids)) != len(ids):
         seen: dict[str, int] = {}
-        for row, name in enumerate(ids):
-            if (first := seen.setdefault(name, row)) != row:
-                yield BadId(row, name, "different for every client", first)
-                break
+        row, name = next((i, name) for i, name in enumerate(ids) if seen.setdefault(name, i) != i)
+        allowed = "different for every client"
+        yield Problem(row=row, field="id", given=name, allowed=allowed, other_row=seen[name])
 
 
 def nearest_id(word: str, ids: tuple[str, ...]) -> str | None:
@@ -348,3 +332,286 @@ def nearest_id(word: str, ids: tuple[str, ...]) -> str | None:
     by_lower = {name.lower(): name for name in candidates}
     hint = nearest(word, by_lower)
     return by_lower[hint] if hint is not None else None
+
+
+#: The columns of a file of clients.
+REQUIRED = ("id", "size", "epsilon", "delta")
+OPTIONAL = ("batch_size", "public")
+
+_CELL_ALLOWED = {
+    "size": SIZE_ALLOWED,
+    "epsilon": EPSILON_ALLOWED,
+    "delta": DELTA_ALLOWED,
+    "batch_size": BATCH_ALLOWED,
+    "public": "true or false (or yes, no, 1, 0; empty means false)",
+}
+_TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False, "": False}
+# Rows are parsed in blocks small enough that their cells are freed while still in the cache.
+_BLOCK = 2048
+
+
+def read_clients_csv(path: str | Path, *, allow_large_delta: bool = False) -> ClientColumns:
+    r"""Read and check all clients of a file: ``id,size,epsilon,delta[,batch_size][,public]``.
+
+    The columns may be in any order. A public client has ``true``, ``yes`` or ``1`` in the column
+    ``public`` and nothing in ``epsilon`` and ``delta``.
+
+    Args:
+        path: the file; UTF-8 with or without byte order mark, LF or CRLF.
+        allow_large_delta: accept delta >= 1/size.
+
+    Returns:
+        The checked columns.
+
+    Raises:
+        FileFormatError: with file, line, field and value of the first thing that is wrong.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "clients.csv"
+        >>> _ = path.write_text("id,size,epsilon,delta,public\na,500,1.5,1e-5,\nb,90,,,true\n")
+        >>> columns = read_clients_csv(path)
+        >>> columns.ids, columns.public.tolist()
+        (('a', 'b'), [False, True])
+    """
+    content = read_utf8(path, at_most_bytes=LARGEST_CLIENT_LIST)
+    line, header = next(_rows_with_lines(path, content), (0, None))
+    if header is None:
+        words = f"the file is empty; the first line must be the header {','.join(REQUIRED)}"
+        raise FileFormatError(path, words)
+    fields = [cell.strip().lower() for cell in header]
+    if (words_found := _header_problem(header, fields)) is not None:
+        raise FileFormatError(path, words_found, line=line)
+    # The good file is read fast, in blocks and by column, without keeping line numbers; only when
+    # something is wrong is it walked through again, row by row, to find the true line.
+    try:
+        columns, problem = _parse(path, content, line, fields)
+    except csv.Error:
+        for _ in _rows_with_lines(path, content):  # raises the same error, with its line
+            pass
+        raise  # pragma: no cover - the walk above reads exactly what the parser read
+    early = first_problem(columns, allow_large_delta=allow_large_delta)
+    if early is not None and (problem is None or early.row <= problem.row):
+        problem = early
+    if problem is not None:
+        raise _located(path, content, fields, problem)
+    if not columns.ids:
+        raise FileFormatError(path, "there is a header but no client below it")
+    return columns
+
+
+def write_clients_csv(path: str | Path, clients: Population) -> None:
+    """Write clients so that reading them back gives the same numbers to the last bit.
+
+    The file appears whole or not at all. Columns nobody uses are left out.
+
+    Example:
+        >>> import tempfile
+        >>> from dpcohort import Population
+        >>> path = Path(tempfile.mkdtemp()) / "clients.csv"
+        >>> write_clients_csv(path, Population.from_arrays(sizes=[500], epsilon=1.5, delta=1e-5))
+        >>> print(path.read_text().strip())
+        id,size,epsilon,delta
+        client-0,500,1.5,1e-05
+    """
+    public = clients.public.tolist()
+
+    def promised(values: FloatArray) -> list[str]:
+        return ["" if p else repr(value) for value, p in zip(values.tolist(), public, strict=True)]
+
+    columns: dict[str, Iterable[object]] = {
+        "id": clients.ids,
+        "size": clients.sizes.tolist(),
+        "epsilon": promised(clients.epsilon),
+        "delta": promised(clients.delta),
+    }
+    if clients.batch_sizes.any():
+        columns["batch_size"] = [batch or "" for batch in clients.batch_sizes.tolist()]
+    if any(public):
+        columns["public"] = ["true" if p else "false" for p in public]
+    with atomic_writer(path) as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+
+
+def _parse(
+    path: str | Path, content: bytes, header_line: int, fields: list[str]
+) -> tuple[ClientColumns, Problem | None]:
+    """All columns up to the first row with a cell that cannot be read, and that row's problem."""
+    reader = csv.reader(_text(content), strict=True)
+    while reader.line_num < header_line:
+        next(reader)
+    ids: list[str] = []
+    parts: dict[str, list[NDArray[Any]]] = {field: [] for field in _CELL_ALLOWED}
+    found: list[Problem] = []
+    while not found and (rows := list(islice(reader, _BLOCK))):
+        start = len(ids)
+        if set(map(len, rows)) != {len(fields)}:
+            rows = [cells for cells in rows if not _is_blank(cells)]
+            uneven = next((i for i, cells in enumerate(rows) if len(cells) != len(fields)), None)
+            if uneven is not None:
+                given, allowed = len(rows[uneven]), f"{len(fields)}, as in the header"
+                row = start + uneven
+                found.append(Problem(row=row, field="cells", given=given, allowed=allowed))
+                rows = rows[:uneven]
+        for field, cells in zip(fields, zip(*rows, strict=True), strict=False):
+            if field == "id":
+                ids.extend(map(str.strip, cells))
+                continue
+            values, bad = _truths(cells) if field == "public" else _numbers(cells)
+            parts[field].append(values)
+            if bad is not None:
+                given, allowed = cells[bad], _CELL_ALLOWED[field]
+                found.append(Problem(row=start + bad, field=field, given=given, allowed=allowed))
+        if len(ids) > MOST_CLIENTS:
+            raise FileFormatError(path, f"more than {MOST_CLIENTS:,} clients; split the file")
+    problem = min(found, key=lambda bad: bad.row, default=None)
+    end = len(ids) if problem is None else problem.row
+
+    def column(field: str, missing: float | bool = np.nan) -> NDArray[Any]:
+        return np.concatenate(parts[field])[:end] if parts[field] else np.full(end, missing)
+
+    columns = ClientColumns(
+        ids=tuple(ids[:end]),
+        sizes=column("size"),
+        epsilon=column("epsilon"),
+        delta=column("delta"),
+        batch_sizes=column("batch_size"),
+        public=column("public", missing=False),
+    )
+    return columns, problem
+
+
+def _numbers(cells: Sequence[str]) -> tuple[FloatArray, int | None]:
+    """The cells as floats, empty ones as NaN, and the first row that is not a number."""
+    text = "".join(cells)
+    if _is_plain(text):
+        try:
+            values = np.array([float(cell) if cell else np.nan for cell in cells])
+        except ValueError:
+            pass
+        else:
+            # A NaN that was written is not a missing number: the walk below refuses it.
+            if np.count_nonzero(np.isnan(values)) == cells.count(""):
+                return values, None
+    values = np.full(len(cells), np.nan)
+    for row, cell in enumerate(cells):
+        if word := cell.strip():
+            try:
+                number = float(word) if _is_plain(word) else np.nan
+            except ValueError:
+                return values, row
+            if number != number:
+                return values, row
+            values[row] = number
+    return values, None
+
+
+def _is_plain(text: str) -> bool:
+    """Whether Python's reading of a number is what a person sees: no 1_000, no other digits."""
+    return text.isascii() and "_" not in text
+
+
+def _truths(cells: Sequence[str]) -> tuple[BoolArray, int | None]:
+    values = list(map(_TRUTH.get, cells))
+    if None in values:
+        values = [_TRUTH.get(cell.strip().lower()) for cell in cells]
+    bad_row = values.index(None) if None in values else None
+    return np.array([value is True for value in values], dtype=np.bool_), bad_row
+
+
+def _located(
+    path: str | Path, content: bytes, fields: list[str], problem: Problem
+) -> FileFormatError:
+    """The problem with its line in the file and the value as it is written there."""
+    other_line: int | None = None
+    for row, located in enumerate(_rows_with_lines(path, content), start=-1):  # -1: the header
+        line, cells = located
+        if row == problem.other_row:
+            other_line = line
+        if row == problem.row:
+            break
+    if problem.field == "cells":
+        words = f"the row has {problem.given} cells; it must have {problem.allowed}."
+    else:
+        step = problem.next_step
+        if step == MARK_PUBLIC:
+            step = f"{step} (In this file: true in the column public, epsilon and delta empty.)"
+        if other_line is not None:
+            step = f"It is already used on line {other_line}."
+        cell = cells[fields.index(problem.field)]
+        words = str(replace(problem, given=cell, next_step=step).error(problem.field))
+    error = FileFormatError(path, words, line=line)
+    error.field = problem.field
+    return error
+
+
+def _text(content: bytes) -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", newline="")
+
+
+def _rows_with_lines(path: str | Path, content: bytes) -> Iterator[tuple[int, list[str]]]:
+    """Every row that is not blank, the header too, slowly, with the line it starts on."""
+    reader = csv.reader(_text(content), strict=True)
+    while True:
+        line = reader.line_num + 1  # a quoted cell may hold several lines: the row starts here
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise FileFormatError(path, _csv_problem(error), line=line) from None
+        if not _is_blank(cells):
+            yield line, cells
+
+
+def _is_blank(cells: Sequence[str]) -> bool:
+    """Whether a row holds nothing, not even empty cells."""
+    return not cells or (len(cells) == 1 and not cells[0].strip())
+
+
+def _csv_problem(error: csv.Error) -> str:
+    words = str(error)
+    if "field larger than" in words:
+        limit = f"{csv.field_size_limit():,}"
+        return (
+            f'a cell has more than {limit} characters; the usual cause is a quote (") that is '
+            "never closed"
+        )
+    if "unexpected end of data" in words:
+        return 'a quote (") is opened here and never closed'
+    if "expected after" in words:
+        return 'there is text after a closing quote ("); write "" for a quote inside a cell'
+    return f"the row cannot be read as CSV ({words})"
+
+
+def _header_problem(cells: list[str], names: list[str]) -> str | None:
+    """What is wrong with the header, in words, or None."""
+    known = [*REQUIRED, *OPTIONAL]
+    for mark, word in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
+        if len(names) == 1 and mark in names[0]:
+            return (
+                f"the columns are separated by {word}; they must be separated by commas, with a "
+                "point as the decimal mark. Export the file as comma-separated CSV."
+            )
+    if not any(name in known or nearest(name, known) for name in names):
+        return (
+            "the header is missing: the first line must name the columns, "
+            f"{','.join(REQUIRED)} and, if wanted, {' and '.join(OPTIONAL)}."
+        )
+    missing = [name for name in REQUIRED if name not in names]
+    for given, name in zip(cells, names, strict=True):
+        if name not in known:
+            rename = f", or rename it if it is {' or '.join(missing)}" if missing else ""
+            step = (
+                did_you_mean(name, [word for word in known if word not in names])
+                or f"Remove it{rename}."
+            )
+            allowed = "one of " + ", ".join(known)
+            return str(InputError("column", given=given, allowed=allowed, next_step=step))
+        if names.count(name) > 1:
+            return f"the column {name} appears {names.count(name)} times; keep one."
+    if missing:
+        return f"the column {missing[0]} is missing; needed are {', '.join(REQUIRED)}."
+    return None

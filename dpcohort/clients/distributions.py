@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpcohort._validate import BoolArray, FloatArray, IntArray, float_array, number, whole_number
+from dpcohort._validate import FloatArray, IntArray, float_array, number, whole_number
 from dpcohort.clients.columns import MAX_SIZE
 from dpcohort.errors import InputError
 
@@ -36,13 +36,6 @@ __all__ = [
 _LEAST_KEPT = 0.01
 # With 1 % kept, the chance that one value needs more tries than this is below 1e-43.
 _MOST_TRIES = 10_000
-
-
-class Distribution(Protocol):
-    """Something positive numbers are drawn from."""
-
-    def draw(self, count: int, rng: np.random.Generator) -> FloatArray:
-        """``count`` independent draws."""
 
 
 @dataclass(frozen=True)
@@ -96,11 +89,7 @@ class Uniform:
 
     def draw(self, count: int, rng: np.random.Generator) -> FloatArray:
         """``count`` independent draws."""
-
-        def some(missing: int) -> FloatArray:
-            return rng.uniform(self.low, self.high, missing)
-
-        return _draw_kept(count, some, lambda x: (x > 0) & _above(x, self.minimum))
+        return _draw_kept(count, self.minimum, lambda some: rng.uniform(self.low, self.high, some))
 
 
 @dataclass(frozen=True)
@@ -137,7 +126,7 @@ class GaussianMixture:
             which = rng.choice(len(weights), size=missing, p=weights)
             return np.asarray(rng.normal(means[which], stds[which]), dtype=np.float64)
 
-        return _draw_kept(count, some, lambda x: (x > 0) & _above(x, self.minimum))
+        return _draw_kept(count, self.minimum, some)
 
     @property
     def _shares(self) -> list[tuple[float, float, float]]:
@@ -187,6 +176,9 @@ class Choices:
         return np.asarray(rng.choice(values, size=_count(count), p=share), dtype=np.float64)
 
 
+#: Something positive numbers are drawn from.
+Distribution = Fixed | Uniform | GaussianMixture | Choices
+
 #: The distributions by the name a configuration file calls them.
 DISTRIBUTIONS: dict[str, Callable[..., Distribution]] = {
     "uniform": Uniform,
@@ -202,9 +194,7 @@ def _as_components(given: object) -> tuple[tuple[float, float, float], ...]:
     components = []
     for row in _as_tuple("components", given):
         triple = row
-        if isinstance(row, Mapping):
-            if set(row) != {"weight", "mean", "std"}:
-                raise InputError("components", given=row, allowed=allowed)
+        if isinstance(row, Mapping) and set(row) == {"weight", "mean", "std"}:
             triple = (row["weight"], row["mean"], row["std"])
         if not isinstance(triple, Sequence) or isinstance(triple, str) or len(triple) != 3:
             raise InputError("components", given=row, allowed=allowed)
@@ -231,10 +221,6 @@ def _count(count: int) -> int:
     return whole_number("count", count, at_least=0)
 
 
-def _above(draws: FloatArray, minimum: float | None) -> BoolArray:
-    return draws >= (0.0 if minimum is None else minimum)
-
-
 def _share_above(lowest: float, mean: float, std: float) -> float:
     """P(X > lowest) of a normal X."""
     if std == 0:
@@ -251,13 +237,11 @@ def _check_kept(kept: float, lowest: float) -> None:
         )
 
 
-def _draw_kept(
-    count: int, some: Callable[[int], FloatArray], keep: Callable[[FloatArray], BoolArray]
-) -> FloatArray:
-    """``count`` draws that are kept, each discarded one drawn again in its place."""
+def _draw_kept(count: int, minimum: float | None, some: Callable[[int], FloatArray]) -> FloatArray:
+    """``count`` draws above 0 and the minimum, each other one drawn again in its place."""
     draws = some(_count(count))
     for _ in range(_MOST_TRIES):
-        discarded = ~keep(draws)
+        discarded = (draws <= 0) | (draws < (minimum or 0.0))
         if not discarded.any():
             return draws
         draws[discarded] = some(int(np.count_nonzero(discarded)))

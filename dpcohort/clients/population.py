@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
@@ -30,8 +30,9 @@ from dpcohort.clients.columns import (
     epsilon_step,
     first_problem,
     nearest_id,
+    read_clients_csv,
+    write_clients_csv,
 )
-from dpcohort.clients.csv_file import read_clients_csv, write_clients_csv
 from dpcohort.errors import InputError
 from dpcohort.training import Training
 
@@ -42,8 +43,15 @@ __all__ = [
     "Client",
     "Population",
     "Public",
-    "expected_batches",
 ]
+
+
+#: Share of its records a client uses in a step when nobody named a batch, as in the paper's figure
+#: of selection probabilities.
+DEFAULT_SAMPLING_RATE = 0.1
+
+
+_COLUMNS = ("ids", "sizes", "epsilon", "delta", "batch_sizes", "public")
 
 
 class Public(Enum):
@@ -161,15 +169,11 @@ class Population:
     allow_large_delta: bool = False
 
     def __post_init__(self) -> None:
-        columns = columns_of(
-            ids=self.ids,
-            sizes=self.sizes,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            batch_sizes=self.batch_sizes,
-            public=self.public,
-        )
-        _check(columns, allow_large_delta=self.allow_large_delta)
+        columns = columns_of(**{field: getattr(self, field) for field in _COLUMNS})
+        problem = first_problem(columns, allow_large_delta=self.allow_large_delta)
+        if problem is not None:
+            where = "" if problem.field == "id" else f" of client {columns.ids[problem.row]!r}"
+            raise problem.error(f"{problem.field}{where}")
         self._settle(columns)
 
     @classmethod
@@ -190,16 +194,15 @@ class Population:
             >>> len(Population.from_arrays(sizes=[60, 20, 20], epsilon=1.0, delta=1e-5))
             3
         """
-        columns = columns_of(
-            ids=ids,
-            sizes=sizes,
-            epsilon=epsilon,
-            delta=delta,
-            batch_sizes=batch_sizes,
-            public=public,
-        )
-        _check(columns, allow_large_delta=allow_large_delta)
-        return cls._from_checked(columns, allow_large_delta=allow_large_delta)
+        given: dict[str, Any] = {
+            "ids": ids,
+            "sizes": sizes,
+            "epsilon": epsilon,
+            "delta": delta,
+            "batch_sizes": batch_sizes,
+            "public": public,
+        }
+        return cls(**given, allow_large_delta=allow_large_delta)
 
     @classmethod
     def from_clients(
@@ -232,26 +235,20 @@ class Population:
         """A population from a file ``id,size,epsilon,delta[,batch_size][,public]``.
 
         Args:
-            path: the file; see ``dpcohort.clients.csv_file``.
+            path: the file; see ``dpcohort.clients.columns.read_clients_csv``.
             allow_large_delta: accept delta_k >= 1/|M_k|; ``large_delta`` then counts them.
 
         Raises:
             FileFormatError: with file, line, field and value.
         """
-        columns = read_clients_csv(path, allow_large_delta=allow_large_delta)
-        return cls._from_checked(columns, allow_large_delta=allow_large_delta)
+        population = cls.__new__(cls)  # checked by the reader: no second look at a million rows
+        object.__setattr__(population, "allow_large_delta", allow_large_delta)
+        population._settle(read_clients_csv(path, allow_large_delta=allow_large_delta))
+        return population
 
     def to_csv(self, path: str | Path) -> None:
         """Write the clients to a file that ``from_csv`` reads back exactly; atomic."""
-        write_clients_csv(
-            path,
-            ids=self.ids,
-            sizes=self.sizes.tolist(),
-            epsilon=self.epsilon.tolist(),
-            delta=self.delta.tolist(),
-            batch_sizes=self.batch_sizes.tolist(),
-            public=self.public.tolist(),
-        )
+        write_clients_csv(path, self)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -272,7 +269,7 @@ class Population:
             return NotImplemented
         return self.ids == other.ids and all(
             np.array_equal(getattr(self, field), getattr(other, field), equal_nan=True)
-            for field in ("sizes", "epsilon", "delta", "batch_sizes", "public")
+            for field in _COLUMNS[1:]
         )
 
     def __repr__(self) -> str:
@@ -299,7 +296,7 @@ class Population:
                 "client",
                 given=client_id,
                 allowed=f"the id of one of the {len(self)} clients",
-                next_step=f"Did you mean {hint!r}?" if hint else None,
+                next_step=None if hint is None else f"Did you mean {hint!r}?",
             ) from None
 
     @property
@@ -336,15 +333,7 @@ class Population:
         epsilon[row] = np.nan if private is None else private.epsilon
         delta[row] = np.nan if private is None else private.delta
         public[row] = private is None
-        return Population(
-            ids=self.ids,
-            sizes=self.sizes,
-            epsilon=epsilon,
-            delta=delta,
-            batch_sizes=self.batch_sizes,
-            public=public,
-            allow_large_delta=self.allow_large_delta,
-        )
+        return replace(self, epsilon=epsilon, delta=delta, public=public)
 
     def batches(self, training: Training) -> IntArray:
         """The expected batch of each client, B_k.
@@ -364,9 +353,27 @@ class Population:
             >>> population.batches(Training())
             array([60, 20])
         """
-        return expected_batches(
-            training, ids=self.ids, sizes=self.sizes, own_batches=self.batch_sizes
-        )
+        if training.batch_size is not None:
+            # No size reaches 2^62: a batch beyond it is as oversized as that, and fits an int64.
+            shared = np.full(len(self), min(training.batch_size, 2**62), dtype=np.int64)
+        else:
+            rate = training.sampling_rate or DEFAULT_SAMPLING_RATE
+            shared = np.maximum(np.rint(rate * self.sizes), 1).astype(np.int64)
+        batches = np.where(self.batch_sizes > 0, self.batch_sizes, shared)
+        oversized = batches > self.sizes
+        if training.oversized_batch == "error" and oversized.any():
+            row, others = int(oversized.argmax()), int(np.count_nonzero(oversized)) - 1
+            more = f" ({others} other client{'s' * (others > 1)} too)" if others else ""
+            raise InputError(
+                "batch_size",
+                given=int(batches[row]),
+                allowed=f"at most the size of the client, but {self.ids[row]!r} has "
+                f"{self.sizes[row]} records{more}",
+                next_step="Lower the batch size, give such clients their own in a batch_size "
+                'column, or set training.oversized_batch = "whole" to let them use all their '
+                "records in each step.",
+            )
+        return np.asarray(np.minimum(batches, self.sizes), dtype=np.int64)
 
     def sampling_rates(self, training: Training) -> FloatArray:
         """The share of its records each client uses in a step, r_k = B_k / |M_k|.
@@ -377,14 +384,6 @@ class Population:
             array([0.2, 0.5])
         """
         return np.asarray(self.batches(training) / self.sizes, dtype=np.float64)
-
-    @classmethod
-    def _from_checked(cls, columns: ClientColumns, *, allow_large_delta: bool) -> Population:
-        """Without a second look at a million rows."""
-        population = cls.__new__(cls)
-        object.__setattr__(population, "allow_large_delta", allow_large_delta)
-        population._settle(columns)
-        return population
 
     def _settle(self, columns: ClientColumns) -> None:
         """Take the columns over, in their final types and closed for writing."""
@@ -415,62 +414,3 @@ class Population:
         if not -len(self) <= row < len(self):
             raise InputError("client", given=key, allowed=allowed)
         return row % len(self)
-
-
-def _check(columns: ClientColumns, *, allow_large_delta: bool) -> None:
-    problem = first_problem(columns, allow_large_delta=allow_large_delta)
-    if problem is not None:
-        where = "" if problem.field == "id" else f" of client {columns.ids[problem.row]!r}"
-        raise problem.error(f"{problem.field}{where}")
-
-
-#: Share of its records a client uses in a step when nobody named a batch, as in the paper's figure
-#: of selection probabilities.
-DEFAULT_SAMPLING_RATE = 0.1
-
-
-def expected_batches(
-    training: Training, *, ids: tuple[str, ...], sizes: IntArray, own_batches: IntArray
-) -> IntArray:
-    """The expected batch of each client: its own first, then the one of the training settings.
-
-    Args:
-        training: ``batch_size``, or ``sampling_rate``, or neither for 10 % of the records.
-        ids: of the clients, named in errors.
-        sizes: their numbers of records.
-        own_batches: the batches they name themselves, 0 for none.
-
-    Raises:
-        InputError: if a batch is larger than its client and ``oversized_batch`` is ``"error"``.
-
-    Example:
-        >>> sizes, own = np.array([600, 50]), np.array([0, 25])
-        >>> expected_batches(Training(batch_size=128), ids=("a", "b"), sizes=sizes, own_batches=own)
-        array([128,  25])
-    """
-    if training.batch_size is not None:
-        # No size reaches 2^62: a batch beyond it is as oversized as that, and fits an int64.
-        shared = np.full(len(ids), min(training.batch_size, 2**62), dtype=np.int64)
-    else:
-        rate = training.sampling_rate or DEFAULT_SAMPLING_RATE
-        shared = np.maximum(np.rint(rate * sizes), 1).astype(np.int64)
-    batches = np.where(own_batches > 0, own_batches, shared)
-    oversized = batches > sizes
-    if training.oversized_batch == "error" and oversized.any():
-        raise _oversized(ids, sizes, batches, oversized)
-    return np.asarray(np.minimum(batches, sizes), dtype=np.int64)
-
-
-def _oversized(
-    ids: tuple[str, ...], sizes: IntArray, batches: IntArray, oversized: BoolArray
-) -> InputError:
-    row = int(oversized.argmax())
-    others = int(np.count_nonzero(oversized)) - 1
-    more = f" ({others} other client{'s' * (others > 1)} too)" if others else ""
-    return InputError(
-        "batch_size",
-        given=int(batches[row]),
-        allowed=f"at most the size of the client, but {ids[row]!r} has {sizes[row]} records{more}",
-        next_step="Lower the batch size, give such clients their own in a batch_size column, or "
-        'set training.oversized_batch = "whole" to let them use all their records in each step.',
-    )

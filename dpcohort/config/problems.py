@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpcohort._validate import choice, nearest
+from dpcohort._validate import choice, did_you_mean
 from dpcohort.errors import FileFormatError, InputError
 
 __all__ = [
     "ConfigProblem",
     "Lines",
     "Where",
-    "about_key",
     "dotted",
     "error_of",
     "key_lines",
@@ -52,18 +51,6 @@ class ConfigProblem:
 
     where: Where
     words: str
-
-
-def about_key(field: str, words: str) -> InputError:
-    """An error in free words that begin with the key they are about.
-
-    Example:
-        >>> about_key("alpha", "is missing.").field
-        'alpha'
-    """
-    error = InputError.because(f"{field} {words}")
-    error.field = field
-    return error
 
 
 def dotted(where: Where) -> str:
@@ -183,13 +170,11 @@ def _line_of(where: Where, lines: Lines) -> int | None:
 
 def _unknown_key(where: Where, keys: Mapping[str, Sequence[str]]) -> str:
     *around, key = where
-    section = ".".join(part for part in around if isinstance(part, str))
-    known = keys.get(section, ())
-    hint = nearest(str(key), known)
-    home = next((name for name, words in keys.items() if name and key in words), None)
+    known = keys.get(".".join(part for part in around if isinstance(part, str)), ())
     text = f"{dotted(where)} is not a known key."
-    if home is not None:
-        return f"{text} It belongs under [{home}]."
-    if hint is not None:
-        return f"{text} Did you mean {hint!r}?"
+    for home, words in keys.items():
+        if home and key in words:
+            return f"{text} It belongs under [{home}]."
+    if hint := did_you_mean(key, known):
+        return f"{text} {hint}"
     return f"{text} Known here: {', '.join(known)}." if known else text

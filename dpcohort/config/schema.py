@@ -9,22 +9,31 @@ the other values are checked where they are used.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields
+from typing import Any, Literal, get_args, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from dpcohort._validate import choice, nearest, number, whole_number
+from dpcohort._validate import choice, did_you_mean, number, whole_number
 from dpcohort.accounting.contract import AccountantName, Neighbours, Sampler
-from dpcohort.config.problems import about_key
+from dpcohort.clients import Budget, Population
+from dpcohort.clients.columns import MAX_SIZE, numbered
+from dpcohort.clients.distributions import (
+    DISTRIBUTIONS,
+    PAPER_BUDGETS,
+    PAPER_SIZE_WEIGHTS,
+    Distribution,
+    Fixed,
+    share_out,
+)
 from dpcohort.errors import InputError
-from dpcohort.limits import MOST_CELLS
+from dpcohort.limits import MOST_CELLS, MOST_CLIENTS
 from dpcohort.plugins import REGISTRIES
-from dpcohort.training import LARGEST_STEP
+from dpcohort.training import LARGEST_STEP, Training
 
 __all__ = [
-    "REPORT_KEYS",
-    "AggregationSection",
     "ConfigFile",
     "DataSection",
     "Draws",
@@ -32,20 +41,17 @@ __all__ = [
     "ModelSection",
     "NoiseModel",
     "OptimiserSection",
-    "PopulationSection",
-    "PrivacySection",
-    "PublicClients",
     "RuleSection",
     "RunSection",
-    "ScheduleSection",
-    "Section",
     "SelectionSection",
-    "TrainingSection",
     "check_data",
     "check_optimiser",
+    "check_population",
+    "check_rule",
     "check_run",
-    "config_keys",
+    "draw_population",
     "flat_grid",
+    "known_keys",
     "split_report_settings",
 ]
 
@@ -82,26 +88,17 @@ class PopulationSection(Section):
     public: list[PublicClients] = Field(default_factory=list)
 
 
-class TrainingSection(Section):
-    """The keys of [training]: the fields of ``Training``, which has the defaults."""
-
-    rounds: int | None = None
-    cohort_size: int | None = None
-    local_steps: int | None = None
-    batch_size: int | None = None
-    sampling_rate: float | None = None
-    oversized_batch: Literal["error", "whole"] | None = None
-    clip: float | None = None
-    dimension: int | None = None
-    smoothness: float | None = None
+_TRAINING_KEYS: Any = {key: (kind | None, None) for key, kind in get_type_hints(Training).items()}
+#: The keys of [training]: the fields of ``Training``, which has the defaults.
+TrainingSection: Any = create_model("TrainingSection", __base__=Section, **_TRAINING_KEYS)
 
 
 class RuleSection(Section):
-    """A table that names a rule; the other keys are the rule's settings, which it checks itself."""
+    """The keys of [aggregation]; beside them, the settings of the rule, which it checks itself."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
-    rule: str
+    rule: str = "mean"
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -114,12 +111,6 @@ class SelectionSection(RuleSection):
 
     rule: str = "privacy-aware"
     noise_model: NoiseModel = "exact"
-
-
-class AggregationSection(RuleSection):
-    """The keys of [aggregation]; beside them, the settings of the rule."""
-
-    rule: str = "mean"
 
 
 class PrivacySection(Section):
@@ -189,7 +180,7 @@ class ConfigFile(Section):
     population: PopulationSection
     training: TrainingSection = Field(default_factory=TrainingSection)
     selection: SelectionSection = Field(default_factory=SelectionSection)
-    aggregation: AggregationSection = Field(default_factory=AggregationSection)
+    aggregation: RuleSection = Field(default_factory=RuleSection)
     privacy: PrivacySection = Field(default_factory=PrivacySection)
     schedule: ScheduleSection = Field(default_factory=ScheduleSection)
     data: DataSection | None = None
@@ -199,29 +190,167 @@ class ConfigFile(Section):
     grid: dict[str, Any] = Field(default_factory=dict)
 
 
-def config_keys() -> dict[str, list[str]]:
-    """The known keys of each section; the sections themselves under "".
+def known_keys(table: type[BaseModel], name: str = "") -> dict[str, list[str]]:
+    """The known keys of a table and of those inside it, by the name of each.
 
     Example:
-        >>> config_keys()["schedule"]
+        >>> known_keys(ConfigFile)["schedule"]
         ['draws', 'seed']
     """
-    sections: dict[str, type[BaseModel]] = {
-        "population": PopulationSection,
-        "population.public": PublicClients,
-        "training": TrainingSection,
-        "selection": SelectionSection,
-        "aggregation": AggregationSection,
-        "privacy": PrivacySection,
-        "schedule": ScheduleSection,
-        "data": DataSection,
-        "model": ModelSection,
-        "optimiser": OptimiserSection,
-        "run": RunSection,
-    }
-    keys = {name: list(section.model_fields) for name, section in sections.items()}
-    # [grid] has the names of other settings for keys.
-    return {"": list(ConfigFile.model_fields), **keys, "grid": []}
+    keys = {name: list(table.model_fields)}
+    for key, field in table.model_fields.items():
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                keys |= known_keys(kind, f"{name}.{key}".lstrip("."))
+    return keys
+
+
+_WITH_A_FILE = {"clients", "allow_large_delta"}
+
+
+def check_population(section: PopulationSection, *, has_data: bool) -> None:
+    """Refuse what says of no clients, or of too many ways to have some.
+
+    Args:
+        section: the keys as they were written.
+        has_data: there is a data set whose records can be shared out.
+    """
+    if section.clients is not None:
+        for key in type(section).model_fields:
+            if key in section.model_fields_set and key not in _WITH_A_FILE:
+                raise InputError.about(
+                    "clients",
+                    f"and {key} are both given; keep one. The file of clients says everything "
+                    "about them (public ones have true in its column public); without a file, "
+                    "count, total_size and epsilon describe clients to be drawn.",
+                )
+        return
+    for key in ("count", "epsilon"):
+        if getattr(section, key) is None:
+            words = 'is missing. Give clients = "FILE.csv", or count, total_size and epsilon.'
+            raise InputError.about(key, words)
+    total = section.total_size
+    if total is None and section.size is None and not has_data:
+        words = "is missing; or give size, if each client draws its own."
+        raise InputError.about("total_size", words)
+    if isinstance(section.epsilon, int | float) and not isinstance(section.epsilon, bool):
+        Budget(section.epsilon, 0.5)  # says what to do about a huge epsilon
+    _size_distribution(section)
+    if total is not None:
+        whole_number("total_size", total, at_least=1, at_most=MAX_SIZE)
+    for row, group in enumerate(section.public):
+        whole_number(f"public[{row}].count", group.count, at_least=1, at_most=MOST_CLIENTS)
+        whole_number(f"public[{row}].size", group.size, at_least=1, at_most=MAX_SIZE)
+    count = whole_number("count", section.count, at_least=1, at_most=MOST_CLIENTS)
+    everyone = count + sum(group.count for group in section.public)
+    whole_number("count with public clients", everyone, at_most=MOST_CLIENTS)
+    distribution_from("epsilon", section.epsilon)
+    number("delta", section.delta, above=0, below=1)
+    whole_number("seed", section.seed, at_least=0)
+
+
+def draw_population(
+    section: PopulationSection, records: int | None = None, *, has_data: bool = False
+) -> Population:
+    """Draw the clients that a checked section describes; the same seed draws the same ones.
+
+    Args:
+        section: the keys as they were written.
+        records: how many the data set has, to be shared out where the section states no sizes.
+        has_data: as in `check_population`.
+
+    Example:
+        >>> section = PopulationSection(
+        ...     count=3, total_size=100, epsilon=1.0, public=[PublicClients(size=50)])
+        >>> population = draw_population(section)
+        >>> population.ids, int(population.sizes[:3].sum())
+        (('client-0', 'client-1', 'client-2', 'public-0'), 100)
+    """
+    count = section.count or 0
+    groups = [np.full(group.count, group.size, dtype=np.int64) for group in section.public]
+    public_sizes = np.concatenate([np.empty(0, dtype=np.int64), *groups])
+    total = section.total_size
+    if has_data and total is None and section.size in (None, "paper"):
+        total = _records_left(records, count, int(public_sizes.sum()))
+    # Sizes and budgets have streams of their own, so that changing one leaves the other alone.
+    sizes = _size_distribution(section).draw(count, np.random.default_rng([section.seed, 1]))
+    if total is None and sizes.max() > MAX_SIZE:
+        raise InputError("size", given=float(sizes.max()), allowed="at most 10^15")
+    whole_sizes = np.rint(sizes).astype(np.int64) if total is None else share_out(total, sizes)
+    budgets = distribution_from("epsilon", section.epsilon)
+    epsilon = budgets.draw(count, np.random.default_rng([section.seed, 2]))
+    nothing = np.full(len(public_sizes), np.nan)
+    return Population.from_arrays(
+        ids=numbered("client", count) + numbered("public", len(public_sizes)),
+        sizes=np.concatenate([whole_sizes, public_sizes]),
+        epsilon=np.concatenate([epsilon, nothing]),
+        delta=np.concatenate([np.full(count, section.delta), nothing]),
+        public=np.arange(count + len(public_sizes)) >= count,
+        allow_large_delta=section.allow_large_delta,
+    )
+
+
+def _records_left(records: int | None, count: int, public: int) -> int:
+    if records is None:
+        words = "is missing; without the data it must be given (with it: dpcohort train)."
+        raise InputError.about("total_size", words)
+    left = records - public
+    if left < count:
+        words = f"must be at least one record a client; the data leaves {left} for {count}."
+        raise InputError.about("total_size", words)
+    return left
+
+
+def _size_distribution(section: PopulationSection) -> Distribution:
+    given = "paper" if section.size is None else section.size
+    return distribution_from("size", given, {"paper": PAPER_SIZE_WEIGHTS})
+
+
+def distribution_from(
+    field: str, given: object, names: Mapping[str, Distribution] = PAPER_BUDGETS
+) -> Distribution:
+    """A distribution from what a configuration says: a number, a name, or a table.
+
+    Args:
+        field: what it is for, named in errors.
+        given: a number (the same for all), one of ``names``, or a table with ``distribution`` (a
+            name in ``DISTRIBUTIONS``) and that distribution's settings.
+        names: distributions that have a name.
+
+    Example:
+        >>> distribution_from("epsilon", {"distribution": "uniform", "low": 0.5, "high": 1.5})
+        Uniform(low=0.5, high=1.5, minimum=None)
+    """
+    if isinstance(given, str):
+        return names[choice(field, given, names)]
+    if isinstance(given, Mapping):
+        return _from_table(field, given)
+    return Fixed(number(field, given, above=0))
+
+
+def _from_table(field: str, table: Mapping[str, Any]) -> Distribution:
+    settings = dict(table)
+    if "distribution" not in settings:
+        words = f"is missing; it must be one of {', '.join(DISTRIBUTIONS)}."
+        raise InputError.about(f"{field}.distribution", words)
+    name = choice(f"{field}.distribution", settings.pop("distribution"), DISTRIBUTIONS)
+    kind: Any = DISTRIBUTIONS[name]
+    known = {setting.name: setting.default is MISSING for setting in fields(kind)}
+    for key in settings:
+        if key not in known:
+            step = did_you_mean(key, known) or f"Known: {', '.join(known)}."
+            raise InputError.about(f"{field}.{key}", f"is not a setting of {name}. {step}")
+    missing = [key for key, is_needed in known.items() if is_needed and key not in settings]
+    if missing:
+        raise InputError.about(f"{field}.{missing[0]}", f"is missing; {name} needs it.")
+    try:
+        distribution: Distribution = kind(**settings)
+    except InputError as error:
+        if not error.field:
+            raise InputError.about(field, f"cannot be used: {error}") from None
+        words = str(error).removeprefix(error.field).lstrip()
+        raise InputError.about(f"{field}.{error.field}", words) from None
+    return distribution
 
 
 #: Which keys of [optimiser] each kind of step takes.
@@ -233,15 +362,13 @@ _STEP_KEYS = {
 }
 
 
-def check_data(section: DataSection | None) -> DataSection | None:
+def check_data(section: DataSection) -> DataSection:
     """The section, if its values go together.
 
     Example:
         >>> check_data(DataSection(partition="dirichlet", alpha=0.3)).alpha
         0.3
     """
-    if section is None:
-        return None
     number("similarity", section.similarity, at_least=0, at_most=100)
     number("public_share", section.public_share, at_least=0, below=1)
     if section.seed is not None:
@@ -249,15 +376,15 @@ def check_data(section: DataSection | None) -> DataSection | None:
     for key, kind in (("alpha", "dirichlet"), ("column", "column")):
         given, wanted = getattr(section, key) is not None, section.partition == kind
         if wanted and not given:
-            raise about_key(key, f'is missing: partition = "{kind}" needs it.')
+            raise InputError.about(key, f'is missing: partition = "{kind}" needs it.')
         if given and not wanted:
             words = f'goes with partition = "{kind}", and only with it. '
-            raise about_key(key, words + _REMOVE.format(key))
+            raise InputError.about(key, words + _REMOVE.format(key))
     if section.alpha is not None:
         number("alpha", section.alpha, above=0)
     if "similarity" in section.model_fields_set and section.partition != "paper":
         words = 'goes with partition = "paper", and only with it. '
-        raise about_key("similarity", words + _REMOVE.format("similarity"))
+        raise InputError.about("similarity", words + _REMOVE.format("similarity"))
     return section
 
 
@@ -267,7 +394,7 @@ def check_optimiser(section: OptimiserSection) -> OptimiserSection:
     for keys in _STEP_KEYS.values():
         for key in keys:
             if key not in wanted and getattr(section, key) is not None:
-                raise about_key(
+                raise InputError.about(
                     key, f'is not for step = "{section.step}", which takes {", ".join(wanted)}.'
                 )
     for key in wanted:
@@ -275,7 +402,7 @@ def check_optimiser(section: OptimiserSection) -> OptimiserSection:
         if value is not None:
             number(key, value, above=0, at_most=LARGEST_STEP)
         elif section.step != "constant" and key != "gamma":
-            raise about_key(key, f'is missing; step = "{section.step}" needs it.')
+            raise InputError.about(key, f'is missing; step = "{section.step}" needs it.')
     number("server_learning_rate", section.server_learning_rate, above=0, at_most=LARGEST_STEP)
     number("server_momentum", section.server_momentum, at_least=0, below=1)
     if section.average_decay is not None:
@@ -303,10 +430,10 @@ def flat_grid(table: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
     found = dict(_leaves(table, ""))
     for key in found:
         if "." not in key or key.startswith("grid.") or key == "run.seed":
-            raise about_key(key, "must name a setting, as in selection.rule = [...].")
+            raise InputError.about(key, "must name a setting, as in selection.rule = [...].")
     combinations = math.prod(len(values) for values in found.values())
     if combinations > MOST_CELLS:
-        raise about_key(
+        raise InputError.about(
             min(found, key=lambda key: -len(found[key])),
             f"and the other lists make {combinations:,} combinations; at most {MOST_CELLS:,} are "
             "allowed. Shorten a list.",
@@ -321,7 +448,7 @@ def _leaves(table: Mapping[str, Any], around: str) -> Iterator[tuple[str, tuple[
         elif isinstance(value, list) and value and not any(isinstance(v, dict) for v in value):
             yield around + key, tuple(value)
         else:
-            raise about_key(around + key, "must be a list of values to try, such as [1, 2].")
+            raise InputError.about(around + key, "must be a list of values to try, such as [1, 2].")
 
 
 # The keys of [selection] that go with every rule that chooses cohorts during the training:
@@ -371,16 +498,33 @@ def split_report_settings(
     asks = getattr(REGISTRIES["adaptive"].find(rule), "statistic", None) is not None
     for key in about:
         if not asks and key != "participation_cap":
-            words = f"{key} says nothing: the rule {rule} asks for no reports. Remove it."
-            error = InputError.because(words)
-            error.field = key
-            raise error
-    for key in own:
-        if key not in known:
-            hint = nearest(key, [*known, *REPORT_KEYS])
-            takes = ", ".join([*known, *(REPORT_KEYS if asks else ("participation_cap",))])
-            words = f"{key} is not a setting of the rule {rule}. It takes {takes}."
-            error = InputError.because(f"{words} Did you mean {hint!r}?" if hint else words)
-            error.field = key
-            raise error
+            words = f"says nothing: the rule {rule} asks for no reports. Remove it."
+            raise InputError.about(key, words)
+    takes = [*known, *(REPORT_KEYS if asks else ("participation_cap",))]
+    _refuse_unknown(rule, own, takes, [*known, *REPORT_KEYS])
     return own, about
+
+
+def check_rule(kind: str, section: RuleSection) -> None:
+    """Refuse a rule that there is not, and settings that no plan can make good.
+
+    Args:
+        kind: ``selection`` or ``aggregation``; a plan fills in sizes, budgets and probabilities.
+        section: the rule and its settings.
+    """
+    registry = REGISTRIES[kind]
+    registry.find(section.rule, field="rule")
+    known = registry.settings_of(section.rule)
+    _refuse_unknown(section.rule, section.settings, known, [*known, *type(section).model_fields])
+    registry.check(section.rule, section.settings)
+
+
+def _refuse_unknown(
+    rule: str, settings: Iterable[str], takes: Sequence[str], near: Sequence[str]
+) -> None:
+    for key in settings:
+        if key not in takes:
+            step = f"It takes {', '.join(takes)}." if takes else "It takes none; remove this one."
+            words = f"is not a setting of the rule {rule}. {step}"
+            hint = did_you_mean(key, near)
+            raise InputError.about(key, f"{words} {hint}" if hint else words)

@@ -24,15 +24,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dpcohort._validate import nearest, whole_number
+from dpcohort._validate import whole_number
 from dpcohort.accounting.contract import Contract
 from dpcohort.clients import Population
-from dpcohort.config.population import (
-    DrawnPopulation,
-    ListedPopulation,
-    listed_population,
-    population_source,
-)
 from dpcohort.config.problems import (
     ConfigProblem,
     Lines,
@@ -50,7 +44,6 @@ from dpcohort.training import Training
 
 if TYPE_CHECKING:
     from dpcohort.config.schema import (
-        AggregationSection,
         ConfigFile,
         DataSection,
         Draws,
@@ -58,7 +51,6 @@ if TYPE_CHECKING:
         ModelSection,
         NoiseModel,
         OptimiserSection,
-        RuleSection,
         RunSection,
         SelectionSection,
     )
@@ -76,7 +68,7 @@ class Config:
 
     Attributes:
         path: the file it was read from; None if there is none.
-        clients: where the clients come from.
+        clients: the file the clients are in; None if they are drawn.
         training: rounds, cohort, batches, clip.
         rule: name of the selection rule.
         rule_settings: its settings, as far as they are given.
@@ -92,7 +84,7 @@ class Config:
         values: the tables as they were written.
     """
 
-    clients: ListedPopulation | DrawnPopulation
+    clients: Path | None
     path: Path | None = None
     training: Training = field(default_factory=Training)
     rule: str = "privacy-aware"
@@ -157,7 +149,13 @@ class Config:
             FileFormatError: with the file of clients and its line, or with this file.
         """
         try:
-            return self.clients.build(records)
+            if self.clients is not None:
+                allowed = bool(self.values["population"].get("allow_large_delta"))
+                return Population.from_csv(self.clients, allow_large_delta=allowed)
+            from dpcohort.config.schema import draw_population
+
+            has_data = self.data is not None
+            return draw_population(self._file.population, records, has_data=has_data)
         except FileFormatError:
             raise
         except InputError as error:
@@ -189,7 +187,7 @@ class Config:
         A relative path starts from the current folder, those in the file from the file's own.
 
         Example:
-            >>> config_for_clients("old.csv").with_clients("new.csv").clients.path.name
+            >>> config_for_clients("old.csv").with_clients("new.csv").clients.name
             'new.csv'
         """
         section = self.values.get("population", {})
@@ -235,7 +233,7 @@ def config_for_clients(path: str | Path) -> Config:
         'privacy-aware'
     """
     try:
-        clients = listed_population(str(path), Path())
+        clients = _clients_file(str(path), Path())
     except InputError as error:
         raise error_of(_label(None), [within("population", error)], {}) from None
     values = {"population": {"clients": str(path)}}
@@ -279,55 +277,50 @@ def _build(
     # The library that checks types takes longer to load than a small plan to make.
     from pydantic import ValidationError
 
-    from dpcohort.config.schema import (
-        ConfigFile,
-        check_data,
-        check_optimiser,
-        check_run,
-        config_keys,
-        flat_grid,
-    )
+    from dpcohort.config import schema
 
     try:
-        file = ConfigFile.model_validate(dict(values))
+        file = schema.ConfigFile.model_validate(dict(values))
     except ValidationError as error:
-        keys = config_keys()
+        keys = schema.known_keys(schema.ConfigFile)
         found = [words_of(dict(details), keys) for details in error.errors(include_url=False)]
         raise error_of(label, found, lines) from None
     problems: list[ConfigProblem] = []
 
-    def made(section: str, make: Callable[[], Made]) -> Made | None:
+    def made(section: str, make: Callable[..., Made], *given: Any) -> Made | None:
         try:
-            return make()
+            return make(*given)
         except InputError as error:
             problems.append(within(section, error))
             return None
 
+    def clients_file() -> Path | None:
+        schema.check_population(file.population, has_data=file.data is not None)
+        listed = file.population.clients
+        return None if listed is None else _clients_file(listed, folder)
+
     privacy = file.privacy
-    has_data = file.data is not None
-    clients = made(
-        "population", lambda: population_source(file.population, folder, has_data=has_data)
-    )
+    clients = made("population", clients_file)
     training = made("training", lambda: Training(**file.training.model_dump(exclude_unset=True)))
-    settings = made("selection", lambda: _rule_settings(file.selection))
-    made("aggregation", lambda: _check_aggregation(file.aggregation))
-    contract = made(
-        "privacy", lambda: Contract.of(privacy.accountant, privacy.sampler, privacy.neighbours)
-    )
-    made("schedule", lambda: _checked_seed(file.schedule.seed))
-    made("data", lambda: check_data(file.data))
-    made("optimiser", lambda: check_optimiser(file.optimiser))
-    made("run", lambda: check_run(file.run))
-    grid = made("grid", lambda: flat_grid(file.grid)) or {}
-    if clients is None or training is None or settings is None or contract is None or problems:
+    settings = made("selection", _selection_settings, file.selection)
+    made("aggregation", schema.check_rule, "aggregation", file.aggregation)
+    contract = made("privacy", Contract.of, privacy.accountant, privacy.sampler, privacy.neighbours)
+    if file.schedule.seed is not None:
+        made("schedule", lambda: whole_number("seed", file.schedule.seed, at_least=0))
+    if file.data is not None:
+        made("data", schema.check_data, file.data)
+    made("optimiser", schema.check_optimiser, file.optimiser)
+    made("run", schema.check_run, file.run)
+    grid = made("grid", schema.flat_grid, file.grid) or {}
+    if training is None or settings is None or contract is None or problems:
         raise error_of(label, problems, lines)
     return Config(
         path=path,
         clients=clients,
         training=training,
         rule=file.selection.rule,
-        rule_settings=_own_settings(file.selection.rule, settings)[0],
-        report_settings=_own_settings(file.selection.rule, settings)[1],
+        rule_settings=settings[0],
+        report_settings=settings[1],
         aggregation=(file.aggregation.rule, file.aggregation.settings),
         contract=contract,
         noise_model=file.selection.noise_model,
@@ -342,53 +335,22 @@ def _build(
     )
 
 
-def _checked_seed(seed: int | None) -> None:
-    if seed is not None:
-        whole_number("seed", seed, at_least=0)
+def _clients_file(clients: str, folder: Path) -> Path:
+    if not clients or "\0" in clients:
+        raise InputError("clients", given=clients, allowed="the path of a CSV file")
+    return folder / clients
 
 
-def _rule_settings(section: SelectionSection) -> dict[str, Any]:
-    """The settings that are given, once the rule itself has accepted them."""
-    from dpcohort.config.schema import split_report_settings
+def _selection_settings(section: SelectionSection) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The rule's own settings, and those about caps and reports, once the rule accepted them."""
+    from dpcohort.config.schema import check_rule, split_report_settings
 
-    if kind_of_rule(section.rule) == "adaptive":
-        own, _ = split_report_settings(section.rule, section.settings)
-        REGISTRIES["adaptive"].check(section.rule, own)
-        return section.settings
-    _check_names("selection", section)
-    REGISTRIES["selection"].check(section.rule, section.settings)
-    return section.settings
-
-
-def _own_settings(rule: str, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The rule's own settings, and those about caps and reports."""
-    from dpcohort.config.schema import split_report_settings
-
-    if kind_of_rule(rule) == "adaptive":
-        return split_report_settings(rule, given)
-    return given, {}
-
-
-def _check_aggregation(section: AggregationSection) -> None:
-    """Refuse what no plan can make good; a plan fills in sizes, budgets and probabilities."""
-    _check_names("aggregation", section)
-    REGISTRIES["aggregation"].check(section.rule, section.settings)
-
-
-def _check_names(kind: str, section: RuleSection) -> None:
-    """The rule exists, and every setting is one of its own."""
-    registry = REGISTRIES[kind]
-    registry.find(section.rule, field="rule")
-    known = registry.settings_of(section.rule)
-    for name in section.settings:
-        if name in known:
-            continue
-        hint = nearest(name, [*known, *type(section).model_fields])
-        step = f"It takes {', '.join(known)}." if known else "It takes none; remove this one."
-        words = f"{name} is not a setting of the rule {section.rule}. {step}"
-        error = InputError.because(f"{words} Did you mean {hint!r}?" if hint else words)
-        error.field = name
-        raise error
+    if kind_of_rule(section.rule) == "selection":
+        check_rule("selection", section)
+        return section.settings, {}
+    own, about = split_report_settings(section.rule, section.settings)
+    REGISTRIES["adaptive"].check(section.rule, own)
+    return own, about
 
 
 _BARE_WORD = re.compile(r"[A-Za-z_./~\\][A-Za-z0-9_./~\\:\- ]*")
@@ -438,12 +400,12 @@ def apply_overrides(
 
 
 def _taken_out(tables: dict[str, Any], place: Where) -> tuple[Where, ...]:
-    from dpcohort.config.schema import AggregationSection, SelectionSection
+    from dpcohort.config.schema import RuleSection, SelectionSection
 
     # Another rule takes all settings out but these, which go with every rule.
     kept: dict[Where, Iterable[str]] = {
         ("selection", "rule"): SelectionSection.model_fields,
-        ("aggregation", "rule"): AggregationSection.model_fields,
+        ("aggregation", "rule"): RuleSection.model_fields,
     }
     if place not in kept:
         return _TAKES_OUT.get(place, ())

@@ -13,60 +13,46 @@ from typing import TYPE_CHECKING
 from dpcohort._lazy import names_on_use
 
 if TYPE_CHECKING:
-    from dpcohort.data.dataset import Dataset, Normalisation, dataset_from_arrays
-    from dpcohort.data.fetch import DownloadProgress, fetch_dataset
-    from dpcohort.data.load import DATASET_NAMES, load_dataset
-    from dpcohort.data.partition import Partition, join_clients, load_partition, save_partition
-    from dpcohort.data.partition_rules import (
-        column_partition,
-        dirichlet_partition,
-        paper_partition,
-        public_split,
-    )
-    from dpcohort.data.status import DatasetRow, FileStatus, check_dataset, describe_datasets
-
-__all__ = [
-    "DATASET_NAMES",
-    "Dataset",
-    "DatasetRow",
-    "DownloadProgress",
-    "FileStatus",
-    "Normalisation",
-    "Partition",
-    "check_dataset",
-    "column_partition",
-    "dataset_from_arrays",
-    "describe_datasets",
-    "dirichlet_partition",
-    "fetch_dataset",
-    "join_clients",
-    "load_dataset",
-    "load_partition",
-    "paper_partition",
-    "public_split",
-    "save_partition",
-]
+    from dpcohort.data.dataset import Dataset as Dataset
+    from dpcohort.data.dataset import Normalisation as Normalisation
+    from dpcohort.data.dataset import dataset_from_arrays as dataset_from_arrays
+    from dpcohort.data.fetch import fetch_dataset as fetch_dataset
+    from dpcohort.data.load import DATASET_NAMES as DATASET_NAMES
+    from dpcohort.data.load import DatasetRow as DatasetRow
+    from dpcohort.data.load import FileStatus as FileStatus
+    from dpcohort.data.load import check_dataset as check_dataset
+    from dpcohort.data.load import describe_datasets as describe_datasets
+    from dpcohort.data.load import load_dataset as load_dataset
+    from dpcohort.data.partition import Partition as Partition
+    from dpcohort.data.partition import column_partition as column_partition
+    from dpcohort.data.partition import dirichlet_partition as dirichlet_partition
+    from dpcohort.data.partition import join_clients as join_clients
+    from dpcohort.data.partition import load_partition as load_partition
+    from dpcohort.data.partition import paper_partition as paper_partition
+    from dpcohort.data.partition import public_split as public_split
+    from dpcohort.data.partition import save_partition as save_partition
 
 _HOMES = {
     "DATASET_NAMES": "load",
     "Dataset": "dataset",
-    "DatasetRow": "status",
-    "DownloadProgress": "fetch",
-    "FileStatus": "status",
+    "DatasetRow": "load",
+    "FileStatus": "load",
     "Normalisation": "dataset",
     "Partition": "partition",
-    "check_dataset": "status",
-    "column_partition": "partition_rules",
+    "check_dataset": "load",
+    "column_partition": "partition",
     "dataset_from_arrays": "dataset",
-    "describe_datasets": "status",
-    "dirichlet_partition": "partition_rules",
+    "describe_datasets": "load",
+    "dirichlet_partition": "partition",
     "fetch_dataset": "fetch",
     "join_clients": "partition",
     "load_dataset": "load",
     "load_partition": "partition",
-    "paper_partition": "partition_rules",
-    "public_split": "partition_rules",
+    "paper_partition": "partition",
+    "public_split": "partition",
     "save_partition": "partition",
 }
+
+__all__ = list(_HOMES)
 
 __getattr__ = names_on_use(__name__, _HOMES)

@@ -8,6 +8,8 @@ folder are mapped, not read, so a set may be larger than memory.
 
 from __future__ import annotations
 
+import math
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpcohort._validate import nearest, number, whole_number
+from dpcohort._validate import did_you_mean, number, whole_number
 from dpcohort.data.dataset import Dataset, Normalisation, dataset_from_arrays
-from dpcohort.data.npz import map_npy, read_npz
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
+from dpcohort.limits import check_unpacking
+from dpcohort.plain_text import one_line
 
-__all__ = ["ARRAY_NAMES", "dataset_from_mapping", "load_arrays"]
+__all__ = [
+    "ARRAY_NAMES",
+    "dataset_from_mapping",
+    "load_arrays",
+    "map_npy",
+    "read_npz",
+]
+
 
 #: The arrays every set needs.
 ARRAY_NAMES = ("train_inputs", "train_labels", "test_inputs", "test_labels")
@@ -51,7 +61,8 @@ def load_arrays(path: str | Path) -> Dataset:
             f"the arrays {', '.join(ARRAY_NAMES)}."
         )
     if place.is_dir():
-        entries = _read_folder(place)
+        paths = [place / f"{name}.npy" for name in (*ARRAY_NAMES, *_CONSTANT_NAMES)]
+        entries = {path.stem: map_npy(path) for path in paths if path.is_file()}
     elif place.suffix == ".npz":
         entries = read_npz(place)
     else:
@@ -82,11 +93,10 @@ def dataset_from_mapping(name: str, entries: Mapping[str, Any]) -> Dataset:
     """
     needed = ", ".join(ARRAY_NAMES)
     for unknown in set(entries) - set(ARRAY_NAMES) - set(_CONSTANT_NAMES):
-        hint = nearest(unknown, (*ARRAY_NAMES, *_CONSTANT_NAMES))
-        suggestion = f" Did you mean {hint!r}?" if hint else ""
+        hint = did_you_mean(unknown, (*ARRAY_NAMES, *_CONSTANT_NAMES)) or ""
         raise InputError.because(
             f"The array {unknown!r} is not known; a data set has {needed}, and may have "
-            f"{', '.join(_CONSTANT_NAMES)}.{suggestion}"
+            f"{', '.join(_CONSTANT_NAMES)}. {hint}".rstrip()
         )
     for wanted in ARRAY_NAMES:
         if wanted not in entries:
@@ -98,15 +108,6 @@ def dataset_from_mapping(name: str, entries: Mapping[str, Any]) -> Dataset:
         classes=None if classes is None else whole_number("classes", _scalar(classes), at_least=2),
         normalisation=_normalisation(entries),
     )
-
-
-def _read_folder(folder: Path) -> dict[str, NDArray[Any]]:
-    entries: dict[str, NDArray[Any]] = {}
-    for name in (*ARRAY_NAMES, *_CONSTANT_NAMES):
-        path = folder / f"{name}.npy"
-        if path.is_file():
-            entries[name] = map_npy(path)
-    return entries
 
 
 def _normalisation(entries: Mapping[str, Any]) -> Normalisation | None:
@@ -130,3 +131,98 @@ def _numbers(field: str, values: Any) -> tuple[float, ...]:
 def _scalar(value: Any) -> Any:
     array = np.asarray(value)
     return array.item() if array.size == 1 else value
+
+
+_READ_HEADER: dict[tuple[int, int], Any] = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+
+
+def read_npz(path: str | Path) -> dict[str, NDArray[Any]]:
+    """Every array of an ``.npz`` file.
+
+    Raises:
+        FileFormatError: if the file is missing, broken, something else, or needs pickle.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     np.savez(Path(folder) / "two.npz", a=[1, 2], b=[0.5])
+        ...     sorted(read_npz(Path(folder) / "two.npz"))
+        ['a', 'b']
+    """
+    try:
+        # Opened here: numpy leaves the file open when it turns out to be no archive.
+        with open(path, "rb") as file:
+            if file.read(6) == np.lib.format.MAGIC_PREFIX:
+                raise FileFormatError(path, "a single array, not an .npz file of several")
+            file.seek(0)
+            archive = np.load(file, allow_pickle=False)
+            with archive:
+                _check_sizes(path, archive.zip)
+                return {name: archive[name] for name in archive.files}
+    except FileFormatError:
+        raise
+    except Exception as error:  # zip, zlib and numpy have a dozen errors for bytes that are wrong
+        raise FileFormatError(path, _why(error)) from None
+
+
+def map_npy(path: str | Path) -> NDArray[Any]:
+    """The array of an ``.npy`` file, mapped into memory; changes to it stay in memory.
+
+    Unlike an array mapped to be read only, it counts as writable, which torch wants of an array
+    it shares memory with.
+
+    Raises:
+        FileFormatError: if the file is missing, broken, something else, or needs pickle.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     np.save(Path(folder) / "one.npy", [1, 2])
+        ...     map_npy(Path(folder) / "one.npy").tolist()
+        [1, 2]
+    """
+    try:
+        array: NDArray[Any] = np.lib.format.open_memmap(path, mode="c")
+    except Exception as error:  # as above
+        raise FileFormatError(path, _why(error)) from None
+    return array
+
+
+def _check_sizes(path: str | Path, archive: zipfile.ZipFile | None) -> None:
+    """Refuse arrays that would be larger than the file says or larger than a file may become.
+
+    numpy makes room for what an array's header says before it reads one number of it.
+    """
+    members = [] if archive is None else archive.infolist()
+    check_unpacking(
+        path,
+        sum(member.file_size for member in members),
+        "Save it without compression (numpy.savez), or as a folder of .npy files.",
+    )
+    for member in members:
+        assert archive is not None
+        with archive.open(member) as file:
+            version = np.lib.format.read_magic(file)
+            read = _READ_HEADER.get(version)
+            if read is None:
+                raise ValueError(f"{member.filename!r} has the unknown version {version}")
+            shape, _, dtype = read(file)
+            if dtype.hasobject:
+                raise ValueError("Python objects")
+            size = math.prod(shape) * dtype.itemsize
+            if not dtype.itemsize or size != member.file_size - file.tell():
+                raise ValueError(
+                    f"{one_line(member.filename, 100)} says it has {size:,} bytes of numbers and "
+                    f"has {member.file_size - file.tell():,}"
+                )
+
+
+def _why(error: Exception) -> str:
+    if "pickle" in str(error) or "Python objects" in str(error):
+        return "an array of Python objects, or no array at all; save plain numbers (no pickle)"
+    if isinstance(error, OSError) and error.strerror:
+        return f"the file cannot be read ({error.strerror})"
+    return f"the file cannot be read ({error})"

@@ -222,19 +222,15 @@ def _counted(labels: IntArray, most: int = 5) -> str:
 
 def _as_inputs(field: str, values: ArrayLike) -> NDArray[Any]:
     array = _as_numbers(field, values, "biuf", "numbers")
-    if array.dtype in (np.uint8, np.float32, np.int64):
+    if str(array.dtype) in _INPUT_TYPES:
         return array
-    if array.dtype.kind in "iu":
-        return _fitting(field, array, np.int64)
     if array.dtype.kind == "b":
         return array.astype(np.uint8)
-    return _fitting(field, array, np.float32)
+    return _fitting(field, array, np.float32 if array.dtype.kind == "f" else np.int64)
 
 
 def _as_labels(field: str, values: ArrayLike) -> IntArray:
-    array = _as_numbers(field, values, "iu", "whole numbers")
-    labels: IntArray = _fitting(field, array, np.int64)
-    return labels
+    return _fitting(field, _as_numbers(field, values, "iu", "whole numbers"), np.int64)
 
 
 def _as_numbers(field: str, values: ArrayLike, kinds: str, allowed: str) -> NDArray[Any]:

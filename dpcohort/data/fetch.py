@@ -16,16 +16,22 @@ import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from dpcohort.atomic_file import atomic_writer
-from dpcohort.data.places import DATA_VARIABLE, user_cache
-from dpcohort.data.sources import Archive, DataFile, Source, source_named
+from dpcohort.data.sources import (
+    DATA_VARIABLE,
+    Archive,
+    DataFile,
+    Source,
+    source_named,
+    user_cache,
+)
 from dpcohort.errors import DataMissingError, FileFormatError, InputError, VerificationError
+from dpcohort.progress import Progress, silent
 
-__all__ = ["DownloadProgress", "fetch_dataset", "fetch_source"]
+__all__ = ["fetch_dataset"]
 
 _PIECE = 1 << 16
 _TIMEOUT_SECONDS = 30.0
@@ -39,29 +45,11 @@ _NETWORK_ERRORS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class DownloadProgress:
-    """How far the download of one file is.
-
-    Attributes:
-        name: the file.
-        received: bytes on disk, those of earlier attempts included.
-        total: bytes of the whole file.
-    """
-
-    name: str
-    received: int
-    total: int
-
-
-ProgressCallback = Callable[[DownloadProgress], None]
-
-
 def fetch_dataset(
     name: str,
     dest: str | Path | None = None,
     *,
-    progress: ProgressCallback | None = None,
+    progress: Progress = silent,
     mirror: str | None = None,
 ) -> Path:
     """Download a named data set, or what is still missing of it.
@@ -70,7 +58,7 @@ def fetch_dataset(
         name: ``mnist``, ``fashion-mnist`` or ``cifar10``.
         dest: the data folder, in which the set gets a folder of its own; ``$DPCOHORT_DATA`` or the
             user's cache by default, where `load_dataset` finds it.
-        progress: called with every piece that arrives.
+        progress: called with the file, the bytes on disk and its bytes in all, piece by piece.
         mirror: a folder on the web to try before the original archives.
 
     Returns:
@@ -79,7 +67,7 @@ def fetch_dataset(
     Raises:
         DataMissingError: if it cannot be downloaded or written; what arrived is kept.
         VerificationError: if what arrived is not the published file; nothing of it is kept.
-        InputError: if there is no set of that name.
+        InputError: if there is no set of that name, or the mirror is not on the web.
 
     Example:
         >>> fetch_dataset("mnits")
@@ -88,37 +76,21 @@ def fetch_dataset(
         dpcohort.errors.InputError: data set = 'mnits' is not allowed: it must be one of mnist,
         fashion-mnist, cifar10. Did you mean 'mnist'?
     """
+    source = source_named(name)
+    urls = source.urls
+    if mirror is not None:
+        if not mirror.startswith(("http://", "https://")):
+            raise InputError("mirror", given=mirror, allowed="an address with http:// or https://")
+        urls = (mirror.rstrip("/") + "/", *urls)
     root = dest or os.environ.get(DATA_VARIABLE) or user_cache()
-    return fetch_source(source_named(name), Path(root), progress=progress, mirror=mirror)
-
-
-def fetch_source(
-    source: Source,
-    dest: Path,
-    *,
-    progress: ProgressCallback | None = None,
-    mirror: str | None = None,
-) -> Path:
-    """As `fetch_dataset`, for a data set that is described rather than named.
-
-    Example:
-        >>> from dpcohort.data.sources import SOURCES
-        >>> fetch_source(SOURCES["mnist"], Path("data"), mirror="ftp://example.org/")
-        Traceback (most recent call last):
-        ...
-        dpcohort.errors.InputError: mirror = 'ftp://example.org/' is not allowed: it must be an
-        address with http:// or https://.
-    """
-    urls = source.urls if mirror is None else (_checked(mirror), *source.urls)
-    folder = dest.expanduser() / source.folders[0]
+    folder = Path(root).expanduser() / source.folders[0]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if source.archives[0].name.endswith(".tar.gz"):
             _fetch_tar(source, folder, urls, progress)
         else:
             for archive in source.archives:
-                if not _is_there(folder / archive.name, archive):
-                    _download(archive, folder, urls, progress)
+                _download(archive, folder, urls, progress)
     except OSError as error:
         raise DataMissingError(
             f"The data set {source.name!r} cannot be written to {folder}: "
@@ -127,26 +99,16 @@ def fetch_source(
     return folder
 
 
-def _checked(mirror: str) -> str:
-    if not mirror.startswith(("http://", "https://")):
-        raise InputError("mirror", given=mirror, allowed="an address with http:// or https://")
-    return mirror.rstrip("/") + "/"
-
-
-def _is_there(path: Path, archive: Archive) -> bool:
-    return path.is_file() and path.stat().st_size == archive.size and _md5(path) == archive.md5
-
-
-def _download(
-    archive: Archive, folder: Path, urls: tuple[str, ...], progress: ProgressCallback | None
-) -> Path:
-    """The archive in the folder, from the first address that gives it."""
+def _download(archive: Archive, folder: Path, urls: tuple[str, ...], progress: Progress) -> Path:
+    """The archive in the folder, from the first address that gives it, if it is not there yet."""
     part, target = folder / f"{archive.name}.part", folder / archive.name
+    if _size(target) == archive.size and _digest(target, _md5) == archive.md5:
+        return target
     problems: list[str] = []
     wrong: VerificationError | None = None
     for url in urls:
         try:
-            if _download_from(url, part, archive, progress, problems):
+            if _complete(url + archive.name, part, archive, progress, problems):
                 return _accept(part, target, archive)
         except VerificationError as error:
             wrong = error  # the next address may have the published file
@@ -159,29 +121,25 @@ def _download(
     )
 
 
-def _download_from(
-    url: str,
-    part: Path,
-    archive: Archive,
-    progress: ProgressCallback | None,
-    problems: list[str],
+def _complete(
+    url: str, part: Path, archive: Archive, progress: Progress, problems: list[str]
 ) -> bool:
     """Whether the part is complete, after as many attempts as bring something new."""
     for _ in range(_ATTEMPTS):
         before = _size(part)
         try:
-            _receive(url + archive.name, part, archive, progress)
+            _receive(url, part, archive, progress)
         except _NETWORK_ERRORS as error:
-            problems.append(f"{url}{archive.name}: {getattr(error, 'reason', error)}")
+            problems.append(f"{url}: {getattr(error, 'reason', error)}")
         if _size(part) == archive.size:
             return True
         if _size(part) <= before:
-            problems.append(f"{url}{archive.name}: nothing more arrived")
+            problems.append(f"{url}: nothing more arrived")
             break
     return False
 
 
-def _receive(url: str, part: Path, archive: Archive, progress: ProgressCallback | None) -> None:
+def _receive(url: str, part: Path, archive: Archive, progress: Progress) -> None:
     """Append what the address gives to the part; the connection may end at any byte."""
     start = _size(part)
     if start > archive.size:
@@ -193,7 +151,8 @@ def _receive(url: str, part: Path, archive: Archive, progress: ProgressCallback 
     if start:
         request.add_header("Range", f"bytes={start}-")
     with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as response:
-        continues = response.status == 206 and _first_byte(response) == start
+        span = response.headers.get("Content-Range") or ""
+        continues = response.status == 206 and span.startswith(f"bytes {start}-")
         if start and response.status == 206 and not continues:
             raise http.client.HTTPException("the server continued at another byte")
         received = start if continues else 0
@@ -202,11 +161,7 @@ def _receive(url: str, part: Path, archive: Archive, progress: ProgressCallback 
             while piece := response.read(min(_PIECE, archive.size + 1 - received)):
                 file.write(piece)
                 received += len(piece)
-                if progress is not None:
-                    report = DownloadProgress(
-                        name=archive.name, received=received, total=archive.size
-                    )
-                    progress(report)
+                progress(archive.name, received, archive.size)
                 if received > archive.size:
                     break
     if received > archive.size:
@@ -216,16 +171,9 @@ def _receive(url: str, part: Path, archive: Archive, progress: ProgressCallback 
         )
 
 
-def _first_byte(response: Any) -> int | None:
-    """Where a partial answer starts, from ``Content-Range: bytes 100-199/200``."""
-    unit, _, span = (response.headers.get("Content-Range") or "").partition(" ")
-    first = span.partition("-")[0]
-    return int(first) if unit == "bytes" and first.isdecimal() else None
-
-
 def _accept(part: Path, target: Path, archive: Archive) -> Path:
     """Give the finished part its name, if it is the published file; else remove it."""
-    found = _md5(part)
+    found = _digest(part, _md5)
     if found != archive.md5:
         part.unlink()
         raise VerificationError(
@@ -238,63 +186,51 @@ def _accept(part: Path, target: Path, archive: Archive) -> Path:
     return target
 
 
-def _fetch_tar(
-    source: Source, folder: Path, urls: tuple[str, ...], progress: ProgressCallback | None
-) -> None:
+def _fetch_tar(source: Source, folder: Path, urls: tuple[str, ...], progress: Progress) -> None:
     """The parts of a set that comes as one tar file, which is removed once they are laid out."""
-    wanted = [part for part in source.files if not _holds(folder / part.name, part)]
+    wanted = [
+        part
+        for part in source.files
+        if _size(folder / part.name) != part.size
+        or _digest(folder / part.name, hashlib.sha256) != part.sha256
+    ]
     if not wanted:
         return
-    archive = source.archives[0]
-    path = folder / archive.name
-    if not _is_there(path, archive):
-        path = _download(archive, folder, urls, progress)
+    path = _download(source.archives[0], folder, urls, progress)
     try:
         with tarfile.open(path, "r:gz") as tar:
             for part in wanted:
-                _extract(tar, f"{source.folders[0]}/{part.name}", part, folder)
+                _extract(tar, f"{source.folders[0]}/{part.name}", part, folder / part.name)
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise FileFormatError(path, f"the archive cannot be read ({error})") from None
     path.unlink()
 
 
-def _extract(tar: tarfile.TarFile, member: str, part: DataFile, folder: Path) -> None:
+def _extract(tar: tarfile.TarFile, member: str, part: DataFile, path: Path) -> None:
     """One member, by its exact name and as a plain file; the archive decides no path."""
     try:
         content = tar.extractfile(member)
     except KeyError:
         content = None
     if content is None:
-        raise FileFormatError(folder / part.name, f"the archive has no file {member}")
-    with content, atomic_writer(folder / part.name, binary=True) as file:
-        digest = hashlib.sha256()
-        while piece := content.read(_PIECE):
-            digest.update(piece)
-            file.write(piece)  # opened in binary
-        if digest.hexdigest() != part.sha256:
-            raise VerificationError(
-                f"{member}: SHA-256 {part.sha256} expected, found {digest.hexdigest()}; "
-                "nothing of it was kept."
-            )
+        raise FileFormatError(path, f"the archive has no file {member}")
+    values = content.read(part.size + 1)
+    found = hashlib.sha256(values).hexdigest()
+    if found != part.sha256:
+        raise VerificationError(
+            f"{member}: SHA-256 {part.sha256} expected, found {found}; nothing of it was kept."
+        )
+    with atomic_writer(path, binary=True) as file:
+        file.write(values)
 
 
-def _holds(path: Path, part: DataFile) -> bool:
-    if not path.is_file() or path.stat().st_size != part.size:
-        return False
+def _md5() -> Any:
+    return hashlib.md5(usedforsecurity=False)
+
+
+def _digest(path: Path, algorithm: Callable[[], Any]) -> str:
     with open(path, "rb") as file:
-        return _digest(file, hashlib.sha256()) == part.sha256
-
-
-def _md5(path: Path) -> str:
-    with open(path, "rb") as file:
-        return _digest(file, hashlib.md5(usedforsecurity=False))
-
-
-def _digest(file: IO[bytes], digest: Any) -> str:
-    while piece := file.read(1 << 20):
-        digest.update(piece)
-    text: str = digest.hexdigest()
-    return text
+        return hashlib.file_digest(file, algorithm).hexdigest()
 
 
 def _size(path: Path) -> int:

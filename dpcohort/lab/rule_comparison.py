@@ -25,14 +25,13 @@ from dpcohort.errors import FileFormatError, InputError
 from dpcohort.plugins import REGISTRIES, is_named_function
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs.aggregation_record import aggregation_for
-from dpcohort.runs.config_text import toml_text
 from dpcohort.runs.configured import configured_job
 from dpcohort.runs.configured_plan import configured_data
 from dpcohort.runs.evaluation import Interval, summarise_seeds, who_was_heard
 from dpcohort.runs.job import Job
 from dpcohort.runs.run import Run
 from dpcohort.runs.training import folder_name, train_group, train_side_by_side
-from dpcohort.text_files import parse_toml
+from dpcohort.text_files import parse_toml, toml_text
 
 __all__ = [
     "RuleChoice",

@@ -21,7 +21,7 @@ from dpcohort.data import (
     paper_partition,
     public_split,
 )
-from dpcohort.data.npz import map_npy
+from dpcohort.data.arrays import map_npy
 from dpcohort.engine import (
     ConstantStep,
     InverseRootStep,
@@ -31,7 +31,6 @@ from dpcohort.engine import (
 )
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.plan import Plan
-from dpcohort.runs.config_text import toml_text
 from dpcohort.runs.configured_plan import (
     PUBLIC_CLIENT,
     configured_any_plan,
@@ -39,6 +38,7 @@ from dpcohort.runs.configured_plan import (
     data_section,
 )
 from dpcohort.runs.job import Job, make_job
+from dpcohort.text_files import toml_text
 
 __all__ = ["combinations", "configured_job", "configured_optimiser"]
 

@@ -10,7 +10,7 @@ import torch
 from dpcohort import Population, Training, make_plan
 from dpcohort.aggregation import AGGREGATIONS, for_plan
 from dpcohort.data import load_dataset
-from dpcohort.data.partition_rules import paper_partition
+from dpcohort.data.partition import paper_partition
 from dpcohort.engine import ClientRecords, Evaluator, ReferenceEngine, Streams
 from dpcohort.models import build_model
 from dpcohort.selection.rules import GradientBound, PaymentCap

@@ -68,8 +68,8 @@ def test_fetching_shows_progress_and_says_where(terminal, tmp_path, monkeypatch)
     import dpcohort.data
 
     def fetched(name, dest, *, progress, mirror):
-        progress(dpcohort.data.DownloadProgress(name="a.gz", received=1, total=2))
-        progress(dpcohort.data.DownloadProgress(name="a.gz", received=2, total=2))
+        progress("a.gz", 1, 2)
+        progress("a.gz", 2, 2)
         return tmp_path / "here"
 
     monkeypatch.setattr(dpcohort.data, "fetch_dataset", fetched)

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpcohort.clients import PUBLIC, Budget, Client, Population
-from dpcohort.clients.population import expected_batches
 from dpcohort.errors import DpcohortError, FileFormatError, InputError
 from dpcohort.training import Training
 
@@ -290,7 +289,8 @@ SIZES = np.array([1000, 96, 3])
 
 
 def batches(training: Training, own: tuple[int, int, int] = (0, 0, 0)) -> list[int]:
-    made = expected_batches(training, ids=IDS, sizes=SIZES, own_batches=np.array(own))
+    clients = Population.from_arrays(ids=IDS, sizes=SIZES, epsilon=1.0, delta=1e-5, batch_sizes=own)
+    made = clients.batches(training)
     assert made.dtype == np.int64
     return made.tolist()
 
@@ -326,7 +326,7 @@ def test_an_oversized_batch_names_client_size_batch_and_ways_out():
 
 
 def test_a_batch_of_its_own_may_be_oversized_too():
-    with pytest.raises(InputError, match=r"batch_size = 4 .*'tiny' has 3 records\. Lower"):
+    with pytest.raises(InputError, match=r"batch_size of client 'tiny' = 4 .*'s size, 3\."):
         batches(Training(batch_size=1), own=(0, 0, 4))
 
 

@@ -53,7 +53,7 @@ def test_what_is_written_arrives(tmp_path: Path):
 
 @pytest.mark.parametrize("text", ["\ufeff" + POPULATION, POPULATION.replace("\n", "\r\n")])
 def test_files_from_other_editors(tmp_path: Path, text: str):
-    assert load(tmp_path, text).clients.count == 10
+    assert len(load(tmp_path, text).population()) == 10
 
 
 def test_it_cannot_be_changed(tmp_path: Path):
@@ -150,7 +150,7 @@ def test_several_problems_are_listed_with_their_lines(tmp_path: Path):
 
 
 def test_a_text_is_checked_like_a_file():
-    assert loads_config(POPULATION).clients.count == 10
+    assert len(loads_config(POPULATION).population()) == 10
     with pytest.raises(FileFormatError, match=r"^settings, line 6: training.rounds = 0"):
         loads_config(POPULATION + "[training]\nrounds = 0\n")
     with pytest.raises(FileFormatError, match=r"^settings, line 1: this is not valid TOML"):
@@ -378,3 +378,5 @@ def test_clients_alone_are_a_config_that_says_nothing_else(tmp_path: Path):
     assert (alone.run, alone.model, alone.optimiser) == (named.run, named.model, named.optimiser)
     with pytest.raises(FileFormatError, match=r"population.clients = '' .* the path of a CSV file"):
         config_for_clients("")
+    with pytest.raises(FileFormatError, match=r"population.clients = '' .* the path of a CSV file"):
+        loads_config('population.clients = ""')

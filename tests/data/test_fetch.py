@@ -8,7 +8,6 @@ import os
 import tarfile
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -17,9 +16,8 @@ import pytest
 
 from dpcohort.data import fetch as fetch_module
 from dpcohort.data.dataset import Normalisation
-from dpcohort.data.fetch import DownloadProgress, fetch_dataset, fetch_source
-from dpcohort.data.places import find_set
-from dpcohort.data.sources import Archive, DataFile, Source
+from dpcohort.data.fetch import fetch_dataset
+from dpcohort.data.sources import SOURCES, Archive, DataFile, Source, find_set
 from dpcohort.errors import DataMissingError, FileFormatError, InputError, VerificationError
 
 
@@ -110,6 +108,13 @@ def one_file(**changes) -> Source:
     return Source(**{**base, **changes})
 
 
+def fetch_source(source: Source, dest: Path, **options) -> Path:
+    """Fetch a set that only this test knows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SOURCES, source.name, source)
+        return fetch_dataset(source.name, dest, **options)
+
+
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
@@ -138,12 +143,13 @@ def test_what_is_there_is_not_downloaded_again(server, tmp_path):
 
 def test_progress_counts_up_to_the_whole_file(server, tmp_path):
     server.files["/x.gz"] = CONTENT
-    seen: list[DownloadProgress] = []
-    fetch_source(one_file(), tmp_path, mirror=server.url, progress=seen.append)
-    received = [step.received for step in seen]
-    assert received == sorted(received)
-    assert received[-1] == seen[-1].total == len(CONTENT)
-    assert {step.name for step in seen} == {"x.gz"}
+    seen: list[tuple[str, int, int]] = []
+    report = lambda *step: seen.append(step)  # noqa: E731
+    fetch_source(one_file(), tmp_path, mirror=server.url, progress=report)
+    names, received, totals = zip(*seen, strict=True)
+    assert list(received) == sorted(received)
+    assert received[-1] == len(CONTENT)
+    assert (set(names), set(totals)) == ({"x.gz"}, {len(CONTENT)})
 
 
 def test_a_broken_connection_is_taken_up_where_it_broke(server, tmp_path):
@@ -338,7 +344,7 @@ def test_by_name_it_goes_to_the_variable_or_the_cache(
 ):
     source, packed = small_idx_source
     server.files = {f"/{name}": content for name, content in packed.items()}
-    monkeypatch.setattr(fetch_module, "source_named", lambda name: replace(source, name=name))
+    monkeypatch.setitem(SOURCES, "small", source)
     assert fetch_dataset("small", mirror=server.url) == no_data_elsewhere / "small"
     monkeypatch.setenv("DPCOHORT_DATA", str(tmp_path / "variable"))
     assert fetch_dataset("small", mirror=server.url) == tmp_path / "variable" / "small"

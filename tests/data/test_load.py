@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import gzip
 import hashlib
+import json
 import pickle
+import struct
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 
 from dpcohort.data import load as load_module
-from dpcohort.data.load import load_dataset
+from dpcohort.data import sources
+from dpcohort.data.load import check_dataset, describe_datasets, load_dataset, read_part
 from dpcohort.data.sources import SOURCES, DataFile
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 
@@ -172,3 +176,130 @@ def test_reading_data_never_imports_torch():
 def test_the_names_of_files_are_those_of_the_register():
     assert isinstance(SOURCES["mnist"].files[0], DataFile)
     assert load_module.DATASET_NAMES == ("digits", "mnist", "fashion-mnist", "cifar10")
+
+
+def test_the_split_is_whole_and_every_class_is_in_both_parts():
+    from sklearn.datasets import load_digits
+
+    digits = load_dataset("digits")
+    images, labels = load_digits(return_X_y=True)
+    rows = np.concatenate([digits.train_inputs, digits.test_inputs]).reshape(-1, 64)
+    kept = np.concatenate([digits.train_labels, digits.test_labels])
+    ours = sorted((*row, label) for row, label in zip(rows.tolist(), kept.tolist(), strict=True))
+    theirs = sorted(
+        (*row, label) for row, label in zip(images.tolist(), labels.tolist(), strict=True)
+    )
+    assert ours == theirs
+    first = np.flatnonzero(labels == labels[0])
+    assert np.array_equal(
+        digits.test_inputs[digits.test_labels == labels[0]][0].ravel(), images[first[4]]
+    )
+    test_counts = np.bincount(digits.test_labels, minlength=10)
+    assert (test_counts == np.bincount(labels) // 5).all()
+
+
+def test_pixels_become_numbers_from_0_to_1():
+    digits = load_dataset("digits")
+    seen = digits.normalised(digits.train_inputs)
+    assert (float(seen.min()), float(seen.max())) == (0.0, 1.0)
+
+
+def test_loading_twice_gives_the_same():
+    assert np.array_equal(load_dataset("digits").test_inputs, load_dataset("digits").test_inputs)
+
+
+def test_without_scikit_learn_the_error_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(DataMissingError, match="scikit-learn"):
+        load_dataset("digits")
+
+
+def test_one_changed_pixel_is_refused_with_both_checksums(small_idx_source, tmp_path):
+    source, packed = small_idx_source
+    part = source.files[0]
+    path = tmp_path / part.name
+    path.write_bytes(packed[part.name])
+    values = read_part(source, part, path)
+    changed = values.copy()
+    changed[3, 1, 2] ^= 1
+    plain = struct.pack(">BBBB3I", 0, 0, 8, 3, *changed.shape) + changed.tobytes()
+    path.write_bytes(gzip.compress(plain))
+    with pytest.raises(FileFormatError) as caught:
+        read_part(source, part, path)
+    assert part.sha256 in str(caught.value)
+    assert hashlib.sha256(plain).hexdigest() in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_one_set_under_the_name_of_another_is_recognised(real_data):
+    fashion = SOURCES["fashion-mnist"]
+    path = real_data / "mnist" / "t10k-labels-idx1-ubyte.gz"
+    with pytest.raises(FileFormatError, match=r"These are the bytes of t10k-labels.* of mnist"):
+        read_part(fashion, fashion.files[3], path)
+
+
+@pytest.fixture
+def small_set(small_idx_source, monkeypatch, no_data_elsewhere, tmp_path):
+    source, packed = small_idx_source
+    monkeypatch.setitem(sources.SOURCES, "small", source)
+    (tmp_path / "data" / "small").mkdir(parents=True)
+    for name, content in packed.items():
+        (tmp_path / "data" / "small" / name).write_bytes(content)
+    return tmp_path / "data"
+
+
+def test_every_file_is_reported(small_set):
+    files = sorted((small_set / "small").iterdir())
+    files[0].unlink()
+    files[1].write_bytes(files[1].read_bytes()[:-9])
+    states = {status.name: status.state for status in check_dataset("small", small_set)}
+    assert states == {
+        "train-images-idx3-ubyte.gz": "ok",
+        "train-labels-idx1-ubyte.gz": "ok",
+        "t10k-images-idx3-ubyte.gz": "missing",
+        "t10k-labels-idx1-ubyte.gz": "corrupt",
+    }
+
+
+def test_a_whole_set_has_its_checksums_reported(small_set):
+    for status, part in zip(
+        check_dataset("small", small_set), sources.SOURCES["small"].files, strict=True
+    ):
+        assert (status.state, status.detail) == ("ok", f"SHA-256 {part.sha256}")
+
+
+def test_a_set_without_any_file_is_missing(no_data_elsewhere, tmp_path):
+    with pytest.raises(DataMissingError, match="'mnist' was not found"):
+        check_dataset("mnist", tmp_path)
+
+
+def test_a_set_without_files_cannot_be_checked():
+    with pytest.raises(InputError, match="one of mnist"):
+        check_dataset("digits")
+
+
+def test_the_list_says_where_or_how(small_set):
+    rows = {row.name: row for row in describe_datasets(small_set)}
+    assert rows["digits"].found == "embedded"
+    assert rows["small"].found == str(small_set / "small")
+    assert rows["small"].how_to_get == ()
+    assert rows["cifar10"].found is None
+    assert rows["cifar10"].how_to_get == ("dpcohort data fetch cifar10",)
+    json.dumps([asdict(row) for row in rows.values()])
+
+
+def test_the_list_has_the_digits_as_they_are():
+    digits, row = load_dataset("digits"), describe_datasets()[0]
+    assert (row.shape, row.classes) == (digits.input_shape, digits.classes)
+    assert (row.train_records, row.test_records) == (len(digits), len(digits.test_labels))
+
+
+def test_half_a_set_does_not_count_as_found(small_set):
+    next((small_set / "small").iterdir()).unlink()
+    row = next(row for row in describe_datasets(small_set) if row.name == "small")
+    assert row.found is None
+
+
+def test_the_real_sets_are_the_published_ones(real_data):
+    for name in ("mnist", "fashion-mnist"):
+        assert {status.state for status in check_dataset(name, real_data)} == {"ok"}

@@ -7,8 +7,19 @@ import struct
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from dpcohort.data.partition import Partition, join_clients, load_partition, save_partition
+from dpcohort.data.partition import (
+    Partition,
+    column_partition,
+    dirichlet_partition,
+    join_clients,
+    load_partition,
+    paper_partition,
+    public_split,
+    save_partition,
+)
 from dpcohort.errors import DpcohortError, FileFormatError, InputError, VerificationError
 
 
@@ -158,3 +169,236 @@ def test_records_that_nobody_holds_cost_no_memory():
     assert len(example(records=10**15)) == 3
     with pytest.raises(InputError, match="Record 5 occurs 2 times"):
         example(indices=np.array([5, 1, 5, 0]), records=10**15)
+
+
+LABELS = np.random.default_rng(9).permutation(np.repeat(np.arange(10), 600))
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def shares(partition, labels=LABELS, classes=10):
+    counts = partition.label_counts(labels, classes)
+    return counts / counts.sum(axis=1, keepdims=True)
+
+
+RULES = {
+    "paper": lambda labels, **how: paper_partition(labels, **{"similarity": 40, **how}),
+    "dirichlet": lambda labels, **how: dirichlet_partition(labels, alpha=0.3, **how),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_every_record_has_exactly_one_client_and_sizes_are_exact(rule, data):
+    labels = np.array(data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=120)))
+    seed = data.draw(st.integers(0, 2**32))
+    count = data.draw(st.integers(1, max(1, len(labels) // 3)))  # U(0.5, 1.5) empties no one
+    everyone = RULES[rule](labels, count=count, rng=rng(seed))
+    assert np.sort(everyone.indices).tolist() == list(range(len(labels)))
+    assert len(everyone) == count
+    assert everyone.sizes.min() >= 1
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=20),
+    similarity=st.floats(0, 100),
+    spare=st.integers(0, 50),
+    seed=st.integers(0, 2**32),
+)
+def test_stated_sizes_are_met_at_every_similarity(sizes, similarity, spare, seed):
+    labels = rng(seed).integers(0, 5, sum(sizes) + spare)
+    partition = paper_partition(labels, sizes=sizes, similarity=similarity, rng=rng(seed))
+    assert partition.sizes.tolist() == sizes
+    assert len(np.unique(partition.indices)) == sum(sizes)
+
+
+def test_sizes_by_count_are_in_proportion_to_the_drawn_weights():
+    partition = paper_partition(LABELS, count=100, rng=rng(5))
+    weights = rng(5).uniform(0.5, 1.5, 100)
+    assert np.abs(partition.sizes - 6000 * weights / weights.sum()).max() < 1
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_sizes_that_leave_records_over_are_met_too(rule):
+    partition = RULES[rule](LABELS, sizes=[7, 100, 1], rng=rng())
+    assert partition.sizes.tolist() == [7, 100, 1]
+    assert partition.describe()["unused_records"] == 6000 - 108
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_same_seed_gives_the_same_partition_and_another_another(rule):
+    first, same, other = (RULES[rule](LABELS, count=9, rng=rng(seed)) for seed in (1, 1, 2))
+    assert first.sha256 == same.sha256 != other.sha256
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_only_the_records_given_are_dealt_out(rule):
+    pool = np.arange(0, 6000, 3)
+    partition = RULES[rule](LABELS, count=5, records=pool, rng=rng())
+    assert np.sort(partition.indices).tolist() == pool.tolist()
+    assert partition.records == 6000
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({}, "either the sizes of the clients or their count"),
+        ({"sizes": [1], "count": 1}, "either the sizes of the clients or their count"),
+        ({"sizes": [3000, 3001]}, "sum of sizes = 6001 .* 6000 records"),
+        ({"sizes": [2**62, 2**62, 2**62]}, "sum of sizes"),
+        ({"sizes": [0, 5]}, "sizes = "),
+        ({"sizes": [1.5]}, "sizes = "),
+        ({"sizes": []}, "sizes = "),
+        ({"count": 0}, "count = 0"),
+        ({"count": 6001}, "count = 6001"),
+        ({"count": 2.5}, "count = 2.5"),
+        ({"count": 2, "records": [0, 6000]}, "records = "),
+        ({"count": 2, "records": [-1, 0]}, "records = "),
+        ({"count": 2, "records": [0, 0, 1]}, "Record 0 occurs 2 times"),
+        ({"count": 2, "records": [0.5]}, "records = "),
+    ],
+)
+def test_what_cannot_be_dealt_out_is_refused(rule, how, message):
+    with pytest.raises(InputError, match=message):
+        RULES[rule](LABELS, **how, rng=rng())
+
+
+@pytest.mark.parametrize("labels", [[], [0.5, 1.0], [[0], [1]], ["a"]])
+def test_labels_must_be_whole_numbers(labels):
+    with pytest.raises(InputError, match="labels = "):
+        paper_partition(labels, count=1, rng=rng())
+
+
+def test_similarity_100_is_iid():
+    partition = paper_partition(LABELS, count=10, low=1, high=1, similarity=100, rng=rng())
+    # 600 draws without replacement of a label of share 0.1: std 0.0116, five of them 0.058
+    assert np.abs(shares(partition) - 0.1).max() < 0.058
+
+
+def test_similarity_0_is_sorted_by_label():
+    partition = paper_partition(LABELS, count=20, similarity=0, rng=rng())
+    counts = partition.label_counts(LABELS, 10)
+    # consecutive pieces of the sorted list: 20 clients and 10 labels share 29 boundaries at most
+    assert (counts > 0).sum() <= 29
+    for row in counts:
+        held = np.flatnonzero(row)
+        assert (np.diff(held) == 1).all()
+
+
+@pytest.mark.parametrize("similarity", [1, 30, 70, 99])
+def test_between_the_two_the_iid_share_is_as_asked(similarity):
+    sizes = np.full(10, 600)
+    partition = paper_partition(LABELS, sizes=sizes, similarity=similarity, rng=rng())
+    counts = partition.label_counts(LABELS, 10)
+    # a client's own label has the sorted part and a tenth of the IID part; IID part is s %
+    iid = sizes[0] * similarity / 100
+    foreign = 600 - np.sort(counts, axis=1)[:, -2:].sum(axis=1)
+    # at most two labels are cut into one client, the other eight come from the IID part
+    assert np.abs(foreign - 0.8 * iid).max() < 5 * np.sqrt(iid) + 8
+    assert partition.rule == {"name": "paper", "similarity": float(similarity)}
+
+
+def test_the_order_of_clients_has_nothing_to_do_with_labels():
+    correlations = []
+    for seed in range(60):
+        partition = paper_partition(LABELS, count=20, similarity=0, rng=rng(seed))
+        mean_label = shares(partition) @ np.arange(10)
+        correlations.append(np.corrcoef(np.arange(20), mean_label)[0, 1])
+    # each has mean 0 and std 1/sqrt(19); the mean of 60 beyond five of its own is no chance
+    assert abs(np.mean(correlations)) < 5 / np.sqrt(19 * 60)
+
+
+@pytest.mark.parametrize("similarity", [-1, 101, float("nan"), "all"])
+def test_similarity_must_be_a_percentage(similarity):
+    with pytest.raises(InputError, match="similarity = "):
+        paper_partition(LABELS, count=2, similarity=similarity, rng=rng())
+
+
+def test_a_million_clients_are_dealt_out_exactly():
+    labels = np.arange(3_000_000) % 10
+    partition = paper_partition(labels, count=1_000_000, similarity=50, rng=rng())
+    assert (len(partition), len(partition.indices)) == (1_000_000, 3_000_000)
+
+
+def test_small_alpha_means_few_labels_and_large_alpha_means_all():
+    few = dirichlet_partition(LABELS, sizes=np.full(10, 60), alpha=0.01, rng=rng())
+    all_labels = dirichlet_partition(LABELS, sizes=np.full(10, 60), alpha=1e6, rng=rng())
+    assert np.median((few.label_counts(LABELS, 10) > 0).sum(axis=1)) <= 2
+    # 60 draws of share 0.1: std 0.0387, five of them 0.194
+    assert np.abs(shares(all_labels) - 0.1).max() < 0.194
+
+
+@pytest.mark.parametrize("alpha", [1e-300, 1e-9, 1e-3, 1e9])
+def test_extreme_alpha_is_no_trouble(alpha):
+    partition = dirichlet_partition(LABELS, count=30, alpha=alpha, rng=rng())
+    assert np.sort(partition.indices).tolist() == list(range(6000))
+
+
+def test_dirichlet_follows_the_shares_of_unequal_classes():
+    labels = np.repeat([0, 1], [9000, 1000])
+    partition = dirichlet_partition(labels, sizes=np.full(50, 20), alpha=1e6, rng=rng())
+    # 1000 draws of share 0.1: std 0.0095, five of them 0.047
+    assert abs(labels[partition.indices].mean() - 0.1) < 0.047
+
+
+@pytest.mark.parametrize("alpha", [0, -1.0, float("inf"), float("nan")])
+def test_alpha_must_be_above_0(alpha):
+    with pytest.raises(InputError, match="alpha = "):
+        dirichlet_partition(LABELS, count=2, alpha=alpha, rng=rng())
+
+
+def test_a_column_of_numbers_or_text():
+    numbers = column_partition(np.array([30, 4, 30, 4, 100]))
+    assert numbers.names == ("4", "30", "100")
+    assert [numbers.client(k).tolist() for k in range(3)] == [[1, 3], [0, 2], [4]]
+    text = column_partition(np.array(["b", "a", "b"]), records=[2, 1])
+    assert [text.client(k).tolist() for k in range(2)] == [[1], [2]]
+
+
+@pytest.mark.parametrize("values", [[], [0.5], [None, "a"], [["a"]], [float("nan")]])
+def test_other_columns_are_refused(values):
+    with pytest.raises(InputError, match="values = "):
+        column_partition(values)
+
+
+def test_the_public_share_is_held_out_and_joined():
+    private, public = public_split(6000, share=0.05, rng=rng())
+    assert len(public) == 300
+    assert np.sort(np.concatenate([private, public])).tolist() == list(range(6000))
+    partition = paper_partition(LABELS, count=10, records=private, rng=rng())
+    joined = join_clients(partition, [public])
+    assert len(joined) == 11
+    assert np.sort(joined.indices).tolist() == list(range(6000))
+
+
+def test_the_public_share_of_stated_records():
+    private, public = public_split(np.array([10, 20, 30, 40]), share=0.5, rng=rng(3))
+    assert sorted([*private, *public]) == [10, 20, 30, 40]
+    assert len(public) == 2
+
+
+def test_a_share_of_nothing_is_nothing():
+    _, public = public_split(10, share=0, rng=rng())
+    assert len(public) == 0
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, 0.96, float("nan")])
+def test_some_record_must_stay_private(share):
+    with pytest.raises(InputError, match="share = "):
+        public_split(10, share=share, rng=rng())
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1, 1), (2, 1), (0, 0.0)])
+def test_weights_must_be_a_range_of_positive_numbers(low, high):
+    with pytest.raises(InputError):
+        paper_partition(LABELS, count=3, low=low, high=high, rng=rng())
+
+
+def test_equal_weights_give_sizes_within_one():
+    partition = paper_partition(LABELS[:103], count=10, low=1, high=1, rng=rng())
+    assert sorted(partition.sizes.tolist()) == [10] * 7 + [11] * 3

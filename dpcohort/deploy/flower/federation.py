@@ -22,8 +22,7 @@ from dpcohort.deploy.ledger.keys import name as checked_name
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.limits import LARGEST_FEDERATION
 from dpcohort.plan import Plan
-from dpcohort.runs.config_text import toml_text
-from dpcohort.text_files import parse_toml, read_utf8
+from dpcohort.text_files import parse_toml, read_utf8, toml_text
 
 __all__ = ["Federation"]
 

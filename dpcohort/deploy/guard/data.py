@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort._validate import IntArray
+from dpcohort.data.arrays import read_npz
 from dpcohort.data.dataset import Normalisation
-from dpcohort.data.npz import read_npz
 from dpcohort.deploy.guard.permissions import check_private
 from dpcohort.deploy.guard.terms import ModelTerms
 from dpcohort.errors import DataMissingError, FileFormatError, InputError

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files in which MNIST, Fashion-MNIST and CIFAR-10 are published.
+
+IDX (both MNISTs), gzipped or not: two zero bytes, a type byte (8 = unsigned byte), the number of
+axes, one big-endian 32-bit length per axis, then the values. Every part is checked, and so is that
+nothing follows.
+
+CIFAR-10 batches: records of one label byte, then 1024 red, green and blue bytes each. There is a
+"python version" too, a pickle. A pickle is a small program, and loading one runs whatever its
+author wrote; here its instructions are only listed, and the numbers and the longest bytes among
+them are taken. Both layouts come out as the same records, so one checksum serves both, and whoever
+uses them holds them against it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import pickletools
+import struct
+import warnings
+import zlib
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpcohort.errors import FileFormatError
+from dpcohort.limits import (
+    LARGEST_PYTHON_BATCH,
+    MOST_INSTRUCTIONS,
+    check_unpacking,
+    read_bounded,
+)
+
+__all__ = ["PIXELS", "read_batch", "read_idx"]
+
+#: Bytes of one image of CIFAR-10, 3 x 32 x 32.
+PIXELS = 3072
+
+_UNSIGNED_BYTE = 8
+_PIECE = 1 << 22
+_TEXT = str | bytes | bytearray
+_UNREADABLE = (OSError, EOFError, zlib.error)
+
+
+def read_idx(path: str | Path, *, axes: int) -> NDArray[np.uint8]:
+    """The array in an IDX file of unsigned bytes.
+
+    Args:
+        path: the file, gzipped or not; which of the two is seen from its first bytes.
+        axes: how many axes it must have (3 for images, 1 for labels).
+
+    Raises:
+        FileFormatError: if the file cannot be read, is not IDX, is cut short or too long.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "labels"
+        ...     _ = path.write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3]) + bytes([7, 2, 1]))
+        ...     read_idx(path, axes=1).tolist()
+        [7, 2, 1]
+    """
+    try:
+        with open(path, "rb") as stored:
+            is_gzip = stored.read(2) == b"\x1f\x8b"
+        opened: Any = gzip.open(path, "rb") if is_gzip else open(path, "rb")  # noqa: SIM115
+        with opened as file:
+            shape = _read_header(path, file, axes)
+            if is_gzip:
+                check_unpacking(path, math.prod(shape), "Give the set as it was published.")
+            values = _read_exactly(path, file, math.prod(shape))
+    except _UNREADABLE as error:
+        raise FileFormatError(path, f"the file cannot be read ({_reason(error)})") from None
+    if not values:
+        raise FileFormatError(path, f"there is nothing in it: its header says {shape}")
+    return np.frombuffer(values, np.uint8).reshape(shape)
+
+
+def read_batch(path: str | Path) -> NDArray[np.uint8]:
+    """The records of a CIFAR-10 batch, (records, 3073); ``.bin`` is the binary layout.
+
+    Raises:
+        FileFormatError: if the file cannot be read or is not such a batch; nothing in it is run.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "test_batch.bin"
+        ...     _ = path.write_bytes(bytes([6]) + bytes(3072))
+        ...     read_batch(path).shape
+        (1, 3073)
+    """
+    try:
+        if Path(path).suffix == ".bin":
+            return _read_binary_batch(path)
+        pixels, labels = _listed(path, read_bounded(path, LARGEST_PYTHON_BATCH))
+    except OSError as error:
+        raise FileFormatError(path, f"the file cannot be read ({error.strerror})") from None
+    are_bytes = all(0 <= label <= 255 for label in labels)
+    if not labels or not are_bytes or len(pixels) != PIXELS * len(labels):
+        raise FileFormatError(
+            path,
+            f"a batch of images was expected, a list of 'labels' from 0 to 255 and {PIXELS:,} "
+            f"bytes for each; found {len(labels):,} labels and {len(pixels):,} bytes. Nothing of "
+            "it was run",
+        )
+    images = np.frombuffer(pixels, np.uint8).reshape(-1, PIXELS)
+    return np.concatenate([np.array(labels, np.uint8)[:, None], images], axis=1)
+
+
+def _read_binary_batch(path: str | Path) -> NDArray[np.uint8]:
+    record = 1 + PIXELS
+    size = Path(path).stat().st_size
+    if size == 0 or size % record:
+        problem = f"a whole number of {record}-byte records was expected, found {size:,} bytes"
+        raise FileFormatError(path, problem)
+    with open(path, "rb") as file:
+        return np.frombuffer(_read_exactly(path, file, size), np.uint8).reshape(-1, record)
+
+
+def _listed(path: str | Path, content: bytes) -> tuple[bytes, list[int]]:
+    """The longest bytes a pickle lists, and the numbers after the text ``labels``."""
+    longest: _TEXT = b""
+    labels: list[int] = []
+    are_labels = False
+    try:
+        with warnings.catch_warnings():
+            # pickletools decodes escapes in names, and Python warns of odd ones.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            for number, (opcode, value, _) in enumerate(pickletools.genops(content)):
+                if number >= MOST_INSTRUCTIONS:
+                    raise ValueError(f"more than {MOST_INSTRUCTIONS:,} instructions")
+                if opcode.name.startswith("BININT") and isinstance(value, int):
+                    if are_labels:
+                        labels.append(value)
+                elif isinstance(value, _TEXT) and value != "latin1":  # how text is encoded
+                    are_labels = value in ("labels", b"labels")
+                    longest = max(longest, value, key=len)
+        pixels = longest.encode("latin-1") if isinstance(longest, str) else bytes(longest)
+    except (ValueError, IndexError, OverflowError) as error:
+        # genops has one error for every way in which bytes are not a pickle
+        raise FileFormatError(path, f"not a whole pickle ({error})") from None
+    return pixels, labels
+
+
+def _read_exactly(path: str | Path, file: IO[bytes], count: int) -> bytearray:
+    """The rest of the file, which must be exactly ``count`` bytes.
+
+    Read in pieces, so that a header that promises too much costs no memory.
+    """
+    content = bytearray()
+    while len(content) <= count:
+        piece = file.read(min(_PIECE, count + 1 - len(content)))
+        if not piece:
+            break
+        content += piece
+    if len(content) != count:
+        found = f"{len(content):,}" if len(content) < count else "more"
+        raise FileFormatError(path, f"{count:,} bytes of values were expected, found {found}")
+    return content
+
+
+def _read_header(path: str | Path, file: IO[bytes], axes: int) -> tuple[int, ...]:
+    expected = bytes([0, 0, _UNSIGNED_BYTE, axes])
+    magic = file.read(4)
+    if magic != expected:
+        found = magic.hex(" ") if magic else "an empty file"
+        problem = f"an IDX file must start with {expected.hex(' ')}, found {found}"
+        raise FileFormatError(path, problem)
+    lengths = file.read(4 * axes)
+    if len(lengths) != 4 * axes:
+        problem = f"an IDX header of {4 + 4 * axes} bytes was expected, found {4 + len(lengths)}"
+        raise FileFormatError(path, problem)
+    return struct.unpack(f">{axes}I", lengths)
+
+
+def _reason(error: BaseException) -> str:
+    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
