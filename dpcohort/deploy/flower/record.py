@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from dpcohort._validate import IntArray
 from dpcohort.aggregation import AggregationRule
 from dpcohort.data import Partition
 from dpcohort.deploy.flower.federation import Federation
@@ -74,8 +73,13 @@ class FederatedJob:
         """The training a federation describes.
 
         Raises:
-            InputError: the model is not that of the plan.
+            InputError: the model is not that of the plan, or its rule needs reports.
         """
+        if federation.plan.terms is not None:
+            raise InputError.because(
+                f"the rule {federation.plan.selection.rule} chooses from reports of clients, and "
+                "guards give none: they release updates only."
+            )
         terms = federation.model
         model = build_model(
             terms.name,
@@ -137,7 +141,7 @@ class FederatedJob:
         adaptive = self.plan.adaptive
         if adaptive is None:
             return ScheduleChooser(self.plan)
-        return RuleChooser(adaptive.rule, journal, _no_reports, repeats=True, arrays=arrays)
+        return RuleChooser(adaptive.rule, journal, lambda *asked: {}, repeats=True, arrays=arrays)
 
     def initial(self) -> torch.Tensor:
         """The initial parameters as one vector."""
@@ -213,12 +217,6 @@ class RoundExchange:
             },
             "errors": {client: list(words) for client, words in self.errors.items()},
         }
-
-
-def _no_reports(round: int, clients: IntArray, parameters: torch.Tensor) -> dict[int, float]:
-    raise InputError.because(
-        "the rule chooses from reports of clients, and guards give none: they release updates only."
-    )
 
 
 class FederatedRecorder(Recorder):
