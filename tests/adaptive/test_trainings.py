@@ -13,7 +13,15 @@ import torch
 
 from dpcohort import Population, make_plan
 from dpcohort.adaptive.rule import rule_cohort
-from dpcohort.engine import BatchedEngine, ClientRecords, EngineState, Streams
+from dpcohort.engine import (
+    BatchedEngine,
+    ClientRecords,
+    EngineState,
+    Experiment,
+    StackedEngine,
+    Streams,
+)
+from dpcohort.engine.planned import cohort_of
 from dpcohort.errors import InputError
 from dpcohort.plugins import REGISTRIES
 from dpcohort.runs import verify_run
@@ -94,6 +102,40 @@ def test_side_by_side_adaptive_and_fixed_plans_give_what_each_gives_alone(
     together = train_side_by_side([job_of(plan, seed=k) for k, plan in enumerate(plans)])
     for k, (plan, run) in enumerate(zip(plans, together, strict=True)):
         assert_same(run, train_job(job_of(plan, seed=k)))
+
+
+def test_an_engine_prepares_no_round_that_is_not_chosen(
+    plan_of, people, settings, model, records_of
+):
+    """On an accelerator the next round is prepared during this one, before a rule has chosen it."""
+    records, fixed = records_of(), make_plan(people, settings, seed=0)
+
+    def engine_of(*plans):
+        streams = Streams.seeded(0)
+        return StackedEngine(
+            model, [Experiment(plan=plan, records=records, streams=streams) for plan in plans]
+        )
+
+    (upcoming,) = engine_of(fixed)._upcoming(1)
+    assert upcoming.clients.tolist() == fixed.schedule.cohorts[1].tolist()
+    assert engine_of(fixed)._upcoming(settings.rounds) is None
+    assert engine_of(fixed, plan_of())._upcoming(1) is None
+
+
+def test_an_engine_trains_the_cohort_it_is_told_whatever_it_has_prepared(
+    plan_of, model, records_of
+):
+    plan = plan_of()
+    engine = StackedEngine(
+        model, [Experiment(plan=plan, records=records_of(), streams=Streams.seeded(0))]
+    )
+    told = [cohort_of(plan, 1, np.array([3, 4]))]
+    (expected,) = engine.updates([ZEROS], told)
+    expected = expected.updates.clone()
+    engine._prepared = [cohort_of(plan, 1, np.array([1, 2]))]
+    (arrived,) = engine.updates([ZEROS], told)
+    assert arrived.cohort is told[0]
+    assert torch.equal(arrived.updates, expected)
 
 
 @contextmanager

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpcohort._validate import IntArray
 from dpcohort.data import Partition
 from dpcohort.deploy.flower.federation import Federation
 from dpcohort.deploy.guard.protocol import RunReceipt
@@ -60,8 +59,13 @@ class FederatedJob(AnyJob):
         """The training a federation describes.
 
         Raises:
-            InputError: the model is not that of the plan.
+            InputError: the model is not that of the plan, or its rule needs reports.
         """
+        if federation.plan.terms is not None:
+            raise InputError.because(
+                f"the rule {federation.plan.selection.rule} chooses from reports of clients, and "
+                "guards give none: they release updates only."
+            )
         terms = federation.model
         model = build_model(
             terms.name,
@@ -118,7 +122,7 @@ class FederatedJob(AnyJob):
         adaptive = self.plan.adaptive
         if adaptive is None:
             return ScheduleChooser(self.plan)
-        return RuleChooser(adaptive.rule, journal, _no_reports, repeats=True, arrays=arrays)
+        return RuleChooser(adaptive.rule, journal, lambda *asked: {}, repeats=True, arrays=arrays)
 
     def initial(self) -> torch.Tensor:
         """The initial parameters as one vector of float32."""
@@ -188,12 +192,6 @@ class RoundExchange:
             },
             "errors": {client: list(words) for client, words in self.errors.items()},
         }
-
-
-def _no_reports(round: int, clients: IntArray, parameters: torch.Tensor) -> dict[int, float]:
-    raise InputError.because(
-        "the rule chooses from reports of clients, and guards give none: they release updates only."
-    )
 
 
 class FederatedRecorder(Recorder):

@@ -350,10 +350,10 @@ def test_an_adaptive_rule_that_asks_for_nothing_chooses_within_the_caps(
 
 
 def test_a_rule_that_asks_for_reports_says_that_guards_give_none(clustered, tmp_path):
-    federation, _ = clustered
+    federation, fakes = clustered
     plan = make_adaptive_plan(federation.plan.population, federation.plan.training, seed=3)
     asking = replace(federation, plan=plan)
-    guards = Fakes(asking)
-    with pytest.raises(InputError, match="guards give none"):
-        federate(asking, guards.transport(), out=tmp_path / "run", poll=0.0)
-    assert all(guard.asked == [] for guard in guards.values())
+    with pytest.raises(InputError, match=r"chooses from reports .* guards give none"):
+        federate(asking, fakes.transport(), out=tmp_path / "run", poll=0.0)
+    assert all(guard.asked == [] for guard in fakes.values())
+    assert not (tmp_path / "run").exists()
