@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client's receipt from a privacy scheme, and what a whole training of it came to.
+"""What a privacy scheme is: what its card says before it trains, and its receipts afterwards.
 
+Two epsilons can be compared only if they protect the same unit against the same observer. The card
+of a scheme states both, so that a table of schemes cannot hide the difference. On a receipt,
 ``claimed`` is the epsilon by the scheme's published formula, ``certified`` an upper bound that is
 proved for what was really done. Schemes are trained from a seed, for comparison only, so every
 receipt says NOT PRIVATE.
@@ -9,17 +11,66 @@ receipt says NOT PRIVATE.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from dpcohort._validate import FloatArray, IntArray
 from dpcohort.clients import Population
-from dpcohort.lab.schemes.card import Card, Mode
 from dpcohort.runs.folder import finite_json
 from dpcohort.runs.receipts import NOT_PRIVATE
 
-__all__ = ["Outcome", "SchemeReceipt", "scheme_receipts"]
+if TYPE_CHECKING:
+    from dpcohort.lab.schemes.simulation import Simulation
+
+__all__ = ["Card", "Mode", "Scheme", "SchemeReceipt", "SchemeResult", "Source", "Unit"]
+
+#: ``honest``: noise by an accountant of ours. ``formula``: noise as published, certified beside it.
+Mode = Literal["honest", "formula"]
+
+#: ``record``: one record of a client. ``client``: everything a client holds. ``local record``: one
+#: record, against whoever receives its own report.
+Unit = Literal["record", "client", "local record"]
+
+#: How well the published scheme is known here.
+Source = Literal["read", "authors' code read", "abstract only", "derived here"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """A scheme in a few words.
+
+    Attributes:
+        name: what it is called on the command line.
+        title: what it does, in one line.
+        unit: what one unit of privacy is.
+        neighbours: which two worlds the promise cannot tell apart.
+        sees: what the observer sees from whom the unit is protected.
+        accountant: what counts its privacy.
+        needs: what it takes to run it.
+        reference: authors, title, venue.
+        source: how well the published scheme is known here.
+        formula: what the ``formula`` mode does; empty if no published formula could be read.
+
+    Example:
+        >>> Card(name="x", title="t", unit="record", neighbours="zero-out", sees="each update",
+        ...      accountant="PLD", needs="nothing", reference="nobody", source="read").formula
+        ''
+    """
+
+    name: str
+    title: str
+    unit: Unit
+    neighbours: str
+    sees: str
+    accountant: str
+    needs: str
+    reference: str
+    source: Source
+    formula: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +134,7 @@ class SchemeReceipt:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        found: dict[str, Any] = finite_json({**asdict(self), "holds": self.holds})
-        return found
+        return dict(finite_json({**asdict(self), "holds": self.holds}))
 
     def text(self) -> str:
         """The receipt in words."""
@@ -108,7 +158,7 @@ class SchemeReceipt:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class SchemeResult:
     """One scheme, trained.
 
     Attributes:
@@ -146,23 +196,24 @@ class Outcome:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        found: dict[str, Any] = finite_json(
-            {
-                "scheme": self.card.to_dict(),
-                "mode": self.mode,
-                "accuracy": self.accuracy,
-                "loss": self.loss,
-                "rounds": self.rounds,
-                "noise_std": self.noise_std,
-                "seconds": self.seconds,
-                "broken_promises": self.broken,
-                "largest_share": self.largest_share,
-                "notes": list(self.notes),
-                "stamp": NOT_PRIVATE,
-                "receipts": [receipt.to_dict() for receipt in self.receipts],
-            }
+        return dict(
+            finite_json(
+                {
+                    "scheme": asdict(self.card),
+                    "mode": self.mode,
+                    "accuracy": self.accuracy,
+                    "loss": self.loss,
+                    "rounds": self.rounds,
+                    "noise_std": self.noise_std,
+                    "seconds": self.seconds,
+                    "broken_promises": self.broken,
+                    "largest_share": self.largest_share,
+                    "notes": list(self.notes),
+                    "stamp": NOT_PRIVATE,
+                    "receipts": [receipt.to_dict() for receipt in self.receipts],
+                }
+            )
         )
-        return found
 
 
 def _share(receipt: SchemeReceipt) -> float:
@@ -175,50 +226,65 @@ def _shown(value: float | None) -> str:
     return "-" if value is None else f"{value:.5g}"
 
 
-def scheme_receipts(
-    population: Population,
-    card: Card,
-    mode: Mode,
-    *,
-    claimed: FloatArray,
-    certified: FloatArray,
-    noise: FloatArray,
-    uses: IntArray,
-    assumptions: Sequence[str],
-) -> list[SchemeReceipt]:
-    """Receipts of all clients from columns; NaN stands for "there is none".
+@dataclass(frozen=True, kw_only=True)
+class Scheme(ABC):
+    """A way to train under a promise of its own, and to account for it.
 
-    Example:
-        >>> import numpy as np
-        >>> people = Population.from_arrays(sizes=[9, 9], epsilon=[1.0, 2.0], delta=1e-5)
-        >>> card = Card(name="x", title="t", unit="record", neighbours="zero-out", sees="all",
-        ...             accountant="PLD", needs="nothing", reference="nobody", source="read")
-        >>> none = np.array([np.nan, np.nan])
-        >>> found = scheme_receipts(people, card, "honest", claimed=none, noise=none,
-        ...                         certified=np.array([0.9, 1.9]), uses=np.array([1, 1]),
-        ...                         assumptions=[])
-        >>> [receipt.holds for receipt in found]
-        [True, True]
+    Attributes:
+        mode: ``honest``, or ``formula`` for what was published, certified beside it.
     """
-    return [
-        SchemeReceipt(
-            client=population.ids[k],
-            scheme=card.name,
-            mode=mode,
-            unit=card.unit,
-            neighbours=card.neighbours,
-            sees=card.sees,
-            promised_epsilon=None if public else float(population.epsilon[k]),
-            delta=None if public else float(population.delta[k]),
-            claimed_epsilon=None if public else _known(claimed[k]),
-            certified_epsilon=None if public else _known(certified[k]),
-            noise_multiplier=_known(noise[k]),
-            uses=int(uses[k]),
-            assumptions=tuple(assumptions),
-        )
-        for k, public in enumerate(population.public.tolist())
-    ]
+
+    mode: Mode = "honest"
+
+    @property
+    @abstractmethod
+    def card(self) -> Card:
+        """The scheme in words."""
+
+    @abstractmethod
+    def run(self, simulation: Simulation) -> SchemeResult:
+        """Train, and account for it."""
+
+    def receipts(
+        self,
+        population: Population,
+        *,
+        certified: FloatArray,
+        uses: IntArray,
+        assumptions: Sequence[str],
+        claimed: FloatArray | None = None,
+        noise: FloatArray | None = None,
+    ) -> list[SchemeReceipt]:
+        """Receipts of all clients from columns; NaN stands for "there is none".
+
+        Args:
+            population: ids and budgets.
+            certified: proved epsilon of each client.
+            uses: noisy releases of each client.
+            assumptions: what the certified numbers rest on.
+            claimed: epsilon by the published formula; none if not given.
+            noise: noise multiplier of each client; none if not given.
+        """
+        card = self.card
+        return [
+            SchemeReceipt(
+                client=population.ids[k],
+                scheme=card.name,
+                mode=self.mode,
+                unit=card.unit,
+                neighbours=card.neighbours,
+                sees=card.sees,
+                promised_epsilon=None if public else float(population.epsilon[k]),
+                delta=None if public else float(population.delta[k]),
+                claimed_epsilon=None if public else _known(claimed, k),
+                certified_epsilon=None if public else _known(certified, k),
+                noise_multiplier=_known(noise, k),
+                uses=int(uses[k]),
+                assumptions=tuple(assumptions),
+            )
+            for k, public in enumerate(population.public.tolist())
+        ]
 
 
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)
+def _known(column: FloatArray | None, k: int) -> float | None:
+    return None if column is None or np.isnan(column[k]) else float(column[k])
