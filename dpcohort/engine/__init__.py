@@ -4,18 +4,27 @@
 from __future__ import annotations
 
 from dpcohort.engine.batched import BatchedEngine, StackedEngine
-from dpcohort.engine.clipping import ClippedNetwork, ClippingPath, Loss
+from dpcohort.engine.clipping import (
+    CLIP_SLACK,
+    ClippedNetwork,
+    ClippingPath,
+    Loss,
+    PerExampleGradients,
+    clip_factors,
+)
 from dpcohort.engine.evaluation import Evaluation, Evaluator
 from dpcohort.engine.experiment import Experiment
-from dpcohort.engine.planned import TrainingPlan
+from dpcohort.engine.planned import TrainingPlan, draw_numbers
 from dpcohort.engine.randomness import Streams
 from dpcohort.engine.records import ClientRecords
 from dpcohort.engine.reference import ReferenceEngine, cross_entropy
+from dpcohort.engine.sampling import draw_positions
 from dpcohort.engine.server import Optimiser
 from dpcohort.engine.state import EngineState, RoundRecord
 from dpcohort.engine.step_sizes import ConstantStep, InverseRootStep, InverseTimeStep, StepSize
 
 __all__ = [
+    "CLIP_SLACK",
     "BatchedEngine",
     "ClientRecords",
     "ClippedNetwork",
@@ -29,11 +38,15 @@ __all__ = [
     "InverseTimeStep",
     "Loss",
     "Optimiser",
+    "PerExampleGradients",
     "ReferenceEngine",
     "RoundRecord",
     "StackedEngine",
     "StepSize",
     "Streams",
     "TrainingPlan",
+    "clip_factors",
     "cross_entropy",
+    "draw_numbers",
+    "draw_positions",
 ]

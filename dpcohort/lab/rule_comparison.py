@@ -16,25 +16,27 @@ from typing import Any
 import numpy as np
 
 from dpcohort._validate import choice
-from dpcohort.aggregation import Cohort
-from dpcohort.aggregation.rule import combine_round
+from dpcohort.aggregation import Cohort, combine_round
 from dpcohort.config import Config
 from dpcohort.data import Dataset
-from dpcohort.engine.planned import draw_numbers
+from dpcohort.engine import draw_numbers
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.plan import Plan
 from dpcohort.plugins import REGISTRIES, is_named_function
-from dpcohort.runs.aggregation_record import aggregation_for
-from dpcohort.runs.config_text import toml_text
-from dpcohort.runs.configured import configured_job
-from dpcohort.runs.configured_plan import configured_data
-from dpcohort.runs.evaluation import summarise_seeds, who_was_heard
-from dpcohort.runs.grid import folder_name, train_group
-from dpcohort.runs.intervals import Interval
-from dpcohort.runs.job import Job
-from dpcohort.runs.round_log import RoundLine
-from dpcohort.runs.run import Run
-from dpcohort.runs.training import train_side_by_side
+from dpcohort.runs import (
+    Interval,
+    Job,
+    Run,
+    aggregation_for,
+    configured_data,
+    configured_job,
+    folder_name,
+    summarise_seeds,
+    toml_text,
+    train_group,
+    train_side_by_side,
+    who_was_heard,
+)
 from dpcohort.text_files import parse_toml
 
 __all__ = [
@@ -361,7 +363,16 @@ def noise_after(job: Job, run: Run) -> float:
     generator = torch.Generator().manual_seed(0)
     squares, memory = [], None
     for t in np.unique(np.linspace(0, len(run.history) - 1, _ROUNDS).astype(int)):
-        cohort = _cohort_of(job, run.history[t])
+        line = run.history[t]
+        clients = np.array(line.clients, dtype=np.int64)
+        cohort = Cohort(
+            round=line.round,
+            clients=clients,
+            draws=draw_numbers(clients),
+            noise_multipliers=job.plan.noise_multipliers[clients],
+            batch_sizes=job.plan.batch_sizes[clients],
+            noise_stds=np.array(line.noise_stds, dtype=np.float64),
+        )
         scale = _step_scale(job, cohort.round)
         stds = torch.as_tensor(scale * cohort.noise_stds, dtype=torch.float32)
         noise = stds[:, None] * torch.randn(len(cohort), width, generator=generator)
@@ -376,19 +387,6 @@ def _step_scale(job: Job, round: int) -> float:
     total = job.plan.training.rounds * steps
     sizes = [job.optimiser.local_step.at(round * steps + i, total) for i in range(steps)]
     return math.sqrt(sum(size * size for size in sizes))
-
-
-def _cohort_of(job: Job, line: RoundLine) -> Cohort:
-    """A round's draws, from what was written down about it."""
-    clients = np.array(line.clients, dtype=np.int64)
-    return Cohort(
-        round=line.round,
-        clients=clients,
-        draws=draw_numbers(clients),
-        noise_multipliers=job.plan.noise_multipliers[clients],
-        batch_sizes=job.plan.batch_sizes[clients],
-        noise_stds=np.array(line.noise_stds, dtype=np.float64),
-    )
 
 
 def _stacks(pairs: Sequence[RulePair]) -> Iterator[list[RulePair]]:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpcohort._validate import FloatArray, IntArray, number, whole_number
-from dpcohort.accounting.gaussian import gaussian_mu
-from dpcohort.accounting.paper import paper_noise_multiplier
+from dpcohort.accounting import gaussian_mu, paper_noise_multiplier
 from dpcohort.clients import Population
 from dpcohort.errors import BudgetExceededError
 from dpcohort.lab.schemes.sampled_gaussian import certified_noise, sampled_epsilon
@@ -154,7 +153,7 @@ def clip_update(update: Tensor, clip: float) -> Tensor:
         >>> clip_update(torch.tensor([3.0, 4.0]), 1.0)
         tensor([0.6000, 0.8000])
     """
-    from dpcohort.engine.clipping import CLIP_SLACK  # torch: only training needs it
+    from dpcohort.engine import CLIP_SLACK  # torch: only training needs it
 
     length = float(update.double().norm())
     if not math.isfinite(length):

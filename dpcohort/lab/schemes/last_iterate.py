@@ -51,9 +51,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpcohort._validate import FloatArray, IntArray, number, whole_number
-from dpcohort.accounting import calibrate_noise
-from dpcohort.accounting.gaussian import gaussian_delta
-from dpcohort.accounting.pld import certified_epsilon
+from dpcohort.accounting import calibrate_noise, certify_epsilon, gaussian_delta
 from dpcohort.errors import InputError
 from dpcohort.lab.schemes.profile import composed_epsilon_of
 from dpcohort.lab.schemes.scheme import Card, Scheme, SchemeReceipt, SchemeResult
@@ -199,13 +197,15 @@ class LastIterate:
         """Certified epsilon if every step were released: a record is in one batch of a pass."""
         if not self.each_record_once:
             passes = passes * self.steps
-        return certified_epsilon(
+        spent = certify_epsilon(
+            method="pld",
             delta=delta,
             noise_multiplier=self.noise_multiplier,
             sampling_rate=1.0,
             steps=float(passes),
             neighbours="replace-one",
         )
+        return float(spent)
 
     def _refuse(self) -> None:
         reasons = self.objections()

@@ -24,8 +24,7 @@ import torch
 from torch import Tensor
 
 from dpcohort._validate import FloatArray, IntArray, number, whole_number
-from dpcohort.engine.clipping import clip_factors
-from dpcohort.engine.sampling import draw_positions
+from dpcohort.engine import clip_factors, draw_positions
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -24,9 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpcohort._validate import FloatArray, IntArray, float_array, number
-from dpcohort.accounting import Contract, calibrate_noise
-from dpcohort.accounting.deployed_noise import deploy_noise
-from dpcohort.accounting.pld import certified_epsilon
+from dpcohort.accounting import Contract, calibrate_noise, certify_epsilon, deploy_noise
 from dpcohort.clients import Population
 from dpcohort.errors import InputError
 
@@ -107,7 +105,8 @@ def sampled_epsilon(
     found = np.where(population.public, np.nan, 0.0)
     own = np.broadcast_to(np.asarray(rates, dtype=np.float64), len(population))
     for k in np.flatnonzero(~population.public & (own > 0) & (steps > 0)).tolist():
-        found[k] = certified_epsilon(
+        found[k] = certify_epsilon(
+            method="pld",
             delta=float(population.delta[k]),
             noise_multiplier=float(noise[k]),
             sampling_rate=float(own[k]),
@@ -198,10 +197,14 @@ def certified_rates(
 
 
 def _certifies(rate: float, noise: float, epsilon: float, delta: float, steps: float) -> bool:
-    spent = certified_epsilon(
-        delta=float(delta), noise_multiplier=noise, sampling_rate=float(rate), steps=float(steps)
+    spent = certify_epsilon(
+        method="pld",
+        delta=float(delta),
+        noise_multiplier=noise,
+        sampling_rate=float(rate),
+        steps=float(steps),
     )
-    return spent <= epsilon
+    return bool(spent <= epsilon)
 
 
 def common_noise(

@@ -20,8 +20,7 @@ import numpy as np
 
 from dpcohort._validate import FloatArray, IntArray
 from dpcohort.clients import Population
-from dpcohort.runs.folder import finite_json
-from dpcohort.runs.receipts import NOT_PRIVATE
+from dpcohort.runs import NOT_PRIVATE, finite_json
 
 if TYPE_CHECKING:
     from dpcohort.lab.schemes.simulation import Simulation

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from dpcohort._validate import FloatArray, IntArray, choice
-from dpcohort.accounting.pld import certified_epsilon
+from dpcohort.accounting import certify_epsilon
 from dpcohort.clients import Population
 from dpcohort.errors import InputError
 from dpcohort.lab.schemes.client_noise import noisy_local_steps
@@ -280,7 +280,8 @@ def fit_curve(*, noise_multiplier: float, steps: int, delta: float) -> FittedCur
         True
     """
     points = np.asarray(
-        certified_epsilon(
+        certify_epsilon(
+            method="pld",
             delta=np.full(_FIT_RATES.shape, delta),
             noise_multiplier=noise_multiplier,
             sampling_rate=_FIT_RATES,

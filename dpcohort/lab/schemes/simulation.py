@@ -23,14 +23,19 @@ from torch import Tensor
 
 from dpcohort._validate import IntArray
 from dpcohort.config import Config
-from dpcohort.engine import ClippedNetwork, EngineState, Evaluation, Evaluator, cross_entropy
-from dpcohort.engine.clipping import PerExampleGradients
-from dpcohort.engine.sampling import draw_positions
+from dpcohort.engine import (
+    ClippedNetwork,
+    EngineState,
+    Evaluation,
+    Evaluator,
+    PerExampleGradients,
+    cross_entropy,
+    draw_positions,
+)
 from dpcohort.errors import InputError
 from dpcohort.lab.schemes.scheme import Scheme, SchemeReceipt, SchemeResult
 from dpcohort.models import split_features
-from dpcohort.runs.configured import configured_job
-from dpcohort.runs.job import Job
+from dpcohort.runs import Job, configured_job
 
 __all__ = [
     "ClientUpdate",
