@@ -160,6 +160,7 @@ def rule_pairs(
     # Of rules that turn out to be the same, the well-known one is kept.
     known = (config.rule, "unbiased")
     for selection in sorted(selections, key=lambda rule: not rule.asked and rule.name not in known):
+        reason = ""
         try:
             planned = config.with_overrides([*selection.changes, "aggregation.rule=mean"])
             jobs = [
@@ -169,11 +170,11 @@ def rule_pairs(
             if selection.asked:
                 raise
             reason = _reason(error)
-            skipped += [_skip(selection, aggregation, reason) for aggregation in aggregations]
-            continue
-        twin = next((pair for pair in pairs if _draw_alike(pair.jobs, jobs)), None)
-        if twin is not None and not selection.asked:
-            reason = f"with these settings it is {twin.selection.label}"
+        else:
+            twin = next((pair for pair in pairs if _draw_alike(pair.jobs, jobs)), None)
+            if twin is not None and not selection.asked:
+                reason = f"with these settings it is {twin.selection.label}"
+        if reason:
             skipped += [_skip(selection, aggregation, reason) for aggregation in aggregations]
             continue
         for aggregation in aggregations:
@@ -308,13 +309,13 @@ class RuleTable:
         writer.writerow(head)
         for row in self.rows:
             found = row.accuracy
-            results = ["", "", "", ""]
+            results: list[float | None] = [None] * 4
             if found is not None:
-                results = [str(x) for x in (found.mean, found.low, found.high, found.count)]
-            heard = [*row.heard, *[""] * (deciles - len(row.heard))]
-            told = [row.noise, row.certified, row.bias, *heard, row.heard_public, row.seconds]
-            plain = ["" if value is None else value for value in told]
-            writer.writerow([row.selection, row.aggregation, *results, *plain, row.failed])
+                results = [found.mean, found.low, found.high, found.count]
+            rest = [None] * (deciles - len(row.heard))
+            numbers = [*results, row.noise, row.certified, row.bias, *row.heard, *rest]
+            told = [*numbers, row.heard_public, row.seconds, row.failed]
+            writer.writerow([row.selection, row.aggregation, *told])
         return text.getvalue()
 
 

@@ -25,12 +25,7 @@ from numpy.typing import ArrayLike
 
 from dpcohort._validate import FloatArray, float_array, number, whole_number
 from dpcohort.errors import InputError
-from dpcohort.lab.error_terms import (
-    Constants,
-    ErrorTerms,
-    checked_distribution,
-    convexity,
-)
+from dpcohort.lab.error_terms import Constants, ErrorTerms, checked_distribution, convexity
 from dpcohort.selection import solve_selection
 
 __all__ = [
@@ -167,12 +162,7 @@ class StronglyConvexBound:
 
 
 def nonconvex_parts(
-    *,
-    gradient_bound: float,
-    selection_error: float,
-    noise: float,
-    start: float,
-    root_steps: float,
+    *, gradient_bound: float, selection_error: float, noise: float, start: float, root_steps: float
 ) -> tuple[float, float, float]:
     """Theorem 2's non-vanishing and vanishing error, and the bound before they are pulled apart.
 

@@ -200,11 +200,7 @@ MECHANISM = "mechanism"
 #: ran it with exact ("raw") losses, which keeps nothing private; private ones are clipped, noised
 #: and charged to the budgets. A client is drawn at most twice as often as on average, and its noise
 #: is calibrated to that cap: the paper's own T_k cannot be known before the training.
-_BIASED = (
-    "selection.rule=power-of-choice",
-    "selection.report_share=0.1",
-    "privacy.guard=lift",
-)
+_BIASED = ("selection.rule=power-of-choice", "selection.report_share=0.1", "privacy.guard=lift")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,10 +250,7 @@ class Cell:
         base = self.config
         clients = int(base.values.get("population", {}).get("seed", 0))
         schedule = base.run.seed if base.seed is None or self.adaptive else base.seed
-        changes = [
-            f"schedule.seed={schedule + shift}",
-            f"run.seed={base.run.seed + shift}",
-        ]
+        changes = [f"schedule.seed={schedule + shift}", f"run.seed={base.run.seed + shift}"]
         if self.adaptive:
             changes += [*_BIASED, f"selection.reports={self.adaptive.removeprefix('biased-')}"]
         if "clients" not in base.values.get("population", {}):

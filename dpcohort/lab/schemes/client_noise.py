@@ -7,8 +7,8 @@ Cohorts are uniform and drawn before training, and the server sees each client's
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -50,21 +50,13 @@ class DPFedAvg(Scheme):
         ('zero-out', 'replace-one')
     """
 
+    name: ClassVar[str] = "dp-fedavg"
+
     @property
     def card(self) -> Card:
-        """The scheme in words."""
-        return Card(
-            name="dp-fedavg",
-            title="own noise of each client in each local step",
-            unit="record",
-            neighbours="replace-one" if self.mode == "formula" else "zero-out",
-            sees="each client's update",
-            accountant="PLD of the sampled Gaussian",
-            needs="nothing",
-            reference="Xu, Zhang and Huang, arXiv 2602.22633, Algorithm 1",
-            source="read",
-            formula="the paper's noise (its Lemmas 1 and 2) with batches of fixed size",
-        )
+        """The scheme in words; batches of fixed size have neighbours of their own."""
+        card = super().card
+        return card if self.mode == "honest" else replace(card, neighbours="replace-one")
 
     def noise_multipliers(
         self, population: Population, *, rates: FloatArray, steps: IntArray
@@ -187,27 +179,13 @@ class ModelClipping(Scheme):
         'client'
     """
 
+    name: ClassVar[str] = "model-clipping"
     local_steps: int = 5
     update_clip: float = 1.0
 
     def __post_init__(self) -> None:
         whole_number("local_steps", self.local_steps, at_least=1)
         number("update_clip", self.update_clip, above=0)
-
-    @property
-    def card(self) -> Card:
-        """The scheme in words."""
-        return Card(
-            name="model-clipping",
-            title="clipped difference of models, noise by the client",
-            unit="client",
-            neighbours="zero-out",
-            sees="each client's update",
-            accountant="exact Gaussian curve",
-            needs="nothing",
-            reference="Zhang et al., ICML 2022, arXiv 2106.13673",
-            source="abstract only",
-        )
 
     def run(self, simulation: Simulation) -> SchemeResult:
         """Train, and account for it."""
@@ -325,23 +303,9 @@ class UDP(Scheme):
         number("discount", self.discount, above=0, below=1)
 
     @property
-    def card(self) -> Card:
-        """The scheme in words."""
-        adaptive = self.adaptive_rounds
-        return Card(
-            name="udp-crd" if adaptive else "udp",
-            title="noise on the uploaded model, uniform clients"
-            + (", fewer rounds when the public loss rises" if adaptive else ""),
-            unit="record",
-            neighbours="replace-one",
-            sees="each client's update",
-            accountant="exact Gaussian curve" + (", cap on the sum of mu^2" if adaptive else ""),
-            needs="public data on the server" if adaptive else "nothing",
-            reference="Wei et al., IEEE TMC 2021, arXiv 2003.00229",
-            source="authors' code read",
-            formula="s = D sqrt(2 q T ln(1/delta)) / epsilon; amplification by client sampling "
-            "claimed, not proved against a server that sees who uploads",
-        )
+    def name(self) -> str:
+        """What it is called on the command line."""
+        return "udp-crd" if self.adaptive_rounds else "udp"
 
     def sensitivity(self, sizes: IntArray) -> FloatArray:
         """How far zeroing out a record moves an update, in units of alpha C / n."""

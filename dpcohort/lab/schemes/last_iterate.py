@@ -46,7 +46,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -54,19 +54,14 @@ from dpcohort._validate import FloatArray, IntArray, number, whole_number
 from dpcohort.accounting import calibrate_noise, certify_epsilon, gaussian_delta
 from dpcohort.errors import InputError
 from dpcohort.lab.schemes.profile import composed_epsilon_of
-from dpcohort.lab.schemes.scheme import Card, Scheme, SchemeReceipt, SchemeResult
+from dpcohort.lab.schemes.scheme import Scheme, SchemeReceipt, SchemeResult
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from dpcohort.lab.schemes.simulation import Simulation
 
-__all__ = [
-    "LastIterate",
-    "ProjectedSGD",
-    "contracted",
-    "least_noise",
-]
+__all__ = ["LastIterate", "ProjectedSGD", "contracted", "least_noise"]
 
 
 _POINTS = 200
@@ -248,11 +243,7 @@ def least_noise(
     """
     full = float(
         calibrate_noise(
-            epsilon=epsilon,
-            delta=delta,
-            sampling_rate=1.0,
-            steps=count,
-            neighbours="replace-one",
+            epsilon=epsilon, delta=delta, sampling_rate=1.0, steps=count, neighbours="replace-one"
         )
     )
     low, high = math.log(_FURTHEST * full), math.log(full)
@@ -283,26 +274,11 @@ class ProjectedSGD(Scheme):
         "each client's last model of a pass"
     """
 
+    name: ClassVar[str] = "last-iterate"
     radius: float = 1.0
 
     def __post_init__(self) -> None:
         number("radius", self.radius, above=0)
-
-    @property
-    def card(self) -> Card:
-        """The scheme in words."""
-        return Card(
-            name="last-iterate",
-            title="one hidden pass of projected noisy SGD, last model released",
-            unit="record",
-            neighbours="replace-one",
-            sees="each client's last model of a pass",
-            accountant="contraction of the hockey-stick divergence, PLD over passes",
-            needs="projection; intermediate models that never leave the client",
-            reference="Asoodeh, Diaz and Calmon, ISIT 2020, arXiv 2001.06546",
-            source="derived here",
-            formula="contraction by theta_gamma(D/s) a step, as published",
-        )
 
     def passes(self, simulation: Simulation, k: int, noise: float = 1.0) -> LastIterate:
         """The accountant of one client's passes.

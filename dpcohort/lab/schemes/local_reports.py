@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from dpcohort._validate import FloatArray, IntArray, number
 from dpcohort.clients import Population
 from dpcohort.errors import BudgetExceededError
-from dpcohort.lab.schemes.scheme import Card, Scheme, SchemeReceipt, SchemeResult
+from dpcohort.lab.schemes.scheme import Scheme, SchemeReceipt, SchemeResult
 from dpcohort.lab.schemes.shuffling import composed_closed_form, local_epsilon, shuffled_epsilon
 
 if TYPE_CHECKING:
@@ -97,21 +97,7 @@ class CLDP(Scheme):
         'record'
     """
 
-    @property
-    def card(self) -> Card:
-        """The scheme in words."""
-        return Card(
-            name="cldp",
-            title="private report of each record, shuffled",
-            unit="record",
-            neighbours="replace-one",
-            sees="the shuffled reports",
-            accountant="clones bound computed, sampling without replacement, PLD composition",
-            needs="a shuffler that nobody can look behind",
-            reference="Girgis et al., AISTATS 2021; Feldman, McMillan and Talwar, FOCS 2021",
-            source="authors' code read",
-            formula="closed form of Feldman, McMillan and Talwar with advanced composition",
-        )
+    name: ClassVar[str] = "cldp"
 
     def report_epsilon(
         self, population: Population, *, reports: int, records: int, rounds: int
@@ -202,20 +188,7 @@ class LDP(Scheme):
         'local record'
     """
 
-    @property
-    def card(self) -> Card:
-        """The scheme in words."""
-        return Card(
-            name="ldp",
-            title="private report of each record, seen by the server as it is",
-            unit="local record",
-            neighbours="replace-one",
-            sees="each record's own reports",
-            accountant="exact composition of randomised response",
-            needs="nothing, no trust in anyone",
-            reference="Duchi, Jordan and Wainwright, 2018; randomiser of Girgis et al., 2021",
-            source="authors' code read",
-        )
+    name: ClassVar[str] = "ldp"
 
     def report_epsilons(self, population: Population, uses: IntArray) -> FloatArray:
         """e0 of each client's reports, from how often its busiest record reports.

@@ -31,12 +31,7 @@ if TYPE_CHECKING:
 
     from dpcohort.lab.schemes.simulation import Simulation
 
-__all__ = [
-    "private_reports",
-    "randomise",
-    "report_length",
-    "sampled_records",
-]
+__all__ = ["private_reports", "randomise", "report_length", "sampled_records"]
 
 
 def report_length(*, clip: float, local_epsilon: float, dimension: int) -> float:

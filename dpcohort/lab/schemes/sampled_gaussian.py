@@ -52,11 +52,7 @@ _ROUNDING = 1e-12  # of the moments' sums; a claim must not fall below them
 
 
 def certified_noise(
-    population: Population,
-    *,
-    rates: ArrayLike,
-    steps: ArrayLike,
-    neighbours: str = "zero-out",
+    population: Population, *, rates: ArrayLike, steps: ArrayLike, neighbours: str = "zero-out"
 ) -> FloatArray:
     """The least noise multipliers z_k that certify, for Poisson batches.
 
@@ -208,12 +204,7 @@ def _certifies(rate: float, noise: float, epsilon: float, delta: float, steps: f
 
 
 def common_noise(
-    *,
-    mean_rate: float,
-    weights: ArrayLike,
-    epsilon: ArrayLike,
-    delta: ArrayLike,
-    steps: ArrayLike,
+    *, mean_rate: float, weights: ArrayLike, epsilon: ArrayLike, delta: ArrayLike, steps: ArrayLike
 ) -> float:
     """The noise multiplier at which the weighted mean of the largest rates is about ``mean_rate``.
 

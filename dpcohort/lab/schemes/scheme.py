@@ -11,9 +11,12 @@ receipt says NOT PRIVATE.
 from __future__ import annotations
 
 import math
+import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -70,6 +73,12 @@ class Card:
     reference: str
     source: Source
     formula: str = ""
+
+
+@lru_cache(maxsize=1)
+def _cards() -> dict[str, dict[str, Any]]:
+    """What cards.toml says of each scheme."""
+    return tomllib.loads((Path(__file__).parent / "cards.toml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,8 +246,13 @@ class Scheme(ABC):
 
     @property
     @abstractmethod
+    def name(self) -> str:
+        """What it is called on the command line."""
+
+    @property
     def card(self) -> Card:
         """The scheme in words."""
+        return Card(name=self.name, **_cards()[self.name])
 
     @abstractmethod
     def run(self, simulation: Simulation) -> SchemeResult:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from dpcohort.lab.schemes.sampled_gaussian import (
     renyi_rate,
     sampled_epsilon,
 )
-from dpcohort.lab.schemes.scheme import Card, Scheme, SchemeReceipt, SchemeResult
+from dpcohort.lab.schemes.scheme import Scheme, SchemeReceipt, SchemeResult
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -151,21 +151,9 @@ class IDP(Scheme):
         choice("variant", self.variant, ["scale", "sample"])
 
     @property
-    def card(self) -> Card:
-        """The scheme in words."""
-        what = "clips" if self.variant == "scale" else "sampling rates"
-        return Card(
-            name=f"idp-{self.variant}",
-            title=f"one noisy sum of everybody's records, individual {what}",
-            unit="record",
-            neighbours="zero-out",
-            sees="the noisy sum only",
-            accountant="PLD of the Poisson-sampled Gaussian",
-            needs="secure aggregation with trusted noise; every client in every round",
-            reference="Boenisch et al., NeurIPS 2023",
-            source="authors' code read",
-            formula="Renyi accounting instead of PLD (sound, more noise)",
-        )
+    def name(self) -> str:
+        """What it is called on the command line."""
+        return f"idp-{self.variant}"
 
     def individual_noise(self, population: Population, *, rate: float, steps: int) -> SharedNoise:
         """The noise, and each client's clip and rate."""
@@ -336,21 +324,7 @@ class RPDP(Scheme):
         'rpdp'
     """
 
-    @property
-    def card(self) -> Card:
-        """The scheme in words."""
-        return Card(
-            name="rpdp",
-            title="one noise, sampling rates of records by their budget",
-            unit="record",
-            neighbours="zero-out",
-            sees="each client's update",
-            accountant="PLD of the Poisson-sampled Gaussian",
-            needs="nothing",
-            reference="Liu et al., CCS 2024, arXiv 2401.16251",
-            source="authors' code read",
-            formula="rates by the fit eps(q) = e^(a q + b) + c, lowered until they certify",
-        )
+    name: ClassVar[str] = "rpdp"
 
     def personal_rates(
         self, population: Population, *, mean_rate: float, steps: IntArray
