@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -29,21 +29,13 @@ from dpcohort.errors import FileFormatError, InputError
 
 __all__ = [
     "MECHANISM",
-    "Adaptive",
-    "AxisSection",
     "Cell",
     "ClaimSection",
-    "FigureKind",
     "Form",
-    "MechanismSection",
-    "NumberSection",
-    "QuickSection",
     "Recipe",
     "RecipeSection",
     "SearchSection",
-    "SelectionSection",
     "Value",
-    "WhereSection",
     "about_file",
     "as_changes",
     "cells_in_form",
@@ -176,19 +168,12 @@ def recipe_keys() -> dict[str, list[str]]:
         >>> recipe_keys()["recipe.axes"]
         ['name', 'key', 'values']
     """
-    tables: dict[str, type[BaseModel]] = {
-        "recipe": RecipeSection,
-        "recipe.mechanisms": MechanismSection,
-        "recipe.axes": AxisSection,
-        "recipe.where": WhereSection,
-        "recipe.numbers": NumberSection,
-        "recipe.claims": ClaimSection,
-        "recipe.quick": QuickSection,
-        "recipe.search": SearchSection,
-        "recipe.baseline_search": SearchSection,
-        "recipe.selection": SelectionSection,
-    }
-    return {name: list(table.model_fields) for name, table in tables.items()}
+    found = {"recipe": list(RecipeSection.model_fields)}
+    for name, key in RecipeSection.model_fields.items():
+        for part in (key.annotation, *get_args(key.annotation)):
+            if isinstance(part, type) and issubclass(part, _Section):
+                found[f"recipe.{name}"] = list(part.model_fields)
+    return found
 
 
 Form = Literal["full", "quick", "smallest"]
@@ -297,8 +282,6 @@ class Recipe:
             seeds: repetitions; by default the form's.
             changes: settings to change in every cell, such as ``data.dir=...``.
         """
-        from dpcohort.lab.recipes.recipe import cells_in_form
-
         usual = {"full": self.header.seeds, "quick": self.header.quick.seeds, "smallest": 1}[form]
         count = whole_number("seeds", usual if seeds is None else seeds, at_least=1)
         if self.header.figure == "selection":
