@@ -278,11 +278,6 @@ class RuleRow:
     seconds: float
     failed: str = ""
 
-    @property
-    def name(self) -> str:
-        """Both rules."""
-        return f"{self.selection}, {self.aggregation}"
-
 
 @dataclass(frozen=True, kw_only=True)
 class RuleTable:

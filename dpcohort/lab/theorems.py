@@ -38,7 +38,6 @@ __all__ = [
     "best_balance",
     "best_total_steps",
     "nonconvex_bound",
-    "nonconvex_parts",
     "strongly_convex_bound",
     "strongly_convex_limit",
 ]
@@ -68,11 +67,6 @@ class NonconvexBound:
     total: float
     sharper_total: float
     trivial: float
-
-    @property
-    def squared_total(self) -> float:
-        """Bound on the mean squared gradient norm."""
-        return self.total**2
 
     @property
     def vacuous(self) -> bool:
@@ -161,30 +155,6 @@ class StronglyConvexBound:
         return f"{claim}; it started within {self.initial_gap:.4g}."
 
 
-def nonconvex_parts(
-    *, gradient_bound: float, selection_error: float, noise: float, start: float, root_steps: float
-) -> tuple[float, float, float]:
-    """Theorem 2's non-vanishing and vanishing error, and the bound before they are pulled apart.
-
-    The proof ends in y^2 <= B1 G y + start / x + B1^2 noise x / 4, with x = sqrt(T).
-
-    Args:
-        gradient_bound: B1.
-        selection_error: G^select,clip.
-        noise: 2 L G^DP.
-        start: F(w_1) - F* + L B1^2 / 2.
-        root_steps: sqrt(T).
-
-    Example:
-        >>> nonconvex_parts(gradient_bound=2, selection_error=0, noise=1, start=9, root_steps=9)
-        (3.0, 1.0, 3.1622776601683795)
-    """
-    inner = selection_error**2 + noise * root_steps
-    half = 0.5 * gradient_bound
-    sharper = half * selection_error + math.sqrt(half**2 * inner + start / root_steps)
-    return half * (selection_error + math.sqrt(inner)), math.sqrt(start / root_steps), sharper
-
-
 def nonconvex_bound(
     constants: Constants, errors: ErrorTerms, *, total_steps: int, as_printed: bool = False
 ) -> NonconvexBound:
@@ -209,22 +179,17 @@ def nonconvex_bound(
         alone gives 1.'
     """
     steps = whole_number("total_steps", total_steps, at_least=1)
-    bound = constants.gradient_bound if as_printed else constants.working_gradient_bound
-    non_vanishing, vanishing, sharper = nonconvex_parts(
-        gradient_bound=bound,
-        selection_error=errors.selection_error,
-        noise=2.0 * constants.smoothness * errors.privacy_error,
-        start=constants.initial_gap + 0.5 * constants.smoothness * bound**2,
-        root_steps=math.sqrt(steps),
-    )
+    curve = SelectionCurve.of(constants, errors, as_printed=as_printed)
+    root = math.sqrt(steps)
+    non_vanishing, vanishing = curve.parts(root)
     return NonconvexBound(
         total_steps=steps,
-        step_size=bound / (constants.clip * math.sqrt(steps)),
+        step_size=curve.gradient_bound / (constants.clip * root),
         errors=errors,
         non_vanishing=non_vanishing,
         vanishing=vanishing,
         total=non_vanishing + vanishing,
-        sharper_total=sharper,
+        sharper_total=curve.sharper(root),
         trivial=float(constants.gradient_bound),
     )
 
@@ -497,11 +462,6 @@ class BestSteps:
         return max(0.0, self.bound - self.lower_bound)
 
     @property
-    def attained(self) -> bool:
-        """Whether some T has this bound; otherwise it is only approached as T grows."""
-        return self.total_steps is not None
-
-    @property
     def vacuous(self) -> bool:
         """Whether even the best bound says no more than Assumption 3."""
         return self.bound >= self.trivial
@@ -575,15 +535,14 @@ def best_total_steps(
         constants=constants,
         unbiased=u,
         noise_costs=levels * whole_number("dimension", dimension, at_least=1),
-        start=_start(constants),
+        start=_start(constants, constants.working_gradient_bound),
     )
     return _search(joint, most, tolerance)
 
 
-def _start(constants: Constants, steady: float = 0.0) -> float:
+def _start(constants: Constants, bound: float, steady: float = 0.0) -> float:
     """R = F(w_1) - F* + L B1^2 / 2, with noise that does not grow with T."""
-    half = 0.5 * constants.smoothness * constants.working_gradient_bound**2
-    return constants.initial_gap + half * (1.0 + steady)
+    return constants.initial_gap + 0.5 * constants.smoothness * bound**2 * (1.0 + steady)
 
 
 @dataclass(frozen=True)
@@ -748,7 +707,12 @@ class SelectionCurve:
 
     @classmethod
     def of(
-        cls, constants: Constants, errors: ErrorTerms, *, constant_noise: float = 0.0
+        cls,
+        constants: Constants,
+        errors: ErrorTerms,
+        *,
+        constant_noise: float = 0.0,
+        as_printed: bool = False,
     ) -> SelectionCurve:
         """The curve of one selection.
 
@@ -759,10 +723,12 @@ class SelectionCurve:
                 independent draws with variance C^2 (A_k + V_k steps) it is D / N^select times the
                 sum of p_k A_k + T^l p_k (1 - p_k) V_k. It only adds to the start's part, so the
                 same proof holds.
+            as_printed: keep B1 where the proof needs max(B1, C); false for C > B1.
         """
+        bound = constants.gradient_bound if as_printed else constants.working_gradient_bound
         return cls(
-            gradient_bound=constants.working_gradient_bound,
-            start=_start(constants, number("constant_noise", constant_noise, at_least=0)),
+            gradient_bound=bound,
+            start=_start(constants, bound, number("constant_noise", constant_noise, at_least=0)),
             selection_error=errors.selection_error,
             noise=2.0 * constants.smoothness * errors.privacy_error,
         )
@@ -778,15 +744,25 @@ class SelectionCurve:
         return math.inf if self.noise > 0 else self.noiseless
 
     def parts(self, root_steps: float) -> tuple[float, float]:
-        """The growing and the falling part at x."""
-        non_vanishing, vanishing, _ = nonconvex_parts(
-            gradient_bound=self.gradient_bound,
-            selection_error=self.selection_error,
-            noise=self.noise,
-            start=self.start,
-            root_steps=root_steps,
-        )
-        return non_vanishing, vanishing
+        """The growing part at x, Theorem 2's non-vanishing error, and the falling one.
+
+        Example:
+            >>> SelectionCurve(gradient_bound=2, start=9, selection_error=0, noise=1).parts(9)
+            (3.0, 1.0)
+        """
+        inner = self.selection_error**2 + self.noise * root_steps
+        growing = 0.5 * self.gradient_bound * (self.selection_error + math.sqrt(inner))
+        return growing, math.sqrt(self.start / root_steps)
+
+    def sharper(self, root_steps: float) -> float:
+        """The bound at x before its parts are pulled apart.
+
+        The proof ends in y^2 <= B1 G y + R / x + B1^2 Q x / 4; this is its root.
+        """
+        half = 0.5 * self.gradient_bound
+        inner = self.selection_error**2 + self.noise * root_steps
+        rest = math.sqrt(half**2 * inner + self.start / root_steps)
+        return half * self.selection_error + rest
 
     def root_bracket(self) -> tuple[float, float]:
         """Two neighbouring floats around the root of B1^2 Q^2 x^3 = 4 R (G^2 + Q x), for Q > 0.
@@ -808,24 +784,20 @@ class SelectionCurve:
 
     def best(self, max_steps: int | None = None) -> BestSteps:
         """The best whole T from 1 to ``max_steps``, with its certificate."""
-        if self.noise == 0 and max_steps is None:
-            return self._answer(None, self.limit, self.limit, 0)
-        candidates, least = self._candidates(max_steps)
-        values = {t: sum(self.parts(math.sqrt(t))) for t in candidates}
-        # Where rounding cannot tell two values apart the first, nearest to the root, is taken.
-        tied = min(values.values()) * (1 + _NARROWEST)
-        steps = next(t for t, value in values.items() if value <= tied)
-        lowest = min(least, *values.values()) * (1 - _NARROWEST)
-        return self._answer(steps, values[steps], lowest, len(values))
-
-    def _answer(
-        self, steps: int | None, bound: float, lower_bound: float, evaluations: int
-    ) -> BestSteps:
+        steps, bound, lowest = None, self.limit, self.limit
+        values: dict[int, float] = {}
+        if self.noise > 0 or max_steps is not None:
+            candidates, least = self._candidates(max_steps)
+            values = {t: sum(self.parts(math.sqrt(t))) for t in candidates}
+            # Where rounding cannot tell two values apart the first, nearest to the root, is taken.
+            tied = min(values.values()) * (1 + _NARROWEST)
+            steps = next(t for t, value in values.items() if value <= tied)
+            bound, lowest = values[steps], min(least, *values.values()) * (1 - _NARROWEST)
         return BestSteps(
             total_steps=steps,
             bound=bound,
-            lower_bound=lower_bound,
-            evaluations=evaluations,
+            lower_bound=lowest,
+            evaluations=len(values),
             trivial=self.gradient_bound,
             limit=self.limit,
         )

@@ -124,7 +124,7 @@ def test_a_noiseless_selection_has_no_best_t() -> None:
         "probabilities": [1.0, 0.0],
     }
     best = best_of(UNIT, **given)
-    assert (best.total_steps, best.attained, best.bound, best.limit) == (None, False, 1.5, 1.5)
+    assert (best.total_steps, best.bound, best.limit) == (None, 1.5, 1.5)
     assert best.sentence.startswith("There is no best T")
     assert best_of(UNIT, **given, max_steps=77).total_steps == 77
 
