@@ -258,7 +258,7 @@ def draw() -> None:
     """Every picture the template asks for, from the result files."""
     from dpcohort.lab.recipes import load_recipe
     from dpcohort.lab.recipes.figures import result_figure
-    from dpcohort.lab.recipes.selection_panels import selection_panels
+    from dpcohort.lab.recipes.judgement import selection_panels
     from dpcohort.report.selection_figure import save_selection_figure
 
     PICTURES.mkdir(exist_ok=True)

@@ -44,8 +44,8 @@ from dpcohort.deploy.guard.terms import GuardTerms, ModelTerms
 from dpcohort.deploy.ledger import ClientLedger, DrawKey, LifetimeCap, RunTerms
 from dpcohort.deploy.ledger.verification import read_state
 from dpcohort.errors import DpcohortError
+from dpcohort.lab.recipes.judgement import read_result
 from dpcohort.lab.recipes.reading import load_recipe
-from dpcohort.lab.recipes.result_file import read_result
 from dpcohort.plan import Plan
 from dpcohort.report.html.reproduction import read_reproduction
 from dpcohort.round_record import RoundRecord

@@ -14,7 +14,10 @@ from dpcohort._lazy import names_on_use
 if TYPE_CHECKING:
     from dpcohort.accounting.certify import certify_delta, certify_epsilon
     from dpcohort.accounting.contract import Contract
+    from dpcohort.accounting.deployed_noise import deploy_noise
     from dpcohort.accounting.events import Event, History, affordable_steps, calibrate_remaining
+    from dpcohort.accounting.gaussian import gaussian_delta, gaussian_mu
+    from dpcohort.accounting.paper import paper_noise_multiplier
     from dpcohort.accounting.paper_audit import PaperAudit, audit_paper_noise
     from dpcohort.accounting.tight import calibrate_noise
 
@@ -29,6 +32,10 @@ __all__ = [
     "calibrate_remaining",
     "certify_delta",
     "certify_epsilon",
+    "deploy_noise",
+    "gaussian_delta",
+    "gaussian_mu",
+    "paper_noise_multiplier",
 ]
 
 _HOMES = {
@@ -42,6 +49,10 @@ _HOMES = {
     "calibrate_remaining": "events",
     "certify_delta": "certify",
     "certify_epsilon": "certify",
+    "deploy_noise": "deployed_noise",
+    "gaussian_delta": "gaussian",
+    "gaussian_mu": "gaussian",
+    "paper_noise_multiplier": "paper",
 }
 
 __getattr__ = names_on_use(__name__, _HOMES)

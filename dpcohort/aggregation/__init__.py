@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dpcohort.aggregation.estimated_noise import EstimatedNoise, NoiseCheck, check_declared_noise
 from dpcohort.aggregation.projected import Projected, ProjectedPlus
 from dpcohort.aggregation.robust import ClippedMean, GeometricMedian, TrimmedMean
-from dpcohort.aggregation.rule import AggregationRule, Cohort
+from dpcohort.aggregation.rule import AggregationRule, Cohort, combine_round
 from dpcohort.aggregation.weighted import (
     EpsilonWeighted,
     ImportanceCompensated,
@@ -42,6 +42,7 @@ __all__ = [
     "TrimmedMean",
     "aggregation_from_settings",
     "check_declared_noise",
+    "combine_round",
     "for_plan",
     "plan_column",
 ]

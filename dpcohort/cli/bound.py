@@ -12,6 +12,7 @@ from dpcohort.cli.output import console, print_json
 from dpcohort.cli.source import ClientsOption, JsonOption, SetOption, SourceArgument, read_config
 from dpcohort.config import Config
 from dpcohort.errors import InputError
+from dpcohort.lab.error_terms import Constants, error_terms
 from dpcohort.lab.theorems import (
     BestSteps,
     NonconvexBound,
@@ -23,7 +24,6 @@ from dpcohort.lab.theorems import (
 )
 from dpcohort.plan import selection_problem
 from dpcohort.runs.configured_plan import configured_population
-from dpcohort.selection.error_terms import Constants
 from dpcohort.selection.path import SelectionPath
 from dpcohort.selection.problem import selected
 from dpcohort.selection.rules import rule_from_settings
@@ -106,13 +106,14 @@ def _show(
         "unbiased": problem.unbiased,
         "dimension": training.dimension,
     }
-    exact: dict[str, Any] = {
-        "noise_levels": problem.noise_costs / training.dimension,
-        "linear_levels": problem.linear_costs / training.dimension,
-    }
-    theorem_2 = nonconvex_bound(
-        constants, total_steps=training.total_steps, as_printed=as_printed, **shared, **exact
+    errors = error_terms(
+        constants,
+        noise_levels=problem.noise_costs / training.dimension,
+        linear_levels=problem.linear_costs / training.dimension,
+        **shared,
     )
+    how: dict[str, Any] = {"total_steps": training.total_steps, "as_printed": as_printed}
+    theorem_2 = nonconvex_bound(constants, errors, **how)
     # The search is over T, so it weighs only the noise that grows with T.
     best = best_total_steps(
         constants,
@@ -125,12 +126,9 @@ def _show(
     ).threshold
     convex = limit = None
     if strong_convexity is not None:
-        convex = strongly_convex_bound(
-            constants, total_steps=training.total_steps, as_printed=as_printed, **shared, **exact
-        )
-        limit = strongly_convex_limit(
-            constants, as_printed=as_printed, noise_levels=levels.level, **shared
-        )
+        convex = strongly_convex_bound(constants, errors, **how)
+        in_the_limit = error_terms(constants, noise_levels=levels.level, **shared)
+        limit = strongly_convex_limit(constants, in_the_limit, as_printed=as_printed)
     if as_json:
         print_json(_as_dict(theorem_2, convex, limit, best, chosen.eta, threshold))
     else:

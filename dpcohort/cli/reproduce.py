@@ -14,7 +14,7 @@ from dpcohort.cli.output import console, print_json
 from dpcohort.cli.source import JsonOption
 from dpcohort.cli.train import DataDirOption, DeviceOption, data_changes
 from dpcohort.errors import DataMissingError, InputError
-from dpcohort.lab.recipes.reading import load_recipe, recipe_names
+from dpcohort.lab.recipes import load_recipe, recipe_names
 from dpcohort.lab.recipes.recipe import Form, Recipe
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _missing(missing: dict[str, str], recipes: int) -> str:
 
 
 def _reproduce(recipe: Recipe, out: Path, device: str | None, *, quiet: bool) -> dict[str, Any]:
-    from dpcohort.lab.recipes.result_file import read_result, write_result
+    from dpcohort.lab.recipes.judgement import read_result, write_result
 
     result, environment = _result(recipe, out, device, quiet=quiet)
     path = write_result(result, out, environment)
@@ -112,7 +112,7 @@ def _result(
     recipe: Recipe, out: Path, device: str | None, *, quiet: bool
 ) -> tuple[RecipeResult, dict[str, Any]]:
     if recipe.header.figure == "selection":
-        from dpcohort.lab.recipes.selection_panels import judge_panels, selection_panels
+        from dpcohort.lab.recipes.judgement import judge_panels, selection_panels
 
         return judge_panels(recipe, *selection_panels(recipe)), {}
     from dpcohort.lab.recipes.execution import measure
@@ -134,7 +134,7 @@ def _draw(recipe: Recipe, values: dict[str, Any], out: Path, stem: str) -> list[
 
         header = recipe.header
         return save_result_figure(values, out, stem, kind=header.figure, across=header.across)
-    from dpcohort.lab.recipes.selection_panels import selection_panels
+    from dpcohort.lab.recipes.judgement import selection_panels
     from dpcohort.report.selection_figure import save_selection_figure
 
     population, panels = selection_panels(recipe)
@@ -201,8 +201,7 @@ def _duration(seconds: float) -> str:
 
 
 def _print(result: RecipeResult) -> None:
-    from dpcohort.lab.recipes.judgement import REDUCED
-    from dpcohort.lab.recipes.result_file import result_note
+    from dpcohort.lab.recipes.judgement import REDUCED, result_note
 
     recipe = result.recipe
     console.print(f"{recipe.header.title} ({recipe.header.of})", markup=False, style="bold")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -120,7 +121,8 @@ def _tell_skipped(found: RuleTable) -> None:
         "‖p − p^u‖₁. heard by ε: draws over records, the strictest tenth of the clients first.",
         markup=False,
     )
-    for reason, pairs in groupby(sorted(found.skipped, key=_why), key=_why):
+    why = attrgetter("reason")
+    for reason, pairs in groupby(sorted(found.skipped, key=why), key=why):
         left_out = list(pairs)
         few = ", ".join(f"{p.selection} with {p.aggregation}" for p in left_out[:2])
         more = f" and {len(left_out) - 2} more" if len(left_out) > 2 else ""
@@ -129,7 +131,3 @@ def _tell_skipped(found: RuleTable) -> None:
 
 def _counted(count: int, thing: str) -> str:
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
-
-
-def _why(pair: object) -> str:
-    return str(getattr(pair, "reason", ""))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,13 +15,12 @@ from dpcohort.cli.output import console, print_json
 from dpcohort.cli.source import JsonOption, SetOption
 from dpcohort.cli.train import DataDirOption, data_changes
 from dpcohort.errors import InputError
-from dpcohort.lab.schemes.named import SCHEMES, Scheme, make_scheme, scheme_cards
+from dpcohort.lab.schemes import SCHEMES, Scheme, make_scheme, scheme_cards
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dpcohort.lab.schemes.card import Card
-    from dpcohort.lab.schemes.receipt import Outcome
+    from dpcohort.lab.schemes import Card, SchemeResult
 
 __all__ = ["command"]
 
@@ -105,7 +105,7 @@ def _chosen(names: str, mode: str) -> list[Scheme]:
             found.append(honest)
         # Of a list, those without a formula are left out; asked for by name, they are refused.
         by_name = mode == "formula" and not everything
-        if mode != "honest" and (honest.card.has_formula or by_name):
+        if mode != "honest" and (honest.card.formula or by_name):
             found.append(make_scheme(name, "formula"))
     return found
 
@@ -114,7 +114,7 @@ def _list(chosen: Sequence[Scheme], *, as_json: bool) -> None:
     names = {scheme.card.name for scheme in chosen}
     cards = [card for card in scheme_cards() if card.name in names]
     if as_json:
-        print_json([card.to_dict() for card in cards])
+        print_json([asdict(card) for card in cards])
         return
     for card in cards:
         _describe(card)
@@ -145,17 +145,17 @@ def _train(
     receipt: str | None,
     *,
     quiet: bool,
-) -> list[list[Outcome]]:
+) -> list[list[SchemeResult]]:
     from dpcohort.config import load_config
 
     config = load_config(source).with_overrides(data_changes(changes, data_dir))
-    from dpcohort.lab.schemes.federation import Federation
+    from dpcohort.lab.schemes import Simulation
     from dpcohort.runs.configured_plan import configured_data
 
     data = configured_data(config)
-    federations = [Federation.of(config, data=data, shift=shift) for shift in range(seeds)]
+    simulations = [Simulation.of(config, data=data, shift=shift) for shift in range(seeds)]
     if receipt is not None:
-        federations[0].population.index_of(receipt)
+        simulations[0].population.index_of(receipt)
     groups = []
     for place, scheme in enumerate(chosen, start=1):
         if not quiet:
@@ -164,15 +164,15 @@ def _train(
                 style="dim",
                 markup=False,
             )
-        groups.append([scheme.run(federation) for federation in federations])
+        groups.append([scheme.run(simulation) for simulation in simulations])
     return groups
 
 
-def _label(outcome: Outcome) -> str:
+def _label(outcome: SchemeResult) -> str:
     return outcome.card.name + (" (formula)" if outcome.mode == "formula" else "")
 
 
-def _results(groups: Sequence[Sequence[Outcome]]) -> Table:
+def _results(groups: Sequence[Sequence[SchemeResult]]) -> Table:
     from rich import box
     from rich.table import Table
 

@@ -15,7 +15,7 @@ from dpcohort.cli.reproduce import showing_progress
 from dpcohort.cli.source import JsonOption, SetOption
 from dpcohort.cli.train import DataDirOption, DeviceOption, data_changes
 from dpcohort.errors import InputError
-from dpcohort.lab.recipes.reading import load_recipe, recipe_names
+from dpcohort.lab.recipes import load_recipe, recipe_names
 from dpcohort.lab.recipes.recipe import Cell
 from dpcohort.limits import LARGEST_CONFIG
 

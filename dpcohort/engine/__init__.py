@@ -4,19 +4,28 @@
 from __future__ import annotations
 
 from dpcohort.engine.batched import BatchedEngine, StackedEngine
-from dpcohort.engine.clipping import ClippedNetwork, ClippingPath, Loss
+from dpcohort.engine.clipping import (
+    CLIP_SLACK,
+    ClippedNetwork,
+    ClippingPath,
+    Loss,
+    PerExampleGradients,
+    clip_factors,
+)
 from dpcohort.engine.evaluation import Evaluator
 from dpcohort.engine.experiment import Experiment
-from dpcohort.engine.planned import TrainingPlan
+from dpcohort.engine.planned import TrainingPlan, draw_numbers
 from dpcohort.engine.randomness import Streams
 from dpcohort.engine.records import ClientRecords
 from dpcohort.engine.reference import ReferenceEngine, cross_entropy
 from dpcohort.engine.rounds import Arrived, ServerStep, Trainer, train_rounds
+from dpcohort.engine.sampling import draw_positions
 from dpcohort.engine.server import Optimiser
 from dpcohort.engine.state import EngineState
 from dpcohort.engine.step_sizes import ConstantStep, InverseRootStep, InverseTimeStep, StepSize
 
 __all__ = [
+    "CLIP_SLACK",
     "Arrived",
     "BatchedEngine",
     "ClientRecords",
@@ -30,6 +39,7 @@ __all__ = [
     "InverseTimeStep",
     "Loss",
     "Optimiser",
+    "PerExampleGradients",
     "ReferenceEngine",
     "ServerStep",
     "StackedEngine",
@@ -37,6 +47,9 @@ __all__ = [
     "Streams",
     "Trainer",
     "TrainingPlan",
+    "clip_factors",
     "cross_entropy",
+    "draw_numbers",
+    "draw_positions",
     "train_rounds",
 ]

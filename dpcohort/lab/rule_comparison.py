@@ -16,21 +16,25 @@ from typing import Any
 import numpy as np
 
 from dpcohort._validate import choice
-from dpcohort.aggregation import Cohort
-from dpcohort.aggregation.rule import combine_round
+from dpcohort.aggregation import Cohort, combine_round
 from dpcohort.config import Config
 from dpcohort.data import Dataset
-from dpcohort.engine.planned import draw_numbers
+from dpcohort.engine import draw_numbers
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.plugins import REGISTRIES, is_named_function
-from dpcohort.round_record import RoundRecord
-from dpcohort.runs.aggregation_record import aggregation_for
-from dpcohort.runs.configured import configured_job
-from dpcohort.runs.configured_plan import configured_data
-from dpcohort.runs.evaluation import Interval, summarise_seeds, who_was_heard
-from dpcohort.runs.job import Job
-from dpcohort.runs.run import Run
-from dpcohort.runs.training import folder_name, train_group, train_side_by_side
+from dpcohort.runs import (
+    Interval,
+    Job,
+    Run,
+    aggregation_for,
+    configured_data,
+    configured_job,
+    folder_name,
+    summarise_seeds,
+    train_group,
+    train_side_by_side,
+    who_was_heard,
+)
 from dpcohort.text_files import parse_toml, toml_text
 
 __all__ = [
@@ -154,6 +158,7 @@ def rule_pairs(
     # Of rules that turn out to be the same, the well-known one is kept.
     known = (config.rule, "unbiased")
     for selection in sorted(selections, key=lambda rule: not rule.asked and rule.name not in known):
+        reason = ""
         try:
             planned = config.with_overrides([*selection.changes, "aggregation.rule=mean"])
             jobs = [
@@ -163,11 +168,11 @@ def rule_pairs(
             if selection.asked:
                 raise
             reason = _reason(error)
-            skipped += [_skip(selection, aggregation, reason) for aggregation in aggregations]
-            continue
-        twin = next((pair for pair in pairs if _draw_alike(pair.jobs, jobs)), None)
-        if twin is not None and not selection.asked:
-            reason = f"with these settings it is {twin.selection.label}"
+        else:
+            twin = next((pair for pair in pairs if _draw_alike(pair.jobs, jobs)), None)
+            if twin is not None and not selection.asked:
+                reason = f"with these settings it is {twin.selection.label}"
+        if reason:
             skipped += [_skip(selection, aggregation, reason) for aggregation in aggregations]
             continue
         for aggregation in aggregations:
@@ -271,11 +276,6 @@ class RuleRow:
     seconds: float
     failed: str = ""
 
-    @property
-    def name(self) -> str:
-        """Both rules."""
-        return f"{self.selection}, {self.aggregation}"
-
 
 @dataclass(frozen=True, kw_only=True)
 class RuleTable:
@@ -302,13 +302,13 @@ class RuleTable:
         writer.writerow(head)
         for row in self.rows:
             found = row.accuracy
-            results = ["", "", "", ""]
+            results: list[float | None] = [None] * 4
             if found is not None:
-                results = [str(x) for x in (found.mean, found.low, found.high, found.count)]
-            heard = [*row.heard, *[""] * (deciles - len(row.heard))]
-            told = [row.noise, row.certified, row.bias, *heard, row.heard_public, row.seconds]
-            plain = ["" if value is None else value for value in told]
-            writer.writerow([row.selection, row.aggregation, *results, *plain, row.failed])
+                results = [found.mean, found.low, found.high, found.count]
+            rest = [None] * (deciles - len(row.heard))
+            numbers = [*results, row.noise, row.certified, row.bias, *row.heard, *rest]
+            told = [*numbers, row.heard_public, row.seconds, row.failed]
+            writer.writerow([row.selection, row.aggregation, *told])
         return text.getvalue()
 
 
@@ -357,7 +357,16 @@ def noise_after(job: Job, run: Run) -> float:
     generator = torch.Generator().manual_seed(0)
     squares, memory = [], None
     for t in np.unique(np.linspace(0, len(run.history) - 1, _ROUNDS).astype(int)):
-        cohort = _cohort_of(job, run.history[t])
+        line = run.history[t]
+        clients = np.array(line.clients, dtype=np.int64)
+        cohort = Cohort(
+            round=line.round,
+            clients=clients,
+            draws=draw_numbers(clients),
+            noise_multipliers=job.plan.noise_multipliers[clients],
+            batch_sizes=job.plan.batch_sizes[clients],
+            noise_stds=np.array(line.noise_stds, dtype=np.float64),
+        )
         scale = _step_scale(job, cohort.round)
         stds = torch.as_tensor(scale * cohort.noise_stds, dtype=torch.float32)
         noise = stds[:, None] * torch.randn(len(cohort), width, generator=generator)
@@ -372,19 +381,6 @@ def _step_scale(job: Job, round: int) -> float:
     total = job.plan.training.rounds * steps
     sizes = [job.optimiser.local_step.at(round * steps + i, total) for i in range(steps)]
     return math.sqrt(sum(size * size for size in sizes))
-
-
-def _cohort_of(job: Job, line: RoundRecord) -> Cohort:
-    """A round's draws, from what was written down about it."""
-    clients = np.array(line.clients, dtype=np.int64)
-    return Cohort(
-        round=line.round,
-        clients=clients,
-        draws=draw_numbers(clients),
-        noise_multipliers=job.plan.noise_multipliers[clients],
-        batch_sizes=job.plan.batch_sizes[clients],
-        noise_stds=np.array(line.noise_stds, dtype=np.float64),
-    )
 
 
 def _stacks(pairs: Sequence[RulePair]) -> Iterator[list[RulePair]]:

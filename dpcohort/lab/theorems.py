@@ -25,28 +25,19 @@ from numpy.typing import ArrayLike
 
 from dpcohort._validate import FloatArray, float_array, number, whole_number
 from dpcohort.errors import InputError
-from dpcohort.selection.error_terms import (
-    Constants,
-    ErrorTerms,
-    checked_distribution,
-    convexity,
-    error_terms,
-)
-from dpcohort.selection.solver import solve_selection
+from dpcohort.lab.error_terms import Constants, ErrorTerms, checked_distribution, convexity
+from dpcohort.selection import solve_selection
 
 __all__ = [
     "LARGEST_STEPS",
     "BalanceCurve",
-    "BestBalance",
     "BestSteps",
-    "FixedBest",
     "NonconvexBound",
     "SelectionCurve",
     "StronglyConvexBound",
     "best_balance",
     "best_total_steps",
     "nonconvex_bound",
-    "nonconvex_parts",
     "strongly_convex_bound",
     "strongly_convex_limit",
 ]
@@ -76,11 +67,6 @@ class NonconvexBound:
     total: float
     sharper_total: float
     trivial: float
-
-    @property
-    def squared_total(self) -> float:
-        """Bound on the mean squared gradient norm."""
-        return self.total**2
 
     @property
     def vacuous(self) -> bool:
@@ -169,63 +155,23 @@ class StronglyConvexBound:
         return f"{claim}; it started within {self.initial_gap:.4g}."
 
 
-def nonconvex_parts(
-    *,
-    gradient_bound: float,
-    selection_error: float,
-    noise: float,
-    start: float,
-    root_steps: float,
-) -> tuple[float, float, float]:
-    """Theorem 2's non-vanishing and vanishing error, and the bound before they are pulled apart.
-
-    The proof ends in y^2 <= B1 G y + start / x + B1^2 noise x / 4, with x = sqrt(T).
-
-    Args:
-        gradient_bound: B1.
-        selection_error: G^select,clip.
-        noise: 2 L G^DP.
-        start: F(w_1) - F* + L B1^2 / 2.
-        root_steps: sqrt(T).
-
-    Example:
-        >>> nonconvex_parts(gradient_bound=2, selection_error=0, noise=1, start=9, root_steps=9)
-        (3.0, 1.0, 3.1622776601683795)
-    """
-    inner = selection_error**2 + noise * root_steps
-    half = 0.5 * gradient_bound
-    sharper = half * selection_error + math.sqrt(half**2 * inner + start / root_steps)
-    return half * (selection_error + math.sqrt(inner)), math.sqrt(start / root_steps), sharper
-
-
 def nonconvex_bound(
-    constants: Constants,
-    *,
-    probabilities: ArrayLike,
-    unbiased: ArrayLike,
-    noise_levels: ArrayLike,
-    dimension: int,
-    total_steps: int,
-    linear_levels: ArrayLike | None = None,
-    as_printed: bool = False,
+    constants: Constants, errors: ErrorTerms, *, total_steps: int, as_printed: bool = False
 ) -> NonconvexBound:
     """Theorem 2 (equ: convergence_smooth): non-convex objectives, step size B1 / (C sqrt(T)).
 
     Args:
         constants: Assumptions 1, 3 and 4 in numbers.
-        probabilities: p^s, the selection.
-        unbiased: p^u, proportional to the sizes.
-        noise_levels: V_k, of the paper or of the tight accountant.
-        dimension: D, number of trained parameters.
+        errors: of the selection and the noise.
         total_steps: T, global rounds times local steps.
-        linear_levels: W_k of the exact noise model at this T, see
-            :func:`dpcohort.selection.error_terms.privacy_error`.
         as_printed: keep B1 where the proof needs max(B1, C); false for C > B1.
 
     Example:
+        >>> from dpcohort.lab.error_terms import error_terms
         >>> constants = Constants(smoothness=1, gradient_bound=1, clip=1, initial_gap=1)
-        >>> bound = nonconvex_bound(constants, probabilities=[0.5, 0.5], unbiased=[0.5, 0.5],
-        ...                         noise_levels=[0.0, 1e-7], dimension=1000, total_steps=10_000)
+        >>> errors = error_terms(constants, probabilities=[0.5, 0.5], unbiased=[0.5, 0.5],
+        ...                      noise_levels=[0.0, 1e-7], dimension=1000)
+        >>> bound = nonconvex_bound(constants, errors, total_steps=10_000)
         >>> round(bound.non_vanishing, 4), round(bound.vanishing, 4), bound.vacuous
         (0.0354, 0.1225, False)
         >>> bound.sentence
@@ -233,43 +179,26 @@ def nonconvex_bound(
         alone gives 1.'
     """
     steps = whole_number("total_steps", total_steps, at_least=1)
-    errors = error_terms(
-        constants,
-        probabilities=probabilities,
-        unbiased=unbiased,
-        noise_levels=noise_levels,
-        dimension=dimension,
-        linear_levels=linear_levels,
-    )
-    bound = constants.gradient_bound if as_printed else constants.working_gradient_bound
-    non_vanishing, vanishing, sharper = nonconvex_parts(
-        gradient_bound=bound,
-        selection_error=errors.selection_error,
-        noise=2.0 * constants.smoothness * errors.privacy_error,
-        start=constants.initial_gap + 0.5 * constants.smoothness * bound**2,
-        root_steps=math.sqrt(steps),
-    )
+    curve = SelectionCurve.of(constants, errors, as_printed=as_printed)
+    root = math.sqrt(steps)
+    non_vanishing, vanishing = curve.parts(root)
     return NonconvexBound(
         total_steps=steps,
-        step_size=bound / (constants.clip * math.sqrt(steps)),
+        step_size=curve.gradient_bound / (constants.clip * root),
         errors=errors,
         non_vanishing=non_vanishing,
         vanishing=vanishing,
         total=non_vanishing + vanishing,
-        sharper_total=sharper,
+        sharper_total=curve.sharper(root),
         trivial=float(constants.gradient_bound),
     )
 
 
 def strongly_convex_bound(
     constants: Constants,
+    errors: ErrorTerms,
     *,
-    probabilities: ArrayLike,
-    unbiased: ArrayLike,
-    noise_levels: ArrayLike,
-    dimension: int,
     total_steps: int,
-    linear_levels: ArrayLike | None = None,
     balance: float | None = None,
     as_printed: bool = False,
 ) -> StronglyConvexBound:
@@ -277,67 +206,48 @@ def strongly_convex_bound(
 
     Args:
         constants: Assumptions 1-4 in numbers, with ``strong_convexity``.
-        probabilities: p^s, the selection.
-        unbiased: p^u, proportional to the sizes.
-        noise_levels: V_k, of the paper or of the tight accountant.
-        dimension: D, number of trained parameters.
+        errors: of the selection, the clipping and the noise.
         total_steps: T, global rounds times local steps.
-        linear_levels: W_k of the exact noise model at this T.
         balance: Gamma; the one that makes the bound least when not given.
         as_printed: 18 Gamma in the clipping term and beta > B1 / (C mu), as the paper prints.
 
     Example:
+        >>> from dpcohort.lab.error_terms import error_terms
         >>> constants = Constants(smoothness=1, gradient_bound=1, clip=1, initial_gap=0.4,
         ...                       strong_convexity=0.5)
-        >>> bound = strongly_convex_bound(constants, probabilities=[0.5, 0.5], unbiased=[0.5, 0.5],
-        ...                               noise_levels=[0, 1e-6], dimension=1000, total_steps=1000)
+        >>> errors = error_terms(constants, probabilities=[0.5, 0.5], unbiased=[0.5, 0.5],
+        ...                      noise_levels=[0, 1e-6], dimension=1000)
+        >>> bound = strongly_convex_bound(constants, errors, total_steps=1000)
         >>> bound.balance, round(bound.vanishing, 4), round(bound.non_vanishing, 4)
         (0.0, 0.0489, 0.0223)
         >>> bound.vacuous
         False
     """
     steps = whole_number("total_steps", total_steps, at_least=1)
-    errors = error_terms(
-        constants,
-        probabilities=probabilities,
-        unbiased=unbiased,
-        noise_levels=noise_levels,
-        dimension=dimension,
-        linear_levels=linear_levels,
-    )
     return _strongly_convex(constants, errors, steps, balance, as_printed=as_printed)
 
 
 def strongly_convex_limit(
     constants: Constants,
+    errors: ErrorTerms,
     *,
-    probabilities: ArrayLike,
-    unbiased: ArrayLike,
-    noise_levels: ArrayLike,
-    dimension: int,
     balance: float | None = None,
     as_printed: bool = False,
 ) -> StronglyConvexBound:
     """Corollary 1 (inequality: final gap inf): Theorem 1 as T goes to infinity.
 
     The corollary prints B for B1. The linear part of the exact noise model goes to 0 in this
-    limit, so there is none to give.
+    limit, so ``errors`` must be without it.
 
     Example:
+        >>> from dpcohort.lab.error_terms import error_terms
         >>> constants = Constants(smoothness=1, gradient_bound=1, clip=1, initial_gap=0.4,
         ...                       strong_convexity=0.5)
-        >>> limit = strongly_convex_limit(constants, probabilities=[0.5, 0.5], unbiased=[0.5, 0.5],
-        ...                               noise_levels=[0, 1e-6], dimension=1000)
-        >>> round(limit.total, 6)
+        >>> errors = error_terms(constants, probabilities=[0.5, 0.5], unbiased=[0.5, 0.5],
+        ...                      noise_levels=[0, 1e-6], dimension=1000)
+        >>> round(strongly_convex_limit(constants, errors).total, 6)
         0.022361
     """
-    errors = error_terms(
-        constants,
-        probabilities=probabilities,
-        unbiased=unbiased,
-        noise_levels=noise_levels,
-        dimension=dimension,
-    )
     return _strongly_convex(constants, errors, math.inf, balance, as_printed=as_printed)
 
 
@@ -371,11 +281,10 @@ def _strongly_convex(
     )
     base = math.sqrt(weight) * errors.selection_error
     if balance is None:
-        best = best_balance(curve)
-        chosen, lower = best.balance, base + best.lower_bound
+        chosen, least = best_balance(curve)
     else:
         chosen = number("balance", balance, above=0)
-        lower = base + curve.value(chosen)
+        least = curve.value(chosen)
     vanishing, clipping, mixed = curve.parts(chosen)
     total = math.fsum((vanishing, clipping, base, mixed))
     # A + B Gamma + E / Gamma is least at Gamma = sqrt(E / B), where it is A + 2 sqrt(B E).
@@ -392,7 +301,7 @@ def _strongly_convex(
         clipping=clipping,
         selection_and_privacy=base + mixed,
         total=total,
-        lower_bound=min(lower, total),
+        lower_bound=min(base + least, total),
         sharper_total=min(base + math.sqrt(unsplit), total),
         trivial=constants.gradient_bound**2 / (2.0 * mu),
         initial_gap=float(constants.initial_gap),
@@ -463,59 +372,39 @@ class BalanceCurve:
         return 0.5 * (from_start + second + (tilt / third if third > 0 else 0.0))
 
 
-@dataclass(frozen=True, kw_only=True)
-class BestBalance:
-    """The Gamma that makes the bound least.
-
-    Attributes:
-        balance: Gamma; 0.0 or infinity where the least value is only approached there (the bound
-            then holds with the limit, since it holds for every Gamma above 0).
-        value: h at that Gamma.
-        lower_bound: no Gamma gives less than this.
-    """
-
-    balance: float
-    value: float
-    lower_bound: float
-
-
-def best_balance(curve: BalanceCurve) -> BestBalance:
+def best_balance(curve: BalanceCurve) -> tuple[float, float]:
     """The global minimum of h over Gamma > 0, with its certificate.
 
     The sign of the slope in ln Gamma is bisected; it changes once, because h is convex there. The
     lower bound is the tangent at the left end of the last bracket, at the bracket's right end.
 
+    Returns:
+        Gamma, 0.0 or infinity where the least value is only approached there (the bound then holds
+        with the limit, since it holds for every Gamma above 0); and a value that no Gamma is below.
+
     Example:
         >>> curve = BalanceCurve(start=0, start_growth=0, clipping_growth=0, steady=1,
         ...                      selection_decay=4, noise_growth=1)
-        >>> best = best_balance(curve)      # 1 + 4 / Gamma + Gamma is least at 2, where it is 5
-        >>> round(best.balance, 6), round(best.value**2, 12)
+        >>> balance, least = best_balance(curve)    # 1 + 4 / Gamma + Gamma is least at 2
+        >>> round(balance, 6), round(least**2, 12)
         (2.0, 5.0)
     """
     growing = curve.start_growth + curve.clipping_growth + curve.noise_growth > 0
     if curve.selection_decay == 0 or not growing:
         # No part falls with Gamma, or none grows: the infimum is a limit, in closed form.
         end = 0.0 if curve.selection_decay == 0 else math.inf
-        value = curve.value(end)
-        return BestBalance(balance=end, value=value, lower_bound=value * (1 - _ROUNDING))
+        return end, curve.value(end) * (1 - _ROUNDING)
     low, high = _bracket(curve)
     inside = curve.slope(math.exp(low)) <= 0 <= curve.slope(math.exp(high))
     while True:
         middle = 0.5 * (low + high)
         if high - low <= 1e-13 * max(1.0, abs(middle)) or not low < middle < high:
             break
-        if curve.slope(math.exp(middle)) < 0:
-            low = middle
-        else:
-            high = middle
+        falls = curve.slope(math.exp(middle)) < 0
+        low, high = (middle, high) if falls else (low, middle)
     tangent = curve.value(math.exp(low)) + curve.slope(math.exp(low)) * (high - low)
     floor = math.sqrt(curve.start) + math.sqrt(curve.steady)  # below h for every Gamma
-    balance = math.exp(middle)
-    return BestBalance(
-        balance=balance,
-        value=curve.value(balance),
-        lower_bound=(max(tangent, floor) if inside else floor) * (1 - _ROUNDING),
-    )
+    return math.exp(middle), (max(tangent, floor) if inside else floor) * (1 - _ROUNDING)
 
 
 def _bracket(curve: BalanceCurve) -> tuple[float, float]:
@@ -552,7 +441,8 @@ class BestSteps:
             which happens when public clients can carry the training alone.
         bound: the bound at that T, or its infimum when there is none.
         lower_bound: no T (and, unless it was given, no selection) has a bound below this.
-        probabilities: the selection at that T, or the limiting one, public clients only.
+        probabilities: the selection at that T, or the limiting one, public clients only; empty if
+            the selection was given.
         evaluations: how often the bound was computed.
         trivial: B1, which Assumption 3 gives without any theorem.
         limit: the bound's limit as T grows; infinity when the noise makes it grow.
@@ -561,7 +451,7 @@ class BestSteps:
     total_steps: int | None
     bound: float
     lower_bound: float
-    probabilities: FloatArray = field(repr=False)
+    probabilities: FloatArray = field(repr=False, default_factory=lambda: np.empty(0))
     evaluations: int
     trivial: float
     limit: float
@@ -570,11 +460,6 @@ class BestSteps:
     def gap(self) -> float:
         """How much better another choice could be at most."""
         return max(0.0, self.bound - self.lower_bound)
-
-    @property
-    def attained(self) -> bool:
-        """Whether some T has this bound; otherwise it is only approached as T grows."""
-        return self.total_steps is not None
 
     @property
     def vacuous(self) -> bool:
@@ -609,86 +494,35 @@ def best_total_steps(
     unbiased: ArrayLike,
     noise_levels: ArrayLike,
     dimension: int,
-    probabilities: ArrayLike | None = None,
-    constant_noise: float = 0.0,
     max_steps: int | None = None,
     tolerance: float = 1e-6,
 ) -> BestSteps:
-    """The T >= 1 that makes Theorem 2's bound least (Corollary 2), with its certificate.
+    """The T >= 1 and the selection that make Theorem 2's bound least (Corollary 2), certified.
 
     Args:
         constants: Assumptions 1, 3 and 4 in numbers.
         unbiased: p^u, proportional to the sizes.
         noise_levels: V_k, 0 for public clients, infinite for clients that cannot be heard.
         dimension: D, number of trained parameters.
-        probabilities: a selection to keep; when not given the best one is found together with T.
-        constant_noise: with given probabilities, the part of the noise that does not grow with T,
-            in units of C^2: for n independent draws with variance C^2 (A_k + V_k steps) it is
-            D / N^select times the sum of p_k A_k + T^l p_k (1 - p_k) V_k. It only adds to the
-            start's part, so the same proof holds.
         max_steps: the largest T that is considered.
-        tolerance: relative gap at which the joint search stops.
+        tolerance: relative gap at which the search stops.
 
     Example:
         >>> constants = Constants(smoothness=1, gradient_bound=1, clip=1, initial_gap=1)
         >>> best = best_total_steps(constants, unbiased=[0.5, 0.5], noise_levels=[1e-6, 1e-6],
-        ...                         dimension=1000, probabilities=[0.5, 0.5])
-        >>> best.total_steps, round(best.bound, 3), best.vacuous
-        (6000, 0.278, False)
+        ...                         dimension=1000)
+        >>> 5900 < best.total_steps < 6100, round(best.bound, 3), best.vacuous
+        (True, 0.278, False)
     """
     most = None if max_steps is None else whole_number("max_steps", max_steps, at_least=1)
     number("tolerance", tolerance, at_least=1e-12, below=1)
-    steady = number("constant_noise", constant_noise, at_least=0)
     u = checked_distribution("unbiased", unbiased)
-    bound = constants.working_gradient_bound
-    start = constants.initial_gap + 0.5 * constants.smoothness * bound**2 * (1.0 + steady)
-    if probabilities is not None:
-        terms = error_terms(
-            constants,
-            probabilities=probabilities,
-            unbiased=u,
-            noise_levels=noise_levels,
-            dimension=dimension,
-        )
-        curve = SelectionCurve(
-            gradient_bound=bound,
-            start=start,
-            selection_error=terms.selection_error,
-            noise=2.0 * constants.smoothness * terms.privacy_error,
-        )
-        found = curve.best(most)
-        return BestSteps(
-            total_steps=found.total_steps,
-            bound=found.bound,
-            lower_bound=found.lower_bound,
-            probabilities=checked_distribution("probabilities", probabilities),
-            evaluations=found.evaluations,
-            trivial=float(constants.gradient_bound),
-            limit=curve.limit,
-        )
-    if steady:
-        raise InputError(
-            "constant_noise",
-            given=constant_noise,
-            allowed="0 unless probabilities are given",
-            next_step="It depends on the selection; give the probabilities too.",
-        )
-    joint = _JointCurve(
-        constants=constants,
-        unbiased=u,
-        noise_costs=_costs(noise_levels, dimension, u.size),
-        start=start,
-    )
-    return _search(joint, most, tolerance)
-
-
-def _costs(noise_levels: ArrayLike, dimension: int, clients: int) -> FloatArray:
     levels = float_array("noise_levels", noise_levels, at_least=0, allow_infinite=True)
-    if levels.shape != (clients,):
+    if levels.shape != u.shape:
         raise InputError(
             "noise_levels",
             given=f"{levels.size} entries",
-            allowed=f"{clients} entries, one per client",
+            allowed=f"{u.size} entries, one per client",
         )
     if np.isinf(levels).all():
         raise InputError(
@@ -697,7 +531,18 @@ def _costs(noise_levels: ArrayLike, dimension: int, clients: int) -> FloatArray:
             allowed="finite for at least one client",
             next_step="With infinite noise everywhere nothing can be learned.",
         )
-    return levels * whole_number("dimension", dimension, at_least=1)
+    joint = _JointCurve(
+        constants=constants,
+        unbiased=u,
+        noise_costs=levels * whole_number("dimension", dimension, at_least=1),
+        start=_start(constants, constants.working_gradient_bound),
+    )
+    return _search(joint, most, tolerance)
+
+
+def _start(constants: Constants, bound: float, steady: float = 0.0) -> float:
+    """R = F(w_1) - F* + L B1^2 / 2, with noise that does not grow with T."""
+    return constants.initial_gap + 0.5 * constants.smoothness * bound**2 * (1.0 + steady)
 
 
 @dataclass(frozen=True)
@@ -840,23 +685,6 @@ LARGEST_STEPS = 10**60
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedBest:
-    """The best T of one selection.
-
-    Attributes:
-        total_steps: T; None when there is no noise and the bound falls for ever.
-        bound: the bound at T, or its limit.
-        lower_bound: no allowed T has a bound below this.
-        evaluations: how often the bound was computed.
-    """
-
-    total_steps: int | None
-    bound: float
-    lower_bound: float
-    evaluations: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class SelectionCurve:
     """Theorem 2's bound for one selection, as a function of x = sqrt(T).
 
@@ -877,6 +705,34 @@ class SelectionCurve:
     selection_error: float
     noise: float
 
+    @classmethod
+    def of(
+        cls,
+        constants: Constants,
+        errors: ErrorTerms,
+        *,
+        constant_noise: float = 0.0,
+        as_printed: bool = False,
+    ) -> SelectionCurve:
+        """The curve of one selection.
+
+        Args:
+            constants: Assumptions 1, 3 and 4 in numbers.
+            errors: of the selection and the noise.
+            constant_noise: the part of the noise that does not grow with T, in units of C^2: for n
+                independent draws with variance C^2 (A_k + V_k steps) it is D / N^select times the
+                sum of p_k A_k + T^l p_k (1 - p_k) V_k. It only adds to the start's part, so the
+                same proof holds.
+            as_printed: keep B1 where the proof needs max(B1, C); false for C > B1.
+        """
+        bound = constants.gradient_bound if as_printed else constants.working_gradient_bound
+        return cls(
+            gradient_bound=bound,
+            start=_start(constants, bound, number("constant_noise", constant_noise, at_least=0)),
+            selection_error=errors.selection_error,
+            noise=2.0 * constants.smoothness * errors.privacy_error,
+        )
+
     @property
     def noiseless(self) -> float:
         """What is left as T grows when there is no noise, B1 G; below the bound in every case."""
@@ -888,15 +744,25 @@ class SelectionCurve:
         return math.inf if self.noise > 0 else self.noiseless
 
     def parts(self, root_steps: float) -> tuple[float, float]:
-        """The growing and the falling part at x."""
-        non_vanishing, vanishing, _ = nonconvex_parts(
-            gradient_bound=self.gradient_bound,
-            selection_error=self.selection_error,
-            noise=self.noise,
-            start=self.start,
-            root_steps=root_steps,
-        )
-        return non_vanishing, vanishing
+        """The growing part at x, Theorem 2's non-vanishing error, and the falling one.
+
+        Example:
+            >>> SelectionCurve(gradient_bound=2, start=9, selection_error=0, noise=1).parts(9)
+            (3.0, 1.0)
+        """
+        inner = self.selection_error**2 + self.noise * root_steps
+        growing = 0.5 * self.gradient_bound * (self.selection_error + math.sqrt(inner))
+        return growing, math.sqrt(self.start / root_steps)
+
+    def sharper(self, root_steps: float) -> float:
+        """The bound at x before its parts are pulled apart.
+
+        The proof ends in y^2 <= B1 G y + R / x + B1^2 Q x / 4; this is its root.
+        """
+        half = 0.5 * self.gradient_bound
+        inner = self.selection_error**2 + self.noise * root_steps
+        rest = math.sqrt(half**2 * inner + self.start / root_steps)
+        return half * self.selection_error + rest
 
     def root_bracket(self) -> tuple[float, float]:
         """Two neighbouring floats around the root of B1^2 Q^2 x^3 = 4 R (G^2 + Q x), for Q > 0.
@@ -916,22 +782,24 @@ class SelectionCurve:
                 high = middle
         return low, high
 
-    def best(self, max_steps: int | None = None) -> FixedBest:
+    def best(self, max_steps: int | None = None) -> BestSteps:
         """The best whole T from 1 to ``max_steps``, with its certificate."""
-        if self.noise == 0 and max_steps is None:
-            return FixedBest(
-                total_steps=None, bound=self.limit, lower_bound=self.limit, evaluations=0
-            )
-        candidates, least = self._candidates(max_steps)
-        values = {t: sum(self.parts(math.sqrt(t))) for t in candidates}
-        # Where rounding cannot tell two values apart the first, nearest to the root, is taken.
-        tied = min(values.values()) * (1 + _NARROWEST)
-        steps = next(t for t, value in values.items() if value <= tied)
-        return FixedBest(
+        steps, bound, lowest = None, self.limit, self.limit
+        values: dict[int, float] = {}
+        if self.noise > 0 or max_steps is not None:
+            candidates, least = self._candidates(max_steps)
+            values = {t: sum(self.parts(math.sqrt(t))) for t in candidates}
+            # Where rounding cannot tell two values apart the first, nearest to the root, is taken.
+            tied = min(values.values()) * (1 + _NARROWEST)
+            steps = next(t for t, value in values.items() if value <= tied)
+            bound, lowest = values[steps], min(least, *values.values()) * (1 - _NARROWEST)
+        return BestSteps(
             total_steps=steps,
-            bound=values[steps],
-            lower_bound=min(least, *values.values()) * (1 - _NARROWEST),
+            bound=bound,
+            lower_bound=lowest,
             evaluations=len(values),
+            trivial=self.gradient_bound,
+            limit=self.limit,
         )
 
     def _candidates(self, most: int | None) -> tuple[list[int], float]:

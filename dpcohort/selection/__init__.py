@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         paper_costs,
         resolve_eta,
     )
+    from dpcohort.selection.rules import rule_from_settings
     from dpcohort.selection.solver import Solution, solve_selection
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "exact_costs",
     "paper_costs",
     "resolve_eta",
+    "rule_from_settings",
     "solve_selection",
 ]
 
@@ -43,6 +45,7 @@ _HOMES = {
     "exact_costs": "problem",
     "paper_costs": "problem",
     "resolve_eta": "problem",
+    "rule_from_settings": "rules",
     "solve_selection": "solver",
 }
 

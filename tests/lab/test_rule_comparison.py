@@ -67,7 +67,7 @@ def test_it_goes_into_json_and_csv(table):
 def test_a_pair_gives_what_its_training_alone_gives(table):
     pairs, _ = made("privacy-aware", "inverse-variance")
     alone = [train_job(job).test_accuracy for job in pairs[0].jobs]
-    row = next(r for r in table.rows if r.name == pairs[0].name)
+    row = next(r for r in table.rows if f"{r.selection}, {r.aggregation}" == pairs[0].name)
     assert row.accuracy.mean == pytest.approx(np.mean(alone), abs=1e-12)
 
 

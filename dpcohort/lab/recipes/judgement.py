@@ -2,23 +2,49 @@
 """Measurements beside the paper's numbers: mean and interval, difference, verdict, claims.
 
 All values are test accuracies in per cent; differences are in percentage points. Intervals are
-Student's t over seeds, 95 %; mechanisms are compared seed by seed.
+Student's t over seeds, 95 %; mechanisms are compared seed by seed. NAME.json holds it all, small
+enough to be kept with the code. A figure of selection probabilities is judged by its panels.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
-from dpcohort.lab.recipes.cell_store import CellStore, Measurement
-from dpcohort.lab.recipes.recipe import Cell, Form, Recipe
-from dpcohort.lab.recipes.schema import ClaimSection, Value
-from dpcohort.runs.evaluation import Interval, mean_interval
+import numpy as np
 
-__all__ = ["REDUCED", "CellResult", "Finding", "RecipeResult", "judge"]
+from dpcohort._validate import FloatArray
+from dpcohort.atomic_file import write_text
+from dpcohort.clients import Population
+from dpcohort.errors import FileFormatError
+from dpcohort.lab.recipes.execution import CellStore, Measurement
+from dpcohort.lab.recipes.recipe import Cell, ClaimSection, Form, Recipe, fits
+from dpcohort.limits import LARGEST_RESULT
+from dpcohort.plan import selection_problem
+from dpcohort.runs import Interval, mean_interval
+from dpcohort.selection import rule_from_settings
+from dpcohort.text_files import parse_json, read_utf8
+
+__all__ = [
+    "REDUCED",
+    "CellResult",
+    "RecipeResult",
+    "Statement",
+    "judge",
+    "judge_panels",
+    "read_result",
+    "result_note",
+    "selection_panels",
+    "write_lines",
+    "write_result",
+]
+
 
 REDUCED: dict[Form, str] = {
     "full": "",
@@ -77,7 +103,7 @@ class CellResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class Statement:
     """A sentence that the measurements support or do not.
 
     Attributes:
@@ -89,10 +115,6 @@ class Finding:
     text: str
     holds: bool | None
     detail: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {"text": self.text, "holds": self.holds, "detail": self.detail}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +129,7 @@ class RecipeResult:
 
     recipe: Recipe
     cells: Sequence[CellResult]
-    findings: Sequence[Finding]
+    findings: Sequence[Statement]
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -154,45 +176,39 @@ def _verdict(cell: Cell, found: Interval, recipe: Recipe) -> str:
     return ", ".join(words)
 
 
-def _comparisons(recipe: Recipe, cells: Sequence[CellResult]) -> list[Finding]:
+def _comparisons(recipe: Recipe, cells: Sequence[CellResult]) -> list[Statement]:
     """The judged mechanism against every other, at each value of the axes, paired by seed."""
-    found = []
-    for ours in cells:
-        if ours.cell.mechanism != recipe.judged:
-            continue
-        for other in cells:
-            if other.cell.mechanism == recipe.judged or other.cell.axes != ours.cell.axes:
-                continue
-            found.append(_paired(ours, other))
-    return found
+    judged = recipe.header.judged
+    return [
+        _paired(ours, other)
+        for ours in cells
+        for other in cells
+        if ours.cell.mechanism == judged != other.cell.mechanism
+        and other.cell.axes == ours.cell.axes
+    ]
 
 
-def _paired(ours: CellResult, other: CellResult) -> Finding:
+def _paired(ours: CellResult, other: CellResult) -> Statement:
     theirs = {m.seed: m.accuracy for m in other.measurements}
     points = [m.accuracy - theirs[m.seed] for m in ours.measurements if m.seed in theirs]
     text = f"{ours.cell.label} above {other.cell.mechanism}"
     if not points:
-        return Finding(text=text, holds=None, detail="no seed in common")
+        return Statement(text=text, holds=None, detail="no seed in common")
     gap = mean_interval(points)
     if not math.isfinite(gap.low):
-        return Finding(text=text, holds=None, detail=f"{gap.mean:+.1f} points with one seed")
+        return Statement(text=text, holds=None, detail=f"{gap.mean:+.1f} points with one seed")
     detail = f"{gap.mean:+.1f} points, 95 % CI {gap.low:.1f} to {gap.high:.1f}"
-    return Finding(text=text, holds=gap.low > 0, detail=detail)
+    return Statement(text=text, holds=gap.low > 0, detail=detail)
 
 
-def _claims(recipe: Recipe, cells: Sequence[CellResult]) -> list[Finding]:
+def _claims(recipe: Recipe, cells: Sequence[CellResult]) -> list[Statement]:
     found = []
     for claim in recipe.header.claims:
-        about = [c for c in cells if _about(c, claim.when)]
+        about = [c for c in cells if fits(c.cell.mechanism, c.cell.axes, claim.when)]
         is_reduced = recipe.form != "full"
         holds, detail = _tested(claim, about, cells) if about else (None, "not in this form")
-        found.append(Finding(text=claim.text, holds=None if is_reduced else holds, detail=detail))
+        found.append(Statement(text=claim.text, holds=None if is_reduced else holds, detail=detail))
     return found
-
-
-def _about(result: CellResult, when: Mapping[str, Value]) -> bool:
-    place: dict[str, Any] = {"mechanism": result.cell.mechanism, **result.cell.axes}
-    return all(place.get(key) == value for key, value in when.items())
 
 
 def _tested(
@@ -219,3 +235,159 @@ def _tested(
         pairs = pairwise(points)
         return all(low[1] <= high[1] for low, high in pairs), shown
     return None, ", ".join(f"{mean:.1f} %" for mean in means)
+
+
+_FORMAT = "dpcohort reproduction"
+
+_SEARCHED = (
+    "Settings the paper leaves out were searched on held-out training records; the search is not "
+    "charged to the clients' budgets, as in the paper."
+)
+_SIMULATED = "Runs are seeded simulations: NOT PRIVATE."
+
+
+def result_note(recipe: Recipe) -> str:
+    """What stands beside every number of a recipe, above all if it depends on a search.
+
+    Example:
+        >>> from dpcohort.lab.recipes import load_recipe
+        >>> result_note(load_recipe("mnist-variants"))
+        'Runs are seeded simulations: NOT PRIVATE.'
+    """
+    return f"{_SEARCHED} {_SIMULATED}" if recipe.header.search_result else _SIMULATED
+
+
+def _command(recipe: Recipe) -> str:
+    own = recipe.path.parent.resolve() != Path(__file__).parent.resolve()
+    option = "" if recipe.form == "full" else f" --{recipe.form}"
+    source = shlex.quote(recipe.path.name) if own else recipe.name
+    return f"dpcohort reproduce {source}{option} --seeds {recipe.seeds}"
+
+
+def write_result(
+    result: RecipeResult, folder: Path, environment: Mapping[str, Any] | None = None
+) -> Path:
+    """Write a result; a reduced one says so in its file's name."""
+    recipe = result.recipe
+    values = {
+        "format": _FORMAT,
+        "schema": 1,
+        "recipe": recipe.name,
+        "title": recipe.header.title,
+        "of": recipe.header.of,
+        "form": recipe.form,
+        "warning": REDUCED[recipe.form],
+        "note": result_note(recipe),
+        "notes": list(recipe.header.notes),
+        "recipe_sha256": recipe.sha256,
+        "command": _command(recipe),
+        "search": recipe.header.search_result,
+        "seeds": recipe.seeds,
+        "promises_hold": result.promises_hold,
+        "seconds": round(result.seconds, 1),
+        "environment": environment or {},
+        "findings": [asdict(finding) for finding in result.findings],
+        "cells": [cell.to_dict() for cell in result.cells],
+        **result.extra,
+    }
+    path = folder / f"{recipe.name}{'' if recipe.form == 'full' else f'.{recipe.form}'}.json"
+    write_lines(path, values, listed=("cells", "findings"))
+    return path
+
+
+def write_lines(path: Path, values: Mapping[str, Any], *, listed: Sequence[str]) -> None:
+    """Write JSON, one line a key or an item of the lists named, so that a change shows where."""
+    lines = []
+    for key, value in values.items():
+        text = json.dumps(value, ensure_ascii=False)
+        if key in listed and value:
+            items = (json.dumps(item, ensure_ascii=False) for item in value)
+            text = "[\n  " + ",\n  ".join(items) + "]"
+        lines.append(f" {json.dumps(key)}: {text}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def read_result(path: str | Path) -> dict[str, Any]:
+    """A result as plain values.
+
+    Raises:
+        FileFormatError: the file is missing or is no result.
+    """
+    try:
+        values = parse_json(read_utf8(path, at_most_bytes=LARGEST_RESULT))
+    except FileFormatError:
+        raise
+    except ValueError as error:
+        raise FileFormatError(path, f"this is not JSON: {error}") from None
+    if not isinstance(values, dict) or values.get("format") != _FORMAT:
+        raise FileFormatError(path, "this is no result of dpcohort reproduce")
+    return values
+
+
+def selection_panels(recipe: Recipe) -> tuple[Population, dict[str, FloatArray]]:
+    """The clients, and the probabilities of each panel by its title.
+
+    Example:
+        >>> from dpcohort.lab.recipes import load_recipe
+        >>> _, panels = selection_panels(load_recipe("selection-probability"))
+        >>> list(panels)[-1]
+        'unbiased'
+    """
+    config = recipe.base
+    population = config.population()
+    problem, _ = selection_problem(
+        population, config.training, contract=config.contract, noise_model=config.noise_model
+    )
+    panels = {}
+    for eta in sorted(recipe.header.selection.eta) if recipe.header.selection else ():
+        chosen = rule_from_settings("privacy-aware", eta=eta).select(problem)
+        panels[f"privacy-aware, η = {eta:g}"] = chosen.probabilities
+    panels["unbiased"] = population.unbiased
+    return population, panels
+
+
+def judge_panels(
+    recipe: Recipe, population: Population, panels: Mapping[str, FloatArray]
+) -> RecipeResult:
+    """Whether the panels show what the paper says about them.
+
+    The paper prints no numbers for them, but says two things: clients with more records and larger
+    budgets are more likely to be selected, and a larger eta deviates more from the unbiased
+    selection.
+    """
+    from scipy.stats import spearmanr
+
+    distances = {title: float(np.abs(p - population.unbiased).sum()) for title, p in panels.items()}
+    rows: list[dict[str, Any]] = []
+    findings = []
+    for title, p in panels.items():
+        by_epsilon = float(spearmanr(p, population.epsilon).statistic)
+        by_size = float(spearmanr(p, population.sizes).statistic)
+        rows.append(
+            {
+                "panel": title,
+                "distance_to_unbiased": round(distances[title], 4),
+                "rank_correlation_epsilon": round(by_epsilon, 4),
+                "rank_correlation_size": round(by_size, 4),
+                "smallest": float(f"{p.min():.3g}"),
+                "largest": float(f"{p.max():.3g}"),
+            }
+        )
+        if title != "unbiased":
+            findings.append(
+                Statement(
+                    text=f"{title}: more records and larger budgets, more likely selected",
+                    holds=by_epsilon > 0 and by_size > 0,
+                    detail=f"rank correlation {by_epsilon:.2f} with ε, {by_size:.2f} with size",
+                )
+            )
+    told = [distances[title] for title in panels if title != "unbiased"]
+    findings.append(
+        Statement(
+            text="a larger η deviates more from the unbiased selection",
+            holds=all(low < high for low, high in pairwise(told)),
+            detail="distance " + ", ".join(f"{d:.2f}" for d in told),
+        )
+    )
+    return RecipeResult(recipe=recipe, cells=(), findings=findings, extra={"panels": rows})

@@ -1,27 +1,180 @@
 # SPDX-License-Identifier: Apache-2.0
 """A recipe and its cells: what is varied, and the configuration of each point of it.
 
-A cell is one mechanism at one value of every axis. ``reading`` makes a recipe from its file,
-``checking`` says what the types of its keys cannot say, ``forms`` spreads it out into cells.
+A cell is one mechanism at one value of every axis; ``reading`` makes a recipe from its file. A
+cell's configuration is the file's with these changes, in this order: those of the form (full, quick
+or smallest), of the mechanism, of the axes, of every [[recipe.where]] that fits. Building it checks
+it.
+
+The keys of the table [recipe] and the type of each value stand first; what goes together is checked
+in ``reading``.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from dpcohort._validate import whole_number
-from dpcohort.config import Config
-from dpcohort.config.problems import Lines
-from dpcohort.errors import FileFormatError
-from dpcohort.lab.recipes.schema import Adaptive, RecipeSection, Value
+from dpcohort.config import Config, Lines
+from dpcohort.errors import FileFormatError, InputError
 
-__all__ = ["MECHANISM", "Cell", "Form", "Recipe", "as_changes", "fits"]
+__all__ = [
+    "MECHANISM",
+    "Cell",
+    "ClaimSection",
+    "Form",
+    "Recipe",
+    "RecipeSection",
+    "SearchSection",
+    "Value",
+    "about_file",
+    "as_changes",
+    "cells_in_form",
+    "changes_of",
+    "fits",
+    "recipe_keys",
+]
+
+
+#: What an axis may hold.
+Value = str | int | float
+#: The two forms of the paper's biased baseline.
+Adaptive = Literal["biased-raw", "biased-private"]
+#: How the results are drawn.
+FigureKind = Literal["bars", "curves", "lines", "selection"]
+
+
+class _Section(BaseModel):
+    """Known keys only, and no silent change of type."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class MechanismSection(_Section):
+    """One table [[recipe.mechanisms]]: a way to choose clients, or one more step of an ablation."""
+
+    name: str
+    after: str | None = None
+    only: dict[str, Value] = Field(default_factory=dict)
+    set: list[str] = Field(default_factory=list)
+    adaptive: Adaptive | None = None
+
+
+class AxisSection(_Section):
+    """One table [[recipe.axes]]: a setting that is varied."""
+
+    name: str
+    key: str
+    values: list[Value]
+
+
+class WhereSection(_Section):
+    """One table [[recipe.where]]: settings of some cells only."""
+
+    when: dict[str, Value]
+    set: list[str]
+
+
+class NumberSection(_Section):
+    """One line of ``recipe.numbers``: what the paper reports for a cell, and what we aim for."""
+
+    when: dict[str, Value]
+    paper: float | None = None
+    goal: float | None = None
+
+
+class ClaimSection(_Section):
+    """One table [[recipe.claims]]: a sentence of the paper that has no number for each cell."""
+
+    text: str
+    when: dict[str, Value] = Field(default_factory=dict)
+    below: float | None = None
+    gain: float | None = None
+    over: str | None = None
+    within: float = 5.0
+    rises_along: str | None = None
+
+
+class QuickSection(_Section):
+    """[recipe.quick]: the reduced form for two cores and a few minutes."""
+
+    seeds: int = 2
+    set: list[str] = Field(default_factory=list)
+    axes: dict[str, list[Value]] = Field(default_factory=dict)
+    mechanisms: list[str] = Field(default_factory=list)
+
+
+class SearchSection(_Section):
+    """[recipe.search]: settings the paper leaves out, tried on held-out training records.
+
+    [recipe.baseline_search] is the same for the baselines, which want settings of their own.
+    """
+
+    when: dict[str, Value] = Field(default_factory=dict)
+    seeds: int = 2
+    held_out: float = 0.1
+    grid: dict[str, list[Value]] = Field(default_factory=dict)
+    candidates: list[list[str]] = Field(default_factory=list)
+
+
+class SelectionSection(_Section):
+    """[recipe.selection]: the panels of the figure of selection probabilities."""
+
+    eta: list[float]
+
+
+class RecipeSection(_Section):
+    """The whole table [recipe]."""
+
+    title: str
+    of: str
+    figure: FigureKind
+    seeds: int = 5
+    tolerance: float | None = None
+    judged: str | None = None
+    across: str | None = None
+    search_result: str | None = None
+    notes: list[str] = Field(default_factory=list)
+    mechanisms: list[MechanismSection] = Field(default_factory=list)
+    axes: list[AxisSection] = Field(default_factory=list)
+    where: list[WhereSection] = Field(default_factory=list)
+    numbers: list[NumberSection] = Field(default_factory=list)
+    claims: list[ClaimSection] = Field(default_factory=list)
+    quick: QuickSection = Field(default_factory=QuickSection)
+    search: SearchSection | None = None
+    baseline_search: SearchSection | None = None
+    selection: SelectionSection | None = None
+
+    @property
+    def searches(self) -> dict[str, SearchSection]:
+        """The searches there are, by the names of their tables."""
+        both = {"search": self.search, "baseline_search": self.baseline_search}
+        return {name: section for name, section in both.items() if section is not None}
+
+
+def recipe_keys() -> dict[str, list[str]]:
+    """The known keys of each table of a recipe, by the table's name.
+
+    Example:
+        >>> recipe_keys()["recipe.axes"]
+        ['name', 'key', 'values']
+    """
+    found = {"recipe": list(RecipeSection.model_fields)}
+    for name, key in RecipeSection.model_fields.items():
+        for part in (key.annotation, *get_args(key.annotation)):
+            if isinstance(part, type) and issubclass(part, _Section):
+                found[f"recipe.{name}"] = list(part.model_fields)
+    return found
+
 
 Form = Literal["full", "quick", "smallest"]
 
@@ -32,11 +185,7 @@ MECHANISM = "mechanism"
 #: ran it with exact ("raw") losses, which keeps nothing private; private ones are clipped, noised
 #: and charged to the budgets. A client is drawn at most twice as often as on average, and its noise
 #: is calibrated to that cap: the paper's own T_k cannot be known before the training.
-_BIASED = (
-    "selection.rule=power-of-choice",
-    "selection.report_share=0.1",
-    "privacy.guard=lift",
-)
+_BIASED = ("selection.rule=power-of-choice", "selection.report_share=0.1", "privacy.guard=lift")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,10 +235,7 @@ class Cell:
         base = self.config
         clients = int(base.values.get("population", {}).get("seed", 0))
         schedule = base.run.seed if base.seed is None or self.adaptive else base.seed
-        changes = [
-            f"schedule.seed={schedule + shift}",
-            f"run.seed={base.run.seed + shift}",
-        ]
+        changes = [f"schedule.seed={schedule + shift}", f"run.seed={base.run.seed + shift}"]
         if self.adaptive:
             changes += [*_BIASED, f"selection.reports={self.adaptive.removeprefix('biased-')}"]
         if "clients" not in base.values.get("population", {}):
@@ -126,11 +272,6 @@ class Recipe:
         parts = sorted(f"{cell.slug} {cell.sha256}" for cell in self.cells)
         return hashlib.sha256("\n".join([self.form, *parts]).encode()).hexdigest()
 
-    @property
-    def judged(self) -> str | None:
-        """The mechanism that is compared with the others."""
-        return self.header.judged
-
     def in_form(
         self, form: Form, *, seeds: int | None = None, changes: Sequence[str] = ()
     ) -> Recipe:
@@ -141,8 +282,6 @@ class Recipe:
             seeds: repetitions; by default the form's.
             changes: settings to change in every cell, such as ``data.dir=...``.
         """
-        from dpcohort.lab.recipes.forms import cells_in_form
-
         usual = {"full": self.header.seeds, "quick": self.header.quick.seeds, "smallest": 1}[form]
         count = whole_number("seeds", usual if seeds is None else seeds, at_least=1)
         if self.header.figure == "selection":
@@ -186,3 +325,130 @@ def as_changes(setting: Mapping[str, Value]) -> tuple[str, ...]:
 
 def _plain(value: Value) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+#: The smallest form: a few rounds of softmax regression on the embedded digits, for every recipe.
+_SMALLEST_FIRST = (
+    "population.count=8",
+    "population.total_size=",
+    "training.rounds=2",
+    "training.cohort_size=3",
+    "training.batch_size=16",
+    "training.oversized_batch=whole",
+    "run.evaluate_every=1",
+)
+_SMALLEST_LAST = (
+    "data.name=digits",
+    "model.name=logistic",
+    "model.options=",
+    "training.dimension=650",
+    "training.rounds=2",
+    "training.local_steps=1",
+)
+
+
+def cells_in_form(recipe: Recipe, changes: Sequence[str] = ()) -> Iterator[Cell]:
+    """Every cell of the recipe in the form it says it has.
+
+    Args:
+        recipe: its form decides; its own cells are not looked at.
+        changes: settings to change in every cell, after all others.
+
+    Raises:
+        FileFormatError: a cell cannot be built, or the reduced form names what is not there.
+
+    Example:
+        >>> from dpcohort.lab.recipes import load_recipe
+        >>> [cell.label for cell in cells_in_form(load_recipe("mnist").in_form("smallest"))][-1]
+        'privacy-aware, s = 100'
+    """
+    header, quick = recipe.header, recipe.header.quick
+    axes, mechanisms = list(header.axes), list(header.mechanisms)
+    first: list[Sequence[str]] = []
+    last: Sequence[str] = ()
+    if recipe.form != "full":
+        axes = [_reduced(recipe, axis) for axis in axes]
+        first.append(quick.set)
+        kept = quick.mechanisms or [mechanism.name for mechanism in mechanisms]
+        unknown = set(kept) - {mechanism.name for mechanism in mechanisms}
+        if unknown or not set(quick.axes) <= {axis.name for axis in axes}:
+            raise recipe.problem("quick", "names an axis or mechanism that the recipe has not")
+        if recipe.form == "quick":
+            mechanisms = [mechanism for mechanism in mechanisms if mechanism.name in kept]
+    if recipe.form == "smallest":
+        first.append(_SMALLEST_FIRST)
+        last = _SMALLEST_LAST
+    for mechanism in mechanisms:
+        start = _changed(recipe, recipe.base, [*first, *changes_of(recipe, mechanism)])
+        for values in itertools.product(*(axis.values for axis in axes)):
+            place = {axis.name: value for axis, value in zip(axes, values, strict=True)}
+            if not fits(mechanism.name, place, mechanism.only):
+                continue
+            own = as_changes({axis.key: place[axis.name] for axis in axes})
+            fitting = [w.set for w in header.where if fits(mechanism.name, place, w.when)]
+            config = _changed(recipe, start, [own, *fitting, last, changes])
+            yield _cell(recipe, mechanism, place, config)
+
+
+def _changed(recipe: Recipe, config: Config, stages: Sequence[Sequence[str]]) -> Config:
+    """Changes one after the other: what a later one sets takes the earlier out."""
+    try:
+        for stage in stages:
+            config = config.with_overrides(stage) if stage else config
+    except FileFormatError as error:
+        raise about_file(recipe.path, error) from None
+    except InputError as error:
+        raise FileFormatError(recipe.path, str(error)) from None
+    return config
+
+
+def _cell(
+    recipe: Recipe, mechanism: MechanismSection, place: dict[str, Value], config: Config
+) -> Cell:
+    if config.data is None:
+        raise recipe.problem("mechanisms", "train, but there is no table [data]")
+    rows = [row for row in recipe.header.numbers if fits(mechanism.name, place, row.when)]
+    return Cell(
+        mechanism=mechanism.name,
+        axes=place,
+        config=config,
+        adaptive=mechanism.adaptive,
+        paper=next((row.paper for row in rows if row.paper is not None), None),
+        goal=next((row.goal for row in rows if row.goal is not None), None),
+    )
+
+
+def changes_of(recipe: Recipe, mechanism: MechanismSection) -> list[list[str]]:
+    """The changes of a mechanism after those of the ones it builds on.
+
+    Raises:
+        FileFormatError: it builds on itself, or on one that is not there.
+    """
+    by_name = {m.name: m for m in recipe.header.mechanisms}
+    changes: list[list[str]] = []
+    at: MechanismSection | None = mechanism
+    seen: set[str] = set()
+    while at is not None:
+        if at.name in seen:
+            raise recipe.problem("mechanisms", f"{mechanism.name!r} comes after itself")
+        seen.add(at.name)
+        changes = [at.set, *changes]
+        if at.after is not None and at.after not in by_name:
+            raise recipe.problem("mechanisms", f"after = {at.after!r} is no mechanism")
+        at = by_name[at.after] if at.after is not None else None
+    return changes
+
+
+def _reduced(recipe: Recipe, axis: AxisSection) -> AxisSection:
+    wanted = recipe.header.quick.axes.get(axis.name, axis.values)
+    if recipe.form == "smallest":
+        wanted = wanted[:1]
+    if not wanted or not set(wanted) <= set(axis.values):
+        raise recipe.problem("quick", f"axes.{axis.name} must be some of {axis.values}")
+    return axis.model_copy(update={"values": list(wanted)})
+
+
+def about_file(path: Path, error: FileFormatError) -> FileFormatError:
+    """The same error about settings, with the recipe's file for a name."""
+    words = str(error).removeprefix("settings").removeprefix(f", line {error.line}: ").lstrip(": ")
+    return FileFormatError(path, words, line=error.line)

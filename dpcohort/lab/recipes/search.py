@@ -9,30 +9,29 @@ budgets, as in the paper; someone who may not do that must take settings from pu
 from __future__ import annotations
 
 import itertools
-import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dpcohort._validate import number, whole_number
-from dpcohort.atomic_file import write_text
 from dpcohort.config import Config
 from dpcohort.data import Dataset
 from dpcohort.errors import DivergedError, InputError
 from dpcohort.lab.recipes.execution import Progress, Work, prepare, train_works
-from dpcohort.lab.recipes.held_out import held_out
-from dpcohort.lab.recipes.recipe import Cell, Recipe, as_changes
-from dpcohort.lab.recipes.schema import SearchSection
+from dpcohort.lab.recipes.judgement import write_lines
+from dpcohort.lab.recipes.recipe import Cell, Recipe, SearchSection, as_changes
 from dpcohort.limits import MOST_CELLS
-from dpcohort.runs.configured_plan import configured_data
-from dpcohort.runs.evaluation import mean_interval
+from dpcohort.runs import configured_data, mean_interval
 
 __all__ = [
     "UNCHARGED",
     "SearchResult",
     "Tried",
+    "held_out",
     "recipe_search",
     "run_search",
     "search_grid",
@@ -40,6 +39,7 @@ __all__ = [
     "section_settings",
     "write_search",
 ]
+
 
 UNCHARGED = (
     "Scored on held-out training records, never the test set; not charged to the clients' budgets, "
@@ -215,20 +215,20 @@ def run_search(
         raise InputError.because(f"the grid of {name} is empty, so there is nothing to try.")
     number("held_out", share, above=0, below=1)
     changed = [
-        (place, replace(cell, config=_scored_once(cell.config.with_overrides(setting), share)))
-        for place, setting in enumerate(settings)
+        replace(cell, config=_scored_once(cell.config.with_overrides(setting), share))
+        for setting in settings
         for cell in cells
     ]
-    places = {id(cell): place for place, cell in changed}
-    wanted = [(cell, seed) for _, cell in changed for seed in range(seeds)]
-    works = prepare(wanted, device=device, data=_split(share))
-    found: dict[int, list[tuple[int, int, float | None]]] = {}
-    order = {id(cell): position for position, (_, cell) in enumerate(changed)}
-    for work, accuracy in _scored(works, progress):
-        key = places[id(work.cell)]
-        found.setdefault(key, []).append((order[id(work.cell)], work.shift, accuracy))
+    works = prepare(
+        [(cell, seed) for cell in changed for seed in range(seeds)],
+        device=device,
+        data=lambda config: held_out(configured_data(config), share),
+    )
+    scores = {id(work): accuracy for work, accuracy in _scored(works, progress)}
+    accuracies = [scores[id(work)] for work in works]
+    each = len(cells) * seeds
     tried = tuple(
-        Tried(settings=setting, accuracy=tuple(a for _, _, a in sorted(found.get(place, []))))
+        Tried(settings=setting, accuracy=tuple(accuracies[place * each : (place + 1) * each]))
         for place, setting in enumerate(settings)
     )
     if all(one.diverged for one in tried):
@@ -249,15 +249,7 @@ def run_search(
 
 def write_search(result: SearchResult, path: str | Path) -> None:
     """Write the file, one tried setting a line."""
-    values = result.to_dict()
-    lines = []
-    for key, value in values.items():
-        text = json.dumps(value, ensure_ascii=False)
-        if key == "tried":
-            text = "[\n  " + ",\n  ".join(json.dumps(item) for item in value) + "]"
-        lines.append(f" {json.dumps(key)}: {text}")
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
+    write_lines(Path(path), result.to_dict(), listed=["tried"])
 
 
 def _scored(
@@ -287,8 +279,37 @@ def _scored_once(config: Config, share: float) -> Config:
     return config.with_overrides(changes)
 
 
-def _split(share: float) -> Callable[[Config], Dataset]:
-    def data(config: Config) -> Dataset:
-        return held_out(configured_data(config), share)
+#: Always the same split, so that searches can be compared and it is not chosen by its outcome.
+_SEED = 20_260_222
 
-    return data
+
+def held_out(data: Dataset, share: float = 0.1) -> Dataset:
+    """The data set with part of its training records in the place of its test records.
+
+    The test set is not in the result, so nothing that is done with it can look there.
+
+    Args:
+        data: the whole set.
+        share: of the training records to hold out.
+
+    Example:
+        >>> from dpcohort.data import load_dataset
+        >>> digits = load_dataset("digits")
+        >>> split = held_out(digits)
+        >>> len(digits), len(split), len(split.test_labels)
+        (1442, 1298, 144)
+    """
+    number("held_out", share, above=0, below=1)
+    count = int(share * len(data))
+    if not 0 < count < len(data):
+        allowed = "a share that leaves records on each side"
+        raise InputError("held_out", given=share, allowed=allowed)
+    held, rest = np.split(np.random.default_rng(_SEED).permutation(len(data)), [count])
+    return replace(
+        data,
+        name=f"{data.name} (held out {share:g})",
+        train_inputs=data.train_inputs[rest],
+        train_labels=data.train_labels[rest],
+        test_inputs=data.train_inputs[held],
+        test_labels=data.train_labels[held],
+    )

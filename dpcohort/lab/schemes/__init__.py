@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Privacy schemes of the field: each with its own accountant, receipt and stated unit of privacy.
 
-Listing schemes needs no torch; training one does. A scheme trains a ``Federation`` (the same data,
-model and budgets for all) and answers with an ``Outcome``: accuracy, noise really added, and for
-each client what was promised, claimed by the published formula, and certified.
+Listing schemes needs no torch; training one does. A scheme trains a ``Simulation`` (the same data,
+model and budgets for all) and answers with a ``SchemeResult``: accuracy, noise really added, and
+for each client what was promised, claimed by the published formula, and certified.
 """
 
 from __future__ import annotations
@@ -13,32 +13,31 @@ from typing import TYPE_CHECKING
 from dpcohort._lazy import names_on_use
 
 if TYPE_CHECKING:
-    from dpcohort.lab.schemes.card import Card
-    from dpcohort.lab.schemes.federation import Federation
     from dpcohort.lab.schemes.last_iterate import LastIterate
-    from dpcohort.lab.schemes.named import SCHEMES, Scheme, make_scheme, scheme_cards
-    from dpcohort.lab.schemes.receipt import Outcome, SchemeReceipt
+    from dpcohort.lab.schemes.named import SCHEMES, make_scheme, scheme_cards
+    from dpcohort.lab.schemes.scheme import Card, Scheme, SchemeReceipt, SchemeResult
+    from dpcohort.lab.schemes.simulation import Simulation
 
 __all__ = [
     "SCHEMES",
     "Card",
-    "Federation",
     "LastIterate",
-    "Outcome",
     "Scheme",
     "SchemeReceipt",
+    "SchemeResult",
+    "Simulation",
     "make_scheme",
     "scheme_cards",
 ]
 
 _HOMES = {
     "SCHEMES": "named",
-    "Card": "card",
-    "Federation": "federation",
+    "Card": "scheme",
     "LastIterate": "last_iterate",
-    "Outcome": "receipt",
-    "Scheme": "named",
-    "SchemeReceipt": "receipt",
+    "Scheme": "scheme",
+    "SchemeReceipt": "scheme",
+    "SchemeResult": "scheme",
+    "Simulation": "simulation",
     "make_scheme": "named",
     "scheme_cards": "named",
 }

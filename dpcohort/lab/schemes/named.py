@@ -4,56 +4,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, get_args
+from functools import partial
+from typing import get_args
 
 from dpcohort._validate import choice
 from dpcohort.errors import InputError
-from dpcohort.lab.schemes.card import Card, Mode
-from dpcohort.lab.schemes.cldp import CLDP
-from dpcohort.lab.schemes.dp_fedavg import DPFedAvg
-from dpcohort.lab.schemes.idp import IDP
-from dpcohort.lab.schemes.ldp import LDP
-from dpcohort.lab.schemes.model_clipping import ModelClipping
-from dpcohort.lab.schemes.projected import ProjectedSGD
-from dpcohort.lab.schemes.receipt import Outcome
-from dpcohort.lab.schemes.rpdp import RPDP
-from dpcohort.lab.schemes.udp import UDP
+from dpcohort.lab.schemes.client_noise import UDP, DPFedAvg, ModelClipping
+from dpcohort.lab.schemes.last_iterate import ProjectedSGD
+from dpcohort.lab.schemes.local_reports import CLDP, LDP
+from dpcohort.lab.schemes.scheme import Card, Mode, Scheme
+from dpcohort.lab.schemes.shared_noise import IDP, RPDP
 
-if TYPE_CHECKING:
-    from dpcohort.lab.schemes.federation import Federation
+__all__ = ["SCHEMES", "make_scheme", "scheme_cards"]
 
-__all__ = ["SCHEMES", "Scheme", "make_scheme", "scheme_cards"]
-
-
-class Scheme(Protocol):
-    """Anything that trains a federation under a promise of its own, and accounts for it."""
-
-    @property
-    def card(self) -> Card:
-        """The scheme in words."""
-        ...
-
-    @property
-    def mode(self) -> Mode:
-        """``honest`` or ``formula``."""
-        ...
-
-    def run(self, federation: Federation) -> Outcome:
-        """Train, and account for it."""
-        ...
-
-
-_MAKERS: dict[str, Callable[[Mode], Any]] = {
-    "dp-fedavg": lambda mode: DPFedAvg(mode=mode),
-    "udp": lambda mode: UDP(mode=mode),
-    "udp-crd": lambda mode: UDP(mode=mode, adaptive_rounds=True),
-    "rpdp": lambda mode: RPDP(mode=mode),
-    "last-iterate": lambda mode: ProjectedSGD(mode=mode),
-    "idp-scale": lambda mode: IDP(variant="scale", mode=mode),
-    "idp-sample": lambda mode: IDP(variant="sample", mode=mode),
-    "cldp": lambda mode: CLDP(mode=mode),
-    "ldp": lambda mode: LDP(mode=mode),
-    "model-clipping": lambda mode: ModelClipping(mode=mode),
+_MAKERS: dict[str, Callable[..., Scheme]] = {
+    "dp-fedavg": DPFedAvg,
+    "udp": UDP,
+    "udp-crd": partial(UDP, adaptive_rounds=True),
+    "rpdp": RPDP,
+    "last-iterate": ProjectedSGD,
+    "idp-scale": partial(IDP, variant="scale"),
+    "idp-sample": partial(IDP, variant="sample"),
+    "cldp": CLDP,
+    "ldp": LDP,
+    "model-clipping": ModelClipping,
 }
 
 #: Names of all schemes.
@@ -80,9 +54,8 @@ def make_scheme(name: str, mode: str = "honest") -> Scheme:
     """
     choice("scheme", name, SCHEMES)
     choice("mode", mode, get_args(Mode))
-    chosen: Mode = "formula" if mode == "formula" else "honest"
-    scheme: Scheme = _MAKERS[name](chosen)
-    if chosen == "formula" and not scheme.card.has_formula:
+    scheme = _MAKERS[name](mode=mode)
+    if mode == "formula" and not scheme.card.formula:
         raise InputError(
             "mode",
             given=mode,

@@ -49,7 +49,7 @@ def composed_epsilon_of(
         epsilon, infinite if the delta left beyond ``largest`` alone is more than ``delta``.
 
     Example:
-        >>> from dpcohort.accounting.gaussian import gaussian_delta
+        >>> from dpcohort.accounting import gaussian_delta
         >>> profile = lambda epsilon: gaussian_delta(epsilon=epsilon, mu=0.5)
         >>> found = composed_epsilon_of(profile, largest=4.0, uses=4, delta=1e-5)
         >>> 4.377 < found < 4.40

@@ -28,7 +28,6 @@ no amplification. Tests hold it above the exact bound.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import bdtrc
@@ -37,7 +36,6 @@ from dpcohort._validate import FloatArray, float_array, number, whole_number
 from dpcohort.lab.schemes.profile import composed_epsilon_of
 
 __all__ = [
-    "ClosedForm",
     "closed_form_epsilon",
     "composed_closed_form",
     "local_epsilon",
@@ -126,58 +124,49 @@ def shuffled_epsilon(
     return composed_epsilon_of(profile, largest=largest, uses=rounds, delta=delta)
 
 
-@dataclass(frozen=True)
-class ClosedForm:
-    """The closed form's epsilon of one shuffled round, and whether its condition held."""
-
-    epsilon: float
-    amplified: bool
-
-
-def closed_form_epsilon(*, local_epsilon: float, reports: int, delta: float) -> ClosedForm:
+def closed_form_epsilon(*, local_epsilon: float, reports: int, delta: float) -> tuple[float, bool]:
     """Theorem 3.1 of Feldman, McMillan and Talwar; e0 itself where its condition fails.
 
+    Returns:
+        epsilon of one shuffled round, and whether shuffling amplified.
+
     Example:
-        >>> round(closed_form_epsilon(local_epsilon=1.0, reports=10_000, delta=1e-6).epsilon, 3)
+        >>> round(closed_form_epsilon(local_epsilon=1.0, reports=10_000, delta=1e-6)[0], 3)
         0.214
         >>> closed_form_epsilon(local_epsilon=1.0, reports=100, delta=1e-6)
-        ClosedForm(epsilon=1.0, amplified=False)
+        (1.0, False)
     """
     e0 = number("local_epsilon", local_epsilon, above=0)
     n = whole_number("reports", reports, at_least=1)
     target = number("delta", delta, above=0, below=1)
     if e0 > math.log(n / (16 * math.log(2 / target))):
-        return ClosedForm(e0, amplified=False)
+        return e0, False
     spread = 8 * math.sqrt(math.exp(e0) * math.log(4 / target) / n) + 8 * math.exp(e0) / n
     found = math.log1p(math.tanh(e0 / 2) * spread)
-    return ClosedForm(min(found, e0), amplified=found < e0)
+    return min(found, e0), found < e0
 
 
 def composed_closed_form(
     *, local_epsilon: float, reports: int, rate: float, rounds: int, delta: float
-) -> ClosedForm:
+) -> tuple[float, bool]:
     """The closed form, amplified by sampling, over many rounds by advanced composition.
 
     Half of delta goes to the rounds, half to the composition (Dwork, Rothblum and Vadhan, 2010:
     sqrt(2 T ln(1/d')) e + T e (e^e - 1)); basic composition T e where that is less.
 
     Example:
-        >>> found = composed_closed_form(local_epsilon=1.0, reports=10_000, rate=0.1, rounds=100,
-        ...                              delta=1e-5)
-        >>> 1.0 < found.epsilon < 1.5
-        True
+        >>> found, amplified = composed_closed_form(local_epsilon=1.0, reports=10_000, rate=0.1,
+        ...                                         rounds=100, delta=1e-5)
+        >>> 1.0 < found < 1.5, amplified
+        (True, True)
     """
     half = number("delta", delta, above=0, below=1) / 2
-    once = closed_form_epsilon(
-        local_epsilon=local_epsilon,
-        reports=reports,
-        delta=min(half / (rounds * rate), 0.5),
+    once, amplified = closed_form_epsilon(
+        local_epsilon=local_epsilon, reports=reports, delta=min(half / (rounds * rate), 0.5)
     )
-    small = math.log1p(rate * math.expm1(once.epsilon))
-    advanced = math.sqrt(2 * rounds * math.log(1 / half)) * small + rounds * small * math.expm1(
-        small
-    )
-    return ClosedForm(min(advanced, rounds * small), once.amplified)
+    small = math.log1p(rate * math.expm1(once))
+    spread = math.sqrt(2 * rounds * math.log(1 / half)) * small
+    return min(spread + rounds * small * math.expm1(small), rounds * small), amplified
 
 
 def local_epsilon(*, report_epsilon: float, reports: int, delta: float) -> float:

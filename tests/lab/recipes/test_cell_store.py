@@ -6,7 +6,7 @@ import json
 import pytest
 
 from dpcohort.errors import FileFormatError
-from dpcohort.lab.recipes.cell_store import CellStore, Measurement
+from dpcohort.lab.recipes.execution import CellStore, Measurement
 
 
 def measured(seed=0, accuracy=50.0, **changes):

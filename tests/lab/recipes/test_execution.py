@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import pytest
 
+from dpcohort import runs
 from dpcohort.errors import DivergedError, InputError
 from dpcohort.lab.recipes import execution, load_recipe
 from dpcohort.lab.recipes.execution import measure, prepare, stacks, train_works
@@ -44,25 +45,25 @@ def test_a_measurement_is_that_of_the_same_run_alone(recipe):
 
 def test_a_stopped_command_goes_on(recipe, tmp_path, monkeypatch):
     trained = []
-    whole = execution._train
+    whole = runs.train_side_by_side
 
-    def dies(stack, *rest):
+    def dies(jobs, **rest):
         if trained:
             raise KeyboardInterrupt
-        trained.append(len(stack))
-        return whole(stack, *rest)
+        trained.append(len(jobs))
+        return whole(jobs, **rest)
 
     monkeypatch.setattr(execution, "_CPU_STACK", 2)
-    monkeypatch.setattr(execution, "_train", dies)
+    monkeypatch.setattr(runs, "train_side_by_side", dies)
     with pytest.raises(KeyboardInterrupt):
         measure(recipe, folder=tmp_path, device="cpu")
     counted = []
 
-    def counts(stack, *rest):
-        counted.append(len(stack))
-        return whole(stack, *rest)
+    def counts(jobs, **rest):
+        counted.append(len(jobs))
+        return whole(jobs, **rest)
 
-    monkeypatch.setattr(execution, "_train", counts)
+    monkeypatch.setattr(runs, "train_side_by_side", counts)
     store = measure(recipe, folder=tmp_path, device="cpu")
     assert sum(counted) == 8 - 2
     assert len(store.known) == 8
@@ -76,7 +77,7 @@ def test_what_cannot_be_trained_is_found_before_anything_is(recipe_path, recipe_
     where = '[[recipe.where]]\nwhen = { mechanism = "privacy-aware", s = 0 }\n'
     where += 'set = ["training.batch_size=1000000"]\n\n'
     recipe_path.write_text(recipe_text.replace("[recipe.quick]", where + "[recipe.quick]"))
-    monkeypatch.setattr(execution, "_train", lambda *_: pytest.fail("it trained"))
+    monkeypatch.setattr(runs, "train_side_by_side", lambda *_, **__: pytest.fail("it trained"))
     with pytest.raises(InputError, match="privacy-aware, s = 0"):
         measure(load_recipe(recipe_path), device="cpu")
 

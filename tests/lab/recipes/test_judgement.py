@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 
 from dpcohort.lab.recipes import load_recipe
-from dpcohort.lab.recipes.cell_store import CellStore, Measurement
+from dpcohort.lab.recipes.execution import CellStore, Measurement
 from dpcohort.lab.recipes.judgement import judge
 
 

@@ -5,9 +5,8 @@ import pytest
 
 from dpcohort.errors import FileFormatError
 from dpcohort.lab.recipes.execution import measure
-from dpcohort.lab.recipes.judgement import judge
+from dpcohort.lab.recipes.judgement import judge, read_result, result_note, write_result
 from dpcohort.lab.recipes.reading import load_recipe
-from dpcohort.lab.recipes.result_file import read_result, result_note, write_result
 
 
 def test_what_is_written_can_be_read(recipe, tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from dpcohort.lab.recipes.schema import AxisSection, RecipeSection, recipe_keys
+from dpcohort.lab.recipes.recipe import AxisSection, RecipeSection, recipe_keys
 
 
 def test_every_table_is_known_by_name():

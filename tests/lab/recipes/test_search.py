@@ -11,10 +11,10 @@ from dpcohort.data import load_dataset
 from dpcohort.errors import InputError
 from dpcohort.lab.recipes import load_recipe, recipe_names
 from dpcohort.lab.recipes import search as module
-from dpcohort.lab.recipes.held_out import held_out
 from dpcohort.lab.recipes.recipe import Cell
 from dpcohort.lab.recipes.search import (
     Tried,
+    held_out,
     recipe_search,
     run_search,
     search_grid,

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from dpcohort.lab.recipes import load_recipe
-from dpcohort.lab.recipes.selection_panels import judge_panels, selection_panels
+from dpcohort.lab.recipes.judgement import judge_panels, selection_panels
 
 
 def test_the_panels_show_what_the_paper_says():

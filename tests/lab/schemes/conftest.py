@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dpcohort.config import commented_config, loads_config
-from dpcohort.lab.schemes.federation import Federation
+from dpcohort.lab.schemes.simulation import Simulation
 
 #: Six clients on the digits, two strict, a few short rounds.
 SMALL = [
@@ -23,8 +23,8 @@ def small_config(*changes: str):
 
 
 @pytest.fixture(scope="session")
-def federation() -> Federation:
-    return Federation.of(small_config())
+def simulation() -> Simulation:
+    return Simulation.of(small_config())
 
 
 class Recorder:
@@ -32,7 +32,8 @@ class Recorder:
 
     server_learning_rate = 1.0
 
-    def __init__(self) -> None:
+    def __init__(self, local_step) -> None:
+        self.local_step = local_step
         self.updates: list[torch.Tensor] = []
 
     def apply(self, state, update) -> None:
@@ -41,21 +42,13 @@ class Recorder:
         state.next_round += 1
 
 
-class Silent(Federation):
-    """A federation whose gradients are all zero: what a scheme releases is its noise alone."""
+class Silent(Simulation):
+    """A simulation whose gradients are all zero: what a scheme releases is its noise alone."""
 
     def __init__(self, job) -> None:
         super().__init__(job)
-        self.recorder = Recorder()
+        self.optimiser = self.recorder = Recorder(self.optimiser.local_step)
         self._loss = 0.0
-
-    @property
-    def optimiser(self):
-        return self.recorder
-
-    @property
-    def server_rate(self) -> float:
-        return 1.0
 
     def clipped_sum(self, weights, client, positions, clip=1.0):
         return torch.zeros_like(weights)
@@ -73,12 +66,12 @@ def silent() -> Silent:
     return Silent.of(small_config("training.rounds=24"))
 
 
-def standardised_square(federation: Silent, noise_stds) -> float:
+def standardised_square(simulation: Silent, noise_stds) -> float:
     """Mean square of all that was released, in units of the noise it should have; about 1.
 
     Its own standard deviation is sqrt(2/n) with n the number of coordinates released.
     """
-    updates = torch.stack(federation.recorder.updates).double().numpy()
+    updates = torch.stack(simulation.recorder.updates).double().numpy()
     return float(np.mean((updates / np.asarray(noise_stds)[:, None]) ** 2))
 
 

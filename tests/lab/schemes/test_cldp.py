@@ -8,8 +8,8 @@ import pytest
 
 from dpcohort.clients import Population
 from dpcohort.errors import BudgetExceededError
-from dpcohort.lab.schemes.cldp import CLDP, largest_local_epsilon
-from dpcohort.lab.schemes.local_randomiser import report_length
+from dpcohort.lab.schemes.local_reports import CLDP, largest_local_epsilon
+from dpcohort.lab.schemes.randomiser import report_length
 from dpcohort.lab.schemes.shuffling import shuffled_epsilon
 
 PEOPLE = Population.from_arrays(sizes=[500, 500], epsilon=[1.0, 4.0], delta=1e-5)
@@ -48,8 +48,8 @@ def test_noise_law(silent, mean_square):
 
 
 @pytest.mark.parametrize("mode", ["honest", "formula"])
-def test_training_on_digits_keeps_every_promise_and_says_what_it_trusts(federation, mode):
-    outcome = CLDP(mode=mode).run(federation)
+def test_training_on_digits_keeps_every_promise_and_says_what_it_trusts(simulation, mode):
+    outcome = CLDP(mode=mode).run(simulation)
     assert outcome.broken == 0
     receipt = outcome.receipts[0]
     assert receipt.certified_epsilon < receipt.claimed_epsilon

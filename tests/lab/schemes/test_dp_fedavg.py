@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from dpcohort.lab.schemes.dp_fedavg import DPFedAvg, noisy_local_steps
-from dpcohort.lab.schemes.rounds import participations
+from dpcohort.lab.schemes.client_noise import DPFedAvg, noisy_local_steps
+from dpcohort.lab.schemes.simulation import participations
 
 
 def test_noise_law(silent, mean_square):
@@ -26,11 +26,11 @@ def test_noise_law(silent, mean_square):
 
 
 @pytest.mark.parametrize("mode", ["honest", "formula"])
-def test_training_on_digits_and_its_receipts(federation, mode):
-    outcome = DPFedAvg(mode=mode).run(federation)
+def test_training_on_digits_and_its_receipts(simulation, mode):
+    outcome = DPFedAvg(mode=mode).run(simulation)
     assert outcome.rounds == 5
     assert 0 <= outcome.accuracy <= 1
-    uses = participations(federation.cohorts(), len(federation))
+    uses = participations(simulation.cohorts(), len(simulation))
     assert [receipt.uses for receipt in outcome.receipts] == uses.tolist()
     assert outcome.broken == 0  # at these settings the paper's noise certifies as well
     if mode == "honest":
@@ -39,15 +39,15 @@ def test_training_on_digits_and_its_receipts(federation, mode):
         assert all(r.claimed_epsilon == r.promised_epsilon for r in outcome.receipts)
 
 
-def test_the_same_seed_gives_the_same_model(federation):
-    first, second = (DPFedAvg().run(federation) for _ in range(2))
+def test_the_same_seed_gives_the_same_model(simulation):
+    first, second = (DPFedAvg().run(simulation) for _ in range(2))
     assert first.loss == second.loss
 
 
 def test_every_local_step_has_a_batch_and_noise_of_its_own():
     """Noise used again would be the same noise for several answers: it can be taken off."""
     asked = []
-    federation = SimpleNamespace(
+    simulation = SimpleNamespace(
         training=SimpleNamespace(clip=0.5, local_steps=3),
         batch_sizes=np.array([10, 20]),
         step_size=lambda t: 0.1,
@@ -55,7 +55,7 @@ def test_every_local_step_has_a_batch_and_noise_of_its_own():
         clipped_sum=lambda weights, k, batch, clip: torch.zeros(4),
         noise=lambda t, k, step: torch.eye(4)[step],
     )
-    update, std = noisy_local_steps(federation, 7, 1, torch.zeros(4), rate=0.25, noise=3.0)
+    update, std = noisy_local_steps(simulation, 7, 1, torch.zeros(4), rate=0.25, noise=3.0)
     assert update.tolist() == pytest.approx([0.1 * 3.0 * 0.5 / 20] * 3 + [0.0])
     assert std == pytest.approx(0.1 * 3.0 * 0.5 / 20 * math.sqrt(3))
     assert [name["step"] for _, name in asked] == [0, 1, 2]

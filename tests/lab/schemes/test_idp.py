@@ -8,7 +8,7 @@ import pytest
 
 from dpcohort.clients import Population
 from dpcohort.errors import InputError
-from dpcohort.lab.schemes.idp import IDP, sample_rates, scale_clips
+from dpcohort.lab.schemes.shared_noise import IDP, sample_rates, scale_clips
 
 PEOPLE = Population.from_arrays(
     sizes=[100, 50, 50],
@@ -27,7 +27,7 @@ def test_scale_by_hand():
 
 
 def test_sample_gives_the_strict_a_lower_rate_and_keeps_the_mean():
-    found = sample_rates(PEOPLE, rate=0.1, steps=40)
+    found = sample_rates(PEOPLE, rate=0.1, steps=np.full(3, 40))
     assert found.rates[0] < 0.1 < found.rates[1]
     mean = (100 * found.rates[0] + 50 * found.rates[1]) / 150
     assert mean == pytest.approx(0.1, rel=0.1)
@@ -47,8 +47,8 @@ def test_noise_law(silent, mean_square, variant):
 
 @pytest.mark.parametrize("variant", ["scale", "sample"])
 @pytest.mark.parametrize("mode", ["honest", "formula"])
-def test_training_on_digits_keeps_every_promise(federation, variant, mode):
-    outcome = IDP(variant=variant, mode=mode).run(federation)
+def test_training_on_digits_keeps_every_promise(simulation, variant, mode):
+    outcome = IDP(variant=variant, mode=mode).run(simulation)
     assert outcome.broken == 0
     if mode == "honest":
         assert outcome.largest_share > 0.99
@@ -57,18 +57,18 @@ def test_training_on_digits_keeps_every_promise(federation, variant, mode):
             assert receipt.certified_epsilon <= receipt.claimed_epsilon * (1 + 1e-9)
 
 
-def test_each_client_is_clipped_at_its_own_clip(federation, monkeypatch):
+def test_each_client_is_clipped_at_its_own_clip(simulation, monkeypatch):
     seen = {}
-    whole = type(federation).clipped_sum
+    whole = type(simulation).clipped_sum
 
     def spy(self, weights, client, positions, clip=None):
         seen[client] = clip
         return whole(self, weights, client, positions, clip)
 
-    monkeypatch.setattr(type(federation), "clipped_sum", spy)
-    outcome = IDP(variant="scale").run(federation)
+    monkeypatch.setattr(type(simulation), "clipped_sum", spy)
+    outcome = IDP(variant="scale").run(simulation)
     noise = [receipt.noise_multiplier for receipt in outcome.receipts]
-    product = [seen[k] * noise[k] for k in range(len(federation))]
+    product = [seen[k] * noise[k] for k in range(len(simulation))]
     assert product == pytest.approx([product[0]] * len(product))  # z_k C_k = z C for all
 
 

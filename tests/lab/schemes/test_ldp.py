@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from dpcohort.clients import Population
-from dpcohort.lab.schemes.ldp import LDP
-from dpcohort.lab.schemes.local_randomiser import report_length
-from dpcohort.lab.schemes.reports import sampled_records
+from dpcohort.lab.schemes.local_reports import LDP
+from dpcohort.lab.schemes.randomiser import report_length, sampled_records
 from dpcohort.lab.schemes.shuffling import local_epsilon
 
 
@@ -40,13 +39,13 @@ def test_noise_law(silent, mean_square):
     assert abs(mean_square(silent, wanted) - 1) < 5 * math.sqrt(2 / count)
 
 
-def test_training_on_digits_counts_the_busiest_record(federation):
-    outcome = LDP().run(federation)
-    reports = int(federation.batch_sizes.sum())
-    drawn = np.zeros(federation.total_size, dtype=int)
-    for t in range(federation.training.rounds):
-        drawn[sampled_records(federation, t, reports)] += 1
-    starts = np.concatenate([[0], np.cumsum(federation.sizes)])
+def test_training_on_digits_counts_the_busiest_record(simulation):
+    outcome = LDP().run(simulation)
+    reports = int(simulation.batch_sizes.sum())
+    drawn = np.zeros(simulation.total_size, dtype=int)
+    for t in range(simulation.training.rounds):
+        drawn[sampled_records(simulation, t, reports)] += 1
+    starts = np.concatenate([[0], np.cumsum(simulation.sizes)])
     for k, receipt in enumerate(outcome.receipts):
         assert receipt.uses == drawn[starts[k] : starts[k + 1]].max()
         assert receipt.holds

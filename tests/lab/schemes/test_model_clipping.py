@@ -9,8 +9,9 @@ import torch
 
 from dpcohort.accounting.gaussian import gaussian_delta
 from dpcohort.errors import InputError
-from dpcohort.lab.schemes.model_clipping import ModelClipping, clip_update
-from dpcohort.lab.schemes.rounds import participations
+from dpcohort.lab.schemes.client_noise import ModelClipping, clip_update
+from dpcohort.lab.schemes.sampled_gaussian import certified_noise
+from dpcohort.lab.schemes.simulation import participations
 
 
 def test_noise_law_and_the_gaussian_curve_by_hand(silent, mean_square):
@@ -18,7 +19,7 @@ def test_noise_law_and_the_gaussian_curve_by_hand(silent, mean_square):
     outcome = scheme.run(silent)
     cohorts = silent.cohorts()
     uses = participations(cohorts, len(silent))
-    noise = scheme.noise_multipliers(silent.population, uses)
+    noise = certified_noise(silent.population, rates=1.0, steps=uses)
     stds = 0.3 * noise
     wanted = [math.sqrt((stds[cohort] ** 2).sum()) / cohort.size for cohort in cohorts]
     count = len(cohorts) * silent.dimension
@@ -28,13 +29,13 @@ def test_noise_law_and_the_gaussian_curve_by_hand(silent, mean_square):
         assert gaussian_delta(epsilon=receipt.promised_epsilon, mu=mu) <= 1e-5
 
 
-def test_a_client_moves_its_upload_by_at_most_the_clip(federation, monkeypatch):
+def test_a_client_moves_its_upload_by_at_most_the_clip(simulation, monkeypatch):
     released = []
     monkeypatch.setattr(
-        "dpcohort.lab.schemes.model_clipping.clip_update",
+        "dpcohort.lab.schemes.client_noise.clip_update",
         lambda update, clip: released.append(clip_update(update, clip)) or released[-1],
     )
-    ModelClipping(update_clip=0.05, local_steps=3).run(federation)
+    ModelClipping(update_clip=0.05, local_steps=3).run(simulation)
     assert released
     assert max(float(update.norm()) for update in released) <= 0.05
 
@@ -45,8 +46,8 @@ def test_clipping_keeps_short_updates_and_drops_what_is_not_finite():
     assert not clip_update(torch.zeros(2), 1.0).any()
 
 
-def test_training_on_digits_keeps_every_promise_for_whole_clients(federation):
-    outcome = ModelClipping().run(federation)
+def test_training_on_digits_keeps_every_promise_for_whole_clients(simulation):
+    outcome = ModelClipping().run(simulation)
     assert outcome.card.unit == "client"
     assert outcome.broken == 0
     assert outcome.largest_share > 0.99

@@ -2,27 +2,26 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from dpcohort.errors import InputError
-from dpcohort.lab.schemes.last_iterate import LastIterate
-from dpcohort.lab.schemes.projected import ProjectedSGD, least_noise
+from dpcohort.lab.schemes.last_iterate import LastIterate, ProjectedSGD, least_noise
 
-SETTING = {
-    "delta": 1e-5, "steps": 8, "batch_size": 8, "clip": 1.0, "step_size": 0.2, "radius": 0.2,
-}  # fmt: skip
+PASSES = LastIterate(
+    noise_multiplier=1.0, steps=8, batch_size=8, clip=1.0, step_size=0.2, radius=0.2
+)
 
 
 @pytest.mark.parametrize("epsilon", [0.4, 3.0])
 @pytest.mark.parametrize("sharp", [True, False], ids=["sharp", "published"])
 def test_the_least_noise_certifies_and_less_does_not(epsilon, sharp):
-    noise = least_noise(epsilon=epsilon, passes=6, sharp=sharp, **SETTING)
+    noise = least_noise(PASSES, epsilon=epsilon, delta=1e-5, count=6, sharp=sharp)
 
     def spent(z):
-        setting = {key: value for key, value in SETTING.items() if key != "delta"}
-        return LastIterate(noise_multiplier=z, **setting).epsilon(1e-5, passes=6, sharp=sharp)
+        return replace(PASSES, noise_multiplier=z).epsilon(1e-5, passes=6, sharp=sharp)
 
     assert spent(noise) <= epsilon < spent(0.98 * noise)
 
@@ -42,24 +41,24 @@ def test_noise_law_without_projection_in_the_way(silent, mean_square):
     assert abs(mean_square(silent, wanted) - 1) < 5 * math.sqrt(2 / count)
 
 
-def test_no_upload_leaves_the_ball_and_every_record_is_in_one_batch(federation, monkeypatch):
-    seen, whole = [], type(federation).clipped_sum
+def test_no_upload_leaves_the_ball_and_every_record_is_in_one_batch(simulation, monkeypatch):
+    seen, whole = [], type(simulation).clipped_sum
 
     def spy(self, weights, client, positions, clip=None):
         seen.append(positions)
         return whole(self, weights, client, positions, clip)
 
-    monkeypatch.setattr(type(federation), "clipped_sum", spy)
-    weights = federation.initial()
-    update, _ = ProjectedSGD(radius=0.3)._pass(federation, 0, 1, weights, 2.0)
+    monkeypatch.setattr(type(simulation), "clipped_sum", spy)
+    weights = simulation.initial()
+    update, _ = ProjectedSGD(radius=0.3).one_pass(simulation, 0, 1, weights, 2.0)
     assert 0.2 < float(update.double().norm()) <= 0.3
     assert torch.cat([torch.as_tensor(p) for p in seen]).sort()[0].tolist() == list(
-        range(int(federation.sizes[1]))
+        range(int(simulation.sizes[1]))
     )
 
 
-def test_training_on_digits_keeps_every_promise(federation):
-    outcome = ProjectedSGD(mode="formula").run(federation)
+def test_training_on_digits_keeps_every_promise(simulation):
+    outcome = ProjectedSGD(mode="formula").run(simulation)
     assert outcome.broken == 0
     for receipt in outcome.receipts:
         if receipt.uses:

@@ -7,19 +7,19 @@ import math
 
 import pytest
 
-from dpcohort.lab.schemes.federation import Federation
 from dpcohort.lab.schemes.named import SCHEMES, make_scheme
+from dpcohort.lab.schemes.simulation import Simulation
 
 from .conftest import small_config
 
 
 @pytest.fixture(scope="module")
-def mixed() -> Federation:
+def mixed() -> Simulation:
     changes = [
         "population.total_size=1154", "population.count=3", "data.public_share=0.2",
         "training.rounds=2", "training.cohort_size=4",
     ]  # fmt: skip
-    return Federation.of(small_config(*changes))
+    return Simulation.of(small_config(*changes))
 
 
 @pytest.mark.parametrize("name", SCHEMES)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dpcohort.accounting import certify_epsilon
 from dpcohort.accounting.pld import certified_epsilon
 from dpcohort.errors import InputError
-from dpcohort.lab.schemes.rates import certified_rates, common_noise, largest_rates
+from dpcohort.lab.schemes.sampled_gaussian import certified_rates, common_noise, largest_rates
 
 CASES = [(0.3, 2.0, 10), (1.0, 1.0, 3), (1.0, 4.0, 80), (4.0, 0.8, 40), (6.0, 2.5, 25)]
 

@@ -10,7 +10,7 @@ import pytest
 
 from dpcohort.clients import Population
 from dpcohort.lab.schemes.named import make_scheme
-from dpcohort.lab.schemes.receipt import Outcome, scheme_receipts
+from dpcohort.lab.schemes.scheme import SchemeResult
 
 PEOPLE = Population.from_arrays(
     sizes=[50, 50, 50],
@@ -22,10 +22,8 @@ PEOPLE = Population.from_arrays(
 
 @pytest.fixture
 def receipts():
-    return scheme_receipts(
+    return make_scheme("udp", "formula").receipts(
         PEOPLE,
-        make_scheme("udp", "formula").card,
-        "formula",
         claimed=np.array([1.0, 2.0, np.nan]),
         certified=np.array([0.9, 2.4, np.nan]),
         noise=np.array([3.0, 2.0, np.nan]),
@@ -60,7 +58,7 @@ def test_nothing_certified_is_a_broken_promise(receipts):
 
 def test_an_outcome_counts_what_is_broken_and_is_json(receipts):
     card = make_scheme("udp").card
-    outcome = Outcome(
+    outcome = SchemeResult(
         card=card, mode="formula", accuracy=0.5, loss=1.0, rounds=4, noise_std=0.1,
         receipts=tuple(receipts),
     )  # fmt: skip

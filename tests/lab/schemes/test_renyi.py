@@ -5,10 +5,11 @@ import math
 
 import numpy as np
 import pytest
+from scipy.special import comb, logsumexp, xlog1py, xlogy
 
 from dpcohort.accounting.pld import certified_epsilon
 from dpcohort.errors import InputError
-from dpcohort.lab.schemes.renyi import renyi_epsilon, renyi_noise, renyi_rate
+from dpcohort.lab.schemes.sampled_gaussian import renyi_epsilon, renyi_noise, renyi_rate
 
 CASES = [(1.0, 0.01, 200), (2.0, 0.2, 50), (5.0, 1.0, 10), (0.7, 0.05, 5)]
 
@@ -22,12 +23,18 @@ def test_never_below_the_privacy_loss_distribution_and_near_it(noise, rate, step
     assert tight * 0.999 <= found <= 1.6 * tight + 0.1
 
 
-def test_a_moment_by_hand():
-    # Order 2 of the sampled Gaussian: 1 + q^2 (e^{1/z^2} - 1).
-    from dpcohort.lab.schemes.renyi import _log_moment
-
-    wanted = math.log(1 + 0.3**2 * (math.exp(1 / 1.5**2) - 1))
-    assert _log_moment(2, 1.5, 0.3) == pytest.approx(wanted)
+@pytest.mark.parametrize(("noise", "rate", "steps"), CASES)
+def test_the_moments_of_every_order_by_hand_and_never_below_them(noise, rate, steps):
+    """A(a) = sum_j C(a, j) (1-q)^(a-j) q^j e^{j(j-1)/(2 z^2)}."""
+    found = renyi_epsilon(noise_multiplier=noise, rate=rate, steps=steps, delta=1e-5)
+    by_hand = math.inf
+    for order in (*range(2, 65), 80, 96, 128, 192, 256):
+        j = np.arange(order + 1.0)
+        terms = np.log(comb(order, j)) + xlogy(j, rate) + xlog1py(order - j, -rate)
+        moment = logsumexp(terms + j * (j - 1) / (2 * noise**2)) * steps / (order - 1)
+        rest = math.log1p(-1 / order) - (math.log(1e-5) + math.log(order)) / (order - 1)
+        by_hand = min(by_hand, moment + rest)
+    assert by_hand <= found <= by_hand * (1 + 1e-9)
 
 
 def test_noise_and_rate_invert_epsilon_from_the_safe_side():

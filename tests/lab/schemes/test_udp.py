@@ -8,7 +8,9 @@ import pytest
 
 from dpcohort.accounting import certify_epsilon
 from dpcohort.errors import BudgetExceededError, InputError
-from dpcohort.lab.schemes.udp import UDP, _Course, discounted_noise, formula_noise
+from dpcohort.lab.schemes import client_noise
+from dpcohort.lab.schemes.client_noise import UDP, discounted_noise, formula_noise
+from dpcohort.lab.schemes.simulation import participations
 
 
 def test_the_published_noise_by_hand():
@@ -34,21 +36,20 @@ def test_noise_law(silent, mean_square, mode, adaptive):
     scheme = UDP(mode=mode, adaptive_rounds=adaptive)
     outcome = scheme.run(silent)
     assert outcome.rounds == silent.training.rounds  # a loss that only falls discounts nothing
-    course, wanted = _Course(scheme, silent), []
-    for t, cohort in enumerate(course.cohorts):
-        course.look(t, None)
-        stds = [
-            course.next_noise(t, int(k)) * 0.5 * silent.training.clip / int(silent.sizes[k])
-            for k in cohort
-        ]
-        wanted.append(math.sqrt(sum(s**2 for s in stds)) / cohort.size)
+    cohorts = silent.cohorts()
+    uploads = participations(cohorts, len(silent))
+    caps, noise = scheme._planned(silent, uploads)
+    if adaptive and mode == "honest":  # what is left is spread evenly over the planned uploads
+        noise = np.sqrt(uploads / caps)
+    stds = noise * 0.5 * silent.training.clip / silent.sizes
+    wanted = [math.sqrt((stds[cohort] ** 2).sum()) / cohort.size for cohort in cohorts]
     count = len(wanted) * silent.dimension
     assert abs(mean_square(silent, wanted) - 1) < 5 * math.sqrt(2 / count)
 
 
 @pytest.mark.parametrize("adaptive", [False, True], ids=["fixed", "crd"])
-def test_training_on_digits_keeps_every_promise(federation, adaptive):
-    outcome = UDP(adaptive_rounds=adaptive).run(federation)
+def test_training_on_digits_keeps_every_promise(simulation, adaptive):
+    outcome = UDP(adaptive_rounds=adaptive).run(simulation)
     assert outcome.broken == 0
     assert outcome.largest_share > 0.99
     for receipt in outcome.receipts:
@@ -61,16 +62,16 @@ def test_training_on_digits_keeps_every_promise(federation, adaptive):
 
 
 class Rising:
-    """A federation whose public loss rises after every round."""
+    """A simulation whose public loss rises after every round."""
 
-    def __init__(self, federation) -> None:
-        self._federation, self._loss = federation, 0.0
+    def __init__(self, simulation) -> None:
+        self._calm, self._loss = simulation, 0.0
 
     def __getattr__(self, name):
-        return getattr(self._federation, name)
+        return getattr(self._calm, name)
 
     def __len__(self) -> int:
-        return len(self._federation)
+        return len(self._calm)
 
     def server_loss(self, weights) -> float:
         self._loss += 1
@@ -78,34 +79,34 @@ class Rising:
 
 
 @pytest.mark.parametrize("mode", ["honest", "formula"])
-def test_a_rising_loss_shortens_the_training_and_never_passes_the_cap(silent, mode):
-    course = _Course(UDP(mode=mode, adaptive_rounds=True), Rising(silent))
-    t, rounds = 0, []
-    while True:
-        course.look(t, None)
-        if t >= course.rounds:
-            break
-        rounds.append(course.rounds)
-        for k in course.cohorts[t]:
-            course.next_noise(t, int(k))
-        t += 1
-    # 24 -> ceil(0.8 * 24) = 20 -> 16 -> 13 -> 11 -> ...: from the second look on.
-    assert rounds[:5] == [24, 24, 20, 16, 13]
-    assert len(rounds) < 24
-    assert (course.spent <= course.budget).all()
-    assert (course.charged <= course.budget).all()
+def test_a_rising_loss_shortens_the_training_and_never_passes_the_cap(silent, mode, monkeypatch):
+    asked = []
+
+    def spy(*, left, budget, spent):
+        asked.append((left, budget, spent, discounted_noise(left=left, budget=budget, spent=spent)))
+        return asked[-1][-1]
+
+    monkeypatch.setattr(client_noise, "discounted_noise", spy)
+    found = UDP(mode=mode, adaptive_rounds=True).run(Rising(silent))
+    # Rounds 24 -> ceil(0.8 * 24) = 20 -> 16 -> 13 -> 11 -> 9 -> 8, from the third round on.
+    assert found.rounds == 8
+    assert found.notes[0].startswith("CRD: 8 of 24 rounds")
+    assert asked
+    assert all(spent + noise**-2 <= budget for _, budget, spent, noise in asked)
     if mode == "honest":
         # The noise followed the outputs: only the cap is proved, for whoever uploaded how often.
-        course.spent[:] = 0.0
-        shares = [r.certified_epsilon / r.promised_epsilon for r in course.receipts()]
+        shares = [r.certified_epsilon / r.promised_epsilon for r in found.receipts]
         assert min(shares) > 0.999
+    else:  # every client is charged for every round: 24, 23, then 18 of 20 left, 13 of 16, ...
+        private = len(silent)
+        assert [left for left, *_ in asked[::private]] == [24, 23, 18, 13, 9, 6, 3, 1]
 
 
-def test_several_local_steps_cost_what_is_proved_not_what_is_claimed(federation):
+def test_several_local_steps_cost_what_is_proved_not_what_is_claimed(simulation):
     honest = UDP(local_steps=2)
     assert honest.sensitivity(np.array([50]))[0] == 100
-    claimed = UDP(local_steps=2, mode="formula").run(federation)
-    assert claimed.broken == len(federation)
+    claimed = UDP(local_steps=2, mode="formula").run(simulation)
+    assert claimed.broken == len(simulation)
     assert claimed.largest_share > 10
 
 

@@ -17,14 +17,21 @@ limit for many coordinates.
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from dpcohort._validate import number, whole_number
-from dpcohort.engine.clipping import clip_factors
+from dpcohort._validate import FloatArray, IntArray, number, whole_number
+from dpcohort.engine import clip_factors, draw_positions
 
-__all__ = ["randomise", "report_length"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dpcohort.lab.schemes.simulation import Simulation
+
+__all__ = ["private_reports", "randomise", "report_length", "sampled_records"]
 
 
 def report_length(*, clip: float, local_epsilon: float, dimension: int) -> float:
@@ -84,3 +91,46 @@ def randomise(
     lengths = side * sure / torch.tanh(e0 / 2)
     reports: Tensor = vectors * lengths.to(raw.dtype)[:, None]
     return reports
+
+
+def sampled_records(simulation: Simulation, t: int, reports: int) -> IntArray:
+    """Places of the records that report in a round: a fixed number, without replacement."""
+    return draw_positions(
+        simulation.streams,
+        "fixed",
+        size=simulation.total_size,
+        rate=1.0,
+        batch_size=reports,
+        round=t,
+        client=len(simulation),
+        draw=0,
+        step=0,
+    )
+
+
+def private_reports(
+    simulation: Simulation, t: int, weights: Tensor, reports: int, local_epsilon: FloatArray
+) -> Tensor:
+    """The reports [n, D] of a round.
+
+    Args:
+        simulation: clients, data, model.
+        t: the round.
+        weights: the model whose gradients are reported.
+        reports: how many records report.
+        local_epsilon: e0 of every record of the simulation, in the order of its rows.
+    """
+    rows, streams = sampled_records(simulation, t, reports), simulation.streams
+    aggregator = len(simulation)
+    normals = streams.normal_(
+        torch.empty(reports, simulation.dimension), round=t, client=aggregator
+    )
+    words = streams.words("noise", 2 * reports, round=t, client=aggregator, draw=1)
+    uniforms = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return randomise(
+        simulation.raw_gradients(weights, rows),
+        clip=simulation.training.clip,
+        local_epsilon=torch.as_tensor(local_epsilon[rows]),
+        normals=normals,
+        uniforms=torch.as_tensor(uniforms.reshape(reports, 2)),
+    )

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Schemes in which each record sends a private report of its own: through a shuffler, or plainly.
+
+Both use the e0-private l2 randomiser of ``randomiser``. A round draws m of all n records without
+replacement; each reports its gradient, and the server takes a step along the mean of the reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from dpcohort._validate import FloatArray, IntArray, number
+from dpcohort.clients import Population
+from dpcohort.errors import BudgetExceededError
+from dpcohort.lab.schemes.scheme import Scheme, SchemeReceipt, SchemeResult
+from dpcohort.lab.schemes.shuffling import composed_closed_form, local_epsilon, shuffled_epsilon
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dpcohort.lab.schemes.simulation import RoundUpdate, Simulation
+
+__all__ = ["CLDP", "LDP", "largest_local_epsilon"]
+
+_SMALLEST, _LARGEST = 1e-4, 12.0  # e0; public records need not hide, and report with the largest
+_HALVINGS = 18
+
+
+def largest_local_epsilon(spent: Callable[[float], float], epsilon: float) -> float:
+    """The largest e0 whose total is within epsilon, found from below.
+
+    Args:
+        spent: total epsilon at an e0, increasing.
+        epsilon: promised.
+
+    Raises:
+        BudgetExceededError: even an e0 of 0.0001 spends more.
+
+    Example:
+        >>> round(largest_local_epsilon(lambda e0: 3 * e0, 1.0), 3)
+        0.333
+    """
+    number("epsilon", epsilon, above=0)
+    if spent(_SMALLEST) > epsilon:
+        raise BudgetExceededError(
+            f"even reports with a local epsilon of {_SMALLEST:g} spend more than the promised "
+            f"{epsilon:g}. Take fewer rounds."
+        )
+    low, high = np.log(_SMALLEST), np.log(_LARGEST)
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if spent(float(np.exp(middle))) <= epsilon else (low, middle)
+    return float(np.exp(low))
+
+
+def _reporting(simulation: Simulation, own: FloatArray, std: float) -> RoundUpdate:
+    """A step along the mean report, where ``own`` is e0 of each client's records."""
+    from dpcohort.lab.schemes.randomiser import private_reports
+
+    reports, each = int(simulation.batch_sizes.sum()), np.repeat(own, simulation.sizes)
+
+    def update(t: int, weights: Tensor) -> tuple[Tensor, float]:
+        mean = private_reports(simulation, t, weights, reports, each).mean(0)
+        alpha = simulation.step_size(t)
+        return alpha * mean, alpha * std
+
+    return update
+
+
+@dataclass(frozen=True, kw_only=True)
+class CLDP(Scheme):
+    """CLDP-SGD of Girgis et al.: each record sends a private report of its own, through a shuffler.
+
+    A. Girgis, D. Data, S. Diggavi, P. Kairouz and A. T. Suresh, "Shuffled model of differential
+    privacy in federated learning", AISTATS 2021 (authors' code read). One e0 serves all, since a
+    shuffler hides nobody whose reports look different; so it is set by the strictest client, and
+    larger budgets are not used up.
+
+    Three epsilons of the same training:
+
+    - against a server behind an honest shuffler, *certified* by the computed clones bound, sampling
+      and composition (:func:`dpcohort.lab.schemes.shuffling.shuffled_epsilon`);
+    - the same, *claimed* by the closed form and advanced composition; where the closed form's
+      condition fails there is no amplification by shuffling, and the receipt says so;
+    - against whoever sees a record's own reports, without trust in anyone: local, far larger
+      (:class:`LDP` trains with that promise).
+
+    ``honest`` calibrates e0 on the first, ``formula`` on the second. The paper's own amplification
+    bound is older and was not read; the closed form, which is proved, stands in its place.
+
+    Example:
+        >>> CLDP().card.unit
+        'record'
+    """
+
+    name: ClassVar[str] = "cldp"
+
+    def report_epsilon(
+        self, population: Population, *, reports: int, records: int, rounds: int
+    ) -> float:
+        """e0 of every report: what the strictest client's budget allows."""
+        some = ~population.public
+        if not some.any():
+            return _LARGEST
+        setting: dict[str, Any] = {"reports": reports, "rate": reports / records, "rounds": rounds}
+        setting["delta"] = float(population.delta[some].min())
+
+        def total(e0: float) -> float:
+            if self.mode == "formula":
+                return composed_closed_form(local_epsilon=e0, **setting)[0]
+            return shuffled_epsilon(local_epsilon=e0, **setting)
+
+        return largest_local_epsilon(total, float(population.epsilon[some].min()))
+
+    def run(self, simulation: Simulation) -> SchemeResult:
+        """Train, and account for it."""
+        from dpcohort.lab.schemes.randomiser import report_length
+        from dpcohort.lab.schemes.simulation import train_scheme
+
+        people, rounds = simulation.population, simulation.training.rounds
+        records, reports = simulation.total_size, int(simulation.batch_sizes.sum())
+        e0 = self.report_epsilon(people, reports=reports, records=records, rounds=rounds)
+        length = report_length(
+            clip=simulation.training.clip, local_epsilon=e0, dimension=simulation.dimension
+        )
+        # A report has length M in a nearly uniform direction: M / sqrt(D) in each coordinate.
+        std = float(length / np.sqrt(simulation.dimension * reports))
+        deltas = sorted(set(people.delta[~people.public].tolist()))
+
+        def receipts() -> list[SchemeReceipt]:
+            certified, claimed = np.full((2, len(people)), np.nan)
+            rate, amplified = reports / records, True
+            for delta in deltas:
+                setting: dict[str, Any] = {"rate": rate, "rounds": rounds, "delta": delta}
+                setting |= {"local_epsilon": e0, "reports": reports}
+                certified[people.delta == delta] = shuffled_epsilon(**setting)
+                closed, shuffling_helps = composed_closed_form(**setting)
+                claimed[people.delta == delta] = closed
+                amplified &= shuffling_helps
+            return self.receipts(
+                people,
+                claimed=claimed,
+                certified=certified,
+                uses=np.full(len(people), rounds),
+                assumptions=[
+                    "the shuffler is honest and hides which records reported",
+                    f"each report alone is {e0:.4g}-private, against anyone",
+                    "the closed form amplifies"
+                    if amplified
+                    else "the closed form's condition fails here: it gives no amplification by "
+                    "shuffling, only by sampling",
+                ],
+            )
+
+        def notes() -> list[str]:
+            if not deltas:
+                return []
+            alone = local_epsilon(report_epsilon=e0, reports=rounds, delta=deltas[0])
+            return [
+                f"Each of {reports} reports a round is {e0:.3g}-private; without the shuffler a "
+                f"record that reported in all {rounds} rounds would have epsilon {alone:.3g}."
+            ]
+
+        update = _reporting(simulation, np.full(len(people), e0), std)
+        return train_scheme(self, simulation, update, receipts, notes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LDP(Scheme):
+    """CLDP-SGD without its shuffler: records are protected against whoever receives their reports.
+
+    The same randomiser as in :class:`CLDP` with nobody to trust. What is lost is the amplification
+    by shuffling and by sampling; what is won is that clients may use their own e0, since no report
+    has to look like another. The rounds in which a record reports are drawn before training; a
+    client's e0 is the largest with which its busiest record keeps (epsilon_k, delta_k), by the
+    exact composition of randomised response. This is what CLDP-SGD falls back to where no
+    amplification is proved.
+
+    Attributes:
+        mode: ``honest`` only.
+
+    Example:
+        >>> LDP().card.unit
+        'local record'
+    """
+
+    name: ClassVar[str] = "ldp"
+
+    def report_epsilons(self, population: Population, uses: IntArray) -> FloatArray:
+        """e0 of each client's reports, from how often its busiest record reports.
+
+        Example:
+            >>> people = Population.from_arrays(sizes=[9, 9], epsilon=[1.0, 4.0], delta=1e-5)
+            >>> LDP().report_epsilons(people, np.array([4, 1])).round(2).tolist()
+            [0.25, 4.0]
+        """
+        found = np.full(len(population), _LARGEST)
+        for k in np.flatnonzero(~population.public & (uses > 0)).tolist():
+            found[k] = largest_local_epsilon(
+                lambda e0, k=k: _local_total(population, k, e0, uses),  # type: ignore[misc]
+                float(population.epsilon[k]),
+            )
+        return found
+
+    def run(self, simulation: Simulation) -> SchemeResult:
+        """Train, and account for it."""
+        from dpcohort.lab.schemes.randomiser import report_length, sampled_records
+        from dpcohort.lab.schemes.simulation import train_scheme
+
+        people, reports = simulation.population, int(simulation.batch_sizes.sum())
+        drawn = np.zeros(simulation.total_size, dtype=np.int64)
+        for t in range(simulation.training.rounds):
+            drawn[sampled_records(simulation, t, reports)] += 1
+        owner = np.repeat(np.arange(len(people)), simulation.sizes)
+        busiest = np.zeros(len(people), dtype=np.int64)
+        np.maximum.at(busiest, owner, drawn)
+        own = self.report_epsilons(people, busiest)
+        clip, dimension = simulation.training.clip, simulation.dimension
+        lengths = np.array(
+            [report_length(clip=clip, local_epsilon=e0, dimension=dimension) for e0 in own.tolist()]
+        )
+        mean_square = float((lengths[owner] ** 2).mean())
+        std = float(np.sqrt(mean_square / (dimension * reports)))
+
+        def receipts() -> list[SchemeReceipt]:
+            certified = np.full(len(people), np.nan)
+            for k in np.flatnonzero(~people.public).tolist():
+                certified[k] = _local_total(people, k, float(own[k]), busiest)
+            return self.receipts(
+                people,
+                certified=certified,
+                uses=busiest,
+                assumptions=["which records report in which round is public"],
+            )
+
+        return train_scheme(self, simulation, _reporting(simulation, own, std), receipts)
+
+
+def _local_total(population: Population, k: int, e0: float, uses: IntArray) -> float:
+    """What a client's busiest record spends with reports of this e0."""
+    return local_epsilon(report_epsilon=e0, reports=int(uses[k]), delta=float(population.delta[k]))

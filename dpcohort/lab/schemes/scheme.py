@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a privacy scheme is: what its card says before it trains, and its receipts afterwards.
+
+Two epsilons can be compared only if they protect the same unit against the same observer. The card
+of a scheme states both, so that a table of schemes cannot hide the difference. On a receipt,
+``claimed`` is the epsilon by the scheme's published formula, ``certified`` an upper bound that is
+proved for what was really done. Schemes are trained from a seed, for comparison only, so every
+receipt says NOT PRIVATE.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from dpcohort._validate import FloatArray, IntArray
+from dpcohort.clients import Population
+from dpcohort.runs import NOT_PRIVATE, finite_json
+
+if TYPE_CHECKING:
+    from dpcohort.lab.schemes.simulation import Simulation
+
+__all__ = ["Card", "Mode", "Scheme", "SchemeReceipt", "SchemeResult", "Source", "Unit"]
+
+#: ``honest``: noise by an accountant of ours. ``formula``: noise as published, certified beside it.
+Mode = Literal["honest", "formula"]
+
+#: ``record``: one record of a client. ``client``: everything a client holds. ``local record``: one
+#: record, against whoever receives its own report.
+Unit = Literal["record", "client", "local record"]
+
+#: How well the published scheme is known here.
+Source = Literal["read", "authors' code read", "abstract only", "derived here"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """A scheme in a few words.
+
+    Attributes:
+        name: what it is called on the command line.
+        title: what it does, in one line.
+        unit: what one unit of privacy is.
+        neighbours: which two worlds the promise cannot tell apart.
+        sees: what the observer sees from whom the unit is protected.
+        accountant: what counts its privacy.
+        needs: what it takes to run it.
+        reference: authors, title, venue.
+        source: how well the published scheme is known here.
+        formula: what the ``formula`` mode does; empty if no published formula could be read.
+
+    Example:
+        >>> Card(name="x", title="t", unit="record", neighbours="zero-out", sees="each update",
+        ...      accountant="PLD", needs="nothing", reference="nobody", source="read").formula
+        ''
+    """
+
+    name: str
+    title: str
+    unit: Unit
+    neighbours: str
+    sees: str
+    accountant: str
+    needs: str
+    reference: str
+    source: Source
+    formula: str = ""
+
+
+@lru_cache(maxsize=1)
+def _cards() -> dict[str, dict[str, Any]]:
+    """What cards.toml says of each scheme."""
+    return tomllib.loads((Path(__file__).parent / "cards.toml").read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchemeReceipt:
+    """What one client was promised by a scheme, and what it got.
+
+    Attributes:
+        client: its id.
+        scheme: name of the scheme.
+        mode: ``honest`` or ``formula``.
+        unit: what one unit of privacy is.
+        neighbours: which two worlds the promise cannot tell apart.
+        sees: the observer of the promise.
+        promised_epsilon: its budget; None for public data.
+        delta: its delta; None for public data.
+        claimed_epsilon: by the published formula; None where there is none.
+        certified_epsilon: proved upper bound at ``delta``; infinite where nothing is proved.
+        noise_multiplier: noise in units of how far one unit can move what is released; None if
+            the scheme adds no Gaussian noise or the client took no part.
+        uses: noisy releases in which the client took part.
+        assumptions: what the certified number rests on.
+        stamp: whether the run was private at all.
+
+    Example:
+        >>> receipt = SchemeReceipt(
+        ...     client="a", scheme="udp", mode="formula", unit="record",
+        ...     neighbours="replace-one", sees="each update", promised_epsilon=1.0, delta=1e-5,
+        ...     claimed_epsilon=1.0, certified_epsilon=1.2, noise_multiplier=9.0, uses=4)
+        >>> receipt.holds
+        False
+    """
+
+    client: str
+    scheme: str
+    mode: Mode
+    unit: str
+    neighbours: str
+    sees: str
+    promised_epsilon: float | None
+    delta: float | None
+    claimed_epsilon: float | None
+    certified_epsilon: float | None
+    noise_multiplier: float | None
+    uses: int
+    assumptions: tuple[str, ...] = ()
+    stamp: str = NOT_PRIVATE
+
+    @property
+    def public(self) -> bool:
+        """Whether the client's data needed no privacy."""
+        return self.promised_epsilon is None
+
+    @property
+    def holds(self) -> bool:
+        """Whether what is certified is within what was promised."""
+        if self.promised_epsilon is None:
+            return True
+        return self.certified_epsilon is not None and (
+            self.certified_epsilon <= self.promised_epsilon
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return dict(finite_json({**asdict(self), "holds": self.holds}))
+
+    def text(self) -> str:
+        """The receipt in words."""
+        if self.public:
+            return f"{self.client}: public data, no budget.\n  {self.stamp}"
+        verdict = "The promise holds." if self.holds else "THE PROMISE IS NOT CERTIFIED."
+        return "\n".join(
+            [
+                f"{self.client} ({self.scheme}, {self.mode})",
+                f"  promised   epsilon {_shown(self.promised_epsilon)} at delta "
+                f"{_shown(self.delta)}, for one {self.unit} ({self.neighbours}), against who sees "
+                f"{self.sees}",
+                f"  spent      {self.uses} releases, noise multiplier "
+                f"{_shown(self.noise_multiplier)}",
+                f"  claimed    epsilon {_shown(self.claimed_epsilon)} by the published formula",
+                f"  certified  epsilon {_shown(self.certified_epsilon)}. {verdict}",
+                *(f"  assumes    {words}" for words in self.assumptions),
+                f"  {self.stamp}",
+            ]
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchemeResult:
+    """One scheme, trained.
+
+    Attributes:
+        card: the scheme.
+        mode: ``honest`` or ``formula``.
+        accuracy: on public test data.
+        loss: on public test data.
+        rounds: rounds done.
+        noise_std: noise really added to the global model in a round, per coordinate, root mean
+            square over the rounds.
+        receipts: one a client.
+        notes: what a reader should know.
+        seconds: wall time of the training.
+    """
+
+    card: Card
+    mode: Mode
+    accuracy: float
+    loss: float
+    rounds: int
+    noise_std: float
+    receipts: tuple[SchemeReceipt, ...]
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def broken(self) -> int:
+        """How many clients' promises are not certified."""
+        return sum(not receipt.holds for receipt in self.receipts)
+
+    @property
+    def largest_share(self) -> float:
+        """Largest certified epsilon in units of the promised one, over the clients."""
+        return max((_share(receipt) for receipt in self.receipts if not receipt.public), default=0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return dict(
+            finite_json(
+                {
+                    "scheme": asdict(self.card),
+                    "mode": self.mode,
+                    "accuracy": self.accuracy,
+                    "loss": self.loss,
+                    "rounds": self.rounds,
+                    "noise_std": self.noise_std,
+                    "seconds": self.seconds,
+                    "broken_promises": self.broken,
+                    "largest_share": self.largest_share,
+                    "notes": list(self.notes),
+                    "stamp": NOT_PRIVATE,
+                    "receipts": [receipt.to_dict() for receipt in self.receipts],
+                }
+            )
+        )
+
+
+def _share(receipt: SchemeReceipt) -> float:
+    if receipt.certified_epsilon is None or receipt.promised_epsilon is None:
+        return math.inf
+    return receipt.certified_epsilon / receipt.promised_epsilon
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.5g}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheme(ABC):
+    """A way to train under a promise of its own, and to account for it.
+
+    Attributes:
+        mode: ``honest``, or ``formula`` for what was published, certified beside it.
+    """
+
+    mode: Mode = "honest"
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What it is called on the command line."""
+
+    @property
+    def card(self) -> Card:
+        """The scheme in words."""
+        return Card(name=self.name, **_cards()[self.name])
+
+    @abstractmethod
+    def run(self, simulation: Simulation) -> SchemeResult:
+        """Train, and account for it."""
+
+    def receipts(
+        self,
+        population: Population,
+        *,
+        certified: FloatArray,
+        uses: IntArray,
+        assumptions: Sequence[str],
+        claimed: FloatArray | None = None,
+        noise: FloatArray | None = None,
+    ) -> list[SchemeReceipt]:
+        """Receipts of all clients from columns; NaN stands for "there is none".
+
+        Args:
+            population: ids and budgets.
+            certified: proved epsilon of each client.
+            uses: noisy releases of each client.
+            assumptions: what the certified numbers rest on.
+            claimed: epsilon by the published formula; none if not given.
+            noise: noise multiplier of each client; none if not given.
+        """
+        card = self.card
+        return [
+            SchemeReceipt(
+                client=population.ids[k],
+                scheme=card.name,
+                mode=self.mode,
+                unit=card.unit,
+                neighbours=card.neighbours,
+                sees=card.sees,
+                promised_epsilon=None if public else float(population.epsilon[k]),
+                delta=None if public else float(population.delta[k]),
+                claimed_epsilon=None if public else _known(claimed, k),
+                certified_epsilon=None if public else _known(certified, k),
+                noise_multiplier=_known(noise, k),
+                uses=int(uses[k]),
+                assumptions=tuple(assumptions),
+            )
+            for k, public in enumerate(population.public.tolist())
+        ]
+
+
+def _known(column: FloatArray | None, k: int) -> float | None:
+    return None if column is None or np.isnan(column[k]) else float(column[k])
