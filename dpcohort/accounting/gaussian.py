@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 from scipy.special import erfcx, erfinv, ndtr, ndtri
 
 from dpcohort._validate import FloatArray, float_array
-from dpcohort.accounting.broadcast import broadcast_fields
+from dpcohort.accounting.contract import broadcast_fields
 
 __all__ = ["gaussian_delta", "gaussian_mu"]
 

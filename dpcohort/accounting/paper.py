@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpcohort._validate import FloatArray, float_array
-from dpcohort.accounting.broadcast import broadcast_fields
+from dpcohort.accounting.contract import broadcast_fields
 from dpcohort.errors import InputError
 
 __all__ = [

@@ -18,14 +18,11 @@ from numpy.typing import ArrayLike
 from scipy.special import log_ndtr, ndtr
 
 from dpcohort._validate import FloatArray, float_array
-from dpcohort.accounting.broadcast import broadcast_fields, whole_steps
-from dpcohort.accounting.contract import resolve_neighbours
+from dpcohort.accounting.composition import TINY_RATE
+from dpcohort.accounting.contour import Clients, Pair
+from dpcohort.accounting.contract import broadcast_fields, resolve_neighbours, whole_steps
 from dpcohort.accounting.gaussian import gaussian_mu
-from dpcohort.accounting.grids import TINY_RATE
-from dpcohort.accounting.loss_grid import Pair
-from dpcohort.accounting.moments import Clients
-from dpcohort.accounting.noise_fallback import rare_noise
-from dpcohort.accounting.noise_search import find_noise
+from dpcohort.accounting.noise_search import find_noise, rare_noise
 from dpcohort.accounting.paper import amplified_budget
 
 __all__ = ["MARGIN", "SMALLEST_NOISE", "calibrate_noise", "clt_noise_multiplier"]

@@ -13,8 +13,8 @@ from typing import Any, get_args
 
 from dpcohort._validate import choice
 from dpcohort.accounting.certify import Method
+from dpcohort.accounting.composition import Sketch
 from dpcohort.accounting.events import Event, History
-from dpcohort.accounting.grids import Sketch
 from dpcohort.accounting.pairs import pairs_of_step
 
 __all__ = ["history_epsilon"]

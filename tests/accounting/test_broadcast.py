@@ -6,46 +6,24 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpcohort.accounting.broadcast import answer_each, broadcast_fields, whole_steps
+from dpcohort.accounting import certify
+from dpcohort.accounting.contract import broadcast_fields, whole_steps
 from dpcohort.errors import InputError
 
 
-def test_scalars_give_a_float_and_arrays_an_array_of_the_common_shape():
-    def answer(asked, z, r, n):
-        return asked + z + r + n
+def test_equal_clients_are_asked_once(monkeypatch):
+    asked = []
 
-    one = answer_each(
-        answer, noise_multiplier=1.0, sampling_rate=0.5, steps=2, delta=np.array(0.25)
+    def answer(events, delta):
+        asked.append(events[0].noise_multiplier)
+        return asked[-1]
+
+    monkeypatch.setattr(certify, "composed_epsilon", answer)
+    many = certify.certify_epsilon(
+        noise_multiplier=[1.0, 2.0, 1.0, 1.0], delta=0.1, sampling_rate=0.5, steps=3, method="pld"
     )
-    assert isinstance(one, float)
-    assert one == 3.75
-    many = answer_each(
-        answer,
-        noise_multiplier=[[1.0], [2.0]],
-        sampling_rate=[0.5, 0.25, 1.0],
-        steps=2,
-        delta=np.array(0.25),
-    )
-    assert many.shape == (2, 3)
-    assert many[1, 1] == 4.5
-
-
-def test_equal_clients_are_asked_once():
-    calls = []
-
-    def answer(asked, z, r, n):
-        calls.append(z)
-        return z
-
-    result = answer_each(
-        answer,
-        noise_multiplier=[1.0, 2.0, 1.0, 1.0],
-        sampling_rate=0.5,
-        steps=3,
-        epsilon=np.array(1.0),
-    )
-    assert calls == [1.0, 2.0]
-    assert result.tolist() == [1.0, 2.0, 1.0, 1.0]
+    assert asked == [1.0, 2.0]
+    assert many.tolist() == [1.0, 2.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -62,9 +40,9 @@ def test_equal_clients_are_asked_once():
     ],
 )
 def test_bad_input_is_refused(change):
-    good = {"noise_multiplier": 1.0, "sampling_rate": 0.5, "steps": 1}
+    good = {"noise_multiplier": 1.0, "sampling_rate": 0.5, "steps": 1, "delta": 0.1}
     with pytest.raises(InputError):
-        answer_each(lambda *_: 0.0, **{**good, **change}, delta=np.array(0.1))
+        certify.certify_epsilon(**{**good, **change})
 
 
 def test_fields_that_do_not_broadcast_are_named():

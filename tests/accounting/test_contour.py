@@ -6,10 +6,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpcohort.accounting.contour import Contour, Integral, contour_log_delta, place_contour
+from dpcohort.accounting.contour import (
+    Clients,
+    Contour,
+    Integral,
+    Pair,
+    contour_log_delta,
+    place_contour,
+)
 from dpcohort.accounting.gaussian import gaussian_delta
-from dpcohort.accounting.loss_grid import Pair
-from dpcohort.accounting.moments import Clients
 from dpcohort.accounting.paper import amplified_budget
 
 

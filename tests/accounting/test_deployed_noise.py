@@ -134,6 +134,6 @@ def test_columns_cannot_be_changed(clients):
 @pytest.mark.parametrize("accountant", ["tight", "paper"])
 def test_a_certificate_that_is_not_a_number_keeps_no_promise(clients, accountant, monkeypatch):
     nothing = lambda **k: np.full(np.shape(k["delta"]), np.nan)  # noqa: E731
-    monkeypatch.setattr(module, "certified_epsilon", nothing)
+    monkeypatch.setattr(module, "certify_epsilon", nothing)
     with pytest.raises(BudgetExceededError):
         _deploy(clients, accountant)

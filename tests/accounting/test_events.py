@@ -10,9 +10,9 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
+from dpcohort.accounting.certify import certify_delta, certify_epsilon
 from dpcohort.accounting.events import Event, History, affordable_steps, calibrate_remaining
 from dpcohort.accounting.gaussian import gaussian_delta
-from dpcohort.accounting.pld import certified_delta, certified_epsilon
 from dpcohort.errors import BudgetExceededError, InputError
 
 POISSON = Event(noise_multiplier=2.0, sampling_rate=0.1, steps=40)
@@ -23,8 +23,8 @@ FIXED = Event(noise_multiplier=4.0, sampling_rate=0.1, steps=10, sampler="fixed"
 def test_two_equal_events_are_one_of_twice_the_steps():
     history = History((POISSON, POISSON))
     case = {"noise_multiplier": 2.0, "sampling_rate": 0.1, "steps": 80}
-    assert history.epsilon(1e-5) == certified_epsilon(delta=1e-5, **case)
-    assert history.delta(1.0) == certified_delta(epsilon=1.0, **case)
+    assert history.epsilon(1e-5) == certify_epsilon(method="pld", delta=1e-5, **case)
+    assert history.delta(1.0) == certify_delta(method="pld", epsilon=1.0, **case)
     assert history.steps == 80
 
 
@@ -144,8 +144,10 @@ class TestCalibrateRemaining:
     def test_from_scratch_it_is_the_ordinary_calibration(self):
         z = calibrate_remaining(History(), epsilon=1.0, delta=1e-5, sampling_rate=0.2, steps=100)
         case = {"sampling_rate": 0.2, "steps": 100}
-        assert certified_epsilon(delta=1e-5, noise_multiplier=z, **case) <= 1.0 * (1 + 1e-5)
-        assert certified_epsilon(delta=1e-5, noise_multiplier=z * 0.999, **case) > 1.0
+        assert certify_epsilon(method="pld", delta=1e-5, noise_multiplier=z, **case) <= 1.0 * (
+            1 + 1e-5
+        )
+        assert certify_epsilon(method="pld", delta=1e-5, noise_multiplier=z * 0.999, **case) > 1.0
 
     def test_a_client_that_dropped_out_needs_less_noise(self):
         planned = calibrate_remaining(

@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 
+from dpcohort.accounting.composition import Sketch, log_gap
 from dpcohort.accounting.gaussian import gaussian_delta
-from dpcohort.accounting.grids import Sketch, log_gap
 from dpcohort.accounting.pairs import LossPair
 
 MU = 0.5

@@ -7,9 +7,8 @@ import math
 
 import pytest
 
-from dpcohort.accounting.level_sketch import LevelSketch, first_epsilon, loss_nodes
 from dpcohort.accounting.pairs import LossPair
-from dpcohort.accounting.rare_losses import RareLosses
+from dpcohort.accounting.rare_losses import LevelSketch, RareLosses, first_epsilon, loss_nodes
 
 PAIR = LossPair(kind="remove", shift=1 / 0.536, rate=1e-5)
 

@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 
-from dpcohort.accounting.loss_grid import LossGrid, Pair, frequency, loss_grid, span
+from dpcohort.accounting.contour import LossGrid, Pair, frequency, loss_grid, span
 
 PAIRS: tuple[Pair, ...] = ("remove", "add", "replace", "fixed")
 CASES = [(0.1, 0.5, 4.0), (0.02, 2.5, 1.5), (0.9, 0.2, 12.0), (0.5, 3.0, 0.4)]

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from scipy.special import comb
 
-from dpcohort.accounting.gaussian import gaussian_delta
-from dpcohort.accounting.loss_grid import Pair
-from dpcohort.accounting.moments import (
+from dpcohort.accounting.contour import (
     Clients,
+    Pair,
     blocks,
     chernoff_log_delta,
     cumulants,
@@ -18,6 +17,7 @@ from dpcohort.accounting.moments import (
     saddle_order,
     saddle_point_log_delta,
 )
+from dpcohort.accounting.gaussian import gaussian_delta
 
 PAIRS: tuple[Pair, ...] = ("remove", "add", "replace", "fixed")
 

@@ -6,11 +6,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpcohort.accounting import noise_fallback
-from dpcohort.accounting.loss_grid import Pair
-from dpcohort.accounting.moments import Clients
-from dpcohort.accounting.noise_fallback import fallback_noise
-from dpcohort.accounting.noise_search import find_noise
+from dpcohort.accounting import noise_search
+from dpcohort.accounting.contour import Clients, Pair
+from dpcohort.accounting.noise_search import fallback_noise, find_noise
 
 LOW, HIGH = np.full(3, -2.0), np.full(3, 6.0)
 
@@ -38,7 +36,7 @@ def test_it_is_as_good_as_the_integral_with_a_distribution(pair: Pair) -> None:
 def test_the_chernoff_bound_alone_is_valid_and_generous(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(noise_fallback, "_MOST_STEPS", 0)
+    monkeypatch.setattr(noise_search, "_MOST_STEPS", 0)
     exact = find_noise(clients(pair), low=LOW, high=HIGH)
     found = fallback_noise(clients(pair), low=LOW, high=HIGH)
     assert (found > exact.log_noise + 0.01).all()

@@ -4,9 +4,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpcohort.accounting import noise_levels as module
+from dpcohort.accounting import deployed_noise as module
 from dpcohort.accounting.contract import Contract
-from dpcohort.accounting.noise_levels import noise_levels
+from dpcohort.accounting.deployed_noise import noise_levels
 from dpcohort.accounting.paper import noise_level
 from dpcohort.accounting.tight import calibrate_noise
 

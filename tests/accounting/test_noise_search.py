@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from dpcohort.accounting import noise_search
-from dpcohort.accounting.loss_grid import Pair
-from dpcohort.accounting.moments import Clients
+from dpcohort.accounting.contour import Clients, Pair
 from dpcohort.accounting.noise_search import find_noise
 
 

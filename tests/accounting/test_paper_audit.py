@@ -6,9 +6,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dpcohort.accounting.certify import certify_epsilon
+from dpcohort.accounting.deployed_noise import audit_paper_noise
 from dpcohort.accounting.paper import paper_noise_multiplier
-from dpcohort.accounting.paper_audit import audit_paper_noise
-from dpcohort.accounting.pld import certified_epsilon
 from dpcohort.errors import InputError
 
 RATE = 128 / 600
@@ -78,7 +78,7 @@ def test_fields_belong_together():
         epsilon=[0.5, 4.0], delta=[1e-5, 1e-6], sampling_rate=0.1, steps=[5, 50]
     )
     np.testing.assert_array_equal(audit.paper_noise_multiplier, paper)
-    tight = certified_epsilon(noise_multiplier=audit.tight_noise_multiplier, **case)
+    tight = certify_epsilon(method="pld", noise_multiplier=audit.tight_noise_multiplier, **case)
     np.testing.assert_allclose(tight, [0.5, 4.0], rtol=3e-3)
     np.testing.assert_array_equal(audit.declared_epsilon, [0.5, 4.0])
     assert (audit.sampler, audit.neighbours) == ("fixed", "replace-one")

@@ -12,10 +12,11 @@ from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpcohort.accounting import pld
+from dpcohort.accounting import events
+from dpcohort.accounting.certify import certify_delta, certify_epsilon
+from dpcohort.accounting.events import Event, composed_epsilon
 from dpcohort.accounting.gaussian import gaussian_delta
 from dpcohort.accounting.pairs import LossPair
-from dpcohort.accounting.pld import Steps, certified_delta, certified_epsilon, composed_epsilon
 from dpcohort.errors import InputError
 
 CONTRACTS = [("poisson", "zero-out"), ("poisson", "replace-one"), ("fixed", "replace-one")]
@@ -57,8 +58,13 @@ def random_tuples(count, seed):
 @pytest.mark.parametrize("neighbours", ["zero-out", "replace-one"])
 @pytest.mark.parametrize(("z", "r", "steps", "delta"), random_tuples(6, seed=1))
 def test_between_the_two_bounds_of_dp_accounting(neighbours, z, r, steps, delta):
-    ours = certified_epsilon(
-        delta=delta, noise_multiplier=z, sampling_rate=r, steps=steps, neighbours=neighbours
+    ours = certify_epsilon(
+        method="pld",
+        delta=delta,
+        noise_multiplier=z,
+        sampling_rate=r,
+        steps=steps,
+        neighbours=neighbours,
     )
     spacing = max(1e-3 * ours / math.sqrt(steps), 1e-4)
     upper = library_epsilon(z, r, steps, delta, neighbours, spacing=spacing)
@@ -69,8 +75,8 @@ def test_between_the_two_bounds_of_dp_accounting(neighbours, z, r, steps, delta)
 @pytest.mark.parametrize(("z", "r", "steps", "delta"), random_tuples(4, seed=2))
 def test_fixed_batches_spend_at_least_what_a_real_pair_of_data_sets_does(z, r, steps, delta):
     """All other records at -C·u, one at +C·u or -C·u: a subsampled Gaussian of sensitivity 2C."""
-    ours = certified_epsilon(
-        delta=delta, noise_multiplier=z, sampling_rate=r, steps=steps, sampler="fixed"
+    ours = certify_epsilon(
+        method="pld", delta=delta, noise_multiplier=z, sampling_rate=r, steps=steps, sampler="fixed"
     )
     spacing = max(1e-3 * ours / math.sqrt(steps), 1e-4)
     attained = library_epsilon(
@@ -82,8 +88,8 @@ def test_fixed_batches_spend_at_least_what_a_real_pair_of_data_sets_does(z, r, s
 @pytest.mark.parametrize(("z", "r", "steps", "delta"), random_tuples(4, seed=2))
 def test_fixed_batches_agree_with_the_profile_composed_by_dp_accounting(z, r, steps, delta):
     """The subsampled profile for ε ≥ 0, mirrored for ε < 0, on the library's grid."""
-    ours = certified_epsilon(
-        delta=delta, noise_multiplier=z, sampling_rate=r, steps=steps, sampler="fixed"
+    ours = certify_epsilon(
+        method="pld", delta=delta, noise_multiplier=z, sampling_rate=r, steps=steps, sampler="fixed"
     )
     spacing = max(1e-3 * ours / math.sqrt(steps), 1e-4)
     top = math.log1p(r * math.expm1(2 / z * (2 / z + 8.5)))
@@ -103,7 +109,8 @@ def test_fixed_batches_agree_with_the_profile_composed_by_dp_accounting(z, r, st
 def test_without_subsampling_it_is_the_gaussian_mechanism(sampler, neighbours):
     sensitivity = 1.0 if neighbours == "zero-out" else 2.0
     z, steps, delta = np.array([0.5, 3.0, 40.0]), np.array([1, 50, 1000]), 1e-6
-    epsilon = certified_epsilon(
+    epsilon = certify_epsilon(
+        method="pld",
         delta=delta,
         noise_multiplier=z,
         sampling_rate=1.0,
@@ -119,7 +126,8 @@ def test_without_subsampling_it_is_the_gaussian_mechanism(sampler, neighbours):
 @pytest.mark.parametrize(("sampler", "neighbours"), CONTRACTS)
 def test_the_grid_tends_to_the_closed_form(sampler, neighbours):
     """r just below 1 is computed on the grid, r = 1 in closed form."""
-    grid, closed = certified_epsilon(
+    grid, closed = certify_epsilon(
+        method="pld",
         delta=1e-5,
         noise_multiplier=2.0,
         sampling_rate=[1 - 1e-9, 1.0],
@@ -135,7 +143,9 @@ def test_one_step_in_closed_form():
     epsilon, z, r = np.array([0.01, 1.0, 8.0, 12.0]), 0.8, 0.2
     amplified = np.log1p(np.expm1(epsilon) / r)
     truth = r * gaussian_delta(epsilon=amplified, mu=1 / z)
-    ours = certified_delta(epsilon=epsilon, noise_multiplier=z, sampling_rate=r, steps=1)
+    ours = certify_delta(
+        method="pld", epsilon=epsilon, noise_multiplier=z, sampling_rate=r, steps=1
+    )
     assert (ours >= truth * (1 - 1e-9)).all()
     assert (ours <= truth * 1.02).all()
 
@@ -149,9 +159,15 @@ def test_half_the_noise_does_not_certify(sampler, neighbours, z, r, steps, delta
         "sampler": sampler,
         "neighbours": neighbours,
     }
-    epsilon = certified_epsilon(delta=delta, noise_multiplier=z, **contract)
-    assert certified_epsilon(delta=delta, noise_multiplier=z / 2, **contract) > 1.3 * epsilon
-    assert certified_delta(epsilon=epsilon, noise_multiplier=z / 2, **contract) > 1.3 * delta
+    epsilon = certify_epsilon(method="pld", delta=delta, noise_multiplier=z, **contract)
+    assert (
+        certify_epsilon(method="pld", delta=delta, noise_multiplier=z / 2, **contract)
+        > 1.3 * epsilon
+    )
+    assert (
+        certify_delta(method="pld", epsilon=epsilon, noise_multiplier=z / 2, **contract)
+        > 1.3 * delta
+    )
 
 
 class TestMutants:
@@ -166,9 +182,14 @@ class TestMutants:
         composed_epsilon.cache_clear()
 
     def epsilon(self, sampler, neighbours):
-        return composed_epsilon(
-            (Steps(self.Z, self.R, self.STEPS, sampler),), neighbours, self.DELTA
+        event = Event(
+            noise_multiplier=self.Z,
+            sampling_rate=self.R,
+            steps=self.STEPS,
+            sampler=sampler,
+            neighbours=neighbours,
         )
+        return composed_epsilon((event,), self.DELTA)
 
     def lower(self, neighbours, sensitivity=1.0):
         return library_epsilon(
@@ -186,7 +207,7 @@ class TestMutants:
         assert self.epsilon("poisson", "zero-out") > self.lower("zero-out")
         composed_epsilon.cache_clear()
         monkeypatch.setattr(
-            pld,
+            events,
             "pairs_of_step",
             lambda **_: (LossPair(kind="add", shift=1 / self.Z, rate=self.R),),
         )
@@ -197,7 +218,7 @@ class TestMutants:
         assert self.epsilon("fixed", "replace-one") > self.lower("zero-out", sensitivity=2.0)
         composed_epsilon.cache_clear()
         monkeypatch.setattr(
-            pld,
+            events,
             "pairs_of_step",
             lambda **_: (LossPair(kind=kind, shift=1 / self.Z, rate=self.R),),
         )
@@ -207,7 +228,7 @@ class TestMutants:
         assert self.epsilon("poisson", "replace-one") > self.lower("replace-one")
         composed_epsilon.cache_clear()
         monkeypatch.setattr(
-            pld,
+            events,
             "pairs_of_step",
             lambda **_: (LossPair(kind="remove", shift=1 / self.Z, rate=self.R),),
         )
@@ -225,7 +246,8 @@ class TestMutants:
 def test_more_of_anything_harmful_spends_more(z, r, steps, log_delta, contract):
     def epsilon(**change):
         case = {"z": z, "r": r, "steps": steps, "delta": math.exp(log_delta), **change}
-        return certified_epsilon(
+        return certify_epsilon(
+            method="pld",
             delta=case["delta"],
             noise_multiplier=case["z"],
             sampling_rate=case["r"],
@@ -259,12 +281,12 @@ def test_there_is_an_answer_everywhere(log_z, log_r, log_steps, log_delta, contr
         "neighbours": contract[1],
     }
     delta = math.exp(log_delta)
-    epsilon = certified_epsilon(delta=delta, **case)
+    epsilon = certify_epsilon(method="pld", delta=delta, **case)
     assert 0 <= epsilon < math.inf
-    unamplified = certified_epsilon(delta=delta, **{**case, "sampling_rate": 1.0})
+    unamplified = certify_epsilon(method="pld", delta=delta, **{**case, "sampling_rate": 1.0})
     assert epsilon <= unamplified * 1.001 + 1e-12
     # Back again: twice pessimistic, so at least nearly the same δ unless ε was cut off at 0.
-    back = certified_delta(epsilon=epsilon * 1.01, **case)
+    back = certify_delta(method="pld", epsilon=epsilon * 1.01, **case)
     assert 0 < back <= 1
 
 
@@ -278,17 +300,23 @@ def test_there_and_back_again(sampler, neighbours, z, r, steps, delta):
         "sampler": sampler,
         "neighbours": neighbours,
     }
-    epsilon = certified_epsilon(delta=delta, **contract)
-    assert certified_delta(epsilon=epsilon, **contract) == pytest.approx(delta, rel=0.02)
-    assert certified_delta(epsilon=epsilon * 1.002, **contract) < delta
+    epsilon = certify_epsilon(method="pld", delta=delta, **contract)
+    assert certify_delta(method="pld", epsilon=epsilon, **contract) == pytest.approx(
+        delta, rel=0.02
+    )
+    assert certify_delta(method="pld", epsilon=epsilon * 1.002, **contract) < delta
 
 
 def test_the_ends_of_the_scale():
     def epsilon(z, steps):
-        return certified_epsilon(delta=1e-5, noise_multiplier=z, sampling_rate=0.1, steps=steps)
+        return certify_epsilon(
+            method="pld", delta=1e-5, noise_multiplier=z, sampling_rate=0.1, steps=steps
+        )
 
     def delta(z, steps, eps=1.0):
-        return certified_delta(epsilon=eps, noise_multiplier=z, sampling_rate=0.1, steps=steps)
+        return certify_delta(
+            method="pld", epsilon=eps, noise_multiplier=z, sampling_rate=0.1, steps=steps
+        )
 
     assert epsilon(1.0, 0) == 0
     assert epsilon(0.0, 0) == 0
@@ -304,24 +332,30 @@ def test_the_ends_of_the_scale():
     # 10 steps that are each (0, δ₁)-DP with δ₁ = r · P(|N(0,1)| < 1/(2z)).
     plain = 10 * 1e-6 * math.erf(1 / math.sqrt(2))
     rare = {"noise_multiplier": 0.5, "sampling_rate": 1e-6, "steps": 10}
-    assert certified_epsilon(delta=plain, **rare) == 0
-    assert 0.9 * plain < certified_delta(epsilon=0.0, **rare) <= plain * (1 + 1e-12)
+    assert certify_epsilon(method="pld", delta=plain, **rare) == 0
+    assert 0.9 * plain < certify_delta(method="pld", epsilon=0.0, **rare) <= plain * (1 + 1e-12)
 
 
 def test_delta_far_below_what_a_plain_transform_could_see():
-    delta = certified_delta(epsilon=30.0, noise_multiplier=2.0, sampling_rate=0.3, steps=60)
+    delta = certify_delta(
+        method="pld", epsilon=30.0, noise_multiplier=2.0, sampling_rate=0.3, steps=60
+    )
     assert 1e-80 < delta < 1e-40
-    epsilon = certified_epsilon(delta=delta, noise_multiplier=2.0, sampling_rate=0.3, steps=60)
+    epsilon = certify_epsilon(
+        method="pld", delta=delta, noise_multiplier=2.0, sampling_rate=0.3, steps=60
+    )
     assert epsilon == pytest.approx(30.0, rel=1e-3)
 
 
 def test_arrays_broadcast_and_agree_with_scalars():
     z = np.array([[1.0], [2.0]])
-    many = certified_epsilon(
-        delta=1e-5, noise_multiplier=z, sampling_rate=[0.1, 0.3, 1.0], steps=20
+    many = certify_epsilon(
+        method="pld", delta=1e-5, noise_multiplier=z, sampling_rate=[0.1, 0.3, 1.0], steps=20
     )
     assert many.shape == (2, 3)
-    one = certified_epsilon(delta=1e-5, noise_multiplier=2.0, sampling_rate=0.3, steps=20)
+    one = certify_epsilon(
+        method="pld", delta=1e-5, noise_multiplier=2.0, sampling_rate=0.3, steps=20
+    )
     assert isinstance(one, float)
     assert one == many[1, 1]
 
@@ -341,4 +375,4 @@ def test_arrays_broadcast_and_agree_with_scalars():
 def test_bad_input_is_refused(change):
     good = {"delta": 1e-5, "noise_multiplier": 1.0, "sampling_rate": 0.1, "steps": 3}
     with pytest.raises(InputError):
-        certified_epsilon(**{**good, **change})
+        certify_epsilon(method="pld", **{**good, **change})

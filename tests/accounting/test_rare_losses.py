@@ -34,7 +34,7 @@ def test_many_small_losses_are_as_close_as_on_one_grid(kind: str) -> None:
     # records are seen so often that the plain composition is accurate
     pair = LossPair(kind=kind, shift=0.4, rate=4e-4)
     truth = Composition([(pair, 100_000)], tolerance=1e-6).delta(0.3)
-    found = RareLosses([(pair, 100_000)]).delta(0.3, expected=truth)
+    found = RareLosses([(pair, 100_000)], expected=truth).delta(0.3)
     assert 0.999 * truth < found < 1.2 * truth
 
 
@@ -58,9 +58,10 @@ def test_no_steps_and_sums_out_of_reach_cost_nothing() -> None:
 
 
 def test_what_it_keeps_by_moments_it_keeps_by_the_distribution() -> None:
-    steps = RareLosses([(LossPair(kind="add", shift=1 / 0.536, rate=1e-5), 100_000)])
+    pair = LossPair(kind="add", shift=1 / 0.536, rate=1e-5)
+    steps = RareLosses([(pair, 100_000)], expected=1e-6)
     assert steps.keeps(epsilon=0.1, delta=1e-6)
-    assert steps.delta(0.1, expected=1e-6) < 1e-6
+    assert steps.delta(0.1) < 1e-6
     assert not RareLosses([(LossPair(kind="remove", shift=2.0, rate=1e-5), 99)]).keeps(
         epsilon=0.1, delta=1e-9
     )
@@ -76,7 +77,7 @@ def test_too_many_points_fall_back_on_one_grid(monkeypatch: pytest.MonkeyPatch) 
 def test_almost_no_noise_spends_the_chance_of_being_seen() -> None:
     pair = LossPair(kind="remove", shift=40.0, rate=1e-5)
     truth = -math.expm1(1000 * math.log1p(-1e-5))
-    found = RareLosses([(pair, 1000)]).delta(1.0, expected=truth)
+    found = RareLosses([(pair, 1000)], expected=truth).delta(1.0)
     assert truth * (1 - 1e-9) < found < truth * (1 + 1e-3)
 
 
@@ -84,6 +85,6 @@ def test_the_answer_does_not_depend_on_how_finely_losses_are_sorted() -> None:
     for kind, shift in (("remove", 1 / 0.698), ("replace", 1 / 0.7), ("fixed", 2 / 1.36)):
         parts = [(LossPair(kind=kind, shift=shift, rate=1e-5), 100_000)]
         coarse, fine = (
-            RareLosses(parts, coarseness=c).delta(0.1, expected=1e-9) for c in (1.0, 0.1)
+            RareLosses(parts, coarseness=c, expected=1e-9).delta(0.1) for c in (1.0, 0.1)
         )
         assert np.isclose(coarse, fine, rtol=0.06)

@@ -6,9 +6,9 @@ from __future__ import annotations
 import numpy as np
 
 from dpcohort._validate import FloatArray, IntArray
+from dpcohort.accounting.certify import certify_epsilon
 from dpcohort.accounting.contract import Contract
 from dpcohort.accounting.deployed_noise import deploy_noise
-from dpcohort.accounting.pld import certified_epsilon
 from dpcohort.clients import Population
 
 __all__ = ["certified_noise", "sampled_epsilon"]
@@ -68,7 +68,8 @@ def sampled_epsilon(
     """
     found = np.where(population.public, np.nan, 0.0)
     for k in np.flatnonzero(~population.public & (rates > 0) & (steps > 0)).tolist():
-        found[k] = certified_epsilon(
+        found[k] = certify_epsilon(
+            method="pld",
             delta=float(population.delta[k]),
             noise_multiplier=float(noise[k]),
             sampling_rate=float(rates[k]),

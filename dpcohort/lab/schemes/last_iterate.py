@@ -49,8 +49,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpcohort._validate import FloatArray, number, whole_number
+from dpcohort.accounting.certify import certify_epsilon
 from dpcohort.accounting.gaussian import gaussian_delta
-from dpcohort.accounting.pld import certified_epsilon
 from dpcohort.errors import InputError
 from dpcohort.lab.schemes.profile import composed_epsilon_of
 
@@ -184,13 +184,15 @@ class LastIterate:
         """Certified epsilon if every step were released: a record is in one batch of a pass."""
         if not self.each_record_once:
             passes = passes * self.steps
-        return certified_epsilon(
+        spent: float = certify_epsilon(
+            method="pld",
             delta=delta,
             noise_multiplier=self.noise_multiplier,
             sampling_rate=1.0,
             steps=float(passes),
             neighbours="replace-one",
         )
+        return spent
 
     def _refuse(self) -> None:
         reasons = self.objections()

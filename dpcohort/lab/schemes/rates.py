@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from dpcohort._validate import FloatArray, float_array, number
 from dpcohort.accounting import calibrate_noise
-from dpcohort.accounting.pld import certified_epsilon
+from dpcohort.accounting.certify import certify_epsilon
 from dpcohort.errors import InputError
 from dpcohort.lab.schemes.renyi import renyi_rate
 
@@ -116,10 +116,14 @@ def certified_rates(
 
 
 def _certifies(rate: float, noise: float, epsilon: float, delta: float, steps: float) -> bool:
-    spent = certified_epsilon(
-        delta=float(delta), noise_multiplier=noise, sampling_rate=float(rate), steps=float(steps)
+    spent = certify_epsilon(
+        method="pld",
+        delta=float(delta),
+        noise_multiplier=noise,
+        sampling_rate=float(rate),
+        steps=float(steps),
     )
-    return spent <= epsilon
+    return bool(spent <= epsilon)
 
 
 def common_noise(

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpcohort._validate import FloatArray, IntArray
-from dpcohort.accounting.pld import certified_epsilon
+from dpcohort.accounting.certify import certify_epsilon
 from dpcohort.clients import Population
 from dpcohort.errors import InputError
 from dpcohort.lab.schemes.card import Card, Mode
@@ -87,7 +87,8 @@ def fit_curve(*, noise_multiplier: float, steps: int, delta: float) -> FittedCur
         True
     """
     points = np.asarray(
-        certified_epsilon(
+        certify_epsilon(
+            method="pld",
             delta=np.full(_FIT_RATES.shape, delta),
             noise_multiplier=noise_multiplier,
             sampling_rate=_FIT_RATES,

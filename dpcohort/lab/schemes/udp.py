@@ -39,8 +39,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpcohort._validate import FloatArray, IntArray, number, whole_number
+from dpcohort.accounting.certify import certify_epsilon
 from dpcohort.accounting.gaussian import gaussian_mu
-from dpcohort.accounting.pld import certified_epsilon
 from dpcohort.errors import BudgetExceededError
 from dpcohort.lab.schemes.card import Card, Mode
 from dpcohort.lab.schemes.certified_noise import certified_noise
@@ -257,7 +257,8 @@ class _Course:
             # Adaptive noise: the cap counts. Fixed noise: the uploads that were made.
             squares = self.budget[k] if scheme.adaptive_rounds else self.spent[k]
             noise = self.factor[k] ** -1 / math.sqrt(squares) if squares > 0 else math.inf
-            certified[k] = certified_epsilon(
+            certified[k] = certify_epsilon(
+                method="pld",
                 delta=float(people.delta[k]),
                 noise_multiplier=noise,
                 sampling_rate=1.0,
