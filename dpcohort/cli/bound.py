@@ -12,6 +12,7 @@ from dpcohort.cli.output import console, print_json
 from dpcohort.cli.source import ClientsOption, JsonOption, SetOption, SourceArgument, read_config
 from dpcohort.config import Config
 from dpcohort.errors import InputError
+from dpcohort.lab.error_terms import Constants
 from dpcohort.lab.theorems import (
     BestSteps,
     NonconvexBound,
@@ -23,7 +24,6 @@ from dpcohort.lab.theorems import (
 )
 from dpcohort.plan import selection_problem
 from dpcohort.runs.configured_plan import configured_population
-from dpcohort.selection.error_terms import Constants
 from dpcohort.selection.path import SelectionPath
 from dpcohort.selection.problem import selected
 from dpcohort.selection.rules import rule_from_settings

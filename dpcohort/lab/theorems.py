@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike
 
 from dpcohort._validate import FloatArray, float_array, number, whole_number
 from dpcohort.errors import InputError
-from dpcohort.selection.error_terms import (
+from dpcohort.lab.error_terms import (
     Constants,
     ErrorTerms,
     checked_distribution,
@@ -219,7 +219,7 @@ def nonconvex_bound(
         dimension: D, number of trained parameters.
         total_steps: T, global rounds times local steps.
         linear_levels: W_k of the exact noise model at this T, see
-            :func:`dpcohort.selection.error_terms.privacy_error`.
+            :func:`dpcohort.lab.error_terms.privacy_error`.
         as_printed: keep B1 where the proof needs max(B1, C); false for C > B1.
 
     Example:

@@ -3,22 +3,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from dpcohort._lazy import names_on_use
-
-if TYPE_CHECKING:
-    from dpcohort.selection.path import SelectionPath
-    from dpcohort.selection.problem import (
-        PlannedRule,
-        Selection,
-        SelectionProblem,
-        estimate_smoothness,
-        exact_costs,
-        paper_costs,
-        resolve_eta,
-    )
-    from dpcohort.selection.solver import Solution, solve_selection
+from dpcohort.selection.path import SelectionPath
+from dpcohort.selection.problem import (
+    PlannedRule,
+    Selection,
+    SelectionProblem,
+    estimate_smoothness,
+    exact_costs,
+    paper_costs,
+    resolve_eta,
+)
+from dpcohort.selection.solver import Solution, solve_selection
 
 __all__ = [
     "PlannedRule",
@@ -32,18 +27,3 @@ __all__ = [
     "resolve_eta",
     "solve_selection",
 ]
-
-_HOMES = {
-    "PlannedRule": "problem",
-    "Selection": "problem",
-    "SelectionPath": "path",
-    "SelectionProblem": "problem",
-    "Solution": "solver",
-    "estimate_smoothness": "problem",
-    "exact_costs": "problem",
-    "paper_costs": "problem",
-    "resolve_eta": "problem",
-    "solve_selection": "solver",
-}
-
-__getattr__ = names_on_use(__name__, _HOMES)

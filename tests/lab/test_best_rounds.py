@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from dpcohort.errors import InputError
+from dpcohort.lab.error_terms import Constants
 from dpcohort.lab.theorems import SelectionCurve, best_total_steps, nonconvex_bound
-from dpcohort.selection.error_terms import Constants
 from dpcohort.selection.solver import solve_selection
 
 UNIT = Constants(smoothness=1, gradient_bound=1, clip=1, initial_gap=1)

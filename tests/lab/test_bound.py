@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from dpcohort.errors import InputError
+from dpcohort.lab.error_terms import Constants
 from dpcohort.lab.theorems import (
     BalanceCurve,
     best_balance,
@@ -19,7 +20,6 @@ from dpcohort.lab.theorems import (
     strongly_convex_bound,
     strongly_convex_limit,
 )
-from dpcohort.selection.error_terms import Constants
 
 SEEDS = range(5)
 

@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 from mpmath import mpf
 
-from dpcohort.selection import active_set
-from dpcohort.selection.active_set import Fixed, Ladder, find_thresholds
+from dpcohort.selection import solver
+from dpcohort.selection.solver import Decided, SortedCosts, find_thresholds
+
+
+def _objective(thresholds):
+    return 0.5 * (thresholds[1] - thresholds[0])
 
 
 def _brute_force(u, a, g0):
@@ -62,10 +66,10 @@ def test_equals_the_best_over_all_active_sets(seed):
     n = int(rng.integers(2, 6))
     u, a = rng.dirichlet(np.ones(n)), 10.0 ** rng.uniform(-1, 4, n)
     g0 = float(rng.choice([0.0, 0.4]))
-    found = find_thresholds(u, a, Fixed(clipping_gap=g0))
+    found = find_thresholds(u, a, Decided(clipping_gap=g0))
     best = _brute_force(u, a, g0)
     unmoved = g0 + np.sqrt(g0**2 + (a * u * u).sum())
-    mine = unmoved if found is None else found.objective
+    mine = unmoved if found is None else _objective(found)
     assert mine == pytest.approx(float(best), rel=1e-13)
 
 
@@ -84,42 +88,41 @@ def test_counting_into_classes_finds_what_sorting_finds():
     for seed in range(100):
         rng = np.random.default_rng(seed)
         u, a = _population(rng, int(rng.integers(2048, 6000)))
-        fixed = Fixed(
+        decided = Decided(
             public=bool(rng.random() < 0.3),
             forced_mass=float(rng.choice([0.0, 0.0, 0.1])),
             clipping_gap=float(rng.choice([0.0, 0.5])),
         )
-        if find_thresholds(u, a, fixed) is None:
+        if find_thresholds(u, a, decided) is None:
             continue
-        bottom, top, _ = active_set._survey(u, a)
-        counted = active_set._by_classes(u, a, bottom, top, fixed)
+        bottom, top, _ = solver._survey(u, a)
+        counted = solver._by_classes(u, a, bottom, top, decided)
         assert counted is not None
-        by_sorting = Ladder.by_sorting(a * u, u, 1 / a, fixed).solve()
-        assert counted.objective == pytest.approx(by_sorting.objective, rel=1e-13)
-        assert counted.upper == pytest.approx(by_sorting.upper, rel=1e-13)
-        assert counted.lower == pytest.approx(by_sorting.lower, rel=1e-10, abs=1e-300)
+        by_sorting = SortedCosts.of(u, a, decided).thresholds()
+        assert _objective(counted) == pytest.approx(_objective(by_sorting), rel=1e-13)
+        assert counted[1] == pytest.approx(by_sorting[1], rel=1e-13)
+        assert counted[0] == pytest.approx(by_sorting[0], rel=1e-10, abs=1e-300)
 
 
 def test_sorting_takes_over_where_a_threshold_leaves_its_bracket():
     rng = np.random.default_rng(0)
     u, a = rng.dirichlet(np.ones(500)), 10.0 ** rng.uniform(0, 5, 500)
-    right = find_thresholds(u, a, Fixed())
+    right = find_thresholds(u, a, Decided())
     level = np.sort(a * u)
     wrong = (float(level[0]), float(level[3])), (float(level[-4]), float(level[-1]) * 2)
-    assert active_set._between(u, a, Fixed(), *wrong) is None
-    around = (right.lower / 2, right.lower * 2), (right.upper / 2, right.upper * 2)
-    again = active_set._between(u, a, Fixed(), *around)
-    assert again.objective == pytest.approx(right.objective, rel=1e-14)
+    assert solver._between(u, a, Decided(), *wrong) is None
+    around = [(threshold / 2, threshold * 2) for threshold in right]
+    again = solver._between(u, a, Decided(), *around)
+    assert _objective(again) == pytest.approx(_objective(right), rel=1e-14)
 
 
 def test_settling_repairs_a_wrong_guess():
     rng = np.random.default_rng(1)
     u, a = rng.dirichlet(np.ones(300)), 10.0 ** rng.uniform(0, 5, 300)
-    ladder = Ladder.by_sorting(a * u, u, 1 / a, Fixed())
-    right = ladder.solve()
-    for low, high in ((right.low + 5, right.high - 5), (1, 299), (150, 150)):
-        again = ladder.settle(low, high)
-        assert (again.low, again.high) == (right.low, right.high)
+    costs = SortedCosts.of(u, a, Decided())
+    right, (low, high) = costs.thresholds(), costs.sets()
+    for guess in ((low + 5, high - 5), (1, 299), (150, 150)):
+        assert costs.settled(*guess) == right
 
 
 def test_marginal_costs_far_apart_share_the_first_class():
@@ -128,16 +131,16 @@ def test_marginal_costs_far_apart_share_the_first_class():
     n = 4096
     u = np.full(n, 1.0 / n)
     a = np.where(rng.random(n) < 0.6, 10.0 ** rng.uniform(-270, -150, n), 1e6 * rng.random(n))
-    found = find_thresholds(u, a, Fixed())
-    by_sorting = Ladder.by_sorting(a * u, u, 1 / a, Fixed()).solve()
-    assert found.objective == pytest.approx(by_sorting.objective, rel=1e-13)
+    found = find_thresholds(u, a, Decided())
+    by_sorting = SortedCosts.of(u, a, Decided()).thresholds()
+    assert _objective(found) == pytest.approx(_objective(by_sorting), rel=1e-13)
 
 
 def test_moved_mass_and_prices_belong_together():
     rng = np.random.default_rng(5)
     u, a = rng.dirichlet(np.ones(50)), 10.0 ** rng.uniform(0, 4, 50)
-    ladder = Ladder.by_sorting(a * u, u, 1 / a, Fixed())
+    costs = SortedCosts.of(u, a, Decided())
     for moved in (1e-6, 0.01, 0.2):
-        lower, upper = ladder.prices_at(moved)
+        lower, upper = costs.prices_at(moved)
         assert np.maximum(lower / a - u, 0).sum() == pytest.approx(moved, rel=1e-12)
         assert np.maximum(u - upper / a, 0).sum() == pytest.approx(moved, rel=1e-12)

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Privacy-aware selection, the paper's rule (Problem 1 solved exactly), and rules close to it."""
+"""The planned rules, and how to make one from a name and settings."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from dpcohort._validate import FloatArray, float_array, number
 from dpcohort.errors import InputError
+from dpcohort.plugins import REGISTRIES
 from dpcohort.selection.path import SelectionPath
 from dpcohort.selection.problem import (
     Eta,
@@ -23,7 +24,344 @@ from dpcohort.selection.problem import (
 )
 from dpcohort.selection.solver import Solution, solve_selection
 
-__all__ = ["InverseNoise", "ParticipationCounts", "PaymentCap", "PrivacyAware"]
+__all__ = [
+    "BestThreshold",
+    "EpsilonProportional",
+    "GradientBound",
+    "InverseNoise",
+    "MinimumEpsilon",
+    "ParticipationCounts",
+    "PaymentCap",
+    "PlannedRule",
+    "PrivacyAware",
+    "Threshold",
+    "Unbiased",
+    "Uniform",
+    "rule_from_settings",
+]
+
+
+def rule_from_settings(name: str, **settings: Any) -> PlannedRule:
+    """The rule of that name with these settings.
+
+    Args:
+        name: of a rule here or in an installed package, or ``module:Class``.
+        settings: as the rule's class takes them.
+
+    Raises:
+        InputError: for a name or setting that does not exist (the nearest one is suggested), a
+            setting that is missing, or a value out of range.
+
+    Example:
+        >>> rule_from_settings("privacy-aware", eta=0.5)
+        PrivacyAware(eta=0.5, bias_cap=None, floor=0.0, cap=1.0)
+        >>> rule_from_settings("privacy-awear")
+        Traceback (most recent call last):
+        ...
+        dpcohort.errors.InputError: selection rule = 'privacy-awear' is not allowed: it must be ...
+    """
+    made: PlannedRule = REGISTRIES["selection"].make(name, settings)
+    return made
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uniform(PlannedRule):
+    """Every client with probability 1 / N.
+
+    Example:
+        >>> Uniform().name
+        'uniform'
+    """
+
+    name: ClassVar[str] = "uniform"
+    needs: ClassVar[str] = "nothing"
+    leaks: ClassVar[str] = "nothing"
+    reference: ClassVar[str] = "the simplest rule there is"
+
+    def select(self, problem: SelectionProblem) -> Selection:
+        """The uniform probabilities."""
+        p = np.full(problem.size, 1.0 / problem.size)
+        return evaluated(self.name, p, problem, settings={})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unbiased(PlannedRule):
+    """Selection in proportion to size, p^s = p^u: federated averaging's own rule.
+
+    Example:
+        >>> Unbiased().name
+        'unbiased'
+    """
+
+    name: ClassVar[str] = "unbiased"
+    needs: ClassVar[str] = "sizes"
+    leaks: ClassVar[str] = "sizes"
+    reference: ClassVar[str] = (
+        "federated averaging: McMahan et al., AISTATS 2017 (general knowledge)"
+    )
+
+    def select(self, problem: SelectionProblem) -> Selection:
+        """The unbiased probabilities."""
+        return evaluated(self.name, problem.unbiased, problem, settings={})
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpsilonProportional(PlannedRule):
+    """Probability proportional to epsilon, whatever the size.
+
+    Attributes:
+        public_epsilon: the epsilon a public client counts with. None: the largest among the other
+            clients (1 if everybody is public, so all are equal).
+
+    Example:
+        >>> EpsilonProportional()
+        EpsilonProportional(public_epsilon=None)
+    """
+
+    name: ClassVar[str] = "epsilon-proportional"
+    needs: ClassVar[str] = "budgets"
+    leaks: ClassVar[str] = "budgets"
+    reference: ClassVar[str] = "a common heuristic"
+
+    public_epsilon: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.public_epsilon is not None:
+            number("public_epsilon", self.public_epsilon, above=0)
+
+    def select(self, problem: SelectionProblem) -> Selection:
+        """Probabilities proportional to epsilon."""
+        private = problem.epsilon[~problem.public]
+        stand_in = self.public_epsilon
+        if stand_in is None:
+            stand_in = float(private.max()) if private.size else 1.0
+        weights = np.where(problem.public, stand_in, problem.epsilon)
+        weights = weights / weights.max()  # epsilons near the largest double would overflow
+        settings: dict[str, object] = (
+            {} if self.public_epsilon is None else {"public_epsilon": self.public_epsilon}
+        )
+        return evaluated(self.name, weights / weights.sum(), problem, settings=settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MinimumEpsilon(PlannedRule):
+    """Unbiased selection, with all noise calibrated to the smallest epsilon of the population.
+
+    What one does without heterogeneous budgets: one epsilon that suits everybody. The probabilities
+    are the unbiased ones; what differs is the noise, through :meth:`effective_epsilon`. Public
+    clients stay public. Objective and gap are those of the clients' own noise costs, so they
+    flatter this rule: the noise in force is larger.
+
+    Example:
+        >>> MinimumEpsilon().name
+        'minimum-epsilon'
+    """
+
+    name: ClassVar[str] = "minimum-epsilon"
+    needs: ClassVar[str] = "sizes, budgets"
+    leaks: ClassVar[str] = "sizes"
+    reference: ClassVar[str] = "what one does without heterogeneous budgets"
+
+    def select(self, problem: SelectionProblem) -> Selection:
+        """The unbiased probabilities."""
+        return evaluated(self.name, problem.unbiased, problem, settings={})
+
+    def effective_epsilon(self, problem: SelectionProblem) -> FloatArray:
+        """The smallest epsilon for every client; NaN for public ones."""
+        private = problem.epsilon[~problem.public]
+        smallest = float(private.min()) if private.size else np.nan
+        return np.where(problem.public, np.nan, smallest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Threshold(PlannedRule):
+    """Clients with epsilon at least ``threshold``, and all public ones, in proportion to size.
+
+    Attributes:
+        threshold: the smallest epsilon that takes part.
+
+    Example:
+        >>> Threshold(threshold=1.0)
+        Threshold(threshold=1.0)
+    """
+
+    name: ClassVar[str] = "threshold"
+    needs: ClassVar[str] = "sizes, budgets, a threshold"
+    leaks: ClassVar[str] = "who is below the threshold"
+    reference: ClassVar[str] = "Cyffers and Ziani, arXiv 2605.13503 (idea; abstract read)"
+
+    threshold: float
+
+    def __post_init__(self) -> None:
+        number("threshold", self.threshold, above=0)
+
+    def select(self, problem: SelectionProblem) -> Selection:
+        """The unbiased probabilities of the clients that take part."""
+        # NaN, the epsilon of a public client, compares as False.
+        taking_part = problem.public | (problem.epsilon >= self.threshold)
+        p = np.where(taking_part, problem.unbiased, 0.0)
+        total = float(p.sum())
+        if total == 0.0:
+            private = problem.epsilon[~problem.public]
+            largest = f"{float(private.max()):g}" if private.size else "not defined"
+            raise InputError(
+                "threshold",
+                given=self.threshold,
+                allowed="small enough for somebody to take part",
+                next_step=f"The largest epsilon among the {problem.size} clients is {largest}.",
+            )
+        return evaluated(self.name, p / total, problem, settings={"threshold": self.threshold})
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestThreshold(PlannedRule):
+    """Clients with epsilon at least t, in proportion to size, for the t of least objective.
+
+    For mean estimation, full personalisation of budgets gains little over a well-chosen threshold
+    (Cyffers and Ziani, arXiv 2605.13503; abstract read). There one effective budget is chosen; here
+    each client that stays keeps its own epsilon, and t minimises the objective of Problem 1 over
+    all thresholds. With the clients sorted by epsilon, running sums give the objective at
+    every t at once: of kept mass M it is ``G + sqrt(G^2 + Q)`` with ``G = 2 (1 - M)`` and
+    ``Q = sum a_k u_k^2 / M^2 + sum b_k u_k / M``. Public clients always stay. Of thresholds that
+    are equally good the one that keeps most clients is taken.
+
+    It reads sizes and epsilons, which are public here.
+
+    Attributes:
+        eta: weight of the noise, a number or ``"auto"``.
+
+    Example:
+        >>> problem = SelectionProblem(
+        ...     unbiased=np.array([0.1, 0.5, 0.4]), epsilon=np.array([0.1, 4.0, 8.0]),
+        ...     public=np.zeros(3, dtype=bool), noise_costs=np.array([90.0, 0.1, 0.1]),
+        ...     linear_costs=np.zeros(3), total_steps=100, smoothness=1.0,
+        ... )
+        >>> rule = BestThreshold()
+        >>> rule.threshold(problem)
+        4.0
+        >>> rule.select(problem).probabilities.round(4)
+        array([0.    , 0.5556, 0.4444])
+    """
+
+    name: ClassVar[str] = "best-threshold"
+    needs: ClassVar[str] = "sizes, budgets"
+    leaks: ClassVar[str] = "who is below the threshold"
+    reference: ClassVar[str] = (
+        "Cyffers and Ziani, arXiv 2605.13503 (idea; abstract read); the search is ours"
+    )
+
+    eta: Eta = "auto"
+
+    def __post_init__(self) -> None:
+        resolve_eta(self.eta, total_steps=1, smoothness=1.0)
+
+    def select(self, problem: SelectionProblem) -> Selection:
+        """The unbiased probabilities of the clients at or above the best threshold."""
+        p = np.where(_rank(problem) >= self.threshold(problem), problem.unbiased, 0.0)
+        settings: dict[str, object] = {"eta": self.eta}
+        return evaluated(self.name, p / p.sum(), problem, settings=settings, eta=self.eta)
+
+    def threshold(self, problem: SelectionProblem) -> float:
+        """The smallest epsilon that takes part; infinite if only public clients do."""
+        rank = _rank(problem)
+        order = np.argsort(-rank, kind="stable")
+        objective = self._objectives(problem, order)
+        ordered = rank[order]
+        # A threshold can only lie between different epsilons.
+        ends = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]), rank.size - 1)
+        best = np.flatnonzero(objective[ends] == objective[ends].min())[-1]
+        return float(ordered[ends[best]])
+
+    def _objectives(self, problem: SelectionProblem, order: np.ndarray) -> FloatArray:
+        """The objective of Problem 1 if the first 1, 2, ... clients of the order take part."""
+        noise, linear = problem.costs(problem.eta(self.eta))
+        u = problem.unbiased
+        with np.errstate(over="ignore", invalid="ignore"):
+            quadratic = np.where(u > 0.0, noise * u * u, 0.0)
+            flat = np.zeros_like(u) if linear is None else np.where(u > 0.0, linear * u, 0.0)
+            mass = np.cumsum(u[order])
+            kept = np.where(mass > 0.0, mass, 1.0)
+            total = np.cumsum(quadratic[order]) / kept / kept + np.cumsum(flat[order]) / kept
+        # Nobody with any mass can take part alone.
+        gap = 2.0 * np.clip(1.0 - mass, 0.0, 1.0)
+        return np.where(mass > 0.0, gap + np.hypot(gap, np.sqrt(total)), math.inf)
+
+
+def _rank(problem: SelectionProblem) -> FloatArray:
+    """Epsilon of each client, infinite for public ones."""
+    return np.where(problem.public, math.inf, problem.epsilon)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientBound(PlannedRule):
+    """Probability proportional to ``p^u_k G_k / sqrt(t_k)``: gradient bound G_k, round time t_k.
+
+    The sampling of Luo et al. (adaptive client sampling, INFOCOM 2022; arXiv 2404.13804). Of that
+    paper the abstract was read; the formulas follow from its weights. With K draws and importance
+    weights ``p^u_k / (K p_k)``, the variance of the result is at most
+    ``sum (p^u_k G_k)^2 / p_k / K``, least at ``p_k`` proportional to ``p^u_k G_k`` by
+    Cauchy-Schwarz. If rounds take as long as their draws together, the time to a given variance is
+    proportional to ``(sum p_k t_k) (sum (p^u_k G_k)^2 / p_k)``, least, by Cauchy-Schwarz again, at
+    ``p^u_k G_k / sqrt(t_k)``. It is meant for importance-compensated aggregation; with the plain
+    mean it is biased.
+
+    They learn G_k from reported norms, which tells of the data. Here it must be public. Every
+    gradient is clipped to the same C, so without knowing better G_k is the same for all, and with
+    equal times this is unbiased selection. Times must be public too; a time that grows with the
+    records that happen to be drawn is not.
+
+    Attributes:
+        bounds: G_k of each client; None for equal bounds.
+        round_times: t_k of each client, in any unit; None for equal times.
+
+    Example:
+        >>> problem = SelectionProblem(
+        ...     unbiased=np.array([0.5, 0.5]), epsilon=np.array([1.0, 1.0]),
+        ...     public=np.zeros(2, dtype=bool), noise_costs=np.array([1.0, 1.0]),
+        ...     linear_costs=np.zeros(2), total_steps=100, smoothness=1.0,
+        ... )
+        >>> GradientBound(bounds=(3.0, 1.0)).select(problem).probabilities
+        array([0.75, 0.25])
+        >>> GradientBound(round_times=(9.0, 1.0)).select(problem).probabilities
+        array([0.25, 0.75])
+    """
+
+    name: ClassVar[str] = "gradient-bound"
+    needs: ClassVar[str] = "sizes, public bounds G_k, public round times"
+    leaks: ClassVar[str] = "sizes, bounds, times"
+    reference: ClassVar[str] = "Luo et al., arXiv 2404.13804 (abstract read; formula derived)"
+
+    bounds: Sequence[float] | None = None
+    round_times: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("bounds", "round_times"):
+            if getattr(self, field) is not None:
+                float_array(field, getattr(self, field), above=0)
+
+    def select(self, problem: SelectionProblem) -> Selection:
+        """Probabilities proportional to size times bound, over the root of the time."""
+        p = problem.unbiased.copy()
+        settings: dict[str, object] = {}
+        if self.bounds is not None:
+            bounds = _column("bounds", self.bounds, problem.size)
+            # Dividing first keeps products of huge bounds in range.
+            p = p * (bounds / bounds.max())
+            settings["bounds"] = bounds.tolist()
+        if self.round_times is not None:
+            times = _column("round_times", self.round_times, problem.size)
+            p = p * np.sqrt(times.min() / times)
+            settings["round_times"] = times.tolist()
+        return evaluated(self.name, p / p.sum(), problem, settings=settings)
+
+
+def _column(field: str, values: Sequence[float], size: int) -> FloatArray:
+    column = np.asarray(values, dtype=np.float64)
+    if column.shape != (size,):
+        raise InputError(
+            f"shape of {field}", given=column.shape, allowed=f"({size},), one a client"
+        )
+    return column
 
 
 @dataclass(frozen=True, kw_only=True)
