@@ -21,7 +21,12 @@ from numpy.typing import ArrayLike
 
 from dpcohort._validate import FloatArray, choice, float_array
 from dpcohort.accounting.composition import TINY_RATE, Sketch
-from dpcohort.accounting.contract import broadcast_fields, resolve_neighbours, whole_steps
+from dpcohort.accounting.contract import (
+    broadcast_fields,
+    float_or_array,
+    resolve_neighbours,
+    whole_steps,
+)
 from dpcohort.accounting.events import TOLERANCE, Event, composed_delta, composed_epsilon
 from dpcohort.accounting.pairs import pairs_of_step
 from dpcohort.errors import InputError
@@ -141,7 +146,7 @@ def _certified(
     *,
     without_noise: float,
     **asked: FloatArray,
-) -> float | FloatArray:
+) -> Any:
     """The answer for every client; equal clients are asked about once.
 
     Args:
@@ -186,7 +191,7 @@ def _certified(
 
     rows = zip(*(column.ravel().tolist() for column in columns), strict=True)
     found = np.array([one(*row) for row in rows]).reshape(columns[0].shape)
-    return float(found) if found.ndim == 0 else found
+    return float_or_array(found)
 
 
 def _library_is_sound(event: Event, delta: float) -> bool:

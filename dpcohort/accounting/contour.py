@@ -43,7 +43,6 @@ __all__ = [
     "Clients",
     "Contour",
     "Cumulants",
-    "Integral",
     "LossGrid",
     "Pair",
     "blocks",
@@ -148,8 +147,7 @@ def frequency(pair: Pair, *, rate: FloatArray, mu: FloatArray, theta: FloatArray
     """
     swing = mu * (1.0 + rate) if pair == "replace" else mu
     own = 10.0 if pair == "fixed" else 8.0
-    radians: FloatArray = theta * swing + np.maximum(own, 10.0 * mu)
-    return radians
+    return np.asarray(theta * swing + np.maximum(own, 10.0 * mu))
 
 
 def loss_grid(
@@ -210,10 +208,8 @@ def _log_w(rate: FloatArray, mu: FloatArray, x: FloatArray) -> FloatArray:
     y = mu[:, None] * (x - mu[:, None] / 2)
     if y.size and y.max() > _LINEAR:
         over = np.maximum(y - _LINEAR, 0.0)
-        grown: FloatArray = np.log1p(rate[:, None] * np.expm1(np.minimum(y, _LINEAR))) + over
-        return grown
-    plain: FloatArray = np.log1p(rate[:, None] * np.expm1(y))
-    return plain
+        return np.asarray(np.log1p(rate[:, None] * np.expm1(np.minimum(y, _LINEAR))) + over)
+    return np.log1p(rate[:, None] * np.expm1(y))
 
 
 # Exponential moments of the composed privacy loss, and the bounds they give.
@@ -242,7 +238,8 @@ class Clients:
     Attributes:
         pair: which pair of distributions one step gives.
         epsilon: promised epsilon.
-        log_delta: logarithm of the promised delta.
+        delta: promised delta.
+        log_delta: its logarithm.
         rate: sampling rate, below 1.
         steps: number of steps T.
         reach: standard deviations beyond which P has less than 1e-8 delta/T of its mass. What lies
@@ -251,6 +248,7 @@ class Clients:
 
     pair: Pair
     epsilon: FloatArray
+    delta: FloatArray
     log_delta: FloatArray
     rate: FloatArray
     steps: FloatArray
@@ -260,7 +258,6 @@ class Clients:
     def of(
         cls,
         pair: Pair,
-        *,
         epsilon: FloatArray,
         delta: FloatArray,
         rate: FloatArray,
@@ -270,6 +267,7 @@ class Clients:
         return cls(
             pair=pair,
             epsilon=epsilon,
+            delta=delta,
             log_delta=np.log(delta),
             rate=rate,
             steps=steps,
@@ -278,14 +276,8 @@ class Clients:
 
     def take(self, index: IntArray) -> Clients:
         """The same for some of the clients."""
-        return Clients(
-            pair=self.pair,
-            epsilon=self.epsilon[index],
-            log_delta=self.log_delta[index],
-            rate=self.rate[index],
-            steps=self.steps[index],
-            reach=self.reach[index],
-        )
+        columns = {name: column[index] for name, column in vars(self).items() if name != "pair"}
+        return Clients(pair=self.pair, **columns)
 
     def facing(self, pair: Pair) -> Clients:
         """The same clients under another pair of distributions."""
@@ -293,8 +285,7 @@ class Clients:
 
     def shift(self, log_noise: FloatArray) -> FloatArray:
         """Mu of one step at noise multiplier z: 1/z, or 2/z where a batch swaps two records."""
-        mu: FloatArray = (2.0 if self.pair == "fixed" else 1.0) * np.exp(-log_noise)
-        return mu
+        return np.asarray((2.0 if self.pair == "fixed" else 1.0) * np.exp(-log_noise))
 
     @property
     def size(self) -> int:
@@ -314,8 +305,7 @@ class Cumulants:
 def grid_sizes(required: FloatArray) -> IntArray:
     """Node counts rounded up to 2^k or 3 2^k, so that clients can share a block."""
     power = np.exp2(np.ceil(np.log2(required)))
-    sizes: IntArray = np.where(0.75 * power >= required, 0.75 * power, power).astype(np.int64)
-    return sizes
+    return np.asarray(np.where(0.75 * power >= required, 0.75 * power, power).astype(np.int64))
 
 
 def blocks(keys: IntArray, weights: IntArray, limit: int) -> Iterator[IntArray]:
@@ -456,8 +446,7 @@ def saddle_point_log_delta(clients: Clients, t: FloatArray, at: Cumulants) -> Fl
     slope = clients.steps * at.mean - clients.epsilon - 1.0 / t - 1.0 / (1.0 + t)
     width = clients.steps * at.variance + 1.0 / t**2 + 1.0 / (1.0 + t) ** 2
     exponent = clients.steps * at.value - clients.epsilon * t - np.log(t) - np.log1p(t)
-    result: FloatArray = exponent - slope**2 / (2 * width) - 0.5 * np.log(2 * math.pi * width)
-    return result
+    return np.asarray(exponent - slope**2 / (2 * width) - 0.5 * np.log(2 * math.pi * width))
 
 
 def chernoff_log_delta(clients: Clients, t: FloatArray, at: Cumulants) -> FloatArray:
@@ -473,8 +462,7 @@ def chernoff_log_delta(clients: Clients, t: FloatArray, at: Cumulants) -> FloatA
         0.0...
     """
     conversion = t * np.log(t) - (1.0 + t) * np.log1p(t)
-    bound: FloatArray = clients.steps * at.value - clients.epsilon * t + conversion
-    return bound
+    return np.asarray(clients.steps * at.value - clients.epsilon * t + conversion)
 
 
 # The integral along the contour.
@@ -509,24 +497,9 @@ class Contour:
     step: FloatArray
     far_order: FloatArray
 
-
-@dataclass(frozen=True, kw_only=True)
-class Integral:
-    """The result of the integration, one entry a client.
-
-    Attributes:
-        log_delta: logarithm of delta, or of 1e-5 of the promised one where it is less than that;
-            NaN where the grid would have been too large.
-        smoothing_rate: derivative of log delta in s^2, the price of smoothing.
-        tail: largest of the last quarter of the terms, times their number, over the sum or the
-            promised delta, whichever is larger.
-        cost: nodes times points.
-    """
-
-    log_delta: FloatArray
-    smoothing_rate: FloatArray
-    tail: FloatArray
-    cost: IntArray
+    def take(self, index: IntArray) -> Contour:
+        """The same for some of the clients."""
+        return Contour(**{name: column[index] for name, column in vars(self).items()})
 
 
 def place_contour(clients: Clients, mu: FloatArray, far_order: FloatArray) -> Contour:
@@ -563,7 +536,7 @@ def contour_log_delta(
     smoothing: FloatArray,
     fineness: float = 1.0,
     shift: float = 0.0,
-) -> Integral:
+) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Log delta of every client after its T steps.
 
     Args:
@@ -575,16 +548,22 @@ def contour_log_delta(
         fineness: factor on the number of nodes inside M.
         shift: shift of these nodes, in steps.
 
+    Returns:
+        The logarithm of delta, or of 1e-5 of the promised one where it is less than that; the
+        derivative of that in s^2, which is the price of smoothing; and the largest of the last
+        quarter of the terms, times their number, over the sum or the promised delta, whichever is
+        larger. NaN where the grid would have been too large.
+
     Example:
         >>> one = np.ones(1)
         >>> clients = Clients.of(
         ...     "remove", epsilon=one, delta=1e-5 * one, rate=0.1 * one, steps=50 * one
         ... )
         >>> contour = place_contour(clients, 0.4 * one, 10.0 * one)
-        >>> result = contour_log_delta(
+        >>> log_delta, price, tail = contour_log_delta(
         ...     clients, 0.4 * one, contour, points=np.array([200]), smoothing=0 * one
         ... )
-        >>> bool(result.tail[0] < 1e-9)
+        >>> bool(tail[0] < 1e-9)
         True
     """
     lower, upper = span(
@@ -620,7 +599,7 @@ def contour_log_delta(
             points[i[0]],
             smoothing[i],
         )
-    return Integral(log_delta=log_delta, smoothing_rate=rate, tail=tail, cost=cost)
+    return log_delta, rate, tail
 
 
 def _integrate(
@@ -682,8 +661,7 @@ def _characteristic(
         phi += np.conj(np.matmul(_powers(angle, rows, first=mirror), giant))
         # the atom is what is missing from the total of one
         phi += (1.0 - weight.sum(axis=1) - mirror.sum(axis=1))[:, None, None]
-    result: ComplexArray = phi.transpose(0, 2, 1).reshape(loss.shape[0], -1)
-    return result
+    return np.asarray(phi.transpose(0, 2, 1).reshape(loss.shape[0], -1))
 
 
 def _powers(angle: FloatArray, count: int, *, first: float | FloatArray) -> ComplexArray:

@@ -12,7 +12,7 @@ numpy ufunc, so one call may ask about many clients.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,6 +27,7 @@ __all__ = [
     "Neighbours",
     "Sampler",
     "broadcast_fields",
+    "float_or_array",
     "resolve_neighbours",
     "whole_steps",
 ]
@@ -124,6 +125,16 @@ def broadcast_fields(**columns: FloatArray) -> tuple[FloatArray, ...]:
             given=[column.shape for column in columns.values()],
             allowed="equal, or such that they broadcast",
         ) from None
+
+
+def float_or_array(values: FloatArray) -> Any:
+    """A Python float where there is one value, as numpy's functions do for scalars.
+
+    Example:
+        >>> float_or_array(np.array(0.5)), float_or_array(np.array([0.5, 1.0]))
+        (0.5, array([0.5, 1. ]))
+    """
+    return float(values) if values.ndim == 0 else values
 
 
 def whole_steps(steps: ArrayLike) -> FloatArray:

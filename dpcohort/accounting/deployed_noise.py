@@ -11,8 +11,8 @@ formula or the contour integral), a pessimistic privacy-loss distribution decide
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,7 +24,6 @@ from dpcohort.accounting.contract import (
     Neighbours,
     Sampler,
     broadcast_fields,
-    resolve_neighbours,
 )
 from dpcohort.accounting.gaussian import gaussian_mu
 from dpcohort.accounting.paper import noise_level as paper_noise_level
@@ -107,117 +106,110 @@ def deploy_noise(
     lifted = np.zeros(len(population), dtype=np.bool_)
     held = np.flatnonzero((steps > 0) & ~population.public)
     if held.size:
-        tuples = _Tuples(
+        promises = _Promises(
             epsilon=np.minimum(calibrated_epsilon[held], population.epsilon[held]),
             delta=population.delta[held],
-            rate=sampling_rates[held],
+            sampling_rate=sampling_rates[held],
             steps=steps[held],
             contract=contract,
             progress=progress,
         )
         if contract.accountant == "paper":
-            z, spent, was_lifted = _guarded_paper_noise(population, held, tuples, guard)
-            lifted[held] = was_lifted
+            z, spent, lifted[held] = _guarded_paper_noise(population, held, promises, guard)
         else:
-            z, spent = _certified_tight_noise(tuples)
-        noise_multiplier[held] = z
-        certified[held] = spent
+            z, spent = _certified_tight_noise(promises)
+        noise_multiplier[held], certified[held] = z, spent
     return DeployedNoise(
         noise_multiplier=noise_multiplier, certified_epsilon=certified, lifted=lifted
     )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Tuples:
-    """What fixes the noise of each drawn client."""
+class _Promises:
+    """What the noise of some clients has to keep: one entry a client, under one contract."""
 
     epsilon: FloatArray
     delta: FloatArray
-    rate: FloatArray
-    steps: IntArray
+    sampling_rate: FloatArray
+    steps: IntArray | FloatArray
     contract: Contract
-    progress: Progress
+    progress: Progress = silent
 
-    def only(self, mask: BoolArray) -> _Tuples:
-        return _Tuples(
-            epsilon=self.epsilon[mask],
-            delta=self.delta[mask],
-            rate=self.rate[mask],
-            steps=self.steps[mask],
-            contract=self.contract,
-            progress=silent,
-        )
+    def of(self, some: BoolArray | slice) -> dict[str, Any]:
+        """Everything but epsilon of some of the clients, as accounting is asked about it."""
+        return {
+            "delta": self.delta[some],
+            "sampling_rate": self.sampling_rate[some],
+            "steps": self.steps[some],
+        }
+
+    def only(self, some: BoolArray) -> _Promises:
+        """The promises of some of the clients."""
+        return replace(self, epsilon=self.epsilon[some], **self.of(some), progress=silent)
 
     def broken(self, spent: FloatArray) -> BoolArray:
         """Promises that are not kept; a certificate that is not a number keeps none."""
         return ~(spent <= self.epsilon)
 
-    def tight(self) -> FloatArray:
-        return calibrate_noise(
-            epsilon=self.epsilon,
-            delta=self.delta,
-            sampling_rate=self.rate,
-            steps=self.steps,
-            sampler=self.contract.sampler,
-            neighbours=self.contract.neighbours,
-        )
+    def tight(self) -> Any:
+        """The smallest noise that keeps them."""
+        rules = {"sampler": self.contract.sampler, "neighbours": self.contract.neighbours}
+        return calibrate_noise(epsilon=self.epsilon, **self.of(slice(None)), **rules)
 
-    def paper(self) -> FloatArray:
-        return paper_noise_multiplier(
-            epsilon=self.epsilon, delta=self.delta, sampling_rate=self.rate, steps=self.steps
-        )
+    def paper(self) -> Any:
+        """The noise of the printed formula."""
+        return paper_noise_multiplier(epsilon=self.epsilon, **self.of(slice(None)))
 
     def certified(self, noise_multiplier: FloatArray) -> FloatArray:
+        """The epsilon that this noise spends."""
         spent = np.empty_like(noise_multiplier)
         for start in range(0, spent.size, _CERTIFIED_AT_ONCE):
             self.progress("certifying", start, spent.size)
             block = slice(start, start + _CERTIFIED_AT_ONCE)
             spent[block] = certify_epsilon(
-                method="pld",
-                delta=self.delta[block],
+                **self.of(block),
                 noise_multiplier=noise_multiplier[block],
-                sampling_rate=self.rate[block],
-                steps=self.steps[block],
                 sampler=self.contract.sampler,
                 neighbours=self.contract.neighbours,
+                method="pld",
             )
         self.progress("certifying", spent.size, spent.size)
         return spent
 
 
-def _certified_tight_noise(tuples: _Tuples) -> tuple[FloatArray, FloatArray]:
-    z = tuples.tight()
-    spent = tuples.certified(z)
+def _certified_tight_noise(promises: _Promises) -> tuple[FloatArray, FloatArray]:
+    z = promises.tight()
+    spent = promises.certified(z)
     for attempt in range(_RAISES):
-        over = tuples.broken(spent)
+        over = promises.broken(spent)
         if not over.any():
             return z, spent
         z[over] *= 1 + _RAISE * 2**attempt
-        spent[over] = tuples.only(over).certified(z[over])
+        spent[over] = promises.only(over).certified(z[over])
     raise BudgetExceededError(
-        f"the noise of {int(tuples.broken(spent).sum())} clients could not be certified; the "
+        f"the noise of {int(promises.broken(spent).sum())} clients could not be certified; the "
         "budgets or deltas are beyond what double precision can prove. Raise epsilon or delta."
     )
 
 
 def _guarded_paper_noise(
-    population: Population, held: IntArray, tuples: _Tuples, guard: Guard
+    population: Population, held: IntArray, promises: _Promises, guard: Guard
 ) -> tuple[FloatArray, FloatArray, BoolArray]:
-    z = tuples.paper()
-    spent = tuples.certified(z)
-    broken = tuples.broken(spent)
+    z = promises.paper()
+    spent = promises.certified(z)
+    broken = promises.broken(spent)
     if not broken.any():
         return z, spent, broken
     if guard == "refuse":
-        raise BudgetExceededError(_refusal(population, held, tuples, spent, broken))
-    z[broken], spent[broken] = _certified_tight_noise(tuples.only(broken))
+        raise BudgetExceededError(_refusal(population, held, promises, spent, broken))
+    z[broken], spent[broken] = _certified_tight_noise(promises.only(broken))
     return z, spent, broken
 
 
 def _refusal(
     population: Population,
     held: IntArray,
-    tuples: _Tuples,
+    promises: _Promises,
     spent: FloatArray,
     broken: BoolArray,
     shown: int = 5,
@@ -225,15 +217,15 @@ def _refusal(
     count = int(broken.sum())
     clients = "client" if count == 1 else "clients"
     rows = [
-        f"  {population.ids[held[i]]}: promised epsilon {tuples.epsilon[i]:.4g}, "
-        f"the paper's noise spends {spent[i]:.4g} ({tuples.steps[i]} steps)"
+        f"  {population.ids[held[i]]}: promised epsilon {promises.epsilon[i]:.4g}, "
+        f"the paper's noise spends {spent[i]:.4g} ({promises.steps[i]} steps)"
         for i in np.flatnonzero(broken)[:shown]
     ]
     if count > shown:
         rows.append(f"  ... and {count - shown} more")
     return (
         f"the paper's noise does not keep the promise of {count} {clients} "
-        f"({tuples.contract.sampler} batches, {tuples.contract.neighbours} neighbours):\n"
+        f"({promises.contract.sampler} batches, {promises.contract.neighbours} neighbours):\n"
         + "\n".join(rows)
         + "\nUse the guard 'lift' to give them the tight noise, or the accountant 'tight'."
     )
@@ -333,15 +325,14 @@ def _through_two_calibrations(
     few = np.full(epsilon.size, local_steps, dtype=np.int64)
     many = few * np.maximum(2, np.ceil(2 * expected_draws)).astype(np.int64)
     z = calibrate_noise(
-        epsilon=np.tile(epsilon, 2),
-        delta=np.tile(delta, 2),
-        sampling_rate=np.tile(batch / size, 2),
-        steps=np.concatenate([few, many]),
+        epsilon=epsilon,
+        delta=delta,
+        sampling_rate=batch / size,
+        steps=np.stack([few, many]),
         sampler=contract.sampler,
         neighbours=contract.neighbours,
     )
-    variance = (z / np.tile(batch, 2)) ** 2
-    variance_few, variance_many = variance[: epsilon.size], variance[epsilon.size :]
+    variance_few, variance_many = (z / batch) ** 2
     level = (variance_many - variance_few) / (many - few)
     floor = variance_few - level * few
     # Where the variance grows faster than a line, a line through the origin stays above it.
@@ -415,8 +406,8 @@ def audit_paper_noise(
         >>> audit.holds
         array([ True, False])
     """
-    relation = resolve_neighbours(sampler, neighbours)
-    declared, delta, rate, count = np.atleast_1d(
+    contract = Contract.of("paper", sampler, neighbours)
+    declared, target, rate, count = np.atleast_1d(
         *broadcast_fields(
             epsilon=float_array("epsilon", epsilon, above=0),
             delta=float_array("delta", delta, above=0, below=1),
@@ -424,33 +415,14 @@ def audit_paper_noise(
             steps=float_array("steps", steps, at_least=1),
         )
     )
-    paper = np.asarray(
-        paper_noise_multiplier(epsilon=declared, delta=delta, sampling_rate=rate, steps=count)
+    promises = _Promises(
+        epsilon=declared, delta=target, sampling_rate=rate, steps=count, contract=contract
     )
-    certified = np.asarray(
-        certify_epsilon(
-            method="pld",
-            delta=delta,
-            noise_multiplier=paper,
-            sampling_rate=rate,
-            steps=count,
-            sampler=sampler,
-            neighbours=relation,
-        )
-    )
-    tight = np.asarray(
-        calibrate_noise(
-            epsilon=declared,
-            delta=delta,
-            sampling_rate=rate,
-            steps=count,
-            sampler=sampler,
-            neighbours=relation,
-        )
-    )
+    paper, tight = promises.paper(), promises.tight()
+    certified = promises.certified(paper)
     return PaperAudit(
-        sampler="fixed" if sampler == "fixed" else "poisson",
-        neighbours=relation,
+        sampler=contract.sampler,
+        neighbours=contract.neighbours,
         declared_epsilon=declared.copy(),
         paper_noise_multiplier=paper,
         certified_epsilon=certified,

@@ -15,14 +15,14 @@ T uses with the same mu are one use with mu sqrt(T).
 from __future__ import annotations
 
 import math
-from typing import overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import erfcx, erfinv, ndtr, ndtri
 
 from dpcohort._validate import FloatArray, float_array
-from dpcohort.accounting.contract import broadcast_fields
+from dpcohort.accounting.contract import broadcast_fields, float_or_array
 
 __all__ = ["gaussian_delta", "gaussian_mu"]
 
@@ -44,11 +44,7 @@ _MU_MARGIN = 1e-11
 _DELTA_MARGIN = 1e-10
 
 
-@overload
-def gaussian_delta(*, epsilon: float, mu: float) -> float: ...
-@overload
-def gaussian_delta(*, epsilon: ArrayLike, mu: ArrayLike) -> FloatArray: ...
-def gaussian_delta(*, epsilon: ArrayLike, mu: ArrayLike) -> float | FloatArray:
+def gaussian_delta(*, epsilon: ArrayLike, mu: ArrayLike) -> Any:
     """The smallest delta for which a Gaussian mechanism is (epsilon, delta)-DP.
 
     Exact up to rounding, and rounded up (by 1e-10 of itself) so that it is never too small.
@@ -70,14 +66,10 @@ def gaussian_delta(*, epsilon: ArrayLike, mu: ArrayLike) -> float | FloatArray:
     delta = np.zeros(eps.shape)
     some = width > 0
     delta[some] = _delta(eps[some], width[some])
-    return float(delta) if delta.ndim == 0 else delta
+    return float_or_array(delta)
 
 
-@overload
-def gaussian_mu(*, epsilon: float, delta: float) -> float: ...
-@overload
-def gaussian_mu(*, epsilon: ArrayLike, delta: ArrayLike) -> FloatArray: ...
-def gaussian_mu(*, epsilon: ArrayLike, delta: ArrayLike) -> float | FloatArray:
+def gaussian_mu(*, epsilon: ArrayLike, delta: ArrayLike) -> Any:
     """The largest mu for which a Gaussian mechanism is (epsilon, delta)-DP.
 
     The inverse of :func:`gaussian_delta`; the noise multiplier of a single Gaussian mechanism of
@@ -98,8 +90,7 @@ def gaussian_mu(*, epsilon: ArrayLike, delta: ArrayLike) -> float | FloatArray:
         epsilon=float_array("epsilon", epsilon, at_least=0),
         delta=float_array("delta", delta, above=0, below=1),
     )
-    mu = _largest_mu(eps.ravel(), target.ravel()).reshape(eps.shape)
-    return float(mu) if mu.ndim == 0 else mu
+    return float_or_array(_largest_mu(eps.ravel(), target.ravel()).reshape(eps.shape))
 
 
 def _largest_mu(eps: FloatArray, target: FloatArray) -> FloatArray:
@@ -120,8 +111,7 @@ def _largest_mu(eps: FloatArray, target: FloatArray) -> FloatArray:
         step = np.clip(step, -0.5 * mu[active], 4.0 * mu[active])
         mu[active] += step
         active = active[np.abs(step) > 1e-13 * mu[active]]
-    result: FloatArray = mu * (1.0 - _MU_MARGIN)
-    return result
+    return np.asarray(mu * (1.0 - _MU_MARGIN))
 
 
 def _lower_bound(eps: FloatArray, target: FloatArray) -> FloatArray:
@@ -134,8 +124,7 @@ def _lower_bound(eps: FloatArray, target: FloatArray) -> FloatArray:
         quantile > 0, 2.0 * eps / (root + np.abs(quantile)), root + np.abs(quantile)
     )
     at_zero = 2.0 * math.sqrt(2.0) * erfinv(target)
-    bound: FloatArray = np.maximum(without_second, at_zero)
-    return bound
+    return np.asarray(np.maximum(without_second, at_zero))
 
 
 def _log_tail(eps: FloatArray, mu: FloatArray, high: np.ndarray) -> tuple[FloatArray, FloatArray]:
@@ -178,10 +167,8 @@ def _delta(eps: FloatArray, mu: FloatArray) -> FloatArray:
     with np.errstate(under="ignore"):
         delta[near] = np.exp(_log_delta(eps[near], mu[near])[0])
     smallest = np.finfo(np.float64).smallest_subnormal
-    result: FloatArray = np.clip(delta * (1.0 + _DELTA_MARGIN), smallest, 1.0)
-    return result
+    return np.asarray(np.clip(delta * (1.0 + _DELTA_MARGIN), smallest, 1.0))
 
 
 def _mills(x: FloatArray) -> FloatArray:
-    ratio: FloatArray = _MILLS_AT_ZERO * erfcx(_ROOT_HALF * x)
-    return ratio
+    return np.asarray(_MILLS_AT_ZERO * erfcx(_ROOT_HALF * x))

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -42,7 +42,6 @@ from dpcohort.accounting.contour import (
 from dpcohort.accounting.gaussian import gaussian_mu
 
 __all__ = [
-    "NoiseFound",
     "fallback_noise",
     "find_noise",
     "rare_noise",
@@ -221,19 +220,6 @@ _SLACK = 2e-3
 _TAIL = 1e-5
 
 
-@dataclass(frozen=True, kw_only=True)
-class NoiseFound:
-    """The answer of a search.
-
-    Attributes:
-        log_noise: log z, confirmed to be private.
-        exact: True where the contour integral gave it, False where a bound did.
-    """
-
-    log_noise: FloatArray
-    exact: BoolArray
-
-
 @dataclass(kw_only=True)
 class _State:
     """Where the search of each client stands; everything but ``far_order`` is in log z."""
@@ -248,7 +234,9 @@ class _State:
     points: IntArray
 
 
-def find_noise(clients: Clients, *, low: FloatArray, high: FloatArray) -> NoiseFound:
+def find_noise(
+    clients: Clients, *, low: FloatArray, high: FloatArray
+) -> tuple[FloatArray, BoolArray]:
     """The smallest log z for which every client keeps its promise, from a bracket that holds it.
 
     For the pair ``remove`` the answer also covers ``add``, the other direction of zero-out.
@@ -257,6 +245,9 @@ def find_noise(clients: Clients, *, low: FloatArray, high: FloatArray) -> NoiseF
         clients: the clients, with sampling rate below 1 and at least one step.
         low: a lower bound of log z.
         high: an upper bound of log z.
+
+    Returns:
+        log z, confirmed to be private, and whether the contour integral gave it or a bound did.
     """
     state = _start(clients, low, high)
     solved = _refine(clients, state)
@@ -268,12 +259,13 @@ def find_noise(clients: Clients, *, low: FloatArray, high: FloatArray) -> NoiseF
         worse = index[~_keeps_promise(some, log_noise[index], state.slope[index])]
         if worse.size:
             other = clients.take(worse).facing("add")
-            found = find_noise(other, low=log_noise[worse], high=high[worse])
-            log_noise[worse], exact[worse] = found.log_noise, found.exact
+            log_noise[worse], exact[worse] = find_noise(
+                other, low=log_noise[worse], high=high[worse]
+            )
     lost = np.flatnonzero(~exact)
     if lost.size:
         log_noise[lost] = fallback_noise(clients.take(lost), low=low[lost], high=high[lost])
-    return NoiseFound(log_noise=np.minimum(log_noise, high), exact=exact)
+    return np.minimum(log_noise, high), exact
 
 
 def _start(clients: Clients, low: FloatArray, high: FloatArray) -> _State:
@@ -317,8 +309,7 @@ def _start(clients: Clients, low: FloatArray, high: FloatArray) -> _State:
 def _gaussian_order(epsilon: FloatArray, mu: FloatArray) -> FloatArray:
     """The saddle of a plain Gaussian mechanism, from which Newton's method starts."""
     centre = epsilon / mu**2 - 0.5
-    order: FloatArray = 0.5 * (centre + np.sqrt(centre**2 + 8.0 / mu**2))
-    return np.maximum(order, 1e-3)
+    return np.maximum(0.5 * (centre + np.sqrt(centre**2 + 8.0 / mu**2)), 1e-3)
 
 
 def _secant(
@@ -358,8 +349,7 @@ def _next(
     outside &= np.abs(step) > _STEP
     there = np.where(outside, 0.5 * (low[active] + high[active]), there)
     u[active] = there
-    moved: FloatArray = np.abs(there - here)
-    return moved
+    return np.abs(there - here)
 
 
 def _refine(clients: Clients, state: _State) -> BoolArray:
@@ -416,23 +406,19 @@ def _integral(
     log_delta = np.full(clients.size, np.nan)
     todo = np.arange(clients.size)
     while todo.size:
-        result = contour_log_delta(
+        found, rate, tail = contour_log_delta(
             clients.take(todo),
             mu[todo],
-            Contour(
-                order=contour.order[todo],
-                step=contour.step[todo],
-                far_order=contour.far_order[todo],
-            ),
+            contour.take(todo),
             points=_rounded(points[todo]),
             smoothing=state.smoothing[index[todo]],
         )
-        good = result.tail <= _TAIL
-        log_delta[todo[good]] = result.log_delta[good]
-        known = good & (result.smoothing_rate > 1e-6)
-        state.smoothing_rate[index[todo[known]]] = result.smoothing_rate[known]
+        good = tail <= _TAIL
+        log_delta[todo[good]] = found[good]
+        known = good & (rate > 1e-6)
+        state.smoothing_rate[index[todo[known]]] = rate[known]
         # NaN: over the cost limit; more points will not help
-        more = ~good & (points[todo] < enough[todo]) & np.isfinite(result.tail)
+        more = ~good & (points[todo] < enough[todo]) & np.isfinite(tail)
         todo = todo[more]
         points[todo] = np.minimum(2.0 * points[todo], enough[todo])
     state.points[index] = points.astype(np.int64)
@@ -442,8 +428,7 @@ def _integral(
 def _rounded(points: FloatArray) -> IntArray:
     """Rows times columns of the matrix product that computes this many points."""
     rows = np.ceil(np.sqrt(points))
-    result: IntArray = (rows * np.ceil(points / rows)).astype(np.int64)
-    return result
+    return np.asarray(rows * np.ceil(points / rows), dtype=np.int64)
 
 
 def _confirm(clients: Clients, state: _State, log_noise: FloatArray, index: IntArray) -> BoolArray:
@@ -454,13 +439,18 @@ def _confirm(clients: Clients, state: _State, log_noise: FloatArray, index: IntA
     confirmed = np.zeros(clients.size, dtype=np.bool_)
     for _ in range(3):
         some = clients.take(index)
-        log_delta = _second_opinion(
+        mu = some.shift(log_noise[index])
+        placed = place_contour(some, mu, state.far_order[index])
+        found, _, tail = contour_log_delta(
             some,
-            log_noise[index],
-            far_order=state.far_order[index],
-            points=state.points[index],
+            mu,
+            replace(placed, step=0.8 * placed.step),
+            points=_rounded(1.5 * state.points[index].astype(np.float64)),
             smoothing=state.smoothing[index],
+            fineness=1.2,
+            shift=0.5,
         )
+        log_delta = np.where(tail <= 10 * _TAIL, found, np.inf)
         confirmed[index] = log_delta <= some.log_delta
         missing = (log_delta - some.log_delta) / -state.slope[index]
         again = ~confirmed[index] & (missing < 1e-3)
@@ -469,29 +459,6 @@ def _confirm(clients: Clients, state: _State, log_noise: FloatArray, index: IntA
         if index.size == 0:
             break
     return confirmed
-
-
-def _second_opinion(
-    clients: Clients,
-    log_noise: FloatArray,
-    *,
-    far_order: FloatArray,
-    points: IntArray,
-    smoothing: FloatArray,
-) -> FloatArray:
-    mu = clients.shift(log_noise)
-    placed = place_contour(clients, mu, far_order)
-    contour = Contour(order=placed.order, step=0.8 * placed.step, far_order=placed.far_order)
-    result = contour_log_delta(
-        clients,
-        mu,
-        contour,
-        points=_rounded(1.5 * points.astype(np.float64)),
-        smoothing=smoothing,
-        fineness=1.2,
-        shift=0.5,
-    )
-    return np.where(result.tail <= 10 * _TAIL, result.log_delta, np.inf)
 
 
 def _keeps_promise(clients: Clients, log_noise: FloatArray, slope: FloatArray) -> BoolArray:

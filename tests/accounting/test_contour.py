@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from dpcohort.accounting.contour import (
     Clients,
     Contour,
-    Integral,
     Pair,
     contour_log_delta,
     place_contour,
@@ -33,11 +34,11 @@ def integral(
     smoothing: float = 0.0,
     wider: float = 1.0,
     shift: float = 0.0,
-) -> Integral:
+) -> SimpleNamespace:
     shifts = np.array([mu])
     placed = place_contour(some, shifts, np.ones(1))
     contour = Contour(order=placed.order, step=wider * placed.step, far_order=placed.far_order)
-    return contour_log_delta(
+    log_delta, smoothing_rate, _ = contour_log_delta(
         some,
         shifts,
         contour,
@@ -45,6 +46,7 @@ def integral(
         smoothing=np.array([smoothing]),
         shift=shift,
     )
+    return SimpleNamespace(log_delta=log_delta, smoothing_rate=smoothing_rate)
 
 
 @pytest.mark.parametrize("pair", ["remove", "fixed"])
