@@ -21,12 +21,13 @@ wrong.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from scipy.fft import irfft, next_fast_len, rfft
 
 from dpcohort._validate import FloatArray
 from dpcohort.accounting.pairs import GridLoss, LossPair
@@ -43,6 +44,7 @@ __all__ = [
     "Sketch",
     "Target",
     "Window",
+    "fast_length",
     "log_gap",
     "profile_of_law",
 ]
@@ -462,7 +464,7 @@ class Composition:
         steps = GridSteps.of(self._parts, grid)
         log_moment, tilted = steps.tilt(grid.tilt)
         first = math.floor(grid.window.low / grid.step) - 1
-        length = next_fast_len(math.ceil(grid.window.length / grid.step) + 16, real=True)
+        length = fast_length(math.ceil(grid.window.length / grid.step) + 16)
         law, error = _law_of_sum(steps.losses, tilted, steps.counts, first, length)
         loss = grid.step * (first + np.arange(length))
 
@@ -626,6 +628,21 @@ def _discounted_sums(terms: FloatArray, factor: float) -> FloatArray:
     return sums
 
 
+def fast_length(least: int) -> int:
+    """The shortest transform of at least so many points that is quick: 2^a 3^b 5^c of them.
+
+    Example:
+        >>> fast_length(1001)
+        1024
+    """
+    return _fast_lengths()[bisect_left(_fast_lengths(), least)]
+
+
+@cache
+def _fast_lengths() -> list[int]:
+    return sorted(2**a * 3**b * 5**c for a in range(24) for b in range(15) for c in range(11))
+
+
 def _law_of_sum(
     losses: Sequence[GridLoss],
     tilted: Sequence[FloatArray],
@@ -651,7 +668,7 @@ def _law_of_sum(
         index = np.arange(mass.size)
         centre = round(float(mass @ index))
         folded = np.bincount((index - centre) % length, weights=mass, minlength=length)
-        spectrum = rfft(folded)
+        spectrum = np.fft.rfft(folded)
         error = _FFT_ERROR * depth * math.sqrt(length * float(folded @ folded))
         size = np.abs(spectrum)
         covers.append((count * (error + 16 * _UNIT), size + error))
@@ -662,6 +679,6 @@ def _law_of_sum(
     # An error in one factor of a product is multiplied by the other factors.
     cover = np.exp(np.minimum(log_cover, 0.0))
     power_error = sum(weight * float(np.mean(cover / size)) for weight, size in covers)
-    law = irfft(np.exp(log_size) * np.exp(1j * angle), length)
+    law = np.fft.irfft(np.exp(log_size) * np.exp(1j * angle), length)
     inverse_error = _FFT_ERROR * depth * math.sqrt(float(law @ law))
     return np.roll(law, (origin - first) % length), 2 * power_error + inverse_error

@@ -33,10 +33,9 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from dpcohort._validate import FloatArray, IntArray
-from dpcohort.accounting.gaussian import gaussian_delta
+from dpcohort.accounting.gaussian import gaussian_delta, ndtri
 from dpcohort.accounting.paper import amplified_budget
 
 __all__ = [

@@ -505,10 +505,10 @@ def _gaussian_epsilon(mu: float, delta: float) -> float:
         return math.inf
     if mu == 0 or gaussian_delta(epsilon=0.0, mu=mu) <= delta:
         return 0.0
-    from scipy.optimize import brentq  # a tenth of a second to import, and rarely needed
-
     # P(loss > ε) bounds δ, and the loss is N(µ²/2, µ²).
     high = mu * (mu / 2 + math.sqrt(2 * math.log(1 / delta)) + 1)
+    from scipy.optimize import brentq  # a tenth of a second to import, and rarely needed
+
     root = float(
         brentq(
             lambda epsilon: gaussian_delta(epsilon=epsilon, mu=mu) - delta,

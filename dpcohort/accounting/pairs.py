@@ -29,9 +29,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy.special import ndtr, ndtri
 
 from dpcohort._validate import FloatArray
+from dpcohort.accounting.gaussian import ndtr, ndtri
 
 __all__ = ["Cells", "GridLoss", "LossPair", "pairs_of_step"]
 

@@ -34,8 +34,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.fft import irfft, next_fast_len, rfft
-from scipy.special import ndtr
 
 from dpcohort._validate import BoolArray, FloatArray
 from dpcohort.accounting.composition import (
@@ -44,9 +42,11 @@ from dpcohort.accounting.composition import (
     Composition,
     GridSteps,
     Profile,
+    fast_length,
     log_gap,
     profile_of_law,
 )
+from dpcohort.accounting.gaussian import ndtr
 from dpcohort.accounting.pairs import Cells, GridLoss, LossPair
 
 __all__ = [
@@ -506,7 +506,7 @@ def _profile(
         length = total.law.size + math.ceil((reach.high - reach.low) / step) + 4
         if length > _MOST_SUMS:
             return None
-        total = _plus(total, played, tilted, first, next_fast_len(length, real=True))
+        total = _plus(total, played, tilted, first, fast_length(length))
         log_moment += added
         infinity += played.infinity
         # The sum leaves its range upwards, or downwards, where it is not seen by the levels above.
@@ -539,7 +539,7 @@ def _plus(
         plays = _transformed_sum(played, tilted, length)
     before, error = _transform(total.law, 0, length)
     plays_error = plays.error * (np.abs(before) + error) + np.abs(plays.values) * error
-    law = irfft(plays.values * before, length)
+    law = np.fft.irfft(plays.values * before, length)
     law_error = 2 * float(plays_error.mean())
     law_error += _FFT_ERROR * math.log2(length) * math.sqrt(float(law @ law))
     start = total.first + plays.origin - first
@@ -562,7 +562,7 @@ def _transform(mass: FloatArray, centre: int, length: int) -> tuple[ComplexArray
     """The transform of masses at -centre, 1 - centre, ..., and the largest error of an entry."""
     folded = np.bincount((np.arange(mass.size) - centre) % length, mass, length)
     # an entry is a sum of all masses, in layers of additions and rotations
-    return rfft(folded), _FFT_ERROR * math.log2(length) * float(folded.sum())
+    return np.fft.rfft(folded), _FFT_ERROR * math.log2(length) * float(folded.sum())
 
 
 def _transformed_sum(played: GridSteps, tilted: Sequence[FloatArray], length: int) -> _Plays:

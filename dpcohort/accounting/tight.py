@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import log_ndtr, ndtr
 
 from dpcohort._validate import FloatArray, float_array
 from dpcohort.accounting.composition import TINY_RATE
@@ -26,7 +25,7 @@ from dpcohort.accounting.contract import (
     resolve_neighbours,
     whole_steps,
 )
-from dpcohort.accounting.gaussian import gaussian_mu
+from dpcohort.accounting.gaussian import gaussian_mu, log_ndtr, ndtr
 from dpcohort.accounting.noise_search import find_noise, rare_noise
 from dpcohort.accounting.paper import amplified_budget
 
