@@ -214,7 +214,7 @@ def _spacing(event: Event, delta: float) -> tuple[float, float]:
     )
     sketch = Sketch([(pairs[0], event.steps)], math.log(delta))
     grid = sketch.grid(sketch.at_delta(math.log(delta)), tolerance=TOLERANCE)
-    return grid.step, grid.window.length / _MOST_POINTS
+    return grid.step, grid.length / _MOST_POINTS
 
 
 @lru_cache(maxsize=8)

@@ -43,7 +43,6 @@ __all__ = [
     "Profile",
     "Sketch",
     "Target",
-    "Window",
     "fast_length",
     "log_gap",
     "profile_of_law",
@@ -62,27 +61,6 @@ _MARGINS = np.array([0.35, 0.7, 1.2, 2.0, 3.0, 4.0, 5.0, 7.0])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Window:
-    """The range of the sum that a transform covers.
-
-    Attributes:
-        low: lower end.
-        high: above this the sum has a probability that is negligible against δ.
-        length: at least high - low; more where the tilted sum reaches further.
-        high_order: order of the Chernoff bound on what lies above ``high``.
-
-    Example:
-        >>> Window(low=-1.0, high=3.0, length=4.5, high_order=2.0).length
-        4.5
-    """
-
-    low: float
-    high: float
-    length: float
-    high_order: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class Grid:
     """Tilt t, spacing h and window of the sum, chosen for an expected answer (ε, δ).
 
@@ -90,20 +68,24 @@ class Grid:
         tilt: order t of the exponential tilt.
         log_delta: expected ln δ.
         step: grid spacing h.
-        window: range of the sum.
+        low: lower end of the range of the sum that a transform covers.
+        length: of that range; above it the sum has a probability that is negligible against δ.
+        high_order: order of the Chernoff bound on what lies above the range.
         lowest: for each kind of step, the loss to which all smaller ones may be raised.
 
     Example:
         >>> sketch = Sketch([(LossPair(kind="remove", shift=0.5, rate=0.2), 10)], math.log(1e-5))
         >>> grid = sketch.grid(sketch.at_delta(math.log(1e-5)), tolerance=1e-4)
-        >>> grid.window.low < grid.window.high
+        >>> grid.low < 1.0 < grid.low + grid.length
         True
     """
 
     tilt: float
     log_delta: float
     step: float
-    window: Window
+    low: float
+    length: float
+    high_order: float
     lowest: tuple[float, ...]
 
 
@@ -209,13 +191,20 @@ class Sketch:
         )
         # The variance is the whole effect of rounding only while e^{th} is close to 1 + th.
         step = min(step, _LARGEST_TILTED_STEP / (1 + tilt))
-        window = self._window(target, deviation)
+        low, length, high_order = self._window(target, deviation)
         lowest = [self._lowest(node, tilt) for node in self._nodes]
         widest = max(
-            float(loss.max()) - low for (loss, _, _), low in zip(self._nodes, lowest, strict=True)
+            float(loss.max()) - end for (loss, _, _), end in zip(self._nodes, lowest, strict=True)
         )
-        step = max(step, max(window.length, widest) / _MOST_POINTS)
-        return Grid(tilt=tilt, log_delta=log_delta, step=step, window=window, lowest=tuple(lowest))
+        return Grid(
+            tilt=tilt,
+            log_delta=log_delta,
+            step=max(step, max(length, widest) / _MOST_POINTS),
+            low=low,
+            length=length,
+            high_order=high_order,
+            lowest=tuple(lowest),
+        )
 
     def _saddle(self, excess: Callable[[_Scan], FloatArray]) -> float:
         """The order at which an increasing function of it crosses 0, or the last usable one."""
@@ -272,8 +261,8 @@ class Sketch:
         visible = int(np.argmax(effect > math.log(NEGLIGIBLE)))
         return float(loss[order][max(visible - 1, 0)])
 
-    def _window(self, target: Target, deviation: float) -> Window:
-        """The range of the sum that the transform has to cover."""
+    def _window(self, target: Target, deviation: float) -> tuple[float, float, float]:
+        """Start and length of the range that the transform has to cover, and its high order."""
         tilt, epsilon, log_delta = target
         margins = _MARGINS / deviation
         # Below, the tilt itself makes the tail e^{tL}: orders between 0 and t see it.
@@ -290,13 +279,8 @@ class Sketch:
         tilted_low = float(((level + here[0] - below) / margins_below).max())
         tilted_high = float(((above - here[0] - level) / margins).min())
         low = min(tilted_low, lowest)
-        high = float(highs[best])
-        return Window(
-            low=low,
-            high=high,
-            length=max(high - low, tilted_high - lowest),
-            high_order=float(tilt + margins[best]),
-        )
+        length = max(float(highs[best]) - low, tilted_high - lowest)
+        return low, length, float(tilt + margins[best])
 
 
 class _Scan(NamedTuple):
@@ -463,12 +447,12 @@ class Composition:
         """Bounds on this grid: a sharp one around the expected answer, a rough one everywhere."""
         steps = GridSteps.of(self._parts, grid)
         log_moment, tilted = steps.tilt(grid.tilt)
-        first = math.floor(grid.window.low / grid.step) - 1
-        length = fast_length(math.ceil(grid.window.length / grid.step) + 16)
+        first = math.floor(grid.low / grid.step) - 1
+        length = fast_length(math.ceil(grid.length / grid.step) + 16)
         law, error = _law_of_sum(steps.losses, tilted, steps.counts, first, length)
-        loss = grid.step * (first + np.arange(length))
+        loss = grid.step * (first + np.arange(length, dtype=np.float64))
 
-        order = grid.window.high_order
+        order = grid.high_order
         over = math.exp(min(steps.tilt(order)[0] - order * float(loss[-1]), 0.0))
         profile = profile_of_law(
             law,

@@ -110,7 +110,7 @@ class LossGrid:
 
 
 def span(
-    pair: Pair, *, rate: FloatArray, mu: FloatArray, order: FloatArray, reach: FloatArray
+    pair: Pair, rate: FloatArray, mu: FloatArray, order: FloatArray, reach: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """The interval of the integration variable outside which nothing matters.
 
@@ -120,7 +120,7 @@ def span(
 
     Example:
         >>> one = np.ones(1)
-        >>> lower, upper = span("remove", rate=one / 10, mu=one, order=3 * one, reach=9 * one)
+        >>> lower, upper = span("remove", one / 10, one, 3 * one, 9 * one)
         >>> float(lower[0]), float(upper[0])
         (-8.6, 10.0)
     """
@@ -138,7 +138,7 @@ def span(
     return -tail, np.minimum(pushed + pulled + tail, mu + reach)
 
 
-def frequency(pair: Pair, *, rate: FloatArray, mu: FloatArray, theta: FloatArray) -> FloatArray:
+def frequency(pair: Pair, rate: FloatArray, mu: FloatArray, theta: FloatArray) -> FloatArray:
     """How many radians per unit of the integration variable the grid has to resolve.
 
     The loss turns by at most theta mu (1 + r where two records are in play); the rest is for the
@@ -151,7 +151,6 @@ def frequency(pair: Pair, *, rate: FloatArray, mu: FloatArray, theta: FloatArray
 
 def loss_grid(
     pair: Pair,
-    *,
     rate: FloatArray,
     mu: FloatArray,
     lower: FloatArray,
@@ -348,19 +347,12 @@ def cumulants(clients: Clients, mu: FloatArray, order: FloatArray) -> Cumulants:
         >>> bool(abs(values.value[0] - np.log(0.75 + 0.25 * np.e)) < 1e-12)
         True
     """
-    lower, upper = span(clients.pair, rate=clients.rate, mu=mu, order=order, reach=clients.reach)
-    turns = frequency(clients.pair, rate=clients.rate, mu=mu, theta=np.zeros_like(mu))
+    lower, upper = span(clients.pair, clients.rate, mu, order, clients.reach)
+    turns = frequency(clients.pair, clients.rate, mu, np.zeros_like(mu))
     sizes = grid_sizes((upper - lower) * turns / (2 * math.pi) + 1.0)
     value, mean, variance = np.empty_like(mu), np.empty_like(mu), np.empty_like(mu)
     for i in blocks(sizes, sizes, _MOMENT_BLOCK):
-        grid = loss_grid(
-            clients.pair,
-            rate=clients.rate[i],
-            mu=mu[i],
-            lower=lower[i],
-            upper=upper[i],
-            nodes=int(sizes[i[0]]),
-        )
+        grid = loss_grid(clients.pair, clients.rate[i], mu[i], lower[i], upper[i], int(sizes[i[0]]))
         value[i], weight, mirror = tilt(grid, order[i])
         odd = weight if mirror is None else weight - mirror
         even = weight if mirror is None else weight + mirror
@@ -565,11 +557,8 @@ def contour_log_delta(
         >>> bool(tail[0] < 1e-9)
         True
     """
-    lower, upper = span(
-        clients.pair, rate=clients.rate, mu=mu, order=contour.order, reach=clients.reach
-    )
-    theta = points * contour.step
-    turns = frequency(clients.pair, rate=clients.rate, mu=mu, theta=theta)
+    lower, upper = span(clients.pair, clients.rate, mu, contour.order, clients.reach)
+    turns = frequency(clients.pair, clients.rate, mu, points * contour.step)
     # more nodes than this is over the limit anyway, and must fit an integer
     required = np.minimum((upper - lower) * turns * fineness / (2 * math.pi) + 2.0, 1e9)
     sizes = grid_sizes(required)
@@ -581,22 +570,10 @@ def contour_log_delta(
     for group in blocks(keys, sizes[affordable] * rows, _INTEGRAL_BLOCK):
         i = affordable[group]
         grid = loss_grid(
-            clients.pair,
-            rate=clients.rate[i],
-            mu=mu[i],
-            lower=lower[i],
-            upper=upper[i],
-            nodes=int(sizes[i[0]]),
-            shift=shift,
+            clients.pair, clients.rate[i], mu[i], lower[i], upper[i], int(sizes[i[0]]), shift
         )
         log_delta[i], rate[i], tail[i] = _integrate(
-            clients.take(i),
-            mu[i],
-            grid,
-            contour.order[i],
-            contour.step[i],
-            points[i[0]],
-            smoothing[i],
+            clients.take(i), mu[i], grid, contour.take(i), points[i[0]], smoothing[i]
         )
     return log_delta, rate, tail
 
@@ -605,12 +582,12 @@ def _integrate(
     clients: Clients,
     mu: FloatArray,
     grid: LossGrid,
-    order: FloatArray,
-    step: FloatArray,
+    contour: Contour,
     points: int,
     smoothing: FloatArray,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Log delta, its derivative in s^2 and the size of the last terms, for one block."""
+    order, step = contour.order, contour.step
     value, weight, mirror = tilt(grid, order)
     phi = _characteristic(grid.loss, weight, mirror, step, points)
     theta = step[:, None] * np.arange(phi.shape[1])

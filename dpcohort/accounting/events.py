@@ -104,7 +104,14 @@ class Event:
     def from_dict(cls, values: Mapping[str, Any]) -> Event:
         """The event from :meth:`to_dict`; unknown and missing keys are refused."""
         names = list(cls.__dataclass_fields__)
-        _check_keys(values, names, required=["noise_multiplier", "sampling_rate", "steps"])
+        if not isinstance(values, Mapping):
+            allowed = "a mapping with keys " + ", ".join(names)
+            raise InputError("history", given=values, allowed=allowed)
+        for key in values:
+            choice("key", key, names)
+        for key in ("noise_multiplier", "sampling_rate", "steps"):
+            if key not in values:
+                raise InputError("key", given=None, allowed=f"{key!r}, which is missing")
         return cls(**values)
 
 
@@ -120,8 +127,6 @@ class History:
         >>> history = History().append(half).append(half)
         >>> round(history.epsilon(1e-5), 2)
         7.55
-        >>> History.from_dict(history.to_dict()) == history
-        True
     """
 
     events: tuple[Event, ...] = ()
@@ -171,18 +176,6 @@ class History:
         """An upper bound on the δ spent so far, at this ε."""
         epsilon = number("epsilon", epsilon, at_least=0)
         return composed_delta(self._sorted(), epsilon)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The history as plain JSON values."""
-        return {"events": [event.to_dict() for event in self.events]}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> History:
-        """The history from :meth:`to_dict`."""
-        _check_keys(values, ["events"], required=["events"])
-        if not isinstance(values["events"], list | tuple):
-            raise InputError("events", given=values["events"], allowed="a list of events")
-        return cls(tuple(Event.from_dict(event) for event in values["events"]))
 
     def _sorted(self) -> tuple[Event, ...]:
         """The events in an order of their own, so that equal totals are computed equally."""
@@ -346,16 +339,6 @@ def affordable_steps(
         middle = (good + bad) // 2
         good, bad = (middle, bad) if fits(middle) else (good, middle)
     return good
-
-
-def _check_keys(values: Any, names: list[str], *, required: list[str]) -> None:
-    if not isinstance(values, Mapping):
-        raise InputError("history", given=values, allowed="a mapping with keys " + ", ".join(names))
-    for key in values:
-        choice("key", key, names)
-    for key in required:
-        if key not in values:
-            raise InputError("key", given=None, allowed=f"{key!r}, which is missing")
 
 
 _Parts = Sequence[tuple[LossPair, int]]

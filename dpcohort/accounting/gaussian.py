@@ -205,7 +205,7 @@ def _lower_bound(eps: FloatArray, target: FloatArray) -> FloatArray:
 
         at_zero = 2.0 * math.sqrt(2.0) * erfinv(target[second])
         without_second[second] = np.maximum(without_second[second], at_zero)
-    return without_second
+    return np.asarray(without_second)
 
 
 def _log_tail(eps: FloatArray, mu: FloatArray, high: np.ndarray) -> tuple[FloatArray, FloatArray]:

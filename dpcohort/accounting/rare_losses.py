@@ -384,12 +384,14 @@ class RareLosses:
         return sum(-n * math.log1p(-pair.rate) * (1 + 1e-14) for pair, n in self._parts)
 
 
-class _Range(NamedTuple):
+class Interval(NamedTuple):
+    """Of outputs of a step, or of sums of losses."""
+
     low: float
     high: float
 
 
-def _range_of_sum(played: GridSteps, sketch: LevelSketch, tilt: float) -> _Range:
+def _range_of_sum(played: GridSteps, sketch: LevelSketch, tilt: float) -> Interval:
     """A range that the sum leaves with probability e^log_tail at most on each side (Chernoff).
 
     It is wide enough, too, for little of the tilted law to wrap around.
@@ -411,7 +413,7 @@ def _range_of_sum(played: GridSteps, sketch: LevelSketch, tilt: float) -> _Range
     log_room = sketch.log_room - (tilt - sketch.tilts[-1]) * (high - low)
     up, down = (bound(sign, tilted, log_room, tilt, here) for sign in (1.0, -1.0))
     most = MOST_POINTS * played.step
-    return _Range(min(low, max(down, low - most)), max(high, min(up, high + most)))
+    return Interval(min(low, max(down, low - most)), max(high, min(up, high + most)))
 
 
 def _sparser(loss: GridLoss, step: float) -> tuple[FloatArray, FloatArray]:
@@ -613,18 +615,6 @@ def _transformed_events(
 # The losses of one level. Given that a loss is not larger, those of a level and "smaller" are a
 # pair of distributions like any other. Levels are cut where the output is: the outputs of a level
 # and of those below it are an interval.
-
-
-class Interval(NamedTuple):
-    """An interval of outputs of a step.
-
-    Example:
-        >>> Interval(-1.0, 2.0).high
-        2.0
-    """
-
-    low: float
-    high: float
 
 
 def level_of(

@@ -78,7 +78,7 @@ def _spacing(events: list[Event], delta: float) -> float:
     ]
     sketch = Sketch(parts, math.log(delta))
     grid = sketch.grid(sketch.at_delta(math.log(delta)), tolerance=_TOLERANCE)
-    return max(grid.step, grid.window.length / _MOST_POINTS)
+    return max(grid.step, grid.length / _MOST_POINTS)
 
 
 def _library(event: Event, spacing: float) -> Any:

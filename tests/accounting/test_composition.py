@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from dpcohort.accounting import composition
-from dpcohort.accounting.composition import Composition, Grid, Window
+from dpcohort.accounting.composition import Composition
 from dpcohort.accounting.gaussian import gaussian_delta
 from dpcohort.accounting.pairs import LossPair
 
@@ -134,15 +135,7 @@ def test_a_window_that_is_too_small_still_gives_an_upper_bound(monkeypatch):
     wide = composition.Sketch.grid
 
     def narrow(self, target, **options):
-        grid = wide(self, target, **options)
-        window = Window(low=3.5, high=5.0, length=1.5, high_order=grid.window.high_order)
-        return Grid(
-            tilt=grid.tilt,
-            log_delta=grid.log_delta,
-            step=grid.step,
-            window=window,
-            lowest=grid.lowest,
-        )
+        return replace(wide(self, target, **options), low=3.5, length=1.5)
 
     monkeypatch.setattr(composition.Sketch, "grid", narrow)
     assert truth < Composition([(pair, 30)]).delta(4.0) <= 1.0

@@ -43,10 +43,10 @@ def moment(grid: LossGrid, t: complex) -> complex:
 
 def a_grid(pair: Pair, rate: float, mu: float, order: float, theta: float) -> LossGrid:
     r, m, t = np.array([rate]), np.array([mu]), np.array([order])
-    lower, upper = span(pair, rate=r, mu=m, order=t, reach=np.array([40.0]))
-    turns = frequency(pair, rate=r, mu=m, theta=np.array([theta]))
+    lower, upper = span(pair, r, m, t, np.array([40.0]))
+    turns = frequency(pair, r, m, np.array([theta]))
     nodes = int(np.ceil((upper - lower) * turns / (2 * np.pi))[0]) + 2
-    return loss_grid(pair, rate=r, mu=m, lower=lower, upper=upper, nodes=nodes)
+    return loss_grid(pair, r, m, lower, upper, nodes)
 
 
 @pytest.mark.parametrize("pair", PAIRS)
@@ -71,8 +71,8 @@ def test_e_to_the_minus_loss_is_a_density_too(pair: Pair) -> None:
 
 def test_what_p_hardly_ever_sees_is_left_out() -> None:
     one = np.ones(1)
-    _, far = span("remove", rate=0.01 * one, mu=one, order=50 * one, reach=40 * one)
-    _, near = span("remove", rate=0.01 * one, mu=one, order=50 * one, reach=7 * one)
+    _, far = span("remove", 0.01 * one, one, 50 * one, 40 * one)
+    _, near = span("remove", 0.01 * one, one, 50 * one, 7 * one)
     assert near[0] == 8.0 < far[0]
 
 
