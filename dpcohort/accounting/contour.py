@@ -41,7 +41,6 @@ from dpcohort.accounting.paper import amplified_budget
 __all__ = [
     "Clients",
     "Contour",
-    "Cumulants",
     "LossGrid",
     "Pair",
     "blocks",
@@ -291,15 +290,6 @@ class Clients:
         return self.epsilon.size
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cumulants:
-    """K(t) = log M(t) of one step with its first two derivatives in t, one entry a client."""
-
-    value: FloatArray
-    mean: FloatArray
-    variance: FloatArray
-
-
 def grid_sizes(required: FloatArray) -> IntArray:
     """Node counts rounded up to 2^k or 3 2^k, so that clients can share a block."""
     power = np.exp2(np.ceil(np.log2(required)))
@@ -335,8 +325,8 @@ def tilt(grid: LossGrid, order: FloatArray) -> tuple[FloatArray, FloatArray, Flo
     return (top + np.log(total))[:, 0], weight / total, mirror / total
 
 
-def cumulants(clients: Clients, mu: FloatArray, order: FloatArray) -> Cumulants:
-    """K, K' and K'' of one step at real t = order.
+def cumulants(clients: Clients, mu: FloatArray, order: FloatArray) -> FloatArray:
+    """K = log M, K' and K'' of one step at real t = order: three rows, one column a client.
 
     Example:
         >>> one = np.ones(1)
@@ -344,13 +334,14 @@ def cumulants(clients: Clients, mu: FloatArray, order: FloatArray) -> Cumulants:
         ...     "remove", epsilon=one, delta=1e-9 * one, rate=0.5 * one, steps=one
         ... )
         >>> values = cumulants(clients, mu=one, order=one)
-        >>> bool(abs(values.value[0] - np.log(0.75 + 0.25 * np.e)) < 1e-12)
+        >>> bool(abs(values[0, 0] - np.log(0.75 + 0.25 * np.e)) < 1e-12)
         True
     """
     lower, upper = span(clients.pair, clients.rate, mu, order, clients.reach)
     turns = frequency(clients.pair, clients.rate, mu, np.zeros_like(mu))
     sizes = grid_sizes((upper - lower) * turns / (2 * math.pi) + 1.0)
-    value, mean, variance = np.empty_like(mu), np.empty_like(mu), np.empty_like(mu)
+    found = np.empty((3, mu.size))
+    value, mean, variance = found
     for i in blocks(sizes, sizes, _MOMENT_BLOCK):
         grid = loss_grid(clients.pair, clients.rate[i], mu[i], lower[i], upper[i], int(sizes[i[0]]))
         value[i], weight, mirror = tilt(grid, order[i])
@@ -361,15 +352,15 @@ def cumulants(clients: Clients, mu: FloatArray, order: FloatArray) -> Cumulants:
             variance[i] = (weight * (grid.loss - mean[i, None]) ** 2).sum(axis=1)
         else:
             variance[i] = (even * grid.loss**2).sum(axis=1) - mean[i] ** 2
-    return Cumulants(value=value, mean=mean, variance=variance)
+    return found
 
 
-Residual = Callable[[Clients, FloatArray, Cumulants], tuple[FloatArray, FloatArray]]
+Residual = Callable[[Clients, FloatArray, FloatArray], tuple[FloatArray, FloatArray]]
 
 
 def solve_order(
     clients: Clients, mu: FloatArray, start: FloatArray, residual: Residual, tolerance: float
-) -> tuple[FloatArray, Cumulants]:
+) -> tuple[FloatArray, FloatArray]:
     """The order t at which an increasing residual is 0, by Newton's method in log t in a bracket.
 
     Args:
@@ -385,12 +376,12 @@ def solve_order(
     order = start.copy()
     low, high = np.full_like(order, _ORDER_MIN), np.full_like(order, _ORDER_MAX)
     last = np.full_like(order, np.inf)
-    value, mean, variance = np.empty_like(mu), np.empty_like(mu), np.empty_like(mu)
+    found = np.empty((3, mu.size))
     active = np.arange(order.size)
     for _ in range(200):
         some, t = clients.take(active), order[active]
         at = cumulants(some, mu[active], t)
-        value[active], mean[active], variance[active] = at.value, at.mean, at.variance
+        found[:, active] = at
         error, rate = residual(some, t, at)
         low[active] = np.where(error < 0, t, low[active])
         high[active] = np.where(error > 0, t, high[active])
@@ -408,39 +399,40 @@ def solve_order(
         active = active[moving]
         if active.size == 0:
             break
-    return order, Cumulants(value=value, mean=mean, variance=variance)
+    return order, found
 
 
 def saddle_order(
     clients: Clients, mu: FloatArray, start: FloatArray
-) -> tuple[FloatArray, Cumulants]:
+) -> tuple[FloatArray, FloatArray]:
     """The order at which M(t)^T e^(-epsilon t) / (t (1 + t)) is smallest."""
     return solve_order(clients, mu, start, _saddle_residual, tolerance=0.05)
 
 
 def _saddle_residual(
-    clients: Clients, t: FloatArray, at: Cumulants
+    clients: Clients, t: FloatArray, at: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     pull = clients.epsilon + 1.0 / t + 1.0 / (1.0 + t)
     width = 1.0 / t**2 + 1.0 / (1.0 + t) ** 2
     # K' grows exponentially where a rare large loss takes over, so compare logarithms
-    mean = np.maximum(at.mean, 1e-300)
+    mean, variance = np.maximum(at[1], 1e-300), at[2]
     error = np.log(clients.steps) + np.log(mean) - np.log(pull)
-    return error, t * (at.variance / mean + width / pull)
+    return error, t * (variance / mean + width / pull)
 
 
-def saddle_point_log_delta(clients: Clients, t: FloatArray, at: Cumulants) -> FloatArray:
+def saddle_point_log_delta(clients: Clients, t: FloatArray, at: FloatArray) -> FloatArray:
     """Log delta by the saddle-point approximation; t need not be the saddle exactly.
 
     A guess, not a bound: never used for a promise.
     """
-    slope = clients.steps * at.mean - clients.epsilon - 1.0 / t - 1.0 / (1.0 + t)
-    width = clients.steps * at.variance + 1.0 / t**2 + 1.0 / (1.0 + t) ** 2
-    exponent = clients.steps * at.value - clients.epsilon * t - np.log(t) - np.log1p(t)
+    value, mean, variance = at
+    slope = clients.steps * mean - clients.epsilon - 1.0 / t - 1.0 / (1.0 + t)
+    width = clients.steps * variance + 1.0 / t**2 + 1.0 / (1.0 + t) ** 2
+    exponent = clients.steps * value - clients.epsilon * t - np.log(t) - np.log1p(t)
     return np.asarray(exponent - slope**2 / (2 * width) - 0.5 * np.log(2 * math.pi * width))
 
 
-def chernoff_log_delta(clients: Clients, t: FloatArray, at: Cumulants) -> FloatArray:
+def chernoff_log_delta(clients: Clients, t: FloatArray, at: FloatArray) -> FloatArray:
     """An upper bound of log delta, valid for every t > 0; see the module.
 
     Example:
@@ -453,7 +445,7 @@ def chernoff_log_delta(clients: Clients, t: FloatArray, at: Cumulants) -> FloatA
         0.0...
     """
     conversion = t * np.log(t) - (1.0 + t) * np.log1p(t)
-    return np.asarray(clients.steps * at.value - clients.epsilon * t + conversion)
+    return np.asarray(clients.steps * at[0] - clients.epsilon * t + conversion)
 
 
 # The integral along the contour.
@@ -506,16 +498,17 @@ def place_contour(clients: Clients, mu: FloatArray, far_order: FloatArray) -> Co
     """
     far, at = solve_order(clients, mu, far_order, _far_residual, tolerance=0.1)
     left = _ALIAS - clients.log_delta
-    right = left + clients.steps * at.value - clients.epsilon * far
+    right = left + clients.steps * at[0] - clients.epsilon * far
     # far from the answer delta can be so much smaller than promised that the bound is no help
     total = left + np.maximum(right, 0.1 * left)
     return Contour(order=far * left / total, step=2 * math.pi * far / total, far_order=far)
 
 
-def _far_residual(clients: Clients, t: FloatArray, at: Cumulants) -> tuple[FloatArray, FloatArray]:
-    spread = clients.steps * np.maximum(t * at.mean - at.value, _TINY)
+def _far_residual(clients: Clients, t: FloatArray, at: FloatArray) -> tuple[FloatArray, FloatArray]:
+    value, mean, variance = at
+    spread = clients.steps * np.maximum(t * mean - value, _TINY)
     error = np.log(spread) - np.log(2.0 * (_ALIAS - clients.log_delta))
-    return error, clients.steps * t * t * at.variance / spread
+    return error, clients.steps * t * t * variance / spread
 
 
 def contour_log_delta(

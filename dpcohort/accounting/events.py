@@ -101,7 +101,7 @@ class Event:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Event:
+    def from_dict(cls, values: Any) -> Event:
         """The event from :meth:`to_dict`; unknown and missing keys are refused."""
         names = list(cls.__dataclass_fields__)
         if not isinstance(values, Mapping):

@@ -286,7 +286,7 @@ def _start(clients: Clients, low: FloatArray, high: FloatArray) -> _State:
         order[active], at = saddle_order(some, some.shift(u[active]), order[active])
         t = order[active]
         f = saddle_point_log_delta(some, t, at) - some.log_delta
-        gaussian_slope = -np.maximum(t * (1.0 + t) * some.steps * at.variance, 1.0)
+        gaussian_slope = -np.maximum(t * (1.0 + t) * some.steps * at[2], 1.0)
         known = np.where(np.isnan(slope[active]), gaussian_slope, slope[active])
         slope[active] = _secant(u[active], f, last_u[active], last_f[active], known, least=2e-3)
         last_u[active], last_f[active] = u[active], f
@@ -400,7 +400,7 @@ def _integral(
     points = state.points[index].astype(np.float64)
     if unknown.any():
         at = cumulants(clients.take(np.flatnonzero(unknown)), mu[unknown], contour.order[unknown])
-        spread = np.sqrt(clients.steps[unknown] * at.variance) + 1e-150
+        spread = np.sqrt(clients.steps[unknown] * at[2]) + 1e-150
         points[unknown] = 6.0 / (spread * contour.step[unknown])
     points = np.clip(np.ceil(points), 8.0, np.minimum(enough, 1e7))
     log_delta = np.full(clients.size, np.nan)

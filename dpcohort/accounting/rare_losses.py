@@ -536,28 +536,24 @@ def _plus(
     shares = [float(mass[mode]) for mass, mode in zip(tilted, modes, strict=True)]
     log_none = sum(n * math.log(share) for n, share in zip(played.counts, shares, strict=True))
     if min(shares) > _SPARSE and log_none > -_MOST_EVENTS:
-        plays = _transformed_events(played, tilted, modes, log_none, length)
+        values, off, origin, none = _transformed_events(played, tilted, modes, log_none, length)
     else:
-        plays = _transformed_sum(played, tilted, length)
+        values, off, origin, none = _transformed_sum(played, tilted, length)
     before, error = _transform(total.law, 0, length)
-    plays_error = plays.error * (np.abs(before) + error) + np.abs(plays.values) * error
-    law = np.fft.irfft(plays.values * before, length)
-    law_error = 2 * float(plays_error.mean())
+    values_error = off * (np.abs(before) + error) + np.abs(values) * error
+    law = np.fft.irfft(values * before, length)
+    law_error = 2 * float(values_error.mean())
     law_error += _FFT_ERROR * math.log2(length) * math.sqrt(float(law @ law))
-    start = total.first + plays.origin - first
+    start = total.first + origin - first
     law = np.roll(law, start % length)
-    if plays.none > 0:
-        law[(start + np.arange(total.law.size)) % length] += plays.none * total.law
+    if none > 0:
+        law[(start + np.arange(total.law.size)) % length] += none * total.law
     return _Sum(first, total.step, law, law_error + 4 * _UNIT * float(law.max()))
 
 
-class _Plays(NamedTuple):
-    """The transformed law of all plays of a level, less that of ``origin``, which has ``none``."""
-
-    values: ComplexArray
-    error: FloatArray
-    origin: int
-    none: float
+# The transformed law of all plays of a level, less that of one sum; the error of each value; that
+# sum; and its probability.
+_Plays = tuple[ComplexArray, FloatArray, int, float]
 
 
 def _transform(mass: FloatArray, centre: int, length: int) -> tuple[ComplexArray, float]:
@@ -579,7 +575,7 @@ def _transformed_sum(played: GridSteps, tilted: Sequence[FloatArray], length: in
         error += 2 * count * (off / size + 16 * _UNIT)
         origin += count * (loss.first + centre)
     size = np.exp(np.minimum(log_size, 0.0))
-    return _Plays(size * np.exp(1j * angle), error * size, origin, 0.0)
+    return size * np.exp(1j * angle), error * size, origin, 0.0
 
 
 def _transformed_events(
@@ -609,7 +605,7 @@ def _transformed_events(
     distance = np.hypot(log_size, angle)
     error = size * (error + 8 * _UNIT * distance)
     error += 16 * _UNIT * (size + none) * np.minimum(distance, 2.0)
-    return _Plays(values, error, origin, none)
+    return values, error, origin, none
 
 
 # The losses of one level. Given that a loss is not larger, those of a level and "smaller" are a

@@ -22,7 +22,7 @@ from dpcohort.selection.problem import (
     evaluated,
     resolve_eta,
 )
-from dpcohort.selection.solver import Solution, solve_selection
+from dpcohort.selection.solver import solve_selection
 
 __all__ = [
     "BestThreshold",
@@ -407,32 +407,24 @@ class PrivacyAware(PlannedRule):
 
     def select(self, problem: SelectionProblem) -> Selection:
         """The optimum of Problem 1 with the certificate of its optimality."""
-        floor, cap = self._bounds(problem)
+        bounds: dict[str, Any] = {
+            "floor": self.floor * problem.unbiased if self.floor > 0.0 else None,
+            "cap": np.full(problem.size, self.cap) if self.cap < 1.0 else None,
+        }
         if self.bias_cap is None:
             eta = problem.eta("auto" if self.eta is None else self.eta)
             noise, linear = problem.costs(eta)
-            solution = solve_selection(
-                problem.unbiased, noise, linear_costs=linear, floor=floor, cap=cap
+            solution = solve_selection(problem.unbiased, noise, linear_costs=linear, **bounds)
+        else:
+            linear = problem.linear_costs
+            path = SelectionPath(
+                problem.unbiased, problem.noise_costs, linear_costs=linear, **bounds
             )
-            return self._selection(problem, solution, eta)
-        path = SelectionPath(
-            problem.unbiased,
-            problem.noise_costs,
-            linear_costs=problem.linear_costs,
-            floor=floor,
-            cap=cap,
-        )
-        solution = path.at_gap(self.bias_cap)
-        if math.isfinite(solution.eta):
-            return self._selection(problem, solution, solution.eta)
-        return evaluated(self.name, solution.probabilities, problem, settings=self._settings())
-
-    def _bounds(self, problem: SelectionProblem) -> tuple[FloatArray | None, FloatArray | None]:
-        """Floor and cap for each client; None where they leave everything open."""
-        floor = self.floor * problem.unbiased if self.floor > 0.0 else None
-        return floor, np.full(problem.size, self.cap) if self.cap < 1.0 else None
-
-    def _selection(self, problem: SelectionProblem, solution: Solution, eta: float) -> Selection:
+            solution = path.at_gap(self.bias_cap)
+            eta = solution.eta
+            if not math.isfinite(eta):
+                p = solution.probabilities
+                return evaluated(self.name, p, problem, settings=self._settings())
         return Selection(
             rule=self.name,
             probabilities=solution.probabilities,
@@ -584,12 +576,7 @@ class PaymentCap(PlannedRule):
             return np.where(
                 problem.public, 0.0, 1.0 / np.where(problem.public, 1.0, problem.epsilon)
             )
-        prices = np.asarray(self.prices, dtype=np.float64)
-        if prices.shape != (problem.size,):
-            raise InputError(
-                "shape of prices", given=prices.shape, allowed=f"({problem.size},), one a client"
-            )
-        return prices
+        return _column("prices", self.prices, problem.size)
 
 
 @dataclass(frozen=True, kw_only=True)
