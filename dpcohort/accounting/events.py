@@ -236,28 +236,20 @@ def calibrate_remaining(
     if steps == 0:
         return 0.0
 
+    rest: dict[str, Any] = {
+        "sampling_rate": sampling_rate,
+        "sampler": sampler,
+        "neighbours": neighbours,
+    }
+
     def excess(log_noise: float) -> float:
-        more = Event(
-            noise_multiplier=math.exp(log_noise),
-            sampling_rate=sampling_rate,
-            steps=steps,
-            sampler=sampler,
-            neighbours=neighbours,
-        )
+        more = Event(noise_multiplier=math.exp(log_noise), steps=steps, **rest)
         total = history.append(more).delta(epsilon)
         return math.log(max(total, 1e-300)) - math.log(delta)
 
     if excess(math.log(largest)) > 0:
-        fit = affordable_steps(
-            history,
-            epsilon=epsilon,
-            delta=delta,
-            noise_multiplier=largest,
-            sampling_rate=sampling_rate,
-            sampler=sampler,
-            neighbours=neighbours,
-            at_most=steps,
-        )
+        budget = {"epsilon": epsilon, "delta": delta, "noise_multiplier": largest}
+        fit = affordable_steps(history, **budget, **rest, at_most=steps)
         raise BudgetExceededError(
             f"{steps} further steps do not fit: the client has spent epsilon = "
             f"{history.epsilon(delta):.6g} of {epsilon:g} at delta = {delta:g}, and even at noise "
