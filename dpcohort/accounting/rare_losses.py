@@ -690,21 +690,16 @@ def _piece(
     if piece.high < math.inf:
         x[-1] = piece.high
     cells = Cells.between(pair, losses, step, x)
-    mass = np.zeros(losses.size)
-    mass[:-1] += cells.mass - cells.high_up
-    mass[1:] += cells.high_up
+    mass = cells.at_points()
     if piece.low == -math.inf:
         mass[0] += cells.below
     infinity = cells.above if piece.high == math.inf else 0.0
     slop = (128 + 4 * pair.shift**2) * _UNIT * float(np.abs(losses[[0, -1]]).max())
     if pair.kind != "fixed":
         return GridLoss(first=first, mass=mass, infinity=infinity, slop=slop)
-    # A mirrored point carries the Q-mass of its original; there, upwards is towards 0.
     whole = np.zeros(2 * last + 1)
     whole[last + first :] += mass
-    mirrored_low = np.minimum(cells.high_down * np.exp(-losses[1:]), cells.q_mass)
-    whole[: last - first] += mirrored_low[::-1]
-    whole[1 : last - first + 1] += (cells.q_mass - mirrored_low)[::-1]
+    whole[: last - first + 1] += cells.mirrored(losses)
     if piece.high == math.inf:
         whole[0] += cells.q_above
     return GridLoss(first=-last, mass=whole, infinity=infinity, slop=slop)

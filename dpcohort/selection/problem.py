@@ -320,7 +320,7 @@ def exact_costs(
     """Costs per unit of eta of the noise that a schedule of independent draws really adds.
 
     A client drawn T_k times adds noise of variance ``(A_k + V_k T^l T_k) C^2`` in each draw. Given
-    that it is drawn in one slot, ``T_k = 1 + Bin(n - 1, p_k)`` with n draws in all, so
+    that a draw is of it, ``T_k = 1 + Bin(n - 1, p_k)`` with n draws in all, so
 
         E||n_t||^2 = D C^2 T sum_k [V_k (1 - 1/n) p_k^2 + (V_k / n + A_k / (n T^l)) p_k].
 
