@@ -248,8 +248,9 @@ def calibrate_remaining(
         return math.log(max(total, 1e-300)) - math.log(delta)
 
     if excess(math.log(largest)) > 0:
-        budget = {"epsilon": epsilon, "delta": delta, "noise_multiplier": largest}
-        fit = affordable_steps(history, **budget, **rest, at_most=steps)
+        fit = affordable_steps(
+            history, epsilon=epsilon, delta=delta, noise_multiplier=largest, at_most=steps, **rest
+        )
         raise BudgetExceededError(
             f"{steps} further steps do not fit: the client has spent epsilon = "
             f"{history.epsilon(delta):.6g} of {epsilon:g} at delta = {delta:g}, and even at noise "
