@@ -17,10 +17,15 @@ import numpy as np
 
 from dpcohort._validate import FloatArray
 from dpcohort.accounting.certify import certify_epsilon
-from dpcohort.accounting.pld import certified_epsilon
+from dpcohort.accounting.contract import Neighbours, Sampler
+from dpcohort.accounting.events import Event, composed_epsilon
 
 DELTA = 1e-5
-CONTRACTS = [("poisson", "zero-out"), ("poisson", "replace-one"), ("fixed", "replace-one")]
+CONTRACTS: list[tuple[Sampler, Neighbours]] = [
+    ("poisson", "zero-out"),
+    ("poisson", "replace-one"),
+    ("fixed", "replace-one"),
+]
 
 
 class Clients(NamedTuple):
@@ -40,20 +45,22 @@ def clients(count: int, seed: int) -> Clients:
     )
 
 
-def ours(some: Clients, sampler: str, neighbours: str, tolerance: float) -> FloatArray:
-    return certified_epsilon(
-        delta=DELTA,
-        noise_multiplier=some.noise,
-        sampling_rate=some.rate,
-        steps=some.steps,
-        sampler=sampler,
-        neighbours=neighbours,
-        tolerance=tolerance,
+def ours(some: Clients, sampler: Sampler, neighbours: Neighbours, tolerance: float) -> FloatArray:
+    events = (
+        Event(
+            noise_multiplier=noise,
+            sampling_rate=rate,
+            steps=steps,
+            sampler=sampler,
+            neighbours=neighbours,
+        )
+        for noise, rate, steps in zip(*some, strict=True)
     )
+    return np.array([composed_epsilon((event,), DELTA, tolerance) for event in events])
 
 
 def library(some: Clients, neighbours: str) -> FloatArray:
-    return certify_epsilon(
+    found: FloatArray = certify_epsilon(
         delta=DELTA,
         noise_multiplier=some.noise,
         sampling_rate=some.rate,
@@ -61,6 +68,7 @@ def library(some: Clients, neighbours: str) -> FloatArray:
         neighbours=neighbours,
         method="dp-accounting",
     )
+    return found
 
 
 def main() -> None:

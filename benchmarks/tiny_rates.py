@@ -189,7 +189,7 @@ def accepted(client: Client, near: float) -> float:
 
 
 def calibrated(client: Client) -> float:
-    return calibrate_noise(
+    found: float = calibrate_noise(
         epsilon=client.epsilon,
         delta=client.delta,
         sampling_rate=client.rate,
@@ -197,10 +197,11 @@ def calibrated(client: Client) -> float:
         sampler=client.sampler,
         neighbours=client.neighbours,
     )
+    return found
 
 
 def certified(client: Client, z: float) -> float:
-    return certify_epsilon(
+    found: float = certify_epsilon(
         noise_multiplier=z,
         delta=client.delta,
         sampling_rate=client.rate,
@@ -208,6 +209,7 @@ def certified(client: Client, z: float) -> float:
         sampler=client.sampler,
         neighbours=client.neighbours,
     )
+    return found
 
 
 def random_clients(count: int, rng: np.random.Generator) -> list[Client]:

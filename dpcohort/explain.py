@@ -293,18 +293,10 @@ def _one_more_draw(plan: Plan, k: int) -> tuple[float, float | None]:
     sampler, neighbours = plan.contract.sampler, plan.contract.neighbours
 
     def noise_for(count: int) -> float:
+        asked = {"epsilon": epsilon, "delta": delta, "sampling_rate": rate, "steps": count}
         if plan.contract.accountant == "paper":
-            return paper_noise_multiplier(
-                epsilon=epsilon, delta=delta, sampling_rate=rate, steps=count
-            )
-        return calibrate_noise(
-            epsilon=epsilon,
-            delta=delta,
-            sampling_rate=rate,
-            steps=count,
-            sampler=sampler,
-            neighbours=neighbours,
-        )
+            return float(paper_noise_multiplier(**asked))
+        return float(calibrate_noise(**asked, sampler=sampler, neighbours=neighbours))
 
     if steps == 0:
         return (noise_for(more) / int(plan.batch_sizes[k])) ** 2, None

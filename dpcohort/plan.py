@@ -23,9 +23,14 @@ from numpy.typing import NDArray
 from dpcohort._validate import BoolArray, FloatArray, IntArray, choice, whole_number
 from dpcohort.accounting.certify import certify_epsilon
 from dpcohort.accounting.contract import Contract
-from dpcohort.accounting.deployed_noise import DeployedNoise, Guard, deploy_noise
+from dpcohort.accounting.deployed_noise import (
+    DeployedNoise,
+    Guard,
+    NoiseLevels,
+    deploy_noise,
+    noise_levels,
+)
 from dpcohort.accounting.events import Event, History
-from dpcohort.accounting.noise_levels import NoiseLevels, noise_levels
 from dpcohort.clients import Population
 from dpcohort.errors import InputError, VerificationError
 from dpcohort.plain_text import one_line

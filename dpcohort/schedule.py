@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """All cohorts, drawn before training (Algorithm 1, lines 3 and 4).
 
-Both kinds of draws give every slot of every round the marginal probabilities asked for:
+Both kinds give every draw of every round the marginal probabilities asked for:
 
-- ``independent``, as in the paper: each slot is drawn on its own, so T_k is binomial.
+- ``independent``, as in the paper: each draw is made on its own, so T_k is binomial.
 - ``systematic``: one comb of n equally spaced teeth over the cumulative probabilities. Each T_k is
   the floor or the ceiling of its mean n p_k, so no client is drawn far more often than planned and
   has its noise raised for it; equal draws are dealt to different rounds like cards.
@@ -190,7 +190,7 @@ def _systematic(p: FloatArray, rounds: int, cohort_size: int, rng: np.random.Gen
     teeth = (rng.random() + np.arange(total)) / total
     drawn = order[np.searchsorted(_cumulative(p[order]), teeth, side="right")]
     # Equal clients now stand side by side: dealing them out one round at a time keeps a client
-    # with at most T^g draws from ever being drawn twice in a round. Random rounds and slots give
-    # each slot the same marginal.
+    # with at most T^g draws from ever being drawn twice in a round. Random rounds and places
+    # in them give each draw the same marginal.
     dealt = drawn.reshape(cohort_size, rounds)[:, rng.permutation(rounds)].T
     return rng.permuted(np.ascontiguousarray(dealt), axis=1)

@@ -14,11 +14,10 @@ from dpcohort._lazy import names_on_use
 if TYPE_CHECKING:
     from dpcohort.accounting.certify import certify_delta, certify_epsilon
     from dpcohort.accounting.contract import Contract
-    from dpcohort.accounting.deployed_noise import deploy_noise
+    from dpcohort.accounting.deployed_noise import PaperAudit, audit_paper_noise, deploy_noise
     from dpcohort.accounting.events import Event, History, affordable_steps, calibrate_remaining
     from dpcohort.accounting.gaussian import gaussian_delta, gaussian_mu
     from dpcohort.accounting.paper import paper_noise_multiplier
-    from dpcohort.accounting.paper_audit import PaperAudit, audit_paper_noise
     from dpcohort.accounting.tight import calibrate_noise
 
 __all__ = [
@@ -42,9 +41,9 @@ _HOMES = {
     "Contract": "contract",
     "Event": "events",
     "History": "events",
-    "PaperAudit": "paper_audit",
+    "PaperAudit": "deployed_noise",
     "affordable_steps": "events",
-    "audit_paper_noise": "paper_audit",
+    "audit_paper_noise": "deployed_noise",
     "calibrate_noise": "tight",
     "calibrate_remaining": "events",
     "certify_delta": "certify",

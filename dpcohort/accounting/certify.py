@@ -2,7 +2,7 @@
 """The certificate: what a deployed (noise multiplier, rate, steps) really spends.
 
 Two independent pessimistic computations are offered. ``pld`` is our own
-(:mod:`dpcohort.accounting.pld`); it covers every sampler and counts its own rounding errors.
+(:mod:`dpcohort.accounting.events`); it covers every sampler and counts its own rounding errors.
 ``dp-accounting`` is Google's library; it covers Poisson sampling. ``auto`` asks the library where
 it is sound and us elsewhere: fixed batches, tiny sampling rates, and targets of δ that are so small
 against the number of steps that the rounding noise of the library's transform, which it does not
@@ -12,24 +12,29 @@ count, would show.
 from __future__ import annotations
 
 import math
-from functools import lru_cache
-from typing import Any, Literal, get_args, overload
+from collections.abc import Callable
+from functools import cache, lru_cache
+from typing import Any, Literal, get_args
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from dpcohort._validate import FloatArray, choice, float_array
-from dpcohort.accounting.broadcast import answer_each
-from dpcohort.accounting.contract import Neighbours, resolve_neighbours
-from dpcohort.accounting.grids import TINY_RATE, Sketch
+from dpcohort.accounting.composition import TINY_RATE, Sketch
+from dpcohort.accounting.contract import (
+    broadcast_fields,
+    float_or_array,
+    resolve_neighbours,
+    whole_steps,
+)
+from dpcohort.accounting.events import TOLERANCE, Event, composed_delta, composed_epsilon
 from dpcohort.accounting.pairs import pairs_of_step
-from dpcohort.accounting.pld import Steps, composed_delta, composed_epsilon
 from dpcohort.errors import InputError
 
 __all__ = ["Method", "certify_delta", "certify_epsilon"]
 
 Method = Literal["auto", "pld", "dp-accounting"]
 
-_TOLERANCE = 1e-4
 _MOST_POINTS = 2e6
 # The library's transform leaves noise of about 1e-13 per step in δ: stay 10,000 times above it.
 _LEAST_DELTA_PER_STEP = 1e-9
@@ -39,28 +44,6 @@ _FINEST_GRID = 1e-6
 _LARGEST_SHIFT = 50.0
 
 
-@overload
-def certify_epsilon(
-    *,
-    noise_multiplier: float,
-    delta: float,
-    sampling_rate: float,
-    steps: float,
-    sampler: str = ...,
-    neighbours: str | None = ...,
-    method: str = ...,
-) -> float: ...
-@overload
-def certify_epsilon(
-    *,
-    noise_multiplier: ArrayLike,
-    delta: ArrayLike,
-    sampling_rate: ArrayLike,
-    steps: ArrayLike,
-    sampler: str = ...,
-    neighbours: str | None = ...,
-    method: str = ...,
-) -> FloatArray: ...
 def certify_epsilon(
     *,
     noise_multiplier: ArrayLike,
@@ -70,7 +53,7 @@ def certify_epsilon(
     sampler: str = "poisson",
     neighbours: str | None = None,
     method: str = "auto",
-) -> float | FloatArray:
+) -> Any:
     """An upper bound on the ε that a client spends, independent of how its noise was chosen.
 
     Args:
@@ -93,46 +76,21 @@ def certify_epsilon(
         >>> round(ours, 2), round(google, 2), abs(ours / google - 1) < 5e-4
         (7.55, 7.55, True)
     """
-    relation = _check(sampler, neighbours, method)
 
-    def answer(target: float, z: float, r: float, n: int) -> float:
-        if method == "pld" or _is_trivial(z, n) or sampler == "fixed":
-            return composed_epsilon((Steps(z, r, n, sampler),), relation, target)
-        if method == "auto" and not _library_is_sound(z, r, n, relation, target):
-            return composed_epsilon((Steps(z, r, n, sampler),), relation, target)
-        return float(_library(z, r, n, relation, target).get_epsilon_for_delta(target))
+    def answer(event: Event, target: float) -> float:
+        if method == "pld" or (method == "auto" and not _library_is_sound(event, target)):
+            return composed_epsilon((event,), target)
+        return float(_library(event, target).get_epsilon_for_delta(target))
 
-    return answer_each(
+    return _certified(
         answer,
-        noise_multiplier=noise_multiplier,
-        sampling_rate=sampling_rate,
-        steps=steps,
+        (noise_multiplier, sampling_rate, steps),
+        (sampler, neighbours, method),
+        without_noise=math.inf,
         delta=float_array("delta", delta, above=0, below=1),
     )
 
 
-@overload
-def certify_delta(
-    *,
-    noise_multiplier: float,
-    epsilon: float,
-    sampling_rate: float,
-    steps: float,
-    sampler: str = ...,
-    neighbours: str | None = ...,
-    method: str = ...,
-) -> float: ...
-@overload
-def certify_delta(
-    *,
-    noise_multiplier: ArrayLike,
-    epsilon: ArrayLike,
-    sampling_rate: ArrayLike,
-    steps: ArrayLike,
-    sampler: str = ...,
-    neighbours: str | None = ...,
-    method: str = ...,
-) -> FloatArray: ...
 def certify_delta(
     *,
     noise_multiplier: ArrayLike,
@@ -142,7 +100,7 @@ def certify_delta(
     sampler: str = "poisson",
     neighbours: str | None = None,
     method: str = "auto",
-) -> float | FloatArray:
+) -> Any:
     """An upper bound on the δ that a client spends at this ε.
 
     Args:
@@ -163,29 +121,42 @@ def certify_delta(
         >>> 0.0111 < delta < 0.0112
         True
     """
-    relation = _check(sampler, neighbours, method)
 
-    def answer(target: float, z: float, r: float, n: int) -> float:
-        if method == "pld" or _is_trivial(z, n) or sampler == "fixed" or target == math.inf:
-            return composed_delta((Steps(z, r, n, sampler),), relation, target)
-        if method == "auto":
-            ours = composed_delta((Steps(z, r, n, sampler),), relation, target)
-            if ours >= 1 or not _library_is_sound(z, r, n, relation, ours):
-                return ours
-        else:
-            ours = 1e-5
-        return float(_library(z, r, n, relation, ours).get_delta_for_epsilon(target))
+    def answer(event: Event, target: float) -> float:
+        expected = 1e-5 if method == "dp-accounting" else composed_delta((event,), target)
+        if method == "pld" or expected >= 1:
+            return expected
+        if method == "auto" and not _library_is_sound(event, expected):
+            return expected
+        return float(_library(event, expected).get_delta_for_epsilon(target))
 
-    return answer_each(
+    return _certified(
         answer,
-        noise_multiplier=noise_multiplier,
-        sampling_rate=sampling_rate,
-        steps=steps,
+        (noise_multiplier, sampling_rate, steps),
+        (sampler, neighbours, method),
+        without_noise=1.0,
         epsilon=float_array("epsilon", epsilon, at_least=0, allow_infinite=True),
     )
 
 
-def _check(sampler: str, neighbours: str | None, method: str) -> Neighbours:
+def _certified(
+    answer: Callable[[Event, float], float],
+    spent_by: tuple[ArrayLike, ArrayLike, ArrayLike],
+    contract: tuple[str, str | None, str],
+    *,
+    without_noise: float,
+    **asked: FloatArray,
+) -> Any:
+    """The answer for every client; equal clients are asked about once.
+
+    Args:
+        answer: function of an event and the value asked about.
+        spent_by: noise multiplier, sampling rate and steps.
+        contract: sampler, neighbours and method.
+        without_noise: the answer where there is no noise.
+        **asked: the one value (``epsilon`` or ``delta``) that the answer is for, already checked.
+    """
+    sampler, neighbours, method = contract
     relation = resolve_neighbours(sampler, neighbours)
     choice("method", method, get_args(Method))
     if method == "dp-accounting" and sampler == "fixed":
@@ -195,44 +166,69 @@ def _check(sampler: str, neighbours: str | None, method: str) -> Neighbours:
             allowed="'auto' or 'pld' when sampler = 'fixed'",
             next_step="dp-accounting has no tight bound for batches of fixed size.",
         )
-    return relation
+    noise, rate, steps = spent_by
+    columns = broadcast_fields(
+        **asked,
+        noise_multiplier=float_array("noise_multiplier", noise, at_least=0, allow_infinite=True),
+        sampling_rate=float_array("sampling_rate", rate, above=0, at_most=1),
+        steps=whole_steps(steps),
+    )
+
+    @cache
+    def one(target: float, z: float, r: float, count: float) -> float:
+        if count == 0 or math.inf in (z, target):
+            return 0.0
+        if z == 0:
+            return without_noise
+        event = Event(
+            noise_multiplier=z,
+            sampling_rate=r,
+            steps=int(count),
+            sampler="fixed" if sampler == "fixed" else "poisson",
+            neighbours=relation,
+        )
+        return answer(event, target)
+
+    rows = zip(*(column.ravel().tolist() for column in columns), strict=True)
+    found = np.array([one(*row) for row in rows]).reshape(columns[0].shape)
+    return float_or_array(found)
 
 
-def _is_trivial(noise_multiplier: float, steps: int) -> bool:
-    return steps == 0 or noise_multiplier in (0.0, math.inf)
-
-
-def _library_is_sound(z: float, r: float, n: int, relation: Neighbours, delta: float) -> bool:
-    if r < TINY_RATE:
-        return False  # one grid for losses of all sizes
+def _library_is_sound(event: Event, delta: float) -> bool:
+    z, n = event.noise_multiplier, event.steps
+    if event.sampler == "fixed" or event.sampling_rate < TINY_RATE:
+        return False  # it has no bound, or one grid for losses of all sizes
     if delta < _LEAST_DELTA_PER_STEP * n or 1 / z > _LARGEST_SHIFT or z > _LARGEST_NOISE:
         return False
-    spacing, least = _spacing(z, r, n, relation, delta)
+    spacing, least = _spacing(event, delta)
     return spacing >= max(least, _FINEST_GRID)
 
 
-def _spacing(z: float, r: float, n: int, relation: Neighbours, delta: float) -> tuple[float, float]:
+def _spacing(event: Event, delta: float) -> tuple[float, float]:
     """Grid spacing for the library, and the finest one that stays affordable."""
     pairs = pairs_of_step(
-        noise_multiplier=z, sampling_rate=r, sampler="poisson", neighbours=relation
+        noise_multiplier=event.noise_multiplier,
+        sampling_rate=event.sampling_rate,
+        sampler="poisson",
+        neighbours=str(event.neighbours),
     )
-    sketch = Sketch([(pairs[0], n)], math.log(delta))
-    grid = sketch.grid(sketch.at_delta(math.log(delta)), tolerance=_TOLERANCE)
-    return grid.step, grid.window.length / _MOST_POINTS
+    sketch = Sketch([(pairs[0], event.steps)], math.log(delta))
+    grid = sketch.grid(sketch.at_delta(math.log(delta)), tolerance=TOLERANCE)
+    return grid.step, grid.length / _MOST_POINTS
 
 
 @lru_cache(maxsize=8)
-def _library(z: float, r: float, n: int, relation: Neighbours, delta: float) -> Any:
+def _library(event: Event, delta: float) -> Any:
     """The library's privacy loss distribution, on a grid about as fine as ours."""
     import dp_accounting
     from dp_accounting.pld import privacy_loss_distribution
 
     relations = dp_accounting.NeighboringRelation
     return privacy_loss_distribution.from_gaussian_mechanism(
-        z,
-        sampling_prob=r,
-        value_discretization_interval=max(_spacing(z, r, n, relation, delta)),
+        event.noise_multiplier,
+        sampling_prob=event.sampling_rate,
+        value_discretization_interval=max(_spacing(event, delta)),
         neighboring_relation=(
-            relations.REPLACE_SPECIAL if relation == "zero-out" else relations.REPLACE_ONE
+            relations.REPLACE_SPECIAL if event.neighbours == "zero-out" else relations.REPLACE_ONE
         ),
-    ).self_compose(n)
+    ).self_compose(event.steps)

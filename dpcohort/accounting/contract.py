@@ -4,17 +4,34 @@
 The three only make sense together. Poisson sampling with a fixed denominator bounds what one
 record can change by C; a batch of fixed size swaps a record in for every one taken out, so it can
 change the sum by 2C. A combination without a proof cannot be built.
+
+The numbers that accounting is asked about are checked here as well: they broadcast like those of a
+numpy ufunc, so one call may ask about many clients.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-from dpcohort._validate import choice
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dpcohort._validate import FloatArray, choice, float_array
 from dpcohort.errors import InputError
 
-__all__ = ["AccountantName", "Contract", "Neighbours", "Sampler", "resolve_neighbours"]
+__all__ = [
+    "MOST_STEPS",
+    "AccountantName",
+    "Contract",
+    "Neighbours",
+    "Sampler",
+    "broadcast_fields",
+    "float_or_array",
+    "resolve_neighbours",
+    "whole_steps",
+]
+
 
 Sampler = Literal["poisson", "fixed"]
 Neighbours = Literal["zero-out", "replace-one"]
@@ -87,3 +104,50 @@ class Contract:
     def sensitivity(self) -> float:
         """How far one record can move the clipped sum, in units of the clip C."""
         return 1.0 if self.neighbours == "zero-out" else 2.0
+
+
+#: More steps than this are not accounted for.
+MOST_STEPS = 10**12
+
+
+def broadcast_fields(**columns: FloatArray) -> tuple[FloatArray, ...]:
+    """The columns in their common shape; an error names the shapes that do not go together.
+
+    Example:
+        >>> broadcast_fields(epsilon=np.array([1.0, 2.0]), delta=np.array(1e-5))[1]
+        array([1.e-05, 1.e-05])
+    """
+    try:
+        return tuple(np.broadcast_arrays(*columns.values()))
+    except ValueError:
+        raise InputError(
+            "shapes of " + ", ".join(columns),
+            given=[column.shape for column in columns.values()],
+            allowed="equal, or such that they broadcast",
+        ) from None
+
+
+def float_or_array(values: FloatArray) -> Any:
+    """A Python float where there is one value, as numpy's functions do for scalars.
+
+    Example:
+        >>> float_or_array(np.array(0.5)), float_or_array(np.array([0.5, 1.0]))
+        (0.5, array([0.5, 1. ]))
+    """
+    return float(values) if values.ndim == 0 else values
+
+
+def whole_steps(steps: ArrayLike) -> FloatArray:
+    """Numbers of steps as floats without a fraction.
+
+    Example:
+        >>> whole_steps([1, 20])
+        array([ 1., 20.])
+    """
+    count = float_array("steps", steps, at_least=0, at_most=MOST_STEPS)
+    fractions = count[np.floor(count) != count]
+    if fractions.size:
+        raise InputError(
+            "steps", given=float(fractions.flat[0]), allowed="a whole number of at least 0"
+        )
+    return count

@@ -9,30 +9,201 @@ Everything happens in u = log z, for all clients at once:
 3. **Refine** by the secant method on the contour integral.
 4. **Confirm** with a second integral on other, finer grids, a little above the root; for zero-out
    neighbours in both directions.
-5. **Fall back** on bounds that are always valid (:mod:`dpcohort.accounting.noise_fallback`) where
-   the confirmation fails or the grids would be too large: records that are hardly ever seen. They
-   give more noise than needed, never less.
+5. **Fall back** on bounds that are always valid where the confirmation fails or the grids would be
+   too large: records that are hardly ever seen. First the Chernoff bound, for all of them at once;
+   then, client by client, the pessimistic privacy loss distribution of
+   :mod:`dpcohort.accounting.events`, which is slow and nearly exact. They give more noise than
+   needed, never less.
+
+Tiny sampling rates (:mod:`dpcohort.accounting.rare_losses`) do not come this way: there the
+distribution is quick, and the search (:func:`rare_noise`) starts from the noise of a single loss.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dpcohort._validate import BoolArray, FloatArray, IntArray
-from dpcohort.accounting.contour import Contour, contour_log_delta, place_contour
-from dpcohort.accounting.gaussian import gaussian_mu
-from dpcohort.accounting.moments import (
+from dpcohort.accounting.contour import (
     Clients,
+    Contour,
+    Pair,
     chernoff_log_delta,
+    contour_log_delta,
     cumulants,
+    place_contour,
     saddle_order,
     saddle_point_log_delta,
 )
-from dpcohort.accounting.noise_fallback import fallback_noise
+from dpcohort.accounting.gaussian import gaussian_mu
 
-__all__ = ["NoiseFound", "find_noise"]
+__all__ = [
+    "fallback_noise",
+    "find_noise",
+    "rare_noise",
+]
+
+
+# log z is found to this; a client costs at most so many distributions.
+_WIDTH = 4e-4
+_EVALUATIONS = 14
+
+# At tiny rates: how closely log z is found, and how fast log delta usually falls with it.
+_RARE_WIDTH = 1e-3
+_RARE_SLOPE = -25.0
+
+# With more steps a distribution is too large or too coarse to be worth its time.
+_MOST_STEPS = 1e6
+
+
+def fallback_noise(clients: Clients, *, low: FloatArray, high: FloatArray) -> FloatArray:
+    """A log z at which every client keeps its promise, close to the smallest.
+
+    Args:
+        clients: the clients; ``remove`` stands for both directions of zero-out.
+        low: a lower bound of log z.
+        high: a log z that is known to be private.
+
+    Example:
+        >>> one = np.ones(1)
+        >>> clients = Clients.of(
+        ...     "remove", epsilon=one, delta=1e-5 * one, rate=0.1 * one, steps=50 * one
+        ... )
+        >>> found = fallback_noise(clients, low=np.log(one), high=np.log(30 * one))
+        >>> bool(2.8 < np.exp(found[0]) < 3.0)
+        True
+    """
+    result = _chernoff_noise(clients, low, high)
+    for i in np.flatnonzero(clients.steps <= _MOST_STEPS):
+        result[i] = _distribution_noise(
+            clients.take(np.array([i])), float(low[i]), float(result[i])
+        )
+    return result
+
+
+def rare_noise(clients: Clients, *, guess: FloatArray, high: FloatArray) -> FloatArray:
+    """The same for tiny sampling rates: the secant method on the certified delta.
+
+    Args:
+        clients: the clients; ``remove`` stands for both directions of zero-out.
+        guess: where to start looking for log z.
+        high: a log z that is known to be private.
+
+    Example:
+        >>> one = np.ones(1)
+        >>> clients = Clients.of(
+        ...     "remove", epsilon=one, delta=1e-5 * one, rate=1e-5 * one, steps=1000 * one
+        ... )
+        >>> found = rare_noise(clients, guess=np.log(0.3 * one), high=np.log(3 * one))
+        >>> bool(0.35 < np.exp(found[0]) < 0.36)
+        True
+    """
+    return np.array(
+        [
+            _rare_noise(clients.take(np.array([i])), float(guess[i]), float(high[i]))
+            for i in range(clients.size)
+        ]
+    )
+
+
+def _rare_noise(client: Clients, guess: float, high: float) -> float:
+    # of the two directions of zero-out the second is hardly ever the worse one
+    found = _rare_search(lambda noise: _first_excess(client, noise), guess, high)
+    if client.pair == "remove" and _certified_excess(client, math.exp(found)) > 0:
+        found = _rare_search(lambda noise: _certified_excess(client, noise), found, high)
+    return found
+
+
+def _rare_search(excess_at: Callable[[float], float], guess: float, high: float) -> float:
+    """The secant method; ``high`` stays private throughout."""
+    low, slope = -math.inf, _RARE_SLOPE
+    here = min(guess, high)
+    last: tuple[float, float] | None = None
+    for _ in range(_EVALUATIONS):
+        excess = excess_at(math.exp(here))
+        if excess > 0:
+            low = max(low, here)
+        else:
+            high = min(high, here)
+            if excess >= slope * _RARE_WIDTH:
+                break
+        if high - low <= _RARE_WIDTH:
+            break
+        if last is not None and abs(here - last[0]) > 0.1 * _RARE_WIDTH:
+            slope = min(max((excess - last[1]) / (here - last[0]), -200.0), -2.0)
+        last = here, excess
+        # aim at the middle of what is accepted
+        there = here + min(max(0.5 * _RARE_WIDTH - excess / slope, -0.3), 0.3)
+        if not low < there < high:
+            there = 0.5 * (max(low, here - 0.3) + high)
+        here = there
+    return high
+
+
+def _first_excess(client: Clients, noise: float) -> float:
+    from dpcohort.accounting.pairs import LossPair
+    from dpcohort.accounting.rare_losses import RareLosses
+
+    shift = float(client.shift(np.array(math.log(noise))))
+    pair = LossPair(kind=client.pair, shift=shift, rate=float(client.rate[0]))
+    promised = math.exp(float(client.log_delta[0]))
+    steps = RareLosses([(pair, int(client.steps[0]))], expected=promised)
+    delta = steps.delta(float(client.epsilon[0]))
+    return math.log(max(delta, 1e-300)) - float(client.log_delta[0])
+
+
+def _chernoff_noise(clients: Clients, low: FloatArray, high: FloatArray) -> FloatArray:
+    low, high = low.copy(), high.copy()
+    pairs: tuple[Pair, ...] = ("remove", "add") if clients.pair == "remove" else (clients.pair,)
+    orders = {pair: np.ones(clients.size) for pair in pairs}
+    for _ in range(16):
+        middle = 0.5 * (low + high)
+        kept = np.ones(clients.size, dtype=np.bool_)
+        for pair in pairs:
+            some = clients.facing(pair)
+            orders[pair], at = saddle_order(some, some.shift(middle), orders[pair])
+            kept &= chernoff_log_delta(some, orders[pair], at) <= clients.log_delta
+        low, high = np.where(kept, low, middle), np.where(kept, middle, high)
+    return high
+
+
+def _distribution_noise(client: Clients, low: float, high: float) -> float:
+    """Regula falsi (Illinois) on the certified delta; ``high`` stays private throughout."""
+    below, above = math.inf, -math.inf  # excess of log delta at low and high, not known yet
+    for _ in range(_EVALUATIONS):
+        if high - low <= _WIDTH:
+            break
+        middle = 0.5 * (low + high)
+        if math.isfinite(below) and math.isfinite(above):
+            middle = low + (high - low) * below / (below - above)
+            middle = min(max(middle, low + 0.1 * _WIDTH), high - 0.1 * _WIDTH)
+        excess = _certified_excess(client, math.exp(middle))
+        if excess > 0:
+            low, below, above = middle, excess, 0.5 * above
+        else:
+            high, above, below = middle, excess, 0.5 * below
+    return high
+
+
+def _certified_excess(client: Clients, noise: float) -> float:
+    # imported here, as hardly any client comes this way
+    from dpcohort.accounting.events import TOLERANCE, Event, composed_delta
+
+    steps = Event(
+        noise_multiplier=noise,
+        sampling_rate=float(client.rate[0]),
+        steps=int(client.steps[0]),
+        sampler="fixed" if client.pair == "fixed" else "poisson",
+        neighbours="zero-out" if client.pair in ("remove", "add") else "replace-one",
+    )
+    promised = math.exp(float(client.log_delta[0]))
+    delta = composed_delta((steps,), float(client.epsilon[0]), TOLERANCE, promised)
+    return (math.log(delta) if delta > 0 else -800.0) - float(client.log_delta[0])
+
 
 # Smoothing may cost this share of z; ten times as much while the root is still far away.
 _SMOOTHING_SHARE = 2e-4
@@ -49,19 +220,6 @@ _SLACK = 2e-3
 _TAIL = 1e-5
 
 
-@dataclass(frozen=True, kw_only=True)
-class NoiseFound:
-    """The answer of a search.
-
-    Attributes:
-        log_noise: log z, confirmed to be private.
-        exact: True where the contour integral gave it, False where a bound did.
-    """
-
-    log_noise: FloatArray
-    exact: BoolArray
-
-
 @dataclass(kw_only=True)
 class _State:
     """Where the search of each client stands; everything but ``far_order`` is in log z."""
@@ -76,7 +234,9 @@ class _State:
     points: IntArray
 
 
-def find_noise(clients: Clients, *, low: FloatArray, high: FloatArray) -> NoiseFound:
+def find_noise(
+    clients: Clients, *, low: FloatArray, high: FloatArray
+) -> tuple[FloatArray, BoolArray]:
     """The smallest log z for which every client keeps its promise, from a bracket that holds it.
 
     For the pair ``remove`` the answer also covers ``add``, the other direction of zero-out.
@@ -85,6 +245,9 @@ def find_noise(clients: Clients, *, low: FloatArray, high: FloatArray) -> NoiseF
         clients: the clients, with sampling rate below 1 and at least one step.
         low: a lower bound of log z.
         high: an upper bound of log z.
+
+    Returns:
+        log z, confirmed to be private, and whether the contour integral gave it or a bound did.
     """
     state = _start(clients, low, high)
     solved = _refine(clients, state)
@@ -96,12 +259,13 @@ def find_noise(clients: Clients, *, low: FloatArray, high: FloatArray) -> NoiseF
         worse = index[~_keeps_promise(some, log_noise[index], state.slope[index])]
         if worse.size:
             other = clients.take(worse).facing("add")
-            found = find_noise(other, low=log_noise[worse], high=high[worse])
-            log_noise[worse], exact[worse] = found.log_noise, found.exact
+            log_noise[worse], exact[worse] = find_noise(
+                other, low=log_noise[worse], high=high[worse]
+            )
     lost = np.flatnonzero(~exact)
     if lost.size:
         log_noise[lost] = fallback_noise(clients.take(lost), low=low[lost], high=high[lost])
-    return NoiseFound(log_noise=np.minimum(log_noise, high), exact=exact)
+    return np.minimum(log_noise, high), exact
 
 
 def _start(clients: Clients, low: FloatArray, high: FloatArray) -> _State:
@@ -122,7 +286,7 @@ def _start(clients: Clients, low: FloatArray, high: FloatArray) -> _State:
         order[active], at = saddle_order(some, some.shift(u[active]), order[active])
         t = order[active]
         f = saddle_point_log_delta(some, t, at) - some.log_delta
-        gaussian_slope = -np.maximum(t * (1.0 + t) * some.steps * at.variance, 1.0)
+        gaussian_slope = -np.maximum(t * (1.0 + t) * some.steps * at[2], 1.0)
         known = np.where(np.isnan(slope[active]), gaussian_slope, slope[active])
         slope[active] = _secant(u[active], f, last_u[active], last_f[active], known, least=2e-3)
         last_u[active], last_f[active] = u[active], f
@@ -145,8 +309,7 @@ def _start(clients: Clients, low: FloatArray, high: FloatArray) -> _State:
 def _gaussian_order(epsilon: FloatArray, mu: FloatArray) -> FloatArray:
     """The saddle of a plain Gaussian mechanism, from which Newton's method starts."""
     centre = epsilon / mu**2 - 0.5
-    order: FloatArray = 0.5 * (centre + np.sqrt(centre**2 + 8.0 / mu**2))
-    return np.maximum(order, 1e-3)
+    return np.maximum(0.5 * (centre + np.sqrt(centre**2 + 8.0 / mu**2)), 1e-3)
 
 
 def _secant(
@@ -186,8 +349,7 @@ def _next(
     outside &= np.abs(step) > _STEP
     there = np.where(outside, 0.5 * (low[active] + high[active]), there)
     u[active] = there
-    moved: FloatArray = np.abs(there - here)
-    return moved
+    return np.abs(there - here)
 
 
 def _refine(clients: Clients, state: _State) -> BoolArray:
@@ -238,29 +400,25 @@ def _integral(
     points = state.points[index].astype(np.float64)
     if unknown.any():
         at = cumulants(clients.take(np.flatnonzero(unknown)), mu[unknown], contour.order[unknown])
-        spread = np.sqrt(clients.steps[unknown] * at.variance) + 1e-150
+        spread = np.sqrt(clients.steps[unknown] * at[2]) + 1e-150
         points[unknown] = 6.0 / (spread * contour.step[unknown])
     points = np.clip(np.ceil(points), 8.0, np.minimum(enough, 1e7))
     log_delta = np.full(clients.size, np.nan)
     todo = np.arange(clients.size)
     while todo.size:
-        result = contour_log_delta(
+        found, rate, tail = contour_log_delta(
             clients.take(todo),
             mu[todo],
-            Contour(
-                order=contour.order[todo],
-                step=contour.step[todo],
-                far_order=contour.far_order[todo],
-            ),
+            contour.take(todo),
             points=_rounded(points[todo]),
             smoothing=state.smoothing[index[todo]],
         )
-        good = result.tail <= _TAIL
-        log_delta[todo[good]] = result.log_delta[good]
-        known = good & (result.smoothing_rate > 1e-6)
-        state.smoothing_rate[index[todo[known]]] = result.smoothing_rate[known]
+        good = tail <= _TAIL
+        log_delta[todo[good]] = found[good]
+        known = good & (rate > 1e-6)
+        state.smoothing_rate[index[todo[known]]] = rate[known]
         # NaN: over the cost limit; more points will not help
-        more = ~good & (points[todo] < enough[todo]) & np.isfinite(result.tail)
+        more = ~good & (points[todo] < enough[todo]) & np.isfinite(tail)
         todo = todo[more]
         points[todo] = np.minimum(2.0 * points[todo], enough[todo])
     state.points[index] = points.astype(np.int64)
@@ -270,8 +428,7 @@ def _integral(
 def _rounded(points: FloatArray) -> IntArray:
     """Rows times columns of the matrix product that computes this many points."""
     rows = np.ceil(np.sqrt(points))
-    result: IntArray = (rows * np.ceil(points / rows)).astype(np.int64)
-    return result
+    return np.asarray(rows * np.ceil(points / rows), dtype=np.int64)
 
 
 def _confirm(clients: Clients, state: _State, log_noise: FloatArray, index: IntArray) -> BoolArray:
@@ -282,13 +439,18 @@ def _confirm(clients: Clients, state: _State, log_noise: FloatArray, index: IntA
     confirmed = np.zeros(clients.size, dtype=np.bool_)
     for _ in range(3):
         some = clients.take(index)
-        log_delta = _second_opinion(
+        mu = some.shift(log_noise[index])
+        placed = place_contour(some, mu, state.far_order[index])
+        found, _, tail = contour_log_delta(
             some,
-            log_noise[index],
-            far_order=state.far_order[index],
-            points=state.points[index],
+            mu,
+            replace(placed, step=0.8 * placed.step),
+            points=_rounded(1.5 * state.points[index].astype(np.float64)),
             smoothing=state.smoothing[index],
+            fineness=1.2,
+            shift=0.5,
         )
+        log_delta = np.where(tail <= 10 * _TAIL, found, np.inf)
         confirmed[index] = log_delta <= some.log_delta
         missing = (log_delta - some.log_delta) / -state.slope[index]
         again = ~confirmed[index] & (missing < 1e-3)
@@ -297,29 +459,6 @@ def _confirm(clients: Clients, state: _State, log_noise: FloatArray, index: IntA
         if index.size == 0:
             break
     return confirmed
-
-
-def _second_opinion(
-    clients: Clients,
-    log_noise: FloatArray,
-    *,
-    far_order: FloatArray,
-    points: IntArray,
-    smoothing: FloatArray,
-) -> FloatArray:
-    mu = clients.shift(log_noise)
-    placed = place_contour(clients, mu, far_order)
-    contour = Contour(order=placed.order, step=0.8 * placed.step, far_order=placed.far_order)
-    result = contour_log_delta(
-        clients,
-        mu,
-        contour,
-        points=_rounded(1.5 * points.astype(np.float64)),
-        smoothing=smoothing,
-        fineness=1.2,
-        shift=0.5,
-    )
-    return np.where(result.tail <= 10 * _TAIL, result.log_delta, np.inf)
 
 
 def _keeps_promise(clients: Clients, log_noise: FloatArray, slope: FloatArray) -> BoolArray:

@@ -29,9 +29,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy.special import ndtr, ndtri
 
 from dpcohort._validate import FloatArray
+from dpcohort.accounting.gaussian import ndtr, ndtri
 
 __all__ = ["Cells", "GridLoss", "LossPair", "pairs_of_step"]
 
@@ -153,9 +153,7 @@ class LossPair:
             return self._discretize_symmetric(step, first, last)
         losses = step * np.arange(first, last + 1, dtype=np.float64)
         cells = Cells.between(self, losses, step)
-        mass = np.zeros(losses.size)
-        mass[:-1] += cells.mass - cells.high_up
-        mass[1:] += cells.high_up
+        mass = cells.at_points()
         mass[0] += cells.below
         slop = 128 * _UNIT * float(np.abs(losses[[0, -1]]).max())
         return GridLoss(first=first, mass=mass, infinity=cells.above, slop=slop)
@@ -166,12 +164,8 @@ class LossPair:
         cells = Cells.between(self, losses, step)
         middle = last
         mass = np.zeros(2 * last + 1)
-        mass[middle:-1] += cells.mass - cells.high_up
-        mass[middle + 1 :] += cells.high_up
-        # A mirrored point carries the Q-mass of its original; there, upwards is towards 0.
-        mirrored_low = np.minimum(cells.high_down * np.exp(-losses[1:]), cells.q_mass)
-        mass[:middle] += mirrored_low[::-1]
-        mass[1 : middle + 1] += (cells.q_mass - mirrored_low)[::-1]
+        mass[middle:] += cells.at_points()
+        mass[: middle + 1] += cells.mirrored(losses)
         mass[0] += cells.q_above
         mass[middle] += (1 - self.rate) * (2 * float(ndtr(self.shift / 2)) - 1)
         cut = min(max(first + last, 0), middle)
@@ -262,6 +256,22 @@ class Cells:
             above=p.above,
             q_above=q.above,
         )
+
+    def at_points(self) -> FloatArray:
+        """P-mass of the grid points: that of a cell at its two ends."""
+        mass = np.append(self.mass - self.high_up, 0.0)
+        mass[1:] += self.high_up
+        return mass
+
+    def mirrored(self, losses: FloatArray) -> FloatArray:
+        """P-mass of the mirror images of these grid points, from the lowest up.
+
+        A mirrored point carries the Q-mass of its original; there, upwards is towards 0.
+        """
+        low = np.minimum(self.high_down * np.exp(-losses[1:]), self.q_mass)
+        mass = np.append(low[::-1], 0.0)
+        mass[1:] += (self.q_mass - low)[::-1]
+        return mass
 
 
 @dataclass(frozen=True, kw_only=True)

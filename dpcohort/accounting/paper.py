@@ -18,13 +18,13 @@ formulas. Where the values are certified and where they are not: :mod:`dpcohort.
 
 from __future__ import annotations
 
-from typing import overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dpcohort._validate import FloatArray, float_array
-from dpcohort.accounting.broadcast import broadcast_fields
+from dpcohort.accounting.contract import broadcast_fields, float_or_array
 from dpcohort.errors import InputError
 
 __all__ = [
@@ -36,17 +36,9 @@ __all__ = [
 ]
 
 
-@overload
-def amplified_budget(
-    *, epsilon: float, delta: float, sampling_rate: float
-) -> tuple[float, float]: ...
-@overload
 def amplified_budget(
     *, epsilon: ArrayLike, delta: ArrayLike, sampling_rate: ArrayLike
-) -> tuple[FloatArray, FloatArray]: ...
-def amplified_budget(
-    *, epsilon: ArrayLike, delta: ArrayLike, sampling_rate: ArrayLike
-) -> tuple[float | FloatArray, float | FloatArray]:
+) -> tuple[Any, Any]:
     """Lemma 1: the budget that a mechanism may spend on a batch, for (epsilon, delta) on the data.
 
     epsilon' = log(1 + (e^epsilon - 1)/r) and delta' = delta/r. It holds for a single use; the paper
@@ -69,20 +61,12 @@ def amplified_budget(
     eps, target, rate = broadcast_fields(
         epsilon=_epsilon(epsilon), delta=_delta(delta), sampling_rate=_rate(sampling_rate)
     )
-    return _out(_amplified(eps, rate)), _out(target / rate)
+    return float_or_array(_amplified(eps, rate)), float_or_array(target / rate)
 
 
-@overload
-def composition_variance(
-    *, epsilon: float, delta: float, steps: float, sensitivity: float
-) -> float: ...
-@overload
 def composition_variance(
     *, epsilon: ArrayLike, delta: ArrayLike, steps: ArrayLike, sensitivity: ArrayLike
-) -> FloatArray: ...
-def composition_variance(
-    *, epsilon: ArrayLike, delta: ArrayLike, steps: ArrayLike, sensitivity: ArrayLike
-) -> float | FloatArray:
+) -> Any:
     """Lemma 2: the noise variance 8 T S^2 log(e + epsilon/delta) / epsilon^2 for T uses.
 
     Printed "for any epsilon > 0", which is false for large epsilon; nothing here checks it.
@@ -106,18 +90,12 @@ def composition_variance(
         steps=_whole("steps", steps),
         sensitivity=float_array("sensitivity", sensitivity, above=0),
     )
-    return _out(8.0 * count * width**2 * _log_term(eps, target) / eps**2)
+    return float_or_array(8.0 * count * width**2 * _log_term(eps, target) / eps**2)
 
 
-@overload
-def noise_level(*, epsilon: float, delta: float, sampling_rate: float, size: float) -> float: ...
-@overload
 def noise_level(
     *, epsilon: ArrayLike, delta: ArrayLike, sampling_rate: ArrayLike, size: ArrayLike
-) -> FloatArray: ...
-def noise_level(
-    *, epsilon: ArrayLike, delta: ArrayLike, sampling_rate: ArrayLike, size: ArrayLike
-) -> float | FloatArray:
+) -> Any:
     """V_k of Equation (7): noise variance of one step of one draw, in units of the clip squared.
 
     V_k = 8 log(e + r e'/delta) / (|M_k|^2 r^2 e'^2) with e' of Lemma 1. Not proved to be private,
@@ -143,21 +121,9 @@ def noise_level(
         sampling_rate=_rate(sampling_rate),
         size=float_array("size", size, above=0),
     )
-    return _out((_unit_multiplier(eps, target, rate) / (records * rate)) ** 2)
+    return float_or_array((_unit_multiplier(eps, target, rate) / (records * rate)) ** 2)
 
 
-@overload
-def noise_variance(
-    *,
-    epsilon: float,
-    delta: float,
-    sampling_rate: float,
-    size: float,
-    draws: float,
-    local_steps: float,
-    clip: float,
-) -> float: ...
-@overload
 def noise_variance(
     *,
     epsilon: ArrayLike,
@@ -167,17 +133,7 @@ def noise_variance(
     draws: ArrayLike,
     local_steps: ArrayLike,
     clip: ArrayLike,
-) -> FloatArray: ...
-def noise_variance(
-    *,
-    epsilon: ArrayLike,
-    delta: ArrayLike,
-    sampling_rate: ArrayLike,
-    size: ArrayLike,
-    draws: ArrayLike,
-    local_steps: ArrayLike,
-    clip: ArrayLike,
-) -> float | FloatArray:
+) -> Any:
     """NoiseComputation of Algorithm 1, Equation (6): sigma_k^2 = V_k T_k T^l C^2.
 
     The variance per coordinate of the noise on the mean of a batch. Not proved to be private, see
@@ -207,20 +163,12 @@ def noise_variance(
         local_steps=_whole("local_steps", local_steps),
         clip=float_array("clip", clip, above=0),
     )
-    return _out(level * drawn * local * bound**2)
+    return float_or_array(level * drawn * local * bound**2)
 
 
-@overload
-def paper_noise_multiplier(
-    *, epsilon: float, delta: float, sampling_rate: float, steps: float
-) -> float: ...
-@overload
 def paper_noise_multiplier(
     *, epsilon: ArrayLike, delta: ArrayLike, sampling_rate: ArrayLike, steps: ArrayLike
-) -> FloatArray: ...
-def paper_noise_multiplier(
-    *, epsilon: ArrayLike, delta: ArrayLike, sampling_rate: ArrayLike, steps: ArrayLike
-) -> float | FloatArray:
+) -> Any:
     """The noise of Equation (6) as a noise multiplier: z = sigma_k B/C = sqrt(8 T log(.)) / e'.
 
     With B = r |M_k| the size cancels: z depends on the budget, the rate and T = T_k T^l only. Not
@@ -246,14 +194,13 @@ def paper_noise_multiplier(
         sampling_rate=_rate(sampling_rate),
         steps=_whole("steps", steps),
     )
-    return _out(_unit_multiplier(eps, target, rate) * np.sqrt(count))
+    return float_or_array(_unit_multiplier(eps, target, rate) * np.sqrt(count))
 
 
 def _unit_multiplier(eps: FloatArray, delta: FloatArray, rate: FloatArray) -> FloatArray:
     """The multiplier of one step, sqrt(8 log(e + r e'/delta)) / e'."""
     inner = _amplified(eps, rate)
-    unit: FloatArray = np.sqrt(8.0 * _log_term(rate * inner, delta)) / inner
-    return unit
+    return np.asarray(np.sqrt(8.0 * _log_term(rate * inner, delta)) / inner)
 
 
 def _amplified(eps: FloatArray, rate: FloatArray) -> FloatArray:
@@ -261,14 +208,12 @@ def _amplified(eps: FloatArray, rate: FloatArray) -> FloatArray:
     small = np.log1p(np.expm1(np.minimum(eps, 1.0)) / rate)
     # the same with e^eps/r taken out, for eps above 1
     large = eps - np.log(rate) + np.log1p((rate - 1.0) * np.exp(-eps))
-    inner: FloatArray = np.where(eps < 1.0, small, large)
-    return inner
+    return np.asarray(np.where(eps < 1.0, small, large))
 
 
 def _log_term(numerator: FloatArray, delta: FloatArray) -> FloatArray:
     """log(e + numerator/delta), where the quotient may not be a double."""
-    term: FloatArray = np.logaddexp(1.0, np.log(numerator) - np.log(delta))
-    return term
+    return np.asarray(np.logaddexp(1.0, np.log(numerator) - np.log(delta)))
 
 
 def _epsilon(epsilon: ArrayLike) -> FloatArray:
@@ -290,8 +235,3 @@ def _whole(field: str, values: ArrayLike) -> FloatArray:
         given = float(np.atleast_1d(array)[fractional][0])
         raise InputError(field, given=given, allowed="a whole number, at least 0")
     return array
-
-
-def _out(values: FloatArray) -> float | FloatArray:
-    array = np.asarray(values, dtype=np.float64)
-    return float(array) if array.ndim == 0 else array

@@ -18,6 +18,11 @@ All rounding goes upwards, as in :mod:`.composition`, and what is left out is ad
 
 A level above the lowest has no event in most steps. Its law is (1-p)^T times "none" plus the rest,
 and only the rest is transformed, so that rounding is relative to the mass of the events.
+
+How the losses are sorted is chosen from a rough sketch of them, which comes first below: the
+spacing of the largest losses follows from how steeply δ falls with ε there, the number of levels
+from how much variance rounding would add to the sum of smaller ones. Nothing of it enters a bound:
+a poor choice makes a certificate looser, never wrong.
 """
 
 from __future__ import annotations
@@ -29,30 +34,222 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.fft import irfft, next_fast_len, rfft
-from scipy.special import ndtr
 
-from dpcohort._validate import FloatArray
+from dpcohort._validate import BoolArray, FloatArray
 from dpcohort.accounting.composition import (
+    SMALLEST_TAIL,
     Chernoff,
     Composition,
     GridSteps,
     Profile,
+    fast_length,
+    log_gap,
     profile_of_law,
 )
-from dpcohort.accounting.grids import log_gap
-from dpcohort.accounting.level_sketch import (
-    FAR,
-    LARGEST_EXPONENT,
-    MOST_POINTS,
-    ORDERS,
-    LevelSketch,
-    first_epsilon,
-    loss_nodes,
-)
+from dpcohort.accounting.gaussian import ndtr
 from dpcohort.accounting.pairs import Cells, GridLoss, LossPair
 
-__all__ = ["Interval", "RareLosses", "level_of"]
+__all__ = [
+    "FAR",
+    "LARGEST_EXPONENT",
+    "MOST_POINTS",
+    "ORDERS",
+    "Interval",
+    "LevelSketch",
+    "RareLosses",
+    "first_epsilon",
+    "level_of",
+    "loss_nodes",
+]
+
+
+#: A loss this far above ε counts as infinite, for e^-10 of its δ.
+FAR = 10.0
+#: Points of the top level, at most.
+MOST_POINTS = 2**16
+#: How many orders of moments are tried.
+ORDERS = 40
+#: Moments with larger exponents are not looked at.
+LARGEST_EXPONENT = 300.0
+
+_NEGLIGIBLE = 1e-5  # what a cut tail may add to δ, relatively
+# The scale on which δ falls by e is the unit of the top spacing, and its square that of the
+# variance which rounding may add to the sum. A variance v raises ln δ by v/2 in these units.
+_TOP_SPACING = 0.25
+_VARIANCE = 0.03
+_LOWER_TILT = 0.5  # of a lower level, times the spread of its sum
+_LARGEST_RATIO = 16  # between the spacings of two levels
+_MOST_LEVELS = 8
+_NODES_PER_DEVIATION = 20.0
+
+
+class LevelSketch:
+    """Spacings, levels and tilts for an expected answer (ε, δ).
+
+    Args:
+        parts: the distinct steps and how often each is taken.
+        epsilon: about where the answer is, above 0.
+        log_delta: about what ln δ is there.
+        coarseness: factor on the variance that rounding may add; 1 is accurate.
+
+    Attributes:
+        epsilon: about where the answer is.
+        log_delta: about what δ is there.
+        tilts: order of the exponential tilt at each level.
+        top: losses above this count as infinite.
+        steps: spacing of each level, the smallest first.
+        bounds: bounds on |L| between the levels.
+        log_tail: of what may be left out of the law of a sum.
+        log_room: of what may be in the wrong place in a tilted law.
+
+    Example:
+        >>> pair = LossPair(kind="remove", shift=2.0, rate=1e-5)
+        >>> sketch = LevelSketch(
+        ...     [(pair, 50_000)], epsilon=0.2, log_delta=math.log(1e-5), coarseness=1.0
+        ... )
+        >>> len(sketch.steps), len(sketch.bounds), sketch.steps[0] < sketch.steps[-1]
+        (3, 2, True)
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[tuple[LossPair, int]],
+        *,
+        epsilon: float,
+        log_delta: float,
+        coarseness: float,
+    ) -> None:
+        loss, weight = loss_nodes(parts, math.exp(log_delta))
+        drift = sum(-count * math.log1p(-pair.rate) for pair, count in parts)
+        top = epsilon + FAR + drift
+        self._loss = np.maximum(loss[loss <= top], -(epsilon + FAR))
+        self._weight = weight[loss <= top]
+        self._size = np.abs(self._loss)
+        self.epsilon = epsilon
+        self.log_delta = min(log_delta, 0.0)
+        self.top = min(top, 1.1 * float(self._loss.max()) + 1e-9)
+        self._orders = np.geomspace(0.01 / (1 + float(self._size.max())), 1e4 / epsilon, ORDERS)
+
+        alone = float(self._weight @ -np.expm1(np.minimum(epsilon - self._loss, 0.0)))
+        # How steeply δ falls: as that of a loss that comes alone, or as that of a sum of many.
+        many = self._log_moment(self._size <= epsilon) - self._orders * epsilon
+        saddle = self._best_order(many)
+        above = float(self._weight[self._loss > epsilon].sum())
+        steepness = min(saddle, above / alone - 1 if alone > 0 else math.inf)
+        unit = 1 / (1 + steepness)
+        top_step = max(_TOP_SPACING * unit, self.top / MOST_POINTS)
+        self.steps, self.bounds = self._levels(top_step, coarseness * _VARIANCE * unit**2)
+
+        # The tilt is best for the sums with an event of the top level; those without one count
+        # only if they can reach ε at all.
+        small = self._size <= (self.bounds[-1] if self.bounds else top_step / 2)
+        none, events = self._log_moment(small), self._log_moment(~small)
+        some = none + np.where(
+            events < 1, np.log(np.maximum(np.expm1(np.minimum(events, 1.0)), 1e-300)), events
+        )
+        without = float(np.min(none - self._orders * epsilon))
+        if without > self.log_delta + math.log(_NEGLIGIBLE):
+            some = np.logaddexp(some, none)
+        exponent = some - self._orders * epsilon
+        tilt = self._best_order(exponent)
+        reached = float(exponent[self._orders == tilt][0])
+        self.tilts = [*(max(tilt, self._lower_tilt(bound)) for bound in self.bounds), tilt]
+        self.log_tail = self.log_delta + math.log(_NEGLIGIBLE)
+        self.log_room = min(self.log_delta - reached, 0.0) + math.log(_NEGLIGIBLE)
+
+    def _best_order(self, exponent: FloatArray) -> float:
+        """The order with the smallest bound, or the first with one that is small enough."""
+        enough = np.flatnonzero(exponent < self.log_delta - FAR)
+        return float(self._orders[enough[0] if enough.size else np.argmin(exponent)])
+
+    def _lower_tilt(self, bound: float) -> float:
+        """Of a level below the top one.
+
+        Its rounding errors are the same all over its range; a tilt that hardly distorts its law
+        makes them fall off towards the large sums.
+        """
+        spread = math.sqrt(float(self._weight @ np.where(self._size <= bound, self._size, 0) ** 2))
+        return _LOWER_TILT / max(spread, bound)
+
+    def _log_moment(self, chosen: BoolArray) -> FloatArray:
+        """Logarithm of E e^{tS} at every order t, the losses that are not chosen taken as 0."""
+        exponent = np.multiply.outer(self._orders, self._loss[chosen])
+        moment = np.expm1(np.minimum(exponent, LARGEST_EXPONENT)) @ self._weight[chosen]
+        result: FloatArray = np.where(
+            exponent.max(axis=1, initial=0.0) < LARGEST_EXPONENT, moment, np.inf
+        )
+        return result
+
+    def _levels(self, step: float, variance: float) -> tuple[list[float], list[float]]:
+        order = np.argsort(self._size)
+        size, weight = self._size[order], self._weight[order]
+        steps, bounds = [step], list[float]()
+        while len(steps) < _MOST_LEVELS and _gained(size, weight, step) > variance:
+            above = np.cumsum(weight[::-1])[::-1] * step**2 / 6
+            cut = min(int(np.sum(above > variance / 4)), size.size - 1)
+            bound = max(float(size[cut]), step)
+            smaller = size <= bound
+            size, weight = size[smaller], weight[smaller]
+            least = max(10 * math.sqrt(float(weight @ size**2)), bound) / MOST_POINTS
+            ratio = 2
+            while (
+                ratio < _LARGEST_RATIO
+                and step > least * (ratio + 1)
+                and _gained(size, weight, step / ratio) > variance / 2
+            ):
+                ratio += 1
+            if step < least * ratio:
+                break
+            step /= ratio
+            steps.append(step)
+            bounds.append(bound)
+        return steps[::-1], bounds[::-1]
+
+
+def _gained(size: FloatArray, weight: FloatArray, step: float) -> float:
+    """Variance that rounding adds to the sum: h²/6 a loss on average, |L| h for a small one."""
+    return float(weight @ np.minimum(size * step, step**2 / 6))
+
+
+def loss_nodes(
+    parts: Sequence[tuple[LossPair, int]], delta: float
+) -> tuple[FloatArray, FloatArray]:
+    """Losses, and the number of steps that have about that loss.
+
+    Example:
+        >>> loss, count = loss_nodes([(LossPair(kind="remove", shift=2.0, rate=1e-5), 50)], 1e-5)
+        >>> round(float(count.sum()), 6)
+        50.0
+    """
+    total = sum(count for _, count in parts)
+    tail = max(_NEGLIGIBLE * delta / total, SMALLEST_TAIL)
+    nodes = [
+        (*pair.sketch(tail, nodes_per_deviation=_NODES_PER_DEVIATION), count)
+        for pair, count in parts
+    ]
+    return (
+        np.concatenate([loss for loss, _, _ in nodes]),
+        np.concatenate([count * mass for _, mass, count in nodes]),
+    )
+
+
+def first_epsilon(parts: Sequence[tuple[LossPair, int]], delta: float) -> float:
+    """About the ε at which losses that come alone, or the limit of many, give this δ.
+
+    Example:
+        >>> parts = [(LossPair(kind="remove", shift=1 / 0.45, rate=1e-5), 1000)]
+        >>> 0.03 < first_epsilon(parts, 1e-5) < 0.3
+        True
+    """
+    loss, weight = loss_nodes(parts, delta)
+    grid = np.geomspace(1e-4, 60.0, 60)
+    alone = -np.expm1(np.minimum(grid[:, None] - loss, 0.0)) @ weight
+    reached = np.flatnonzero(alone <= delta)
+    rare = float(grid[reached[0]]) if reached.size else 60.0
+    small = np.abs(loss) <= rare
+    deviation = math.sqrt(float(weight[small] @ loss[small] ** 2))
+    return min(max(rare, deviation * math.sqrt(2 * math.log(1 / delta))), 60.0)
+
 
 ComplexArray = NDArray[np.complex128]
 
@@ -75,6 +272,7 @@ class RareLosses:
     Args:
         parts: the distinct steps and how often each is taken.
         coarseness: factor on the variance that rounding may add; 1 is accurate.
+        expected: about which δ is asked for; where it is much smaller, its bound is looser.
 
     Example:
         >>> pair = LossPair(kind="remove", shift=1 / 0.45, rate=1e-5)
@@ -84,15 +282,22 @@ class RareLosses:
         True
     """
 
-    def __init__(self, parts: Sequence[tuple[LossPair, int]], *, coarseness: float = 1.0) -> None:
+    def __init__(
+        self,
+        parts: Sequence[tuple[LossPair, int]],
+        *,
+        coarseness: float = 1.0,
+        expected: float = 1e-7,
+    ) -> None:
         self._parts = [(pair, count) for pair, count in parts if count > 0]
         self._coarseness = coarseness
+        self._expected = expected
 
-    def delta(self, epsilon: float, *, expected: float = 1e-7) -> float:
+    def delta(self, epsilon: float) -> float:
         """Upper bound on δ at this ε, close where it is about as large as expected, or larger."""
         if not self._parts or epsilon >= self._largest_sum():
             return 0.0
-        best, log_delta = 1.0, math.log(expected)
+        best, log_delta = 1.0, math.log(self._expected)
         for _ in range(_ATTEMPTS):
             sketch = LevelSketch(
                 self._parts,
@@ -179,12 +384,14 @@ class RareLosses:
         return sum(-n * math.log1p(-pair.rate) * (1 + 1e-14) for pair, n in self._parts)
 
 
-class _Range(NamedTuple):
+class Interval(NamedTuple):
+    """Of outputs of a step, or of sums of losses."""
+
     low: float
     high: float
 
 
-def _range_of_sum(played: GridSteps, sketch: LevelSketch, tilt: float) -> _Range:
+def _range_of_sum(played: GridSteps, sketch: LevelSketch, tilt: float) -> Interval:
     """A range that the sum leaves with probability e^log_tail at most on each side (Chernoff).
 
     It is wide enough, too, for little of the tilted law to wrap around.
@@ -206,7 +413,7 @@ def _range_of_sum(played: GridSteps, sketch: LevelSketch, tilt: float) -> _Range
     log_room = sketch.log_room - (tilt - sketch.tilts[-1]) * (high - low)
     up, down = (bound(sign, tilted, log_room, tilt, here) for sign in (1.0, -1.0))
     most = MOST_POINTS * played.step
-    return _Range(min(low, max(down, low - most)), max(high, min(up, high + most)))
+    return Interval(min(low, max(down, low - most)), max(high, min(up, high + most)))
 
 
 def _sparser(loss: GridLoss, step: float) -> tuple[FloatArray, FloatArray]:
@@ -301,7 +508,7 @@ def _profile(
         length = total.law.size + math.ceil((reach.high - reach.low) / step) + 4
         if length > _MOST_SUMS:
             return None
-        total = _plus(total, played, tilted, first, next_fast_len(length, real=True))
+        total = _plus(total, played, tilted, first, fast_length(length))
         log_moment += added
         infinity += played.infinity
         # The sum leaves its range upwards, or downwards, where it is not seen by the levels above.
@@ -329,35 +536,31 @@ def _plus(
     shares = [float(mass[mode]) for mass, mode in zip(tilted, modes, strict=True)]
     log_none = sum(n * math.log(share) for n, share in zip(played.counts, shares, strict=True))
     if min(shares) > _SPARSE and log_none > -_MOST_EVENTS:
-        plays = _transformed_events(played, tilted, modes, log_none, length)
+        values, off, origin, none = _transformed_events(played, tilted, modes, log_none, length)
     else:
-        plays = _transformed_sum(played, tilted, length)
+        values, off, origin, none = _transformed_sum(played, tilted, length)
     before, error = _transform(total.law, 0, length)
-    plays_error = plays.error * (np.abs(before) + error) + np.abs(plays.values) * error
-    law = irfft(plays.values * before, length)
-    law_error = 2 * float(plays_error.mean())
+    values_error = off * (np.abs(before) + error) + np.abs(values) * error
+    law = np.fft.irfft(values * before, length)
+    law_error = 2 * float(values_error.mean())
     law_error += _FFT_ERROR * math.log2(length) * math.sqrt(float(law @ law))
-    start = total.first + plays.origin - first
+    start = total.first + origin - first
     law = np.roll(law, start % length)
-    if plays.none > 0:
-        law[(start + np.arange(total.law.size)) % length] += plays.none * total.law
+    if none > 0:
+        law[(start + np.arange(total.law.size)) % length] += none * total.law
     return _Sum(first, total.step, law, law_error + 4 * _UNIT * float(law.max()))
 
 
-class _Plays(NamedTuple):
-    """The transformed law of all plays of a level, less that of ``origin``, which has ``none``."""
-
-    values: ComplexArray
-    error: FloatArray
-    origin: int
-    none: float
+# The transformed law of all plays of a level, less that of one sum; the error of each value; that
+# sum; and its probability.
+_Plays = tuple[ComplexArray, FloatArray, int, float]
 
 
 def _transform(mass: FloatArray, centre: int, length: int) -> tuple[ComplexArray, float]:
     """The transform of masses at -centre, 1 - centre, ..., and the largest error of an entry."""
     folded = np.bincount((np.arange(mass.size) - centre) % length, mass, length)
     # an entry is a sum of all masses, in layers of additions and rotations
-    return rfft(folded), _FFT_ERROR * math.log2(length) * float(folded.sum())
+    return np.fft.rfft(folded), _FFT_ERROR * math.log2(length) * float(folded.sum())
 
 
 def _transformed_sum(played: GridSteps, tilted: Sequence[FloatArray], length: int) -> _Plays:
@@ -372,7 +575,7 @@ def _transformed_sum(played: GridSteps, tilted: Sequence[FloatArray], length: in
         error += 2 * count * (off / size + 16 * _UNIT)
         origin += count * (loss.first + centre)
     size = np.exp(np.minimum(log_size, 0.0))
-    return _Plays(size * np.exp(1j * angle), error * size, origin, 0.0)
+    return size * np.exp(1j * angle), error * size, origin, 0.0
 
 
 def _transformed_events(
@@ -402,24 +605,12 @@ def _transformed_events(
     distance = np.hypot(log_size, angle)
     error = size * (error + 8 * _UNIT * distance)
     error += 16 * _UNIT * (size + none) * np.minimum(distance, 2.0)
-    return _Plays(values, error, origin, none)
+    return values, error, origin, none
 
 
 # The losses of one level. Given that a loss is not larger, those of a level and "smaller" are a
 # pair of distributions like any other. Levels are cut where the output is: the outputs of a level
 # and of those below it are an interval.
-
-
-class Interval(NamedTuple):
-    """An interval of outputs of a step.
-
-    Example:
-        >>> Interval(-1.0, 2.0).high
-        2.0
-    """
-
-    low: float
-    high: float
 
 
 def level_of(
@@ -499,21 +690,16 @@ def _piece(
     if piece.high < math.inf:
         x[-1] = piece.high
     cells = Cells.between(pair, losses, step, x)
-    mass = np.zeros(losses.size)
-    mass[:-1] += cells.mass - cells.high_up
-    mass[1:] += cells.high_up
+    mass = cells.at_points()
     if piece.low == -math.inf:
         mass[0] += cells.below
     infinity = cells.above if piece.high == math.inf else 0.0
     slop = (128 + 4 * pair.shift**2) * _UNIT * float(np.abs(losses[[0, -1]]).max())
     if pair.kind != "fixed":
         return GridLoss(first=first, mass=mass, infinity=infinity, slop=slop)
-    # A mirrored point carries the Q-mass of its original; there, upwards is towards 0.
     whole = np.zeros(2 * last + 1)
     whole[last + first :] += mass
-    mirrored_low = np.minimum(cells.high_down * np.exp(-losses[1:]), cells.q_mass)
-    whole[: last - first] += mirrored_low[::-1]
-    whole[1 : last - first + 1] += (cells.q_mass - mirrored_low)[::-1]
+    whole[: last - first + 1] += cells.mirrored(losses)
     if piece.high == math.inf:
         whole[0] += cells.q_above
     return GridLoss(first=-last, mass=whole, infinity=infinity, slop=slop)

@@ -13,8 +13,8 @@ from typing import Any, get_args
 
 from dpcohort._validate import choice
 from dpcohort.accounting.certify import Method
+from dpcohort.accounting.composition import Sketch
 from dpcohort.accounting.events import Event, History
-from dpcohort.accounting.grids import Sketch
 from dpcohort.accounting.pairs import pairs_of_step
 
 __all__ = ["history_epsilon"]
@@ -78,7 +78,7 @@ def _spacing(events: list[Event], delta: float) -> float:
     ]
     sketch = Sketch(parts, math.log(delta))
     grid = sketch.grid(sketch.at_delta(math.log(delta)), tolerance=_TOLERANCE)
-    return max(grid.step, grid.window.length / _MOST_POINTS)
+    return max(grid.step, grid.length / _MOST_POINTS)
 
 
 def _library(event: Event, spacing: float) -> Any:

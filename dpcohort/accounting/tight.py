@@ -11,21 +11,22 @@ is certified by an independent computation besides (:mod:`dpcohort.accounting.ce
 
 from __future__ import annotations
 
-from typing import overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import log_ndtr, ndtr
 
 from dpcohort._validate import FloatArray, float_array
-from dpcohort.accounting.broadcast import broadcast_fields, whole_steps
-from dpcohort.accounting.contract import resolve_neighbours
-from dpcohort.accounting.gaussian import gaussian_mu
-from dpcohort.accounting.grids import TINY_RATE
-from dpcohort.accounting.loss_grid import Pair
-from dpcohort.accounting.moments import Clients
-from dpcohort.accounting.noise_fallback import rare_noise
-from dpcohort.accounting.noise_search import find_noise
+from dpcohort.accounting.composition import TINY_RATE
+from dpcohort.accounting.contour import Clients, Pair
+from dpcohort.accounting.contract import (
+    broadcast_fields,
+    float_or_array,
+    resolve_neighbours,
+    whole_steps,
+)
+from dpcohort.accounting.gaussian import gaussian_mu, log_ndtr, ndtr
+from dpcohort.accounting.noise_search import find_noise, rare_noise
 from dpcohort.accounting.paper import amplified_budget
 
 __all__ = ["MARGIN", "SMALLEST_NOISE", "calibrate_noise", "clt_noise_multiplier"]
@@ -48,17 +49,6 @@ _MOST_STEPS = 1e10
 _MOST_RARE_STEPS = 1e6
 
 
-@overload
-def calibrate_noise(
-    *,
-    epsilon: float,
-    delta: float,
-    sampling_rate: float,
-    steps: float,
-    sampler: str = "poisson",
-    neighbours: str | None = None,
-) -> float: ...
-@overload
 def calibrate_noise(
     *,
     epsilon: ArrayLike,
@@ -67,16 +57,7 @@ def calibrate_noise(
     steps: ArrayLike,
     sampler: str = "poisson",
     neighbours: str | None = None,
-) -> FloatArray: ...
-def calibrate_noise(
-    *,
-    epsilon: ArrayLike,
-    delta: ArrayLike,
-    sampling_rate: ArrayLike,
-    steps: ArrayLike,
-    sampler: str = "poisson",
-    neighbours: str | None = None,
-) -> float | FloatArray:
+) -> Any:
     """The smallest noise multiplier z for (epsilon, delta) after so many steps.
 
     Never below the optimum, and above it by less than 0.2 percent wherever the contour integral
@@ -110,21 +91,12 @@ def calibrate_noise(
         pair = "fixed" if sampler == "fixed" else "replace"
     columns = _validated(epsilon, delta, sampling_rate, steps)
     rows, inverse = _distinct(np.stack([column.ravel() for column in columns], axis=1))
-    noise = _noise(pair, *rows.T)[inverse].reshape(columns[0].shape)
-    return float(noise) if noise.ndim == 0 else noise
+    return float_or_array(_noise(pair, *rows.T)[inverse].reshape(columns[0].shape))
 
 
-@overload
-def clt_noise_multiplier(
-    *, epsilon: float, delta: float, sampling_rate: float, steps: float
-) -> float: ...
-@overload
 def clt_noise_multiplier(
     *, epsilon: ArrayLike, delta: ArrayLike, sampling_rate: ArrayLike, steps: ArrayLike
-) -> FloatArray: ...
-def clt_noise_multiplier(
-    *, epsilon: ArrayLike, delta: ArrayLike, sampling_rate: ArrayLike, steps: ArrayLike
-) -> float | FloatArray:
+) -> Any:
     """The noise multiplier in the limit of many steps: for ranking clients only, NOT private.
 
     z = 1/sqrt(log(1 + mu^2/(r^2 T))) with mu of :func:`dpcohort.accounting.gaussian.gaussian_mu`
@@ -148,8 +120,7 @@ def clt_noise_multiplier(
     eps, target, rate, count = _validated(epsilon, delta, sampling_rate, steps)
     mu = gaussian_mu(epsilon=eps, delta=target)
     with np.errstate(divide="ignore"):
-        noise = 1.0 / np.sqrt(np.log1p((mu / rate) ** 2 / count))
-    return float(noise) if noise.ndim == 0 else noise
+        return float_or_array(1.0 / np.sqrt(np.log1p((mu / rate) ** 2 / count)))
 
 
 def _validated(
@@ -191,60 +162,35 @@ def _noise(
     open_ &= (steps > 1) & (steps <= _MOST_STEPS)
     tiny = (rate < TINY_RATE) & (steps <= _MOST_RARE_STEPS)
     rare, many = np.flatnonzero(open_ & tiny), np.flatnonzero(open_ & ~tiny)
-    if rare.size:
-        noise[rare] = _rare_steps(
-            pair, eps[rare], delta[rare], rate[rare], steps[rare], noise[rare]
-        )
-    if many.size:
-        noise[many] = _many_steps(
-            pair, eps[many], delta[many], rate[many], steps[many], noise[many]
-        )
+    for some, search in ((rare, _rare_steps), (many, _many_steps)):
+        if some.size:
+            columns = (column[some] for column in (eps, delta, rate, steps))
+            noise[some] = search(Clients.of(pair, *columns), noise[some])
     noise = np.maximum(noise, SMALLEST_NOISE) * (1.0 + MARGIN)
     return np.where(steps > 0, noise, 0.0)
 
 
-def _many_steps(
-    pair: Pair,
-    eps: FloatArray,
-    delta: FloatArray,
-    rate: FloatArray,
-    steps: FloatArray,
-    unsampled: FloatArray,
-) -> FloatArray:
-    clients = Clients.of(pair, epsilon=eps, delta=delta, rate=rate, steps=steps)
+def _many_steps(clients: Clients, unsampled: FloatArray) -> FloatArray:
+    eps, delta, rate, steps = clients.epsilon, clients.delta, clients.rate, clients.steps
     # Basic composition: T steps of (epsilon/T, delta/T) each. Close where a record is rarely seen.
     rare = np.flatnonzero(rate * steps < 1.0)
     high = unsampled.copy()
-    high[rare] = np.minimum(
-        high[rare],
-        _single_step(
-            pair, eps[rare] / steps[rare], delta[rare] / steps[rare], rate[rare], high[rare]
-        ),
-    )
+    shares = eps[rare] / steps[rare], delta[rare] / steps[rare]
+    basic = _single_step(clients.pair, *shares, rate[rare], high[rare])
+    high[rare] = np.minimum(high[rare], basic)
     # One step needs less noise than many, and zero-out less than replace-one.
-    first = _amplified_noise("fixed" if pair == "fixed" else "remove", eps, delta, rate)
+    first = _amplified_noise("fixed" if clients.pair == "fixed" else "remove", eps, delta, rate)
     low = np.clip(first, 0.5 * SMALLEST_NOISE, 0.999 * high)
-    found = find_noise(clients, low=np.log(low), high=np.log(high))
-    noise: FloatArray = np.exp(found.log_noise)
-    return noise
+    return np.exp(find_noise(clients, low=np.log(low), high=np.log(high))[0])
 
 
-def _rare_steps(
-    pair: Pair,
-    eps: FloatArray,
-    delta: FloatArray,
-    rate: FloatArray,
-    steps: FloatArray,
-    unsampled: FloatArray,
-) -> FloatArray:
+def _rare_steps(clients: Clients, unsampled: FloatArray) -> FloatArray:
     """Tiny rates, at which one large loss in all the steps decides, or the sum of very many."""
-    clients = Clients.of(pair, epsilon=eps, delta=delta, rate=rate, steps=steps)
-    alone = _single_step(pair, eps, delta / steps, rate, unsampled)
+    eps, delta, rate, steps = clients.epsilon, clients.delta, clients.rate, clients.steps
+    alone = _single_step(clients.pair, eps, delta / steps, rate, unsampled)
     many = clt_noise_multiplier(epsilon=eps, delta=delta, sampling_rate=rate, steps=steps)
-    guess = np.maximum(alone, many if pair == "remove" else 2 * many)
-    found = rare_noise(clients, guess=np.log(guess), high=np.log(unsampled))
-    noise: FloatArray = np.exp(found)
-    return noise
+    guess = np.maximum(alone, many if clients.pair == "remove" else 2 * many)
+    return np.exp(rare_noise(clients, guess=np.log(guess), high=np.log(unsampled)))
 
 
 def _single_step(
@@ -257,8 +203,7 @@ def _single_step(
         middle = 0.5 * (low + high)
         kept = _replace_delta(eps, rate, np.exp(-middle)) <= delta
         low, high = np.where(kept, low, middle), np.where(kept, middle, high)
-    noise: FloatArray = np.exp(high)
-    return noise
+    return np.exp(high)
 
 
 def _amplified_noise(
@@ -269,8 +214,7 @@ def _amplified_noise(
     width = 2.0 if pair == "fixed" else 1.0
     # where delta >= r no noise is needed, and this bound is just small
     mu = gaussian_mu(epsilon=inner, delta=np.minimum(share, 1.0 - 1e-9))
-    noise: FloatArray = width / mu
-    return noise
+    return np.asarray(width / mu)
 
 
 def _replace_delta(eps: FloatArray, rate: FloatArray, mu: FloatArray) -> FloatArray:
@@ -285,5 +229,4 @@ def _replace_delta(eps: FloatArray, rate: FloatArray, mu: FloatArray) -> FloatAr
         unseen = np.exp(np.log(rate) + eps + log_ndtr(-mu - x))
         unsampled = np.exp(log_rest + log_ndtr(-x))
     # the last digits that cancel are counted against us
-    delta: FloatArray = seen - unseen - unsampled + 1e-14 * seen
-    return delta
+    return np.asarray(seen - unseen - unsampled + 1e-14 * seen)

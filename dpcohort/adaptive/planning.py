@@ -327,12 +327,13 @@ def _guesses(
 ) -> FloatArray:
     """Where the search for z begins: the noise for the whole budget, scaled as a Gaussian's."""
     if contract.accountant == "paper":
-        return paper_noise_multiplier(
+        printed: FloatArray = paper_noise_multiplier(
             epsilon=population.epsilon[held],
             delta=population.delta[held],
             sampling_rate=rates[held],
             steps=steps[held],
         )
+        return printed
     alone = calibrate_noise(
         epsilon=population.epsilon[held],
         delta=population.delta[held],

@@ -239,17 +239,6 @@ class Certificate(NamedTuple):
     gap: float
 
 
-class _Totals(NamedTuple):
-    bias: float  # G
-    noise: float  # Q
-    mass: float  # sum p
-    cheapest: float  # smallest marginal cost of a client that can still be raised above u
-
-    @property
-    def objective(self) -> float:
-        return self.bias + math.hypot(self.bias, math.sqrt(self.noise))
-
-
 def objective_of(probabilities: FloatArray, costs: Costs) -> float:
     """The objective of Problem 1, G + sqrt(G^2 + Q), at the given probabilities.
 
@@ -258,7 +247,7 @@ def objective_of(probabilities: FloatArray, costs: Costs) -> float:
         >>> objective_of(np.array([0.5, 0.5]), costs)
         1.0
     """
-    return _totals(probabilities, costs).objective
+    return _totals(probabilities, costs)[0]
 
 
 def certify(probabilities: FloatArray, costs: Costs) -> Certificate:
@@ -272,15 +261,21 @@ def certify(probabilities: FloatArray, costs: Costs) -> Certificate:
         >>> certify(np.array([0.99, 0.01]), costs).gap < 0.01
         True
     """
-    totals = _totals(probabilities, costs)
-    objective = totals.objective
+    objective, mass, cheapest = _totals(probabilities, costs)
     if objective == 0.0 or not math.isfinite(objective):
         return Certificate(objective, objective, 0.0)
-    loss = _loss(probabilities, costs, totals, totals.cheapest)
+    # What the rounding of the sum of p may hide, for every unit of a price.
+    imbalance = abs(mass - 1.0) + _EPSILON
+
+    def loss_at(price: float) -> float:
+        shortfall = _shortfall(probabilities, costs, price, objective)
+        return shortfall + 2.0 * abs(price + objective) * imbalance
+
+    loss = loss_at(cheapest)
     if loss > 1e-12 * objective * objective:
         # With bounds, or far from the optimum, another price may prove more.
         prices = _supporting_prices(probabilities, costs, objective)
-        loss = min(loss, *(_loss(probabilities, costs, totals, price) for price in prices))
+        loss = min(loss, *(loss_at(price) for price in prices))
     gap = loss / objective + _ROUNDING * (1.0 + objective)
     lower_bound = max(objective - gap, 0.0)
     return Certificate(objective, lower_bound, objective - lower_bound)
@@ -305,7 +300,8 @@ def _marginal(p: FloatArray, local: Costs) -> FloatArray:
     return marginal
 
 
-def _totals(probabilities: FloatArray, costs: Costs) -> _Totals:
+def _totals(probabilities: FloatArray, costs: Costs) -> tuple[float, float, float]:
+    """F, the sum of p, and the smallest marginal cost of a client that can still be raised."""
     bias, noise, mass, cheapest, dearest = costs.clipping_gap, 0.0, 0.0, math.inf, 0.0
     for part in pieces(probabilities.size):
         p, local = probabilities[part], costs.piece(part)
@@ -323,7 +319,8 @@ def _totals(probabilities: FloatArray, costs: Costs) -> _Totals:
         elif can_rise.any():
             cheapest = min(cheapest, float(marginal[can_rise].min()))
         dearest = max(dearest, float(marginal.max()))
-    return _Totals(bias, noise, mass, cheapest if math.isfinite(cheapest) else dearest)
+    objective = bias + math.hypot(bias, math.sqrt(noise))
+    return objective, mass, cheapest if math.isfinite(cheapest) else dearest
 
 
 def _supporting_prices(
@@ -346,13 +343,6 @@ def _supporting_prices(
     if least <= most:
         return (min(max(0.0, least), most),)
     return (most, least)
-
-
-def _loss(probabilities: FloatArray, costs: Costs, totals: _Totals, price: float) -> float:
-    """Delta at one price, with what the rounding of the sum of p may hide."""
-    imbalance = abs(totals.mass - 1.0) + _EPSILON
-    shortfall = _shortfall(probabilities, costs, price, totals.objective)
-    return shortfall + 2.0 * abs(price + totals.objective) * imbalance
 
 
 def _shortfall(probabilities: FloatArray, costs: Costs, price: float, objective: float) -> float:

@@ -22,14 +22,11 @@ from numpy.typing import ArrayLike
 
 from dpcohort._validate import FloatArray, number
 from dpcohort.errors import InputError
-from dpcohort.selection.active_set import Ladder
 from dpcohort.selection.instance import (
     LARGEST_COST,
     SMALLEST_COST,
-    Certificate,
     Costs,
     bounded_costs,
-    certify,
     checked_bound,
     checked_costs,
     checked_unbiased,
@@ -37,10 +34,10 @@ from dpcohort.selection.instance import (
     scaled_costs,
 )
 from dpcohort.selection.solver import (
-    Answer,
     Solution,
+    SortedCosts,
     assembled,
-    solution_of,
+    certified,
     solve_selection,
     sort_out,
 )
@@ -103,9 +100,8 @@ class SelectionPath:
             self._kinds = sort_out(u, c, self._clipping_gap)
 
     @cached_property
-    def _ladder(self) -> Ladder:
-        mass, noise = self._kinds.mass, self._kinds.noise
-        return Ladder.by_sorting(noise * mass, mass, 1.0 / noise, self._kinds.fixed)
+    def _sorted(self) -> SortedCosts:
+        return SortedCosts.of(self._kinds.mass, self._kinds.noise, self._kinds.decided)
 
     @cached_property
     def threshold(self) -> float:
@@ -175,11 +171,10 @@ class SelectionPath:
                 clipping_gap=self._clipping_gap,
             )
             return replace(solution, eta=eta)
-        found = self._ladder.solve(eta)
-        thresholds = (found.lower / eta, found.upper / eta)
-        p = assembled(self._unbiased, self._kinds, thresholds)
+        lower, upper = self._sorted.thresholds(eta)
+        p = assembled(self._unbiased, self._kinds, (lower / eta, upper / eta))
         scaled = Costs(self._unbiased, eta * self._noise, clipping_gap=self._clipping_gap)
-        return solution_of(Answer(p, (found.lower, found.upper), certify(p, scaled)), eta)
+        return certified(p, scaled, (lower, upper), eta=eta)
 
     def at_gap(self, gap: float) -> Solution:
         """The least noise whose bias ``||p - u||_1`` is at most ``gap``, and the eta it belongs to.
@@ -197,9 +192,9 @@ class SelectionPath:
             return self._at_limit(self.limit)
         if self._one_sort:
             moved = 0.5 * gap
-            if moved < self._kinds.fixed.forced_mass:
+            if moved < self._kinds.decided.forced_mass:
                 raise self._too_close(gap)
-            lower, upper = self._ladder.prices_at(moved)
+            lower, upper = self._sorted.prices_at(moved)
             p = assembled(self._unbiased, self._kinds, (lower, upper))
         else:
             filled = fill_to_gap(self._costs, gap)
@@ -214,8 +209,7 @@ class SelectionPath:
             noise=eta * self._costs.noise,
             linear=None if self._costs.linear is None else eta * self._costs.linear,
         )
-        proved = Certificate(math.inf, math.inf, 0.0) if self._unavoidable else certify(p, scaled)
-        return solution_of(Answer(p, (eta * lower, eta * upper), proved), eta)
+        return certified(p, scaled, (eta * lower, eta * upper), self._unavoidable, eta)
 
     @cached_property
     def breakpoints(self) -> tuple[FloatArray, FloatArray]:
@@ -227,7 +221,7 @@ class SelectionPath:
         if self._one_sort:
             if self._kinds.mass.size == 0:
                 return np.zeros(0), np.zeros(0)
-            eta, moved = self._ladder.turning_points()
+            eta, moved = self._sorted.turning_points()
             return eta, 2.0 * moved
         least = self.at(0.0)
         start = float(np.abs(least.probabilities - self._unbiased).sum())

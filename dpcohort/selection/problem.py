@@ -10,7 +10,7 @@ capped in number (``dpcohort.adaptive``).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
@@ -29,7 +29,6 @@ __all__ = [
     "Selection",
     "SelectionProblem",
     "calibrated_epsilon",
-    "estimate_smoothness",
     "evaluated",
     "exact_costs",
     "paper_costs",
@@ -341,7 +340,7 @@ def exact_costs(
     """Costs per unit of eta of the noise that a schedule of independent draws really adds.
 
     A client drawn T_k times adds noise of variance ``(A_k + V_k T^l T_k) C^2`` in each draw. Given
-    that it is drawn in one slot, ``T_k = 1 + Bin(n - 1, p_k)`` with n draws in all, so
+    that a draw is of it, ``T_k = 1 + Bin(n - 1, p_k)`` with n draws in all, so
 
         E||n_t||^2 = D C^2 T sum_k [V_k (1 - 1/n) p_k^2 + (V_k / n + A_k / (n T^l)) p_k].
 
@@ -384,10 +383,6 @@ def exact_costs(
 
 Eta = float | Literal["auto"]
 
-#: The power iteration that sharpens the best random pair stops when a step gains less than this.
-_LEAST_GAIN = 1e-6
-_MOST_REFINEMENTS = 500
-
 
 def resolve_eta(eta: Eta, *, total_steps: int, smoothness: float) -> float:
     """Eta as a number: the one given, or ``2 L sqrt(T)`` (Theorem 2) for ``"auto"``.
@@ -409,84 +404,3 @@ def resolve_eta(eta: Eta, *, total_steps: int, smoothness: float) -> float:
         steps = whole_number("total_steps", total_steps, at_least=1)
         return 2.0 * number("smoothness", smoothness, above=0) * math.sqrt(steps)
     return number("eta", eta, at_least=0)
-
-
-def estimate_smoothness(
-    gradient: Callable[[FloatArray], ArrayLike],
-    start: ArrayLike,
-    *,
-    radius: float,
-    samples: int,
-    rng: np.random.Generator,
-) -> float:
-    """An estimate of the smoothness L from gradients on PUBLIC data.
-
-    The largest ``||g(w) - g(v)|| / ||w - v||`` over random pairs, sharpened by following the
-    direction in which the gradient changes most (a power iteration on finite differences).
-
-    Warning:
-        Never use private data here: the result depends on it and no budget pays for that. The
-        result is a lower estimate; L may be larger elsewhere.
-
-    Args:
-        gradient: the gradient at a point, a function of public data only.
-        start: the point around which to look, usually the initial model.
-        radius: how far from ``start`` to look.
-        samples: number of random pairs.
-        rng: source of the pairs.
-
-    Returns:
-        The estimate of L, above 0 unless the gradient is constant.
-
-    Example:
-        >>> curvature = np.array([1.0, 2.0, 5.0])
-        >>> rng = np.random.default_rng(0)
-        >>> found = estimate_smoothness(
-        ...     lambda w: curvature * w, np.zeros(3), radius=1.0, samples=8, rng=rng
-        ... )
-        >>> round(found, 3)
-        5.0
-    """
-    centre = float_array("start", start)
-    if centre.ndim != 1 or centre.size == 0:
-        raise InputError("start", given=centre.shape, allowed="one value for each parameter")
-    radius = number("radius", radius, above=0)
-    samples = whole_number("samples", samples, at_least=1)
-    step = 1e-3 * radius
-    largest = 0.0
-    best_point, best_direction = centre, _unit(rng.standard_normal(centre.size))
-    for _ in range(samples):
-        length = radius * rng.random()
-        point = centre + length * _unit(rng.standard_normal(centre.size))
-        other = centre + radius * rng.random() * _unit(rng.standard_normal(centre.size))
-        separation = float(np.linalg.norm(other - point))
-        if separation == 0.0:
-            continue
-        change = _gradient_at(gradient, other) - _gradient_at(gradient, point)
-        ratio = float(np.linalg.norm(change)) / separation
-        if ratio > largest:
-            largest, best_point, best_direction = ratio, point, (other - point) / separation
-    here = _gradient_at(gradient, best_point)
-    direction, previous = best_direction, 0.0
-    for _ in range(_MOST_REFINEMENTS):
-        change = _gradient_at(gradient, best_point + step * direction) - here
-        ratio = float(np.linalg.norm(change)) / step
-        largest = max(largest, ratio)
-        if ratio <= previous * (1.0 + _LEAST_GAIN):
-            break
-        direction, previous = _unit(change), ratio
-    return largest
-
-
-def _gradient_at(gradient: Callable[[FloatArray], ArrayLike], point: FloatArray) -> FloatArray:
-    value = float_array("gradient(w)", gradient(point))
-    if value.shape != point.shape:
-        raise InputError(
-            "shape of gradient(w)", given=value.shape, allowed=f"{point.shape}, as that of start"
-        )
-    return value
-
-
-def _unit(vector: FloatArray) -> FloatArray:
-    length = float(np.linalg.norm(vector))
-    return vector / length if length > 0.0 else vector

@@ -5,15 +5,29 @@
     over      sum p = 1,  floor <= p <= cap.
 
 The paper has g0 = 0, b = 0, floor = 0 and cap = 1, and ``a_k = eta D V_k``. That case has a closed
-form once it is known who moves (:mod:`.active_set`); the others are solved by water filling
-(:mod:`.water_filling`). Whoever found the answer, :mod:`.certificate` bounds its error from the
-probabilities alone.
+form once it is known who moves; the others are solved by water filling (:mod:`.water_filling`).
+Whoever found the answer, :func:`.instance.certify` bounds its error from the probabilities alone.
+
+In the paper's case the conditions of optimality (proof of Proposition 2) say that with two
+thresholds x < y
+
+    p_k = min(max(u_k, x / a_k), y / a_k),    y - x = 2 F*,    sum p = 1,
+
+so who moves is decided by the marginal cost ``a_k u_k`` alone: clients below x are raised (set L),
+clients above y are lowered (set H), the rest keep u_k. Once the two sets are known, F* is the
+positive root of a quadratic, and x and y follow. Along the moved mass m, ``y - x - 2 F`` changes
+sign once; the sets are found by bisection over clients in order of ``a_k u_k``. Only the few
+clients near a threshold need to be in order, so large populations are first counted into narrow
+classes of ``a_k u_k``; that takes linear time.
+
+Public clients (a = 0) pin x to 0 and take all moved mass. Infinite costs mean p = 0: their
+probability is mass that has to move.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -21,11 +35,9 @@ from numpy.typing import ArrayLike
 
 from dpcohort._validate import BoolArray, FloatArray, number
 from dpcohort.errors import InputError
-from dpcohort.selection.active_set import Fixed, find_thresholds
 from dpcohort.selection.instance import (
     LARGEST_COST,
     SMALLEST_COST,
-    Certificate,
     Costs,
     bounded_costs,
     certify,
@@ -36,7 +48,351 @@ from dpcohort.selection.instance import (
 )
 from dpcohort.selection.water_filling import solve_by_filling
 
-__all__ = ["Solution", "solve_selection"]
+__all__ = [
+    "Decided",
+    "Kinds",
+    "Solution",
+    "SortedCosts",
+    "assembled",
+    "certified",
+    "find_thresholds",
+    "solve_selection",
+    "sort_out",
+]
+
+
+#: Fewer clients than this are simply sorted.
+_SORT_BELOW = 2048
+
+#: Classes reach this many powers of two below the largest marginal cost.
+_OCTAVES = 200
+
+#: Classes on each side of the estimated threshold whose clients are put in order.
+_MARGIN = 2
+
+
+class Decided(NamedTuple):
+    """Sums over the clients of which it is known how they move."""
+
+    forced_mass: float = 0.0  # probability of infinite-cost clients, which has to move
+    public: bool = False  # somebody takes any mass at no cost
+    clipping_gap: float = 0.0  # g0
+    low_inverse: float = 0.0  # sum of 1/a and of u over clients known to be raised
+    low_mass: float = 0.0
+    high_inverse: float = 0.0  # the same for clients known to be lowered
+    high_mass: float = 0.0
+    kept_noise: float = 0.0  # sum of a u^2 over clients known to keep u
+
+
+class SortedCosts:
+    """Clients, or classes of them, in rising order of marginal cost, with running sums.
+
+    Everything is per unit of eta: with costs ``a = eta c`` the order does not depend on eta, so one
+    sort serves every eta. A pair (low, high) stands for the sets: the first ``low`` clients are
+    raised, those from ``high`` on are lowered.
+
+    Example:
+        >>> cost, mass = np.array([1.0, 400.0]), np.array([0.5, 0.5])
+        >>> SortedCosts(cost * mass, mass, 1 / cost, cost * mass**2, Decided()).sets()
+        (1, 1)
+    """
+
+    def __init__(
+        self,
+        marginal: FloatArray,
+        mass: FloatArray,
+        inverse: FloatArray,
+        noise: FloatArray,
+        decided: Decided,
+    ) -> None:
+        self.marginal, self.mass, self.inverse, self.noise = marginal, mass, inverse, noise
+        self.decided = decided
+        self.size = marginal.size
+        self.low_inverse = _running(inverse, decided.low_inverse)
+        self.low_mass = _running(mass, decided.low_mass)
+        self.high_inverse = _running(inverse[::-1], decided.high_inverse)[::-1]
+        self.high_mass = _running(mass[::-1], decided.high_mass + decided.forced_mass)[::-1]
+        self.low_noise = _running(noise, 0.0)
+        # Moved mass when x, respectively y, stands exactly at a client's marginal cost.
+        self.raised = marginal * self.low_inverse[:-1] - self.low_mass[:-1]
+        self.lowered = self.high_mass[:-1] - marginal * self.high_inverse[:-1]
+
+    @classmethod
+    def of(cls, mass: FloatArray, cost: FloatArray, decided: Decided) -> SortedCosts:
+        """Clients given in any order, by u and a."""
+        marginal = cost * mass
+        order = marginal.argsort()
+        marginal, mass = marginal[order], mass[order]
+        return cls(marginal, mass, 1.0 / cost[order], marginal * mass, decided)
+
+    def thresholds(self, eta: float = 1.0) -> tuple[float, float]:
+        """Thresholds x and y at costs ``eta c``, by bisection and then exactly."""
+        return self.settled(*self.sets(eta), eta)
+
+    def settled(self, low: int, high: int, eta: float = 1.0) -> tuple[float, float]:
+        """Thresholds of sets that reproduce themselves, from a guess, with carefully rounded sums.
+
+        Running sums may put a client at a threshold on the wrong side by rounding; the closed form
+        puts it back. A set that reproduces itself satisfies the conditions of optimality.
+        """
+        for _ in range(24):
+            lower, upper = self._closed_form(low, high, eta)
+            scale = 1.0 / eta
+            if self.decided.public:
+                new_low = 0
+            else:
+                new_low = int(self.marginal.searchsorted(lower * scale, "left"))
+            new_high = int(self.marginal.searchsorted(upper * scale, "right"))
+            if (new_low, new_high) == (low, high):
+                break
+            low, high = new_low, max(new_high, new_low)
+        return lower, upper
+
+    def prices_at(self, moved: float) -> tuple[float, float]:
+        """Thresholds (per unit of eta) for a given moved mass, with carefully rounded sums."""
+        decided = self.decided
+        low, lower = self._lower_at(moved)
+        if not decided.public:
+            mass = decided.low_mass + float(self.mass[:low].sum())
+            lower = (moved + mass) / (decided.low_inverse + float(self.inverse[:low].sum()))
+        high = self.size - int(self.lowered[::-1].searchsorted(moved, "left"))
+        if high == self.size:  # nobody is lowered
+            return lower, float(self.marginal[-1])
+        mass = decided.high_mass + decided.forced_mass + float(self.mass[high:].sum())
+        upper = (mass - moved) / (decided.high_inverse + float(self.inverse[high:].sum()))
+        return lower, upper
+
+    def turning_points(self) -> tuple[FloatArray, FloatArray]:
+        """Every eta at which a client begins to move, and the mass that has moved by then.
+
+        Where both thresholds stand at known places, ``eta (y - x) = 2 F`` solves for eta:
+        ``eta = 4 (Q + (y - x) G) / (y - x)^2``, with Q per unit of eta.
+        """
+        moved = np.unique(np.concatenate([self.raised, self.lowered]))
+        moved = moved[moved >= self.decided.forced_mass]
+        if self.decided.public:
+            low = np.zeros(moved.size, dtype=np.int64)
+            lower = np.zeros(moved.size)
+        else:
+            first = 0 if self.low_inverse[0] > 0.0 else 1
+            low = np.maximum(self.raised.searchsorted(moved, "left"), first)
+            lower = (moved + self.low_mass[low]) / self.low_inverse[low]
+        high = self.size - self.lowered[::-1].searchsorted(moved, "left")
+        inverse = self.high_inverse[high]
+        nobody = inverse == 0.0
+        upper = (self.high_mass[high] - moved) / np.where(nobody, 1.0, inverse)
+        upper = np.where(nobody, self.marginal[-1], upper)
+        width = upper - lower
+        noise = self.decided.kept_noise + self.low_noise[high] - self.low_noise[low]
+        noise = noise + lower**2 * self.low_inverse[low] + upper**2 * inverse
+        apart = width > 1e-12 * upper
+        moved, width, noise = moved[apart], width[apart], np.maximum(noise[apart], 0.0)
+        eta = 4.0 * (noise + width * (self.decided.clipping_gap + 2.0 * moved)) / width**2
+        return np.maximum.accumulate(eta) if eta.size else eta, moved
+
+    def sets(self, eta: float = 1.0) -> tuple[int, int]:
+        """The sets by bisection on the sign of y - x - 2 F, which falls as mass moves."""
+        start, high = 0, self.size
+        while start < high:
+            middle = (start + high) // 2
+            moved, upper = float(self.lowered[middle]), float(self.marginal[middle])
+            low, lower = self._lower_at(moved)
+            if self._excess(low, middle, lower, upper, moved, eta) > 0.0:
+                high = middle
+            else:
+                start = middle + 1
+        if self.decided.public:
+            return 0, high
+        if self.high_inverse[high] == 0.0:
+            return self._lower_at(float(self.high_mass[high]))[0], high
+        # H is known; the same bisection over the steps of x that remain possible.
+        first = self._lower_at(float(self.lowered[high]))[0] if high < self.size else 0
+        last = self._lower_at(float(self.lowered[high - 1]))[0] if high > 0 else self.size
+        while first < last:
+            middle = (first + last) // 2
+            moved, lower = float(self.raised[middle]), float(self.marginal[middle])
+            upper = (float(self.high_mass[high]) - moved) / float(self.high_inverse[high])
+            if self._excess(middle, high, lower, upper, moved, eta) > 0.0:
+                first = middle + 1
+            else:
+                last = middle
+        return first, high
+
+    def _lower_at(self, moved: float) -> tuple[int, float]:
+        """Set L and threshold x (per unit of eta) once the mass ``moved`` has been added."""
+        if self.decided.public:
+            return 0, 0.0
+        low = int(self.raised.searchsorted(moved, "left"))
+        while self.low_inverse[low] == 0.0:
+            low += 1
+        return low, (moved + float(self.low_mass[low])) / float(self.low_inverse[low])
+
+    def _excess(
+        self, low: int, high: int, lower: float, upper: float, moved: float, eta: float
+    ) -> float:
+        """How far y - x exceeds 2 F: positive while moving more mass still pays."""
+        if lower >= upper:
+            return -1.0
+        bias = self.decided.clipping_gap + 2.0 * moved
+        noise = self.decided.kept_noise + float(self.low_noise[high]) - float(self.low_noise[low])
+        noise += lower * lower * float(self.low_inverse[low])
+        noise += upper * upper * float(self.high_inverse[high])
+        root = math.sqrt(max(bias * bias + eta * noise, 0.0))
+        return eta * (upper - lower) - 2.0 * (bias + root)
+
+    def _closed_form(self, low: int, high: int, eta: float) -> tuple[float, float]:
+        """Thresholds of given sets: F* solves (1 + 4 rho) f^2 - 2 (2 kappa + g0) f - q = 0."""
+        decided = self.decided
+        high_inverse = (decided.high_inverse + float(self.inverse[high:].sum())) / eta
+        high_mass = decided.high_mass + decided.forced_mass + float(self.mass[high:].sum())
+        noise = eta * (decided.kept_noise + float(self.noise[low:high].sum()))
+        if decided.public:
+            rho, kappa = high_inverse, high_mass
+        else:
+            low_inverse = (decided.low_inverse + float(self.inverse[:low].sum())) / eta
+            low_mass = decided.low_mass + float(self.mass[:low].sum())
+            inverse, mass = low_inverse + high_inverse, low_mass + high_mass
+            if inverse > 0.0:
+                rho = low_inverse * (high_inverse / inverse)
+                kappa = high_mass - mass * (high_inverse / inverse)
+                noise += mass * (mass / inverse)
+            else:
+                rho = kappa = 0.0
+        square, half = 1.0 + 4.0 * rho, 2.0 * kappa + decided.clipping_gap
+        objective = (half + math.hypot(half, math.sqrt(square * noise))) / square
+        if decided.public:
+            lower = 0.0
+        elif inverse == 0.0:
+            middle = 0.5 * eta * float(self.marginal[0] + self.marginal[-1])
+            return middle - objective, middle + objective
+        else:
+            lower = (mass - 2.0 * objective * high_inverse) / inverse
+        return lower, lower + 2.0 * objective
+
+
+def find_thresholds(
+    mass: FloatArray, cost: FloatArray, decided: Decided
+) -> tuple[float, float] | None:
+    """Thresholds x and y for clients with finite positive noise costs; None if nobody need move.
+
+    Args:
+        mass: ``u``.
+        cost: ``a``.
+        decided: public clients, forced mass and clipping gap.
+
+    Example:
+        >>> x, y = find_thresholds(np.array([0.5, 0.5]), np.array([1.0, 400.0]), Decided())
+        >>> 0.5 * 1.0 < x < y < 0.5 * 400.0
+        True
+    """
+    bottom, top, noise = _survey(mass, cost)
+    if decided.forced_mass == 0.0:
+        gap = decided.clipping_gap
+        objective = gap + math.hypot(gap, math.sqrt(noise))
+        if top - (0.0 if decided.public else bottom) <= 2.0 * objective:
+            return None
+    if mass.size >= _SORT_BELOW:
+        found = _by_classes(mass, cost, bottom, top, decided)
+        if found is not None:
+            return found
+    return SortedCosts.of(mass, cost, decided).thresholds()
+
+
+def _survey(mass: FloatArray, cost: FloatArray) -> tuple[float, float, float]:
+    """Smallest and largest ``a u``, and the sum of ``a u^2``."""
+    bottom, top, noise = math.inf, 0.0, 0.0
+    for part in pieces(mass.size):
+        marginal = cost[part] * mass[part]
+        bottom, top = min(bottom, float(marginal.min())), max(top, float(marginal.max()))
+        marginal *= mass[part]
+        noise += float(marginal.sum())
+    return bottom, top, noise
+
+
+def _by_classes(
+    mass: FloatArray, cost: FloatArray, bottom: float, top: float, decided: Decided
+) -> tuple[float, float] | None:
+    """Sorts only the clients near a threshold; None if a threshold is not where it was expected.
+
+    A class holds the doubles that share exponent and the first bits of the fraction, so the sums at
+    class borders are exact and the position inside a class is off by less than its width.
+    """
+    bits = max(2, min(8, mass.size.bit_length() - 9))
+    shift = 52 - bits
+    last = _class_of(top, shift)
+    # Everything far below the top shares the first class.
+    first = max(_class_of(bottom, shift), last - (_OCTAVES << bits))
+    classes = last - first + 1
+    masses, inverses, noises = np.zeros(classes), np.zeros(classes), np.zeros(classes)
+    for part in pieces(mass.size):
+        u, a = mass[part], cost[part]
+        marginal = a * u
+        keys = marginal.view(np.int64) >> shift
+        keys -= first
+        np.maximum(keys, 0, out=keys)
+        masses += np.bincount(keys, weights=u, minlength=classes)
+        inverses += np.bincount(keys, weights=1.0 / a, minlength=classes)
+        marginal *= u
+        noises += np.bincount(keys, weights=marginal, minlength=classes)
+    borders = ((np.arange(classes + 1, dtype=np.int64) + first) << shift).view(np.float64)
+    borders[0] = min(borders[0], bottom)
+
+    def around(position: int) -> tuple[float, float]:
+        first, last = max(position - 1 - _MARGIN, 0), min(position + _MARGIN, classes)
+        return float(borders[first]), float(borders[last])
+
+    low, high = SortedCosts(borders[:-1], masses, inverses, noises, decided).sets()
+    nobody = (float(borders[0]), float(borders[0]))
+    return _between(mass, cost, decided, nobody if decided.public else around(low), around(high))
+
+
+def _between(
+    mass: FloatArray,
+    cost: FloatArray,
+    decided: Decided,
+    low_bracket: tuple[float, float],
+    high_bracket: tuple[float, float],
+) -> tuple[float, float] | None:
+    """The exact x and y if they lie in these half-open brackets, None if they do not."""
+    if low_bracket[1] >= high_bracket[0]:
+        low_bracket = high_bracket = (low_bracket[0], high_bracket[1])
+    sums: list[tuple[float, ...]] = []
+    undecided: list[tuple[FloatArray, FloatArray]] = []
+    for part in pieces(mass.size):
+        u, a = mass[part], cost[part]
+        marginal = a * u
+        raised = marginal < low_bracket[0]
+        lowered = marginal >= high_bracket[1]
+        staying: BoolArray = (marginal >= low_bracket[1]) & (marginal < high_bracket[0])
+        unknown = ~(raised | lowered | staying)
+        undecided.append((u[unknown], a[unknown]))
+        inverse = 1.0 / a
+        marginal *= u
+        chosen = ((inverse, raised), (u, raised), (inverse, lowered), (u, lowered))
+        sums.append(tuple(float(x[mask].sum()) for x, mask in (*chosen, (marginal, staying))))
+    known = Decided(*decided[:3], *(math.fsum(column) for column in zip(*sums, strict=True)))
+    mass, cost = (np.concatenate(column) for column in zip(*undecided, strict=True))
+    some = SortedCosts.of(mass, cost, known)
+    lower, upper = some.thresholds() if some.size else some.settled(0, 0)
+    low_ok = decided.public or low_bracket[0] <= lower <= low_bracket[1]
+    high_ok = high_bracket[0] <= upper <= high_bracket[1]
+    # A threshold beyond the last client decides nothing, wherever it is.
+    high_ok = high_ok or (upper > high_bracket[1] and known.high_inverse == 0.0)
+    return (lower, upper) if low_ok and high_ok else None
+
+
+def _class_of(value: float, shift: int) -> int:
+    return int(np.float64(value).view(np.int64)) >> shift
+
+
+def _running(values: FloatArray, start: float) -> FloatArray:
+    """Running sums, beginning with the sum of nothing."""
+    sums = np.empty(values.size + 1)
+    sums[0] = 0.0
+    np.cumsum(values, out=sums[1:])
+    if start:
+        sums += start
+    return sums
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -101,31 +457,38 @@ def solve_selection(
     gap = number("clipping_gap", clipping_gap, at_least=0, below=LARGEST_COST)
     b = None if linear_costs is None else checked_costs("linear_costs", linear_costs, u.size)
     if (b is None or not b.any()) and floor is None and cap is None:
-        answer = _solve_pure(u, a, gap)
-    else:
-        answer = _solve_bounded(
-            u, a, b, checked_bound("floor", floor, u), checked_bound("cap", cap, u), gap
-        )
-    return solution_of(answer)
+        return _solve_pure(u, a, gap)
+    costs, unavoidable = bounded_costs(
+        u, a, b, checked_bound("floor", floor, u), checked_bound("cap", cap, u), gap
+    )
+    found = solve_by_filling(costs)
+    return certified(found.probabilities, costs, (found.lower, found.upper), unavoidable)
 
 
-class Answer(NamedTuple):
-    """Probabilities, prices and certificate, before they become a :class:`Solution`."""
+def certified(
+    p: FloatArray,
+    costs: Costs,
+    thresholds: tuple[float, float],
+    unavoidable: bool = False,
+    eta: float = 1.0,
+) -> Solution:
+    """These probabilities, which become read-only, with their certificate.
 
-    probabilities: FloatArray
-    thresholds: tuple[float, float]
-    certificate: Certificate
-
-
-def solution_of(answer: Answer, eta: float = 1.0) -> Solution:
-    """The public face of an answer; its probabilities become read-only."""
-    answer.probabilities.setflags(write=False)
+    Args:
+        p: the probabilities.
+        costs: the instance they solve.
+        thresholds: x and y.
+        unavoidable: whether a floor forces a client with infinite cost to be drawn.
+        eta: factor by which the costs given were multiplied.
+    """
+    objective, lower_bound, gap = (math.inf, math.inf, 0.0) if unavoidable else certify(p, costs)
+    p.setflags(write=False)
     return Solution(
-        probabilities=answer.probabilities,
-        objective=answer.certificate.objective,
-        lower_bound=answer.certificate.lower_bound,
-        gap=answer.certificate.gap,
-        thresholds=answer.thresholds,
+        probabilities=p,
+        objective=objective,
+        lower_bound=lower_bound,
+        gap=gap,
+        thresholds=thresholds,
         eta=eta,
     )
 
@@ -137,13 +500,13 @@ class Kinds(NamedTuple):
     noise: FloatArray
     finite: BoolArray | None  # which those are; None if everybody
     public: BoolArray | None  # None if nobody
-    fixed: Fixed
+    decided: Decided
 
 
 def sort_out(u: FloatArray, a: FloatArray, gap: float) -> Kinds:
     """Tells public clients and infinite costs from the rest."""
     if float(a.min()) >= SMALLEST_COST and float(a.max()) <= LARGEST_COST:
-        return Kinds(u, a, None, None, Fixed(clipping_gap=gap))
+        return Kinds(u, a, None, None, Decided(clipping_gap=gap))
     barred, public = a > LARGEST_COST, a < SMALLEST_COST
     if barred.all():
         raise InputError.because(
@@ -152,9 +515,9 @@ def sort_out(u: FloatArray, a: FloatArray, gap: float) -> Kinds:
             "with epsilon = 0."
         )
     some_public = bool(public.any())
-    fixed = Fixed(forced_mass=float(u[barred].sum()), public=some_public, clipping_gap=gap)
+    decided = Decided(forced_mass=float(u[barred].sum()), public=some_public, clipping_gap=gap)
     finite = ~(barred | public)
-    return Kinds(u[finite], a[finite], finite, public if some_public else None, fixed)
+    return Kinds(u[finite], a[finite], finite, public if some_public else None, decided)
 
 
 def assembled(u: FloatArray, kinds: Kinds, thresholds: tuple[float, float] | None) -> FloatArray:
@@ -167,7 +530,7 @@ def assembled(u: FloatArray, kinds: Kinds, thresholds: tuple[float, float] | Non
             taken = p[part]
             np.divide(upper, noise[part], out=taken)
             np.minimum(taken, mass[part], out=taken)
-            if not kinds.fixed.public:
+            if not kinds.decided.public:
                 np.maximum(taken, lower / noise[part], out=taken)
     if kinds.finite is None:
         return p
@@ -175,28 +538,27 @@ def assembled(u: FloatArray, kinds: Kinds, thresholds: tuple[float, float] | Non
     everybody[kinds.finite] = p
     if kinds.public is not None:
         # Mass that leaves the others, not 1 minus what they keep: no cancellation.
-        moved = kinds.fixed.forced_mass
+        moved = kinds.decided.forced_mass
         for part in pieces(mass.size):
             moved += float((mass[part] - p[part]).sum())
         everybody[kinds.public] = _shared(u[kinds.public], moved)
     return everybody
 
 
-def _solve_pure(u: FloatArray, a: FloatArray, gap: float) -> Answer:
+def _solve_pure(u: FloatArray, a: FloatArray, gap: float) -> Solution:
     """Problem 1 as printed (with a clipping gap)."""
     kinds = sort_out(u, a, gap)
-    found = find_thresholds(kinds.mass, kinds.noise, kinds.fixed) if kinds.mass.size else None
-    thresholds = None if found is None else (found.lower, found.upper)
-    p = assembled(u, kinds, thresholds)
-    proved = certify(p, Costs(u, a, clipping_gap=gap))
-    if thresholds is None:
-        # Nobody moves: any pair of thresholds 2 F apart around all marginal costs will do.
-        lower = 0.0
-        if kinds.public is None:
-            marginal = kinds.mass * kinds.noise
-            lower = 0.5 * float(marginal.min() + marginal.max()) - proved.objective
-        thresholds = (lower, lower + 2.0 * proved.objective)
-    return Answer(p, thresholds, proved)
+    found = find_thresholds(kinds.mass, kinds.noise, kinds.decided) if kinds.mass.size else None
+    p = assembled(u, kinds, found)
+    solution = certified(p, Costs(u, a, clipping_gap=gap), found or (0.0, 0.0))
+    if found is not None:
+        return solution
+    # Nobody moves: any pair of thresholds 2 F apart around all marginal costs will do.
+    lower = 0.0
+    if kinds.public is None:
+        marginal = kinds.mass * kinds.noise
+        lower = 0.5 * float(marginal.min() + marginal.max()) - solution.objective
+    return replace(solution, thresholds=(lower, lower + 2.0 * solution.objective))
 
 
 def _shared(u: FloatArray, moved: float) -> FloatArray:
@@ -205,20 +567,3 @@ def _shared(u: FloatArray, moved: float) -> FloatArray:
     if total == 0.0:
         return np.full_like(u, moved / u.size)
     return u * (1.0 + moved / total)
-
-
-def _solve_bounded(
-    u: FloatArray,
-    a: FloatArray,
-    b: FloatArray | None,
-    floor: FloatArray | None,
-    cap: FloatArray | None,
-    gap: float,
-) -> Answer:
-    """Problem 1 with linear costs, floors or caps."""
-    costs, unavoidable = bounded_costs(u, a, b, floor, cap, gap)
-    found = solve_by_filling(costs)
-    certificate = certify(found.probabilities, costs)
-    if unavoidable:
-        certificate = Certificate(math.inf, math.inf, 0.0)
-    return Answer(found.probabilities, (found.lower, found.upper), certificate)

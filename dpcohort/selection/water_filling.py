@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Problem 1 with linear costs, floors and caps: two monotone loops around water filling.
 
-For f > 0, ``F(p) <= f`` if and only if ``Q + 2 f G <= f^2`` (see :mod:`.certificate`), so
+For f > 0, ``F(p) <= f`` if and only if ``Q + 2 f G <= f^2`` (see :mod:`.instance`), so
 
 * inside, f is given and ``Q + 2 f G`` is minimised: each client's probability is a function of one
   price x, ``clip((x - b/2) / a)`` above u and ``clip((x + 2 f - b/2) / a)`` below it, and the sum

@@ -12,7 +12,7 @@ import pytest
 
 from dpcohort.accounting import certify
 from dpcohort.accounting.certify import certify_delta, certify_epsilon
-from dpcohort.accounting.pld import certified_delta, certified_epsilon
+from dpcohort.accounting.events import Event
 from dpcohort.errors import InputError
 
 TUPLES = [
@@ -52,11 +52,17 @@ def test_the_printed_example_of_fixed_batches():
 
 def test_auto_is_ours_for_fixed_batches_and_for_tiny_delta():
     fixed = {"noise_multiplier": 3.0, "sampling_rate": 0.1, "steps": 40, "sampler": "fixed"}
-    assert certify_epsilon(delta=1e-5, **fixed) == certified_epsilon(delta=1e-5, **fixed)
-    assert certify_delta(epsilon=2.0, **fixed) == certified_delta(epsilon=2.0, **fixed)
+    assert certify_epsilon(delta=1e-5, **fixed) == certify_epsilon(
+        method="pld", delta=1e-5, **fixed
+    )
+    assert certify_delta(epsilon=2.0, **fixed) == certify_delta(method="pld", epsilon=2.0, **fixed)
     poisson = {"noise_multiplier": 3.0, "sampling_rate": 0.1, "steps": 40}
-    assert certify_epsilon(delta=1e-11, **poisson) == certified_epsilon(delta=1e-11, **poisson)
-    assert certify_delta(epsilon=9.0, **poisson) == certified_delta(epsilon=9.0, **poisson)
+    assert certify_epsilon(delta=1e-11, **poisson) == certify_epsilon(
+        method="pld", delta=1e-11, **poisson
+    )
+    assert certify_delta(epsilon=9.0, **poisson) == certify_delta(
+        method="pld", epsilon=9.0, **poisson
+    )
 
 
 def test_arrays_and_scalars():
@@ -111,5 +117,6 @@ def test_dp_accounting_is_only_imported_when_asked():
 
 
 def test_the_library_grid_is_bounded():
-    spacing, least = certify._spacing(1.0, 0.01, 100_000, "zero-out", 1e-5)
+    event = Event(noise_multiplier=1.0, sampling_rate=0.01, steps=100_000)
+    spacing, least = certify._spacing(event, 1e-5)
     assert 0 < least < spacing

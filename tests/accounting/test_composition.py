@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from dpcohort.accounting import composition
-from dpcohort.accounting.composition import Composition
+from dpcohort.accounting.composition import Composition, Sketch, log_gap
 from dpcohort.accounting.gaussian import gaussian_delta
-from dpcohort.accounting.grids import Grid, Window
 from dpcohort.accounting.pairs import LossPair
 
 KINDS = ["remove", "add", "replace", "fixed"]
@@ -117,7 +117,12 @@ def test_large_tails_are_charged_and_a_mutant_that_drops_them_is_seen(monkeypatc
     pair = LossPair(kind="remove", shift=1.0, rate=0.2)
     delta = Composition([(pair, 30)]).delta(4.0)
     truth = exact_delta(pair, 30, 4.0)
-    monkeypatch.setattr(composition, "NEGLIGIBLE", 3e9)  # cut far into the bulk of the tail
+    exact = LossPair.discretize
+
+    def cut(self, step, *, tail, lowest):  # far into the bulk of the tail
+        return exact(self, step, tail=3e15 * tail, lowest=lowest)
+
+    monkeypatch.setattr(LossPair, "discretize", cut)
     charged = Composition([(pair, 30)]).delta(4.0)
     assert charged > delta > truth
     monkeypatch.setattr(composition.GridSteps, "infinity", 0.0)
@@ -130,15 +135,7 @@ def test_a_window_that_is_too_small_still_gives_an_upper_bound(monkeypatch):
     wide = composition.Sketch.grid
 
     def narrow(self, target, **options):
-        grid = wide(self, target, **options)
-        window = Window(low=3.5, high=5.0, length=1.5, high_order=grid.window.high_order)
-        return Grid(
-            tilt=grid.tilt,
-            log_delta=grid.log_delta,
-            step=grid.step,
-            window=window,
-            lowest=grid.lowest,
-        )
+        return replace(wide(self, target, **options), low=3.5, length=1.5)
 
     monkeypatch.setattr(composition.Sketch, "grid", narrow)
     assert truth < Composition([(pair, 30)]).delta(4.0) <= 1.0
@@ -171,3 +168,51 @@ def test_discounted_sums_are_the_plain_recurrence(factor):
         expected.append(last)
     found = composition._discounted_sums(terms, factor)
     assert np.abs(found / expected - 1).max() < 8 * 2.0**-53 * 777
+
+
+MU = 0.5
+STEPS = 9
+TOTAL = MU * math.sqrt(STEPS)
+
+
+@pytest.fixture
+def gaussian():
+    return Sketch([(LossPair(kind="remove", shift=MU, rate=1.0), STEPS)], math.log(1e-6))
+
+
+def test_gap_is_the_largest_of_the_tilted_hockey_stick():
+    u = np.linspace(0, 20, 200_001)
+    for order in (0.1, 1.0, 7.0):
+        largest = np.max(np.exp(-order * u) * -np.expm1(-u))
+        assert math.exp(log_gap(order)) == pytest.approx(largest, rel=1e-6)
+
+
+def test_moments_of_a_gaussian(gaussian):
+    orders = np.array([-0.5, 0.0, 1.0, 5.0])
+    exact = TOTAL**2 / 2 * orders * (1 + orders)
+    np.testing.assert_allclose(gaussian.log_moment(orders), exact, atol=1e-6)
+
+
+@pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-6])
+def test_the_expected_answer_of_a_gaussian_is_right(gaussian, delta):
+    expected = gaussian.at_delta(math.log(delta))
+    assert gaussian_delta(epsilon=expected.epsilon, mu=TOTAL) == pytest.approx(delta, rel=0.25)
+    back = gaussian.at_epsilon(expected.epsilon)
+    assert back.log_delta == pytest.approx(math.log(delta), abs=0.25)
+    assert back.tilt == pytest.approx(expected.tilt, rel=0.05)
+
+
+def test_a_tighter_tolerance_gives_a_finer_grid_around_the_answer(gaussian):
+    target = gaussian.at_delta(math.log(1e-6))
+    coarse = gaussian.grid(target, tolerance=1e-3)
+    fine = gaussian.grid(target, tolerance=1e-5)
+    assert fine.step == pytest.approx(coarse.step / 10, rel=1e-6)
+    for grid in (coarse, fine):
+        assert grid.low < target.epsilon < grid.low + grid.length
+
+
+def test_parts_add_up(gaussian):
+    pair = LossPair(kind="remove", shift=MU, rate=1.0)
+    split = Sketch([(pair, 4), (pair, 5)], math.log(1e-6))
+    orders = np.array([0.3, 3.0])
+    np.testing.assert_allclose(split.log_moment(orders), gaussian.log_moment(orders), rtol=1e-12)

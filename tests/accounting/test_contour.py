@@ -3,13 +3,31 @@
 
 from __future__ import annotations
 
+import itertools
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+from scipy.special import comb
 
-from dpcohort.accounting.contour import Contour, Integral, contour_log_delta, place_contour
+from dpcohort.accounting.contour import (
+    Clients,
+    Contour,
+    LossGrid,
+    Pair,
+    blocks,
+    chernoff_log_delta,
+    contour_log_delta,
+    cumulants,
+    frequency,
+    grid_sizes,
+    loss_grid,
+    place_contour,
+    saddle_order,
+    saddle_point_log_delta,
+    span,
+)
 from dpcohort.accounting.gaussian import gaussian_delta
-from dpcohort.accounting.loss_grid import Pair
-from dpcohort.accounting.moments import Clients
 from dpcohort.accounting.paper import amplified_budget
 
 
@@ -28,11 +46,11 @@ def integral(
     smoothing: float = 0.0,
     wider: float = 1.0,
     shift: float = 0.0,
-) -> Integral:
+) -> SimpleNamespace:
     shifts = np.array([mu])
     placed = place_contour(some, shifts, np.ones(1))
     contour = Contour(order=placed.order, step=wider * placed.step, far_order=placed.far_order)
-    return contour_log_delta(
+    log_delta, smoothing_rate, _ = contour_log_delta(
         some,
         shifts,
         contour,
@@ -40,6 +58,7 @@ def integral(
         smoothing=np.array([smoothing]),
         shift=shift,
     )
+    return SimpleNamespace(log_delta=log_delta, smoothing_rate=smoothing_rate)
 
 
 @pytest.mark.parametrize("pair", ["remove", "fixed"])
@@ -116,3 +135,152 @@ def test_a_grid_that_would_be_too_large_is_refused_quietly() -> None:
 def test_a_delta_far_below_the_promise_is_said_to_be_small() -> None:
     found = integral(clients("remove", 1.0, 1e-3, 0.1, 10), 0.05, points=400)
     assert found.log_delta[0] <= np.log(1e-3) - 5
+
+
+PAIRS: tuple[Pair, ...] = ("remove", "add", "replace", "fixed")
+CASES = [(0.1, 0.5, 4.0), (0.02, 2.5, 1.5), (0.9, 0.2, 12.0), (0.5, 3.0, 0.4)]
+
+
+def exact_moment(pair: Pair, rate: float, mu: float, t: complex) -> complex:
+    """M(t) from the two densities, or for ``fixed`` from the symmetrised pair; by Gauss's rule."""
+
+    def w(x: np.ndarray) -> np.ndarray:
+        return 1 - rate + rate * np.exp(mu * x - mu**2 / 2)
+
+    edges = np.linspace(mu / 2 if pair == "fixed" else -14.0, 45.0, 61)
+    nodes, weights = np.polynomial.legendre.leggauss(64)
+    half = np.diff(edges)[:, None] / 2
+    x = (edges[:-1, None] + half * (1 + nodes)).ravel()
+    density = (half * weights).ravel() * np.exp(-x * x / 2) / np.sqrt(2 * np.pi)
+    if pair == "remove":
+        return complex((density * w(x) ** (1 + t)).sum())
+    if pair == "add":
+        return complex((density * w(x) ** (-t)).sum())
+    if pair == "replace":
+        return complex((density * w(x) ** (1 + t) * w(-x) ** (-t)).sum())
+    return 1 + complex((density * (w(x) ** (1 + t) + w(x) ** (-t) - w(x) - 1)).sum())
+
+
+def moment(grid: LossGrid, t: complex) -> complex:
+    total = np.exp(grid.log_mass + t * grid.loss).sum(axis=1)
+    if grid.log_mirror is not None and grid.log_atom is not None:
+        total = total + np.exp(grid.log_mirror - t * grid.loss).sum(axis=1) + np.exp(grid.log_atom)
+    return complex(total[0])
+
+
+def a_grid(pair: Pair, rate: float, mu: float, order: float, theta: float) -> LossGrid:
+    r, m, t = np.array([rate]), np.array([mu]), np.array([order])
+    lower, upper = span(pair, r, m, t, np.array([40.0]))
+    turns = frequency(pair, r, m, np.array([theta]))
+    nodes = int(np.ceil((upper - lower) * turns / (2 * np.pi))[0]) + 2
+    return loss_grid(pair, r, m, lower, upper, nodes)
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_moments_off_the_real_line(pair: Pair) -> None:
+    for (rate, mu, order), theta in itertools.product(CASES, (0.0, 7.0)):
+        grid = a_grid(pair, rate, mu, order, theta)
+        exact = exact_moment(pair, rate, mu, complex(order, theta))
+        scale = abs(exact_moment(pair, rate, mu, complex(order, 0)))
+        assert abs(moment(grid, complex(order, theta)) - exact) < 1e-10 * scale, (rate, mu)
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_masses_add_up_to_one(pair: Pair) -> None:
+    assert moment(a_grid(pair, 0.2, 0.8, 3.0, 0.0), 0) == pytest.approx(1.0, abs=1e-11)
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_e_to_the_minus_loss_is_a_density_too(pair: Pair) -> None:
+    # E_P[e^-L] = 1 under Q whenever P and Q see the same outcomes
+    assert moment(a_grid(pair, 0.2, 0.8, 3.0, 0.0), -1) == pytest.approx(1.0, abs=1e-9)
+
+
+def test_what_p_hardly_ever_sees_is_left_out() -> None:
+    one = np.ones(1)
+    _, far = span("remove", 0.01 * one, one, 50 * one, 40 * one)
+    _, near = span("remove", 0.01 * one, one, 50 * one, 7 * one)
+    assert near[0] == 8.0 < far[0]
+
+
+def test_a_huge_loss_does_not_overflow() -> None:
+    grid = loss_grid(
+        "remove",
+        rate=np.array([0.5]),
+        mu=np.array([50.0]),
+        lower=np.array([-9.0]),
+        upper=np.array([110.0]),
+        nodes=50,
+    )
+    assert np.isfinite(grid.loss).all()
+    assert grid.loss[0, -1] == pytest.approx(50 * 110 - 1250 + np.log(0.5))
+
+
+def test_whole_orders_have_a_closed_form() -> None:
+    # E[W^a] is a binomial sum of e^{j(j-1) mu^2/2}
+    rate, mu, a = 0.1, 0.7, 6
+    j = np.arange(a + 1)
+    terms = comb(a, j) * (1 - rate) ** (a - j) * rate**j * np.exp(j * (j - 1) * mu**2 / 2)
+    # so small a delta that nothing is left out
+    some = clients("remove", 1.0, 1e-60, rate, 10)
+    found = cumulants(some, np.array([mu]), np.array([a - 1.0]))
+    assert found[0, 0] == pytest.approx(np.log(terms.sum()), rel=1e-12)
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_derivatives_are_those_of_the_value(pair: Pair) -> None:
+    some, mu, t, h = clients(pair, 1.0, 1e-6, 0.2, 10), np.array([0.6]), np.array([5.0]), 1e-3
+    left, at, right = (cumulants(some, mu, t + shift) for shift in (-h, 0.0, h))
+    assert at[1, 0] == pytest.approx((right[0, 0] - left[0, 0]) / (2 * h), rel=1e-5)
+    second = (right[0, 0] - 2 * at[0, 0] + left[0, 0]) / h**2
+    assert at[2, 0] == pytest.approx(second, rel=1e-4)
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_the_saddle_is_where_the_integrand_is_smallest(pair: Pair) -> None:
+    some, mu = clients(pair, 0.5, 1e-5, 0.2, 30), np.array([0.4])
+
+    def exponent(t: np.ndarray) -> float:
+        value = some.steps * cumulants(some, mu, t)[0] - some.epsilon * t
+        return float((value - np.log(t) - np.log1p(t))[0])
+
+    order, _ = saddle_order(some, mu, np.array([1.0]))
+    # the search stops within five percent of the saddle
+    assert exponent(order) <= min(exponent(0.9 * order), exponent(1.1 * order))
+
+
+def test_the_search_for_the_order_survives_a_bad_start() -> None:
+    some, mu = clients("fixed", 3.39729898, 1e-5, 0.03603171, 2), np.array([2 / 1.2144])
+    found = [saddle_order(some, mu, np.array([start]))[0][0] for start in (1e-6, 4.787, 1e4)]
+    assert max(found) / min(found) < 1.1
+
+
+@pytest.mark.parametrize("steps", [1.0, 20.0, 400.0])
+def test_chernoff_bounds_the_gaussian_and_the_saddle_point_is_near(steps: float) -> None:
+    # at a rate of nearly one the mechanism is Gaussian with mu sqrt(T)
+    some, mu = clients("remove", 1.0, 1e-6, 1 - 1e-12, steps), np.array([0.5 / np.sqrt(steps)])
+    order, at = saddle_order(some, mu, np.array([3.0]))
+    exact = np.log(gaussian_delta(epsilon=1.0, mu=0.5))
+    assert chernoff_log_delta(some, order, at)[0] > exact
+    assert saddle_point_log_delta(some, order, at)[0] == pytest.approx(exact, abs=0.1)
+
+
+def test_any_order_gives_a_valid_bound() -> None:
+    some, mu = clients("remove", 1.0, 1e-6, 1 - 1e-12, 4), np.array([0.25])
+    exact = np.log(gaussian_delta(epsilon=1.0, mu=0.5))
+    for t in (0.1, 1.0, 5.0, 30.0):
+        order = np.array([t])
+        assert chernoff_log_delta(some, order, cumulants(some, mu, order))[0] >= exact
+
+
+def test_blocks_cover_every_client_once_and_share_a_key() -> None:
+    keys = np.array([3, 1, 3, 3, 2, 1, 3])
+    found = list(blocks(keys, keys, limit=6))
+    assert sorted(np.concatenate(found).tolist()) == list(range(7))
+    assert all(np.unique(keys[group]).size == 1 for group in found)
+    assert max(group.size for group in found if keys[group[0]] == 3) == 2
+    assert list(blocks(keys[:0], keys[:0], limit=6)) == []
+
+
+def test_grid_sizes_round_up_to_few_values() -> None:
+    assert grid_sizes(np.array([5.0, 6.0, 6.1, 9.0, 100.0])).tolist() == [6, 6, 8, 12, 128]

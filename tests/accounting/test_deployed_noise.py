@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The noise of every client: modelled, deployed and certified, and that of the paper."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -7,11 +9,11 @@ import pytest
 from dpcohort.accounting import deployed_noise as module
 from dpcohort.accounting.certify import certify_epsilon
 from dpcohort.accounting.contract import Contract
-from dpcohort.accounting.deployed_noise import deploy_noise
-from dpcohort.accounting.paper import paper_noise_multiplier
+from dpcohort.accounting.deployed_noise import audit_paper_noise, deploy_noise, noise_levels
+from dpcohort.accounting.paper import noise_level, paper_noise_multiplier
 from dpcohort.accounting.tight import calibrate_noise
 from dpcohort.clients import Population
-from dpcohort.errors import BudgetExceededError
+from dpcohort.errors import BudgetExceededError, InputError
 
 
 @pytest.fixture
@@ -134,6 +136,147 @@ def test_columns_cannot_be_changed(clients):
 @pytest.mark.parametrize("accountant", ["tight", "paper"])
 def test_a_certificate_that_is_not_a_number_keeps_no_promise(clients, accountant, monkeypatch):
     nothing = lambda **k: np.full(np.shape(k["delta"]), np.nan)  # noqa: E731
-    monkeypatch.setattr(module, "certified_epsilon", nothing)
+    monkeypatch.setattr(module, "certify_epsilon", nothing)
     with pytest.raises(BudgetExceededError):
         _deploy(clients, accountant)
+
+
+def _levels(accountant="tight", public=(False, False, True), local_steps=2, **changes):
+    settings = {
+        "epsilon": np.array([0.5, 4.0, np.nan]),
+        "delta": np.array([1e-5, 1e-6, np.nan]),
+        "public": np.array(public),
+        "sizes": np.array([600, 500, 400]),
+        "batch_sizes": np.array([60, 100, 40]),
+        "expected_draws": np.array([8.0, 6.0, 5.0]),
+        "local_steps": local_steps,
+        "contract": Contract.of(accountant),
+    } | changes
+    return noise_levels(**settings)
+
+
+def test_paper_levels_are_its_formula_and_public_clients_are_silent():
+    levels = _levels("paper")
+    expected = noise_level(epsilon=4.0, delta=1e-6, sampling_rate=0.2, size=500)
+    assert levels.level[1] == expected
+    assert (levels.floor == 0).all()
+    assert levels.level[2] == 0
+
+
+def test_the_line_goes_through_both_calibrations():
+    levels = _levels()
+    for k, (epsilon, delta, rate, batch, draws) in enumerate(
+        [(0.5, 1e-5, 0.1, 60, 16), (4.0, 1e-6, 0.2, 100, 12)]
+    ):
+        for steps in (2, 2 * draws):
+            z = calibrate_noise(epsilon=epsilon, delta=delta, sampling_rate=rate, steps=steps)
+            line = levels.floor[k] + levels.level[k] * steps
+            assert line == pytest.approx((z / batch) ** 2, rel=1e-9)
+    assert levels.level[2] == levels.floor[2] == 0
+
+
+def test_replace_one_needs_up_to_four_times_the_variance():
+    near = _levels()
+    far = _levels(contract=Contract.of("tight", sampler="fixed"))
+    ratio = (far.floor + 8 * far.level)[:2] / (near.floor + 8 * near.level)[:2]
+    assert (ratio > 3.5).all()
+    assert (ratio < 5).all()
+
+
+def test_many_clients_take_the_limit_of_many_steps(monkeypatch):
+    calibrated = _levels(expected_draws=np.full(3, 500.0))
+    monkeypatch.setattr(module, "CALIBRATION_LIMIT", 1)
+    limit = _levels(expected_draws=np.full(3, 500.0))
+    assert limit.level[:2] == pytest.approx(calibrated.level[:2], rel=0.03)
+    assert limit.floor[2] == 0
+    assert np.array_equal(limit.level, _levels(calibrated=False).level)
+
+
+RATE = 128 / 600
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "steps", "poisson", "fixed"),
+    [
+        (1.0, 1, 0.22, 0.67),
+        (1.0, 100, 0.16, 0.35),
+        (12.0, 1, 0.35, 1.003),
+        (12.0, 100, 0.09, 0.22),
+        (8.0, 10, 0.11, 0.30),
+        (0.1, 1000, 0.27, 0.59),
+    ],
+)
+def test_share_of_the_declared_epsilon_that_is_spent(epsilon, steps, poisson, fixed):
+    for sampler, share in (("poisson", poisson), ("fixed", fixed)):
+        audit = audit_paper_noise(
+            epsilon=epsilon, delta=1e-5, sampling_rate=RATE, steps=steps, sampler=sampler
+        )
+        spent = audit.certified_epsilon / audit.declared_epsilon
+        assert spent[0] == pytest.approx(share, abs=0.01)
+        assert audit.holds[0] == (share <= 1)
+
+
+def test_cells_in_which_the_paper_overspends():
+    """Fixed batches, replace-one, one step, ε = 12; and no subsampling beyond ε = 13.6."""
+    rates = np.array([32 / 600, 64 / 600, 128 / 600, 32 / 500, 64 / 500])
+    audit = audit_paper_noise(epsilon=12.0, delta=1e-5, sampling_rate=rates, steps=1)
+    spent = audit.certified_epsilon / 12
+    np.testing.assert_allclose(spent, [1.044, 1.021, 1.003, 1.037, 1.016], atol=0.002)
+    assert not audit.holds.any()
+    whole = audit_paper_noise(
+        epsilon=[12.0, 14.0, 16.0, 20.0], delta=1e-5, sampling_rate=1.0, steps=7
+    )
+    spent = whole.certified_epsilon / whole.declared_epsilon
+    np.testing.assert_allclose(spent, [0.974, 1.007, 1.039, 1.103], atol=0.002)
+    np.testing.assert_array_equal(whole.holds, [True, False, False, False])
+
+
+def test_zero_out_with_poisson_never_overspends_on_the_grid_of_the_paper():
+    epsilon, steps = np.meshgrid([0.01, 0.1, 1.0, 12.0], [1, 10, 100])
+    audit = audit_paper_noise(
+        epsilon=epsilon, delta=1e-5, sampling_rate=RATE, steps=steps, sampler="poisson"
+    )
+    assert audit.holds.shape == (3, 4)
+    assert audit.holds.all()
+    assert (audit.certified_epsilon < 0.4 * audit.declared_epsilon).all()
+
+
+def test_wasted_variance():
+    poisson = audit_paper_noise(
+        epsilon=[0.01, 1.0, 10.0], delta=1e-5, sampling_rate=RATE, steps=100, sampler="poisson"
+    )
+    np.testing.assert_allclose(np.sqrt(poisson.wasted_variance), [3.10, 5.19, 6.60], atol=0.02)
+    fixed = audit_paper_noise(epsilon=12.0, delta=1e-5, sampling_rate=32 / 600, steps=1)
+    assert fixed.wasted_variance[0] == pytest.approx(0.97**2, abs=0.01)  # too little noise
+
+
+def test_fields_belong_together():
+    audit = audit_paper_noise(
+        epsilon=[0.5, 4.0], delta=[1e-5, 1e-6], sampling_rate=0.1, steps=[5, 50]
+    )
+    case = {"delta": [1e-5, 1e-6], "sampling_rate": 0.1, "steps": [5, 50], "sampler": "fixed"}
+    paper = paper_noise_multiplier(
+        epsilon=[0.5, 4.0], delta=[1e-5, 1e-6], sampling_rate=0.1, steps=[5, 50]
+    )
+    np.testing.assert_array_equal(audit.paper_noise_multiplier, paper)
+    tight = certify_epsilon(method="pld", noise_multiplier=audit.tight_noise_multiplier, **case)
+    np.testing.assert_allclose(tight, [0.5, 4.0], rtol=3e-3)
+    np.testing.assert_array_equal(audit.declared_epsilon, [0.5, 4.0])
+    assert (audit.sampler, audit.neighbours) == ("fixed", "replace-one")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epsilon": 0.0},
+        {"delta": 1.0},
+        {"sampling_rate": 2.0},
+        {"steps": 0},
+        {"sampler": "shuffle"},
+        {"epsilon": [1.0, 2.0], "steps": [1, 2, 3]},
+    ],
+)
+def test_bad_input_is_refused(change):
+    good = {"epsilon": 1.0, "delta": 1e-5, "sampling_rate": 0.1, "steps": 10}
+    with pytest.raises(InputError):
+        audit_paper_noise(**{**good, **change})

@@ -11,9 +11,15 @@ import pytest
 from dpcohort.accounting import rare_losses
 from dpcohort.accounting.composition import Composition
 from dpcohort.accounting.gaussian import gaussian_delta
-from dpcohort.accounting.pairs import LossPair
+from dpcohort.accounting.pairs import GridLoss, LossPair
 from dpcohort.accounting.paper import amplified_budget
-from dpcohort.accounting.rare_losses import RareLosses
+from dpcohort.accounting.rare_losses import (
+    LevelSketch,
+    RareLosses,
+    first_epsilon,
+    level_of,
+    loss_nodes,
+)
 
 
 def one_step_delta(shift: float, rate: float, epsilon: float) -> float:
@@ -34,7 +40,7 @@ def test_many_small_losses_are_as_close_as_on_one_grid(kind: str) -> None:
     # records are seen so often that the plain composition is accurate
     pair = LossPair(kind=kind, shift=0.4, rate=4e-4)
     truth = Composition([(pair, 100_000)], tolerance=1e-6).delta(0.3)
-    found = RareLosses([(pair, 100_000)]).delta(0.3, expected=truth)
+    found = RareLosses([(pair, 100_000)], expected=truth).delta(0.3)
     assert 0.999 * truth < found < 1.2 * truth
 
 
@@ -58,9 +64,10 @@ def test_no_steps_and_sums_out_of_reach_cost_nothing() -> None:
 
 
 def test_what_it_keeps_by_moments_it_keeps_by_the_distribution() -> None:
-    steps = RareLosses([(LossPair(kind="add", shift=1 / 0.536, rate=1e-5), 100_000)])
+    pair = LossPair(kind="add", shift=1 / 0.536, rate=1e-5)
+    steps = RareLosses([(pair, 100_000)], expected=1e-6)
     assert steps.keeps(epsilon=0.1, delta=1e-6)
-    assert steps.delta(0.1, expected=1e-6) < 1e-6
+    assert steps.delta(0.1) < 1e-6
     assert not RareLosses([(LossPair(kind="remove", shift=2.0, rate=1e-5), 99)]).keeps(
         epsilon=0.1, delta=1e-9
     )
@@ -76,7 +83,7 @@ def test_too_many_points_fall_back_on_one_grid(monkeypatch: pytest.MonkeyPatch) 
 def test_almost_no_noise_spends_the_chance_of_being_seen() -> None:
     pair = LossPair(kind="remove", shift=40.0, rate=1e-5)
     truth = -math.expm1(1000 * math.log1p(-1e-5))
-    found = RareLosses([(pair, 1000)]).delta(1.0, expected=truth)
+    found = RareLosses([(pair, 1000)], expected=truth).delta(1.0)
     assert truth * (1 - 1e-9) < found < truth * (1 + 1e-3)
 
 
@@ -84,6 +91,90 @@ def test_the_answer_does_not_depend_on_how_finely_losses_are_sorted() -> None:
     for kind, shift in (("remove", 1 / 0.698), ("replace", 1 / 0.7), ("fixed", 2 / 1.36)):
         parts = [(LossPair(kind=kind, shift=shift, rate=1e-5), 100_000)]
         coarse, fine = (
-            RareLosses(parts, coarseness=c).delta(0.1, expected=1e-9) for c in (1.0, 0.1)
+            RareLosses(parts, coarseness=c, expected=1e-9).delta(0.1) for c in (1.0, 0.1)
         )
         assert np.isclose(coarse, fine, rtol=0.06)
+
+
+PAIR = LossPair(kind="remove", shift=1 / 0.536, rate=1e-5)
+
+
+def sketch(steps: int, coarseness: float = 1.0) -> LevelSketch:
+    return LevelSketch(
+        [(PAIR, steps)], epsilon=0.1, log_delta=math.log(1e-5), coarseness=coarseness
+    )
+
+
+def test_many_steps_need_more_levels_than_few() -> None:
+    assert len(sketch(2).steps) < len(sketch(100_000).steps)
+    assert sketch(100_000, coarseness=0.01).steps[0] < sketch(100_000).steps[0]
+
+
+def test_spacings_are_multiples_of_each_other_and_bounds_grow() -> None:
+    chosen = sketch(100_000)
+    ratios = [b / a for a, b in zip(chosen.steps, chosen.steps[1:], strict=False)]
+    assert ratios == pytest.approx([round(ratio) for ratio in ratios])
+    assert min(ratios) >= 2
+    assert chosen.bounds == sorted(chosen.bounds)
+    assert len(chosen.bounds) == len(chosen.steps) - 1
+
+
+def test_the_first_guess_is_near_the_answer() -> None:
+    parts = [(PAIR, 100_000)]
+    assert first_epsilon(parts, 1e-5) == pytest.approx(RareLosses(parts).epsilon(1e-5), rel=0.7)
+
+
+def test_nodes_count_all_steps() -> None:
+    _, weight = loss_nodes([(PAIR, 7), (LossPair(kind="fixed", shift=2.0, rate=1e-4), 5)], 1e-9)
+    assert weight.sum() == pytest.approx(12.0, rel=1e-6)
+
+
+BOUNDS = (1e-3, 0.05, math.inf)
+STEPS = (1e-5, 1e-3, 2e-2)
+
+
+def levels(pair: LossPair) -> list[GridLoss]:
+    inside, result = None, []
+    for step, bound in zip(STEPS, BOUNDS, strict=True):
+        grid, inside = level_of(pair, step, inside=inside, bound=bound, lowest=-9.0, top=9.0)
+        result.append(grid)
+    return result
+
+
+def moments(grid: GridLoss, step: float) -> tuple[float, float]:
+    """Mass under both data sets, that of the other in units of its smaller losses."""
+    loss = step * (grid.first + np.arange(grid.mass.size))
+    return float(grid.mass.sum()), float(grid.mass @ np.exp(-loss))
+
+
+@pytest.mark.parametrize("kind", ["remove", "add", "replace", "fixed"])
+def test_every_level_is_a_distribution_under_both_data_sets(kind: str) -> None:
+    pair = LossPair(kind=kind, shift=2.0, rate=1e-4)
+    q_share = 1.0
+    for grid, step in zip(levels(pair), STEPS, strict=True):
+        p, q = moments(grid, step)
+        assert p + grid.infinity == pytest.approx(1.0, abs=1e-12)
+        q_share *= q
+    # L - ν of the upper levels and L of the lowest: the ν cancel in all levels together
+    assert q_share == pytest.approx(1.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["remove", "replace", "fixed"])
+def test_the_top_level_has_the_large_losses(kind: str) -> None:
+    pair = LossPair(kind=kind, shift=2.0, rate=1e-4)
+    small, middle, large = levels(pair)
+    assert STEPS[0] * (small.first + small.mass.size - 1) < 1.02e-3
+    assert STEPS[1] * (middle.first + middle.mass.size - 1) < 0.052
+    assert STEPS[2] * (large.first + large.mass.size - 1) > 8.0
+    assert large.mass[-large.first] > 0.99
+    # nothing between 0 and the bound
+    assert not large.mass[-large.first + 1 : -large.first + 2].any()
+
+
+def test_losses_above_the_top_are_infinite_and_those_below_the_lowest_are_raised() -> None:
+    pair = LossPair(kind="replace", shift=3.0, rate=1e-3)
+    wide, _ = level_of(pair, 0.01, inside=None, bound=math.inf, lowest=-3.0, top=3.0)
+    narrow, _ = level_of(pair, 0.01, inside=None, bound=math.inf, lowest=-1.0, top=1.0)
+    assert narrow.infinity > wide.infinity > 0
+    assert narrow.first >= -101
+    assert narrow.mass.sum() + narrow.infinity == pytest.approx(1.0, abs=1e-12)

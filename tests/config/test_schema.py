@@ -178,7 +178,7 @@ def test_kinds_of_rules():
     assert kind_of_rule("threshold") == "selection"
     assert kind_of_rule("clustered") == "adaptive"
     assert kind_of_rule("dpcohort.adaptive.rules:RecentPowerOfChoice") == "adaptive"
-    assert kind_of_rule("dpcohort.selection.rules.baselines:Uniform") == "selection"
+    assert kind_of_rule("dpcohort.selection.rules:Uniform") == "selection"
     with pytest.raises(InputError, match="rule = "):
         kind_of_rule("none of these")
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from dpcohort._validate import FloatArray, IntArray
-from dpcohort.accounting.noise_levels import CALIBRATION_LIMIT, noise_levels
+from dpcohort.accounting.deployed_noise import CALIBRATION_LIMIT, noise_levels
 from dpcohort.accounting.tight import calibrate_noise
 from dpcohort.plan import Plan
 from dpcohort.report.html.client_points import MOST_POINTS

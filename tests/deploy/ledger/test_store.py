@@ -138,6 +138,7 @@ def test_a_writer_that_waits_too_long_is_told(store, path):
 
 AS_NOBODY = """
 import os, sys
+import tempfile  # imported late otherwise, when Python's own files may be out of reach
 from pathlib import Path
 from dpcohort.deploy.ledger import ClientLedger
 from dpcohort.errors import InputError

@@ -4,16 +4,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dpcohort.accounting.certify import certify_epsilon
 from dpcohort.accounting.gaussian import gaussian_delta
-from dpcohort.accounting.pld import certified_epsilon
 from dpcohort.errors import InputError
 from dpcohort.lab.schemes.profile import composed_epsilon_of, lower_hull
 
 
 @pytest.mark.parametrize(("mu", "uses"), [(0.1, 1), (0.3, 20), (1.0, 5)])
 def test_gaussians_compose_to_the_closed_form_and_never_below(mu, uses):
-    exact = certified_epsilon(
-        delta=1e-5, noise_multiplier=1 / mu, sampling_rate=1.0, steps=float(uses)
+    exact = certify_epsilon(
+        method="pld", delta=1e-5, noise_multiplier=1 / mu, sampling_rate=1.0, steps=float(uses)
     )
     found = composed_epsilon_of(
         lambda eps: gaussian_delta(epsilon=eps, mu=mu),
@@ -33,8 +33,13 @@ def test_sampled_batches_of_fixed_size_compose_as_our_own_distribution():
 
     largest = float(np.log1p(rate * np.expm1(0.5 * (0.25 + 9))))
     found = composed_epsilon_of(profile, largest=largest, uses=30, delta=1e-5)
-    ours = certified_epsilon(
-        delta=1e-5, noise_multiplier=z, sampling_rate=rate, steps=30.0, sampler="fixed"
+    ours = certify_epsilon(
+        method="pld",
+        delta=1e-5,
+        noise_multiplier=z,
+        sampling_rate=rate,
+        steps=30.0,
+        sampler="fixed",
     )
     assert found == pytest.approx(ours, rel=5e-3)
 

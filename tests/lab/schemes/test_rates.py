@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpcohort.accounting import certify_epsilon
-from dpcohort.accounting.pld import certified_epsilon
+from dpcohort.accounting.certify import certify_epsilon
 from dpcohort.errors import InputError
 from dpcohort.lab.schemes.sampled_gaussian import certified_rates, common_noise, largest_rates
 
@@ -37,8 +36,8 @@ def test_no_rate_is_given_that_does_not_certify(epsilon, noise, steps):
     rate = largest_rates(noise_multiplier=noise, epsilon=[epsilon], delta=1e-5, steps=steps)[0]
     spent = 0.0
     if rate > 0:
-        spent = certified_epsilon(
-            delta=1e-5, noise_multiplier=noise, sampling_rate=float(rate), steps=steps
+        spent = certify_epsilon(
+            method="pld", delta=1e-5, noise_multiplier=noise, sampling_rate=float(rate), steps=steps
         )
     assert spent <= epsilon
 

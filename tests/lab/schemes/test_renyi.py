@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.special import comb, logsumexp, xlog1py, xlogy
 
-from dpcohort.accounting.pld import certified_epsilon
+from dpcohort.accounting.certify import certify_epsilon
 from dpcohort.errors import InputError
 from dpcohort.lab.schemes.sampled_gaussian import renyi_epsilon, renyi_noise, renyi_rate
 
@@ -16,8 +16,8 @@ CASES = [(1.0, 0.01, 200), (2.0, 0.2, 50), (5.0, 1.0, 10), (0.7, 0.05, 5)]
 
 @pytest.mark.parametrize(("noise", "rate", "steps"), CASES)
 def test_never_below_the_privacy_loss_distribution_and_near_it(noise, rate, steps):
-    tight = certified_epsilon(
-        delta=1e-5, noise_multiplier=noise, sampling_rate=rate, steps=float(steps)
+    tight = certify_epsilon(
+        method="pld", delta=1e-5, noise_multiplier=noise, sampling_rate=rate, steps=float(steps)
     )
     found = renyi_epsilon(noise_multiplier=noise, rate=rate, steps=steps, delta=1e-5)
     assert tight * 0.999 <= found <= 1.6 * tight + 0.1

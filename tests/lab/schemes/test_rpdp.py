@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from dpcohort.accounting.pld import certified_epsilon
+from dpcohort.accounting.certify import certify_epsilon
 from dpcohort.clients import Population
 from dpcohort.lab.schemes.shared_noise import RPDP, FittedCurve, fit_curve
 from dpcohort.lab.schemes.simulation import participations
@@ -24,7 +24,9 @@ def test_the_curve_inverts_itself_and_is_cut_to_rates():
 def test_the_fit_says_how_far_it_is_off():
     curve = fit_curve(noise_multiplier=3.0, steps=30, delta=1e-5)
     for rate in (0.05, 0.2, 0.5):
-        true = certified_epsilon(delta=1e-5, noise_multiplier=3.0, sampling_rate=rate, steps=30)
+        true = certify_epsilon(
+            method="pld", delta=1e-5, noise_multiplier=3.0, sampling_rate=rate, steps=30
+        )
         assert abs(curve.epsilon(rate) - true) <= curve.largest_error * 1.001
     assert curve.largest_error > 1e-3  # an exponential is not the true shape
 
@@ -34,7 +36,8 @@ def test_no_client_is_ever_under_noised(mode):
     steps = np.array([30, 30, 12])
     plan, _, notes = RPDP(mode=mode).personal_rates(PEOPLE, mean_rate=0.15, steps=steps)
     for k in range(3):
-        spent = certified_epsilon(
+        spent = certify_epsilon(
+            method="pld",
             delta=1e-5,
             noise_multiplier=plan.noise_multiplier,
             sampling_rate=float(plan.rates[k]),

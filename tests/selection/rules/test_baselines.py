@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Rules to compare with: uniform, unbiased, and those that look at budgets alone."""
 
 from __future__ import annotations
 
