@@ -15,6 +15,10 @@ the row without the switch compares like with like.
     python benchmarks/engine.py --quick         # fewer turns, without the slowest methods
     python benchmarks/engine.py --quick --opacus-modes ghost    # one peer only, to repeat quickly
     python benchmarks/engine.py --device cuda --stack 32
+    python benchmarks/engine.py --without all --turns 40 --threads 1 --cpu-time
+
+``--without`` measures what each special way of the CPU path is worth by itself: the engine with it
+and without it take turns, and the median of the ratios of neighbouring turns is told.
 """
 
 from __future__ import annotations
@@ -25,10 +29,12 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -261,6 +267,104 @@ def measure(
     return {name: statistics.median(values) for name, values in times.items()}
 
 
+class TorchPooling:
+    """Pooling of 2 x 2 windows by torch's own operations, in the place of ``PairPooling``."""
+
+    def __init__(self, image: Tensor, *, relu: bool, scratch: Any) -> None:
+        self._image, self._relu = image, relu
+
+    def pool(self, out: Tensor) -> Tensor:
+        pooled = F.max_pool2d(self._image.permute(0, 3, 1, 2), 2).permute(0, 2, 3, 1)
+        out.copy_(pooled)
+        return out.clamp_min_(0) if self._relu else out
+
+    def hand_back(self, gradient: Tensor) -> Tensor:
+        image, gradient = self._image.permute(0, 3, 1, 2), gradient.permute(0, 3, 1, 2)
+        pooled, places = F.max_pool2d(image, 2, return_indices=True)
+        if self._relu:
+            gradient = torch.ops.aten.threshold_backward(gradient, pooled, 0)
+        image.copy_(
+            torch.ops.aten.max_pool2d_with_indices_backward(
+                gradient, image, [2, 2], [2, 2], [0, 0], [1, 1], False, places
+            )
+        )
+        return self._image
+
+
+_CLIPPING = "dpcohort.engine.clipping"
+
+
+#: What to put in the place of what, to do without a special way of the CPU path.
+SPECIAL_WAYS: dict[str, dict[str, Any]] = {
+    "pooled_convolution": {"network.take_pooling": lambda model: {}},
+    "pooled_lines": {"network.take_pooling": None},
+    "pair_pooling": {
+        "pooled_lines.PairPooling": TorchPooling,
+        "pooled_convolution.PairPooling": TorchPooling,
+    },
+    "commuting": {"network.pool_before_relu": lambda model: None},
+    "kernel_rows": {
+        "convolution.has_kernel_rows": lambda channels, kernel, stride: False,
+        "pooled_convolution.has_kernel_rows": lambda channels, kernel, stride: True,
+    },
+}
+
+
+def take_pooling_of_many_channels(model: nn.Module) -> dict[str, bool]:
+    """``take_pooling`` without the convolutions that ``PooledLines`` does."""
+    from dpcohort.engine.clipping import pooled_convolution
+
+    with mock.patch.object(pooled_convolution.PooledConvolution, "few", lambda channels: False):
+        return pooled_convolution.take_pooling(model)
+
+
+SPECIAL_WAYS["pooled_lines"]["network.take_pooling"] = take_pooling_of_many_channels
+
+
+@contextmanager
+def without(name: str | None) -> Iterator[None]:
+    """The engine without one of its special ways meanwhile."""
+    with ExitStack() as stack:
+        for place, substitute in SPECIAL_WAYS[name].items() if name else ():
+            stack.enter_context(mock.patch(f"{_CLIPPING}.{place}", substitute))
+        yield
+
+
+def compare(
+    name: str, build: Callable[[], nn.Module], shape: tuple[int, ...],
+    arguments: argparse.Namespace, *, merged: bool,
+) -> tuple[float, float]:  # fmt: skip
+    """Milliseconds of a client step with a special way, and how many times as many without."""
+    records = make_records(shape, arguments.device)
+    turns: dict[str | None, Turn] = {}
+    for side in (None, name):
+        torch.manual_seed(0)
+        with without(side):
+            turns[side] = our_turn(build(), records, merged=merged)
+    clock = time.process_time if arguments.cpu_time else time.perf_counter
+    times: dict[str | None, list[float]] = {None: [], name: []}
+    for repeat in range(WARM_UP + arguments.turns):
+        for side, turn in list(turns.items())[:: 1 if repeat % 2 else -1]:
+            with without(side):
+                started = clock()
+                steps = turn()
+                if repeat >= WARM_UP:
+                    times[side].append(1e3 * (clock() - started) / steps)
+    ratios = [slow / fast for fast, slow in zip(times[None], times[name], strict=True)]
+    return statistics.median(times[None]), statistics.median(ratios)
+
+
+def show_special_ways(arguments: argparse.Namespace) -> None:
+    names = list(SPECIAL_WAYS) if "all" in arguments.without else arguments.without
+    print(f"{'without':20} {'network':12} {'noise':8} {'ms with':>8} {'without / with':>15}")
+    for name in names:
+        for network in arguments.networks:
+            for merged in (False, True):
+                ms, ratio = compare(name, *NETWORKS[network], arguments, merged=merged)
+                noise = "merged" if merged else "default"
+                print(f"{name:20} {network:12} {noise:8} {ms:8.3f} {ratio:15.3f}", flush=True)
+
+
 def synchronise(device: str) -> None:
     if device.startswith("cuda"):
         torch.cuda.synchronize()
@@ -289,6 +393,10 @@ def main() -> None:
     )  # fmt: skip
     parser.add_argument("--turns", type=int, default=None, help="timed rounds of each method")
     parser.add_argument("--cpu-time", action="store_true", help="processor instead of wall time")
+    parser.add_argument(
+        "--without", nargs="+", choices=["all", *SPECIAL_WAYS], metavar="NAME",
+        help=f"measure what these are worth alone: {', '.join(SPECIAL_WAYS)}, or all",
+    )  # fmt: skip
     parser.add_argument("--threads", type=int, default=None, help="torch threads")
     parser.add_argument(
         "--opacus-ms", type=float, default=None,
@@ -304,6 +412,9 @@ def main() -> None:
     print(f"torch {torch.__version__}, {device}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        if arguments.without:
+            show_special_ways(arguments)
+            return
         for name in arguments.networks:
             build, shape = NETWORKS[name]
             parameters = sum(p.numel() for p in build().parameters())
