@@ -20,7 +20,7 @@ from dpcohort.adaptive.plan import AdaptivePlan
 from dpcohort.adaptive.report_terms import ReportTerms
 from dpcohort.engine import Streams
 from dpcohort.engine.lattice import Lattice
-from dpcohort.engine.sampling import draw_positions
+from dpcohort.engine.randomness import draw_positions
 from dpcohort.errors import InputError
 
 __all__ = ["REPORT_DRAW", "Meter", "ReportDesk"]

@@ -5,15 +5,20 @@ from __future__ import annotations
 
 from dpcohort.engine.batched import BatchedEngine, StackedEngine
 from dpcohort.engine.clipping import ClippedNetwork, ClippingPath, Loss
+from dpcohort.engine.draws import Experiment
 from dpcohort.engine.evaluation import Evaluation, Evaluator
-from dpcohort.engine.experiment import Experiment
 from dpcohort.engine.planned import TrainingPlan
 from dpcohort.engine.randomness import Streams
 from dpcohort.engine.records import ClientRecords
 from dpcohort.engine.reference import ReferenceEngine, cross_entropy
-from dpcohort.engine.server import Optimiser
+from dpcohort.engine.server import (
+    ConstantStep,
+    InverseRootStep,
+    InverseTimeStep,
+    Optimiser,
+    StepSize,
+)
 from dpcohort.engine.state import EngineState, RoundRecord
-from dpcohort.engine.step_sizes import ConstantStep, InverseRootStep, InverseTimeStep, StepSize
 
 __all__ = [
     "BatchedEngine",

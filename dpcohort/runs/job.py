@@ -21,7 +21,7 @@ from dpcohort.adaptive.session import AdaptiveSession
 from dpcohort.aggregation import AggregationRule, Mean
 from dpcohort.data import Dataset, Partition, load_dataset, paper_partition
 from dpcohort.engine import ClientRecords, Evaluator, Experiment, Optimiser, Streams
-from dpcohort.engine.lattice_noise import delta_of_sampling
+from dpcohort.engine.lattice import delta_of_sampling
 from dpcohort.engine.layout import FlatLayout
 from dpcohort.engine.merged_noise import refuse_unmergeable
 from dpcohort.errors import InputError

@@ -16,7 +16,7 @@ from dpcohort.adaptive.meter import LossMeter
 from dpcohort.engine import Streams
 from dpcohort.engine.lattice import Lattice
 from dpcohort.engine.layout import FlatLayout
-from dpcohort.engine.sampling import draw_positions
+from dpcohort.engine.randomness import draw_positions
 from dpcohort.errors import BudgetExceededError, InputError
 
 NOTHING = torch.zeros(1)

@@ -6,13 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpcohort.engine.captured_pass import CapturedPass, UncapturableError
-from dpcohort.engine.packed_step import PackedStep, SlotStep, pack
+from dpcohort.engine.device_draws import CapturedPass, PackedStep, UncapturableError, pack
 
 
 def packed(rows: list[int]) -> PackedStep:
     name = np.array([1, 2], dtype=np.uint64)
-    return pack([SlotStep(np.array(rows), name, 1.0, 0.0, 1.0)], multiple=1, pinned=True)
+    return pack(
+        [np.array(rows)], [name], scale=[1.0], spread=[0.0], clip=[1.0], multiple=1, pinned=True
+    )
 
 
 def body(step: PackedStep, weights: Tensor, sums: Tensor) -> None:

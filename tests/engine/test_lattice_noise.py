@@ -11,8 +11,8 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from scipy import stats
 
-from dpcohort.engine import lattice_noise
-from dpcohort.engine.lattice_noise import (
+from dpcohort.engine import lattice
+from dpcohort.engine.lattice import (
     LARGEST_EXPONENT,
     TOTAL_VARIATION,
     add_rounded_gaussian_,
@@ -129,7 +129,7 @@ def test_every_coordinate_is_the_exact_one(exponent):
 def test_doubtful_coordinates_are_found_where_float64_is_wrong():
     """Float64 alone gets the last digit of some wrong, and knows of which it may be."""
     exponent, count = LARGEST_EXPONENT, 6000
-    trusting, doubtful = lattice_noise._nearly_exact(0, count, exponent, KEY)
+    trusting, doubtful = lattice._nearly_exact(0, count, exponent, KEY)
     settled = rounded_gaussian(count, exponent, lambda size: KEY)
     exact = np.array([exact_coordinate(place, exponent, KEY) for place in range(count)])
     wrong = np.flatnonzero(trusting.numpy() != exact)
@@ -160,7 +160,7 @@ def test_a_sum_and_its_noise_are_added_in_place():
 
 def test_the_tail_is_not_cut_where_24_bit_uniforms_end(monkeypatch):
     """Radii of 24-bit uniforms end at 5.768; this law goes on as far as its words do."""
-    real = lattice_noise._stream
+    real = lattice._stream
 
     def rigged(key, block, size, name=0):
         stream = bytearray(real(key, block, size, name))
@@ -168,7 +168,7 @@ def test_the_tail_is_not_cut_where_24_bit_uniforms_end(monkeypatch):
             stream[:12] = bytes(10) + b"\x40\x00"  # u of 2^-42, v of nothing: all of the radius
         return bytes(stream)
 
-    monkeypatch.setattr(lattice_noise, "_stream", rigged)
+    monkeypatch.setattr(lattice, "_stream", rigged)
     found = rounded_gaussian(1280, 24, lambda size: KEY)[0] / 2**24
     assert found == pytest.approx(math.sqrt(2 * math.log(2) * 42), abs=1e-2)  # 7.63
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from dpcohort.engine.noise import noise_std, standard_noise_
-from dpcohort.engine.randomness import Streams
+from dpcohort.engine.randomness import Streams, noise_std, standard_noise_
 
 
 def test_noise_on_the_mean_is_z_c_over_b() -> None:

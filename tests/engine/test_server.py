@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from dpcohort.engine.server import Optimiser
+from dpcohort.engine.server import InverseTimeStep, Optimiser
 from dpcohort.engine.state import EngineState
-from dpcohort.engine.step_sizes import InverseTimeStep
 from dpcohort.errors import InputError
 
 

@@ -5,8 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dpcohort.engine.server import Optimiser
-from dpcohort.engine.step_sizes import ConstantStep, InverseRootStep, InverseTimeStep
+from dpcohort.engine.server import ConstantStep, InverseRootStep, InverseTimeStep, Optimiser
 from dpcohort.errors import InputError
 
 

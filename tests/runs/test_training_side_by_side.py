@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from dpcohort.engine import ConstantStep, Optimiser
-from dpcohort.engine.slots import SlotRunner
+from dpcohort.engine.draws import DrawRunner
 from dpcohort.errors import InputError
 from dpcohort.runs import verify_run
 from dpcohort.runs.job import make_job
@@ -52,7 +52,7 @@ def test_each_gets_the_result_it_would_get_alone(digits, tmp_path, merged_noise)
 
 def test_every_round_is_counted_before_it_is_computed(digits, tmp_path, monkeypatch):
     order = []
-    count, updates = Ledger.count, SlotRunner.updates_and_upcoming
+    count, updates = Ledger.count, DrawRunner.updates_and_upcoming
 
     def counted(self, round):
         order.append("count")
@@ -63,7 +63,7 @@ def test_every_round_is_counted_before_it_is_computed(digits, tmp_path, monkeypa
         return updates(self, *arguments)
 
     monkeypatch.setattr(Ledger, "count", counted)
-    monkeypatch.setattr(SlotRunner, "updates_and_upcoming", computed)
+    monkeypatch.setattr(DrawRunner, "updates_and_upcoming", computed)
     train_side_by_side(jobs(digits), outs=[tmp_path / "first", tmp_path / "second"])
     assert order == ["count", "count", "compute"] * ROUNDS
 

@@ -105,7 +105,8 @@ class ClippedNetwork:
             self._banked, self._layers = _banked_copy(model, self.layout)
         vectorised = self.path.kind != "loop"
         self._per_example = PerExampleGradients(self._model, loss, vectorised=vectorised)
-        self._scratch = Scratch()
+        #: Memory for what lies between, kept from pass to pass; the network's user may use it too.
+        self.scratch = Scratch()
         self._all_finite: Tensor | None = None
         #: SENSITIVE: records left out so far because their gradient was not finite. It depends on
         #: private records and has no noise: it may be looked at by the client alone.
@@ -224,7 +225,7 @@ class ClippedNetwork:
     def _pass(self, weights: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         """One forward and one backward; squared norms [draws, width]."""
         draws, width = inputs.shape[:2]
-        bank = Bank(weights, draws=draws, rows=draws * width, scratch=self._scratch)
+        bank = Bank(weights, draws=draws, rows=draws * width, scratch=self.scratch)
         for layer in self._layers:
             layer.bind(bank)
         with torch.enable_grad():

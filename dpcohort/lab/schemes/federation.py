@@ -19,7 +19,7 @@ from dpcohort.clients import Population
 from dpcohort.config import Config
 from dpcohort.engine import ClippedNetwork, Evaluation, Evaluator, Optimiser, cross_entropy
 from dpcohort.engine.clipping import PerExampleGradients
-from dpcohort.engine.sampling import draw_positions
+from dpcohort.engine.randomness import draw_positions
 from dpcohort.errors import InputError
 from dpcohort.models import split_features
 from dpcohort.runs.configured import configured_job

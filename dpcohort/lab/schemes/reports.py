@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from dpcohort._validate import FloatArray, IntArray
-from dpcohort.engine.sampling import draw_positions
+from dpcohort.engine.randomness import draw_positions
 from dpcohort.lab.schemes.local_randomiser import randomise
 
 if TYPE_CHECKING:
