@@ -17,8 +17,8 @@ the row without the switch compares like with like.
     python benchmarks/engine.py --device cuda --stack 32
     python benchmarks/engine.py --without all --turns 40 --threads 1 --cpu-time
 
-``--without`` measures what each special way of the CPU path is worth by itself: the engine with it
-and without it take turns, and the median of the ratios of neighbouring turns is told.
+``--without`` measures what a special way of the engine is worth by itself: the engine with it and
+without it take turns, and the median of the ratios of neighbouring turns is told.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -267,67 +267,15 @@ def measure(
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-class TorchPooling:
-    """Pooling of 2 x 2 windows by torch's own operations, in the place of ``PairPooling``."""
-
-    def __init__(self, image: Tensor, *, relu: bool, scratch: Any) -> None:
-        self._image, self._relu = image, relu
-
-    def pool(self, out: Tensor) -> Tensor:
-        pooled = F.max_pool2d(self._image.permute(0, 3, 1, 2), 2).permute(0, 2, 3, 1)
-        out.copy_(pooled)
-        return out.clamp_min_(0) if self._relu else out
-
-    def hand_back(self, gradient: Tensor) -> Tensor:
-        image, gradient = self._image.permute(0, 3, 1, 2), gradient.permute(0, 3, 1, 2)
-        pooled, places = F.max_pool2d(image, 2, return_indices=True)
-        if self._relu:
-            gradient = torch.ops.aten.threshold_backward(gradient, pooled, 0)
-        image.copy_(
-            torch.ops.aten.max_pool2d_with_indices_backward(
-                gradient, image, [2, 2], [2, 2], [0, 0], [1, 1], False, places
-            )
-        )
-        return self._image
-
-
-_CLIPPING = "dpcohort.engine.clipping"
-
-
-#: What to put in the place of what, to do without a special way of the CPU path.
-SPECIAL_WAYS: dict[str, dict[str, Any]] = {
-    "pooled_convolution": {"network.take_pooling": lambda model: {}},
-    "pooled_lines": {"network.take_pooling": None},
-    "pair_pooling": {
-        "pooled_lines.PairPooling": TorchPooling,
-        "pooled_convolution.PairPooling": TorchPooling,
-    },
-    "commuting": {"network.pool_before_relu": lambda model: None},
-    "kernel_rows": {
-        "convolution.has_kernel_rows": lambda channels, kernel, stride: False,
-        "pooled_convolution.has_kernel_rows": lambda channels, kernel, stride: True,
-    },
+#: What to put in the place of what, to do without a special way of the engine.
+SPECIAL_WAYS: dict[str, tuple[str, Callable[..., Any]]] = {
+    "commuting": ("dpcohort.engine.clipping.network.pool_before_relu", lambda model: None),
 }
 
 
-def take_pooling_of_many_channels(model: nn.Module) -> dict[str, bool]:
-    """``take_pooling`` without the convolutions that ``PooledLines`` does."""
-    from dpcohort.engine.clipping import pooled_convolution
-
-    with mock.patch.object(pooled_convolution.PooledConvolution, "few", lambda channels: False):
-        return pooled_convolution.take_pooling(model)
-
-
-SPECIAL_WAYS["pooled_lines"]["network.take_pooling"] = take_pooling_of_many_channels
-
-
-@contextmanager
-def without(name: str | None) -> Iterator[None]:
+def without(name: str | None) -> AbstractContextManager[Any]:
     """The engine without one of its special ways meanwhile."""
-    with ExitStack() as stack:
-        for place, substitute in SPECIAL_WAYS[name].items() if name else ():
-            stack.enter_context(mock.patch(f"{_CLIPPING}.{place}", substitute))
-        yield
+    return nullcontext() if name is None else mock.patch(*SPECIAL_WAYS[name])
 
 
 def compare(

@@ -20,6 +20,7 @@ construction, and no bit of it depends on the records beside it.
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -189,6 +190,7 @@ class DrawRunner:
         self._updates: list[Tensor] = []
         self._all_updates = torch.empty(0)
         self._prepared: tuple[Sequence[Cohort], list[PreparedPass]] | None = None
+        self._local = threading.local()
         # Threads start when they are first needed, and end with the runner.
         self._pool = ThreadPoolExecutor(self.workers, initializer=use_one_thread)
         inputs, targets = self._records.gather(self._records.indices[:3])
@@ -406,7 +408,7 @@ class DrawRunner:
                 self._add_private_steps(network, draws, step, weights, total)
             else:
                 self._add_sums(network, draws, step, weights, total)
-                self._scale_and_add_noise(network, draws, step, total)
+                self._scale_and_add_noise(draws, step, total)
             if step > 0:
                 moved += total
 
@@ -469,13 +471,11 @@ class DrawRunner:
             micro_batch=self.micro_batch,
         )
 
-    def _scale_and_add_noise(
-        self, network: ClippedNetwork, draws: list[Draw], step: int, total: Tensor
-    ) -> None:
+    def _scale_and_add_noise(self, draws: list[Draw], step: int, total: Tensor) -> None:
         """From the clipped sums to the step alpha (sum / B + sigma noise), in place."""
         scale = [draw.scale(step) for draw in draws]
         spread = [draw.spread(step) for draw in draws]
-        noise = network.scratch.piece("noise", tuple(total.shape), total)
+        noise = self._noise_memory(total)
         for row, draw in enumerate(draws):
             if spread[row] > 0:
                 standard_noise_(noise[row], draw.experiment.streams, **draw.name, step=step)
@@ -507,6 +507,13 @@ class DrawRunner:
         """Whether an experiment's draws, each alone in its pass, add to partial sums."""
         alone = self._device_draws is None and self._draws_per_pass in (None, 1)
         return alone and self._experiments[experiment].merged_noise
+
+    def _noise_memory(self, like: Tensor) -> Tensor:
+        """Memory that a worker keeps and writes over, in its core's cache, shaped like ``like``."""
+        kept: Tensor | None = getattr(self._local, "noise", None)
+        if kept is None or kept.shape != like.shape or kept.dtype != like.dtype:
+            kept = self._local.noise = torch.empty_like(like)
+        return kept
 
     def _default_micro_batch(self, path: ClippingPath) -> int:
         """As many examples as fit a bound on memory; on a CPU the bound is always the same."""

@@ -147,9 +147,9 @@ def _draws_not_told_apart(patch: pytest.MonkeyPatch) -> None:
 def _skip_empty(patch: pytest.MonkeyPatch) -> None:
     right = draws.DrawRunner._scale_and_add_noise
 
-    def broken(self: Any, net: Any, group: Any, step: int, total: Any) -> None:
+    def broken(self: Any, group: Any, step: int, total: Any) -> None:
         if group[0].rows(step).size:
-            right(self, net, group, step, total)
+            right(self, group, step, total)
 
     patch.setattr(draws.DrawRunner, "_scale_and_add_noise", broken)
 

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpcohort.engine.clipping.scratch import Scratch
 from dpcohort.engine.layout import FlatLayout, Span
 
 __all__ = ["Bank", "BankedLayer", "UnsupportedUseError"]
@@ -34,17 +33,13 @@ class Bank:
         weights: [groups, D], the models of the pass.
         draws: number of draws; a multiple of the number of groups.
         rows: number of examples; a multiple of the number of draws.
-        scratch: memory for intermediate results.
     """
 
-    def __init__(
-        self, weights: Tensor, *, draws: int, rows: int, scratch: Scratch | None = None
-    ) -> None:
+    def __init__(self, weights: Tensor, *, draws: int, rows: int) -> None:
         self.weights = weights
         self.groups = weights.shape[0]
         self.draws = draws
         self.rows = rows
-        self.scratch = scratch or Scratch()
         self.anchor = torch.empty((), device=weights.device, requires_grad=True)
 
     def by_group(self, values: Tensor) -> Tensor:
@@ -90,11 +85,6 @@ class BankedLayer(nn.Module, ABC):
     @abstractmethod
     def observe(self, gradient: Tensor) -> Tensor:
         """Keep what the clipped sum will need; squared gradient norm of each row."""
-
-    def both_gradients(self, gradient: Tensor, *, wanted: bool) -> tuple[Tensor, Tensor | None]:
-        """What ``observe`` gives and, if wanted, the gradient by the inputs."""
-        norms = self.observe(gradient)
-        return norms, self.input_gradient(gradient) if wanted else None
 
     @abstractmethod
     def add_clipped_sum(self, factors: Tensor, total: Tensor) -> None:
@@ -159,5 +149,5 @@ class _Node(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None]:
         layer: BankedLayer = ctx.layer
         (gradient,) = gradients
-        layer.squared_norms, wanted = layer.both_gradients(gradient, wanted=ctx.needs_input_grad[0])
-        return wanted, None, None
+        layer.squared_norms = layer.observe(gradient)
+        return layer.input_gradient(gradient) if ctx.needs_input_grad[0] else None, None, None

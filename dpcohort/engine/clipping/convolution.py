@@ -18,7 +18,6 @@ from torch.nn import functional as F  # noqa: N812
 
 from dpcohort.engine.clipping import patch_kernel
 from dpcohort.engine.clipping.banked import BankedLayer, UnsupportedUseError
-from dpcohort.engine.clipping.kernel_rows import KernelRows, has_kernel_rows
 from dpcohort.engine.clipping.outer import OuterSum, gram_is_cheaper, row_norms
 from dpcohort.engine.layout import FlatLayout
 
@@ -30,8 +29,6 @@ Pair = tuple[int, int]
 _COLUMN_BYTES = {"cpu": 2 << 20, "cuda": 1 << 30}
 #: With so few input channels a convolution is faster as a product with its columns.
 _FEW_CHANNELS = 4
-#: Numbers of rows for which memory is kept.
-_KEPT_SIZES = 2
 
 
 class BankedConvolution(BankedLayer):
@@ -40,7 +37,6 @@ class BankedConvolution(BankedLayer):
     _inputs: Tensor | None = None
     _lines: Tensor | None = None
     _formed: Tensor | None = None
-    _by_kernel_row: Tensor | None = None
     _outer: OuterSum | None = None
     _bias: Tensor | None = None
 
@@ -52,13 +48,7 @@ class BankedConvolution(BankedLayer):
         self._stride = _pair(convolution.stride)
         self._dilation = _pair(convolution.dilation)
         self._padding = _padding(convolution)
-        self._has_lines = self.few(convolution.in_channels)
-        self._kept_rows: dict[tuple[object, ...], KernelRows] = {}
-
-    @staticmethod
-    def few(channels: int) -> bool:
-        """Whether columns are laid out as lines for so many input channels."""
-        return channels <= _FEW_CHANNELS
+        self._has_lines = convolution.in_channels <= _FEW_CHANNELS
 
     @classmethod
     def supports(cls, layer: nn.Module) -> bool:
@@ -145,11 +135,6 @@ class BankedConvolution(BankedLayer):
         if positions == 1 or gram_is_cheaper(positions, fan_in, outputs):
             self._outer = OuterSum(self._patches(inputs)[0], g)
             norms = self._outer.squared_norms()
-        elif g.device.type == "cpu" and has_kernel_rows(
-            inputs.shape[1], self._kernel, self._stride
-        ):
-            self._by_kernel_row = self._kernel_rows(inputs).form(inputs.permute(0, 2, 3, 1), g)
-            norms = torch.linalg.vector_norm(self._by_kernel_row, dim=(2, 3)).square().sum(0)
         else:
             self._formed = self._form(inputs, g, fan_in)
             norms = row_norms(self._formed).square()
@@ -169,29 +154,11 @@ class BankedConvolution(BankedLayer):
             torch.bmm(transposed[part], self._patches(inputs[part])[0], out=formed[part])
         return formed
 
-    def _kernel_rows(self, inputs: Tensor) -> KernelRows:
-        """Memory to form the gradients of so many rows; that of a few numbers of rows is kept."""
-        key = (tuple(inputs.shape), inputs.dtype)
-        if key not in self._kept_rows:
-            if len(self._kept_rows) >= _KEPT_SIZES:
-                self._kept_rows.clear()
-            self._kept_rows[key] = KernelRows(
-                inputs.permute(0, 2, 3, 1), outputs=self.spans["weight"].shape[0],
-                kernel=self._kernel, stride=self._stride, padding=self._padding,
-                dilation=self._dilation, scratch=self.current.scratch,
-            )  # fmt: skip
-        return self._kept_rows[key]
-
     def add_clipped_sum(self, factors: Tensor, total: Tensor) -> None:
         """Weight and bias, brought from the order of the patches to that of the parameters."""
         target = self.spans["weight"].of(total)
         draws, outputs, channels = target.shape[:3]
-        if self._by_kernel_row is not None:
-            height, width = self._kernel
-            by_draw = self._by_kernel_row.view(height, *factors.shape, -1)
-            product = torch.matmul(factors[:, None], by_draw)
-            product = product.view(height, draws, outputs, width, channels).permute(1, 2, 0, 3, 4)
-        elif self._formed is not None:
+        if self._formed is not None:
             product = torch.bmm(factors[:, None], self._formed.view(*factors.shape, -1))
         elif self._outer is not None:
             product = self._outer.clipped_sum(factors)
@@ -228,7 +195,6 @@ class BankedConvolution(BankedLayer):
         self._inputs = None
         self._lines = None
         self._formed = None
-        self._by_kernel_row = None
         self._outer = None
         self._bias = None
 

@@ -25,11 +25,9 @@ from dpcohort.engine.clipping.factors import clip_factors, clip_rows
 from dpcohort.engine.clipping.linear import BankedLinear
 from dpcohort.engine.clipping.normalisation import BankedGroupNorm, BankedLayerNorm
 from dpcohort.engine.clipping.per_example import Loss, PerExampleGradients
-from dpcohort.engine.clipping.pooled_convolution import PooledConvolution, take_pooling
 from dpcohort.engine.clipping.pooling import exchange_pooling
 from dpcohort.engine.clipping.precision import full_precision_products
 from dpcohort.engine.clipping.rules import refuse_unfit_layers
-from dpcohort.engine.clipping.scratch import Scratch
 from dpcohort.engine.layout import FlatLayout
 from dpcohort.errors import InputError
 
@@ -105,8 +103,6 @@ class ClippedNetwork:
             self._banked, self._layers = _banked_copy(model, self.layout)
         vectorised = self.path.kind != "loop"
         self._per_example = PerExampleGradients(self._model, loss, vectorised=vectorised)
-        #: Memory for what lies between, kept from pass to pass; the network's user may use it too.
-        self.scratch = Scratch()
         self._all_finite: Tensor | None = None
         #: SENSITIVE: records left out so far because their gradient was not finite. It depends on
         #: private records and has no noise: it may be looked at by the client alone.
@@ -225,7 +221,7 @@ class ClippedNetwork:
     def _pass(self, weights: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         """One forward and one backward; squared norms [draws, width]."""
         draws, width = inputs.shape[:2]
-        bank = Bank(weights, draws=draws, rows=draws * width, scratch=self.scratch)
+        bank = Bank(weights, draws=draws, rows=draws * width)
         for layer in self._layers:
             layer.bind(bank)
         with torch.enable_grad():
@@ -301,8 +297,6 @@ def _banked_copy(model: nn.Module, layout: FlatLayout) -> tuple[nn.Module, list[
         raise UnsupportedUseError("parameters are tied")
     banked = copy.deepcopy(model)
     pool_before_relu(banked)
-    on_cpu = all(parameter.device.type == "cpu" for parameter in model.parameters())
-    pooled = take_pooling(banked) if on_cpu else {}
     layers: list[BankedLayer] = []
     for name, layer in model.named_modules():
         own = [p for p in layer.parameters(recurse=False) if p.requires_grad]
@@ -311,11 +305,7 @@ def _banked_copy(model: nn.Module, layout: FlatLayout) -> tuple[nn.Module, list[
         kind = next((k for k in BANKED_LAYERS if k.supports(layer)), None)
         if kind is None:
             raise UnsupportedUseError(f"{name or 'the model'} ({type(layer).__name__})")
-        exchanged = (
-            PooledConvolution(layer, name, layout, relu=pooled[name])
-            if name in pooled
-            else kind(layer, name, layout)
-        )
+        exchanged = kind(layer, name, layout)
         layers.append(exchanged)
         if not name:
             return exchanged, layers
