@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dpcohort.engine.batched import BatchedEngine, StackedEngine
 from dpcohort.engine.clipping import ClippedNetwork, ClippingPath, Loss
-from dpcohort.engine.draws import Experiment
 from dpcohort.engine.evaluation import Evaluation, Evaluator
+from dpcohort.engine.experiment import Experiment
 from dpcohort.engine.planned import TrainingPlan
 from dpcohort.engine.randomness import Streams
 from dpcohort.engine.records import ClientRecords

@@ -19,8 +19,9 @@ from dpcohort.aggregation import AggregationRule, Cohort, Mean
 from dpcohort.aggregation.rule import combine_round
 from dpcohort.aggregation.weighted import sum_of_rows
 from dpcohort.engine.clipping import ClippingPath, Loss
-from dpcohort.engine.draws import DrawRunner, Experiment
+from dpcohort.engine.draws import DrawRunner
 from dpcohort.engine.evaluation import Evaluator
+from dpcohort.engine.experiment import Experiment
 from dpcohort.engine.merged_noise import add_merged_noise_
 from dpcohort.engine.partial_sums import one_thread_each
 from dpcohort.engine.planned import TrainingPlan, cohort_of

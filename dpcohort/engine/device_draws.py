@@ -40,7 +40,6 @@ __all__ = [
     "pack",
 ]
 
-
 _COLUMNS = 6  # words a draw besides its rows
 
 

@@ -23,18 +23,18 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dpcohort._validate import IntArray, whole_number
-from dpcohort.aggregation import AggregationRule, Cohort, Mean
+from dpcohort.aggregation import Cohort
 from dpcohort.engine.clipping import ClippedNetwork, ClippingPath, Loss
 from dpcohort.engine.device_draws import DeviceDraws, PreparedPass, pack
+from dpcohort.engine.experiment import Experiment
 from dpcohort.engine.lattice import Lattice, release
-from dpcohort.engine.merged_noise import refuse_unmergeable
 from dpcohort.engine.partial_sums import (
     PARTIAL_SUMS,
     PartialSums,
@@ -42,54 +42,15 @@ from dpcohort.engine.partial_sums import (
     one_thread_each,
     use_one_thread,
 )
-from dpcohort.engine.planned import TrainingPlan
-from dpcohort.engine.randomness import Streams, draw_positions, pad_batches, standard_noise_
-from dpcohort.engine.records import ClientRecords
-from dpcohort.engine.server import Optimiser
+from dpcohort.engine.randomness import draw_positions, pad_batches, standard_noise_
 
-__all__ = ["Draw", "DrawRunner", "Experiment"]
+__all__ = ["Draw", "DrawRunner"]
 
 _CPU_PASS_BYTES = 160 << 20
 _DEVICE_PASS_SHARE = 0.25  # of the free memory
 _DEVICE_PASS_BYTES = 8 << 30  # more keeps no device busier, and others may want a part of it
 _FORMED_NUMBERS = {"cpu": 1 << 22, "cuda": 1 << 27}  # of private gradients at a time
 _WIDTH_MULTIPLE = 8  # padded batches come in few widths, for devices that tune to shapes
-
-
-@dataclass(frozen=True, kw_only=True)
-class Experiment:
-    """What may differ between experiments that run side by side.
-
-    Attributes:
-        plan: cohorts, noise, clip, sampler.
-        records: the clients' data.
-        streams: where batches and noise come from.
-        optimiser: step sizes, momentum, average.
-        aggregation: how updates are combined.
-        initial: initial parameters [D]; None takes the model's own.
-        merged_noise: draw the noise of all last local steps of a round as one vector, of the same
-            law (``merged_noise``). Only in simulation, and only with the plain mean.
-    """
-
-    plan: TrainingPlan
-    records: ClientRecords
-    streams: Streams
-    optimiser: Optimiser = field(default_factory=Optimiser)
-    aggregation: AggregationRule = field(default_factory=Mean)
-    initial: Tensor | None = None
-    merged_noise: bool = False
-
-    def __post_init__(self) -> None:
-        if self.merged_noise:
-            refuse_unmergeable(self.streams, self.aggregation)
-
-    def step_size(self, round: int, step: int) -> float:
-        """Of one local step of a round, alpha_{t^g,t^l}."""
-        return self.optimiser.step_size(self.plan, round=round, step=step)
-
-    def adds_noise_at(self, step: int) -> bool:
-        """Whether a draw has noise of its own in this local step."""
-        return not self.merged_noise or step + 1 < self.plan.training.local_steps
 
 
 @dataclass(frozen=True)

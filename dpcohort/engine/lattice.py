@@ -90,7 +90,6 @@ __all__ = [
     "rounded_gaussian",
 ]
 
-
 #: Distance of one drawn coordinate from the exact law.
 TOTAL_VARIATION = 2.0**-130
 #: Largest e: beyond it float64 would leave more than one coordinate in 25 to exact arithmetic.

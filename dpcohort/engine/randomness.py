@@ -56,7 +56,6 @@ __all__ = [
     "standard_noise_",
 ]
 
-
 Purpose = Literal["batch", "noise", "merged noise", "model"]
 WordArray = NDArray[np.uint64]
 

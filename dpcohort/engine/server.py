@@ -24,13 +24,7 @@ from dpcohort.engine.planned import TrainingPlan
 from dpcohort.engine.state import EngineState
 from dpcohort.training import LARGEST_STEP
 
-__all__ = [
-    "ConstantStep",
-    "InverseRootStep",
-    "InverseTimeStep",
-    "Optimiser",
-    "StepSize",
-]
+__all__ = ["ConstantStep", "InverseRootStep", "InverseTimeStep", "Optimiser", "StepSize"]
 
 
 class StepSize(Protocol):

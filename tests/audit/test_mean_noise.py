@@ -9,7 +9,8 @@ import pytest
 
 from dpcohort.audit import Claim, EngineUnderTest, canary, mean_noise, noise_law, sensitivity
 from dpcohort.engine import ReferenceEngine, batched, merged_noise, randomness, reference
-from dpcohort.engine.draws import DrawRunner, Experiment
+from dpcohort.engine.draws import DrawRunner
+from dpcohort.engine.experiment import Experiment
 
 CLAIM = Claim(sampler="poisson", clip=0.7, noise_multiplier=1.3)
 

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dpcohort.engine import (
     BatchedEngine,
@@ -20,7 +21,13 @@ from dpcohort.engine import (
     Streams,
     cross_entropy,
 )
-from dpcohort.engine.device_draws import DeviceDraws
+from dpcohort.engine.device_draws import (
+    CapturedPass,
+    DeviceDraws,
+    PackedStep,
+    UncapturableError,
+    pack,
+)
 from dpcohort.engine.draws import DrawRunner
 from dpcohort.engine.planned import cohort_of
 
@@ -243,3 +250,90 @@ def test_a_model_that_cannot_be_recorded_is_trained_all_the_same(
     device = fast._stack._runner._device_draws
     assert device is not None
     assert not device.records_passes
+
+
+def packed_of(rows: list[list[int]], names: list[list[int]], reals: list[float], **how: Any) -> Any:
+    return pack(
+        [np.array(own, dtype=np.int64) for own in rows],
+        [np.array(name, dtype=np.uint64) for name in names],
+        scale=reals,
+        spread=[2 * real for real in reals],
+        clip=[3 * real for real in reals],
+        pinned=False,
+        **how,
+    )
+
+
+def test_everything_comes_out_as_it_went_in() -> None:
+    names = [[1, 2**64 - 1], [3, 4], [2**63, 6]]
+    packed = packed_of([[4, 5, 9], [], [8]], names, [0.5, 1.5, -2.0], multiple=2)
+    assert (packed.draws, packed.width, packed.is_full) == (3, 4, False)
+    assert packed.rows.view(3, 4).tolist() == [[4, 5, 9, 0], [0] * 4, [8, 0, 0, 0]]
+    assert packed.mask is not None
+    assert packed.mask.sum(1).tolist() == [3, 0, 1]
+    assert packed.noise_names.numpy().view(np.uint64).tolist() == names
+    assert packed.scale.tolist() == [0.5, 1.5, -2.0]
+    assert packed.spread.tolist() == [1.0, 3.0, -4.0]
+    assert packed.clip.tolist() == [1.5, 4.5, -6.0]
+
+
+def test_full_batches_have_no_mask() -> None:
+    packed = packed_of([[1, 2]] * 2, [[0, 0]] * 2, [1.0, 1.0], multiple=2)
+    assert packed.is_full
+    assert packed.mask is None
+
+
+def test_a_copy_holds_the_same() -> None:
+    packed = packed_of([[1, 2]], [[5, 6]], [1.0], multiple=1)
+    moved = packed.moved_to(torch.zeros_like(packed.words))
+    assert torch.equal(moved.rows, packed.rows)
+    assert torch.equal(moved.clip, packed.clip)
+    assert moved.words is not packed.words
+
+
+def packed(rows: list[int]) -> PackedStep:
+    name = np.array([1, 2], dtype=np.uint64)
+    return pack(
+        [np.array(rows)], [name], scale=[1.0], spread=[0.0], clip=[1.0], multiple=1, pinned=True
+    )
+
+
+def body(step: PackedStep, weights: Tensor, sums: Tensor) -> None:
+    sums.add_(weights * step.rows.sum())
+
+
+def test_a_replay_uses_what_was_loaded(cuda: str) -> None:
+    weights = torch.ones(1, 3, device=cuda)
+    recording = CapturedPass(
+        body, packed([1, 2]), weights, pool=torch.cuda.graph_pool_handle()
+    )  # fmt: skip
+    recording.load(packed([5, 6]))
+    assert recording.replay().tolist() == [[11.0] * 3]
+    recording.weights.fill_(2.0)
+    assert recording.replay().tolist() == [[22.0] * 3]
+
+
+def test_what_cannot_be_recorded_is_told(cuda: str) -> None:
+    def waits(step: PackedStep, weights: Tensor, sums: Tensor) -> None:
+        sums.add_(float(step.rows.sum()))
+
+    weights = torch.ones(1, 3, device=cuda)
+    with pytest.raises(UncapturableError):
+        CapturedPass(waits, packed([1, 2]), weights, pool=torch.cuda.graph_pool_handle())
+    # The device and torch's own generator are usable again.
+    assert float(torch.ones(3, device=cuda).sum()) == 3.0
+    assert torch.isfinite(torch.randn(5, device=cuda)).all()
+    recording = CapturedPass(body, packed([1, 2]), weights, pool=torch.cuda.graph_pool_handle())
+    assert recording.replay().tolist() == [[3.0] * 3]
+
+
+def test_a_recording_that_differs_is_told(cuda: str) -> None:
+    calls: list[int] = []
+
+    def counts(step: PackedStep, weights: Tensor, sums: Tensor) -> None:
+        calls.append(1)
+        sums.add_(len(calls))
+
+    weights = torch.ones(1, 3, device=cuda)
+    with pytest.raises(UncapturableError, match="something else"):
+        CapturedPass(counts, packed([1, 2]), weights, pool=torch.cuda.graph_pool_handle())

@@ -17,17 +17,18 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from dpcohort.engine.clipping.banked import Bank, BankedLayer, UnsupportedUseError
-from dpcohort.engine.clipping.commuting import pool_before_relu
 from dpcohort.engine.clipping.convolution import BankedConvolution
-from dpcohort.engine.clipping.embedding import BankedEmbedding
-from dpcohort.engine.clipping.factors import clip_factors, clip_rows
-from dpcohort.engine.clipping.linear import BankedLinear
-from dpcohort.engine.clipping.normalisation import BankedGroupNorm, BankedLayerNorm
-from dpcohort.engine.clipping.per_example import Loss, PerExampleGradients
-from dpcohort.engine.clipping.pooling import exchange_pooling
-from dpcohort.engine.clipping.precision import full_precision_products
-from dpcohort.engine.clipping.rules import refuse_unfit_layers
+from dpcohort.engine.clipping.factors import clip_factors, clip_rows, full_precision_products
+from dpcohort.engine.clipping.layers import (
+    Bank,
+    BankedEmbedding,
+    BankedLayer,
+    BankedLinear,
+    BankedNormalisation,
+    UnsupportedUseError,
+)
+from dpcohort.engine.clipping.per_example import Loss, PerExampleGradients, refuse_unfit_layers
+from dpcohort.engine.clipping.pooling import exchange_pooling, pool_before_relu
 from dpcohort.engine.layout import FlatLayout
 from dpcohort.errors import InputError
 
@@ -37,8 +38,7 @@ BANKED_LAYERS: tuple[type[BankedLayer], ...] = (
     BankedLinear,
     BankedConvolution,
     BankedEmbedding,
-    BankedGroupNorm,
-    BankedLayerNorm,
+    BankedNormalisation,
 )
 
 _EXAMPLES = 3  # made-up examples a model is examined on
@@ -154,24 +154,14 @@ class ClippedNetwork:
             mask = torch.ones(draws, width, dtype=torch.bool, device=inputs.device)
         step = width if micro_batch is None else max(1, micro_batch // draws)
         self._all_finite = all_finite
+        add = self._add_banked if self.path.kind == "banked" else self._add_formed
         with full_precision_products(weights.device):
             for start in range(0, width, max(1, step)):
                 part = slice(start, start + step)
                 x, y, there = inputs[:, part], targets[:, part], mask[:, part]
                 own = None if scale is None else scale[:, part]
-                self._add(weights, x, y, clip, own, there, place)
+                add(weights, x, y, clip, own, there, place)
         return place()
-
-    @torch.no_grad()
-    def squared_norms(self, weights: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Squared gradient norm of each example, [draws, width]. SENSITIVE."""
-        if self.path.kind != "banked":
-            raws = [raw for _, raw in self._raw_gradients(weights, inputs, targets)]
-            return torch.stack([raw.square().sum(1) for raw in raws])
-        with full_precision_products(weights.device):
-            norms = self._pass(weights, inputs, targets)
-        self._release()
-        return norms
 
     def floats_per_example(self) -> int:
         """About how many numbers the last pass kept for each example.
@@ -182,17 +172,6 @@ class ClippedNetwork:
         convolutions = (layer for layer in self._layers if isinstance(layer, BankedConvolution))
         formed = sum(layer.spans["weight"].size for layer in convolutions)
         return max(1, 6 * sum(layer.outputs_per_row for layer in self._layers) + formed)
-
-    def _add(
-        self, weights: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor,
-        scale: Tensor | None, mask: Tensor, total: Callable[[], Tensor],
-    ) -> None:  # fmt: skip
-        if inputs.shape[1] == 0:
-            return
-        if self.path.kind == "banked":
-            self._add_banked(weights, inputs, targets, clip, scale, mask, total)
-        else:
-            self._add_formed(weights, inputs, targets, clip, scale, mask, total)
 
     def _add_banked(
         self, weights: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor,
@@ -279,15 +258,6 @@ class ClippedNetwork:
                 layer.add_clipped_sum(weights.new_ones(len(inputs), 1), raw)
         self._release()
         return raw
-
-    def _raw_gradients(
-        self, weights: Tensor, inputs: Tensor, targets: Tensor
-    ) -> list[tuple[int, Tensor]]:
-        per_group = inputs.shape[0] // weights.shape[0]
-        return [
-            (draw, self.gradients(weights[draw // per_group], inputs[draw], targets[draw]))
-            for draw in range(inputs.shape[0])
-        ]
 
 
 def _banked_copy(model: nn.Module, layout: FlatLayout) -> tuple[nn.Module, list[BankedLayer]]:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -42,7 +44,7 @@ def test_which_layers_have_the_fast_path(layer: nn.Module, supported: bool) -> N
     assert BankedConvolution.supports(layer) is supported
 
 
-def test_norms_of_wide_convolutions_are_those_of_torch_func() -> None:
+def test_norms_of_wide_convolutions_are_those_of_torch_func(squared_norms: Any) -> None:
     """With many channels gradients are formed from columns of whole patches."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(16, 8, 3, padding=1), nn.Flatten(), nn.Linear(8 * 81, 3))
@@ -51,7 +53,7 @@ def test_norms_of_wide_convolutions_are_those_of_torch_func() -> None:
     net = ClippedNetwork(model.double(), cross_entropy, images, targets)
     weights = net.layout.flatten(model)
     assert net.path.kind == "banked", net.path.reason
-    norms = net.squared_norms(weights[None], images[None], targets[None])[0]
+    norms = squared_norms(net, weights[None], images[None], targets[None])[0]
     raw = PerExampleGradients(model, cross_entropy)(weights, images, targets)
     torch.testing.assert_close(norms, raw.square().sum(1), rtol=1e-9, atol=1e-12)
 
@@ -76,7 +78,7 @@ def network(*, relu: bool, bias: bool) -> nn.Module:
 @pytest.mark.parametrize("groups", [1, 2, 4])
 @pytest.mark.parametrize(("relu", "bias"), [(True, True), (False, True), (True, False)])
 def test_norms_and_sums_of_pooled_convolutions_are_those_of_torch_func(
-    relu: bool, bias: bool, groups: int
+    squared_norms: Any, relu: bool, bias: bool, groups: int
 ) -> None:
     model = network(relu=relu, bias=bias)
     generator = torch.Generator().manual_seed(0)
@@ -87,7 +89,7 @@ def test_norms_and_sums_of_pooled_convolutions_are_those_of_torch_func(
     own = net.layout.flatten(model)
     weights = own + 0.1 * torch.randn(groups, own.numel(), generator=generator).double()
     slow, clip = PerExampleGradients(model, cross_entropy), torch.full((4,), 0.4).double()
-    norms = net.squared_norms(weights, inputs, targets)
+    norms = squared_norms(net, weights, inputs, targets)
     sums = net.clipped_sums(weights, inputs, targets, clip=clip)
     for k in range(4):
         raw = slow(weights[k * groups // 4], inputs[k], targets[k])
