@@ -165,8 +165,7 @@ class BankedConvolution(BankedLayer):
         patched = product.reshape(draws, outputs, *self._kernel, channels)
         target.add_(patched.permute(0, 1, 4, 2, 3).reshape(target.shape))
         if self._bias is not None:
-            by_draw = self.current.by_draw(self._bias)
-            self.spans["bias"].of(total).add_(torch.bmm(factors[:, None], by_draw)[:, 0])
+            self._add_formed("bias", self._bias, factors, total)
 
     @property
     def bank_weight(self) -> Tensor:

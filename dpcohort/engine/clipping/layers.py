@@ -157,6 +157,12 @@ class BankedLayer(nn.Module, ABC):
             raise UnsupportedUseError("a banked layer was called outside of a pass")
         return self.bank
 
+    def _add_formed(self, name: str, formed: Tensor, factors: Tensor, total: Tensor) -> None:
+        """Add the sums of one parameter's gradients that are there, [rows, size], to its place."""
+        target = self.spans[name].of(total)
+        product = torch.bmm(factors[:, None], self.current.by_draw(formed))
+        target.add_(product.view(target.shape))
+
     def _attach(self, inputs: Tensor) -> Tensor:
         """Run ``compute`` as a node of the autograd graph."""
         bank = self.current
@@ -354,8 +360,7 @@ class BankedLinear(BankedLayer):
             return
         self._outer.add_clipped_sum(factors, self.spans["weight"].of(total))
         if self._bias is not None:
-            by_draw = self.current.by_draw(self._bias)
-            self.spans["bias"].of(total).add_(torch.bmm(factors[:, None], by_draw)[:, 0])
+            self._add_formed("bias", self._bias, factors, total)
 
     def _add_one_position(self, gradient: Tensor, factors: Tensor, total: Tensor) -> None:
         draws = len(factors)
@@ -509,9 +514,7 @@ class BankedNormalisation(BankedLayer):
     def add_clipped_sum(self, factors: Tensor, total: Tensor) -> None:
         """Scale and shift."""
         for name, formed in self._formed.items():
-            target = self.spans[name].of(total)
-            product = torch.bmm(factors[:, None], self.current.by_draw(formed))
-            target.add_(product.view(target.shape))
+            self._add_formed(name, formed, factors, total)
 
     def _spread(self, parameter: Tensor, like: Tensor) -> Tensor:
         """[groups, *shape] so that it broadcasts over [groups, rows, ...]."""
