@@ -15,6 +15,10 @@ the row without the switch compares like with like.
     python benchmarks/engine.py --quick         # fewer turns, without the slowest methods
     python benchmarks/engine.py --quick --opacus-modes ghost    # one peer only, to repeat quickly
     python benchmarks/engine.py --device cuda --stack 32
+    python benchmarks/engine.py --without all --turns 40 --threads 1 --cpu-time
+
+``--without`` measures what a special way of the engine is worth by itself: the engine with it and
+without it take turns, and the median of the ratios of neighbouring turns is told.
 """
 
 from __future__ import annotations
@@ -26,9 +30,11 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -261,6 +267,52 @@ def measure(
     return {name: statistics.median(values) for name, values in times.items()}
 
 
+#: What to put in the place of what, to do without a special way of the engine.
+SPECIAL_WAYS: dict[str, tuple[str, Callable[..., Any]]] = {
+    "commuting": ("dpcohort.engine.clipping.network.pool_before_relu", lambda model: None),
+}
+
+
+def without(name: str | None) -> AbstractContextManager[Any]:
+    """The engine without one of its special ways meanwhile."""
+    return nullcontext() if name is None else mock.patch(*SPECIAL_WAYS[name])
+
+
+def compare(
+    name: str, build: Callable[[], nn.Module], shape: tuple[int, ...],
+    arguments: argparse.Namespace, *, merged: bool,
+) -> tuple[float, float]:  # fmt: skip
+    """Milliseconds of a client step with a special way, and how many times as many without."""
+    records = make_records(shape, arguments.device)
+    turns: dict[str | None, Turn] = {}
+    for side in (None, name):
+        torch.manual_seed(0)
+        with without(side):
+            turns[side] = our_turn(build(), records, merged=merged)
+    clock = time.process_time if arguments.cpu_time else time.perf_counter
+    times: dict[str | None, list[float]] = {None: [], name: []}
+    for repeat in range(WARM_UP + arguments.turns):
+        for side, turn in list(turns.items())[:: 1 if repeat % 2 else -1]:
+            with without(side):
+                started = clock()
+                steps = turn()
+                if repeat >= WARM_UP:
+                    times[side].append(1e3 * (clock() - started) / steps)
+    ratios = [slow / fast for fast, slow in zip(times[None], times[name], strict=True)]
+    return statistics.median(times[None]), statistics.median(ratios)
+
+
+def show_special_ways(arguments: argparse.Namespace) -> None:
+    names = list(SPECIAL_WAYS) if "all" in arguments.without else arguments.without
+    print(f"{'without':20} {'network':12} {'noise':8} {'ms with':>8} {'without / with':>15}")
+    for name in names:
+        for network in arguments.networks:
+            for merged in (False, True):
+                ms, ratio = compare(name, *NETWORKS[network], arguments, merged=merged)
+                noise = "merged" if merged else "default"
+                print(f"{name:20} {network:12} {noise:8} {ms:8.3f} {ratio:15.3f}", flush=True)
+
+
 def synchronise(device: str) -> None:
     if device.startswith("cuda"):
         torch.cuda.synchronize()
@@ -289,6 +341,10 @@ def main() -> None:
     )  # fmt: skip
     parser.add_argument("--turns", type=int, default=None, help="timed rounds of each method")
     parser.add_argument("--cpu-time", action="store_true", help="processor instead of wall time")
+    parser.add_argument(
+        "--without", nargs="+", choices=["all", *SPECIAL_WAYS], metavar="NAME",
+        help=f"measure what these are worth alone: {', '.join(SPECIAL_WAYS)}, or all",
+    )  # fmt: skip
     parser.add_argument("--threads", type=int, default=None, help="torch threads")
     parser.add_argument(
         "--opacus-ms", type=float, default=None,
@@ -304,6 +360,9 @@ def main() -> None:
     print(f"torch {torch.__version__}, {device}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        if arguments.without:
+            show_special_ways(arguments)
+            return
         for name in arguments.networks:
             build, shape = NETWORKS[name]
             parameters = sum(p.numel() for p in build().parameters())

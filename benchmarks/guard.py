@@ -23,8 +23,7 @@ from dpcohort.deploy.guard.data import GuardedData
 from dpcohort.deploy.guard.start import open_guard
 from dpcohort.deploy.guard.training import LocalTraining
 from dpcohort.engine.clipping import ClippedNetwork
-from dpcohort.engine.lattice import Lattice
-from dpcohort.engine.lattice_noise import rounded_gaussian
+from dpcohort.engine.lattice import Lattice, rounded_gaussian
 from dpcohort.engine.reference import cross_entropy
 from dpcohort.models import build_model
 

@@ -38,8 +38,7 @@ from dpcohort.deploy.guard.protocol import (
 )
 from dpcohort.deploy.guard.start import check_terms
 from dpcohort.deploy.guard.terms import layout_sha256
-from dpcohort.engine.lattice import Lattice
-from dpcohort.engine.lattice_noise import KEY_BYTES
+from dpcohort.engine.lattice import KEY_BYTES, Lattice
 from dpcohort.errors import DpcohortError
 
 _DIMENSION, _DRAWS = 18, 400

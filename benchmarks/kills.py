@@ -47,8 +47,7 @@ from dpcohort.deploy.guard.protocol import Hello
 from dpcohort.deploy.guard.service import GuardService
 from dpcohort.deploy.guard.start import check_terms
 from dpcohort.deploy.ledger import ClientLedger, DrawKey, read_state, verify_ledger
-from dpcohort.engine.lattice import Lattice
-from dpcohort.engine.lattice_noise import KEY_BYTES
+from dpcohort.engine.lattice import KEY_BYTES, Lattice
 from dpcohort.errors import DpcohortError, InputError
 
 _RECORDS, _DIMENSION, _NOISE, _MOST = 4, 6, 400.0, 1000

@@ -22,7 +22,7 @@ from scipy import stats
 from torch.profiler import ProfilerActivity, profile
 
 from dpcohort.engine.counter_noise import add_noise_
-from dpcohort.engine.lattice_noise import KEY_BYTES, release
+from dpcohort.engine.lattice import KEY_BYTES, release
 from dpcohort.engine.randomness import Streams
 
 _EXPONENT = 22

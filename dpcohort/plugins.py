@@ -406,7 +406,7 @@ REGISTRIES = {
         {
             "clipped-mean": "aggregation.robust:ClippedMean",
             "epsilon-weighted": "aggregation.weighted:EpsilonWeighted",
-            "estimated-noise": "aggregation.estimated_noise:EstimatedNoise",
+            "estimated-noise": "aggregation.robust:EstimatedNoise",
             "geometric-median": "aggregation.robust:GeometricMedian",
             "importance-compensated": "aggregation.weighted:ImportanceCompensated",
             "inverse-variance": "aggregation.weighted:InverseVariance",

@@ -6,9 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from dpcohort.aggregation.estimated_noise import EstimatedNoise, NoiseCheck, check_declared_noise
 from dpcohort.aggregation.projected import Projected, ProjectedPlus
-from dpcohort.aggregation.robust import ClippedMean, GeometricMedian, TrimmedMean
+from dpcohort.aggregation.robust import (
+    ClippedMean,
+    EstimatedNoise,
+    GeometricMedian,
+    NoiseCheck,
+    TrimmedMean,
+    check_declared_noise,
+)
 from dpcohort.aggregation.rule import AggregationRule, Cohort, combine_round
 from dpcohort.aggregation.weighted import (
     EpsilonWeighted,
@@ -46,7 +52,6 @@ __all__ = [
     "for_plan",
     "plan_column",
 ]
-
 
 _REGISTRY = REGISTRIES["aggregation"]
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Projected", "ProjectedPlus"]
 
-
 #: Directions whose singular value is below this many roundings of the updates are rounding.
 _ROUNDINGS = 10.0
 

@@ -187,7 +187,7 @@ class EngineUnderTest:
     Args:
         kind: ``reference`` or ``batched``.
         raw: test the path of models that have no fast one.
-        slots_per_pass: of the batched engine; None is its default.
+        draws_per_pass: of the batched engine; None is its default.
         merged_noise: with one noise vector a round for all last local steps. What is shown is then
             the mean of each round, [rounds, 1, D]: single updates are nobody's business there.
         device: where it trains, ``cpu`` or ``cuda``: an accelerator has noise of its own.
@@ -208,7 +208,7 @@ class EngineUnderTest:
         kind: Literal["reference", "batched"],
         *,
         raw: bool = False,
-        slots_per_pass: int | None = None,
+        draws_per_pass: int | None = None,
         merged_noise: bool = False,
         device: str = "cpu",
         private: bool = False,
@@ -221,14 +221,14 @@ class EngineUnderTest:
         self._private, self._dtype, self._hostile = private, dtype, hostile
         self._merged_noise, self._device = merged_noise, device
         self._kind: Literal["reference", "batched"] = kind
-        self._raw, self._slots_per_pass = raw, slots_per_pass
+        self._raw, self._draws_per_pass = raw, draws_per_pass
 
     @property
     def hostile(self) -> Mapping[str, EngineUnderTest]:
         """The same engine on hostile models, by what is hostile."""
         return {
             name: EngineUnderTest(
-                self._kind, raw=self._raw, slots_per_pass=self._slots_per_pass,
+                self._kind, raw=self._raw, draws_per_pass=self._draws_per_pass,
                 merged_noise=self._merged_noise, device=self._device, private=self._private,
                 dtype=self._dtype, hostile=name,
             )
@@ -291,6 +291,6 @@ class EngineUnderTest:
             )  # fmt: skip
         return BatchedEngine(
             plan, model, records, streams=streams, optimiser=optimiser, aggregation=aggregation,
-            loss=output_itself, slots_per_pass=self._slots_per_pass,
+            loss=output_itself, draws_per_pass=self._draws_per_pass,
             merged_noise=self._merged_noise,
         )  # fmt: skip

@@ -21,8 +21,7 @@ from dpcohort.audit.engines import HOSTILE, hostile_factors, hostile_start
 from dpcohort.deploy.guard.data import GuardedData
 from dpcohort.deploy.guard.terms import ModelTerms
 from dpcohort.deploy.guard.training import LocalTraining
-from dpcohort.engine.lattice import Lattice
-from dpcohort.engine.lattice_noise import Bytes
+from dpcohort.engine.lattice import Bytes, Lattice
 
 __all__ = ["GuardUnderTest", "scored_probe"]
 

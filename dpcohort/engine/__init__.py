@@ -15,14 +15,18 @@ from dpcohort.engine.clipping import (
 from dpcohort.engine.evaluation import Evaluator
 from dpcohort.engine.experiment import Experiment
 from dpcohort.engine.planned import TrainingPlan, draw_numbers
-from dpcohort.engine.randomness import Streams
+from dpcohort.engine.randomness import Streams, draw_positions
 from dpcohort.engine.records import ClientRecords
 from dpcohort.engine.reference import ReferenceEngine, cross_entropy
 from dpcohort.engine.rounds import Arrived, ServerStep, Trainer, train_rounds
-from dpcohort.engine.sampling import draw_positions
-from dpcohort.engine.server import Optimiser
+from dpcohort.engine.server import (
+    ConstantStep,
+    InverseRootStep,
+    InverseTimeStep,
+    Optimiser,
+    StepSize,
+)
 from dpcohort.engine.state import EngineState
-from dpcohort.engine.step_sizes import ConstantStep, InverseRootStep, InverseTimeStep, StepSize
 
 __all__ = [
     "CLIP_SLACK",

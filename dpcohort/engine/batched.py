@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from dpcohort._validate import whole_number
 from dpcohort.aggregation import AggregationRule, Cohort, Mean
 from dpcohort.engine.clipping import ClippingPath, Loss
+from dpcohort.engine.draws import DrawRunner
 from dpcohort.engine.evaluation import Evaluator
 from dpcohort.engine.experiment import Experiment
 from dpcohort.engine.planned import TrainingPlan, cohort_of
@@ -23,7 +24,6 @@ from dpcohort.engine.records import ClientRecords
 from dpcohort.engine.reference import cross_entropy
 from dpcohort.engine.rounds import Arrived, train_rounds
 from dpcohort.engine.server import Optimiser
-from dpcohort.engine.slots import SlotRunner
 from dpcohort.engine.state import EngineState
 from dpcohort.errors import InputError
 from dpcohort.round_record import RoundRecord
@@ -42,8 +42,8 @@ class StackedEngine:
         evaluate_every: rounds between evaluations; the last round is always evaluated.
         micro_batch: examples in one pass at most; bounds memory and changes results only by
             rounding.
-        workers: slots at a time on a CPU; changes nothing but the time.
-        slots_per_pass: draws that share a pass at most; None is 1 on a CPU and as many as fit
+        workers: draws at a time on a CPU; changes nothing but the time.
+        draws_per_pass: draws that share a pass at most; None is 1 on a CPU and as many as fit
             elsewhere.
     """
 
@@ -57,7 +57,7 @@ class StackedEngine:
         evaluate_every: int = 1,
         micro_batch: int | None = None,
         workers: int | None = None,
-        slots_per_pass: int | None = None,
+        draws_per_pass: int | None = None,
     ) -> None:
         _check_stack(experiments)
         whole_number("evaluate_every", evaluate_every, at_least=1)
@@ -66,13 +66,13 @@ class StackedEngine:
         self._evaluator, self._evaluate_every = evaluator, evaluate_every
         self._rounds = experiments[0].plan.training.rounds
         self._prepared: Sequence[Cohort] | None = None
-        self._runner = SlotRunner(
+        self._runner = DrawRunner(
             self._model,
             loss,
             experiments,
             micro_batch=micro_batch,
             workers=workers,
-            slots_per_pass=slots_per_pass,
+            draws_per_pass=draws_per_pass,
         )
         self._layout = self._runner.networks[0].layout
 
@@ -165,8 +165,8 @@ class BatchedEngine:
         evaluator: test set, None for none.
         evaluate_every: rounds between evaluations; the last round is always evaluated.
         micro_batch: examples in one pass at most.
-        workers: slots at a time on a CPU.
-        slots_per_pass: draws that share a pass at most.
+        workers: draws at a time on a CPU.
+        draws_per_pass: draws that share a pass at most.
         merged_noise: one noise vector a round for all last local steps, see ``merged_noise``.
     """
 
@@ -184,7 +184,7 @@ class BatchedEngine:
         evaluate_every: int = 1,
         micro_batch: int | None = None,
         workers: int | None = None,
-        slots_per_pass: int | None = None,
+        draws_per_pass: int | None = None,
         merged_noise: bool = False,
     ) -> None:
         experiment = Experiment(
@@ -203,7 +203,7 @@ class BatchedEngine:
             evaluate_every=evaluate_every,
             micro_batch=micro_batch,
             workers=workers,
-            slots_per_pass=slots_per_pass,
+            draws_per_pass=draws_per_pass,
         )
 
     @property

@@ -22,9 +22,15 @@ import math
 import torch
 from torch import Tensor
 
-from dpcohort.engine import counter_noise_kernel
+try:
+    import triton  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    import triton.language as tl  # type: ignore[import-not-found,import-untyped,unused-ignore]
+except ImportError:
+    AVAILABLE = False
+else:
+    AVAILABLE = True
 
-__all__ = ["LARGEST_NORMAL", "add_noise_", "philox", "standard_normals"]
+__all__ = ["AVAILABLE", "LARGEST_NORMAL", "add_noise_", "philox", "standard_normals"]
 
 #: No noise is larger than this.
 LARGEST_NORMAL = math.sqrt(130 * math.log(2))
@@ -33,6 +39,7 @@ _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
+_PAIRS_PER_PROGRAM = 256  # of the kernel
 
 
 def add_noise_(
@@ -56,8 +63,8 @@ def add_noise_(
         >>> noisy.tolist()
         [[2.0, 2.0, 2.0]]
     """
-    if out.is_cuda and counter_noise_kernel.AVAILABLE:
-        counter_noise_kernel.launch(out, sums, names, scale, spread, accumulate=accumulate)
+    if out.is_cuda and AVAILABLE:
+        _launch(out, sums, names, scale, spread, accumulate=accumulate)
         return out
     for row in range(out.shape[0]):  # row by row: the words of all at once may not fit
         noise = standard_normals(names[row], out.shape[1])
@@ -116,3 +123,52 @@ def philox(
 def _unit(high: Tensor, low: Tensor) -> Tensor:
     """Two words as a number above 0 and at most 1: (2^32 high + low + 1/2) / 2^64."""
     return high.double() * 2.0**-32 + (low.double() + 0.5) * 2.0**-64
+
+
+def _launch(
+    out: Tensor, sums: Tensor, names: Tensor, scale: Tensor, spread: Tensor, *, accumulate: bool
+) -> None:
+    """One launch for all draws; see ``add_noise_``."""
+    draws, count = out.shape
+    blocks = -(-((count + 1) // 2) // _PAIRS_PER_PROGRAM)
+    _kernel[(blocks, draws)](
+        out, sums, names, scale, spread, count,
+        ACCUMULATE=accumulate, PAIRS=_PAIRS_PER_PROGRAM,
+    )  # fmt: skip
+
+
+if AVAILABLE:
+
+    @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
+    def _kernel(  # type: ignore[no-untyped-def]
+        out, sums, names, scale, spread, count,
+        ACCUMULATE: tl.constexpr, PAIRS: tl.constexpr,  # noqa: N803
+    ):  # fmt: skip
+        draw = tl.program_id(1).to(tl.int64)
+        pair = tl.program_id(0).to(tl.int64) * PAIRS + tl.arange(0, PAIRS)
+        key = tl.load(names + 2 * draw)
+        every = tl.zeros([PAIRS], tl.int64) + tl.load(names + 2 * draw + 1)
+        w0, w1, w2, w3 = tl.philox(
+            key,
+            (pair & 0xFFFFFFFF).to(tl.uint32),
+            ((pair >> 32) & 0xFFFFFFFF).to(tl.uint32),
+            (every & 0xFFFFFFFF).to(tl.uint32),
+            ((every >> 32) & 0xFFFFFFFF).to(tl.uint32),
+        )
+        # As in ``_unit``: (2^32 high + low + 1/2) / 2^64.
+        u = w0.to(tl.float64) * 2.3283064365386963e-10
+        u += (w1.to(tl.float64) + 0.5) * 5.421010862427522e-20
+        v = w2.to(tl.float64) * 2.3283064365386963e-10
+        v += (w3.to(tl.float64) + 0.5) * 5.421010862427522e-20
+        radius = tl.sqrt(-2.0 * tl.log(u))
+        angle = 6.283185307179586 * v
+        noise = tl.interleave(radius * tl.cos(angle), radius * tl.sin(angle))
+        entry = tl.program_id(0).to(tl.int64) * (2 * PAIRS) + tl.arange(0, 2 * PAIRS)
+        inside = entry < count
+        where = draw * count + entry
+        total = tl.load(sums + where, mask=inside).to(tl.float64)
+        value = tl.load(scale + draw) * total + tl.load(spread + draw) * noise
+        value = value.to(out.dtype.element_ty)
+        if ACCUMULATE:
+            value += tl.load(out + where, mask=inside)
+        tl.store(out + where, value, mask=inside)

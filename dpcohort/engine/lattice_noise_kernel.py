@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Triton kernel behind ``lattice_noise.release``; absent where Triton is.
+"""The Triton kernel behind ``lattice.release``; absent where Triton is.
 
-It makes the very integers of ``lattice_noise``: ChaCha20, Box and Muller's transform in float64,
+It makes the very integers of ``lattice``: ChaCha20, Box and Muller's transform in float64,
 rounding to 64-bit integers. Blocks with a coordinate that float64 cannot decide are listed, and a
 second kernel computes theirs again from 99 bits of u and v with pairs of float64, which hold about
 104 bits; what even that does not decide, one coordinate in 2^60 or so, is left to the host.
@@ -31,7 +31,7 @@ else:
 
 __all__ = ["AVAILABLE", "BLOCKS", "SPAN", "release"]
 
-#: Blocks of a span, and its coordinates; see ``lattice_noise``.
+#: Blocks of a span, and its coordinates; see ``lattice``.
 BLOCKS = 128
 SPAN = 10 * BLOCKS
 _LISTED = 1 << 10  # doubtful blocks that fit the list
@@ -181,7 +181,7 @@ if AVAILABLE:
         u = _unit(a, c >> 16, three) - 0.9999999999999998  # less 1, and half of 2^-51 more
         v = 2.0 * _unit(b, c & 0xFFFF, three >> 3) - 1.9999999999999996
         radius = tl.sqrt(-2.0 * tl.log(u))
-        # As in ``lattice_noise``: closer than 2^e (2^-47 r + 2^-49 / (u r)) to a half is in doubt.
+        # As in ``lattice``: closer than 2^e (2^-47 r + 2^-49 / (u r)) to a half is in doubt.
         size = scale.to(tl.float32)
         gate = u.to(tl.float32) * radius.to(tl.float32)
         slope = size * 7.105427357601002e-15 * radius.to(tl.float32)

@@ -9,7 +9,7 @@ import numpy as np
 
 from dpcohort._validate import FloatArray, IntArray
 from dpcohort.aggregation import Cohort
-from dpcohort.engine.noise import noise_std
+from dpcohort.engine.randomness import noise_std
 from dpcohort.errors import InputError
 
 __all__ = ["TrainingPlan", "cohort_of", "draw_numbers"]

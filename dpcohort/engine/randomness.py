@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where every random number of training comes from: streams named by what they are for.
+"""Where every random number of training comes from: streams, and the batches and noise of them.
 
 A stream is named by (seed, purpose, round, client, draw, step). Its numbers depend on that name
 alone, so batching, order, the number of devices and a resume cannot change a result. The words
@@ -11,7 +11,20 @@ for simulation: these generators are fast, and whoever sees enough of their outp
 ``Streams.from_entropy()`` has no seed. Every request is answered from the operating system's
 entropy, so asking twice under one name gives two answers: a repeated computation never repeats
 its noise, and nobody can predict a batch. It gives no floating-point noise, but keys: the noise of
-a key comes from a cryptographic stream, exactly, as integers (``lattice_noise``).
+a key comes from a cryptographic stream, exactly, as integers (``lattice``).
+
+**Batches** are drawn the way the accountant was told (Algorithm 1, line 13). ``poisson``: each
+record is in the batch independently with probability r. The batch has any size from nothing to
+everything; it is never cut, so no overflow has to be accounted for. ``fixed``: B distinct records,
+every subset equally likely. In both the sum of clipped gradients is later divided by the public B,
+never by the number of records that happened to come. Private batches are drawn exactly
+(``draw_batch``), with no rounding to anybody's advantage: a record is used with probability
+floor(2^64 r) / 2^64 ≤ r, and a batch of fixed size is uniform, for keys that tie are drawn again.
+Batches of a simulation keep a form that rounds r up by at most 2^-53.
+
+**Noise** (Algorithm 1, line 17): on the *sum* of clipped gradients it has standard deviation z C in
+every coordinate, z the noise multiplier, so on the mean sigma_k = z C / B. Every step of every draw
+has noise of its own, an empty batch too. Public clients have z = 0 and add none.
 """
 
 from __future__ import annotations
@@ -19,6 +32,8 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+from collections.abc import Sequence
+from fractions import Fraction
 from typing import Literal
 
 import numpy as np
@@ -26,12 +41,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpcohort._validate import whole_number
+from dpcohort._validate import BoolArray, FloatArray, IntArray, choice, number, whole_number
 from dpcohort.engine.counter_noise import add_noise_
-from dpcohort.engine.lattice_noise import KEY_BYTES, Bytes
+from dpcohort.engine.lattice import KEY_BYTES, Bytes
 from dpcohort.errors import InputError
 
-__all__ = ["Purpose", "Streams"]
+__all__ = [
+    "Purpose",
+    "Streams",
+    "draw_batch",
+    "draw_positions",
+    "noise_std",
+    "pad_batches",
+    "standard_noise_",
+]
 
 Purpose = Literal["batch", "noise", "merged noise", "model"]
 WordArray = NDArray[np.uint64]
@@ -205,3 +228,154 @@ def _twister_state(words: WordArray) -> Tensor:
     twister = state.view(torch.int64).numpy()
     twister[_MT_STATE_START : _MT_STATE_START + _MT_STATE_WORDS] = words.view(np.uint32)
     return state
+
+
+_WORD_TO_UNIT = 2.0**-53  # a float64 holds 53 of a word's 64 bits
+
+
+def draw_positions(
+    streams: Streams,
+    sampler: str,
+    *,
+    size: int,
+    rate: float,
+    batch_size: int,
+    round: int,
+    client: int,
+    draw: int,
+    step: int,
+) -> IntArray:
+    """Positions, in increasing order, of the records one draw uses in one local step.
+
+    Args:
+        streams: where the random bits come from.
+        sampler: ``poisson`` or ``fixed``.
+        size: number of the client's records, |M_k|.
+        rate: probability that a record is used, r_k (``poisson``).
+        batch_size: number of records used, B (``fixed``).
+        round: global round t^g.
+        client: position of the client in the population.
+        draw: which of the client's draws in this round.
+        step: local step t^l.
+
+    Example:
+        >>> draw_positions(Streams.seeded(0), "fixed", size=5, rate=0.6, batch_size=3,
+        ...                round=0, client=0, draw=0, step=0).size
+        3
+    """
+    if not streams.is_reproducible:
+        return draw_batch(
+            sampler, records=size, rate=rate, batch_size=batch_size, source=streams.source
+        )
+    choice("sampler", sampler, ["poisson", "fixed"])
+    words = streams.words("batch", size, round=round, client=client, draw=draw, step=step)
+    if sampler == "poisson":
+        return _independent(words, rate)
+    return _without_replacement(words, batch_size)
+
+
+def draw_batch(
+    sampler: str, *, records: int, rate: float, batch_size: int, source: Bytes = os.urandom
+) -> IntArray:
+    """Positions of the records of one step, in increasing order. SENSITIVE.
+
+    Args:
+        sampler: ``poisson`` or ``fixed``.
+        records: |M|.
+        rate: r, for ``poisson``.
+        batch_size: B, for ``fixed``.
+        source: where random bytes come from; anything but the operating system is for tests.
+
+    Example:
+        >>> draw_batch("fixed", records=5, rate=0.6, batch_size=3).size
+        3
+    """
+    choice("sampler", sampler, ["poisson", "fixed"])
+    number("rate", rate, above=0, at_most=1)
+    whole_number("batch_size", batch_size, at_least=1, at_most=records)
+    if sampler == "fixed":
+        return _subset(records, batch_size, source)
+    threshold = int(Fraction(rate) * 2**64)
+    if threshold == 2**64:
+        return np.arange(records, dtype=np.int64)
+    words = np.frombuffer(source(8 * records), dtype="<u8")
+    return np.flatnonzero(words < np.uint64(threshold)).astype(np.int64)
+
+
+def _subset(records: int, batch_size: int, source: Bytes) -> IntArray:
+    while True:
+        keys = np.frombuffer(source(8 * records), dtype="<u8")
+        if np.unique(keys).size == records:
+            return np.sort(np.argsort(keys)[:batch_size]).astype(np.int64)
+
+
+def _independent(words: WordArray, rate: float) -> IntArray:
+    if not 0 <= rate <= 1:
+        raise InputError("rate", given=rate, allowed="a number from 0 to 1")
+    # u < r with u uniform on multiples of 2^-53: true with probability r, rounded up to 2^-53.
+    uniform = (words >> np.uint64(11)).astype(np.float64) * _WORD_TO_UNIT
+    return np.flatnonzero(uniform < rate).astype(np.int64)
+
+
+def _without_replacement(words: WordArray, batch_size: int) -> IntArray:
+    if not 1 <= batch_size <= words.size:
+        raise InputError(
+            "batch_size",
+            given=batch_size,
+            allowed=f"a whole number from 1 to the client's size {words.size}",
+        )
+    # The B smallest of n independent keys are a uniform subset (ties: below n^2 2^-65).
+    chosen = np.argpartition(words, batch_size - 1)[:batch_size]
+    return np.sort(chosen).astype(np.int64)
+
+
+def pad_batches(batches: Sequence[IntArray], *, multiple: int = 1) -> tuple[IntArray, BoolArray]:
+    """Batches side by side, padded to the longest: the width grows, a batch is never cut.
+
+    Args:
+        batches: record positions of each draw.
+        multiple: the width is rounded up to a multiple of this, so that devices that tune
+            themselves to shapes see few of them.
+
+    Returns:
+        Positions [draws, width], 0 beyond a draw's own records, and a mask of that shape, true
+        where a record really belongs to the batch.
+
+    Example:
+        >>> positions, mask = pad_batches([np.array([4, 7]), np.array([], dtype=np.int64)])
+        >>> positions.tolist(), mask.tolist()
+        ([[4, 7], [0, 0]], [[True, True], [False, False]])
+    """
+    longest = max((batch.size for batch in batches), default=0)
+    width = -(-longest // multiple) * multiple
+    positions = np.zeros((len(batches), width), dtype=np.int64)
+    mask = np.zeros((len(batches), width), dtype=np.bool_)
+    for row, batch in enumerate(batches):
+        positions[row, : batch.size] = batch
+        mask[row, : batch.size] = True
+    return positions, mask
+
+
+def noise_std(noise_multiplier: FloatArray, clip: float, batch_size: IntArray) -> FloatArray:
+    """Standard deviation of the noise on the mean gradient, sigma_k = z C / B.
+
+    Example:
+        >>> noise_std(np.array([2.0]), 0.5, np.array([10])).tolist()
+        [0.1]
+    """
+    return noise_multiplier * clip / batch_size
+
+
+def standard_noise_(
+    out: Tensor, streams: Streams, *, round: int, client: int, draw: int, step: int
+) -> Tensor:
+    """Fill ``out`` with the standard normal noise of one local step of one draw.
+
+    Example:
+        >>> import torch
+        >>> noise = standard_noise_(torch.empty(3), Streams.seeded(0),
+        ...                         round=0, client=0, draw=0, step=0)
+        >>> bool(torch.isfinite(noise).all())
+        True
+    """
+    return streams.normal_(out, round=round, client=client, draw=draw, step=step)

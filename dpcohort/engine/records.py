@@ -67,30 +67,12 @@ class ClientRecords:
         self.transform = transform
         self._check()
 
-    @classmethod
-    def from_partition(
-        cls,
-        inputs: Any,
-        targets: Any,
-        partition: Any,
-        *,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype | None = None,
-        transform: Callable[[Tensor], Tensor] | None = None,
-    ) -> ClientRecords:
-        """Records of a partition, anything with ``indices`` and ``offsets``."""
-        return cls(
-            inputs,
-            targets,
-            indices=partition.indices,
-            offsets=partition.offsets,
-            device=device,
-            dtype=dtype,
-            transform=transform,
-        )
-
     def repartitioned(self, partition: Any) -> ClientRecords:
-        """The same rows in other hands, without a second copy: for experiments side by side."""
+        """The same rows in other hands, without a second copy: for experiments side by side.
+
+        Args:
+            partition: anything with ``indices`` and ``offsets``.
+        """
         other = object.__new__(ClientRecords)
         other.__dict__.update(self.__dict__)
         other.indices = np.array(partition.indices, dtype=np.int64)

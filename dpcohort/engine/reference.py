@@ -21,12 +21,10 @@ from dpcohort.engine.clipping.per_example import can_be_mapped
 from dpcohort.engine.evaluation import Evaluator
 from dpcohort.engine.lattice import Lattice
 from dpcohort.engine.merged_noise import MergedMean, refuse_unmergeable
-from dpcohort.engine.noise import standard_noise_
 from dpcohort.engine.planned import TrainingPlan, cohort_of
-from dpcohort.engine.randomness import Streams
+from dpcohort.engine.randomness import Streams, draw_positions, standard_noise_
 from dpcohort.engine.records import ClientRecords
 from dpcohort.engine.rounds import Arrived, ServerStep, train_rounds
-from dpcohort.engine.sampling import draw_positions
 from dpcohort.engine.server import Optimiser
 from dpcohort.engine.state import EngineState
 from dpcohort.round_record import RoundRecord

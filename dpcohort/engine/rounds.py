@@ -21,9 +21,9 @@ from torch import Tensor
 from dpcohort.aggregation import AggregationRule, Cohort, Mean
 from dpcohort.aggregation.rule import combine_round
 from dpcohort.engine.evaluation import Evaluator
+from dpcohort.engine.partial_sums import one_thread_each
 from dpcohort.engine.server import Optimiser
 from dpcohort.engine.state import EngineState
-from dpcohort.engine.threads import one_thread_each
 from dpcohort.round_record import RoundRecord
 
 __all__ = ["Arrived", "ServerStep", "Trainer", "train_rounds"]

@@ -11,9 +11,8 @@ from dpcohort.models.features import (
     split_features,
     without_features,
 )
-from dpcohort.models.fixed_features import FixedFeatures
+from dpcohort.models.fixed_features import FixedFeatures, ScatteringFeatures
 from dpcohort.models.oriented import OrientedFeatures
-from dpcohort.models.scattering import ScatteringFeatures
 from dpcohort.models.trainable import check_trainable, parameter_count
 
 __all__ = [

@@ -16,8 +16,7 @@ from dpcohort.errors import DpcohortError, InputError
 from dpcohort.limits import MOST_CLASSES, MOST_INPUT_VALUES
 from dpcohort.models.features import FEATURE_OPTIONS
 from dpcohort.models.networks import cifar_cnn, logistic, mlp, mnist_cnn, mnist_cnn_large
-from dpcohort.models.seeding import seeded
-from dpcohort.models.trainable import check_trainable
+from dpcohort.models.trainable import check_trainable, seeded
 from dpcohort.plugins import is_named_function, named_function
 
 __all__ = ["MODEL_NAMES", "build_model"]

@@ -8,7 +8,8 @@ trained on the features instead of the images: the same numbers up to rounding, 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -20,9 +21,8 @@ from torch import nn
 from dpcohort._validate import choice, nearest, whole_number
 from dpcohort.data import Dataset
 from dpcohort.errors import InputError
-from dpcohort.models.fixed_features import FixedFeatures
+from dpcohort.models.fixed_features import FixedFeatures, ScatteringFeatures
 from dpcohort.models.oriented import OrientedFeatures
-from dpcohort.models.scattering import ScatteringFeatures
 
 __all__ = [
     "FEATURE_NAMES",
@@ -33,27 +33,15 @@ __all__ = [
     "without_features",
 ]
 
-_SETTINGS = ("scales", "orientations", "cells")
-_ORIENTED = (
-    "centring",
-    "order",
-    "power",
-    "contrast",
-    "colours",
-    "mirror",
-    "upright",
-    "whitening",
-    "whitening_floor",
-)
-_KINDS: dict[str, tuple[Callable[..., FixedFeatures], tuple[str, ...]]] = {
-    "oriented": (OrientedFeatures, (*_SETTINGS, *_ORIENTED)),
-    "scattering": (ScatteringFeatures, _SETTINGS),
+_KINDS: dict[str, type[FixedFeatures]] = {
+    "oriented": OrientedFeatures,
+    "scattering": ScatteringFeatures,
 }
 
 #: What can be asked for by name.
 FEATURE_NAMES = ("none", *_KINDS)
-#: All settings that some of them have.
-FEATURE_OPTIONS = (*_SETTINGS, *_ORIENTED)
+#: All settings that some of them have: those of the oriented ones.
+FEATURE_OPTIONS = tuple(inspect.signature(OrientedFeatures).parameters)[1:]
 
 
 def build_features(name: str, input_shape: Sequence[int], **options: Any) -> FixedFeatures | None:
@@ -81,7 +69,7 @@ def build_features(name: str, input_shape: Sequence[int], **options: Any) -> Fix
                 f"Say which: {' or '.join(_KINDS)}."
             )
         return None
-    kind, known = _KINDS[name]
+    known = list(inspect.signature(_KINDS[name]).parameters)[1:]
     for option in options:
         if option not in known:
             hint = nearest(option, known)
@@ -89,7 +77,7 @@ def build_features(name: str, input_shape: Sequence[int], **options: Any) -> Fix
                 f"{name} features have no option {option!r}; they have {', '.join(known)}."
                 f"{f' Did you mean {hint!r}?' if hint else ''}"
             )
-    return kind(tuple(input_shape), **options)
+    return _KINDS[name](tuple(input_shape), **options)
 
 
 @torch.no_grad()

@@ -1,9 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every map from images to fixed features shares: padding, averages over cells, unit norm.
+"""Fixed features of images: what they share, their wavelets, and the scattering transform.
 
 A fixed feature is a formula of one record: it has no parameters, it is the same whatever the data
 are, and it treats every record alone. So it costs no privacy, and clipping the gradients of what
 is trained on top of it protects the record as if the image itself went in.
+
+**Morlet wavelets** are oriented band-pass filters at several scales, given in the Fourier domain: a
+plane wave under a Gaussian window, minus the little of the window that makes its mean zero (Bruna
+and Mallat, "Invariant scattering convolution networks", 2013).
+
+**The scattering transform** of second order (the same paper) is a convolutional network whose
+weights are a formula. With ψ the Morlet wavelets of scales j and orientations l, and φ a Gaussian
+average, its coefficients are
+
+    order 0    x * φ
+    order 1    |x * ψ(j, l)| * φ
+    order 2    ||x * ψ(j, l)| * ψ(k, m)| * φ        for k > j, finer structure being gone by then.
+
+A small shift of the image changes them little, and no image is further from another in them than
+in its pixels.
 """
 
 from __future__ import annotations
@@ -17,9 +32,16 @@ from torch.nn import functional as F  # noqa: N812
 
 from dpcohort._validate import whole_number
 from dpcohort.errors import InputError
-from dpcohort.models.morlet import morlet_bank
 
-__all__ = ["FixedFeatures", "band_moduli", "cell_averages", "folded", "unit_blocks"]
+__all__ = [
+    "FixedFeatures",
+    "ScatteringFeatures",
+    "band_moduli",
+    "cell_averages",
+    "folded",
+    "morlet_bank",
+    "unit_blocks",
+]
 
 #: A block of less contrast than this is not blown up to norm 1: it may be rounding alone.
 _LEAST_CONTRAST = 1e-3
@@ -214,3 +236,132 @@ def unit_blocks(blocks: Sequence[Tensor]) -> Tensor:
         norm = torch.linalg.vector_norm(centred, dim=1, keepdim=True)
         parts.append(centred / norm.clamp(min=_LEAST_CONTRAST))
     return torch.cat(parts, 1) / math.sqrt(len(parts))
+
+
+#: Width of the window and frequency of the wave at the finest scale, in pixels and radians a pixel.
+_WINDOW, _FREQUENCY = 0.8, 0.75 * math.pi
+#: Frequencies above the grid's come back as lower ones; so many times around are added up.
+_TURNS = 2
+
+
+def morlet_bank(height: int, width: int, *, scales: int, orientations: int) -> Tensor:
+    """The Fourier transforms of all wavelets; they are real.
+
+    Scale j has waves of length 2^j times the finest and orientation l is turned by l * 180 /
+    orientations degrees. The bank is scaled such that convolving a real image with all of it never
+    gives more energy than the image has, whatever the image.
+
+    Args:
+        height: of the image, in pixels.
+        width: of the image, in pixels.
+        scales: how many, each twice as coarse as the one before.
+        orientations: how many, evenly over half a turn.
+
+    Returns:
+        [scales, orientations, height, width], frequencies as ``torch.fft.fft2`` has them.
+
+    Example:
+        >>> bank = morlet_bank(16, 16, scales=2, orientations=4)
+        >>> bank.shape, float(bank[:, :, 0, 0].abs().max()) < 1e-6
+        (torch.Size([2, 4, 16, 16]), True)
+    """
+    for field, value in (("height", height), ("width", width), ("scales", scales)):
+        whole_number(field, value, at_least=1)
+    whole_number("orientations", orientations, at_least=1)
+    slant = min(1.0, 4.0 / orientations)
+    wavelets = [
+        _morlet(height, width, 2.0**scale, math.pi * turn / orientations, slant)
+        for scale in range(scales)
+        for turn in range(orientations)
+    ]
+    bank = torch.stack(wavelets).view(scales, orientations, height, width)
+    return (bank / _energy_gain(bank).max().sqrt()).float()
+
+
+def _energy_gain(bank: Tensor) -> Tensor:
+    """By how much the whole bank multiplies a real image's energy, frequency by frequency."""
+    power = bank.square().sum((0, 1))
+    # A real image has as much at a frequency as at its opposite, where the wavelets have little.
+    opposite = power.flip((0, 1)).roll((1, 1), (0, 1))
+    return (power + opposite) / 2
+
+
+def _morlet(height: int, width: int, scale: float, angle: float, slant: float) -> Tensor:
+    wave = _gabor(height, width, scale, angle, slant, _FREQUENCY / scale)
+    window = _gabor(height, width, scale, angle, slant, 0.0)
+    return wave - window * (wave[0, 0] / window[0, 0])
+
+
+def _gabor(
+    height: int, width: int, scale: float, angle: float, slant: float, frequency: float
+) -> Tensor:
+    """A Gaussian around the wave's frequency, broad along the wave and narrow across it."""
+    rows = 2 * math.pi * torch.fft.fftfreq(height, dtype=torch.float64)
+    columns = 2 * math.pi * torch.fft.fftfreq(width, dtype=torch.float64)
+    turns = 2 * math.pi * torch.arange(-_TURNS, _TURNS + 1, dtype=torch.float64)
+    y = (rows[:, None] + turns)[:, None, :, None]
+    x = (columns[:, None] + turns)[None, :, None, :]
+    along = math.cos(angle) * x + math.sin(angle) * y - frequency
+    across = math.cos(angle) * y - math.sin(angle) * x
+    spread = (_WINDOW * scale) ** 2 / 2
+    return torch.exp(-spread * (along.square() + (across / slant).square())).sum((2, 3))
+
+
+#: Standard deviation of the average, in units of the coarsest scale 2^scales.
+_AVERAGE = 0.4
+
+
+class ScatteringFeatures(FixedFeatures):
+    """Scattering coefficients up to second order, in centred blocks of equal norm.
+
+    Args:
+        input_shape: (channels, height, width) of an image.
+        scales: J; the Gaussian average φ has a standard deviation of 0.4 * 2^J pixels.
+        orientations: L.
+        cells: the averages are taken at cells x cells places; None takes one every 2^J pixels.
+
+    Example:
+        >>> features = ScatteringFeatures((1, 28, 28))
+        >>> features.width, sum(p.numel() for p in features.parameters())
+        (3969, 0)
+        >>> round(float(features(torch.eye(28)[None, None]).norm()), 5)
+        1.0
+    """
+
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        *,
+        scales: int = 2,
+        orientations: int = 8,
+        cells: int | None = None,
+    ) -> None:
+        if cells is None:
+            whole_number("scales", scales, at_least=1, at_most=30)
+            cells = max(1, min(input_shape[1:], default=1) // 2**scales)
+        super().__init__(input_shape, scales=scales, orientations=orientations, cells=cells)
+        self._add_averages(deviation=_AVERAGE * 2**self.scales)
+        pairs = self.scales * (self.scales - 1) // 2
+        turns = self.orientations
+        self.width = (
+            self.input_shape[0] * (1 + self.scales * turns + pairs * turns**2) * self.cells**2
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """[records, width] features of [records, channels, height, width] images."""
+        return unit_blocks(self.coefficients(images))
+
+    def coefficients(self, images: Tensor) -> list[Tensor]:
+        """The coefficients as they are: order 0, order 1 by scale, order 2 by pair of scales.
+
+        Each is [records, channels, (orientations, (orientations,)) cells, cells].
+        """
+        padded = self._pad(images)
+        spectrum = torch.fft.fft2(padded).unsqueeze(2)
+        first, second = [], []
+        for scale in range(self.scales):
+            moduli = band_moduli(spectrum, self.bank[scale], 2**scale)
+            first.append(self._average(moduli, scale))
+            if scale + 1 < self.scales:
+                second += self._second_order(moduli, scale)
+        return [self._average(padded, 0), *first, *second]

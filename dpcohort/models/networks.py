@@ -2,7 +2,9 @@
 """The networks: the paper's CNN in two readings, a CIFAR-10 CNN, an MLP, softmax regression.
 
 Plain sequences of torch's own layers, so that an engine knows every one of them; in front of the
-last two there may be fixed features, which have no parameters.
+last two there may be fixed features, which have no parameters. Initial weights may be a formula
+instead of random (``start_oriented``): what strict budgets leave no room to learn. A start looks at
+no record and costs no privacy; every weight is trained from there.
 """
 
 from __future__ import annotations
@@ -13,15 +15,22 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dpcohort._validate import choice, whole_number
 from dpcohort.errors import InputError
 from dpcohort.limits import MOST_PARAMETERS
 from dpcohort.models.features import build_features
-from dpcohort.models.starts import start_oriented
 
-__all__ = ["cifar_cnn", "logistic", "mlp", "mnist_cnn", "mnist_cnn_large"]
+__all__ = [
+    "cifar_cnn",
+    "gabor_filters",
+    "logistic",
+    "mlp",
+    "mnist_cnn",
+    "mnist_cnn_large",
+    "start_oriented",
+]
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 
@@ -76,10 +85,7 @@ def mlp(
         raise InputError("hidden", given=hidden, allowed="a list of layer widths")
     first, seen = _first(shape, features, feature_options)
     widths = [seen, *(whole_number("hidden", width, at_least=1) for width in hidden)]
-    layers: list[nn.Module] = [first]
-    for inputs, outputs in pairwise(widths):
-        layers += [_linear(inputs, outputs), _activation(activation)]
-    return nn.Sequential(*layers, _linear(widths[-1], classes))
+    return nn.Sequential(first, *_dense(widths, classes, activation))
 
 
 def mnist_cnn(
@@ -94,20 +100,16 @@ def mnist_cnn(
         >>> sum(p.numel() for p in mnist_cnn((1, 28, 28), 10).parameters())
         26010
     """
-    features = nn.Sequential(
+    convolutions = [
         nn.Conv2d(_channels(shape), 16, 8, stride=2, padding=3),
         _activation(activation),
         nn.MaxPool2d(2, 1),
         nn.Conv2d(16, 32, 4, stride=2),
         _activation(activation),
         nn.MaxPool2d(2, 1),
-        nn.Flatten(),
-    )
+    ]
     choice("start", start, ("random", "oriented"))
-    width = _width("mnist-cnn", features, shape)
-    network = nn.Sequential(
-        *features, _linear(width, 32), _activation(activation), _linear(32, classes)
-    )
+    network = _convolutional("mnist-cnn", convolutions, shape, [32], classes, activation)
     if start == "oriented":
         start_oriented(network)
     return network
@@ -120,23 +122,15 @@ def mnist_cnn_large(shape: tuple[int, ...], classes: int, *, activation: str = "
         >>> sum(p.numel() for p in mnist_cnn_large((1, 28, 28), 10).parameters())
         824874
     """
-    features = nn.Sequential(
+    convolutions = [
         nn.Conv2d(_channels(shape), 16, 3, padding=1),
         _activation(activation),
         nn.MaxPool2d(2),
         nn.Conv2d(16, 32, 3, padding=1),
         _activation(activation),
         nn.MaxPool2d(2),
-        nn.Flatten(),
-    )
-    return nn.Sequential(
-        *features,
-        _linear(_width("mnist-cnn-large", features, shape), 512),
-        _activation(activation),
-        _linear(512, 32),
-        _activation(activation),
-        _linear(32, classes),
-    )
+    ]
+    return _convolutional("mnist-cnn-large", convolutions, shape, [512, 32], classes, activation)
 
 
 def cifar_cnn(shape: tuple[int, ...], classes: int, *, activation: str = "tanh") -> nn.Module:
@@ -153,13 +147,29 @@ def cifar_cnn(shape: tuple[int, ...], classes: int, *, activation: str = "tanh")
             layers += [nn.Conv2d(inputs, width, 3, padding=1), _activation(activation)]
         layers.append(nn.MaxPool2d(2))
         channels = width
-    features = nn.Sequential(*layers, nn.Flatten())
-    return nn.Sequential(
-        *features,
-        _linear(_width("cifar-cnn", features, shape), 128),
-        _activation(activation),
-        _linear(128, classes),
-    )
+    return _convolutional("cifar-cnn", layers, shape, [128], classes, activation)
+
+
+def _convolutional(
+    name: str,
+    convolutions: list[nn.Module],
+    shape: tuple[int, ...],
+    hidden: list[int],
+    classes: int,
+    activation: str,
+) -> nn.Module:
+    """Convolutions, and linear layers on all that comes out of them."""
+    features = nn.Sequential(*convolutions, nn.Flatten())
+    widths = [_width(name, features, shape), *hidden]
+    return nn.Sequential(*features, *_dense(widths, classes, activation))
+
+
+def _dense(widths: Sequence[int], classes: int, activation: str) -> list[nn.Module]:
+    """Linear layers from width to width with an activation after each, and one to the classes."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(widths):
+        layers += [_linear(inputs, outputs), _activation(activation)]
+    return [*layers, _linear(widths[-1], classes)]
 
 
 def _first(
@@ -209,3 +219,70 @@ def _width(name: str, features: nn.Module, shape: tuple[int, ...]) -> int:
             allowed=f"an image large enough for the convolutions of {name!r}",
             next_step="Use 'logistic' or 'mlp' for small images.",
         ) from None
+
+
+#: Wavelength of the filters in pixels, and standard deviation of their window.
+_WAVELENGTH, _WINDOW = 6.0, 2.2
+
+
+@torch.no_grad()
+def start_oriented(network: nn.Module) -> None:
+    """Set a network's weights: Gabor filters first, orthogonal between, zero in the last layer.
+
+    The first convolution answers to edges of all directions from the start. The orthogonal weights
+    have a gain of √2, which keeps the size of what passes a ReLU. With a last layer of zeros the
+    first steps train it alone, as softmax regression on what the others make of an image, and no
+    class is preferred. All biases are zero. The global random state gives the orthogonal weights;
+    ``build_model`` seeds it.
+
+    Args:
+        network: begins with a convolution of an even number of filters; changed in place.
+
+    Example:
+        >>> network = nn.Sequential(nn.Conv2d(1, 4, 8), nn.Flatten(), nn.Linear(4, 3))
+        >>> start_oriented(network)
+        >>> [round(float(layer.weight.detach().norm()), 5) for layer in (network[0], network[2])]
+        [2.0, 0.0]
+    """
+    layers = [m for m in network.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    for layer in layers:
+        nn.init.orthogonal_(layer.weight, math.sqrt(2))
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+    first, last = layers[0], layers[-1]
+    if isinstance(first, nn.Conv2d):
+        count, channels, height, _ = first.weight.shape
+        filters = gabor_filters(count, height)[:, None] / math.sqrt(channels)
+        first.weight.copy_(filters.expand_as(first.weight))
+    nn.init.zeros_(last.weight)
+
+
+def gabor_filters(count: int, size: int) -> Tensor:
+    """Waves under a Gaussian window, each of mean zero and norm 1.
+
+    Directions are spread evenly over half a turn; each has an even and an odd filter (cosine and
+    sine).
+
+    Args:
+        count: number of filters, even.
+        size: of each, in pixels.
+
+    Returns:
+        [count, size, size].
+
+    Example:
+        >>> filters = gabor_filters(16, 8)
+        >>> filters.shape, float(filters.sum((1, 2)).abs().max()) < 1e-5
+        (torch.Size([16, 8, 8]), True)
+    """
+    axis = torch.arange(size) - (size - 1) / 2
+    y, x = torch.meshgrid(axis, axis, indexing="ij")
+    window = torch.exp(-(x.square() + y.square()) / (2 * _WINDOW**2))
+    filters = []
+    for place in range(count):
+        angle = math.pi * (place // 2) / (count / 2)
+        wave = 2 * math.pi * (math.cos(angle) * x + math.sin(angle) * y) / _WAVELENGTH
+        found = window * torch.cos(wave + math.pi / 2 * (place % 2))
+        found = found - window * (found.sum() / window.sum())
+        filters.append(found / found.norm())
+    return torch.stack(filters)

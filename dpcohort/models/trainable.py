@@ -9,7 +9,8 @@ with the replacement named, and by its behaviour, which also finds what is writt
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,9 +18,27 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from dpcohort.errors import DpcohortError, InputError
-from dpcohort.models.seeding import seeded
 
-__all__ = ["check_trainable", "parameter_count"]
+__all__ = ["check_trainable", "parameter_count", "seeded"]
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Torch's CPU randomness from this seed for a while; afterwards it is as it was before.
+
+    Only the CPU generator is seeded: ``torch.manual_seed`` would also reset those of the GPUs.
+
+    Example:
+        >>> with seeded(7):
+        ...     first = torch.rand(1)
+        >>> with seeded(7):
+        ...     bool(torch.rand(1) == first)
+        True
+    """
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seed)
+        yield
+
 
 _ROWS = (3, 129)  # a batch of each kind: some models mix records only when there are many
 

@@ -18,15 +18,8 @@ from torch import nn
 from dpcohort._validate import choice, whole_number
 from dpcohort.aggregation import AggregationRule, Mean
 from dpcohort.data import Dataset, Partition, load_dataset, paper_partition
-from dpcohort.engine import (
-    ClientRecords,
-    Evaluator,
-    Experiment,
-    Optimiser,
-    ServerStep,
-    Streams,
-)
-from dpcohort.engine.lattice_noise import delta_of_sampling
+from dpcohort.engine import ClientRecords, Evaluator, Experiment, Optimiser, ServerStep, Streams
+from dpcohort.engine.lattice import delta_of_sampling
 from dpcohort.engine.layout import FlatLayout
 from dpcohort.engine.merged_noise import MergedMean, refuse_unmergeable
 from dpcohort.errors import InputError

@@ -18,7 +18,7 @@ from dpcohort.adaptive.rule import ReportTerms
 from dpcohort.engine import ClientRecords, Loss, Streams, cross_entropy
 from dpcohort.engine.lattice import Lattice
 from dpcohort.engine.layout import FlatLayout
-from dpcohort.engine.sampling import draw_positions
+from dpcohort.engine.randomness import draw_positions
 from dpcohort.errors import InputError
 from dpcohort.plan import Plan
 from dpcohort.runs.journal import Journal

@@ -15,7 +15,7 @@ from dpcohort.adaptive.rule import ReportTerms
 from dpcohort.engine import Streams
 from dpcohort.engine.lattice import Lattice
 from dpcohort.engine.layout import FlatLayout
-from dpcohort.engine.sampling import draw_positions
+from dpcohort.engine.randomness import draw_positions
 from dpcohort.errors import BudgetExceededError, InputError
 from dpcohort.runs.journal import Journal
 from dpcohort.runs.reports import REPORT_DRAW, LossMeter, ReportHandler

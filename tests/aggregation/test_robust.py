@@ -8,7 +8,14 @@ import torch
 from scipy.optimize import minimize
 from scipy.stats import trim_mean
 
-from dpcohort.aggregation import ClippedMean, GeometricMedian, TrimmedMean
+from dpcohort.aggregation import (
+    ClippedMean,
+    EstimatedNoise,
+    GeometricMedian,
+    InverseVariance,
+    TrimmedMean,
+)
+from dpcohort.aggregation.robust import check_declared_noise, low_rank_and_sparse
 from dpcohort.errors import InputError
 
 
@@ -120,3 +127,138 @@ def test_equal_updates_are_their_own_median(make_cohort):
 def test_bad_settings_are_refused(bad):
     with pytest.raises(InputError, match=next(iter(bad))):
         GeometricMedian(**bad)
+
+
+def noisy(stds, *, size=4000, signal=1.0, seed=0):
+    """Updates that share a signal and differ by noise; also the signal."""
+    generator = torch.Generator().manual_seed(seed)
+    shared = signal * torch.randn(1, size, generator=generator, dtype=torch.float64)
+    noise = torch.randn(len(stds), size, generator=generator, dtype=torch.float64)
+    return shared + torch.tensor(stds, dtype=torch.float64)[:, None] * noise, shared[0]
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_robust_pca_finds_the_parts_it_was_made_of(rank):
+    generator = torch.Generator().manual_seed(rank)
+    left = torch.randn(60, rank, generator=generator, dtype=torch.float64)
+    low = left @ torch.randn(rank, 80, generator=generator, dtype=torch.float64)
+    hit = torch.rand(60, 80, generator=generator) < 0.05
+    sparse = torch.where(hit, 10.0 * torch.randn(60, 80, generator=generator), 0.0).double()
+    found_low, found_sparse = low_rank_and_sparse(low + sparse)
+    torch.testing.assert_close(found_low, low, rtol=0.0, atol=1e-4)
+    torch.testing.assert_close(found_sparse, sparse, rtol=0.0, atol=1e-4)
+
+
+@pytest.mark.parametrize("signal", [0.0, 0.01, 1.0])
+def test_estimates_have_the_order_of_the_noise(signal):
+    stds = [0.1, 0.3, 0.6, 1.0, 2.0, 4.0]
+    updates, _ = noisy(stds, signal=signal)
+    estimates = EstimatedNoise().noise(updates)
+    assert (np.diff(estimates) > 0).all()
+    assert estimates[-1] > 3 * estimates[0]
+
+
+def test_who_declares_too_little_noise_gains_nothing(make_cohort):
+    updates, signal = noisy([0.5, 0.5, 0.5, 0.5, 20.0])
+    lie = make_cohort([0.5, 0.5, 0.5, 0.5, 0.1])
+    deceived = InverseVariance().combine(updates, lie)
+    unmoved = EstimatedNoise().combine(updates, lie)
+    assert float((unmoved - signal).norm()) < 0.1 * float((deceived - signal).norm())
+    assert float((unmoved - signal).norm()) < 0.25 * float((updates.mean(0) - signal).norm())
+
+
+def test_equal_noise_gives_nearly_the_mean(make_cohort):
+    updates, _ = noisy([1.0] * 5)
+    weights = EstimatedNoise().noise(updates) ** -2.0
+    assert weights / weights.sum() == pytest.approx([0.2] * 5, rel=0.1)
+
+
+def test_some_coordinates_are_enough():
+    updates, _ = noisy([0.2, 1.0, 5.0], size=30_000)
+    some = EstimatedNoise(coordinates=3000).noise(updates)
+    assert np.array_equal(some, EstimatedNoise().noise(updates[:, ::10].contiguous()))
+    assert (np.diff(some) > 0).all()
+
+
+def test_updates_without_any_noise_are_averaged(make_cohort):
+    cohort = make_cohort([0.0] * 3)
+    assert EstimatedNoise().combine(torch.zeros(3, 4), cohort).tolist() == [0.0] * 4
+    same = torch.full((3, 4), 2.5)
+    torch.testing.assert_close(EstimatedNoise().combine(same, cohort), same[0])
+
+
+@pytest.mark.parametrize("scale", [1e-290, 1e290])
+def test_updates_of_any_size_can_be_weighed(make_cohort, scale):
+    updates, _ = noisy([0.1, 1.0, 4.0], size=50)
+    plain = EstimatedNoise().combine(updates, make_cohort([1.0] * 3))
+    scaled = EstimatedNoise().combine(scale * updates, make_cohort([1.0] * 3))
+    torch.testing.assert_close(scaled / scale, plain, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [{"coordinates": 0}, {"floor": 0.0}, {"steps": 0}])
+def test_bad_settings_of_the_estimate_are_refused(bad):
+    with pytest.raises(InputError, match=next(iter(bad))):
+        EstimatedNoise(**bad)
+
+
+HONEST = [
+    [1.0] * 10,
+    list(np.geomspace(0.2, 5.0, 10)),
+    [1.0] * 9 + [3.0],
+    [1.0] * 9 + [0.3],
+]
+
+
+def updates_of(stds, *, dimension=4000, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    shared = 0.05 * torch.randn(1, dimension, generator=generator)
+    noise = torch.randn(len(stds), dimension, generator=generator)
+    return shared + torch.as_tensor(np.array(stds), dtype=torch.float32)[:, None] * noise
+
+
+@pytest.mark.parametrize("declared", HONEST, ids=["equal", "spread", "one more", "one less"])
+@pytest.mark.parametrize("step_size", [1.0, 1e-3])
+def test_honest_clients_are_not_accused(declared, step_size, make_cohort):
+    found = check_declared_noise(step_size * updates_of(declared), make_cohort(declared))
+    assert found.suspicious == ()
+    # Large noise is shrunk against small, by a factor below 2; the documentation says so.
+    assert found.ratio.min() > 0.5 * found.ratio.max()
+
+
+@pytest.mark.parametrize("declared", HONEST, ids=["equal", "spread", "one more", "one less"])
+@pytest.mark.parametrize("liar", [0, 4])
+def test_a_client_that_sends_a_tenth_of_its_noise_is_found(declared, liar, make_cohort):
+    sent = list(declared)
+    sent[liar] /= 10
+    found = check_declared_noise(updates_of(sent), make_cohort(declared))
+    assert found.suspicious == (liar,)
+    assert found.too_little[liar]
+
+
+def test_a_client_that_sends_ten_times_its_noise_is_found(make_cohort):
+    declared = [1.0] * 10
+    sent = [1.0] * 9 + [10.0]
+    found = check_declared_noise(updates_of(sent), make_cohort(declared, clients=range(20, 30)))
+    assert found.suspicious == (29,)
+    assert found.too_much[9]
+    assert not found.too_little.any()
+
+
+def test_who_declares_none_is_not_judged(make_cohort):
+    declared = [0.0, 1.0, 1.0, 1.0]
+    found = check_declared_noise(updates_of([0.0, 1.0, 1.0, 1.0]), make_cohort(declared))
+    assert np.isnan(found.ratio[0])
+    assert found.suspicious == ()
+    nobody = check_declared_noise(updates_of([0.0] * 3), make_cohort([0.0] * 3))
+    assert nobody.suspicious == ()
+
+
+def test_updates_that_say_nothing(make_cohort):
+    found = check_declared_noise(torch.zeros(3, 5), make_cohort([1.0, 1.0, 1.0]))
+    assert found.suspicious == ()
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.5, float("nan")])
+def test_a_factor_that_accuses_everybody_is_refused(factor, make_cohort):
+    with pytest.raises(InputError, match="factor"):
+        check_declared_noise(torch.zeros(2, 3), make_cohort([1.0, 1.0]), factor=factor)

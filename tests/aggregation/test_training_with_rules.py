@@ -34,8 +34,11 @@ def train(digits, partition):
         sizes=partition.sizes, epsilon=[2.0, 4.0, 8.0, 8.0, 16.0, 16.0], delta=1e-5
     )
     settings = Training(rounds=10, cohort_size=6, batch_size=60, local_steps=2, dimension=650)
-    records = ClientRecords.from_partition(
-        digits.normalised(digits.train_inputs), digits.train_labels, partition
+    records = ClientRecords(
+        digits.normalised(digits.train_inputs),
+        digits.train_labels,
+        indices=partition.indices,
+        offsets=partition.offsets,
     )
     model = build_model("logistic", input_shape=digits.input_shape, classes=digits.classes, seed=0)
     evaluator = Evaluator(model, digits.normalised(digits.test_inputs), digits.test_labels)

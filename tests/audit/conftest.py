@@ -15,8 +15,9 @@ import pytest
 import torch
 
 from dpcohort.audit import StepUnderTest
-from dpcohort.engine import noise, planned, reference, sampling, slots
+from dpcohort.engine import draws, planned, randomness, reference
 from dpcohort.engine.clipping import factors, network
+from dpcohort.engine.randomness import standard_noise_
 
 Fault = Callable[[pytest.MonkeyPatch], None]
 
@@ -31,7 +32,7 @@ def one_thread() -> Iterator[None]:
 
 def _replace_noise(broken: Callable[..., Any]) -> Fault:
     def apply(patch: pytest.MonkeyPatch) -> None:
-        for module in (slots, reference):
+        for module in (draws, reference):
             patch.setattr(module, "standard_noise_", broken)
 
     return apply
@@ -39,7 +40,7 @@ def _replace_noise(broken: Callable[..., Any]) -> Fault:
 
 def _replace_batches(broken: Callable[..., Any]) -> Fault:
     def apply(patch: pytest.MonkeyPatch) -> None:
-        for module in (slots, reference):
+        for module in (draws, reference):
             patch.setattr(module, "draw_positions", broken)
 
     return apply
@@ -59,18 +60,18 @@ def _replace_factors(broken: Callable[..., Any]) -> Fault:
 
 def _noise_under(**fixed: int) -> Fault:
     def reused(out: Any, streams: Any, **name: int) -> Any:
-        return noise.standard_noise_(out, streams, **(name | fixed))
+        return standard_noise_(out, streams, **(name | fixed))
 
     return _replace_noise(reused)
 
 
 def _noise_at_first_step(out: Any, streams: Any, **name: int) -> Any:
-    return noise.standard_noise_(out, streams, **name) if name["step"] == 0 else out.zero_()
+    return standard_noise_(out, streams, **name) if name["step"] == 0 else out.zero_()
 
 
 def _swapped(streams: Any, sampler: str, **rest: Any) -> Any:
     other = "fixed" if sampler == "poisson" else "poisson"
-    return sampling.draw_positions(streams, other, **rest)
+    return randomness.draw_positions(streams, other, **rest)
 
 
 def _shuffled_epochs(streams: Any, sampler: str, **rest: Any) -> Any:
@@ -85,21 +86,21 @@ def _always_the_first(streams: Any, sampler: str, **rest: Any) -> Any:
 
 
 def _batch_once_a_round(streams: Any, sampler: str, **rest: Any) -> Any:
-    return sampling.draw_positions(streams, sampler, **(rest | {"draw": 0}))
+    return randomness.draw_positions(streams, sampler, **(rest | {"draw": 0}))
 
 
 def _clip_mean(patch: pytest.MonkeyPatch) -> None:
-    right = slots.SlotRunner._add_sums
+    right = draws.DrawRunner._add_sums
     patch.setattr(network, "clip_factors", lambda squared, clip: torch.ones_like(squared))
 
     def clipped(self: Any, net: Any, group: Any, step: int, w: Any, total: Any) -> None:
         right(self, net, group, step, w, total)
         size = float(group[0].cohort.batch_sizes[group[0].position])
         norm = (total / size).norm(dim=1)
-        clip = self._plan(group[0]).training.clip
+        clip = group[0].clip
         total.mul_((clip / norm.clamp(min=1e-300)).clamp(max=1.0)[:, None])
 
-    patch.setattr(slots.SlotRunner, "_add_sums", clipped)
+    patch.setattr(draws.DrawRunner, "_add_sums", clipped)
 
 
 def _clip_each_layer(patch: pytest.MonkeyPatch) -> None:
@@ -119,24 +120,24 @@ def _clip_each_layer(patch: pytest.MonkeyPatch) -> None:
 
 
 def _divide_by_realised(patch: pytest.MonkeyPatch) -> None:
-    right = slots.SlotRunner._add_sums
+    right = draws.DrawRunner._add_sums
 
     def broken(self: Any, net: Any, group: Any, step: int, w: Any, total: Any) -> None:
         right(self, net, group, step, w, total)
         size = float(group[0].cohort.batch_sizes[group[0].position])
-        total.mul_(size / max(1, self._rows(group[0], step).size))
+        total.mul_(size / max(1, group[0].rows(step).size))
 
-    patch.setattr(slots.SlotRunner, "_add_sums", broken)
+    patch.setattr(draws.DrawRunner, "_add_sums", broken)
 
 
 def _second_batch_for_free(patch: pytest.MonkeyPatch) -> None:
-    right = slots.SlotRunner._add_sums
+    right = draws.DrawRunner._add_sums
 
     def broken(self: Any, net: Any, group: Any, step: int, w: Any, total: Any) -> None:
         right(self, net, group, step, w, total)
         right(self, net, group, step + 1000, w, total)
 
-    patch.setattr(slots.SlotRunner, "_add_sums", broken)
+    patch.setattr(draws.DrawRunner, "_add_sums", broken)
 
 
 def _draws_not_told_apart(patch: pytest.MonkeyPatch) -> None:
@@ -144,13 +145,13 @@ def _draws_not_told_apart(patch: pytest.MonkeyPatch) -> None:
 
 
 def _skip_empty(patch: pytest.MonkeyPatch) -> None:
-    right = slots.SlotRunner._scale_and_add_noise
+    right = draws.DrawRunner._scale_and_add_noise
 
     def broken(self: Any, group: Any, step: int, total: Any) -> None:
-        if self._rows(group[0], step).size:
+        if group[0].rows(step).size:
             right(self, group, step, total)
 
-    patch.setattr(slots.SlotRunner, "_scale_and_add_noise", broken)
+    patch.setattr(draws.DrawRunner, "_scale_and_add_noise", broken)
 
 
 #: Name of the fault: how to break the engine, the test that must see it, the samplers it breaks.
@@ -160,19 +161,19 @@ FAULTS: dict[str, tuple[Fault, str, tuple[str, ...]]] = {
         _replace_noise(lambda out, *_, **__: out.zero_()), "C", ("poisson", "fixed"),
     ),
     "half the noise": (
-        _replace_noise(lambda *a, **k: noise.standard_noise_(*a, **k).mul_(0.5)),
+        _replace_noise(lambda *a, **k: standard_noise_(*a, **k).mul_(0.5)),
         "A", ("poisson", "fixed"),
     ),
     "half the noise, seen from outside": (
-        _replace_noise(lambda *a, **k: noise.standard_noise_(*a, **k).mul_(0.5)),
+        _replace_noise(lambda *a, **k: standard_noise_(*a, **k).mul_(0.5)),
         "C", ("poisson", "fixed"),
     ),
     "noise too small by 2 percent": (
-        _replace_noise(lambda *a, **k: noise.standard_noise_(*a, **k).mul_(0.98)),
+        _replace_noise(lambda *a, **k: standard_noise_(*a, **k).mul_(0.98)),
         "A", ("poisson", "fixed"),
     ),
     "noise of the wrong shape": (
-        _replace_noise(lambda *a, **k: noise.standard_noise_(*a, **k).sign_()), "A", ("poisson",),
+        _replace_noise(lambda *a, **k: standard_noise_(*a, **k).sign_()), "A", ("poisson",),
     ),
     "no clip": (
         _replace_factors(lambda squared, clip: torch.ones_like(squared)),

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from dpcohort.audit import Claim, EngineUnderTest, canary, mean_noise, noise_law, sensitivity
-from dpcohort.engine import ReferenceEngine, batched, merged_noise, noise, reference
+from dpcohort.engine import ReferenceEngine, batched, merged_noise, randomness, reference
+from dpcohort.engine.draws import DrawRunner
 from dpcohort.engine.experiment import Experiment
-from dpcohort.engine.slots import SlotRunner
 
 CLAIM = Claim(sampler="poisson", clip=0.7, noise_multiplier=1.3)
 
-#: Ways to train with one noise vector a round: line by line, into lanes, several draws a pass.
+#: Ways to train with one noise vector a round: line by line, into sums, several draws a pass.
 WAYS: dict[str, dict[str, Any]] = {
     "reference": {"kind": "reference"},
-    "lanes": {"kind": "batched"},
-    "rows": {"kind": "batched", "slots_per_pass": 3},
+    "partial sums": {"kind": "batched"},
+    "rows": {"kind": "batched", "draws_per_pass": 3},
 }
 Fault = Callable[[pytest.MonkeyPatch], None]
 
@@ -45,7 +45,7 @@ def _same_in_every_round(patch: pytest.MonkeyPatch) -> None:
 
 def _also_per_draw(patch: pytest.MonkeyPatch) -> None:
     """Every draw keeps the noise of its last step as well."""
-    update, run = ReferenceEngine._client_update, SlotRunner._run_in_lane
+    update, run = ReferenceEngine._client_update, DrawRunner._run_into_sum
 
     def slow(self: Any, weights: Any, cohort: Any, i: int) -> Any:
         patch.setattr(self, "_merged_noise", False)
@@ -53,16 +53,18 @@ def _also_per_draw(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(self, "_merged_noise", True)
         return found
 
-    def fast(self: Any, network: Any, number: int, slots: Any, parameters: Any, lanes: Any) -> None:
-        run(self, network, number, slots, parameters, lanes)
-        last, row = self._local_steps - 1, lanes.rows[number % len(lanes.rows)]
-        for slot in slots:
-            streams = self._experiments[slot.experiment].streams
-            own = noise.standard_noise_(row.new_empty(row.shape), streams, **slot.name, step=last)
-            row.add_(own, alpha=float(slot.cohort.noise_stds[slot.position]))
+    def fast(self: Any, network: Any, number: int, draws: Any, parameters: Any, sums: Any) -> None:
+        run(self, network, number, draws, parameters, sums)
+        last, row = self._local_steps - 1, sums.rows[number % len(sums.rows)]
+        for draw in draws:
+            streams = draw.experiment.streams
+            own = randomness.standard_noise_(
+                row.new_empty(row.shape), streams, **draw.name, step=last
+            )
+            row.add_(own, alpha=float(draw.cohort.noise_stds[draw.position]))
 
     patch.setattr(ReferenceEngine, "_client_update", slow)
-    patch.setattr(SlotRunner, "_run_in_lane", fast)
+    patch.setattr(DrawRunner, "_run_into_sum", fast)
     patch.setattr(Experiment, "adds_noise_at", lambda self, step: True)
 
 

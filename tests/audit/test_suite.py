@@ -36,7 +36,7 @@ AUDITS = [
     ("reference", "fixed", {}),
     ("batched", "poisson", {}),
     ("batched", "fixed", {}),
-    ("batched", "poisson", {"slots_per_pass": 2}),
+    ("batched", "poisson", {"draws_per_pass": 2}),
     ("batched", "fixed", {"raw": True}),
 ]
 
@@ -87,7 +87,7 @@ def test_broken_deployments_are_caught(broken_step: Any) -> None:
     assert not finding.passed, str(finding)
 
 
-@pytest.mark.parametrize("options", [{}, {"slots_per_pass": 2}, {"raw": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"draws_per_pass": 2}, {"raw": True}], ids=str)
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
 def test_the_engine_on_a_gpu_passes(cuda: str, sampling: str, options: dict[str, Any]) -> None:
     training = EngineUnderTest("batched", device=cuda, **options)

@@ -34,3 +34,16 @@ def test_merged_noise_has_a_row_of_its_own(benchmark_module: Any) -> None:
     for name in ("dpcohort batched", "dpcohort batched, merged noise"):
         turn = chosen[name](nn.Sequential(nn.Flatten(), nn.Linear(4, 10)), records)
         assert turn() == benchmark_module.COHORT
+
+
+def test_every_special_way_can_be_left_out(benchmark_module: Any) -> None:
+    arguments = Namespace(device="cpu", turns=1, cpu_time=False)
+
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(1, 2, 2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+                             nn.Linear(2, 10))  # fmt: skip
+
+    for name in benchmark_module.SPECIAL_WAYS:
+        ms, ratio = benchmark_module.compare(name, build, (1, 3, 3), arguments, merged=False)
+        assert ms > 0
+        assert ratio > 0

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpcohort.engine import ClientRecords
+from dpcohort.engine import ClientRecords, ClippedNetwork
 
 
 @pytest.fixture(autouse=True)
@@ -223,3 +223,22 @@ def network(request: pytest.FixtureRequest) -> SimpleNamespace:
         tokens = torch.randint(0, 9, (60, 7))
         inputs = torch.randn(60, *shape, dtype=torch.float64) if shape else tokens
     return SimpleNamespace(name=request.param, model=model, inputs=inputs, path=path)
+
+
+@pytest.fixture
+def squared_norms() -> Callable[..., Tensor]:
+    """Squared gradient norm of each example [draws, width], as the fast path has it if it can."""
+
+    @torch.no_grad()
+    def norms(net: ClippedNetwork, weights: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+        if net.path.kind == "banked":
+            found = net._pass(weights, inputs, targets)
+            net._release()
+            return found
+        per_group = len(inputs) // len(weights)
+        return torch.stack([
+            net.gradients(weights[draw // per_group], inputs[draw], targets[draw]).square().sum(1)
+            for draw in range(len(inputs))
+        ])  # fmt: skip
+
+    return norms

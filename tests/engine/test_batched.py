@@ -64,9 +64,9 @@ def equal_in_64_bits(
         plan, network.model, records, vectorised=network.path != "loop", **options
     )
     expected, start = final(slow), slow.initial_state().parameters
-    for slots_per_pass in (1, 2, 3):
+    for draws_per_pass in (1, 2, 3):
         fast = BatchedEngine(
-            plan, network.model, records, slots_per_pass=slots_per_pass, workers=1, **options
+            plan, network.model, records, draws_per_pass=draws_per_pass, workers=1, **options
         )
         assert fast.path.kind == network.path, fast.path.reason
         assert moved_apart(final(fast), expected, start) < 1e-9
@@ -167,8 +167,8 @@ def test_stacked_experiments_equal_separate_runs(make_plan: Any, make_records: A
         for _ in engine.rounds([state]):
             pass
         alone.append(state)
-    for slots_per_pass, tolerance in ((None, 0.0), (9, 1e-12), (4, 1e-12)):
-        engine = StackedEngine(model, experiments, slots_per_pass=slots_per_pass)
+    for draws_per_pass, tolerance in ((None, 0.0), (9, 1e-12), (4, 1e-12)):
+        engine = StackedEngine(model, experiments, draws_per_pass=draws_per_pass)
         states = engine.initial_states()
         for records_of_round in engine.rounds(states):
             assert len(records_of_round) == 3

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dpcohort.engine import lattice_noise_kernel as kernel
-from dpcohort.engine.lattice_noise import add_rounded_gaussian_
+from dpcohort.engine.lattice import add_rounded_gaussian_
 
 KEY = bytes(range(32))
 

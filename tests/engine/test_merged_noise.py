@@ -25,7 +25,11 @@ from dpcohort.engine.merged_noise import merged_noise_, merged_std, refuse_unmer
 from dpcohort.errors import InputError
 
 SIZES = [20, 9, 15, 16]
-COHORTS = [[0, 1, 0, 2, 3, 1], [2, 3, 3, 0, 0, 3], [1, 1, 1, 2, 0, 2]]  # more draws than lanes
+COHORTS = [
+    [0, 1, 0, 2, 3, 1],
+    [2, 3, 3, 0, 0, 3],
+    [1, 1, 1, 2, 0, 2],
+]  # more draws than partial sums
 NOISE = [0.7, 0.0, 1.9, 0.2]  # client 1 is public
 
 
@@ -68,7 +72,7 @@ def test_equals_the_reference_in_64_bits(
         plan, network.model, records, vectorised=network.path != "loop", **options
     )
     expected, start = final(slow), slow.initial_state().parameters
-    for choice in ({}, {"slots_per_pass": 4, "micro_batch": 10}):
+    for choice in ({}, {"draws_per_pass": 4, "micro_batch": 10}):
         fast = BatchedEngine(plan, network.model, records, workers=1, **choice, **options)
         assert moved_apart(final(fast), expected, start) < 1e-9
 
@@ -148,8 +152,8 @@ def test_a_stack_may_mix_both(make_plan: Any, make_records: Any) -> None:
         alone.append(state.parameters)
     assert torch.equal(alone[0], alone[2])
     assert not torch.equal(alone[0], alone[1])
-    for slots_per_pass, tolerance in ((None, 0.0), (4, 1e-12), (18, 1e-12)):
-        together = StackedEngine(model, experiments, slots_per_pass=slots_per_pass, workers=2)
+    for draws_per_pass, tolerance in ((None, 0.0), (4, 1e-12), (18, 1e-12)):
+        together = StackedEngine(model, experiments, draws_per_pass=draws_per_pass, workers=2)
         states = together.initial_states()
         list(together.rounds(states))
         for state, expected in zip(states, alone, strict=True):
@@ -211,7 +215,9 @@ def test_an_error_in_a_worker_comes_out(
     make_plan: Any, make_records: Any, local_steps: int
 ) -> None:
     plan, model, records = setting(make_plan, make_records, local_steps=local_steps)
-    plan.sampling_rates = np.array([1.5, 0.5, 0.5, 0.5])  # slot 0 fails; slot 4 is in its lane
+    plan.sampling_rates = np.array(
+        [1.5, 0.5, 0.5, 0.5]
+    )  # draw 0 fails; draw 4 adds to the same sum
     engine = BatchedEngine(
         plan, model, records, streams=Streams.seeded(0), workers=2, merged_noise=True
     )

@@ -21,9 +21,8 @@ from dpcohort.engine import (
     ReferenceEngine,
     StackedEngine,
     Streams,
-    lattice_noise,
 )
-from dpcohort.engine.lattice import Lattice
+from dpcohort.engine.lattice import Lattice, release
 from dpcohort.errors import InputError
 
 ENGINES = {"reference": ReferenceEngine, "batched": BatchedEngine}
@@ -211,14 +210,13 @@ def test_no_weights_let_a_record_count_for_more(
         "loss": loss, "model": model, "device": device, "dtype": torch.float32, "weights": scale,
     }  # fmt: skip
     lattice, seen = Lattice(0.7, 0.5), []
-    real = lattice_noise.release
 
     def spied(totals: Tensor, *terms: Any, **kept: Any) -> Tensor:
         seen.append(totals[0].cpu())
-        return real(totals, *terms, **kept)
+        return release(totals, *terms, **kept)
 
     monkeypatch.setattr("dpcohort.engine.lattice.release", spied)
-    monkeypatch.setattr("dpcohort.engine.slots.release", spied)
+    monkeypatch.setattr("dpcohort.engine.draws.release", spied)
     update(engine, make_plan, inputs, **how)
     update(engine, make_plan, np.concatenate([inputs[:1] * 1e30, inputs[1:]]), **how)
     update(engine, make_plan, np.concatenate([inputs[:1] * 0, inputs[1:]]), **how)

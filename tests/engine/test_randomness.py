@@ -1,12 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
+
 from __future__ import annotations
+
+from itertools import combinations
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
-from dpcohort.engine.randomness import Streams
+from dpcohort.engine.randomness import (
+    Streams,
+    draw_batch,
+    draw_positions,
+    noise_std,
+    pad_batches,
+    standard_noise_,
+)
 from dpcohort.errors import InputError
 
 NAME = {"round": 3, "client": 5, "draw": 1, "step": 2}
@@ -114,3 +124,154 @@ def test_words_are_those_of_a_fresh_generator() -> None:
             )
             fresh = np.random.Philox(counter=counter, key=streams._key("batch"))
             assert np.array_equal(streams.words("batch", count, **name), fresh.random_raw(count))
+
+
+def draw(
+    sampler: str, round: int, *, size: int = 20, rate: float = 0.3, batch: int = 6
+) -> np.ndarray:
+    return draw_positions(
+        Streams.seeded(0), sampler, size=size, rate=rate, batch_size=batch,
+        round=round, client=0, draw=0, step=0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("sampler", ["poisson", "fixed"])
+def test_positions_are_distinct_sorted_and_in_range(sampler: str) -> None:
+    for round in range(50):
+        positions = draw(sampler, round)
+        assert np.all(np.diff(positions) > 0)
+        assert positions.size == 0 or (positions[0] >= 0 and positions[-1] < 20)
+
+
+def test_fixed_batches_have_b_records_and_every_subset_is_as_likely() -> None:
+    subsets = [tuple(draw("fixed", r, size=5, batch=2)) for r in range(4000)]
+    counts = [subsets.count(s) for s in sorted(set(subsets))]
+    assert len(counts) == 10
+    assert stats.chisquare(counts).pvalue > 1e-6
+
+
+def test_poisson_batches_have_binomial_sizes() -> None:
+    sizes = np.array([draw("poisson", r).size for r in range(4000)])
+    seen = np.bincount(np.clip(sizes, 1, 11), minlength=12)[1:]
+    law = stats.binom(20, 0.3)
+    expected = np.array([law.cdf(1), *law.pmf(np.arange(2, 11)), law.sf(10)]) * 4000
+    assert stats.chisquare(seen, expected).pvalue > 1e-6
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0])
+def test_rates_at_the_ends_are_certain(rate: float) -> None:
+    assert all(draw("poisson", r, rate=rate).size == 20 * rate for r in range(200))
+
+
+def test_a_record_is_drawn_whatever_the_other_records_are() -> None:
+    # Position j's fate does not depend on how many records follow it.
+    for round in range(20):
+        longer = draw("poisson", round, size=30)
+        assert np.array_equal(longer[longer < 20], draw("poisson", round, size=20))
+
+
+@pytest.mark.parametrize("sampler", ["poisson", "fixed"])
+def test_every_name_has_a_batch_of_its_own(sampler: str) -> None:
+    # Composition counts every step of every draw of every round as a new batch.
+    names = [(r, c, d, t) for r in range(2) for c in range(2) for d in range(2) for t in range(2)]
+    batches = {
+        tuple(
+            draw_positions(
+                Streams.seeded(0), sampler, size=400, rate=0.5, batch_size=200,
+                round=r, client=c, draw=d, step=t,
+            )
+        )
+        for r, c, d, t in names
+    }  # fmt: skip
+    assert len(batches) == len(names)
+
+
+def test_bad_requests_are_refused() -> None:
+    with pytest.raises(InputError, match="batch_size"):
+        draw("fixed", 0, batch=21)
+    with pytest.raises(InputError, match="rate"):
+        draw("poisson", 0, rate=1.5)
+    with pytest.raises(InputError, match="sampler"):
+        draw("shuffle", 0)
+
+
+def test_padding_never_cuts_a_batch() -> None:
+    batches = [np.arange(5), np.array([], dtype=np.int64), np.array([9])]
+    positions, mask = pad_batches(batches, multiple=4)
+    assert positions.shape == (3, 8)
+    for row, batch in enumerate(batches):
+        assert np.array_equal(positions[row][mask[row]], batch)
+    assert pad_batches([np.array([], dtype=np.int64)])[0].shape == (1, 0)
+
+
+# Private batches: the promised rate, never above it, and every subset equally likely.
+
+
+def test_poisson_includes_each_record_at_its_rate(keystream):
+    source = keystream("p")
+    seen = np.zeros((2000, 50), np.int64)
+    for row in seen:
+        row[draw_batch("poisson", records=50, rate=0.3, batch_size=15, source=source)] = 1
+    assert stats.binomtest(int(seen.sum()), seen.size, 0.3).pvalue > 1e-4
+    sizes = seen.sum(1)
+    assert sizes.var() == pytest.approx(50 * 0.3 * 0.7, rel=0.15)  # independent, not a fixed size
+    assert stats.chisquare(seen.sum(0)).pvalue > 1e-4
+
+
+def test_the_rate_is_rounded_down():
+    words = np.array([2**62 - 1, 2**62], dtype="<u8").tobytes()
+    found = draw_batch("poisson", records=2, rate=0.25, batch_size=1, source=lambda size: words)
+    assert found.tolist() == [0]
+    third = int(1 / 3 * 2**64)  # the float below 1/3: its own value, nothing more
+    words = np.array([third - 1, third], dtype="<u8").tobytes()
+    found = draw_batch("poisson", records=2, rate=1 / 3, batch_size=1, source=lambda size: words)
+    assert found.tolist() == [0]
+
+
+def test_rate_one_takes_everything():
+    found = draw_batch("poisson", records=4, rate=1.0, batch_size=4, source=lambda size: b"")
+    assert found.tolist() == [0, 1, 2, 3]
+
+
+def test_fixed_batches_are_uniform_subsets(keystream):
+    source = keystream("f")
+    counts = dict.fromkeys(combinations(range(5), 3), 0)
+    for _ in range(4000):
+        found = draw_batch("fixed", records=5, rate=0.6, batch_size=3, source=source)
+        counts[tuple(found.tolist())] += 1
+    assert stats.chisquare(list(counts.values())).pvalue > 1e-4
+
+
+def test_tied_keys_are_drawn_again():
+    answers = iter([np.array([1, 1, 0]), np.array([5, 1, 3])])
+    found = draw_batch(
+        "fixed",
+        records=3,
+        rate=1.0,
+        batch_size=2,
+        source=lambda size: next(answers).astype("<u8").tobytes(),
+    )
+    assert found.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"sampler": "shuffle"}, {"rate": 0.0}, {"rate": 1.1}, {"batch_size": 0}, {"batch_size": 6}],
+    ids=str,
+)
+def test_what_cannot_be_drawn_is_refused(changes):
+    settings = {"sampler": "poisson", "records": 5, "rate": 0.5, "batch_size": 2, **changes}
+    with pytest.raises(InputError):
+        draw_batch(settings.pop("sampler"), **settings)
+
+
+def test_noise_on_the_mean_is_z_c_over_b() -> None:
+    stds = noise_std(np.array([0.0, 2.0]), 0.5, np.array([4, 8]))
+    assert stds.tolist() == [0.0, 0.125]
+
+
+def test_noise_is_written_in_place() -> None:
+    matrix = torch.zeros(2, 5)
+    standard_noise_(matrix[1], Streams.seeded(0), round=0, client=0, draw=0, step=0)
+    assert torch.all(matrix[0] == 0)
+    assert torch.all(matrix[1] != 0)

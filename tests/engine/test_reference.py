@@ -10,7 +10,7 @@ from torch import nn
 import dpcohort.engine.reference
 from dpcohort.engine import Evaluator, Optimiser, ReferenceEngine, Streams
 from dpcohort.engine.clipping import CLIP_SLACK
-from dpcohort.engine.sampling import draw_positions
+from dpcohort.engine.randomness import draw_positions
 
 
 def test_it_stays_short() -> None:

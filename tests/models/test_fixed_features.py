@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
+
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
@@ -20,7 +23,13 @@ from dpcohort.models import (
     build_model,
     check_trainable,
 )
-from dpcohort.models.fixed_features import band_moduli, cell_averages, folded, unit_blocks
+from dpcohort.models.fixed_features import (
+    band_moduli,
+    cell_averages,
+    folded,
+    morlet_bank,
+    unit_blocks,
+)
 from dpcohort.runs import train
 from dpcohort.training import Training
 
@@ -184,3 +193,146 @@ def test_blocks_have_equal_norms_and_no_mean():
         part = found[:, start:end]
         assert torch.allclose(part.norm(dim=1), torch.full((3,), 3**-0.5), atol=1e-6)
         assert float(part.mean(1).abs().max()) < 1e-6
+
+
+def gain(bank):
+    """Energy of all convolutions of a real image, over the image's, at each frequency."""
+    power = bank.double().square().sum((0, 1))
+    return (power + power.flip((0, 1)).roll((1, 1), (0, 1))) / 2
+
+
+@pytest.mark.parametrize(("scales", "orientations"), [(1, 1), (2, 8), (3, 8), (3, 5)])
+def test_the_bank_never_adds_energy_and_no_mean_passes(scales, orientations):
+    bank = morlet_bank(40, 32, scales=scales, orientations=orientations)
+    assert bank.shape == (scales, orientations, 40, 32)
+    assert float(gain(bank).max()) == pytest.approx(1, abs=1e-6)
+    assert float(bank[:, :, 0, 0].abs().max()) < 1e-7
+
+
+def test_the_bank_hears_every_direction_between_its_scales():
+    """Frequencies of half a turn a pixel down to an eighth: none is passed over."""
+    heard = gain(morlet_bank(64, 64, scales=3, orientations=8))
+    frequency = torch.fft.fftfreq(64) * 2 * math.pi
+    radius = (frequency[:, None] ** 2 + frequency**2).sqrt()
+    between = heard[(radius > 0.25 * math.pi) & (radius < 0.85 * math.pi)]
+    assert float(between.min()) > 0.25
+
+
+def test_energy_of_a_convolved_image_is_what_the_gain_says():
+    image = torch.randn(40, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    bank = morlet_bank(40, 40, scales=2, orientations=8).double()
+    energy = torch.fft.ifft2(torch.fft.fft2(image) * bank).abs().square().sum()
+    assert float(energy) < float(image.square().sum())
+    expected = (torch.fft.fft2(image).abs().square() * gain(bank)).mean()
+    assert float(energy) == pytest.approx(float(expected), rel=1e-9)
+
+
+@pytest.mark.parametrize("scale", [0, 1, 2])
+def test_a_wave_is_heard_best_by_the_filter_of_its_scale_and_direction(scale):
+    bank = morlet_bank(64, 64, scales=3, orientations=4)
+    columns = torch.arange(64) * (0.75 * math.pi / 2**scale)
+    wave = torch.cos(columns).expand(64, 64)  # changes along the columns: angle 0
+    answers = torch.fft.ifft2(torch.fft.fft2(wave) * bank).abs().mean((2, 3))
+    assert divmod(int(answers.argmax()), 4) == (scale, 0)
+    turned = torch.fft.ifft2(torch.fft.fft2(wave.T) * bank).abs().mean((2, 3))
+    assert divmod(int(turned.argmax()), 4) == (scale, 2)
+
+
+def test_a_wavelet_is_the_printed_formula():
+    """Against the plane wave under a Gaussian, written down pixel by pixel."""
+    size, sigma, frequency, slant = 64, 0.8 * 4, 0.75 * math.pi / 4, 0.5
+    x = (torch.arange(size, dtype=torch.float64) + size // 2) % size - size // 2
+    window = torch.exp(-(x**2 + (slant * x[:, None]) ** 2) / (2 * sigma**2))
+    wave = window * torch.exp(1j * frequency * x)
+    morlet = torch.fft.fft2(wave - window * (wave.sum() / window.sum()))
+    found = morlet_bank(size, size, scales=3, orientations=8)[2, 0].double()
+    assert float(morlet.imag.abs().max()) < 1e-6 * float(morlet.abs().max())
+    scaled = morlet.real * (found.max() / morlet.real.max())
+    assert torch.allclose(found, scaled, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("field", ["scales", "orientations"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, "2"])
+def test_bad_settings_are_refused(field, value):
+    settings = {"scales": 2, "orientations": 8, field: value}
+    with pytest.raises(InputError, match=f"{field} = "):
+        morlet_bank(16, 16, **settings)
+
+
+def centred_images(count, size=32, inside=12, seed=0):
+    """Noise in the middle, zero around it, so that the border has no part in anything."""
+    start = (size - inside) // 2
+    noise = torch.randn(count, 1, inside, inside, generator=torch.Generator().manual_seed(seed))
+    edge = size - inside - start
+    return torch.nn.functional.pad(noise, (start, edge, start, edge)).double()
+
+
+def flat(blocks):
+    return torch.cat([block.flatten(1) for block in blocks], 1)
+
+
+@pytest.mark.parametrize(("scales", "per_cell"), [(1, 9), (2, 81), (3, 217)])
+def test_the_number_of_coefficients(scales, per_cell):
+    features = ScatteringFeatures((1, 32, 32), scales=scales)
+    assert features.cells == 32 // 2**scales
+    assert features.width == per_cell * features.cells**2
+    blocks = features.coefficients(torch.zeros(2, 1, 32, 32))
+    assert len(blocks) == 1 + scales + scales * (scales - 1) // 2
+    assert flat(blocks).shape == (2, features.width)
+
+
+@pytest.mark.parametrize("scales", [2, 3])
+def test_no_two_images_are_further_apart_than_their_pixels(scales):
+    """The transform is nonexpansive (Bruna and Mallat, section 2.5), here on the coarse grid."""
+    features = ScatteringFeatures((1, 32, 32), scales=scales).double()
+    some, others = centred_images(6), centred_images(6, seed=1)
+    apart = (flat(features.coefficients(some)) - flat(features.coefficients(others))).norm(dim=1)
+    assert (apart * 2**scales <= 1.05 * (some - others).flatten(1).norm(dim=1)).all()
+    assert (apart > 0).all()
+
+
+def test_second_order_carries_energy_that_first_order_has_lost():
+    features = ScatteringFeatures((1, 32, 32), scales=3).double()
+    energy = [float(b.square().sum()) for b in features.coefficients(centred_images(6))]
+    assert all(value > 0 for value in energy)
+    assert sum(energy[4:]) < sum(energy[1:4])
+
+
+@pytest.mark.parametrize("scales", [2, 3])
+def test_a_shift_of_a_pixel_changes_less_than_it_changes_the_pixels(scales):
+    features = ScatteringFeatures((1, 32, 32), scales=scales).double()
+    images = centred_images(4)
+    shifted = images.roll(1, 3)
+    before, after = (flat(features.coefficients(x)) for x in (images, shifted))
+    relative = (after - before).norm(dim=1) / before.norm(dim=1)
+    in_pixels = (shifted - images).flatten(1).norm(dim=1) / images.flatten(1).norm(dim=1)
+    assert (relative < in_pixels / 4).all()
+
+
+def test_a_shift_of_a_cell_moves_the_coefficients_by_a_cell():
+    features = ScatteringFeatures((1, 32, 32), scales=2).double()
+    images = centred_images(3, inside=8)
+    before, after = (features.coefficients(x) for x in (images, images.roll(4, 3)))
+    for one, other in zip(before, after, strict=True):
+        moved = one.roll(1, -1)
+        # Far from the border, where nothing comes in from outside.
+        assert torch.allclose(moved[..., 2:-2], other[..., 2:-2], atol=2e-3 * float(one.max()))
+
+
+def test_coefficients_are_the_printed_ones():
+    """All of the second order, without subsampling in between, against the definition."""
+    features = ScatteringFeatures((1, 32, 32), scales=3, orientations=2, cells=4).double()
+    image = centred_images(1)
+    padded = features._pad(image)
+    found = features.coefficients(image)
+    place = 4
+    for j in range(3):
+        for k in range(j + 1, 3):
+            for first in range(2):
+                for second in range(2):
+                    wave = torch.fft.ifft2(torch.fft.fft2(padded) * features.bank[j, first]).abs()
+                    twice = torch.fft.ifft2(torch.fft.fft2(wave) * features.bank[k, second]).abs()
+                    wanted = features._average(twice, 0)[0, 0]
+                    got = found[place][0, 0, first, second]
+                    assert float((got - wanted).norm() / wanted.norm()) < 0.05
+            place += 1

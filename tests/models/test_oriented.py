@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+
 from __future__ import annotations
 
 import math
@@ -8,7 +9,7 @@ import torch
 
 from dpcohort.errors import InputError
 from dpcohort.models import oriented
-from dpcohort.models.oriented import OrientedFeatures
+from dpcohort.models.oriented import OrientedFeatures, upright, whitening
 from dpcohort.models.synthetic import synthetic_images
 
 
@@ -60,9 +61,9 @@ def pictures(count, *shape, seed=0):
 @pytest.fixture
 def few_images(monkeypatch):
     monkeypatch.setattr(oriented, "_SYNTHETIC_IMAGES", 500)
-    oriented._moments.cache_clear()
+    oriented._MOMENTS.clear()
     yield
-    oriented._moments.cache_clear()
+    oriented._MOMENTS.clear()
 
 
 ALL = [
@@ -162,3 +163,102 @@ def test_a_whitening_is_made_once_for_the_same_settings():
 def test_settings_out_of_range_are_refused(options, message):
     with pytest.raises(InputError, match=message):
         OrientedFeatures((1, 28, 28), **options)
+
+
+def stroke(lean, *, at=0.0, size=29):
+    """A bar that leans by so many columns a row, on a black ground."""
+    image = torch.zeros(1, 1, size, size)
+    middle = (size - 1) / 2
+    for row in range(5, size - 5):
+        place = round(middle + at + lean * (row - middle))
+        image[0, 0, row, place - 1 : place + 2] = 1.0
+    return image
+
+
+def slant(image):
+    mass = image[0, 0] - image.amin()
+    axis = torch.arange(image.shape[3], dtype=mass.dtype)
+    total = mass.sum()
+    y, x = axis[:, None], axis[None, :]
+    down, across = y - (mass * y).sum() / total, x - (mass * x).sum() / total
+    return float((mass * down * across).sum() / (mass * down * down).sum())
+
+
+@pytest.mark.parametrize("lean", [-0.5, -0.2, 0.3, 0.6])
+def test_the_slant_is_gone(lean):
+    assert abs(slant(stroke(lean))) > 0.15
+    assert abs(slant(upright(stroke(lean)))) < 0.05
+
+
+def test_the_drawing_is_in_the_middle():
+    columns = upright(stroke(0.0, at=6.0))[0, 0].sum(0)
+    assert abs(float((columns * torch.arange(29.0)).sum() / columns.sum()) - 14.0) < 0.2
+
+
+def test_brightness_of_the_ground_and_contrast_change_nothing_but_themselves():
+    image = stroke(0.4)
+    assert torch.allclose(upright(3 * image - 0.4), 3 * upright(image) - 0.4, atol=1e-5)
+
+
+def test_each_image_is_treated_alone():
+    some = torch.cat([stroke(0.4), stroke(-0.2, at=3.0)])
+    assert torch.allclose(upright(some)[1:], upright(some[1:]), atol=1e-6)
+
+
+def test_an_image_without_contrast_stays_as_it_is():
+    flat = torch.full((1, 1, 28, 28), 0.7)
+    assert torch.allclose(upright(flat), flat)
+
+
+def test_channels_move_together():
+    image = stroke(0.5).expand(1, 3, 29, 29)
+    moved = upright(image)
+    assert torch.allclose(moved[:, 0], moved[:, 2])
+    assert abs(slant(moved[:, :1])) < 0.05
+
+
+def mixed(count=4000, seed=0):
+    source = torch.Generator().manual_seed(seed)
+    return torch.randn(count, 3, generator=source) @ torch.tensor(
+        [[3.0, 1.0, 0.0], [0.0, 1.0, 0.5], [0.0, 0.0, 0.1]]
+    ) + torch.tensor([1.0, -2.0, 4.0])
+
+
+def test_without_a_floor_the_features_are_white():
+    images = mixed()
+    mean, root = whitening(lambda x: x, images, floor=1e-9)
+    white = (images - mean) @ root
+    assert torch.allclose(white.mean(0), torch.zeros(3), atol=1e-3)
+    assert torch.allclose(white.T @ white / len(white), torch.eye(3), atol=1e-3)
+
+
+def test_the_root_is_that_of_the_inverse_with_the_floor():
+    images = mixed()
+    mean, root = whitening(lambda x: x, images, floor=0.5)
+    centred = (images - mean).double()
+    covariance = centred.T @ centred / len(centred)
+    wanted = torch.linalg.inv(covariance + 0.5 * covariance.diagonal().mean() * torch.eye(3))
+    assert torch.allclose((root @ root.T).double(), wanted, rtol=1e-3, atol=1e-5)
+
+
+def test_much_floor_only_scales():
+    _, root = whitening(lambda x: x, mixed(), floor=1e6)
+    assert torch.allclose(root / root[0, 0], torch.eye(3), atol=1e-3)
+
+
+def test_the_features_are_computed_in_parts_with_the_same_result():
+    images, seen = mixed(600), []
+
+    def features(part):
+        seen.append(len(part))
+        return part
+
+    mean, _ = whitening(features, images, floor=1.0)
+    assert max(seen) < 600
+    assert torch.allclose(mean, images.mean(0), atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_too_few_images_are_refused(count):
+    with pytest.raises(InputError, match=f"images = {count}.*at least two"):
+        whitening(lambda x: x, torch.ones(count, 3), floor=1.0)

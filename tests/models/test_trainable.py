@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+
 from __future__ import annotations
 
 import warnings
@@ -8,7 +9,7 @@ import torch
 from torch import nn
 
 from dpcohort.errors import InputError
-from dpcohort.models.trainable import check_trainable, parameter_count
+from dpcohort.models.trainable import check_trainable, parameter_count, seeded
 
 
 @pytest.mark.parametrize(
@@ -238,3 +239,29 @@ def test_weights_that_are_not_finite_are_named(value):
         model[1].bias[2] = value
     with pytest.raises(InputError, match=r"'1\.bias' starts with numbers that are not finite"):
         check_trainable(model)
+
+
+def test_the_global_state_is_given_back_even_after_an_error():
+    before = torch.get_rng_state()
+    with seeded(3):
+        torch.rand(100)
+    with pytest.raises(ZeroDivisionError), seeded(3):
+        torch.rand(1 // 0)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_what_is_drawn_depends_on_the_seed_alone():
+    drawn = []
+    for outer in (1, 2):
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(outer)
+            with seeded(5):
+                drawn.append(torch.rand(4))
+    assert torch.equal(*drawn)
+    with seeded(6):
+        assert not torch.equal(torch.rand(4), drawn[0])
+
+
+def test_tensors_are_made_on_the_cpu_whatever_the_default():
+    with torch.device("meta"), seeded(1):
+        assert torch.rand(1).device.type == "cpu"

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dpcohort.engine import ConstantStep, Optimiser, StackedEngine
-from dpcohort.engine.slots import SlotRunner
+from dpcohort.engine.draws import DrawRunner
 from dpcohort.errors import InputError, VerificationError
 from dpcohort.runs import Run, train, verify_run
 from dpcohort.runs.folder import read_log
@@ -328,7 +328,7 @@ def test_each_gets_the_result_it_would_get_alone(digits, tmp_path, merged_noise)
 
 def test_every_round_is_counted_before_it_is_computed(digits, tmp_path, monkeypatch):
     order = []
-    count, updates = Journal.count, SlotRunner.updates_and_upcoming
+    count, updates = Journal.count, DrawRunner.updates_and_upcoming
 
     def counted(self, *arguments):
         order.append("count")
@@ -339,7 +339,7 @@ def test_every_round_is_counted_before_it_is_computed(digits, tmp_path, monkeypa
         return updates(self, *arguments)
 
     monkeypatch.setattr(Journal, "count", counted)
-    monkeypatch.setattr(SlotRunner, "updates_and_upcoming", computed)
+    monkeypatch.setattr(DrawRunner, "updates_and_upcoming", computed)
     train_side_by_side(jobs(digits), outs=[tmp_path / "first", tmp_path / "second"])
     assert order == ["count", "count", "compute"] * ROUNDS
 

@@ -32,8 +32,7 @@ from dpcohort.deploy.guard.protocol import (
 )
 from dpcohort.deploy.guard.terms import AcceptedRun, GuardTerms
 from dpcohort.deploy.ledger import ClientLedger, DrawKey, RunTerms
-from dpcohort.engine.lattice import LARGEST_NOISE, SMALLEST_NOISE, Lattice
-from dpcohort.engine.lattice_noise import delta_of_sampling
+from dpcohort.engine.lattice import LARGEST_NOISE, SMALLEST_NOISE, Lattice, delta_of_sampling
 from dpcohort.errors import BudgetExceededError, DpcohortError, InputError
 
 __all__ = ["GuardDesk", "Trainer", "check_with_sampling"]
@@ -80,7 +79,7 @@ def check_with_sampling(terms: RunTerms, dimension: int) -> None:
     """Refuse terms that keep their (ε, δ) only if the noise were drawn without any error.
 
     Raises:
-        BudgetExceededError: see :func:`~dpcohort.engine.lattice_noise.delta_of_sampling`.
+        BudgetExceededError: see :func:`~dpcohort.engine.lattice.delta_of_sampling`.
 
     Example:
         >>> terms = RunTerms(epsilon=2.0, delta=1e-5, clip=1.0, sampling_rate=0.1, local_steps=1,

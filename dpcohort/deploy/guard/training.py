@@ -24,10 +24,9 @@ from dpcohort._validate import IntArray
 from dpcohort.deploy.guard.data import GuardedData
 from dpcohort.deploy.guard.terms import ModelTerms, layout_sha256
 from dpcohort.engine.clipping import PerExampleGradients, refuse_unfit_layers
-from dpcohort.engine.lattice import Lattice
-from dpcohort.engine.lattice_noise import KEY_BYTES, Bytes
+from dpcohort.engine.lattice import KEY_BYTES, Bytes, Lattice
+from dpcohort.engine.randomness import draw_batch
 from dpcohort.engine.reference import cross_entropy
-from dpcohort.engine.sampling import draw_batch
 from dpcohort.errors import InputError
 from dpcohort.models import build_model
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from dpcohort.engine.clipping.factors import CLIP_SLACK, clip_factors, clip_rows
 from dpcohort.engine.clipping.network import ClippedNetwork, ClippingPath
-from dpcohort.engine.clipping.per_example import Loss, PerExampleGradients
-from dpcohort.engine.clipping.rules import refuse_unfit_layers
+from dpcohort.engine.clipping.per_example import Loss, PerExampleGradients, refuse_unfit_layers
 
 __all__ = [
     "CLIP_SLACK",

@@ -16,10 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from dpcohort.engine.clipping import patch_kernel
-from dpcohort.engine.clipping.banked import BankedLayer, UnsupportedUseError
-from dpcohort.engine.clipping.kernel_rows import KernelRows, has_kernel_rows
-from dpcohort.engine.clipping.outer import OuterSum, gram_is_cheaper, row_norms
+from dpcohort.engine.clipping import kernels
+from dpcohort.engine.clipping.layers import (
+    BankedLayer,
+    OuterSum,
+    UnsupportedUseError,
+    gram_is_cheaper,
+    row_norms,
+)
 from dpcohort.engine.layout import FlatLayout
 
 __all__ = ["BankedConvolution", "output_size", "patch_lines", "patches"]
@@ -30,17 +34,13 @@ Pair = tuple[int, int]
 _COLUMN_BYTES = {"cpu": 2 << 20, "cuda": 1 << 30}
 #: With so few input channels a convolution is faster as a product with its columns.
 _FEW_CHANNELS = 4
-#: Numbers of rows for which memory is kept.
-_KEPT_SIZES = 2
 
 
 class BankedConvolution(BankedLayer):
     """A convolution over one or two dimensions, with stride, zero padding and dilation."""
 
-    _inputs: Tensor | None = None
     _lines: Tensor | None = None
     _formed: Tensor | None = None
-    _by_kernel_row: Tensor | None = None
     _outer: OuterSum | None = None
     _bias: Tensor | None = None
 
@@ -49,16 +49,10 @@ class BankedConvolution(BankedLayer):
         convolution = cast(nn.Conv2d, layer)
         self._is_1d = isinstance(layer, nn.Conv1d)
         self._kernel = _pair(convolution.kernel_size)
-        self._stride = _pair(convolution.stride)
-        self._dilation = _pair(convolution.dilation)
-        self._padding = _padding(convolution)
-        self._has_lines = self.few(convolution.in_channels)
-        self._kept_rows: dict[tuple[object, ...], KernelRows] = {}
-
-    @staticmethod
-    def few(channels: int) -> bool:
-        """Whether columns are laid out as lines for so many input channels."""
-        return channels <= _FEW_CHANNELS
+        stride, dilation = _pair(convolution.stride), _pair(convolution.dilation)
+        #: Kernel, stride, padding and dilation, as ``patches`` takes them.
+        self._geometry = (self._kernel, stride, _padding(convolution), dilation)
+        self._has_lines = convolution.in_channels <= _FEW_CHANNELS
 
     @classmethod
     def supports(cls, layer: nn.Module) -> bool:
@@ -82,29 +76,19 @@ class BankedConvolution(BankedLayer):
 
     def compute(self, inputs: Tensor) -> Tensor:
         """Convolve each group's rows with its weights."""
-        bank, weight, bias = self.current, self._weight(), self.weights("bias")
-        inputs = inputs.contiguous(memory_format=torch.channels_last)
-        self._inputs = inputs
+        weight, bias = self.bank_weight, self.bank_bias
+        self._inputs = inputs = inputs.contiguous(memory_format=torch.channels_last)
         if self._has_lines:
             return self._compute_by_lines(inputs, weight, bias)
+        _, stride, padding, dilation = self._geometry
         parts = [
-            F.conv2d(
-                rows,
-                weight[group],
-                None if bias is None else bias[group],
-                stride=self._stride,
-                padding=self._padding,
-                dilation=self._dilation,
-            )
-            for group, rows in enumerate(inputs.chunk(bank.groups))
+            F.conv2d(rows, w, None if bias is None else bias[group], stride, padding, dilation)
+            for group, (rows, w) in enumerate(zip(inputs.chunk(len(weight)), weight, strict=True))
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _compute_by_lines(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        lines, (height, width) = patch_lines(
-            inputs, self._kernel, self._stride, self._padding, self._dilation,
-            ones=bias is not None,
-        )  # fmt: skip
+        lines, (height, width) = patch_lines(inputs, *self._geometry, ones=bias is not None)
         groups, outputs = weight.shape[:2]
         matrix = weight.reshape(groups, outputs, -1)
         if bias is not None:
@@ -116,26 +100,22 @@ class BankedConvolution(BankedLayer):
 
     def input_gradient(self, gradient: Tensor) -> Tensor:
         """The transposed convolution, group by group."""
-        weight, inputs = self._weight(), self._saved_inputs()
+        weight, (_, stride, padding, dilation) = self.bank_weight, self._geometry
         gradient = gradient.contiguous(memory_format=torch.channels_last)
+        groups = zip(
+            gradient.chunk(len(weight)), self.inputs.chunk(len(weight)), weight, strict=True
+        )
         parts = [
-            self._transposed(g, x, w)
-            for g, x, w in zip(
-                gradient.chunk(weight.shape[0]), inputs.chunk(weight.shape[0]), weight, strict=True
-            )
+            torch.ops.aten.convolution_backward(
+                g, x, w, None, stride, padding, dilation, False, [0, 0], 1, [True, False, False]
+            )[0]
+            for g, x, w in groups
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _transposed(self, gradient: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
-        by_inputs: Tensor = torch.ops.aten.convolution_backward(
-            gradient, inputs, weight, None, self._stride, self._padding, self._dilation,
-            False, [0, 0], 1, [True, False, False],
-        )[0]  # fmt: skip
-        return by_inputs
-
     def observe(self, gradient: Tensor) -> Tensor:
         """Form the gradient of every example, or use the Gram way where that is cheaper."""
-        inputs = self._saved_inputs()
+        inputs = self.inputs
         rows, outputs = gradient.shape[:2]
         g = gradient.permute(0, 2, 3, 1).reshape(rows, -1, outputs)
         if self._lines is not None:
@@ -143,13 +123,8 @@ class BankedConvolution(BankedLayer):
             return row_norms(self._formed).square()
         positions, fan_in = g.shape[1], inputs.shape[1] * self._kernel[0] * self._kernel[1]
         if positions == 1 or gram_is_cheaper(positions, fan_in, outputs):
-            self._outer = OuterSum(self._patches(inputs)[0], g)
+            self._outer = OuterSum(patches(inputs, *self._geometry)[0], g)
             norms = self._outer.squared_norms()
-        elif g.device.type == "cpu" and has_kernel_rows(
-            inputs.shape[1], self._kernel, self._stride
-        ):
-            self._by_kernel_row = self._kernel_rows(inputs).form(inputs.permute(0, 2, 3, 1), g)
-            norms = torch.linalg.vector_norm(self._by_kernel_row, dim=(2, 3)).square().sum(0)
         else:
             self._formed = self._form(inputs, g, fan_in)
             norms = row_norms(self._formed).square()
@@ -166,32 +141,15 @@ class BankedConvolution(BankedLayer):
         step = max(1, budget // (positions * fan_in * gradient.element_size()))
         for start in range(0, rows, step):
             part = slice(start, start + step)
-            torch.bmm(transposed[part], self._patches(inputs[part])[0], out=formed[part])
+            columns, _ = patches(inputs[part], *self._geometry)
+            torch.bmm(transposed[part], columns, out=formed[part])
         return formed
-
-    def _kernel_rows(self, inputs: Tensor) -> KernelRows:
-        """Memory to form the gradients of so many rows; that of a few numbers of rows is kept."""
-        key = (tuple(inputs.shape), inputs.dtype)
-        if key not in self._kept_rows:
-            if len(self._kept_rows) >= _KEPT_SIZES:
-                self._kept_rows.clear()
-            self._kept_rows[key] = KernelRows(
-                inputs.permute(0, 2, 3, 1), outputs=self.spans["weight"].shape[0],
-                kernel=self._kernel, stride=self._stride, padding=self._padding,
-                dilation=self._dilation, scratch=self.current.scratch,
-            )  # fmt: skip
-        return self._kept_rows[key]
 
     def add_clipped_sum(self, factors: Tensor, total: Tensor) -> None:
         """Weight and bias, brought from the order of the patches to that of the parameters."""
         target = self.spans["weight"].of(total)
         draws, outputs, channels = target.shape[:3]
-        if self._by_kernel_row is not None:
-            height, width = self._kernel
-            by_draw = self._by_kernel_row.view(height, *factors.shape, -1)
-            product = torch.matmul(factors[:, None], by_draw)
-            product = product.view(height, draws, outputs, width, channels).permute(1, 2, 0, 3, 4)
-        elif self._formed is not None:
+        if self._formed is not None:
             product = torch.bmm(factors[:, None], self._formed.view(*factors.shape, -1))
         elif self._outer is not None:
             product = self._outer.clipped_sum(factors)
@@ -207,28 +165,17 @@ class BankedConvolution(BankedLayer):
         patched = product.reshape(draws, outputs, *self._kernel, channels)
         target.add_(patched.permute(0, 1, 4, 2, 3).reshape(target.shape))
         if self._bias is not None:
-            by_draw = self.current.by_draw(self._bias)
-            self.spans["bias"].of(total).add_(torch.bmm(factors[:, None], by_draw)[:, 0])
+            self._add_formed("bias", self._bias, factors, total)
 
-    def _weight(self) -> Tensor:
-        weight = self.weights("weight")
-        if weight is None:
-            raise RuntimeError("unreachable: a banked convolution has a weight")
+    @property
+    def bank_weight(self) -> Tensor:
+        """The bank's part [groups, outputs, inputs, height, width] for the weight."""
+        weight = super().bank_weight
         return weight[:, :, :, None] if self._is_1d else weight
 
-    def _saved_inputs(self) -> Tensor:
-        if self._inputs is None:
-            raise RuntimeError("unreachable: backward comes after forward")
-        return self._inputs
-
-    def _patches(self, inputs: Tensor) -> tuple[Tensor, Pair]:
-        return patches(inputs, self._kernel, self._stride, self._padding, self._dilation)
-
     def _drop(self) -> None:
-        self._inputs = None
         self._lines = None
         self._formed = None
-        self._by_kernel_row = None
         self._outer = None
         self._bias = None
 
@@ -246,13 +193,11 @@ def patches(
         >>> patches(image, (2, 2), (1, 1), (0, 0), (1, 1))[0][0, 0].tolist()
         [0.0, 1.0, 3.0, 4.0]
     """
-    image = inputs.permute(0, 2, 3, 1)
+    image, size = inputs.permute(0, 2, 3, 1), output_size(inputs, kernel, stride, padding, dilation)
+    shape = (image.shape[0], size[0] * size[1], kernel[0] * kernel[1] * image.shape[3])
     if _has_kernel(inputs):
-        size = output_size(inputs, kernel, stride, padding, dilation)
-        out = image.new_empty(
-            image.shape[0], size[0] * size[1], kernel[0] * kernel[1] * image.shape[3]
-        )
-        patch_kernel.write_patches(
+        out = image.new_empty(shape)
+        kernels.write_patches(
             out, image.contiguous(), kernel=kernel, stride=stride, padding=padding,
             dilation=dilation, output=size, by_line=False,
         )  # fmt: skip
@@ -260,23 +205,13 @@ def patches(
     if padding != (0, 0):
         image = F.pad(image, (0, 0, padding[1], padding[1], padding[0], padding[0]))
     image = image.contiguous()
-    rows, height, width, channels = image.shape
-    out_height = (height - dilation[0] * (kernel[0] - 1) - 1) // stride[0] + 1
-    out_width = (width - dilation[1] * (kernel[1] - 1) - 1) // stride[1] + 1
-    per_row, per_line = height * width * channels, width * channels
+    per_row, per_line, per_pixel, _ = image.stride()
+    down, across = stride[0] * per_line, stride[1] * per_pixel
     view = image.as_strided(
-        (rows, out_height, out_width, *kernel, channels),
-        (
-            per_row,
-            stride[0] * per_line,
-            stride[1] * channels,
-            dilation[0] * per_line,
-            dilation[1] * channels,
-            1,
-        ),
+        (len(image), *size, *kernel, image.shape[3]),
+        (per_row, down, across, dilation[0] * per_line, dilation[1] * per_pixel, 1),
     )
-    shape = (rows, out_height * out_width, kernel[0] * kernel[1] * channels)
-    return view.reshape(shape), (out_height, out_width)
+    return view.reshape(shape), size
 
 
 def patch_lines(
@@ -292,45 +227,33 @@ def patch_lines(
         >>> patch_lines(image, (2, 2), (1, 1), (0, 0), (1, 1), ones=True)[0][0, :, 0].tolist()
         [0.0, 1.0, 3.0, 4.0, 1.0]
     """
+    rows, channels = inputs.shape[:2]
+    size = output_size(inputs, kernel, stride, padding, dilation)
+    fan_in = channels * kernel[0] * kernel[1]
+    lines = inputs.new_empty(rows, fan_in + int(ones), size[0] * size[1])
     if _has_kernel(inputs):
-        size = output_size(inputs, kernel, stride, padding, dilation)
-        entries = inputs.shape[1] * kernel[0] * kernel[1] + int(ones)
-        written = inputs.new_empty(inputs.shape[0], entries, size[0] * size[1])
-        patch_kernel.write_patches(
-            written, inputs.permute(0, 2, 3, 1).contiguous(), kernel=kernel, stride=stride,
+        kernels.write_patches(
+            lines, inputs.permute(0, 2, 3, 1).contiguous(), kernel=kernel, stride=stride,
             padding=padding, dilation=dilation, output=size, by_line=True,
         )  # fmt: skip
-        return written, size
+        return lines, size
     if padding != (0, 0):
         inputs = F.pad(inputs, (padding[1], padding[1], padding[0], padding[0]))
     image = inputs.contiguous()
-    rows, channels, height, width = image.shape
-    out = (
-        (height - dilation[0] * (kernel[0] - 1) - 1) // stride[0] + 1,
-        (width - dilation[1] * (kernel[1] - 1) - 1) // stride[1] + 1,
-    )
-    per_channel = height * width
+    per_row, per_channel, per_line, _ = image.stride()
+    down, across = stride[0] * per_line, stride[1]
     view = image.as_strided(
-        (rows, channels, *kernel, *out),
-        (
-            channels * per_channel,
-            per_channel,
-            dilation[0] * width,
-            dilation[1],
-            stride[0] * width,
-            stride[1],
-        ),
+        (rows, channels, *kernel, *size),
+        (per_row, per_channel, dilation[0] * per_line, dilation[1], down, across),
     )
-    fan_in, positions = channels * kernel[0] * kernel[1], out[0] * out[1]
-    lines = image.new_empty(rows, fan_in + int(ones), positions)
     lines[:, :fan_in].view(view.shape).copy_(view)
     if ones:
         lines[:, fan_in] = 1.0
-    return lines, out
+    return lines, size
 
 
 def _has_kernel(inputs: Tensor) -> bool:
-    return inputs.is_cuda and patch_kernel.AVAILABLE and inputs.numel() > 0
+    return inputs.is_cuda and kernels.AVAILABLE and inputs.numel() > 0
 
 
 def output_size(inputs: Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> Pair:

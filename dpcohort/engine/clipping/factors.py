@@ -7,14 +7,27 @@ A record whose gradient is not finite gets factor 0: it contributes nothing.
 
 ``clip_rows`` is for gradients that are there, one a row. Whatever a row holds, what comes of it has
 norm at most C: squares that a float does not hold are taken again in float64.
+
+A record's clipped contribution is at most C because its norm and the sum it enters are computed
+from the same numbers a (inputs of a layer) and g (gradients of its outputs), to within the slack.
+TF32 keeps 10 bits of a factor: in the products that make norms and sums, one rounding in the norm
+and another in the sum would differ by more than the slack, and a record could count for more than
+C. Those products are therefore never TF32, whatever torch was told (``full_precision_products``).
+The products that make a and g themselves are another matter: however they are rounded, a record's
+a and g depend on that record and the weights alone, and what is clipped is the gradient they give.
+Convolutions forward and backward therefore keep torch's own setting
+(``torch.backends.cudnn.allow_tf32``, true unless somebody changes it).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
-__all__ = ["CLIP_SLACK", "clip_factors", "clip_rows"]
+__all__ = ["CLIP_SLACK", "clip_factors", "clip_rows", "full_precision_products"]
 
 CLIP_SLACK = 1e-5
 
@@ -71,3 +84,22 @@ def clip_rows(gradients: Tensor, clip: Tensor | float) -> tuple[Tensor, Tensor]:
     clipped[doubtful] = rows
     factors[doubtful] = finite.to(factors.dtype)
     return factors, clipped
+
+
+@contextmanager
+def full_precision_products(device: torch.device) -> Iterator[None]:
+    """Matrix products in all 24 bits of a float meanwhile.
+
+    Example:
+        >>> with full_precision_products(torch.device("cpu")):
+        ...     torch.ones(1, 1) @ torch.ones(1, 1)
+        tensor([[1.]])
+    """
+    if device.type != "cuda" or not torch.backends.cuda.matmul.allow_tf32:
+        yield
+        return
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = True

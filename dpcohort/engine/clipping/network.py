@@ -17,19 +17,18 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from dpcohort.engine.clipping.banked import Bank, BankedLayer, UnsupportedUseError
-from dpcohort.engine.clipping.commuting import pool_before_relu
 from dpcohort.engine.clipping.convolution import BankedConvolution
-from dpcohort.engine.clipping.embedding import BankedEmbedding
-from dpcohort.engine.clipping.factors import clip_factors, clip_rows
-from dpcohort.engine.clipping.linear import BankedLinear
-from dpcohort.engine.clipping.normalisation import BankedGroupNorm, BankedLayerNorm
-from dpcohort.engine.clipping.per_example import Loss, PerExampleGradients
-from dpcohort.engine.clipping.pooled_convolution import PooledConvolution, take_pooling
-from dpcohort.engine.clipping.pooling import exchange_pooling
-from dpcohort.engine.clipping.precision import full_precision_products
-from dpcohort.engine.clipping.rules import refuse_unfit_layers
-from dpcohort.engine.clipping.scratch import Scratch
+from dpcohort.engine.clipping.factors import clip_factors, clip_rows, full_precision_products
+from dpcohort.engine.clipping.layers import (
+    Bank,
+    BankedEmbedding,
+    BankedLayer,
+    BankedLinear,
+    BankedNormalisation,
+    UnsupportedUseError,
+)
+from dpcohort.engine.clipping.per_example import Loss, PerExampleGradients, refuse_unfit_layers
+from dpcohort.engine.clipping.pooling import exchange_pooling, pool_before_relu
 from dpcohort.engine.layout import FlatLayout
 from dpcohort.errors import InputError
 
@@ -39,8 +38,7 @@ BANKED_LAYERS: tuple[type[BankedLayer], ...] = (
     BankedLinear,
     BankedConvolution,
     BankedEmbedding,
-    BankedGroupNorm,
-    BankedLayerNorm,
+    BankedNormalisation,
 )
 
 _EXAMPLES = 3  # made-up examples a model is examined on
@@ -105,7 +103,6 @@ class ClippedNetwork:
             self._banked, self._layers = _banked_copy(model, self.layout)
         vectorised = self.path.kind != "loop"
         self._per_example = PerExampleGradients(self._model, loss, vectorised=vectorised)
-        self._scratch = Scratch()
         self._all_finite: Tensor | None = None
         #: SENSITIVE: records left out so far because their gradient was not finite. It depends on
         #: private records and has no noise: it may be looked at by the client alone.
@@ -157,24 +154,14 @@ class ClippedNetwork:
             mask = torch.ones(draws, width, dtype=torch.bool, device=inputs.device)
         step = width if micro_batch is None else max(1, micro_batch // draws)
         self._all_finite = all_finite
+        add = self._add_banked if self.path.kind == "banked" else self._add_formed
         with full_precision_products(weights.device):
             for start in range(0, width, max(1, step)):
                 part = slice(start, start + step)
                 x, y, there = inputs[:, part], targets[:, part], mask[:, part]
                 own = None if scale is None else scale[:, part]
-                self._add(weights, x, y, clip, own, there, place)
+                add(weights, x, y, clip, own, there, place)
         return place()
-
-    @torch.no_grad()
-    def squared_norms(self, weights: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Squared gradient norm of each example, [draws, width]. SENSITIVE."""
-        if self.path.kind != "banked":
-            raws = [raw for _, raw in self._raw_gradients(weights, inputs, targets)]
-            return torch.stack([raw.square().sum(1) for raw in raws])
-        with full_precision_products(weights.device):
-            norms = self._pass(weights, inputs, targets)
-        self._release()
-        return norms
 
     def floats_per_example(self) -> int:
         """About how many numbers the last pass kept for each example.
@@ -185,17 +172,6 @@ class ClippedNetwork:
         convolutions = (layer for layer in self._layers if isinstance(layer, BankedConvolution))
         formed = sum(layer.spans["weight"].size for layer in convolutions)
         return max(1, 6 * sum(layer.outputs_per_row for layer in self._layers) + formed)
-
-    def _add(
-        self, weights: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor,
-        scale: Tensor | None, mask: Tensor, total: Callable[[], Tensor],
-    ) -> None:  # fmt: skip
-        if inputs.shape[1] == 0:
-            return
-        if self.path.kind == "banked":
-            self._add_banked(weights, inputs, targets, clip, scale, mask, total)
-        else:
-            self._add_formed(weights, inputs, targets, clip, scale, mask, total)
 
     def _add_banked(
         self, weights: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor,
@@ -224,7 +200,7 @@ class ClippedNetwork:
     def _pass(self, weights: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         """One forward and one backward; squared norms [draws, width]."""
         draws, width = inputs.shape[:2]
-        bank = Bank(weights, draws=draws, rows=draws * width, scratch=self._scratch)
+        bank = Bank(weights, draws=draws, rows=draws * width)
         for layer in self._layers:
             layer.bind(bank)
         with torch.enable_grad():
@@ -283,15 +259,6 @@ class ClippedNetwork:
         self._release()
         return raw
 
-    def _raw_gradients(
-        self, weights: Tensor, inputs: Tensor, targets: Tensor
-    ) -> list[tuple[int, Tensor]]:
-        per_group = inputs.shape[0] // weights.shape[0]
-        return [
-            (draw, self.gradients(weights[draw // per_group], inputs[draw], targets[draw]))
-            for draw in range(inputs.shape[0])
-        ]
-
 
 def _banked_copy(model: nn.Module, layout: FlatLayout) -> tuple[nn.Module, list[BankedLayer]]:
     """The model with every layer that has trained parameters exchanged for a banked one."""
@@ -300,8 +267,6 @@ def _banked_copy(model: nn.Module, layout: FlatLayout) -> tuple[nn.Module, list[
         raise UnsupportedUseError("parameters are tied")
     banked = copy.deepcopy(model)
     pool_before_relu(banked)
-    on_cpu = all(parameter.device.type == "cpu" for parameter in model.parameters())
-    pooled = take_pooling(banked) if on_cpu else {}
     layers: list[BankedLayer] = []
     for name, layer in model.named_modules():
         own = [p for p in layer.parameters(recurse=False) if p.requires_grad]
@@ -310,11 +275,7 @@ def _banked_copy(model: nn.Module, layout: FlatLayout) -> tuple[nn.Module, list[
         kind = next((k for k in BANKED_LAYERS if k.supports(layer)), None)
         if kind is None:
             raise UnsupportedUseError(f"{name or 'the model'} ({type(layer).__name__})")
-        exchanged = (
-            PooledConvolution(layer, name, layout, relu=pooled[name])
-            if name in pooled
-            else kind(layer, name, layout)
-        )
+        exchanged = kind(layer, name, layout)
         layers.append(exchanged)
         if not name:
             return exchanged, layers

@@ -2,7 +2,8 @@
 """Per-example gradients of any model, by ``torch.func``: the slow way that always works.
 
 ``vmap(grad)`` does all examples at once; models that vmap cannot map (GRU and RNN layers) are
-taken one example after the other.
+taken one example after the other. Models that cannot be trained privately at all are refused, with
+what to put in their place.
 """
 
 from __future__ import annotations
@@ -12,10 +13,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 from dpcohort.engine.layout import FlatLayout
+from dpcohort.errors import InputError
 
-__all__ = ["Loss", "PerExampleGradients", "can_be_mapped"]
+__all__ = ["Loss", "PerExampleGradients", "can_be_mapped", "refuse_unfit_layers"]
 
 #: Losses [n] of outputs [n, ...] against targets [n, ...], one number an example.
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -76,3 +81,30 @@ def can_be_mapped(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor)
     except (RuntimeError, NotImplementedError):
         return False
     return True
+
+
+def refuse_unfit_layers(model: nn.Module) -> None:
+    """Raise if a layer mixes examples or draws random numbers of its own.
+
+    Example:
+        >>> refuse_unfit_layers(nn.Sequential(nn.BatchNorm1d(3)))
+        Traceback (most recent call last):
+        ...
+        dpcohort.errors.InputError: the layer '0' (BatchNorm1d) mixes the examples of a batch, ...
+    """
+    for name, layer in model.named_modules():
+        label = f"the layer {name or type(layer).__name__!r} ({type(layer).__name__})"
+        if isinstance(layer, _InstanceNorm) and not layer.track_running_stats:
+            continue
+        if isinstance(layer, _BatchNorm | _InstanceNorm) and (
+            layer.training or not layer.track_running_stats
+        ):
+            raise InputError.because(
+                f"{label} mixes the examples of a batch, so no record has a gradient of its own "
+                "to clip. Use nn.GroupNorm instead, or freeze it with .eval()."
+            )
+        if isinstance(layer, _DropoutNd) and layer.training and layer.p > 0:
+            raise InputError.because(
+                f"{label} draws random numbers that belong to no stream of this training, so a "
+                "run could not be repeated. Set p = 0 or put it in .eval()."
+            )

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+
 from __future__ import annotations
 
 import math
@@ -6,7 +7,12 @@ import math
 import pytest
 import torch
 
-from dpcohort.engine.clipping.factors import CLIP_SLACK, clip_factors, clip_rows
+from dpcohort.engine.clipping.factors import (
+    CLIP_SLACK,
+    clip_factors,
+    clip_rows,
+    full_precision_products,
+)
 
 
 def test_small_gradients_are_left_alone_and_large_ones_brought_to_the_clip() -> None:
@@ -38,3 +44,15 @@ def test_rows_of_any_size_come_out_at_most_as_long_as_the_clip(clip: float) -> N
     assert torch.allclose(norms, wanted, rtol=2e-5, atol=1e-44)
     alone = [clip_rows(row[None], clip) for row in rows]
     assert all(torch.equal(f[0], g) for (f, _), g in zip(alone, factors, strict=True))
+
+
+@pytest.mark.parametrize("setting", [False, True])
+def test_products_are_full_and_the_setting_comes_back(setting: bool) -> None:
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = setting
+    try:
+        with full_precision_products(torch.device("cuda")):
+            assert not torch.backends.cuda.matmul.allow_tf32
+        assert torch.backends.cuda.matmul.allow_tf32 == setting
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before

@@ -25,13 +25,15 @@ def setting(network: Any) -> tuple[ClippedNetwork, Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("groups", [1, 4])
-def test_norms_and_sums_are_those_of_torch_func(network: Any, groups: int) -> None:
+def test_norms_and_sums_are_those_of_torch_func(
+    squared_norms: Any, network: Any, groups: int
+) -> None:
     net, weights, inputs, targets = setting(network)
     weights = weights[:groups]
     slow = PerExampleGradients(network.model, cross_entropy, vectorised=network.path != "loop")
     clip = torch.tensor([0.1, 0.3, 1.0, 1e6], dtype=torch.float64)
     mask = torch.rand(4, 15, generator=torch.Generator().manual_seed(2)) > 0.2
-    norms = net.squared_norms(weights, inputs, targets)
+    norms = squared_norms(net, weights, inputs, targets)
     sums = net.clipped_sums(weights, inputs, targets, clip=clip, mask=mask)
     for k in range(4):
         raw = slow(weights[k * groups // 4], inputs[k], targets[k])
@@ -77,7 +79,7 @@ def test_each_gradient_has_a_factor_of_its_own(network: Any) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-13)
 
 
-def test_norms_are_those_of_opacus(network: Any) -> None:
+def test_norms_are_those_of_opacus(squared_norms: Any, network: Any) -> None:
     if network.name in ("bare", "twice", "tied", "recurrent", "frozen"):
         pytest.skip("Opacus has no gradients for single examples here, or counts them otherwise")
     if network.name == "words":
@@ -93,16 +95,16 @@ def test_norms_are_those_of_opacus(network: Any) -> None:
         p.grad_sample.flatten(1).square().sum(1) for p in peer.parameters() if p.requires_grad
     )
     own = net.layout.flatten(network.model)
-    norms = net.squared_norms(own[None], inputs[:1], targets[:1])[0]
+    norms = squared_norms(net, own[None], inputs[:1], targets[:1])[0]
     peer.to_standard_module()
     torch.testing.assert_close(norms, expected, rtol=1e-9, atol=1e-15)
 
 
-def test_one_record_never_contributes_more_than_the_clip(network: Any) -> None:
+def test_one_record_never_contributes_more_than_the_clip(squared_norms: Any, network: Any) -> None:
     """In 32 bits, with clips just below, at and far below the norm."""
     net, weights, inputs, targets = setting(network)
     inputs, targets = inputs[:, :5], targets[:, :5]
-    exact = net.squared_norms(weights, inputs, targets).sqrt()
+    exact = squared_norms(net, weights, inputs, targets).sqrt()
     small = ClippedNetwork(network.model.float(), cross_entropy, inputs[0].float() if
                            inputs.is_floating_point() else inputs[0], targets[0])  # fmt: skip
     singles = inputs.flatten(0, 1)[:, None]

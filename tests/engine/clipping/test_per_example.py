@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
+
 from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
 from dpcohort.engine import cross_entropy
-from dpcohort.engine.clipping.per_example import PerExampleGradients
+from dpcohort.engine.clipping.per_example import PerExampleGradients, refuse_unfit_layers
+from dpcohort.errors import InputError
 
 
 def test_rows_are_the_gradients_of_single_examples(network: Any) -> None:
@@ -45,3 +48,28 @@ def test_recurrent_models_are_looped_not_mapped():
 
     assert not can_be_mapped(Recurrent(), loss, torch.ones(2, 5, 3), torch.ones(2))
     assert can_be_mapped(nn.Linear(3, 4), loss, torch.ones(2, 3), torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        (nn.BatchNorm1d(3), "GroupNorm"),
+        (nn.BatchNorm2d(3, track_running_stats=False), "GroupNorm"),
+        (nn.InstanceNorm2d(3, track_running_stats=True), "GroupNorm"),
+        (nn.Dropout(0.5), "p = 0"),
+    ],
+)
+def test_unfit_layers_are_named(layer: nn.Module, words: str) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Sequential(layer))
+    with pytest.raises(InputError, match=words) as error:
+        refuse_unfit_layers(model)
+    assert "'1.0'" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [nn.BatchNorm1d(3).eval(), nn.Dropout(0.0), nn.Dropout(0.5).eval(), nn.GroupNorm(1, 3),
+     nn.InstanceNorm2d(3)],
+)  # fmt: skip
+def test_fit_layers_pass(layer: nn.Module) -> None:
+    refuse_unfit_layers(nn.Sequential(layer))

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dpcohort.engine import (
     BatchedEngine,
@@ -20,9 +21,15 @@ from dpcohort.engine import (
     Streams,
     cross_entropy,
 )
-from dpcohort.engine.device_slots import DeviceSlots
+from dpcohort.engine.device_draws import (
+    CapturedPass,
+    DeviceDraws,
+    PackedStep,
+    UncapturableError,
+    pack,
+)
+from dpcohort.engine.draws import DrawRunner
 from dpcohort.engine.planned import cohort_of
-from dpcohort.engine.slots import SlotRunner
 
 SIZES = [20, 9, 15, 16]
 COHORTS = [[0, 1, 0], [2, 3, 3], [1, 2, 0], [3, 3, 3], [0, 2, 1], [0, 1, 0]]
@@ -49,9 +56,9 @@ def moved_apart(a: torch.Tensor, b: torch.Tensor, start: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("local_steps", [1, 3])
-@pytest.mark.parametrize("slots_per_pass", [3, 2])
+@pytest.mark.parametrize("draws_per_pass", [3, 2])
 def test_prepared_passes_give_the_same_sums(
-    make_plan: Any, make_records: Any, local_steps: int, slots_per_pass: int
+    make_plan: Any, make_records: Any, local_steps: int, draws_per_pass: int
 ) -> None:
     """Without noise, the accelerator's way equals the processor's; here both on a processor."""
     plan = make_plan(SIZES, COHORTS, noise=[0.0] * 4, local_steps=local_steps)
@@ -60,12 +67,12 @@ def test_prepared_passes_give_the_same_sums(
         Experiment(plan=plan, records=records, streams=Streams.seeded(seed)) for seed in (1, 2)
     ]
     model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
-    runner = SlotRunner(model, cross_entropy, experiments, slots_per_pass=slots_per_pass)
+    runner = DrawRunner(model, cross_entropy, experiments, draws_per_pass=draws_per_pass)
     cohorts = [cohort_of(plan, 0)] * 2
     parameters = [torch.randn(43, dtype=torch.float64) for _ in experiments]
     expected = torch.cat(runner.updates(parameters, cohorts))
     got = torch.empty(6, 43, dtype=torch.float64)
-    device = DeviceSlots(runner.networks[0], records, micro_batch=7)
+    device = DeviceDraws(runner.networks[0], records, micro_batch=7)
     assert not device.records_passes
     waited = []
     device.run(
@@ -86,14 +93,14 @@ def test_prepared_passes_leave_merged_noise_out(
     options: dict[str, Any] = {"plan": plan, "records": records, "streams": Streams.seeded(1)}
     merged = Experiment(**options, merged_noise=True)
     model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
-    runner = SlotRunner(model, cross_entropy, [merged])
+    runner = DrawRunner(model, cross_entropy, [merged])
     cohorts, parameters = [cohort_of(plan, 0)], [torch.randn(43, dtype=torch.float64)]
-    (lanes,) = runner.updates(parameters, cohorts)
+    (sums,) = runner.updates(parameters, cohorts)
     got = torch.empty(3, 43, dtype=torch.float64)
-    device = DeviceSlots(runner.networks[0], records, micro_batch=7)
+    device = DeviceDraws(runner.networks[0], records, micro_batch=7)
     device.run(runner._prepare(cohorts), parameters, got, meanwhile=lambda: None)
-    torch.testing.assert_close(got.sum(0), lanes.sum(0), rtol=1e-10, atol=1e-14)
-    noisy = SlotRunner(model, cross_entropy, [Experiment(**options)])._prepare(cohorts)
+    torch.testing.assert_close(got.sum(0), sums.sum(0), rtol=1e-10, atol=1e-14)
+    noisy = DrawRunner(model, cross_entropy, [Experiment(**options)])._prepare(cohorts)
     spreads = [step.spread.tolist() for step in noisy[0].steps]
     assert any(spread > 0 for spread in spreads[-1]) == (local_steps == 1)
 
@@ -104,11 +111,11 @@ def test_records_that_are_not_finite_get_a_second_look(make_plan: Any, make_reco
     plan = make_plan([60], [[0, 0]], noise=[0.0], sampler="fixed", batch_size=60)
     records = make_records(inputs, [60])
     experiment = Experiment(plan=plan, records=records, streams=Streams.seeded(1))
-    runner = SlotRunner(nn.Linear(4, 3).double(), cross_entropy, [experiment])
+    runner = DrawRunner(nn.Linear(4, 3).double(), cross_entropy, [experiment])
     cohorts, parameters = [cohort_of(plan, 0)], [torch.zeros(15, dtype=torch.float64)]
     expected = torch.cat(runner.updates(parameters, cohorts))
     got = torch.empty(2, 15, dtype=torch.float64)
-    device = DeviceSlots(runner.networks[0], records, micro_batch=1000)
+    device = DeviceDraws(runner.networks[0], records, micro_batch=1000)
     device.run(runner._prepare(cohorts), parameters, got, meanwhile=lambda: None)
     torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-14)
     assert torch.isfinite(got).all()
@@ -125,11 +132,11 @@ def test_a_gpu_equals_the_reference_in_64_bits(
         plan, network.model, records, vectorised=network.path != "loop", **options
     )
     expected, start = final(slow), slow.initial_state().parameters
-    for slots_per_pass in (None, 2):
-        fast = BatchedEngine(plan, network.model, records, slots_per_pass=slots_per_pass, **options)
+    for draws_per_pass in (None, 2):
+        fast = BatchedEngine(plan, network.model, records, draws_per_pass=draws_per_pass, **options)
         assert fast.path.kind == network.path, fast.path.reason
         assert moved_apart(final(fast), expected, start) < 1e-9
-        device = fast._stack._runner._device_slots
+        device = fast._stack._runner._device_draws
         assert device is not None
         assert device.records_passes == (network.path == "banked")
         if device.records_passes:
@@ -185,8 +192,8 @@ def test_a_gpu_stack_equals_each_alone(cuda: str, make_plan: Any, make_records: 
         for _ in engine.rounds([state]):
             pass
         alone.append(state.parameters)
-    for slots_per_pass in (None, 4):
-        engine = StackedEngine(model, experiments, slots_per_pass=slots_per_pass)
+    for draws_per_pass in (None, 4):
+        engine = StackedEngine(model, experiments, draws_per_pass=draws_per_pass)
         states = engine.initial_states()
         for _ in engine.rounds(states):
             pass
@@ -240,6 +247,93 @@ def test_a_model_that_cannot_be_recorded_is_trained_all_the_same(
     )  # fmt: skip
     fast = BatchedEngine(plan, model, records, streams=Streams.seeded(0))
     assert moved_apart(final(fast), final(slow), slow.initial_state().parameters) < 1e-9
-    device = fast._stack._runner._device_slots
+    device = fast._stack._runner._device_draws
     assert device is not None
     assert not device.records_passes
+
+
+def packed_of(rows: list[list[int]], names: list[list[int]], reals: list[float], **how: Any) -> Any:
+    return pack(
+        [np.array(own, dtype=np.int64) for own in rows],
+        [np.array(name, dtype=np.uint64) for name in names],
+        scale=reals,
+        spread=[2 * real for real in reals],
+        clip=[3 * real for real in reals],
+        pinned=False,
+        **how,
+    )
+
+
+def test_everything_comes_out_as_it_went_in() -> None:
+    names = [[1, 2**64 - 1], [3, 4], [2**63, 6]]
+    packed = packed_of([[4, 5, 9], [], [8]], names, [0.5, 1.5, -2.0], multiple=2)
+    assert (packed.draws, packed.width, packed.is_full) == (3, 4, False)
+    assert packed.rows.view(3, 4).tolist() == [[4, 5, 9, 0], [0] * 4, [8, 0, 0, 0]]
+    assert packed.mask is not None
+    assert packed.mask.sum(1).tolist() == [3, 0, 1]
+    assert packed.noise_names.numpy().view(np.uint64).tolist() == names
+    assert packed.scale.tolist() == [0.5, 1.5, -2.0]
+    assert packed.spread.tolist() == [1.0, 3.0, -4.0]
+    assert packed.clip.tolist() == [1.5, 4.5, -6.0]
+
+
+def test_full_batches_have_no_mask() -> None:
+    packed = packed_of([[1, 2]] * 2, [[0, 0]] * 2, [1.0, 1.0], multiple=2)
+    assert packed.is_full
+    assert packed.mask is None
+
+
+def test_a_copy_holds_the_same() -> None:
+    packed = packed_of([[1, 2]], [[5, 6]], [1.0], multiple=1)
+    moved = packed.moved_to(torch.zeros_like(packed.words))
+    assert torch.equal(moved.rows, packed.rows)
+    assert torch.equal(moved.clip, packed.clip)
+    assert moved.words is not packed.words
+
+
+def packed(rows: list[int]) -> PackedStep:
+    name = np.array([1, 2], dtype=np.uint64)
+    return pack(
+        [np.array(rows)], [name], scale=[1.0], spread=[0.0], clip=[1.0], multiple=1, pinned=True
+    )
+
+
+def body(step: PackedStep, weights: Tensor, sums: Tensor) -> None:
+    sums.add_(weights * step.rows.sum())
+
+
+def test_a_replay_uses_what_was_loaded(cuda: str) -> None:
+    weights = torch.ones(1, 3, device=cuda)
+    recording = CapturedPass(
+        body, packed([1, 2]), weights, pool=torch.cuda.graph_pool_handle()
+    )  # fmt: skip
+    recording.load(packed([5, 6]))
+    assert recording.replay().tolist() == [[11.0] * 3]
+    recording.weights.fill_(2.0)
+    assert recording.replay().tolist() == [[22.0] * 3]
+
+
+def test_what_cannot_be_recorded_is_told(cuda: str) -> None:
+    def waits(step: PackedStep, weights: Tensor, sums: Tensor) -> None:
+        sums.add_(float(step.rows.sum()))
+
+    weights = torch.ones(1, 3, device=cuda)
+    with pytest.raises(UncapturableError):
+        CapturedPass(waits, packed([1, 2]), weights, pool=torch.cuda.graph_pool_handle())
+    # The device and torch's own generator are usable again.
+    assert float(torch.ones(3, device=cuda).sum()) == 3.0
+    assert torch.isfinite(torch.randn(5, device=cuda)).all()
+    recording = CapturedPass(body, packed([1, 2]), weights, pool=torch.cuda.graph_pool_handle())
+    assert recording.replay().tolist() == [[3.0] * 3]
+
+
+def test_a_recording_that_differs_is_told(cuda: str) -> None:
+    calls: list[int] = []
+
+    def counts(step: PackedStep, weights: Tensor, sums: Tensor) -> None:
+        calls.append(1)
+        sums.add_(len(calls))
+
+    weights = torch.ones(1, 3, device=cuda)
+    with pytest.raises(UncapturableError, match="something else"):
+        CapturedPass(counts, packed([1, 2]), weights, pool=torch.cuda.graph_pool_handle())

@@ -8,33 +8,34 @@ import pytest
 import torch
 from torch import nn
 
+from dpcohort.aggregation import Mean
 from dpcohort.engine import Experiment, Streams, cross_entropy
-from dpcohort.engine.joining import joined
+from dpcohort.engine.draws import Draw, DrawRunner
+from dpcohort.engine.partial_sums import joined
 from dpcohort.engine.planned import cohort_of
-from dpcohort.engine.slots import SlotRunner
 from dpcohort.errors import InputError
 
 
-def runner(make_plan: Any, make_records: Any, **options: Any) -> tuple[SlotRunner, Any]:
+def runner(make_plan: Any, make_records: Any, **options: Any) -> tuple[DrawRunner, Any]:
     plan = make_plan([6, 7], [[0, 1, 1]])
     records = make_records(torch.randn(13, 4), [6, 7])
     experiment = Experiment(plan=plan, records=records, streams=Streams.seeded(0))
     model = nn.Linear(4, 3).double()
-    return SlotRunner(model, cross_entropy, [experiment], **options), plan
+    return DrawRunner(model, cross_entropy, [experiment], **options), plan
 
 
 def test_two_draws_of_one_client_have_their_own_batch_and_noise(
     make_plan: Any, make_records: Any
 ) -> None:
-    slots, plan = runner(make_plan, make_records)
-    (updates,) = slots.updates([torch.zeros(15, dtype=torch.float64)], [cohort_of(plan, 0)])
+    draws, plan = runner(make_plan, make_records)
+    (updates,) = draws.updates([torch.zeros(15, dtype=torch.float64)], [cohort_of(plan, 0)])
     assert not torch.any(updates[1] == updates[2])
 
 
 @pytest.mark.parametrize(
-    ("options", "rows"), [({}, 4), ({"slots_per_pass": 1}, 4), ({"slots_per_pass": 2}, 6)]
+    ("options", "rows"), [({}, 4), ({"draws_per_pass": 1}, 4), ({"draws_per_pass": 2}, 6)]
 )
-def test_with_merged_noise_slots_add_to_a_few_lanes(
+def test_with_merged_noise_draws_add_to_a_few_partial_sums(
     make_plan: Any, make_records: Any, options: dict[str, Any], rows: int
 ) -> None:
     plan = make_plan([6, 7], [[0, 1, 1, 0, 0, 1]], noise=[0.0, 0.0])
@@ -45,12 +46,12 @@ def test_with_merged_noise_slots_add_to_a_few_lanes(
         experiment = Experiment(
             plan=plan, records=records, streams=Streams.seeded(0), merged_noise=merged
         )
-        slots = SlotRunner(nn.Linear(4, 3).double(), cross_entropy, [experiment], **options)
-        found.append(slots.updates(start, cohorts)[0])
+        draws = DrawRunner(nn.Linear(4, 3).double(), cross_entropy, [experiment], **options)
+        found.append(draws.updates(start, cohorts)[0])
     assert len(found[0]) == 6
     assert len(found[1]) == rows
     torch.testing.assert_close(found[1].sum(0), found[0].sum(0), rtol=1e-12, atol=1e-15)
-    if rows == 4:  # lane i holds passes i, i + 4, ...
+    if rows == 4:  # partial sum i holds passes i, i + 4, ...
         passes = joined([3] * 6) if not options else [range(i, i + 1) for i in range(6)]
         sums = torch.stack([found[0][list(each)].sum(0) for each in passes])
         expected = torch.stack([sums[i::4].sum(0) for i in range(4)])
@@ -65,7 +66,7 @@ def test_draws_of_a_joined_pass_are_divided_by_batch_sizes_of_their_own(
     records = make_records(torch.randn(13, 4), [6, 7])
     options = {"plan": plan, "records": records, "streams": Streams.seeded(0)}
     single, together = (
-        SlotRunner(nn.Linear(4, 3).double(), cross_entropy, [experiment]).updates(
+        DrawRunner(nn.Linear(4, 3).double(), cross_entropy, [experiment]).updates(
             [torch.zeros(15, dtype=torch.float64)], [cohort_of(plan, 0)]
         )[0]
         for experiment in (Experiment(**options), Experiment(**options, merged_noise=True))
@@ -75,19 +76,57 @@ def test_draws_of_a_joined_pass_are_divided_by_batch_sizes_of_their_own(
 
 
 def test_a_bound_on_memory_is_picked_from_the_model(make_plan: Any, make_records: Any) -> None:
-    slots, _ = runner(make_plan, make_records)
-    assert slots.micro_batch == (160 << 20) // (4 * 6 * 3)
+    draws, _ = runner(make_plan, make_records)
+    assert draws.micro_batch == (160 << 20) // (4 * 6 * 3)
     assert runner(make_plan, make_records, micro_batch=5)[0].micro_batch == 5
 
 
-@pytest.mark.parametrize("option", ["micro_batch", "slots_per_pass"])
+@pytest.mark.parametrize("option", ["micro_batch", "draws_per_pass"])
 def test_bounds_are_whole_numbers(make_plan: Any, make_records: Any, option: str) -> None:
     with pytest.raises(InputError, match=option):
         runner(make_plan, make_records, **{option: 0})
 
 
 def test_an_error_in_a_worker_comes_out(make_plan: Any, make_records: Any) -> None:
-    slots, plan = runner(make_plan, make_records, workers=2)
+    draws, plan = runner(make_plan, make_records, workers=2)
     plan.sampling_rates = np.array([0.5, 1.5])
     with pytest.raises(InputError, match="rate"):
-        slots.updates([torch.zeros(15, dtype=torch.float64)], [cohort_of(plan, 0)])
+        draws.updates([torch.zeros(15, dtype=torch.float64)], [cohort_of(plan, 0)])
+
+
+def test_draws_of_one_client_have_names_of_their_own(make_plan: Any, make_records: Any) -> None:
+    plan, records = make_plan([6, 7], [[1, 0, 1]]), make_records(torch.randn(13, 4), [6, 7])
+    experiment = Experiment(plan=plan, records=records, streams=Streams.seeded(0))
+    draws = [Draw(experiment, 0, cohort_of(plan, 0), position) for position in range(3)]
+    assert [draw.client for draw in draws] == [1, 0, 1]
+    names = [tuple(sorted(draw.name.items())) for draw in draws]
+    assert len(set(names)) == 3
+    assert draws[2].name == {"round": 0, "client": 1, "draw": 1}
+
+
+def test_defaults_are_the_papers(make_plan: Any, make_records: Any) -> None:
+    experiment = Experiment(
+        plan=make_plan([4], [[0]]),
+        records=make_records(torch.zeros(4, 2), [4]),
+        streams=Streams.seeded(0),
+    )
+    assert isinstance(experiment.aggregation, Mean)
+    assert experiment.optimiser.server_learning_rate == 1.0
+    assert experiment.initial is None
+    assert not experiment.merged_noise
+
+
+def test_with_merged_noise_only_the_last_step_has_none_of_its_own(
+    make_plan: Any, make_records: Any
+) -> None:
+    parts: dict[str, Any] = {
+        "plan": make_plan([4], [[0]], local_steps=3),
+        "records": make_records(torch.zeros(4, 2), [4]),
+    }
+    plain = Experiment(**parts, streams=Streams.seeded(0))
+    assert [plain.adds_noise_at(step) for step in range(3)] == [True] * 3
+    merged = Experiment(**parts, streams=Streams.seeded(0), merged_noise=True)
+    assert [merged.adds_noise_at(step) for step in range(3)] == [True, True, False]
+    assert merged.step_size(0, 2) == 0.1
+    with pytest.raises(InputError, match="for simulation"):
+        Experiment(**parts, streams=Streams.from_entropy(), merged_noise=True)

@@ -1,0 +1,533 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers with a bank of weights: many models side by side in one forward and backward pass.
+
+The examples of all draws are the rows of one batch. A bank holds [groups, ...] weights; the rows
+are split evenly among the groups, in order, and each row meets the weights of its group. Weights
+stay outside autograd: on the way back a layer keeps its input and the gradient of its output, and
+from these two gets, first, every example's squared gradient norm and, when all layers together
+have told the clipping factors, the sum of the clipped gradients. Per-example gradients are only
+formed where that is cheaper than doing without.
+
+A linear map applied at positions t = 1..T of an example has the gradient G = sum_t g_t a_t^T (g:
+gradient of the output, a: input). ``OuterSum`` knows three ways to its norm:
+
+* T = 1: |G|^2 = |g|^2 |a|^2, for next to nothing.
+* direct: form G for every example; its clipped sum then costs almost nothing more.
+* Gram: |G|^2 = sum_{t,s} (a_t . a_s)(g_t . g_s), without forming G. The terms can cancel, so this
+  is done in 64 bits: a norm that came out too small would clip too little.
+
+The choice depends on shapes only, never on a measurement, so that a run repeats to the bit.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from dpcohort.engine.layout import FlatLayout, Span
+
+__all__ = [
+    "Bank",
+    "BankedEmbedding",
+    "BankedLayer",
+    "BankedLinear",
+    "BankedNormalisation",
+    "OuterSum",
+    "UnsupportedUseError",
+    "gram_is_cheaper",
+    "outer_norms",
+    "row_norms",
+]
+
+
+class UnsupportedUseError(Exception):
+    """A layer is used in a way its fast path does not cover; the caller takes the slow one."""
+
+
+class Bank:
+    """What all layers of one pass share: weights, and how rows belong to groups and draws.
+
+    Attributes:
+        weights: [groups, D], the models of the pass.
+        draws: number of draws; a multiple of the number of groups.
+        rows: number of examples; a multiple of the number of draws.
+    """
+
+    def __init__(self, weights: Tensor, *, draws: int, rows: int) -> None:
+        self.weights = weights
+        self.groups = weights.shape[0]
+        self.draws = draws
+        self.rows = rows
+        self.anchor = torch.empty((), device=weights.device, requires_grad=True)
+
+    def by_group(self, values: Tensor) -> Tensor:
+        """[rows, ...] as [groups, rows of a group, ...]."""
+        return values.reshape(self.groups, self.rows // self.groups, *values.shape[1:])
+
+    def by_draw(self, values: Tensor) -> Tensor:
+        """[rows, ...] as [draws, rows of a draw, ...]."""
+        return values.reshape(self.draws, self.rows // self.draws, *values.shape[1:])
+
+
+class BankedLayer(nn.Module, ABC):
+    """Base of all banked layers: keeps what one pass needs and nothing longer.
+
+    It has no ``weight``: a model that reaches for one of its layers' parameters itself fails
+    loudly while it is being examined, and takes the slow path.
+    """
+
+    def __init__(self, layer: nn.Module, prefix: str, layout: FlatLayout) -> None:
+        super().__init__()
+        self.spans: dict[str, Span] = {
+            name: layout.spans[f"{prefix}.{name}" if prefix else name]
+            for name, parameter in layer.named_parameters(recurse=False)
+            if parameter.requires_grad
+        }
+        self.bank: Bank | None = None
+        self.squared_norms: Tensor | None = None
+        self._inputs: Tensor | None = None
+        self.calls = 0
+        self.outputs_per_row = 0
+
+    @classmethod
+    @abstractmethod
+    def supports(cls, layer: nn.Module) -> bool:
+        """Whether this very configuration of a layer has a fast path."""
+
+    @abstractmethod
+    def compute(self, inputs: Tensor) -> Tensor:
+        """Outputs for inputs of all rows, outside autograd."""
+
+    @abstractmethod
+    def input_gradient(self, gradient: Tensor) -> Tensor:
+        """Gradient of the loss by the inputs, from that by the outputs."""
+
+    @abstractmethod
+    def observe(self, gradient: Tensor) -> Tensor:
+        """Keep what the clipped sum will need; squared gradient norm of each row."""
+
+    @abstractmethod
+    def add_clipped_sum(self, factors: Tensor, total: Tensor) -> None:
+        """Add the sums of clipped gradients, [draws] by factors [draws, rows], to [draws, D]."""
+
+    def bind(self, bank: Bank) -> None:
+        """Begin a pass with these weights."""
+        self.bank = bank
+        self.calls = 0
+        self.squared_norms = None
+
+    def release(self) -> None:
+        """End a pass: let go of everything that belongs to single examples."""
+        self.bank = None
+        self.squared_norms = None
+        self._inputs = None
+        self._drop()
+
+    @abstractmethod
+    def _drop(self) -> None:
+        """Forget what was kept of the pass besides the inputs."""
+
+    @property
+    def bank_weight(self) -> Tensor:
+        """The bank's part [groups, *shape] for the layer's weight."""
+        return self.spans["weight"].of(self.current.weights)
+
+    @property
+    def bank_bias(self) -> Tensor | None:
+        """The bank's part for the bias, None if the layer has none."""
+        return self.spans["bias"].of(self.current.weights) if "bias" in self.spans else None
+
+    @property
+    def inputs(self) -> Tensor:
+        """What the layer was given in the pass under way."""
+        if self._inputs is None:
+            raise RuntimeError("unreachable: backward comes after forward")
+        return self._inputs
+
+    @property
+    def current(self) -> Bank:
+        """The bank of the pass under way."""
+        if self.bank is None:
+            raise UnsupportedUseError("a banked layer was called outside of a pass")
+        return self.bank
+
+    def _add_formed(self, name: str, formed: Tensor, factors: Tensor, total: Tensor) -> None:
+        """Add the sums of one parameter's gradients that are there, [rows, size], to its place."""
+        target = self.spans[name].of(total)
+        product = torch.bmm(factors[:, None], self.current.by_draw(formed))
+        target.add_(product.view(target.shape))
+
+    def _attach(self, inputs: Tensor) -> Tensor:
+        """Run ``compute`` as a node of the autograd graph."""
+        bank = self.current
+        self.calls += 1
+        if self.calls > 1:
+            raise UnsupportedUseError(f"a {type(self).__name__} is used more than once")
+        if inputs.shape[0] != bank.rows:
+            raise UnsupportedUseError(
+                f"a {type(self).__name__} got {inputs.shape[0]} rows for {bank.rows} examples"
+            )
+        output: Tensor = _Node.apply(inputs, bank.anchor, self)  # type: ignore[no-untyped-call]
+        self.outputs_per_row = output.numel() // max(1, bank.rows)
+        return output
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The layer's output, for every row with the weights of its group."""
+        return self._attach(inputs)
+
+
+class _Node(torch.autograd.Function):
+    """One banked layer in the graph. The anchor makes autograd come by even at the first layer."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, anchor: Tensor, layer: BankedLayer) -> Tensor:
+        ctx.layer = layer
+        return layer.compute(inputs.detach())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None]:
+        layer: BankedLayer = ctx.layer
+        (gradient,) = gradients
+        layer.squared_norms = layer.observe(gradient)
+        return layer.input_gradient(gradient) if ctx.needs_input_grad[0] else None, None, None
+
+
+#: Below this the squares that make a norm may have vanished in a float; above that it matters.
+_VANISHING, _LARGE = 1e-13, 1e6
+
+
+def gram_is_cheaper(positions: int, inputs: int, outputs: int) -> bool:
+    """Whether the Gram way beats forming the gradients.
+
+    It saves writing and reading inputs x outputs numbers an example, each worth a few
+    multiplications, and costs positions^2 (inputs + outputs) multiplications in 64 bits.
+
+    Example:
+        >>> gram_is_cheaper(4, 512, 512), gram_is_cheaper(64, 64, 64)
+        (True, False)
+    """
+    return positions * positions * (inputs + outputs) <= 4 * inputs * outputs
+
+
+def row_norms(values: Tensor) -> Tensor:
+    """Norm of each row's entries, without a squared copy of them.
+
+    Example:
+        >>> row_norms(torch.tensor([[[3.0], [4.0]]]))
+        tensor([5.])
+    """
+    norms: Tensor = torch.linalg.vector_norm(values.flatten(1), dim=1)
+    return norms
+
+
+def outer_norms(of_inputs: Tensor, of_gradients: Tensor) -> Tensor:
+    """Norm |g| |a| of each g a^T; NaN where a float cannot vouch for it.
+
+    A norm below 1e-13 may be that of numbers whose squares vanished. Beside one below 1e6 the
+    product is next to nothing all the same; beside a larger one it must be computed otherwise.
+
+    Example:
+        >>> outer_norms(torch.tensor([2.0, 1e20]), torch.tensor([3.0, 0.0]))
+        tensor([6., nan])
+    """
+    products = of_inputs * of_gradients
+    vanishing = torch.minimum(of_inputs, of_gradients) < _VANISHING
+    doubtful = vanishing & (torch.maximum(of_inputs, of_gradients) > _LARGE)
+    return products.masked_fill_(doubtful, float("nan"))
+
+
+class OuterSum:
+    """The gradients sum_t g_t a_t^T of a batch, kept in whichever form is cheapest.
+
+    Args:
+        inputs: a, [rows, T, inputs].
+        gradients: g, [rows, T, outputs].
+
+    Example:
+        >>> a, g = torch.ones(1, 1, 4), torch.full((1, 1, 1), 3.0)
+        >>> OuterSum(a, g).squared_norms().tolist()
+        [36.0]
+    """
+
+    def __init__(self, inputs: Tensor, gradients: Tensor) -> None:
+        self._inputs = inputs
+        self._gradients = gradients
+        self._formed: Tensor | None = None
+        self._positions = inputs.shape[1]
+        self._use_gram = gram_is_cheaper(self._positions, inputs.shape[2], gradients.shape[2])
+
+    def squared_norms(self) -> Tensor:
+        """|G|^2 of each row."""
+        a, g = self._inputs, self._gradients
+        if self._positions == 1:
+            return outer_norms(row_norms(a), row_norms(g)).square()
+        if self._use_gram:
+            return _gram(a, g)
+        self._formed = torch.bmm(g.transpose(1, 2), a)
+        return row_norms(self._formed).square()
+
+    def clipped_sum(self, factors: Tensor) -> Tensor:
+        """Sum over rows of factor times G: factors [draws, rows] to [draws, outputs, inputs]."""
+        shape = (factors.shape[0], self._gradients.shape[2], self._inputs.shape[2])
+        return self.add_clipped_sum(factors, factors.new_zeros(shape))
+
+    def add_clipped_sum(self, factors: Tensor, total: Tensor) -> Tensor:
+        """Add that sum to ``total``, [draws, outputs, inputs]."""
+        draws, rows = factors.shape
+        a, g = self._inputs, self._gradients
+        if self._formed is not None:
+            flat = self._formed.view(draws, rows, -1)
+            return total.add_(torch.bmm(factors[:, None], flat).view(total.shape))
+        weighted = g.view(draws, rows, *g.shape[1:]) * factors[:, :, None, None]
+        return total.baddbmm_(
+            weighted.reshape(draws, rows * self._positions, -1).transpose(1, 2),
+            a.reshape(draws, rows * self._positions, -1),
+        )
+
+
+def _gram(inputs: Tensor, gradients: Tensor) -> Tensor:
+    a, g = inputs.double(), gradients.double()
+    products = torch.bmm(a, a.transpose(1, 2)) * torch.bmm(g, g.transpose(1, 2))
+    return products.sum((1, 2)).clamp(min=0).to(inputs.dtype)
+
+
+class BankedLinear(BankedLayer):
+    """A linear layer; the gradient of one example is a sum of outer products over positions."""
+
+    _outer: OuterSum | None = None
+    _bias: Tensor | None = None
+    _gradient: Tensor | None = None  # kept in place of the above for one position an example
+
+    @classmethod
+    def supports(cls, layer: nn.Module) -> bool:
+        """Every plain ``nn.Linear`` with a trained weight."""
+        return type(layer) is nn.Linear and all(p.requires_grad for p in layer.parameters())
+
+    def compute(self, inputs: Tensor) -> Tensor:
+        """Outputs x W^T + b."""
+        weight, bias = self.bank_weight, self.bank_bias
+        self._inputs = inputs
+        if len(weight) == 1:
+            return F.linear(inputs, weight[0], None if bias is None else bias[0])
+        flat = inputs.reshape(len(weight), -1, inputs.shape[-1])
+        if bias is None:
+            outputs = torch.bmm(flat, weight.transpose(1, 2))
+        else:
+            outputs = torch.baddbmm(bias[:, None], flat, weight.transpose(1, 2))
+        return outputs.view(*inputs.shape[:-1], weight.shape[1])
+
+    def input_gradient(self, gradient: Tensor) -> Tensor:
+        """The product g W."""
+        weight = self.bank_weight
+        if len(weight) == 1:
+            return gradient @ weight[0]
+        flat = gradient.reshape(len(weight), -1, gradient.shape[-1])
+        return torch.bmm(flat, weight).view(*gradient.shape[:-1], weight.shape[2])
+
+    def observe(self, gradient: Tensor) -> Tensor:
+        """|G|^2 of the weight, plus that of the bias."""
+        inputs = self.inputs
+        if gradient.dim() == 2 and gradient.device.type == "cpu":
+            return self._observe_one(inputs, gradient)
+        rows = gradient.shape[0]
+        g = gradient.reshape(rows, -1, gradient.shape[-1])
+        self._outer = OuterSum(inputs.reshape(rows, -1, inputs.shape[-1]), g)
+        norms = self._outer.squared_norms()
+        if "bias" in self.spans:
+            self._bias = g.sum(1)
+            norms = norms + self._bias.square().sum(1)
+        return norms
+
+    def _observe_one(self, inputs: Tensor, gradient: Tensor) -> Tensor:
+        """One position an example, on a CPU: g a^T, and g for the bias, in few operations."""
+        self._gradient = gradient
+        of_gradient = row_norms(gradient)
+        norms = outer_norms(row_norms(inputs), of_gradient).square_()
+        return norms.add_(of_gradient.square_()) if "bias" in self.spans else norms
+
+    def add_clipped_sum(self, factors: Tensor, total: Tensor) -> None:
+        """Weight and bias."""
+        if self._gradient is not None:
+            self._add_one_position(self._gradient, factors, total)
+            return
+        if self._outer is None:
+            return
+        self._outer.add_clipped_sum(factors, self.spans["weight"].of(total))
+        if self._bias is not None:
+            self._add_formed("bias", self._bias, factors, total)
+
+    def _add_one_position(self, gradient: Tensor, factors: Tensor, total: Tensor) -> None:
+        draws = len(factors)
+        parts = zip(self.inputs.chunk(draws), gradient.chunk(draws), strict=True)
+        for draw, (a, g) in enumerate(parts):
+            weighted = g * factors[draw, :, None]
+            self.spans["weight"].of(total)[draw].addmm_(weighted.t(), a)
+            if "bias" in self.spans:
+                self.spans["bias"].of(total)[draw].add_(weighted.sum(0))
+
+    def _drop(self) -> None:
+        self._outer = None
+        self._bias = None
+        self._gradient = None
+
+
+#: Up to so many tokens an example, all pairs of tokens are compared; beyond, they are sorted.
+_ALL_PAIRS = 64
+
+
+class BankedEmbedding(BankedLayer):
+    """An embedding; an example's gradient adds up, word by word, where a word occurs again."""
+
+    _gradients: Tensor | None = None
+
+    def __init__(self, layer: nn.Module, prefix: str, layout: FlatLayout) -> None:
+        super().__init__(layer, prefix, layout)
+        self._padding_idx = cast(nn.Embedding, layer).padding_idx
+
+    @classmethod
+    def supports(cls, layer: nn.Module) -> bool:
+        """Plain embeddings; not those that renormalise or rescale by frequency."""
+        return (
+            type(layer) is nn.Embedding
+            and layer.weight.requires_grad
+            and layer.max_norm is None
+            and not layer.scale_grad_by_freq
+            and not layer.sparse
+        )
+
+    def compute(self, inputs: Tensor) -> Tensor:
+        """The rows of each group's table."""
+        bank = self.current
+        self._inputs = inputs
+        group = torch.arange(bank.groups, device=inputs.device)
+        group = group.repeat_interleave(bank.rows // bank.groups)
+        return self.bank_weight[group.view(-1, *[1] * (inputs.dim() - 1)), inputs]
+
+    def input_gradient(self, gradient: Tensor) -> Tensor:
+        """Never asked for: tokens are integers."""
+        raise RuntimeError("unreachable: tokens have no gradient")
+
+    def observe(self, gradient: Tensor) -> Tensor:
+        """Squared norm of the gradient summed over equal tokens."""
+        rows = gradient.shape[0]
+        tokens = self.inputs.reshape(rows, -1)
+        g = gradient.reshape(rows, -1, gradient.shape[-1])
+        if self._padding_idx is not None:
+            g = g * (tokens != self._padding_idx)[:, :, None]
+        self._gradients = g
+        return _pairwise(tokens, g) if tokens.shape[1] <= _ALL_PAIRS else _sorted(tokens, g)
+
+    def add_clipped_sum(self, factors: Tensor, total: Tensor) -> None:
+        """Scatter the clipped gradients to their words."""
+        if self._gradients is None:
+            return
+        table = self.spans["weight"].of(total)
+        draws, words, width = table.shape
+        weighted = self.current.by_draw(self._gradients) * factors[:, :, None, None]
+        start = torch.arange(draws, device=total.device)[:, None, None] * words
+        where = (self.inputs.reshape(*factors.shape, -1) + start).reshape(-1)
+        added = torch.zeros(draws * words, width, dtype=total.dtype, device=total.device)
+        added.index_add_(0, where, weighted.reshape(-1, width))
+        table.add_(added.view(draws, words, width))
+
+    def _drop(self) -> None:
+        self._gradients = None
+
+
+def _pairwise(tokens: Tensor, gradients: Tensor) -> Tensor:
+    # 64 bits because the products can cancel; a norm too small would clip too little.
+    g = gradients.double()
+    same = tokens[:, :, None] == tokens[:, None, :]
+    products = torch.bmm(g, g.transpose(1, 2)) * same
+    return products.sum((1, 2)).clamp(min=0).to(gradients.dtype)
+
+
+def _sorted(tokens: Tensor, gradients: Tensor) -> Tensor:
+    rows, length, width = gradients.shape
+    row = torch.arange(rows, device=tokens.device)[:, None].expand(rows, length)
+    pair = torch.stack([row.reshape(-1), tokens.reshape(-1)], dim=1)
+    unique, position = torch.unique(pair, dim=0, return_inverse=True)
+    sums = gradients.new_zeros(unique.shape[0], width)
+    sums.index_add_(0, position, gradients.reshape(-1, width))
+    return gradients.new_zeros(rows).index_add_(0, unique[:, 0], sums.square().sum(1))
+
+
+class BankedNormalisation(BankedLayer):
+    """The scale and shift of ``nn.GroupNorm`` and ``nn.LayerNorm``.
+
+    Normalising has no parameters and is left to autograd; scale and shift see an example's gradient
+    as plain sums over positions, small enough to form. A group norm has one scale and one shift a
+    channel, a layer norm one for each of the trailing entries.
+    """
+
+    def __init__(self, layer: nn.Module, prefix: str, layout: FlatLayout) -> None:
+        super().__init__(layer, prefix, layout)
+        norm = cast(nn.GroupNorm | nn.LayerNorm, layer)
+        self._by_channel = isinstance(norm, nn.GroupNorm)
+        self._normalise: Callable[[Tensor], Tensor] = (
+            partial(F.group_norm, num_groups=norm.num_groups, eps=norm.eps)
+            if isinstance(norm, nn.GroupNorm)
+            else partial(F.layer_norm, normalized_shape=norm.normalized_shape, eps=norm.eps)
+        )
+        self._formed: dict[str, Tensor] = {}
+
+    @classmethod
+    def supports(cls, layer: nn.Module) -> bool:
+        """Every plain ``nn.GroupNorm`` and ``nn.LayerNorm`` with trained parameters."""
+        plain = type(layer) in (nn.GroupNorm, nn.LayerNorm)
+        return plain and all(p.requires_grad for p in layer.parameters())
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Normalise, then scale and shift."""
+        return self._attach(self._normalise(inputs))
+
+    def compute(self, inputs: Tensor) -> Tensor:
+        """Scale and shift."""
+        self._inputs = inputs
+        grouped = self.current.by_group(inputs)
+        scaled = grouped * self._spread(self.bank_weight, grouped)
+        if self.bank_bias is not None:
+            scaled = scaled + self._spread(self.bank_bias, grouped)
+        return scaled.view(inputs.shape)
+
+    def input_gradient(self, gradient: Tensor) -> Tensor:
+        """The product g * weight."""
+        grouped = self.current.by_group(gradient)
+        return (grouped * self._spread(self.bank_weight, grouped)).view(gradient.shape)
+
+    def observe(self, gradient: Tensor) -> Tensor:
+        """Form both gradients of every example."""
+        norms = gradient.new_zeros(gradient.shape[0])
+        for name in self.spans:
+            values = gradient * self.inputs if name == "weight" else gradient
+            formed = self._collect(values).flatten(1)
+            self._formed[name] = formed
+            norms = norms + formed.square().sum(1)
+        return norms
+
+    def add_clipped_sum(self, factors: Tensor, total: Tensor) -> None:
+        """Scale and shift."""
+        for name, formed in self._formed.items():
+            self._add_formed(name, formed, factors, total)
+
+    def _spread(self, parameter: Tensor, like: Tensor) -> Tensor:
+        """[groups, *shape] so that it broadcasts over [groups, rows, ...]."""
+        if self._by_channel:
+            return parameter.view(parameter.shape[0], 1, -1, *[1] * (like.dim() - 3))
+        shape = parameter.shape[1:]
+        return parameter.view(parameter.shape[0], *[1] * (like.dim() - 1 - len(shape)), *shape)
+
+    def _collect(self, values: Tensor) -> Tensor:
+        """[rows, ...] summed to [rows, *shape]."""
+        if self._by_channel:
+            return values.flatten(2).sum(2) if values.dim() > 2 else values
+        return values.reshape(values.shape[0], -1, *self.spans["weight"].shape).sum(1)
+
+    def _drop(self) -> None:
+        self._formed = {}

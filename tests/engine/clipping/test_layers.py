@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dpcohort.engine.clipping import ClippedNetwork, PerExampleGradients
+from dpcohort.engine.clipping.layers import (
+    Bank,
+    BankedEmbedding,
+    BankedLinear,
+    OuterSum,
+    UnsupportedUseError,
+    gram_is_cheaper,
+)
+from dpcohort.engine.layout import FlatLayout
+
+
+def banked() -> BankedLinear:
+    layer = nn.Linear(3, 2)
+    return BankedLinear(layer, "", FlatLayout(layer))
+
+
+def test_rows_are_split_in_order() -> None:
+    bank = Bank(torch.zeros(2, 1), draws=4, rows=8)
+    rows = torch.arange(8)
+    assert bank.by_group(rows).tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert bank.by_draw(rows).tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+
+def test_a_layer_used_twice_in_a_pass_says_so() -> None:
+    layer = banked()
+    layer.bind(Bank(torch.zeros(1, 8), draws=1, rows=4))
+    layer(torch.zeros(4, 3))
+    with pytest.raises(UnsupportedUseError, match="more than once"):
+        layer(torch.zeros(4, 3))
+
+
+def test_rows_that_are_not_the_examples_are_noticed() -> None:
+    layer = banked()
+    layer.bind(Bank(torch.zeros(1, 8), draws=1, rows=4))
+    with pytest.raises(UnsupportedUseError, match="5 rows for 4 examples"):
+        layer(torch.zeros(5, 3))
+
+
+def test_a_layer_outside_of_a_pass_says_so() -> None:
+    with pytest.raises(UnsupportedUseError, match="outside of a pass"):
+        banked()(torch.zeros(4, 3))
+
+
+SHAPES = [(1, 3, 4), (2, 30, 20), (6, 3, 4)]  # positions, inputs, outputs
+
+
+def test_shapes_cover_all_three_ways() -> None:
+    assert [p > 1 and gram_is_cheaper(p, i, o) for p, i, o in SHAPES] == [False, True, False]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_norms_and_sums(shape: tuple[int, int, int]) -> None:
+    positions, inputs, outputs = shape
+    generator = torch.Generator().manual_seed(0)
+    a = torch.randn(10, positions, inputs, dtype=torch.float64, generator=generator)
+    g = torch.randn(10, positions, outputs, dtype=torch.float64, generator=generator)
+    formed = torch.einsum("nto,nti->noi", g, a)
+    outer = OuterSum(a, g)
+    torch.testing.assert_close(outer.squared_norms(), formed.square().sum((1, 2)))
+    factors = torch.rand(2, 5, dtype=torch.float64, generator=generator)
+    expected = torch.einsum("kb,kboi->koi", factors, formed.view(2, 5, outputs, inputs))
+    torch.testing.assert_close(outer.clipped_sum(factors), expected)
+
+
+def test_cancelling_positions_do_not_hide_a_gradient() -> None:
+    """Two positions that almost cancel: in 32 bits the Gram terms would lose the rest."""
+    a = torch.randn(1, 1, 400, generator=torch.Generator().manual_seed(0))
+    g = torch.randn(1, 1, 400, generator=torch.Generator().manual_seed(1))
+    a, g = torch.cat([a, a * (1 + 1e-5)], 1), torch.cat([g, -g], 1)
+    assert gram_is_cheaper(2, 400, 400)
+    exact = torch.bmm(g.double().transpose(1, 2), a.double()).square().sum((1, 2))
+    found = OuterSum(a, g).squared_norms().double()
+    torch.testing.assert_close(found, exact, rtol=1e-5, atol=0.0)
+
+
+def test_each_group_of_rows_meets_its_own_weights() -> None:
+    layer = nn.Linear(3, 2)
+    banked = BankedLinear(layer, "", FlatLayout(layer))
+    weights = torch.randn(2, 8)
+    banked.bind(Bank(weights, draws=2, rows=4))
+    inputs = torch.randn(4, 5, 3)
+    outputs = banked(inputs)
+    for group in (0, 1):
+        matrix, bias = weights[group, :6].view(2, 3), weights[group, 6:]
+        rows = slice(2 * group, 2 * group + 2)
+        torch.testing.assert_close(outputs[rows], inputs[rows] @ matrix.t() + bias)
+
+
+def test_subclasses_and_frozen_layers_take_the_slow_path() -> None:
+    class Own(nn.Linear):
+        pass
+
+    assert BankedLinear.supports(nn.Linear(2, 2))
+    assert not BankedLinear.supports(Own(2, 2))
+    frozen = nn.Linear(2, 2)
+    frozen.bias.requires_grad_(requires_grad=False)
+    assert not BankedLinear.supports(frozen)
+
+
+@pytest.mark.parametrize("length", [3, 64, 65, 200])
+def test_repeated_words_add_up_at_any_length(squared_norms: Any, length: int) -> None:
+    model = nn.Embedding(5, 3, padding_idx=1).double()
+    tokens = torch.randint(0, 5, (8, length), generator=torch.Generator().manual_seed(0))
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs * outputs.cumsum(1)).sum((1, 2))
+
+    targets = torch.zeros(8)
+    net = ClippedNetwork(model, loss, tokens, targets)
+    assert net.path.kind == "banked"
+    weights = net.layout.flatten(model)
+    raw = PerExampleGradients(model, loss)(weights, tokens, targets)
+    norms = squared_norms(net, weights[None], tokens[None], targets[None])[0]
+    torch.testing.assert_close(norms, raw.square().sum(1), rtol=1e-9, atol=1e-12)
+    sums = net.clipped_sums(
+        weights[None], tokens[None], targets[None], clip=torch.full((1,), 1e9).double()
+    )
+    torch.testing.assert_close(sums[0], raw.sum(0), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("layer", "supported"),
+    [
+        (nn.Embedding(3, 2), True),
+        (nn.Embedding(3, 2, max_norm=1.0), False),
+        (nn.Embedding(3, 2, scale_grad_by_freq=True), False),
+        (nn.Embedding(3, 2, sparse=True), False),
+        (nn.EmbeddingBag(3, 2), False),
+    ],
+)
+def test_which_layers_have_the_fast_path(layer: nn.Module, supported: bool) -> None:
+    assert BankedEmbedding.supports(layer) is supported
+
+
+CASES = [
+    (nn.GroupNorm(2, 4), (4,)),
+    (nn.GroupNorm(2, 4), (4, 3)),
+    (nn.GroupNorm(4, 4), (4, 3, 2)),
+    (nn.LayerNorm(4), (4,)),
+    (nn.LayerNorm((3, 4)), (2, 3, 4)),
+    (nn.LayerNorm(4, bias=False), (3, 4)),
+]
+
+
+@pytest.mark.parametrize(("layer", "shape"), CASES)
+def test_scale_and_shift(layer: nn.Module, shape: tuple[int, ...]) -> None:
+    model = layer.double()
+    inputs = torch.randn(6, *shape, generator=torch.Generator().manual_seed(0)).double()
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return outputs.pow(3).flatten(1).sum(1)
+
+    targets = torch.zeros(6)
+    net = ClippedNetwork(model, loss, inputs, targets)
+    assert net.path.kind == "banked"
+    weights = net.layout.flatten(model) + 0.3
+    raw = PerExampleGradients(model, loss)(weights, inputs, targets)
+    clip = torch.full((2,), float(raw.norm(dim=1).median())).double()
+    sums = net.clipped_sums(
+        weights[None], inputs.unflatten(0, (2, 3)), targets.view(2, 3), clip=clip
+    )
+    clipped = raw * (clip[0] * (1 - 1e-5) / raw.norm(dim=1)).clamp(max=1.0)[:, None]
+    torch.testing.assert_close(sums, clipped.view(2, 3, -1).sum(1), rtol=1e-9, atol=1e-12)
