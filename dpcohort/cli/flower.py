@@ -43,7 +43,7 @@ def demo(
     """A SuperLink, a gate and three clients on this machine, offline: about a minute."""
     if keep is not None and keep.exists():
         raise InputError.because(f"{keep} exists. Choose another --keep.")
-    from dpcohort.deploy.flower.demo import run_demo
+    from dpcohort.deploy.flower.trial import run_demo
 
     began = time.monotonic()
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dpcohort.deploy.flower.certificates import key_fingerprint
-from dpcohort.deploy.flower.transport import Answer, Letter, Node
+from dpcohort.deploy.flower.exchange import Answer, Letter, Node
 from dpcohort.errors import InputError
 
 __all__ = [

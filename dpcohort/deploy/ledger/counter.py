@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dpcohort.atomic_file import atomic_writer, owner_only
 from dpcohort.errors import InputError, VerificationError
 
-__all__ = ["Count", "MonotoneCounter"]
+__all__ = ["Count", "MonotoneCounter", "check_counter", "counter_path", "rolled_back"]
 
 _MARK = "dpcohort-counter-1"
 _LINE = len(_MARK) + 1 + 32 + 1 + 20 + 1 + 64 + 1 + 64 + 1
@@ -36,6 +37,25 @@ class Count:
     seq: int
     hash: str
     ledger: str
+
+
+def rolled_back(path: Path, seq: int) -> VerificationError:
+    """What is said of a ledger that lacks rows which were there before."""
+    return VerificationError(
+        f"{path} is older than its counter, which has seen {seq} entries: an old copy was put "
+        "back, and what was spent since is not in it. Nothing can be spent. Put back the newest "
+        "copy."
+    )
+
+
+def counter_path(path: str | Path, counter: str | Path | None = None) -> Path:
+    """Where a ledger's counter is: where it is said to be, or beside the ledger.
+
+    Example:
+        >>> str(counter_path("ward.ledger"))
+        'ward.ledger.counter'
+    """
+    return Path(counter) if counter is not None else Path(f"{path}.counter")
 
 
 class MonotoneCounter:
@@ -141,3 +161,28 @@ def _count(raw: bytes) -> Count | None:
     except ValueError:  # not ASCII, not five words, not a number
         return None
     return count if mark == _MARK and _line(count) == raw else None
+
+
+def check_counter(path: Path, count: Count, *, ledger: str, hashes: Sequence[str]) -> None:
+    """Whether the ledger has come at least as far as its counter says.
+
+    Args:
+        path: the ledger.
+        count: what its counter says.
+        ledger: the ledger's id.
+        hashes: the hash of each of its rows.
+
+    Raises:
+        VerificationError: it is another ledger's counter, or the ledger is an old copy.
+    """
+    if count.ledger != ledger:
+        raise VerificationError(
+            f"the counter of {path} belongs to another ledger. Nothing can be spent."
+        )
+    if count.seq > len(hashes):
+        raise rolled_back(path, count.seq)
+    if count.seq > 0 and hashes[count.seq - 1] != count.hash:
+        raise VerificationError(
+            f"{path} has another entry {count.seq} than its counter saw: it was rolled back and "
+            "written on. Nothing can be spent."
+        )

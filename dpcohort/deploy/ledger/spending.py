@@ -15,11 +15,14 @@ from functools import lru_cache
 
 from dpcohort.accounting.contract import Neighbours
 from dpcohort.accounting.events import Event, History, affordable_steps
-from dpcohort.deploy.ledger.cap import LifetimeCap
-from dpcohort.deploy.ledger.terms import RunTerms
+from dpcohort.deploy.ledger.terms import LifetimeCap, RunTerms
 from dpcohort.errors import BudgetExceededError
 
-__all__ = ["CapFilter", "LifetimeCapError", "Spending", "fitting_steps"]
+__all__ = ["CapFilter", "Counted", "LifetimeCapError", "Spending", "fitting_steps"]
+
+
+#: Terms, and draws counted so far, of every accepted run of a data set, by the run's name.
+Counted = Mapping[str, tuple[RunTerms, int]]
 
 
 class LifetimeCapError(BudgetExceededError):
@@ -138,13 +141,7 @@ class CapFilter:
     def __init__(self) -> None:
         self._certified: dict[str, tuple[LifetimeCap, dict[str, int]]] = {}
 
-    def check(
-        self,
-        dataset: str,
-        cap: LifetimeCap,
-        runs: Mapping[str, tuple[RunTerms, int]],
-        run: str,
-    ) -> None:
+    def check(self, dataset: str, cap: LifetimeCap, runs: Counted, run: str) -> None:
         """Refuse one more draw of ``run`` if it would exceed the cap.
 
         Args:
@@ -177,7 +174,7 @@ def _within(wanted: Mapping[str, int], certified: Mapping[str, int]) -> bool:
     return all(count <= certified.get(key, 0) for key, count in wanted.items())
 
 
-def fitting_steps(cap: LifetimeCap, runs: Mapping[str, tuple[RunTerms, int]], run: str) -> int:
+def fitting_steps(cap: LifetimeCap, runs: Counted, run: str) -> int:
     """How many more noisy steps of an accepted run fit the cap and the run's own terms.
 
     Args:
@@ -193,8 +190,7 @@ def fitting_steps(cap: LifetimeCap, runs: Mapping[str, tuple[RunTerms, int]], ru
     """
     terms, count = runs[run]
     left = max(0, terms.draws - count) * terms.local_steps
-    others = [value for key, value in runs.items() if key != run]
-    after = Spending(cap, [*others, (terms, count + 1)])
+    after = Spending(cap, _with_one_more(runs, run).values())
     if cap.across_runs == "summed":
         return left if after.fits() else 0
     history = Spending(cap, runs.values()).history()
@@ -210,13 +206,15 @@ def fitting_steps(cap: LifetimeCap, runs: Mapping[str, tuple[RunTerms, int]], ru
     )
 
 
-def _refusal(
-    dataset: str, cap: LifetimeCap, runs: Mapping[str, tuple[RunTerms, int]], run: str
-) -> LifetimeCapError:
+def _with_one_more(runs: Counted, run: str) -> Counted:
     terms, count = runs[run]
-    others = [value for key, value in runs.items() if key != run]
+    return {**runs, run: (terms, count + 1)}
+
+
+def _refusal(dataset: str, cap: LifetimeCap, runs: Counted, run: str) -> LifetimeCapError:
+    terms, _ = runs[run]
     spent = Spending(cap, runs.values()).epsilon()
-    requested = Spending(cap, [*others, (terms, count + 1)]).epsilon()
+    requested = Spending(cap, _with_one_more(runs, run).values()).epsilon()
     fit = fitting_steps(cap, runs, run)
     return LifetimeCapError(
         f"{dataset}: a further draw of run {run!r} ({terms.local_steps} steps) would exceed the "

@@ -20,7 +20,7 @@ from dpcohort.deploy.flower.adapter import (
     make_server_app,
 )
 from dpcohort.deploy.flower.certificates import key_fingerprint, make_node_key
-from dpcohort.deploy.flower.transport import Letter
+from dpcohort.deploy.flower.exchange import Letter
 from dpcohort.errors import InputError
 
 flwr_app = pytest.importorskip("flwr.app")

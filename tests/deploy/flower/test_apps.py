@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 
 from dpcohort.deploy.flower import apps
-from dpcohort.deploy.flower.letters import hello_letter, read_frames
+from dpcohort.deploy.flower.messages import hello_letter, read_frames
 from dpcohort.deploy.flower.rounds import federate
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.runs import verify_run

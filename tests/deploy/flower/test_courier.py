@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from dpcohort.deploy.flower.courier import carry, carry_to, guard_socket
-from dpcohort.deploy.flower.letters import NO_GUARD, draw_letter, hello_letter, read_frames
+from dpcohort.deploy.flower.client_app import carry, carry_to, guard_socket
+from dpcohort.deploy.flower.messages import NO_GUARD, draw_letter, hello_letter, read_frames
 from dpcohort.deploy.guard.client import GuardRefusedError
 from dpcohort.deploy.guard.protocol import DrawRequest, DrawUpdate, Hello, Refusal, RunReceipt
 from dpcohort.errors import InputError
@@ -94,7 +94,7 @@ def test_a_node_without_guard_says_what_it_needs(config):
 
 def test_the_courier_needs_no_torch():
     code = (
-        "import sys; import dpcohort.deploy.flower.courier; "
+        "import sys; import dpcohort.deploy.flower.client_app; "
         "assert not {'torch', 'flwr', 'sklearn'} & set(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -3,8 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpcohort.deploy.flower.exchange import Exchange
-from dpcohort.deploy.flower.transport import Answer, Node
+from dpcohort.deploy.flower.exchange import Answer, Exchange, Node
 from dpcohort.errors import InputError
 
 

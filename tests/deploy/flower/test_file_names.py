@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpcohort.deploy.flower.file_names import file_name
+from dpcohort.deploy.flower.kit import file_name
 
 IDS = st.text(min_size=1, max_size=300)
 

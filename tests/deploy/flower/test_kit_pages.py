@@ -6,7 +6,7 @@ import re
 import pytest
 
 from dpcohort.cli.app import app as cli
-from dpcohort.deploy.flower.kit_pages import operator_page, owner_page
+from dpcohort.deploy.flower.kit import operator_page, owner_page
 
 OPERATOR = operator_page(run="spring", host="fl.example.org", gate=443, superlink=8000, clients=3)
 OWNER = owner_page("ward 7", run="spring", host="fl.example.org", port=443)

@@ -11,16 +11,14 @@ import tomllib
 
 import pytest
 
-from dpcohort.deploy.flower import kit_units
+from dpcohort.deploy.flower import kit
 from dpcohort.deploy.flower.gate import is_fleet_call
 
 UNITS = {
-    "superlink": kit_units.superlink_unit(port=8000),
-    "gate": kit_units.gate_unit(port=9443, upstream=8000),
-    "guard": kit_units.guard_unit("ward 7 100%"),
-    "supernode": kit_units.supernode_unit(
-        "ward 7\nExecStart=evil", host="fl.example.org", port=9443
-    ),
+    "superlink": kit.superlink_unit(port=8000),
+    "gate": kit.gate_unit(port=9443, upstream=8000),
+    "guard": kit.guard_unit("ward 7 100%"),
+    "supernode": kit.supernode_unit("ward 7\nExecStart=evil", host="fl.example.org", port=9443),
 }
 
 
@@ -119,7 +117,7 @@ def test_a_clients_name_cannot_add_a_line():
 
 
 def test_the_proxy_has_the_rule_of_the_gate():
-    text = kit_units.nginx_rule(host="fl.example.org", port=443, upstream=8000)
+    text = kit.nginx_rule(host="fl.example.org", port=443, upstream=8000)
     (pattern,) = re.findall(r'location ~ "(.*)" \{', text)
     paths = [
         "/v1/fleet/pull-messages", "/v1/fleet/push_object", "/v1/fleet/", "/v1/fleet",
@@ -134,7 +132,7 @@ def test_the_proxy_has_the_rule_of_the_gate():
 
 
 def test_the_app_names_its_parts_and_every_setting_of_a_run():
-    files = kit_units.app_files(federation='/srv/with "quotes"/federation.toml')
+    files = kit.app_files(federation='/srv/with "quotes"/federation.toml')
     project = tomllib.loads(files["pyproject.toml"])
     app = project["tool"]["flwr"]["app"]
     assert app["components"] == {
@@ -150,7 +148,7 @@ def test_the_app_names_its_parts_and_every_setting_of_a_run():
 
 
 def test_the_connection_is_the_loopback_address():
-    found = tomllib.loads(kit_units.connection_file(port=8000, authority="/srv/ca.crt"))
+    found = tomllib.loads(kit.connection_file(port=8000, authority="/srv/ca.crt"))
     assert found["superlink"]["dpcohort"] == {
         "address": "127.0.0.1:8000",
         "root-certificates": "/srv/ca.crt",

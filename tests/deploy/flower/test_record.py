@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
 from dpcohort.deploy.flower.record import FederatedJob, FederatedRecorder, RoundExchange
+from dpcohort.deploy.formats import replace
 from dpcohort.engine import EngineState
 from dpcohort.errors import InputError
 from dpcohort.runs.append_log import read_log

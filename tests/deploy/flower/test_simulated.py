@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from dpcohort.deploy.flower.letters import hello_letter
+from dpcohort.deploy.flower.client_app import carry_in_simulation
+from dpcohort.deploy.flower.messages import hello_letter
 from dpcohort.deploy.flower.rounds import federate
-from dpcohort.deploy.flower.simulated import carry_in_simulation
+from dpcohort.deploy.formats import replace
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.runs import verify_run
 from dpcohort.runs.append_log import read_log

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-from dpcohort.deploy.flower.transport import InProcess, Letter
+from dpcohort.deploy.flower.exchange import InProcess, Letter
 
 
 def test_answers_carry_the_name_of_their_letter_and_come_once():

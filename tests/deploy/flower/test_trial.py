@@ -8,9 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from dpcohort.deploy.flower import kit_units
-from dpcohort.deploy.flower.processes import Processes
-from dpcohort.deploy.flower.trial import Trial
+from dpcohort.deploy.flower.kit import gate_unit, superlink_unit, supernode_unit
+from dpcohort.deploy.flower.trial import Processes, Trial
 from dpcohort.errors import DpcohortError, InputError
 
 
@@ -52,9 +51,9 @@ def test_parts_are_started_with_the_options_of_the_units(trial):
     trial.start_server()
     trial.start_supernode("lab")
     units = {
-        "superlink": kit_units.superlink_unit(port=8000),
-        "supernode-1": kit_units.supernode_unit("lab", host="127.0.0.1", port=9443),
-        "gate": kit_units.gate_unit(port=9443, upstream=8000),
+        "superlink": superlink_unit(port=8000),
+        "supernode-1": supernode_unit("lab", host="127.0.0.1", port=9443),
+        "gate": gate_unit(port=9443, upstream=8000),
     }
     for name, text in units.items():
         unit = shlex.split(text.split("ExecStart=")[1].split("\n#")[0].replace("\\\n", " "))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpcohort.data.dataset import Normalisation
-from dpcohort.deploy.guard.data import load_data
+from dpcohort.deploy.guard.files import load_data
 from dpcohort.deploy.guard.terms import ModelTerms
 from dpcohort.errors import DataMissingError, InputError
 

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from dpcohort.deploy.guard.permissions import check_closed_folder, check_private, check_unwritable
+from dpcohort.deploy.guard.files import check_closed_folder, check_private, check_unwritable
 from dpcohort.errors import InputError
 
 

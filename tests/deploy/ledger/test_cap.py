@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpcohort.deploy.ledger.cap import LifetimeCap
+from dpcohort.deploy.ledger.terms import LifetimeCap
 from dpcohort.errors import InputError
 
 

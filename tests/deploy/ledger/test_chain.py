@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from dpcohort.deploy.ledger.chain import FIRST_LINK, Entry
+from dpcohort.deploy.ledger.store import FIRST_LINK, Entry
 from dpcohort.errors import VerificationError
 
 

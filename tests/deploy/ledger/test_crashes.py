@@ -7,10 +7,10 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 
+from dpcohort.deploy.formats import replace
 from dpcohort.deploy.ledger import ClientLedger, LifetimeCap, read_state, verify_ledger
 from dpcohort.errors import BudgetExceededError
 

@@ -7,8 +7,8 @@ import shutil
 import pytest
 
 from dpcohort.deploy.ledger import ClientLedger, read_state, verify_ledger
-from dpcohort.deploy.ledger.chain import Entry
-from dpcohort.deploy.ledger.export import back_up, exported_lines
+from dpcohort.deploy.ledger.reading import back_up, exported_lines
+from dpcohort.deploy.ledger.store import Entry
 from dpcohort.errors import InputError
 
 

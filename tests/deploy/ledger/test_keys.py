@@ -3,7 +3,8 @@ from __future__ import annotations
 
 import pytest
 
-from dpcohort.deploy.ledger.keys import DrawKey, name
+from dpcohort.deploy.formats import checked_name as name
+from dpcohort.deploy.ledger.terms import DrawKey
 from dpcohort.errors import InputError
 
 

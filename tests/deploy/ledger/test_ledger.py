@@ -6,11 +6,11 @@ import shutil
 import sqlite3
 import threading
 from contextlib import closing
-from dataclasses import replace
 
 import pytest
 
 from dpcohort.accounting.events import Event
+from dpcohort.deploy.formats import replace
 from dpcohort.deploy.ledger import (
     ClientLedger,
     LifetimeCap,

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import dataclasses
 import json
-from dataclasses import replace
 
 import pytest
 
 from dpcohort.accounting.events import Event, History
+from dpcohort.deploy.formats import replace
 from dpcohort.deploy.ledger import lifetime_receipt, read_state
 from dpcohort.errors import InputError
 
@@ -17,7 +18,7 @@ def receipt(ledger, path, key, step, terms):
     for round in range(5):
         ledger.reserve(key(round), step, clip=1.0)
     ledger.release(key(0), b"x")
-    more = replace(step, noise_multiplier=4.0)
+    more = dataclasses.replace(step, noise_multiplier=4.0)
     ledger.reserve(key(0, run="autumn"), more, clip=1.0)
     return lifetime_receipt(read_state(path), "ward")
 
@@ -48,11 +49,11 @@ def test_in_words_and_as_json(receipt):
 
 
 def test_a_broken_promise_says_so(receipt):
-    assert "THE PROMISE IS BROKEN" in replace(receipt, holds=False).text()
+    assert "THE PROMISE IS BROKEN" in dataclasses.replace(receipt, holds=False).text()
 
 
 def test_summed_caps_say_how_they_count(receipt):
-    assert "every begun run in full" in replace(receipt, across_runs="summed").text()
+    assert "every begun run in full" in dataclasses.replace(receipt, across_runs="summed").text()
 
 
 def test_no_such_data_set(receipt, path):

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from dpcohort.accounting.events import Event, History
+from dpcohort.deploy.formats import replace
 from dpcohort.deploy.ledger import spending
-from dpcohort.deploy.ledger.cap import LifetimeCap
 from dpcohort.deploy.ledger.spending import CapFilter, LifetimeCapError, Spending, fitting_steps
+from dpcohort.deploy.ledger.terms import LifetimeCap
 
 CAP = LifetimeCap(epsilon=1.5, delta=1e-5)
 

@@ -9,8 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from dpcohort.deploy.ledger.chain import Entry
-from dpcohort.deploy.ledger.store import SCHEMA, LedgerStore
+from dpcohort.deploy.ledger.store import SCHEMA, Entry, LedgerStore
 from dpcohort.errors import InputError, VerificationError
 
 FIRST = Entry.following(None, "opened", {"ledger": "a" * 32})

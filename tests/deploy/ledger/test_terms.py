@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
 
 from dpcohort.accounting.events import Event
+from dpcohort.deploy.formats import replace
 from dpcohort.deploy.ledger.terms import RunTerms
 from dpcohort.errors import BudgetExceededError, InputError
 
@@ -78,14 +79,14 @@ def test_clip_and_round_have_bounds(terms, step):
 
 
 def test_more_noise_is_welcome_and_charged_as_the_least(terms, step):
-    terms.check_request(replace(step, noise_multiplier=50.0), clip=1.0, round=0)
-    assert terms.charge(3) == replace(step, steps=3)
+    terms.check_request(dataclasses.replace(step, noise_multiplier=50.0), clip=1.0, round=0)
+    assert terms.charge(3) == dataclasses.replace(step, steps=3)
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("epsilon = ", "cannot be read"),
+        ("epsilon = ", "not valid TOML"),
         ("epsilom = 1.0", "Did you mean 'epsilon'"),
         ("epsilon = 1.0", "the key 'delta' is missing"),
     ],
@@ -98,5 +99,5 @@ def test_bad_files_name_the_file(tmp_path, text, said):
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(InputError, match="No such file"):
+    with pytest.raises(InputError, match="no such file"):
         RunTerms.from_toml(tmp_path / "terms.toml")

@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from dpcohort.deploy.ledger import ClientLedger, LifetimeCap, read_state, verify_ledger
-from dpcohort.deploy.ledger.chain import Entry
+from dpcohort.deploy.ledger.store import Entry
 from dpcohort.errors import DpcohortError, InputError, VerificationError
 
 
@@ -32,7 +32,7 @@ def spent(ledger, path, key, step):
 
 
 def kinds(path, **options):
-    return [finding.what for finding in verify_ledger(path, **options).findings]
+    return [finding["what"] for finding in verify_ledger(path, **options).findings]
 
 
 def test_all_holds(spent):
@@ -100,8 +100,8 @@ def test_whoever_rewrites_the_whole_chain_is_found_by_the_counter(spent):
     change(spent, *statements)
     found = verify_ledger(spent)
     assert found.entries == state.head[0] - 2
-    assert "counter" in [finding.what for finding in found.findings]
-    assert "chain" not in [finding.what for finding in found.findings]
+    assert "counter" in [finding["what"] for finding in found.findings]
+    assert "chain" not in [finding["what"] for finding in found.findings]
 
 
 def test_a_cap_that_was_passed_is_found(path, terms, key, step, monkeypatch):
@@ -115,8 +115,8 @@ def test_a_cap_that_was_passed_is_found(path, terms, key, step, monkeypatch):
         for round in range(20):
             ledger.reserve(key(round), step, clip=1.0)
     found = verify_ledger(path).findings
-    assert [finding.what for finding in found] == ["cap"]
-    assert "of 0.5" in found[0].detail
+    assert [finding["what"] for finding in found] == ["cap"]
+    assert "of 0.5" in found[0]["detail"]
 
 
 def test_flipped_bytes_and_cut_files_never_crash_and_never_pass_as_more_budget(spent, folder):
