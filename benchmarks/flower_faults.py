@@ -337,14 +337,14 @@ def run_compare(seeds: int) -> dict[str, Any]:
     low, high = mean - 1.96 * spread, mean + 1.96 * spread
     shutil.rmtree(folder)
     return {
-        "federated accuracy": result.accuracy,
+        "federated accuracy": result["accuracy"],
         "local mean": mean,
         "local 95 % range of one run": [low, high],
-        "within": low <= result.accuracy <= high,
+        "within": low <= result["accuracy"] <= high,
         "same cohorts": same_cohorts,
         "same noise": same_noise,
-        "draws": {c: list(pair) for c, pair in result.draws.items()},
-        "seconds": round(result.seconds, 1),
+        "draws": {c: list(one.values()) for c, one in result["draws"].items()},
+        "seconds": round(result["seconds"], 1),
     }
 
 

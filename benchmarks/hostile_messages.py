@@ -16,7 +16,6 @@ import struct
 import sys
 import tempfile
 from collections import Counter
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +168,7 @@ def attack(messages: int, folder: Path, seed: int = 0) -> tuple[Counter[str], li
         if not isinstance(answer, DrawUpdate):
             continue
         like = good(message.round)
-        others = [field.name for field in fields(like) if field.name not in _FREE]
+        others = [name for name in type(like).model_fields if name not in _FREE]
         if any(getattr(message, f) != getattr(like, f) for f in others):
             wrong.append(f"released outside the terms: {message}")
         if not message.noise_multiplier >= _RUN.least_noise_multiplier:

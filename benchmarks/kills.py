@@ -2,7 +2,7 @@
 """Kill a guard at every point where its files change, and see that nothing is spent or sent twice.
 
 ``python benchmarks/kills.py [--draws 28] [--every 1] [--broken]``. A guard with a new ledger
-answers a courier's draws in a child process, which ends without warning at the n-th of these
+answers a client app's draws in a child process, which ends without warning at the n-th of these
 points, for every n there is: before and after each fsync, rename and write of ledger, counter and
 terms, before and after each SQL statement, and, where SQLite lets its system calls be replaced,
 before and after each write inside a statement. What a kill leaves behind is what was written up to
@@ -178,7 +178,7 @@ class Training:
         self, parameters: NDArray[np.float32], lattice: Lattice, sampler: str, **settings: Any
     ) -> NDArray[np.float32]:
         """Noise around 0."""
-        # A courier's parameters are public: they say here which draw this is.
+        # A client app's parameters are public: they say here which draw this is.
         self._write(self._file, f"{int(parameters[0])}\n".encode())
         nothing, key = torch.zeros(_DIMENSION, dtype=torch.int64), os.urandom(KEY_BYTES)
         noisy: NDArray[np.float32] = lattice.release(nothing, key, scale=1.0).float().numpy()
@@ -246,7 +246,7 @@ def _count_late() -> None:
 
 
 def connect(folder: Path, pid: int) -> GuardClient | None:
-    """A courier's connection; None if the guard ended before."""
+    """A client app's connection; None if the guard ended before."""
     while True:
         with suppress(InputError):
             return GuardClient(folder / "g.sock", timeout=30)
@@ -289,7 +289,7 @@ def computed_rounds(folder: Path) -> Counter[int]:
 
 
 def life(folder: Path, draws: int, *, at: int, broken: bool) -> tuple[dict[int, Any], int]:
-    """One life of a guard: what the courier was answered, and how the guard ended."""
+    """One life of a guard: what the client app was answered, and how the guard ended."""
     heard: dict[int, Any] = {}
     pid = start_guard(folder, at=at, broken=broken)
     guard = connect(folder, pid)

@@ -30,7 +30,7 @@ def server_app() -> Any:
 
 
 def client_app() -> Any:
-    """The ClientApp: a courier between the server's letters and the client's guard."""
+    """The ClientApp: a client app between the server's messages and the client's guard."""
 
     def carry(body: bytes, node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> bytes:
         if not node_config.get("guard"):

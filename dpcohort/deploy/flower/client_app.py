@@ -41,10 +41,10 @@ Connect = Callable[[], GuardClient]
 
 
 def carry(body: bytes, node_config: Mapping[str, Any]) -> bytes:
-    """Answer a letter with the words of the guard that the node's configuration names.
+    """Answer a message with the words of the guard that the node's configuration names.
 
     Args:
-        body: the letter.
+        body: the message.
         node_config: the node's, with ``guard`` in it.
     """
     path = guard_socket(node_config)
@@ -52,7 +52,7 @@ def carry(body: bytes, node_config: Mapping[str, Any]) -> bytes:
 
 
 def guard_socket(node_config: Mapping[str, Any]) -> Path:
-    """The socket of the client's guard: where the node's owner says, whatever the letter says.
+    """The socket of the client's guard: where the node's owner says, whatever the message says.
 
     Example:
         >>> str(guard_socket({"guard": "/run/dpcohort-guard/guard.sock"}))
@@ -66,14 +66,14 @@ def guard_socket(node_config: Mapping[str, Any]) -> Path:
 
 
 def carry_to(connect: Connect, body: bytes) -> bytes:
-    """Answer a letter through a connection to a guard.
+    """Answer a message through a connection to a guard.
 
     A draw the guard refuses is answered with its refusal; where no guard answers, with one that
     says so. After draws, what the run has spent follows.
 
     Args:
         connect: opens a connection.
-        body: the letter.
+        body: the message.
     """
     opened = open_letter(body)
     answers: list[bytes] = []
@@ -128,7 +128,7 @@ class LocalGuards:
         self._stack.close()
 
     def carry(self, body: bytes) -> bytes:
-        """Answer a letter with the words of the guard of the client it is for."""
+        """Answer a message with the words of the guard of the client it is for."""
         path = self._socket(open_letter(body).client)
         return carry_to(lambda: GuardClient(path), body)
 
@@ -146,7 +146,7 @@ class LocalGuards:
             folder = self._clients / file_name(client)
             ledger = folder / "client.ledger"
             is_first = GuardTerms.from_toml(folder / "terms.toml").ledger_id is None
-            # A socket's path may have about a hundred letters; a kit's may have more.
+            # A socket's path may have about a hundred characters; a kit's may have more.
             short = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="dpc-"))
             service = open_guard(
                 folder / "terms.toml",
@@ -160,17 +160,17 @@ class LocalGuards:
         return self._sockets[client]
 
 
-#: The simulation engine keeps a worker process for many letters; its guards stay open with it.
+#: The simulation engine keeps a worker process for many messages; its guards stay open with it.
 _OPEN: dict[str, LocalGuards] = {}
 
 
 def carry_in_simulation(
     body: bytes, node_config: Mapping[str, Any], run_config: Mapping[str, Any]
 ) -> bytes:
-    """Answer a letter in Flower's simulation engine, where nodes are not configured one by one.
+    """Answer a message in Flower's simulation engine, where nodes are not configured one by one.
 
     Args:
-        body: the letter.
+        body: the message.
         node_config: the node's; a simulation has no guard in it.
         run_config: the run's, with ``guards``, the folder ``clients`` of a kit.
 

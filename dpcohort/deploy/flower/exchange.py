@@ -25,7 +25,6 @@ __all__ = [
     "Exchange",
     "Heard",
     "InProcess",
-    "Letter",
     "Node",
     "Transport",
 ]
@@ -47,44 +46,38 @@ class Node:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Letter:
-    """One request on its way.
-
-    Attributes:
-        node: number of the node it goes to.
-        body: what the guard is asked.
-    """
-
-    node: int
-    body: bytes
-
-
-@dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What came back for one letter.
+    """What came back for one message.
 
     Attributes:
-        letter: the name ``push`` gave the letter.
+        message: the name ``push`` gave the message.
         body: what the guard answered; None if nothing came.
         error: why nothing came, in the transport's words.
     """
 
-    letter: str
+    message: str
     body: bytes | None = None
     error: str = ""
 
 
 class Transport(Protocol):
-    """Carries letters to nodes and answers back; never trusted with anything else."""
+    """Carries messages to nodes and answers back; never trusted with anything else."""
 
     def nodes(self) -> Sequence[Node]:
         """The nodes there are."""
         ...
 
-    def push(self, letters: Sequence[Letter], *, group: str, ttl: float) -> Sequence[str]:
-        """Send letters that are void after ``ttl`` seconds; their names, in the same order.
+    def push(
+        self, messages: Sequence[tuple[int, bytes]], *, group: str, ttl: float
+    ) -> Sequence[str]:
+        """Send messages that are void after ``ttl`` seconds; their names, in the same order.
 
-        An empty name says that a letter could not be sent.
+        Args:
+            messages: the number of the node each goes to, and its body.
+            group: a name for the exchange in the transport's logs.
+            ttl: seconds.
+
+        An empty name says that a message could not be sent.
         """
         ...
 
@@ -97,19 +90,19 @@ class InProcess:
     """A transport inside one process: each node is a function from a request to a reply.
 
     Args:
-        couriers: the function of each node, by the fingerprint of its key.
+        apps: the function of each node, by the fingerprint of its key.
 
     Example:
         >>> transport = InProcess({"key-a": lambda body: body[::-1]})
         >>> node = transport.nodes()[0]
-        >>> names = transport.push([Letter(node=node.id, body=b"abc")], group="0", ttl=1.0)
+        >>> names = transport.push([(node.id, b"abc")], group="0", ttl=1.0)
         >>> transport.pull(names)[0].body
         b'cba'
     """
 
-    def __init__(self, couriers: Mapping[str, Callable[[bytes], bytes]]) -> None:
-        self._couriers = dict(enumerate(couriers.values()))
-        self._nodes = [Node(id=place, key=key) for place, key in enumerate(couriers)]
+    def __init__(self, apps: Mapping[str, Callable[[bytes], bytes]]) -> None:
+        self._apps = dict(enumerate(apps.values()))
+        self._nodes = [Node(id=place, key=key) for place, key in enumerate(apps)]
         self._answers: dict[str, Answer] = {}
         self._sent = 0
 
@@ -117,22 +110,24 @@ class InProcess:
         """All nodes; they are always there."""
         return self._nodes
 
-    def push(self, letters: Sequence[Letter], *, group: str, ttl: float) -> Sequence[str]:
-        """Hand each letter to its function at once; an exception becomes an error answer."""
+    def push(
+        self, messages: Sequence[tuple[int, bytes]], *, group: str, ttl: float
+    ) -> Sequence[str]:
+        """Hand each message to its function at once; an exception becomes an error answer."""
         names = []
-        for letter in letters:
+        for node, body in messages:
             self._sent += 1
             name = f"{group}/{self._sent}"
             try:
-                answer = Answer(letter=name, body=self._couriers[letter.node](letter.body))
-            except Exception as error:  # a courier may fail in any way, like a real one
-                answer = Answer(letter=name, error=f"{type(error).__name__}: {error}")
+                answer = Answer(message=name, body=self._apps[node](body))
+            except Exception as error:  # an app may fail in any way, like a real one
+                answer = Answer(message=name, error=f"{type(error).__name__}: {error}")
             self._answers[name] = answer
             names.append(name)
         return names
 
     def pull(self, names: Sequence[str]) -> Sequence[Answer]:
-        """The answers to these letters, once."""
+        """The answers to these messages, once."""
         return [self._answers.pop(name) for name in names if name in self._answers]
 
 
@@ -155,9 +150,9 @@ class Exchange:
     """Asks clients and waits for their answers.
 
     Args:
-        transport: carries the letters.
+        transport: carries the messages.
         keys: fingerprint of each client's registered public key.
-        timeout: seconds for one exchange; letters are void afterwards.
+        timeout: seconds for one exchange; messages are void afterwards.
         attempts: how often a client is asked at most.
         poll: seconds between looks for answers.
         clock: tells the seconds.
@@ -182,26 +177,26 @@ class Exchange:
 
     def ask(
         self,
-        letters: Mapping[str, bytes],
+        messages: Mapping[str, bytes],
         *,
         group: str,
         satisfied: Callable[[str, bytes], bool] = lambda client, body: True,
     ) -> dict[str, Heard]:
-        """Send each client its letter; return when all have answered or the time is over.
+        """Send each client its message; return when all have answered or the time is over.
 
         Args:
-            letters: by client.
+            messages: by client.
             group: a name for the exchange in the transport's logs.
             satisfied: whether an answer is the last word; if not, the client is asked again.
         """
         deadline = self._clock() + self._timeout
-        heard = {client: Heard() for client in letters}
-        waiting = set(letters)
+        heard = {client: Heard() for client in messages}
+        waiting = set(messages)
         under_way: dict[str, str] = {}
         while True:
-            self._send(letters, waiting, under_way, heard, group, deadline)
+            self._send(messages, waiting, under_way, heard, group, deadline)
             for answer in self._transport.pull(list(under_way)) if under_way else ():
-                client = under_way.pop(answer.letter, None)
+                client = under_way.pop(answer.message, None)
                 if client is not None and not self._take(heard[client], answer, client, satisfied):
                     waiting.add(client)
             waiting = {c for c in waiting if heard[c].attempts < self._attempts}
@@ -220,14 +215,14 @@ class Exchange:
 
     def _send(
         self,
-        letters: Mapping[str, bytes],
+        messages: Mapping[str, bytes],
         waiting: set[str],
         under_way: dict[str, str],
         heard: dict[str, Heard],
         group: str,
         deadline: float,
     ) -> None:
-        """Send the letters of waiting clients whose node is online."""
+        """Send the messages of waiting clients whose node is online."""
         left = deadline - self._clock()
         if not waiting or left <= 0:
             return
@@ -235,7 +230,7 @@ class Exchange:
         ready = sorted(client for client in waiting if self._keys.get(client, "") in nodes)
         if not ready:
             return
-        posted = [Letter(node=nodes[self._keys[c]].id, body=letters[c]) for c in ready]
+        posted = [(nodes[self._keys[c]].id, messages[c]) for c in ready]
         names = self._transport.push(posted, group=group, ttl=left)
         for client, name in zip(ready, names, strict=True):
             heard[client].attempts += 1
@@ -243,7 +238,7 @@ class Exchange:
                 under_way[name] = client
                 waiting.discard(client)
             else:
-                heard[client].errors.append("the transport did not take the letter")
+                heard[client].errors.append("the transport did not take the message")
 
     def _online(self) -> dict[str, Node]:
         """Nodes that are there, by key.

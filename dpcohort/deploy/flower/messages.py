@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 
-#: Code of a refusal that the courier writes itself: nobody was asked, nothing is counted.
+#: Code of a refusal that the client app writes itself: nobody was asked, nothing is counted.
 NO_GUARD = "no-guard"
 
 _FORMAT = "dpcohort letter 1"
@@ -63,7 +63,7 @@ _FORMAT = "dpcohort letter 1"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Opened:
-    """A letter as a courier reads it.
+    """A message as a client app reads it.
 
     Attributes:
         client: whom it is for; in a simulation, whose guard to open.
@@ -77,7 +77,7 @@ class Opened:
 
 
 def hello_letter(client: str, *, run: str) -> bytes:
-    """A letter that asks what a client's owner has accepted.
+    """A message that asks what a client's owner has accepted.
 
     Example:
         >>> open_letter(hello_letter("ward-7", run="spring")).asks
@@ -87,7 +87,7 @@ def hello_letter(client: str, *, run: str) -> bytes:
 
 
 def draw_letter(client: str, request: DrawRequest, *, draws: Sequence[int]) -> bytes:
-    """A letter that asks for draws of one round, which differ in their number alone.
+    """A message that asks for draws of one round, which differ in their number alone.
 
     Args:
         client: whose draws.
@@ -101,29 +101,31 @@ def draw_letter(client: str, request: DrawRequest, *, draws: Sequence[int]) -> b
 
 
 def open_letter(body: bytes) -> Opened:
-    """The requests in a letter.
+    """The requests in a message.
 
     Raises:
-        InputError: it is no letter.
+        InputError: it is no message.
     """
     line, newline, frame = body[:LARGEST_HEADER].partition(b"\n")
     if not newline:
-        raise InputError("letter", given=f"{len(body)} bytes", allowed="a line of JSON and a frame")
+        raise InputError(
+            "message", given=f"{len(body)} bytes", allowed="a line of JSON and a frame"
+        )
     try:
         head = parse_json(line)
     except ValueError:
         head = None
     if not isinstance(head, dict) or head.get("format") != _FORMAT:
-        raise InputError("letter", given=line[:40], allowed=f"one of the format {_FORMAT!r}")
+        raise InputError("message", given=line[:40], allowed=f"one of the format {_FORMAT!r}")
     client, asks = head.get("client"), head.get("asks")
     if not isinstance(client, str) or asks not in ("hello", "draws"):
-        raise InputError("letter", given=asks, allowed="to a client, asking 'hello' or 'draws'")
+        raise InputError("message", given=asks, allowed="to a client, asking 'hello' or 'draws'")
     frame = body[len(line) + 1 :]
     request = decode(frame)
     if asks == "hello":
         return Opened(client=client, asks="hello", requests=(request,))
     if not isinstance(request, DrawRequest):
-        raise InputError("letter", given=type(request).__name__, allowed="a request for draws")
+        raise InputError("message", given=type(request).__name__, allowed="a request for draws")
     draws = head.get("draws")
     if (
         not isinstance(draws, list)
@@ -222,7 +224,7 @@ def read_hello(body: bytes) -> Hello | str:
 
 
 def read_draws(body: bytes, request: DrawRequest, *, draws: Sequence[int], records: int) -> Reply:
-    """Check a client's answer to a letter for draws.
+    """Check a client's answer to a message for draws.
 
     Args:
         body: the answer.

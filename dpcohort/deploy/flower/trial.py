@@ -43,12 +43,11 @@ from dpcohort.plain_text import one_line
 from dpcohort.plan import Plan, make_plan
 from dpcohort.runs.append_log import read_log
 from dpcohort.runs.folder import read_json
-from dpcohort.runs.verification import Verification, verify_run
+from dpcohort.runs.verification import verify_run
 from dpcohort.training import Training
 
 __all__ = [
     "DEMO_CLIENTS",
-    "DemoResult",
     "Processes",
     "Trial",
     "demo_partition",
@@ -447,35 +446,6 @@ _RUN = "demo"
 _SAY = Callable[[str], None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class DemoResult:
-    """What the demo showed.
-
-    Attributes:
-        out: the run folder.
-        accuracy: on the public test set, after the last round.
-        draws: by client: planned, and counted by the client's own ledger.
-        verification: of the run folder.
-        seconds: how long all of it took.
-    """
-
-    out: Path
-    accuracy: float
-    draws: dict[str, tuple[int, int]]
-    verification: Verification
-    seconds: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {
-            "out": str(self.out),
-            "accuracy": self.accuracy,
-            "draws": {c: {"planned": p, "counted": n} for c, (p, n) in self.draws.items()},
-            "verification": self.verification.to_dict(),
-            "seconds": self.seconds,
-        }
-
-
 def demo_settings(
     *, rounds: int = 3, gate_port: int = 9443, superlink_port: int = 8000, timeout: float = 120.0
 ) -> tuple[KitSettings, dict[str, Records]]:
@@ -569,7 +539,7 @@ def start_all(federation: Trial, say: _SAY) -> None:
 
 def run_demo(
     out: Path, *, rounds: int = 3, say: _SAY = lambda words: None, keep: Path | None = None
-) -> DemoResult:
+) -> dict[str, Any]:
     """Run the demo; nothing it started is left when it returns or fails.
 
     Args:
@@ -577,6 +547,10 @@ def run_demo(
         rounds: how many.
         say: told how far it is, a line at a time.
         keep: where to keep kit and logs; otherwise they go when all is well.
+
+    Returns:
+        The run folder, the test accuracy after the last round, each client's draws (planned, and
+        counted by its own ledger), the verification of the run, and how long it took.
 
     Raises:
         InputError: no Flower, or the folder is in use.
@@ -613,13 +587,13 @@ def run_demo(
     if not verification.holds:
         found = "; ".join(f.message for f in verification.findings if f.kind != "note")
         raise VerificationError(f"the run does not verify: {found}")
-    return DemoResult(
-        out=out,
-        accuracy=float(read_json(out / "result.json")["test"]["accuracy"]),
-        draws=counted,
-        verification=verification,
-        seconds=time.monotonic() - began,
-    )
+    return {
+        "out": str(out),
+        "accuracy": float(read_json(out / "result.json")["test"]["accuracy"]),
+        "draws": counted,
+        "verification": verification.to_dict(),
+        "seconds": time.monotonic() - began,
+    }
 
 
 @contextlib.contextmanager
@@ -651,20 +625,20 @@ def _rounds_told(out: Path, plan: Plan, say: _SAY) -> Iterator[None]:
         watcher.join(timeout=5)
 
 
-def _counted(federation: Trial, out: Path, settings: KitSettings) -> dict[str, tuple[int, int]]:
+def _counted(federation: Trial, out: Path, settings: KitSettings) -> dict[str, dict[str, int]]:
     """Draws planned, and counted by each client's own ledger."""
     from dpcohort.deploy.ledger import read_state
 
     plan, found = settings.plan, {}
+    told = read_json(out / "client-ledgers.json")
     for client in federation.clients:
         planned = int(plan.schedule.counts[plan.population.index_of(client)])
         state = read_state(federation.kit.client(client) / "client.ledger")
         accounts = next(iter(state.accounts.values()))
-        found[client] = (planned, len(accounts[settings.run].draws))
-    told = read_json(out / "client-ledgers.json")
-    for client, (_, counted) in found.items():
+        counted = len(accounts[settings.run].draws)
         if told[client]["spending"]["counted_draws"] != counted:
             raise VerificationError(
                 f"{one_line(client)}: the server was told another count than {counted}."
             )
+        found[client] = {"planned": planned, "counted": counted}
     return found

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask a guard over its socket; what a courier needs, and nothing that needs torch.
+"""Ask a guard over its socket; what a client app needs, and nothing that needs torch.
 
-The courier may be code a server has shipped. It sees the guard's answers and nothing else.
+The client app may be code a server has shipped. It sees the guard's answers and nothing else.
 """
 
 from __future__ import annotations

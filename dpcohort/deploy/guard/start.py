@@ -70,7 +70,7 @@ def check_terms(terms: GuardTerms, records: int) -> dict[str, RunTerms]:
     users = set(terms.allowed_users)
     if not users and not terms.same_user:
         raise InputError(
-            "allowed_users", given=[], allowed="at least one user, the one the courier runs as"
+            "allowed_users", given=[], allowed="at least one user, the one the client app runs as"
         )
     if os.geteuid() in users and not terms.same_user:
         raise InputError.because(
@@ -80,8 +80,8 @@ def check_terms(terms: GuardTerms, records: int) -> dict[str, RunTerms]:
         )
     if 0 in users and not terms.same_user:
         raise InputError.because(
-            "allowed_users names root, who can open the data without asking. Run the courier as a "
-            "user of its own."
+            "allowed_users names root, who can open the data without asking. Run the client app as "
+            "a user of its own."
         )
     return {one.run: one.run_terms(records) for one in terms.runs}
 

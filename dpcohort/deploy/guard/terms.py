@@ -17,7 +17,9 @@ import pwd
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
+from importlib import resources
 from pathlib import Path
+from string import Template
 from typing import Annotated, Any
 
 import numpy as np
@@ -306,49 +308,6 @@ class GuardTerms(Format):
         return cls.from_toml_file(path, at_most_bytes=LARGEST_TERMS)
 
 
-_TEMPLATE = """\
-# Terms of one client, written by the owner of its data. A server cannot change them.
-# Look at them with: dpcohort guard check --terms FILE --data DATA.npz
-
-dataset = {dataset}            # the data's name in the ledger, for ever
-lifetime_epsilon = {lifetime_epsilon}
-lifetime_delta = {lifetime_delta}
-across_runs = "summed"         # each begun run counts in full: holds whatever the server does
-neighbours = {neighbours}
-# ledger_id = "..."            # pinned when the ledger is made: no other ledger is served from
-
-allowed_users = {allowed_users}   # users, by name or number, that may ask: the courier's
-# socket_group = "..."         # group of the courier, which may use the socket
-same_user = {same_user}              # true only for a trial: the guard then protects nothing
-answer_seconds = {answer_seconds}  # answers leave at multiples of this: their time tells little
-
-[model]                        # the only model that is trained; code of a server is never run
-name = {name}
-input_shape = {input_shape}
-classes = {classes}
-options = {options}
-
-[normalisation]                # public constants: an input x becomes (x / scale - mean) / std
-scale = {scale}
-mean = {mean}
-std = {std}
-
-[[runs]]                       # a run that is accepted beforehand; repeat for more
-run = {run}
-{plan_line}
-epsilon = {epsilon}            # all draws of the run together
-delta = {delta}
-clip = {clip}                  # at most
-batch_size = {batch_size}      # exactly; the rate is this divided by the number of records
-local_steps = {local_steps}    # exactly, in each draw
-rounds = {rounds}
-draws = {draws}                # at most, in the whole run
-{noise_line}
-sampler = {sampler}
-neighbours = {neighbours}
-"""
-
-
 def commented_terms() -> str:
     """A terms file to start from.
 
@@ -496,7 +455,8 @@ def _filled(
     }
     values = {**said, **dict(model), **constants}
     written = {key: _toml(value) for key, value in values.items()}
-    text = _TEMPLATE.format(**written, **lines)
+    template = resources.files("dpcohort.deploy.guard") / "terms.template"
+    text = Template(template.read_text(encoding="utf-8")).substitute(written, **lines)
     return "\n".join(_aligned(line) for line in text.splitlines()) + "\n"
 
 

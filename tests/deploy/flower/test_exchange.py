@@ -27,9 +27,9 @@ class Wire:
     def push(self, letters, *, group, ttl):
         names = []
         for letter in letters:
-            self.sent.append((self.now, letter.node, letter.body, ttl))
+            self.sent.append((self.now, letter[0], letter[1], ttl))
             name = f"m{len(self.sent)}"
-            self.names[name] = (self.now, letter.node)
+            self.names[name] = (self.now, letter[0])
             names.append(name)
         return names
 
@@ -42,7 +42,7 @@ class Wire:
             if place < len(script):
                 after, answer = script[place]
                 if self.now >= at + after:
-                    found.append(Answer(letter=name, **answer))
+                    found.append(Answer(message=name, **answer))
         return found
 
     def sleep(self, seconds):

@@ -6,10 +6,11 @@ import re
 import pytest
 
 from dpcohort.cli.app import app as cli
-from dpcohort.deploy.flower.kit import operator_page, owner_page
+from dpcohort.deploy.flower.kit import kit_text
 
-OPERATOR = operator_page(run="spring", host="fl.example.org", gate=443, superlink=8000, clients=3)
-OWNER = owner_page("ward 7", run="spring", host="fl.example.org", port=443)
+VALUES = {"run": "spring", "host": "fl.example.org", "gate": 443, "superlink": 8000}
+OPERATOR = kit_text("operator.md", **VALUES, clients=3)
+OWNER = kit_text("owner.md", **VALUES, client="ward 7")
 
 
 def test_the_operator_is_told_the_hole_the_run_and_the_way_back():

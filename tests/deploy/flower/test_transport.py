@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-from dpcohort.deploy.flower.exchange import InProcess, Letter
+from dpcohort.deploy.flower.exchange import InProcess
 
 
 def test_answers_carry_the_name_of_their_letter_and_come_once():
     transport = InProcess({"a": lambda body: b"A" + body, "b": lambda body: b"B" + body})
     first, second = transport.nodes()
-    letters = [Letter(node=second.id, body=b"1"), Letter(node=first.id, body=b"2")]
+    letters = [(second.id, b"1"), (first.id, b"2")]
     names = transport.push(letters, group="7", ttl=1.0)
-    answers = {answer.letter: answer.body for answer in transport.pull(names)}
+    answers = {answer.message: answer.body for answer in transport.pull(names)}
     assert [answers[name] for name in names] == [b"B1", b"A2"]
     assert transport.pull(names) == []
 
@@ -19,7 +19,7 @@ def test_a_courier_that_fails_is_an_error_of_its_letter():
         raise RuntimeError("cut off")
 
     transport = InProcess({"a": broken})
-    names = transport.push([Letter(node=0, body=b"")], group="0", ttl=1.0)
+    names = transport.push([(0, b"")], group="0", ttl=1.0)
     (answer,) = transport.pull(names)
     assert answer.body is None
     assert answer.error == "RuntimeError: cut off"
