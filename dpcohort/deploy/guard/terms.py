@@ -20,7 +20,7 @@ from dataclasses import asdict, fields
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from pydantic import Field, PlainValidator, model_validator
@@ -43,7 +43,9 @@ from dpcohort.deploy.ledger.terms import (
 )
 from dpcohort.errors import InputError
 from dpcohort.limits import LARGEST_TERMS, MOST_CLASSES, MOST_INPUT_VALUES
-from dpcohort.plan import Plan
+
+if TYPE_CHECKING:
+    from dpcohort.plan import Plan
 
 __all__ = [
     "AcceptedRun",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 
@@ -78,22 +79,12 @@ class Spending:
 
     def history(self) -> History:
         """All draws, equal steps of different runs taken together."""
-        steps: Counter[tuple[float, float, str]] = Counter()
+        steps: Counter[Event] = Counter()
         for terms, count in self._draws:
-            kind = (terms.least_noise_multiplier, terms.sampling_rate, terms.sampler)
-            steps[kind] += count * terms.local_steps
-        return History(
-            tuple(
-                Event(
-                    noise_multiplier=noise,
-                    sampling_rate=rate,
-                    steps=count,
-                    sampler="fixed" if sampler == "fixed" else "poisson",
-                    neighbours=self.relation,
-                )
-                for (noise, rate, sampler), count in sorted(steps.items())
-            )
-        )
+            step = replace(terms.charge(1), steps=1, neighbours=self.relation)
+            steps[step] += count * terms.local_steps
+        kinds = sorted(steps, key=lambda e: (e.noise_multiplier, e.sampling_rate, e.sampler))
+        return History(tuple(replace(kind, steps=steps[kind]) for kind in kinds))
 
     def fits(self) -> bool:
         """Whether all of it is within the cap."""
