@@ -22,13 +22,15 @@ from dpcohort._validate import number
 from dpcohort.accounting.events import Event
 from dpcohort.deploy.ledger.counter import (
     Count,
-    MonotoneCounter,
+    advance_counter,
     check_counter,
     counter_path,
+    create_counter,
+    read_counter,
     rolled_back,
 )
 from dpcohort.deploy.ledger.reading import LifetimeReceipt, lifetime_receipt
-from dpcohort.deploy.ledger.spending import CapFilter, fitting_steps
+from dpcohort.deploy.ledger.spending import Certified, check_cap, fitting_steps
 from dpcohort.deploy.ledger.state import DrawRecord, LedgerState
 from dpcohort.deploy.ledger.store import Entry, LedgerStore
 from dpcohort.deploy.ledger.terms import DrawKey, LifetimeCap, RunTerms
@@ -70,9 +72,9 @@ class ClientLedger:
     def __init__(self, path: str | Path, *, counter: str | Path | None = None) -> None:
         self.path = Path(path)
         self._lock = threading.RLock()
-        self._counter = MonotoneCounter(counter_path(path, counter))
+        self._counter = counter_path(path, counter)
         self._state = LedgerState()
-        self._filter = CapFilter()
+        self._certified: Certified = {}
         #: Draws this object reserved; only who reserved a draw may release it, so that nobody
         #: computes a draw again after a crash.
         self._in_hand: set[DrawKey] = set()
@@ -99,7 +101,7 @@ class ClientLedger:
         if Path(path).exists():
             raise InputError.because(f"{path} is there already. Nothing was changed.")
         ledger = secrets.token_hex(16)
-        MonotoneCounter(counter_path(path, counter)).create(ledger)
+        create_counter(counter_path(path, counter), ledger)
         LedgerStore.create(
             Path(path), Entry.following(None, "opened", {"ledger": ledger, "at": _now()})
         )
@@ -303,7 +305,7 @@ class ClientLedger:
                 raise VerificationError(
                     f"{self.path}: {error} Nothing can be spent. See: dpcohort ledger verify"
                 ) from None
-        count = self._counter.read()
+        count = read_counter(self._counter)
         check_counter(self.path, count, ledger=self._state.ledger, hashes=self._state.hashes)
 
     def _append(
@@ -314,7 +316,7 @@ class ClientLedger:
         if kind == "reserve":
             dataset, state = str(entry.dataset), self._state
             counted = state.counted(dataset)
-            self._filter.check(dataset, state.cap(dataset), counted, str(entry.run))
+            check_cap(self._certified, dataset, state.cap(dataset), counted, str(entry.run))
         self._store.append(entry, output)
         self._pending.append(entry)
 
@@ -324,7 +326,7 @@ class ClientLedger:
         Inside a transaction. It is not if the disk refused it when the draw was released.
         """
         if record.released is not None and record.released > self._settled:
-            self._counter.advance(self._count())
+            advance_counter(self._counter, self._count())
             self._settled = self._state.head[0]
 
     def _count(self) -> Count:
@@ -338,7 +340,7 @@ class ClientLedger:
         counter, which is harmless; the other way round it would look rolled back.
         """
         with self._lock, self._store.transaction():
-            self._counter.advance(self._count(), durable=durable)
+            advance_counter(self._counter, self._count(), durable=durable)
             if durable:
                 self._settled = self._state.head[0]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dpcohort._version import __version__
-from dpcohort.deploy.ledger.counter import MonotoneCounter, check_counter, counter_path
+from dpcohort.deploy.ledger.counter import check_counter, counter_path, read_counter
 from dpcohort.deploy.ledger.state import Account, LedgerState
 from dpcohort.deploy.ledger.store import LedgerStore, canonical_json
 from dpcohort.errors import InputError, VerificationError
@@ -211,7 +211,7 @@ def read_state(path: str | Path, *, counter: str | Path | None = None) -> Ledger
     """
     with closing(LedgerStore(Path(path), writable=False)) as store:
         # First, so that a draw counted meanwhile is never taken for a roll-back.
-        count = MonotoneCounter(counter_path(path, counter)).read()
+        count = read_counter(counter_path(path, counter))
         state = LedgerState()
         for entry in store.entries():
             state.replay(entry)
@@ -269,7 +269,7 @@ def verify_ledger(
     findings: list[tuple[str, str]] = []
     with closing(LedgerStore(Path(path), writable=False)) as store:
         try:
-            count = MonotoneCounter(counter_path(path, counter)).read()
+            count = read_counter(counter_path(path, counter))
         except VerificationError as error:
             findings.append(("counter", str(error)))
         try:

@@ -19,11 +19,13 @@ from dpcohort.accounting.events import Event, History, affordable_steps
 from dpcohort.deploy.ledger.terms import LifetimeCap, RunTerms
 from dpcohort.errors import BudgetExceededError
 
-__all__ = ["CapFilter", "Counted", "LifetimeCapError", "Spending", "fitting_steps"]
+__all__ = ["Certified", "Counted", "LifetimeCapError", "Spending", "check_cap", "fitting_steps"]
 
 
 #: Terms, and draws counted so far, of every accepted run of a data set, by the run's name.
 Counted = Mapping[str, tuple[RunTerms, int]]
+#: By data set: its cap, and draws of each run that are certified to fit it together.
+Certified = dict[str, tuple[LifetimeCap, dict[str, int]]]
 
 
 class LifetimeCapError(BudgetExceededError):
@@ -121,44 +123,40 @@ class Spending:
         return max(terms.epsilon, _epsilon(replaced, terms.delta))
 
 
-class CapFilter:
-    """Answers quickly whether one more draw fits, thousands of times.
+def check_cap(
+    certified: Certified, dataset: str, cap: LifetimeCap, runs: Counted, run: str
+) -> None:
+    """Refuse one more draw of ``run`` if it would exceed the cap; quick, thousands of times.
 
     What fits for many draws fits for fewer. So a set of counts that was once certified to fit is
     kept, and a request within it needs no composition. When a request leaves it, the largest of a
     few counts between here and everything accepted that fits is certified next.
+
+    Args:
+        certified: what is known to fit, by data set; empty at first, and kept by the caller.
+        dataset: the data set's name.
+        cap: its cap.
+        runs: terms and draws counted so far of every accepted run.
+        run: which of them asks.
+
+    Raises:
+        LifetimeCapError: it would; the message has the numbers.
     """
-
-    def __init__(self) -> None:
-        self._certified: dict[str, tuple[LifetimeCap, dict[str, int]]] = {}
-
-    def check(self, dataset: str, cap: LifetimeCap, runs: Counted, run: str) -> None:
-        """Refuse one more draw of ``run`` if it would exceed the cap.
-
-        Args:
-            dataset: the data set's name.
-            cap: its cap.
-            runs: terms and draws counted so far of every accepted run.
-            run: which of them asks.
-
-        Raises:
-            LifetimeCapError: it would; the message has the numbers.
-        """
-        wanted = {key: count + (key == run) for key, (_, count) in runs.items()}
-        known = self._certified.get(dataset)
-        if known is not None and known[0] == cap and _within(wanted, known[1]):
+    wanted = {key: count + (key == run) for key, (_, count) in runs.items()}
+    known = certified.get(dataset)
+    if known is not None and known[0] == cap and _within(wanted, known[1]):
+        return
+    begun = {key: count for key, count in wanted.items() if count > 0}
+    ahead = {key: max(0, runs[key][0].draws - count) for key, count in begun.items()}
+    while True:
+        trial = {key: count + ahead[key] for key, count in begun.items()}
+        if Spending(cap, ((runs[key][0], count) for key, count in trial.items())).fits():
+            certified[dataset] = (cap, trial)
             return
-        begun = {key: count for key, count in wanted.items() if count > 0}
-        ahead = {key: max(0, runs[key][0].draws - count) for key, count in begun.items()}
-        while True:
-            trial = {key: count + ahead[key] for key, count in begun.items()}
-            if Spending(cap, ((runs[key][0], count) for key, count in trial.items())).fits():
-                self._certified[dataset] = (cap, trial)
-                return
-            if not any(ahead.values()):
-                break
-            ahead = {key: extra // 2 for key, extra in ahead.items()}
-        raise _refusal(dataset, cap, runs, run)
+        if not any(ahead.values()):
+            break
+        ahead = {key: extra // 2 for key, extra in ahead.items()}
+    raise _refusal(dataset, cap, runs, run)
 
 
 def _within(wanted: Mapping[str, int], certified: Mapping[str, int]) -> bool:

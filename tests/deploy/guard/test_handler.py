@@ -226,10 +226,10 @@ def test_a_counter_that_fails_after_the_row_leaves_a_counted_draw(
 ):
     handler = open_handler(trainer=trainer)
 
-    def fail(self, count, durable=True):
+    def fail(path, count, durable=True):
         raise InputError.because("no space")
 
-    monkeypatch.setattr(ledger_module.MonotoneCounter, "advance", fail)
+    monkeypatch.setattr(ledger_module, "advance_counter", fail)
     refusal = handler.answer(good())
     assert (refusal.code, refusal.counted, trainer.calls) == ("ledger", True, 0)
 
