@@ -98,7 +98,9 @@ def in_words(model: type[BaseModel], error: ValidationError) -> InputError:
             return unknown
     own = found.get("ctx", {}).get("error")
     if not isinstance(own, InputError):
-        return InputError.because(words_of(dict(found), {}).words)
+        # A tuple here is a list in the file.
+        kind = found["type"].replace("tuple_type", "list_type")
+        return InputError.because(words_of({**found, "type": kind}, {}).words)
     # An error of a table inside says in which table.
     return own if own.field == where or not where else InputError.because(f"[{where}] {own}")
 

@@ -68,7 +68,7 @@ def test_the_template_is_read_back(folder):
         ("options = {}", "options = { a = nan }", "options"),
         ("scale = 1.0", "scale = 0.0", "scale"),
         ("std = [1.0]", 'std = ["a"]', "normalisation"),
-        ("[[runs]]", "[runs]", "runs"),
+        ("[[runs]]", "[runs]", r"a list of tables, each under its own line \[\[runs\]\]"),
         ('# plan = "..."', 'plan = "abc"', "plan"),
         ("[[runs]]", "[[runs", "terms.toml"),
     ],
