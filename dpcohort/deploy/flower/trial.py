@@ -23,7 +23,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -376,14 +375,22 @@ class Trial:
         ]  # fmt: skip
         self.processes.start("run", command, env=self._env())
 
-    def await_run(self, out: Path, *, seconds: float) -> None:
+    def await_run(
+        self, out: Path, *, seconds: float, meanwhile: Callable[[], None] = lambda: None
+    ) -> None:
         """Wait for the run to be finished.
+
+        Args:
+            out: the run folder.
+            seconds: how long at most.
+            meanwhile: called now and then, and once at the end.
 
         Raises:
             DpcohortError: it failed, or takes longer; with the server's last words.
         """
         deadline = time.monotonic() + seconds
         while not (out / "result.json").exists():
+            meanwhile()
             if not self.processes.is_running("run"):
                 raise DpcohortError(f"the run failed.\n{self.last_words()}")
             if not self.processes.is_running("superlink"):
@@ -393,6 +400,7 @@ class Trial:
                     f"the run did not finish within {seconds:g} s.\n{self.last_words()}"
                 )
             time.sleep(0.2)
+        meanwhile()
 
     def last_words(self) -> str:
         """What the server app said last; its own error alone if it named one."""
@@ -573,8 +581,8 @@ def run_demo(
             start_all(federation, say)
             federation.start_run(out)
             say("run started; every guard is asked for its owner's terms before the first draw")
-            with _rounds_told(out, plan, say):
-                federation.await_run(out, seconds=120 + 60 * rounds)
+            told = _teller(out, plan, say)
+            federation.await_run(out, seconds=120 + 60 * rounds, meanwhile=told)
             counted = _counted(federation, out, settings)
     except BaseException:
         say(f"kit and logs are kept in {folder}")
@@ -596,33 +604,20 @@ def run_demo(
     }
 
 
-@contextlib.contextmanager
-def _rounds_told(out: Path, plan: Plan, say: _SAY) -> Iterator[None]:
-    """Tell of each round when the server has written it down."""
-    done = threading.Event()
+def _teller(out: Path, plan: Plan, say: _SAY) -> Callable[[], None]:
+    """Tells, whenever it is called, of the rounds that the server has written down since."""
+    told = 0
 
-    def watch() -> None:
-        told = 0
-        while True:
-            last = done.is_set()
-            with contextlib.suppress(Exception):
-                entries = read_log(out / "rounds.jsonl")
-                for entry in entries[told:]:
-                    accuracy = 100 * entry["test"]["accuracy"]
-                    total = plan.training.rounds
-                    say(f"round {entry['round'] + 1} of {total}: test accuracy {accuracy:.1f} %")
-                    told += 1
-            if last:
-                return
-            done.wait(0.3)
+    def tell() -> None:
+        nonlocal told
+        with contextlib.suppress(Exception):
+            for entry in read_log(out / "rounds.jsonl")[told:]:
+                accuracy = 100 * entry["test"]["accuracy"]
+                total = plan.training.rounds
+                say(f"round {entry['round'] + 1} of {total}: test accuracy {accuracy:.1f} %")
+                told += 1
 
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        done.set()
-        watcher.join(timeout=5)
+    return tell
 
 
 def _counted(federation: Trial, out: Path, settings: KitSettings) -> dict[str, dict[str, int]]:
