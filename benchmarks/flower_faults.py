@@ -39,10 +39,16 @@ import numpy as np
 from dpcohort.data import load_dataset
 from dpcohort.deploy.flower.adapter import QUIET
 from dpcohort.deploy.flower.certificates import make_certificates, make_node_key
-from dpcohort.deploy.flower.demo import demo_partition, demo_settings, start_all, trial
 from dpcohort.deploy.flower.kit import KitSettings
-from dpcohort.deploy.flower.processes import Processes, free_ports
-from dpcohort.deploy.flower.trial import Trial
+from dpcohort.deploy.flower.trial import (
+    Processes,
+    Trial,
+    demo_partition,
+    demo_settings,
+    free_ports,
+    start_all,
+    trial,
+)
 from dpcohort.deploy.ledger import read_state
 from dpcohort.errors import DpcohortError
 from dpcohort.plan import make_plan
@@ -297,7 +303,7 @@ def _gate_routes(gate: int, superlink: int, authority: Path) -> dict[str, Any]:
 
 def run_compare(seeds: int) -> dict[str, Any]:
     """The federation's accuracy, cohorts and noise beside those of the local engine."""
-    from dpcohort.deploy.flower.demo import run_demo
+    from dpcohort.deploy.flower.trial import run_demo
     from dpcohort.engine import ConstantStep, Optimiser
     from dpcohort.runs.training import train
 
@@ -330,14 +336,14 @@ def run_compare(seeds: int) -> dict[str, Any]:
     low, high = mean - 1.96 * spread, mean + 1.96 * spread
     shutil.rmtree(folder)
     return {
-        "federated accuracy": result.accuracy,
+        "federated accuracy": result["accuracy"],
         "local mean": mean,
         "local 95 % range of one run": [low, high],
-        "within": low <= result.accuracy <= high,
+        "within": low <= result["accuracy"] <= high,
         "same cohorts": same_cohorts,
         "same noise": same_noise,
-        "draws": {c: list(pair) for c, pair in result.draws.items()},
-        "seconds": round(result.seconds, 1),
+        "draws": {c: list(one.values()) for c, one in result["draws"].items()},
+        "seconds": round(result["seconds"], 1),
     }
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from dpcohort.deploy.guard import AcceptedRun, DrawRequest, GuardClient, GuardTerms, ModelTerms
-from dpcohort.deploy.guard.data import GuardedData
+from dpcohort.deploy.guard.files import GuardedData
 from dpcohort.deploy.guard.start import open_guard
 from dpcohort.deploy.guard.training import LocalTraining
 from dpcohort.engine.clipping import ClippedNetwork

@@ -3,7 +3,7 @@
 
 ``python benchmarks/hostile_messages.py [--messages 33000]``. Requests within the terms, changed in
 one to three fields, cut, with bytes flipped, replayed with another model, and messages of other
-kinds go through the guard's own reader and desk. A message may be refused; nothing may raise,
+kinds go through the guard's own reader and handler. A message may be refused; nothing may raise,
 nothing may be released outside the terms or twice, and the ledger must count what was released.
 """
 
@@ -16,7 +16,6 @@ import struct
 import sys
 import tempfile
 from collections import Counter
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,8 @@ import torch
 from numpy.typing import NDArray
 
 from dpcohort.deploy.guard import AcceptedRun, DrawRequest, GuardTerms, ModelTerms
-from dpcohort.deploy.guard.data import load_data
-from dpcohort.deploy.guard.desk import GuardDesk
-from dpcohort.deploy.guard.owner_ledger import open_ledger
+from dpcohort.deploy.guard.files import load_data
+from dpcohort.deploy.guard.handler import GuardHandler
 from dpcohort.deploy.guard.protocol import (
     DrawUpdate,
     HelloRequest,
@@ -36,7 +34,7 @@ from dpcohort.deploy.guard.protocol import (
     decode,
     encode,
 )
-from dpcohort.deploy.guard.start import check_terms
+from dpcohort.deploy.guard.start import check_terms, open_ledger
 from dpcohort.deploy.guard.terms import layout_sha256
 from dpcohort.engine.lattice import KEY_BYTES, Lattice
 from dpcohort.errors import DpcohortError
@@ -150,8 +148,11 @@ def attack(messages: int, folder: Path, seed: int = 0) -> tuple[Counter[str], li
     np.savez(folder / "ward.npz", inputs=inputs, labels=labels)
     (folder / "ward.npz").chmod(0o600)
     data = load_data(folder / "ward.npz", _TERMS.model, _TERMS.normalisation)
-    ledger = open_ledger(folder / "w.ledger", data, check_terms(_TERMS, len(data)), new=True)
-    desk = GuardDesk(_TERMS, records=len(data), ledger=ledger, trainer=Training())
+    ledger = open_ledger(
+        folder / "w.ledger", data, _TERMS, check_terms(_TERMS, len(data)), new=True
+    )
+    training: Any = Training()  # in place of the real one
+    handler = GuardHandler(_TERMS, records=len(data), ledger=ledger, trainer=training)
     outcomes: Counter[str] = Counter()
     wrong: list[str] = []
     released: dict[tuple[int, int], bytes] = {}
@@ -161,12 +162,12 @@ def attack(messages: int, folder: Path, seed: int = 0) -> tuple[Counter[str], li
         except DpcohortError:
             outcomes["not understood"] += 1
             continue
-        answer = desk.answer(message)
+        answer = handler.answer(message)
         outcomes[answer.code if isinstance(answer, Refusal) else type(answer).__name__] += 1
         if not isinstance(answer, DrawUpdate):
             continue
         like = good(message.round)
-        others = [field.name for field in fields(like) if field.name not in _FREE]
+        others = [name for name in type(like).model_fields if name not in _FREE]
         if any(getattr(message, f) != getattr(like, f) for f in others):
             wrong.append(f"released outside the terms: {message}")
         if not message.noise_multiplier >= _RUN.least_noise_multiplier:
@@ -174,7 +175,7 @@ def attack(messages: int, folder: Path, seed: int = 0) -> tuple[Counter[str], li
         key = (message.round, message.draw)
         if released.setdefault(key, answer.vector.tobytes()) != answer.vector.tobytes():
             wrong.append(f"round {key[0]} draw {key[1]} was released twice")
-    receipt: Any = desk.answer(ReceiptRequest(run="spring"))
+    receipt: Any = handler.answer(ReceiptRequest(run="spring"))
     counted = receipt.spending["counted_draws"]
     ledger.close()
     if counted < len(released) or counted > _DRAWS:

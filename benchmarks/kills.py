@@ -2,7 +2,7 @@
 """Kill a guard at every point where its files change, and see that nothing is spent or sent twice.
 
 ``python benchmarks/kills.py [--draws 28] [--every 1] [--broken]``. A guard with a new ledger
-answers a courier's draws in a child process, which ends without warning at the n-th of these
+answers a client app's draws in a child process, which ends without warning at the n-th of these
 points, for every n there is: before and after each fsync, rename and write of ledger, counter and
 terms, before and after each SQL statement, and, where SQLite lets its system calls be replaced,
 before and after each write inside a statement. What a kill leaves behind is what was written up to
@@ -29,7 +29,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +37,14 @@ import torch
 from numpy.typing import NDArray
 
 from dpcohort.accounting.events import Event
+from dpcohort.deploy.formats import replace
 from dpcohort.deploy.guard import AcceptedRun, DrawRequest, GuardClient, GuardTerms, ModelTerms
 from dpcohort.deploy.guard.client import GuardRefusedError
-from dpcohort.deploy.guard.data import load_data
-from dpcohort.deploy.guard.desk import GuardDesk
-from dpcohort.deploy.guard.owner_ledger import open_ledger, pinnable_terms, write_pin
+from dpcohort.deploy.guard.files import load_data
+from dpcohort.deploy.guard.handler import GuardHandler
 from dpcohort.deploy.guard.protocol import Hello
 from dpcohort.deploy.guard.service import GuardService
-from dpcohort.deploy.guard.start import check_terms
+from dpcohort.deploy.guard.start import check_terms, open_ledger, pinnable_terms, write_pin
 from dpcohort.deploy.ledger import ClientLedger, DrawKey, read_state, verify_ledger
 from dpcohort.engine.lattice import KEY_BYTES, Lattice
 from dpcohort.errors import DpcohortError, InputError
@@ -178,7 +177,7 @@ class Training:
         self, parameters: NDArray[np.float32], lattice: Lattice, sampler: str, **settings: Any
     ) -> NDArray[np.float32]:
         """Noise around 0."""
-        # A courier's parameters are public: they say here which draw this is.
+        # A client app's parameters are public: they say here which draw this is.
         self._write(self._file, f"{int(parameters[0])}\n".encode())
         nothing, key = torch.zeros(_DIMENSION, dtype=torch.int64), os.urandom(KEY_BYTES)
         noisy: NDArray[np.float32] = lattice.release(nothing, key, scale=1.0).float().numpy()
@@ -207,18 +206,20 @@ def start_guard(folder: Path, *, at: int, broken: bool) -> int:
         return pid
     code = 1
     try:
-        training = Training(folder / "computed")
+        training: Any = Training(folder / "computed")  # in place of the real one
         if broken:
             _count_late()
         plant(Bomb(at))
         is_new = not (folder / "w.ledger").exists()
         terms = _with_run(pinnable_terms(folder / "terms.toml"))
         data = load_data(folder / "d.npz", terms.model, terms.normalisation)
-        book = open_ledger(folder / "w.ledger", data, check_terms(terms, len(data)), new=is_new)
+        book = open_ledger(
+            folder / "w.ledger", data, terms, check_terms(terms, len(data)), new=is_new
+        )
         if is_new:
             write_pin(folder / "terms.toml", book.id)
-        desk = GuardDesk(terms, records=len(data), ledger=book, trainer=training)
-        GuardService(desk, folder / "g.sock").serve_forever()
+        handler = GuardHandler(terms, records=len(data), ledger=book, trainer=training)
+        GuardService(handler, folder / "g.sock").serve_forever()
     except DpcohortError as error:
         (folder / "refused").write_text(str(error))
         code = error.exit_code
@@ -244,7 +245,7 @@ def _count_late() -> None:
 
 
 def connect(folder: Path, pid: int) -> GuardClient | None:
-    """A courier's connection; None if the guard ended before."""
+    """A client app's connection; None if the guard ended before."""
     while True:
         with suppress(InputError):
             return GuardClient(folder / "g.sock", timeout=30)
@@ -287,7 +288,7 @@ def computed_rounds(folder: Path) -> Counter[int]:
 
 
 def life(folder: Path, draws: int, *, at: int, broken: bool) -> tuple[dict[int, Any], int]:
-    """One life of a guard: what the courier was answered, and how the guard ended."""
+    """One life of a guard: what the client app was answered, and how the guard ended."""
     heard: dict[int, Any] = {}
     pid = start_guard(folder, at=at, broken=broken)
     guard = connect(folder, pid)
@@ -329,7 +330,7 @@ def judge(folder: Path, draws: int, before: dict[int, Any], *, broken: bool) -> 
         if (round, 0) not in counted:
             wrong.append(f"draw {round} was computed and is not counted")
     wrong += [f"draw {round} is not counted" for round in before if (round, 0) not in counted]
-    wrong += [finding.detail for finding in verify_ledger(folder / "w.ledger").findings]
+    wrong += [finding["detail"] for finding in verify_ledger(folder / "w.ledger").findings]
     return wrong
 
 
@@ -348,7 +349,7 @@ def _load_once() -> None:
     terms = GuardTerms(
         dataset="ward", lifetime_epsilon=2.0, lifetime_delta=1e-5, same_user=True, model=model
     )
-    check_terms(_with_run(terms), _RECORDS).runs["spring"].certified_epsilon()
+    check_terms(_with_run(terms), _RECORDS)["spring"].certified_epsilon()
 
 
 def main() -> int:

@@ -35,14 +35,12 @@ from dpcohort.data.dataset import Normalisation
 from dpcohort.data.image_files import read_batch, read_idx
 from dpcohort.data.partition import Partition, load_partition, save_partition
 from dpcohort.deploy.flower.federation import Federation
-from dpcohort.deploy.flower.letters import draw_letter, open_letter
-from dpcohort.deploy.flower.replies import read_draws, read_hello
-from dpcohort.deploy.guard.data import load_data
-from dpcohort.deploy.guard.proposal import commented_terms, terms_from_plan
+from dpcohort.deploy.flower.messages import draw_letter, open_letter, read_draws, read_hello
+from dpcohort.deploy.guard.files import load_data
 from dpcohort.deploy.guard.protocol import DrawRequest, DrawUpdate, Hello, Refusal, encode
-from dpcohort.deploy.guard.terms import GuardTerms, ModelTerms
+from dpcohort.deploy.guard.terms import GuardTerms, ModelTerms, commented_terms, terms_from_plan
 from dpcohort.deploy.ledger import ClientLedger, DrawKey, LifetimeCap, RunTerms
-from dpcohort.deploy.ledger.verification import read_state
+from dpcohort.deploy.ledger.reading import read_state
 from dpcohort.errors import DpcohortError
 from dpcohort.lab.recipes.judgement import read_result
 from dpcohort.lab.recipes.reading import load_recipe

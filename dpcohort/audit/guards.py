@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from dpcohort._validate import FloatArray, IntArray
 from dpcohort.audit.claims import Claim
 from dpcohort.audit.engines import HOSTILE, hostile_factors, hostile_start
-from dpcohort.deploy.guard.data import GuardedData
+from dpcohort.deploy.guard.files import GuardedData
 from dpcohort.deploy.guard.terms import ModelTerms
 from dpcohort.deploy.guard.training import LocalTraining
 from dpcohort.engine.lattice import Bytes, Lattice

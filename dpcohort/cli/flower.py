@@ -43,7 +43,7 @@ def demo(
     """A SuperLink, a gate and three clients on this machine, offline: about a minute."""
     if keep is not None and keep.exists():
         raise InputError.because(f"{keep} exists. Choose another --keep.")
-    from dpcohort.deploy.flower.demo import run_demo
+    from dpcohort.deploy.flower.trial import run_demo
 
     began = time.monotonic()
 
@@ -57,17 +57,18 @@ def demo(
         signal.signal(number, _interrupt)
     result = run_demo(out, rounds=rounds, say=say, keep=keep)
     if as_json:
-        print_json(result.to_dict())
+        print_json(result)
         return
-    for client, (planned, counted) in result.draws.items():
+    for client, draws in result["draws"].items():
         console.print(
-            f"{one_line(client)}: {planned} draws planned, {counted} counted by its own ledger",
+            f"{one_line(client)}: {draws['planned']} draws planned, {draws['counted']} counted by "
+            "its own ledger",
             markup=False,
         )
     console.print(
-        f"Test accuracy {100 * result.accuracy:.1f} %. {result.verification.clients} receipts "
-        f"verified: no client spent more than it promised. {result.seconds:.0f} s in all; every "
-        "process has ended.",
+        f"Test accuracy {100 * result['accuracy']:.1f} %. {result['verification']['clients']} "
+        "receipts verified: no client spent more than it promised. "
+        f"{result['seconds']:.0f} s in all; every process has ended.",
         markup=False,
         soft_wrap=True,
     )

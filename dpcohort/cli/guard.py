@@ -71,8 +71,7 @@ def serve(
         raise InputError.because(
             f"a guard needs {', '.join(missing)} too. Write terms with: dpcohort guard new"
         )
-    from dpcohort.deploy.guard.start import check_terms, open_guard
-    from dpcohort.deploy.guard.words import terms_in_words
+    from dpcohort.deploy.guard.start import open_guard, terms_in_words
 
     service = open_guard(
         terms,
@@ -85,8 +84,8 @@ def serve(
     )
     with service:
         if new_ledger:
-            _say(_pinned(terms, ledger, str(service.desk.terms.ledger_id)))
-        for line in terms_in_words(check_terms(service.desk.terms, service.desk.records)):
+            _say(_pinned(terms, ledger, str(service.handler.terms.ledger_id)))
+        for line in terms_in_words(service.handler.terms, service.handler.records):
             _say(line)
         _say(f"ready: listening at {socket}. End it with Ctrl-C.")
         sys.stdout.flush()
@@ -105,7 +104,7 @@ def pin(
     as_json: JsonOption = False,
 ) -> None:
     """Write the ledger's id into the terms: a guard then serves from no other ledger."""
-    from dpcohort.deploy.guard.owner_ledger import pin_ledger
+    from dpcohort.deploy.guard.start import pin_ledger
 
     found = pin_ledger(terms, ledger, counter=counter, new=new_ledger)
     if as_json:
@@ -131,11 +130,9 @@ def check(
     as_json: JsonOption = False,
 ) -> None:
     """Check terms, and say what each run may spend; nothing is started or written."""
-    from dpcohort.deploy.guard.data import load_data
-    from dpcohort.deploy.guard.permissions import check_unwritable
-    from dpcohort.deploy.guard.start import check_terms
+    from dpcohort.deploy.guard.files import check_unwritable, load_data
+    from dpcohort.deploy.guard.start import check_terms, terms_in_words
     from dpcohort.deploy.guard.terms import GuardTerms
-    from dpcohort.deploy.guard.words import terms_in_words
 
     check_unwritable(terms, "terms")
     found = GuardTerms.from_toml(terms)
@@ -143,16 +140,15 @@ def check(
         records = len(load_data(data, found.model, found.normalisation))
     if records is None:
         raise InputError.because("give --data FILE.npz, or --records for their number alone.")
-    checked = check_terms(found, records)
     if as_json:
         runs = {
             run: {**one.to_dict(), "certified_epsilon": one.certified_epsilon()}
-            for run, one in checked.runs.items()
+            for run, one in check_terms(found, records).items()
         }
         values: dict[str, Any] = {"dataset": found.dataset, "records": records, "runs": runs}
         print_json({**values, "cap": found.cap().to_dict(), "model": found.model.sha256()})
         return
-    for line in terms_in_words(checked):
+    for line in terms_in_words(found, records):
         _say(line)
 
 
@@ -181,8 +177,7 @@ def new(
 ) -> None:
     """Write terms for the owner to read, change and keep."""
     from dpcohort.atomic_file import write_text
-    from dpcohort.deploy.guard.proposal import commented_terms, terms_from_plan
-    from dpcohort.deploy.guard.terms import ModelTerms
+    from dpcohort.deploy.guard.terms import ModelTerms, commented_terms, terms_from_plan
     from dpcohort.plan import Plan
 
     if plan is None:

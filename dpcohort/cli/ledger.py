@@ -12,6 +12,7 @@ import typer
 
 from dpcohort.cli.output import console, print_json, print_text
 from dpcohort.cli.source import JsonOption
+from dpcohort.deploy.formats import checked_name
 from dpcohort.deploy.ledger import (
     ClientLedger,
     LifetimeCap,
@@ -21,7 +22,6 @@ from dpcohort.deploy.ledger import (
     read_state,
     verify_ledger,
 )
-from dpcohort.deploy.ledger.keys import name
 from dpcohort.errors import InputError
 from dpcohort.plain_text import json_visible
 
@@ -66,7 +66,7 @@ def init(
     as_json: JsonOption = False,
 ) -> None:
     """Make a ledger, or open one that is there, and register a data set with its cap."""
-    name("dataset", dataset)  # before a ledger is made for it
+    checked_name("dataset", dataset)  # before a ledger is made for it
     cap = LifetimeCap(
         epsilon=epsilon,
         delta=delta,
@@ -160,7 +160,7 @@ def verify(
         print_json(found.to_dict())
     else:
         for finding in found.findings:
-            _say(f"{finding.what}: {finding.detail}")
+            _say(f"{finding['what']}: {finding['detail']}")
         verdict = "all hold" if found.holds else f"{len(found.findings)} found wrong"
         _say(f"{found.entries} entries, head {found.head}: {verdict}.")
     if not found.holds:
@@ -183,7 +183,7 @@ def export(
 ) -> None:
     """Write every entry as a line of JSON, without the outputs' bytes; or back the ledger up."""
     from dpcohort.atomic_file import write_text
-    from dpcohort.deploy.ledger.export import back_up, exported_lines
+    from dpcohort.deploy.ledger.reading import back_up, exported_lines
 
     if backup is not None:
         back_up(path, backup)

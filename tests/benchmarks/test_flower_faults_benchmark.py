@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from dpcohort.deploy.flower.client_app import LocalGuards
 from dpcohort.deploy.flower.federation import Federation
 from dpcohort.deploy.flower.kit import write_kit
-from dpcohort.deploy.flower.processes import Processes
 from dpcohort.deploy.flower.rounds import federate
-from dpcohort.deploy.flower.simulated import LocalGuards
-from dpcohort.deploy.flower.trial import Trial, write_client_data
+from dpcohort.deploy.flower.trial import Processes, Trial, write_client_data
 from dpcohort.errors import DpcohortError
 
 PATH = Path(__file__).parents[2] / "benchmarks" / "flower_faults.py"

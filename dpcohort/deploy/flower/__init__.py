@@ -2,8 +2,8 @@
 """A plan executed by real clients over Flower, where no server can overspend a client.
 
 The server's rounds (``rounds``) know no Flower: they speak to a transport, and ``adapter`` is the
-only module that imports it. The app on a client's machine (``courier``) asks the owner's guard and
-nothing else.
+only module that imports it. The app on a client's machine (``client_app``) asks the owner's guard
+and nothing else.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dpcohort.deploy.flower.certificates import key_fingerprint
-from dpcohort.deploy.flower.transport import Answer, Letter, Node
+from dpcohort.deploy.flower.exchange import Answer, Node
 from dpcohort.errors import InputError
 
 __all__ = [
@@ -93,26 +93,28 @@ class FlowerGrid:
             for node in found
         ]
 
-    def push(self, letters: Sequence[Letter], *, group: str, ttl: float) -> Sequence[str]:
-        """Send letters; one that Flower would not take has an empty name."""
+    def push(
+        self, messages: Sequence[tuple[int, bytes]], *, group: str, ttl: float
+    ) -> Sequence[str]:
+        """Send messages; one that Flower would not take has an empty name."""
         from flwr.app import Message
 
-        messages = [
-            Message(_record(letter.body), letter.node, "train", ttl=ttl, group_id=group)
-            for letter in letters
+        posted = [
+            Message(_record(body), node, "train", ttl=ttl, group_id=group)
+            for node, body in messages
         ]
-        names = [str(name or "") for name in self._grid.push_messages(messages)]
-        return names if len(names) == len(letters) else [""] * len(letters)
+        names = [str(name or "") for name in self._grid.push_messages(posted)]
+        return names if len(names) == len(posted) else [""] * len(posted)
 
     def pull(self, names: Sequence[str]) -> Sequence[Answer]:
-        """The answers there are; errors come from the SuperLink, so only their letter is known."""
+        """The answers there are; errors come from the SuperLink, so only their message is known."""
         answers = []
         for message in self._grid.pull_messages(list(names)):
             name = str(message.metadata.reply_to_message_id)
             if message.has_error():
                 error = message.error
                 words = f"error {int(error.code)}: {str(error.reason or 'no reason given')[:300]}"
-                answers.append(Answer(letter=name, error=words))
+                answers.append(Answer(message=name, error=words))
             else:
                 answers.append(_answer(name, message.content))
         return answers
@@ -145,7 +147,7 @@ def make_server_app(run: Callable[[Any, Mapping[str, Any]], None]) -> Any:
 def make_client_app(
     carry: Callable[[bytes, Mapping[str, Any], Mapping[str, Any]], bytes],
 ) -> Any:
-    """A ClientApp that answers each letter with ``carry(body, node_config, run_config)``."""
+    """A ClientApp that answers each message with ``carry(body, node_config, run_config)``."""
     flower_version()
     from flwr.app import Message
     from flwr.clientapp import ClientApp
@@ -177,6 +179,6 @@ def _body(content: Any) -> bytes:
 
 def _answer(name: str, content: Any) -> Answer:
     try:
-        return Answer(letter=name, body=_body(content))
+        return Answer(message=name, body=_body(content))
     except Exception:  # written by another program: it may be anything
-        return Answer(letter=name, error="the answer is not one of a courier")
+        return Answer(message=name, error="the answer is not one of dpcohort's client app")

@@ -24,20 +24,20 @@ def server_app() -> Any:
 
     ``federation`` is the path of ``federation.toml``, ``out`` the run folder (the federation's own
     if empty), ``resume`` goes on with the run there, ``guards`` is for a simulation (see
-    :mod:`dpcohort.deploy.flower.simulated`).
+    :mod:`dpcohort.deploy.flower.client_app`).
     """
     return make_server_app(serve)
 
 
 def client_app() -> Any:
-    """The ClientApp: a courier between the server's letters and the client's guard."""
+    """The ClientApp: a client app between the server's messages and the client's guard."""
 
     def carry(body: bytes, node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> bytes:
         if not node_config.get("guard"):
-            from dpcohort.deploy.flower.simulated import carry_in_simulation
+            from dpcohort.deploy.flower.client_app import carry_in_simulation
 
             return carry_in_simulation(body, node_config, run_config)
-        from dpcohort.deploy.flower.courier import carry as carry_to_guard
+        from dpcohort.deploy.flower.client_app import carry as carry_to_guard
 
         return carry_to_guard(body, node_config)
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 from dpcohort._validate import whole_number
@@ -34,6 +34,8 @@ _MISSING = (
     "Certificates and keys are made with the package cryptography, which comes with Flower and is "
     'not installed. Get it with: python -m pip install "dpcohort[flower]"'
 )
+
+_AUTHORITY = "dpcohort trial authority"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,35 +72,32 @@ def make_certificates(
         ...     made = make_certificates(Path(folder))
         ...     check_certificate(made.certificate, authority=made.authority, host="127.0.0.1")
     """
-    x509, ec = _modules()
+    lib = _cryptography()
     whole_number("days", days, at_least=1, at_most=3650)
     if not hosts or not all(hosts):
         raise InputError("hosts", given=list(hosts), allowed="one or more names or addresses")
-    ca_key = ec.generate_private_key(ec.SECP384R1())
-    server_key = ec.generate_private_key(ec.SECP384R1())
-    ca_name = _name(x509, "dpcohort trial authority")
-    ca = _builder(x509, ca_name, ca_name, ca_key.public_key(), days)
-    ca = ca.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    ca = ca.add_extension(_usage(x509, signs=True), critical=True)
-    ca = ca.add_extension(
-        x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), critical=False
-    )
-    own = _builder(x509, _name(x509, hosts[0]), ca_name, server_key.public_key(), days)
-    names = x509.SubjectAlternativeName([_host(x509, host) for host in hosts])
-    own = own.add_extension(names, critical=False)
-    own = own.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    own = own.add_extension(_usage(x509, signs=False), critical=True)
-    server_auth = x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH])
-    own = own.add_extension(server_auth, critical=False)
-    own = own.add_extension(
-        x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False
-    )
+    x509, authority = lib.x509, _new_key(lib)
+    server, signer = _new_key(lib), authority.public_key()
+    usage = x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH])
+    root = [
+        (x509.BasicConstraints(ca=True, path_length=0), True),
+        (_usage(lib, "key_cert_sign", "crl_sign"), True),
+        (x509.SubjectKeyIdentifier.from_public_key(signer), False),
+    ]
+    leaf = [
+        (x509.SubjectAlternativeName([_host(lib, host) for host in hosts]), False),
+        (x509.BasicConstraints(ca=False, path_length=None), True),
+        (_usage(lib, "digital_signature"), True),
+        (usage, False),
+        (x509.AuthorityKeyIdentifier.from_issuer_public_key(signer), False),
+    ]
     made = ServerCertificate(
         authority=folder / "ca.crt", certificate=folder / "server.pem", key=folder / "server.key"
     )
-    _write(made.authority, _pem(_signed(ca, ca_key)))
-    _write(made.certificate, _pem(_signed(own, ca_key)))
-    _write(made.key, _private(server_key), secret=True)
+    _write(made.authority, _certificate(lib, _AUTHORITY, signer, root, authority, days))
+    own = _certificate(lib, hosts[0], server.public_key(), leaf, authority, days)
+    _write(made.certificate, own)
+    _write(made.key, _private(lib, server, lib.serialization.PrivateFormat.PKCS8), secret=True)
     return made
 
 
@@ -111,19 +110,10 @@ def make_node_key(path: Path) -> str:
         ...     make_node_key(Path(folder) / "node.key").split()[0]
         'ecdsa-sha2-nistp384'
     """
-    _, ec = _modules()
-    from cryptography.hazmat.primitives import serialization
-
-    key = ec.generate_private_key(ec.SECP384R1())
-    content: bytes = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.OpenSSH,
-        serialization.NoEncryption(),
-    )
-    public: bytes = key.public_key().public_bytes(
-        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-    )
-    _write(path, content, secret=True)
+    lib = _cryptography()
+    key, openssh = _new_key(lib), lib.serialization.PublicFormat.OpenSSH
+    public: bytes = key.public_key().public_bytes(lib.serialization.Encoding.OpenSSH, openssh)
+    _write(path, _private(lib, key, lib.serialization.PrivateFormat.OpenSSH), secret=True)
     _write(path.with_suffix(".pub"), public + b"\n")
     return public.decode()
 
@@ -134,26 +124,21 @@ def key_fingerprint(public: str | bytes) -> str:
     Raises:
         InputError: it is not a public key on a NIST curve, which Flower asks for.
     """
-    _, ec = _modules()
-    from cryptography.hazmat.primitives import serialization
-
+    lib = _cryptography()
+    serialization = lib.serialization
     content = public.encode() if isinstance(public, str) else public
-    reader = (
-        serialization.load_pem_public_key
-        if content.lstrip().startswith(b"-----")
-        else serialization.load_ssh_public_key
-    )
+    is_pem = content.lstrip().startswith(b"-----")
     try:
-        key = reader(content.strip())
+        key = (serialization.load_pem_public_key if is_pem else serialization.load_ssh_public_key)(
+            content.strip()
+        )
     except Exception:  # the library raises many kinds for what is not a key
         key = None
-    if not isinstance(key, ec.EllipticCurvePublicKey):
+    if not isinstance(key, lib.ec.EllipticCurvePublicKey):
         allowed = "a public key as in node.pub: ecdsa-sha2-nistp384 AAAA..."
         raise InputError("public key", given=content[:40].decode(errors="replace"), allowed=allowed)
-    der = key.public_bytes(
-        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
-    return hashlib.sha256(der).hexdigest()
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    return hashlib.sha256(key.public_bytes(serialization.Encoding.DER, form)).hexdigest()
 
 
 def check_certificate(
@@ -170,9 +155,9 @@ def check_certificate(
     Raises:
         InputError: expired, not valid yet, of another authority, or for other hosts.
     """
-    x509, _ = _modules()
+    lib = _cryptography()
     now = datetime.now(UTC) if at is None else at
-    own, ca = (_read(x509, path) for path in (certificate, authority))
+    own, ca = (_read(lib, path) for path in (certificate, authority))
     for path, found in ((certificate, own), (authority, ca)):
         if now > found.not_valid_after_utc:
             raise FileFormatError(
@@ -191,90 +176,80 @@ def check_certificate(
         raise FileFormatError(
             certificate, f"it was not signed by the authority in {authority}. Use its own ca.crt."
         ) from None
-    names = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    if _host(x509, host) not in list(names):
+    names = own.extensions.get_extension_for_class(lib.x509.SubjectAlternativeName).value
+    if _host(lib, host) not in list(names):
         listed = ", ".join(str(name.value) for name in names)
         raise FileFormatError(
             certificate, f"it is for {listed}, not for {host}. Make one that names {host}."
         )
 
 
-def _modules() -> tuple[Any, Any]:
+def _cryptography() -> Any:
+    """The parts of the package that are used; it comes with Flower and may not be there."""
     try:
         from cryptography import x509
+        from cryptography.hazmat.primitives import hashes, serialization
         from cryptography.hazmat.primitives.asymmetric import ec
     except ModuleNotFoundError:
         raise InputError.because(_MISSING) from None
-    found: tuple[ModuleType, ModuleType] = (x509, ec)
-    return found
+    return SimpleNamespace(x509=x509, ec=ec, hashes=hashes, serialization=serialization)
 
 
-def _name(x509: Any, text: str) -> Any:
-    return x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, text[:64])])
+def _new_key(lib: Any) -> Any:
+    return lib.ec.generate_private_key(lib.ec.SECP384R1())
 
 
-def _host(x509: Any, host: str) -> Any:
+def _host(lib: Any, host: str) -> Any:
     try:
-        return x509.IPAddress(ipaddress.ip_address(host))
+        return lib.x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
-        return x509.DNSName(host)
+        return lib.x509.DNSName(host)
 
 
-def _builder(x509: Any, subject: Any, issuer: Any, key: Any, days: int) -> Any:
+def _usage(lib: Any, *allowed: str) -> Any:
+    every = (
+        "digital_signature content_commitment key_encipherment data_encipherment key_agreement "
+        "key_cert_sign crl_sign encipher_only decipher_only"
+    )
+    return lib.x509.KeyUsage(**{use: use in allowed for use in every.split()})
+
+
+def _certificate(
+    lib: Any, subject: str, key: Any, extensions: Sequence[Any], authority: Any, days: int
+) -> bytes:
+    """A certificate of a public key, signed by the trial's authority, in PEM."""
+
+    def named(text: str) -> Any:
+        attribute = lib.x509.NameAttribute(lib.x509.oid.NameOID.COMMON_NAME, text[:64])
+        return lib.x509.Name([attribute])
+
     # An hour back: clocks of two machines differ.
     begin = datetime.now(UTC) - timedelta(hours=1)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
+    builder = (
+        lib.x509.CertificateBuilder()
+        .subject_name(named(subject))
+        .issuer_name(named(_AUTHORITY))
         .public_key(key)
-        .serial_number(x509.random_serial_number())
+        .serial_number(lib.x509.random_serial_number())
         .not_valid_before(begin)
         .not_valid_after(begin + timedelta(days=days))
     )
-
-
-def _usage(x509: Any, *, signs: bool) -> Any:
-    return x509.KeyUsage(
-        digital_signature=not signs,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs,
-        crl_sign=signs,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _signed(builder: Any, key: Any) -> Any:
-    from cryptography.hazmat.primitives import hashes
-
-    return builder.sign(key, hashes.SHA384())
-
-
-def _pem(certificate: Any) -> bytes:
-    from cryptography.hazmat.primitives import serialization
-
-    content: bytes = certificate.public_bytes(serialization.Encoding.PEM)
+    for extension, is_critical in extensions:
+        builder = builder.add_extension(extension, critical=is_critical)
+    signed = builder.sign(authority, lib.hashes.SHA384())
+    content: bytes = signed.public_bytes(lib.serialization.Encoding.PEM)
     return content
 
 
-def _private(key: Any) -> bytes:
-    from cryptography.hazmat.primitives import serialization
-
-    content: bytes = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
+def _private(lib: Any, key: Any, form: Any) -> bytes:
+    pem, plain = lib.serialization.Encoding.PEM, lib.serialization.NoEncryption()
+    content: bytes = key.private_bytes(pem, form, plain)
     return content
 
 
-def _read(x509: Any, path: Path) -> Any:
+def _read(lib: Any, path: Path) -> Any:
     try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
+        return lib.x509.load_pem_x509_certificate(path.read_bytes())
     except OSError as error:
         raise FileFormatError(path, f"it cannot be read: {error.strerror}.") from None
     except ValueError:

@@ -1,23 +1,134 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Letters to clients and their answers, within a time limit, with nodes known by their keys.
+"""Messages to clients and their answers, within a time limit, with nodes known by their keys.
 
-Flower hands a message out once: if the node dies, the message is gone. So a letter that came to
-nothing is sent again while the round's time lasts. That costs no budget: a guard computes a draw
-once and sends the stored update again. Whom to ask, and when to stop, depends on the clock, the
-number of attempts and who is online, never on what an update contains.
+What carries them is a :class:`Transport`: Flower is one (``adapter``), the same process another.
+Messages and answers are bytes; what is in them is the business of ``messages``.
+
+Flower hands a message out once: if the node dies, the message is gone. So one that came to nothing
+is sent again while the round's time lasts. That costs no budget: a guard computes a draw once and
+sends the stored update again. Whom to ask, and when to stop, depends on the clock, the number of
+attempts and who is online, never on what an update contains.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from dpcohort._validate import number, whole_number
-from dpcohort.deploy.flower.transport import Answer, Letter, Node, Transport
 from dpcohort.errors import InputError
 
-__all__ = ["Exchange", "Heard"]
+__all__ = [
+    "Answer",
+    "Exchange",
+    "Heard",
+    "InProcess",
+    "Node",
+    "Transport",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A node as the transport knows it.
+
+    Attributes:
+        id: its number, which a restart may change.
+        key: fingerprint of the public key it proved to hold; empty if it proved none.
+        online: whether it is there now.
+    """
+
+    id: int
+    key: str = ""
+    online: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What came back for one message.
+
+    Attributes:
+        message: the name ``push`` gave the message.
+        body: what the guard answered; None if nothing came.
+        error: why nothing came, in the transport's words.
+    """
+
+    message: str
+    body: bytes | None = None
+    error: str = ""
+
+
+class Transport(Protocol):
+    """Carries messages to nodes and answers back; never trusted with anything else."""
+
+    def nodes(self) -> Sequence[Node]:
+        """The nodes there are."""
+        ...
+
+    def push(
+        self, messages: Sequence[tuple[int, bytes]], *, group: str, ttl: float
+    ) -> Sequence[str]:
+        """Send messages that are void after ``ttl`` seconds; their names, in the same order.
+
+        Args:
+            messages: the number of the node each goes to, and its body.
+            group: a name for the exchange in the transport's logs.
+            ttl: seconds.
+
+        An empty name says that a message could not be sent.
+        """
+        ...
+
+    def pull(self, names: Sequence[str]) -> Sequence[Answer]:
+        """The answers that are there by now; each is given once."""
+        ...
+
+
+class InProcess:
+    """A transport inside one process: each node is a function from a request to a reply.
+
+    Args:
+        apps: the function of each node, by the fingerprint of its key.
+
+    Example:
+        >>> transport = InProcess({"key-a": lambda body: body[::-1]})
+        >>> node = transport.nodes()[0]
+        >>> names = transport.push([(node.id, b"abc")], group="0", ttl=1.0)
+        >>> transport.pull(names)[0].body
+        b'cba'
+    """
+
+    def __init__(self, apps: Mapping[str, Callable[[bytes], bytes]]) -> None:
+        self._apps = dict(enumerate(apps.values()))
+        self._nodes = [Node(id=place, key=key) for place, key in enumerate(apps)]
+        self._answers: dict[str, Answer] = {}
+        self._sent = 0
+
+    def nodes(self) -> Sequence[Node]:
+        """All nodes; they are always there."""
+        return self._nodes
+
+    def push(
+        self, messages: Sequence[tuple[int, bytes]], *, group: str, ttl: float
+    ) -> Sequence[str]:
+        """Hand each message to its function at once; an exception becomes an error answer."""
+        names = []
+        for node, body in messages:
+            self._sent += 1
+            name = f"{group}/{self._sent}"
+            try:
+                answer = Answer(message=name, body=self._apps[node](body))
+            except Exception as error:  # an app may fail in any way, like a real one
+                answer = Answer(message=name, error=f"{type(error).__name__}: {error}")
+            self._answers[name] = answer
+            names.append(name)
+        return names
+
+    def pull(self, names: Sequence[str]) -> Sequence[Answer]:
+        """The answers to these messages, once."""
+        return [self._answers.pop(name) for name in names if name in self._answers]
 
 
 @dataclass(kw_only=True)
@@ -39,9 +150,9 @@ class Exchange:
     """Asks clients and waits for their answers.
 
     Args:
-        transport: carries the letters.
+        transport: carries the messages.
         keys: fingerprint of each client's registered public key.
-        timeout: seconds for one exchange; letters are void afterwards.
+        timeout: seconds for one exchange; messages are void afterwards.
         attempts: how often a client is asked at most.
         poll: seconds between looks for answers.
         clock: tells the seconds.
@@ -66,26 +177,26 @@ class Exchange:
 
     def ask(
         self,
-        letters: Mapping[str, bytes],
+        messages: Mapping[str, bytes],
         *,
         group: str,
         satisfied: Callable[[str, bytes], bool] = lambda client, body: True,
     ) -> dict[str, Heard]:
-        """Send each client its letter; return when all have answered or the time is over.
+        """Send each client its message; return when all have answered or the time is over.
 
         Args:
-            letters: by client.
+            messages: by client.
             group: a name for the exchange in the transport's logs.
             satisfied: whether an answer is the last word; if not, the client is asked again.
         """
         deadline = self._clock() + self._timeout
-        heard = {client: Heard() for client in letters}
-        waiting = set(letters)
+        heard = {client: Heard() for client in messages}
+        waiting = set(messages)
         under_way: dict[str, str] = {}
         while True:
-            self._send(letters, waiting, under_way, heard, group, deadline)
+            self._send(messages, waiting, under_way, heard, group, deadline)
             for answer in self._transport.pull(list(under_way)) if under_way else ():
-                client = under_way.pop(answer.letter, None)
+                client = under_way.pop(answer.message, None)
                 if client is not None and not self._take(heard[client], answer, client, satisfied):
                     waiting.add(client)
             waiting = {c for c in waiting if heard[c].attempts < self._attempts}
@@ -104,14 +215,14 @@ class Exchange:
 
     def _send(
         self,
-        letters: Mapping[str, bytes],
+        messages: Mapping[str, bytes],
         waiting: set[str],
         under_way: dict[str, str],
         heard: dict[str, Heard],
         group: str,
         deadline: float,
     ) -> None:
-        """Send the letters of waiting clients whose node is online."""
+        """Send the messages of waiting clients whose node is online."""
         left = deadline - self._clock()
         if not waiting or left <= 0:
             return
@@ -119,7 +230,7 @@ class Exchange:
         ready = sorted(client for client in waiting if self._keys.get(client, "") in nodes)
         if not ready:
             return
-        posted = [Letter(node=nodes[self._keys[c]].id, body=letters[c]) for c in ready]
+        posted = [(nodes[self._keys[c]].id, messages[c]) for c in ready]
         names = self._transport.push(posted, group=group, ttl=left)
         for client, name in zip(ready, names, strict=True):
             heard[client].attempts += 1
@@ -127,7 +238,7 @@ class Exchange:
                 under_way[name] = client
                 waiting.discard(client)
             else:
-                heard[client].errors.append("the transport did not take the letter")
+                heard[client].errors.append("the transport did not take the message")
 
     def _online(self) -> dict[str, Node]:
         """Nodes that are there, by key.

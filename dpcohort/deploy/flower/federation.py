@@ -3,35 +3,43 @@
 
 ``federation.toml`` lies on the operator's machine and holds no secret and no data. The plan lies
 beside it; neither is part of the Flower app, because Flower sends the app to every client.
+
+Whether what a client's owner accepted covers what the plan will ask is checked before anything is
+asked. The guard checks every draw anyway; asked beforehand, a federation whose terms do not fit its
+plan ends with a message and without a draw spent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import AfterValidator, Field, InstanceOf, ValidationError, model_validator
 
-from dpcohort._validate import nearest, number, whole_number
 from dpcohort.config.schema import OptimiserSection, check_optimiser
 from dpcohort.deploy.flower.certificates import key_fingerprint
+from dpcohort.deploy.formats import Format, Name, bounded, in_words, of_file, read_toml, whole
+from dpcohort.deploy.guard.protocol import PROTOCOL, Hello
 from dpcohort.deploy.guard.terms import ModelTerms
-from dpcohort.deploy.ledger.keys import name as checked_name
-from dpcohort.errors import FileFormatError, InputError
+from dpcohort.errors import InputError
 from dpcohort.limits import LARGEST_FEDERATION
+from dpcohort.plain_text import one_line
 from dpcohort.plan import Plan
-from dpcohort.text_files import parse_toml, read_utf8, toml_text
+from dpcohort.text_files import toml_text
 
-__all__ = ["Federation"]
+__all__ = [
+    "Federation",
+    "check_agreements",
+    "disagreements",
+]
 
-_KEYS = ("run", "plan", "out", "timeout", "attempts", "quorum", "seed", "test")
-_TABLES = ("model", "optimiser", "aggregation", "clients")
+
+_MOST_SHOWN = 12
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Federation:
+class Federation(Format):
     """Everything a server needs to execute a plan with clients it never sees the data of.
 
     Attributes:
@@ -50,45 +58,36 @@ class Federation:
         out: the run folder; empty if it is said elsewhere.
     """
 
-    run: str
-    plan: Plan
+    run: Name
+    plan: InstanceOf[Plan]
     model: ModelTerms
     clients: Mapping[str, str]
-    optimiser: Mapping[str, Any] = field(default_factory=dict)
-    seed: int = 0
-    timeout: float = 600.0
-    attempts: int = 3
-    quorum: float = 0.5
-    aggregation: Mapping[str, Any] = field(default_factory=lambda: {"rule": "mean"})
+    optimiser: Mapping[str, Any] = Field(default_factory=dict)
+    seed: Annotated[int, whole(at_least=0)] = 0
+    timeout: Annotated[float, bounded(above=0, at_most=7 * 86400)] = 600.0
+    attempts: Annotated[int, whole(at_least=1, at_most=100)] = 3
+    quorum: Annotated[float, bounded(above=0, at_most=1)] = 0.5
+    aggregation: Annotated[
+        Mapping[str, Any], AfterValidator(lambda given: {"rule": "mean", **given})
+    ] = Field(default_factory=lambda: {"rule": "mean"})
     test: str = ""
     out: str = ""
 
-    def __post_init__(self) -> None:
-        checked_name("run", self.run)
-        number("timeout", self.timeout, above=0, at_most=7 * 86400)
-        whole_number("attempts", self.attempts, at_least=1, at_most=100)
-        number("quorum", self.quorum, above=0, at_most=1)
-        whole_number("seed", self.seed, at_least=0)
-        self._check_public()
-        self._check_keys()
-
-    def _check_public(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Federation:
+        ids, drawn = self.plan.population.ids, self.drawn
         public = np.flatnonzero(self.plan.drawn & self.plan.population.public)
         if public.size:
-            name = self.plan.population.ids[int(public[0])]
             raise InputError.because(
-                f"the plan draws the public client {name!r}, whose updates carry no noise; a guard "
-                "releases none without. Plan without public clients."
+                f"the plan draws the public client {ids[int(public[0])]!r}, whose updates carry no "
+                "noise; a guard releases none without. Plan without public clients."
             )
-
-    def _check_keys(self) -> None:
-        known = set(self.plan.population.ids)
-        strangers = sorted(set(self.clients) - known)
+        strangers = sorted(set(self.clients) - set(ids))
         if strangers:
             raise InputError.because(
                 f"[clients] has a key for {strangers[0]!r}, whom the plan does not know."
             )
-        missing = [client for client in self.drawn if not self.clients.get(client)]
+        missing = [client for client in drawn if not self.clients.get(client)]
         if missing:
             more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
             raise InputError.because(
@@ -103,6 +102,8 @@ class Federation:
                     "its own."
                 )
             owners[key] = client
+        _ = self.optimiser_section  # checked now, not at the first round
+        return self
 
     @property
     def drawn(self) -> tuple[str, ...]:
@@ -124,14 +125,11 @@ class Federation:
     @property
     def optimiser_section(self) -> OptimiserSection:
         """The step sizes, checked."""
-        known = list(OptimiserSection.model_fields)
-        _known_keys("[optimiser] ", self.optimiser, known)
         try:
             section = OptimiserSection(**self.optimiser)
-        except ValueError:  # pydantic's own words are not for people
-            raise InputError(
-                "[optimiser]", given=dict(self.optimiser), allowed="as in a configuration"
-            ) from None
+        except ValidationError as error:
+            words = in_words(OptimiserSection, error)
+            raise InputError.because(f"[optimiser] {words}") from None
         return check_optimiser(section)
 
     def to_toml(self, *, plan: str) -> str:
@@ -140,24 +138,19 @@ class Federation:
         Args:
             plan: where the plan will lie, from the file's own folder.
         """
-        values: dict[str, Any] = {
+        values = {
             "run": self.run,
             "plan": plan,
-            "timeout": float(self.timeout),
+            "timeout": self.timeout,
             "attempts": self.attempts,
-            "quorum": float(self.quorum),
+            "quorum": self.quorum,
             "seed": self.seed,
             "test": self.test,
             "out": self.out,
-            "model": {
-                "name": self.model.name,
-                "input_shape": list(self.model.input_shape),
-                "classes": self.model.classes,
-                "options": dict(self.model.options),
-            },
-            "optimiser": dict(self.optimiser),
-            "aggregation": dict(self.aggregation),
-            "clients": dict(self.clients),
+            "model": dict(self.model),
+            "optimiser": self.optimiser,
+            "aggregation": self.aggregation,
+            "clients": self.clients,
         }
         return toml_text(values)
 
@@ -169,62 +162,103 @@ class Federation:
             FileFormatError: something in it cannot be used, with its key.
             VerificationError: the plan was changed.
         """
-        text = read_utf8(path, at_most_bytes=LARGEST_FEDERATION).decode("utf-8")
-        try:
-            values = parse_toml(text)
-        except ValueError as error:
-            raise FileFormatError(path, f"not valid TOML: {error}.") from None
-        try:
-            return cls._from_values(values, Path(path).parent)
-        except FileFormatError:
-            raise
-        except InputError as error:
-            raise FileFormatError(path, str(error)) from None
+        values = read_toml(path, at_most_bytes=LARGEST_FEDERATION)
+        with of_file(path):
+            if not isinstance(values.get("plan", ""), str):
+                raise InputError("plan", given=values["plan"], allowed="text in quotes")
+            if "plan" in values:
+                values["plan"] = Plan.load(Path(path).parent / values["plan"])
+                values["plan"].verify_unless_made_here()
+            return cls(**values)
 
-    @classmethod
-    def _from_values(cls, values: Mapping[str, Any], folder: Path) -> Federation:
-        _known_keys("", values, [*_KEYS, *_TABLES])
-        for key in ("run", "plan", "model", "clients"):
-            if key not in values:
-                raise InputError.because(f"the key {key!r} is missing.")
-        for key in _TABLES:
-            if not isinstance(values.get(key, {}), Mapping):
-                raise InputError(key, given=values[key], allowed=f"a table [{key}]")
-        for key in ("plan", "test", "out"):
-            if not isinstance(values.get(key, ""), str):
-                raise InputError(key, given=values[key], allowed="text in quotes")
-        for client, public in values["clients"].items():
-            if not isinstance(public, str):
-                raise InputError(
-                    f"clients.{client}", given=public, allowed="a public key in quotes"
-                )
-        _known_keys("[model] ", values["model"], ["name", "input_shape", "classes", "options"])
-        rest = {key: values[key] for key in _KEYS if key in values and key != "plan"}
-        plan = Plan.load(folder / values["plan"])
-        plan.verify_unless_made_here()
-        try:
-            model = ModelTerms(**values["model"])
-        except TypeError:
-            raise InputError.because("[model] needs name, input_shape and classes.") from None
-        found = cls(
-            plan=plan,
-            model=model,
-            clients=dict(values["clients"]),
-            optimiser=dict(values.get("optimiser", {})),
-            aggregation={"rule": "mean", **values.get("aggregation", {})},
-            **rest,
+
+def disagreements(
+    federation: Federation, client: str, hello: Hello, *, dimension: int, layout: str, resume: bool
+) -> list[str]:
+    """What in a client's terms does not cover its part of the plan; empty if all does.
+
+    Args:
+        federation: plan, model and run.
+        client: which client.
+        hello: what its guard says.
+        dimension: number of trained parameters.
+        layout: hash of their order.
+        resume: the run goes on, so draws may be counted already.
+    """
+    plan = federation.plan
+    k = plan.population.index_of(client)
+    if hello.protocol != PROTOCOL:
+        return [f"its guard speaks protocol {hello.protocol}, this server {PROTOCOL}"]
+    found = []
+    size = int(plan.population.sizes[k])
+    if hello.records != size:
+        found.append(f"its data has {hello.records} records, the plan is for {size}: other data")
+    if hello.model != federation.model.sha256():
+        found.append(f"its owner allows another model than {federation.model.name}")
+    elif hello.dimension != dimension or hello.layout != layout:
+        found.append("its model has other parameters than the server's: other versions")
+    if hello.accepted is None:
+        return [*found, f"its owner has not accepted the run {federation.run!r}"]
+    if hello.plan is not None and hello.plan != plan.sha256:
+        found.append(
+            f"its owner accepted the plan {hello.plan[:16]}..., this is {plan.sha256[:16]}..."
         )
-        found.optimiser_section  # noqa: B018  # checked now, not at the first round
-        return found
+    if not resume and hello.counted:
+        found.append(
+            f"{hello.counted} draws of a run of this name are counted: go on with that run "
+            "(resume), or give this one another name"
+        )
+    return found + _short_terms(federation, k, hello.accepted)
 
 
-def _known_keys(where: str, values: Mapping[str, Any], known: list[str]) -> None:
-    for key in values:
-        if key not in known:
-            hint = nearest(str(key), known)
-            raise InputError(
-                f"{where}key",
-                given=key,
-                allowed="one of " + ", ".join(known),
-                next_step=f"Did you mean {hint!r}?" if hint else None,
-            )
+def _short_terms(federation: Federation, k: int, accepted: Mapping[str, object]) -> list[str]:
+    plan = federation.plan
+    exactly = {
+        "sampling_rate": float(plan.sampling_rates[k]),
+        "batch_size": int(plan.batch_sizes[k]),
+        "local_steps": plan.training.local_steps,
+        "sampler": plan.contract.sampler,
+        "neighbours": plan.contract.neighbours,
+    }
+    at_least = {
+        "draws": int(plan.schedule.counts[k]),
+        "rounds": plan.training.rounds,
+        "clip": plan.training.clip,
+    }
+    found = [
+        f"{key} is {accepted.get(key)!r} in its terms and {asked!r} in the plan"
+        for key, asked in exactly.items()
+        if accepted.get(key) != asked
+    ]
+    for key, needed in at_least.items():
+        allowed = accepted.get(key)
+        if not isinstance(allowed, int | float) or allowed < needed:
+            found.append(f"its terms allow {key} {allowed!r}, the plan needs {needed!r}")
+    least = accepted.get("least_noise_multiplier")
+    noise = float(plan.noise_multipliers[k])
+    if not isinstance(least, int | float) or least > noise:
+        found.append(f"its terms ask for noise multiplier {least!r}, the plan has {noise!r}")
+    return found
+
+
+def check_agreements(problems: Mapping[str, list[str]]) -> None:
+    """Stop if any client's terms do not fit, and say all of it at once.
+
+    Raises:
+        InputError: naming the clients and what does not fit.
+    """
+    # A line each, whatever the clients' words are: they may not write lines of their own.
+    lines = [
+        f"{one_line(client)}: {one_line(words)}"
+        for client in sorted(problems)
+        for words in problems[client]
+    ]
+    if not lines:
+        return
+    shown = lines[:_MOST_SHOWN]
+    if len(lines) > len(shown):
+        shown.append(f"... and {len(lines) - len(shown)} more")
+    raise InputError.because(
+        "not every client's terms cover the plan; nothing was asked and nothing spent.\n  "
+        + "\n  ".join(shown)
+    )

@@ -7,40 +7,97 @@
     app/                   the Flower app, which Flower sends to every client
     server/                plan.json, federation.toml, flwr/config.toml, tls/, units, nginx.conf
     clients/NAME/          terms.toml, ca.crt, node.key, node.pub, units, the owner's page
+
+Units say ``Restart=always``, not ``on-failure``: a SuperNode whose SuperLink has forgotten it ends
+with exit code 0, and one that was killed is refused until its old heartbeat has lapsed, so the
+supervisor must try again. systemd also takes dead processes off the list, without which Flower
+believes a killed SuperNode alive.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
+from string import Template
 from typing import Any
+from urllib.parse import quote
 
 from dpcohort._validate import whole_number
 from dpcohort.atomic_file import write_text
 from dpcohort.data.dataset import Normalisation
 from dpcohort.deploy.flower.certificates import make_certificates, make_node_key
 from dpcohort.deploy.flower.federation import Federation
-from dpcohort.deploy.flower.file_names import file_name
-from dpcohort.deploy.flower.kit_pages import operator_page, owner_page
-from dpcohort.deploy.flower.kit_units import (
-    app_files,
-    connection_file,
-    gate_unit,
-    guard_unit,
-    nginx_rule,
-    superlink_unit,
-    supernode_unit,
-)
-from dpcohort.deploy.guard.proposal import terms_from_plan
-from dpcohort.deploy.guard.terms import ModelTerms
+from dpcohort.deploy.guard.terms import ModelTerms, terms_from_plan
 from dpcohort.errors import InputError
 from dpcohort.plan import Plan
 
-__all__ = ["Kit", "KitSettings", "write_kit"]
+__all__ = ["Kit", "KitSettings", "file_name", "kit_text", "write_kit"]
+
+
+_LONGEST = 120
+
+
+def file_name(client: str) -> str:
+    """The id with everything escaped that means something in a path; long ones are cut and hashed.
+
+    Example:
+        >>> file_name("ward 7/a"), file_name("..")
+        ('ward%207%2Fa', '%2E%2E')
+    """
+    name = quote(client, safe="")
+    if not name.strip("."):
+        name = name.replace(".", "%2E")
+    if len(name) > _LONGEST:
+        digest = hashlib.sha256(client.encode()).hexdigest()[:16]
+        name = f"{name[:_LONGEST].rpartition('%')[0] or name[:_LONGEST]}-{digest}"
+    return name
+
+
+def kit_text(name: str, **values: object) -> str:
+    """A file of a kit, filled in; the files as they are lie in ``kit_files``.
+
+    All units share ``hardened.conf``: no unit sees processes of other users, or anything of /proc
+    but processes, because what the machine's processors do tells how large a guard's batches are.
+    It does not say PrivateUsers: a guard asks the kernel who is at the other end of its socket.
+    MemoryDenyWriteExecute is not where torch computes, whose convolutions are compiled when they
+    are first used.
+
+    Args:
+        name: of the file.
+        values: what is filled in, by name; more than are needed may be given.
+
+    Example:
+        >>> page = kit_text("operator.md", run="spring", host="fl.example.org", gate=443,
+        ...                 superlink=8000, clients=3)
+        >>> page.splitlines()[0]
+        '# The run "spring": for the operator'
+    """
+    files = resources.files("dpcohort.deploy.flower") / "kit_files"
+    if name.endswith(".service"):
+        values["hardened"] = (files / "hardened.conf").read_text(encoding="utf-8").rstrip("\n")
+        # One line, whatever the client is called; a percent sign means something to systemd.
+        values["client"] = " ".join(str(values.get("client", "")).split()).replace("%", "%%")
+    return Template((files / name).read_text(encoding="utf-8")).substitute(values)
+
+
+_APP = {
+    "__init__.py": '"""A Flower app that executes a dpcohort plan."""\n',
+    "server_app.py": (
+        '"""The server: executes the plan that the run-config names."""\n\n'
+        "from dpcohort.deploy.flower.apps import server_app\n\napp = server_app()\n"
+    ),
+    "client_app.py": (
+        '"""The client: a courier to the guard that the node-config names."""\n\n'
+        "from dpcohort.deploy.flower.apps import client_app\n\napp = client_app()\n"
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -186,27 +243,22 @@ def _write(kit: Kit, settings: KitSettings, *, final: Kit) -> None:
 
     FederatedJob.of(federation)
     plan.save(kit.server / "plan.json")
-    gate, superlink = settings.gate_port, settings.superlink_port
-    texts = {
-        kit.federation: federation.to_toml(plan="plan.json"),
-        kit.home / "config.toml": connection_file(
-            port=superlink, authority=str(final.tls / "ca.crt")
-        ),
-        kit.server / "dpcohort-superlink.service": superlink_unit(port=superlink),
-        kit.server / "dpcohort-gate.service": gate_unit(port=gate, upstream=superlink),
-        kit.server / "nginx.conf": nginx_rule(host=settings.host, port=gate, upstream=superlink),
-        kit.path / "README.md": operator_page(
-            run=settings.run,
-            host=settings.host,
-            gate=gate,
-            superlink=superlink,
-            clients=len(clients),
-        ),
-    }
-    for name, text in app_files(federation=str(final.federation)).items():
-        texts[kit.app / name] = text
-    for path, text in texts.items():
-        write_text(path, text)
+    values = _values(
+        settings,
+        clients=len(clients),
+        federation=json.dumps(str(final.federation)),
+        authority=json.dumps(str(final.tls / "ca.crt")),
+    )
+    write_text(kit.federation, federation.to_toml(plan="plan.json"))
+    write_text(kit.path / "README.md", kit_text("operator.md", **values))
+    write_text(kit.home / "config.toml", kit_text("config.toml", **values))
+    for name in ("dpcohort-superlink.service", "dpcohort-gate.service", "nginx.conf"):
+        write_text(kit.server / name, kit_text(name, **values))
+    write_text(kit.app / "pyproject.toml", kit_text("app.toml", **values))
+    for name, text in _APP.items():
+        write_text(
+            kit.app / "dpcohort_app" / name, f"# SPDX-License-Identifier: Apache-2.0\n{text}"
+        )
     os.chmod(kit.server, 0o700)
 
 
@@ -226,13 +278,19 @@ def _write_client(folder: Path, client: str, settings: KitSettings) -> str:
     )
     write_text(folder / "terms.toml", terms)
     os.chmod(folder / "terms.toml", 0o600)
-    write_text(folder / "dpcohort-guard.service", guard_unit(client))
-    write_text(
-        folder / "dpcohort-supernode.service",
-        supernode_unit(client, host=settings.host, port=settings.gate_port),
-    )
-    write_text(
-        folder / "README.md",
-        owner_page(client, run=settings.run, host=settings.host, port=settings.gate_port),
-    )
+    values = _values(settings, client=client)
+    for name in ("dpcohort-guard.service", "dpcohort-supernode.service"):
+        write_text(folder / name, kit_text(name, **values))
+    write_text(folder / "README.md", kit_text("owner.md", **values))
     return make_node_key(folder / "node.key")
+
+
+def _values(settings: KitSettings, **more: object) -> dict[str, object]:
+    """What is filled into the files of a kit."""
+    return {
+        "run": settings.run,
+        "host": settings.host,
+        "gate": settings.gate_port,
+        "superlink": settings.superlink_port,
+        **more,
+    }

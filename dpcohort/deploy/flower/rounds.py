@@ -20,13 +20,17 @@ import torch
 from dpcohort.aggregation import Cohort
 from dpcohort.atomic_file import owner_only
 from dpcohort.data import load_dataset
-from dpcohort.deploy.flower.agreement import check_agreements, disagreements
-from dpcohort.deploy.flower.exchange import Exchange, Heard
-from dpcohort.deploy.flower.federation import Federation
-from dpcohort.deploy.flower.letters import NO_GUARD, draw_letter, hello_letter
+from dpcohort.deploy.flower.exchange import Exchange, Heard, Transport
+from dpcohort.deploy.flower.federation import Federation, check_agreements, disagreements
+from dpcohort.deploy.flower.messages import (
+    NO_GUARD,
+    Reply,
+    draw_letter,
+    hello_letter,
+    read_draws,
+    read_hello,
+)
 from dpcohort.deploy.flower.record import FederatedJob, FederatedRecorder, RoundExchange
-from dpcohort.deploy.flower.replies import Reply, read_draws, read_hello
-from dpcohort.deploy.flower.transport import Transport
 from dpcohort.deploy.guard.protocol import DrawRequest, RunReceipt
 from dpcohort.engine import Arrived, EngineState, Evaluator
 from dpcohort.errors import InputError

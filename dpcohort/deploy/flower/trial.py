@@ -4,17 +4,27 @@
 SuperLink, gate, SuperNodes and guards are started as a kit's units would start them, with TLS and
 authentication, on free ports of the loopback address. Guards run as the same user here, which a
 real client's owner would not do.
+
+Each process is started in a group of its own, with its output in a file, so that a failure can be
+read afterwards. What they start in turn, in whatever group or session, is known by a word in its
+environment that no other process has, and is ended with them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
+import secrets
 import shutil
+import signal
+import socket
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +32,229 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpcohort.deploy.flower.adapter import QUIET
-from dpcohort.deploy.flower.kit import Kit
-from dpcohort.deploy.flower.processes import Processes
-from dpcohort.errors import DpcohortError, InputError
+from dpcohort.clients import Population
+from dpcohort.data import Dataset, Partition, load_dataset, paper_partition
+from dpcohort.deploy.flower.adapter import QUIET, flower_version
+from dpcohort.deploy.flower.kit import Kit, KitSettings, write_kit
+from dpcohort.deploy.guard.terms import ModelTerms
+from dpcohort.errors import DpcohortError, InputError, VerificationError
+from dpcohort.plain_text import one_line
+from dpcohort.plan import Plan, make_plan
+from dpcohort.runs.folder import read_json, read_log
+from dpcohort.runs.verification import verify_run
+from dpcohort.training import Training
 
-__all__ = ["Trial", "write_client_data"]
+__all__ = [
+    "DEMO_CLIENTS",
+    "Processes",
+    "Trial",
+    "demo_partition",
+    "demo_records",
+    "demo_settings",
+    "free_ports",
+    "run_demo",
+    "start_all",
+    "trial",
+    "write_client_data",
+]
+
+
+_PATIENCE = 5.0
+_MARK = "DPCOHORT_PROCESSES"
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback address that nobody listens on now.
+
+    Example:
+        >>> len(set(free_ports(3)))
+        3
+    """
+    found = []
+    with contextlib.ExitStack() as stack:
+        # All are held until all are found, so that none comes twice.
+        for _ in range(count):
+            listener = stack.enter_context(socket.socket())
+            listener.bind(("127.0.0.1", 0))
+            found.append(int(listener.getsockname()[1]))
+    return found
+
+
+class Processes:
+    """Processes by name; leaving the block ends them, last started first.
+
+    Args:
+        logs: folder for their output, one file each.
+
+    Example:
+        >>> import sys, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder, Processes(Path(folder)) as processes:
+        ...     processes.start("one", [sys.executable, "-c", "print('here')"])
+        ...     processes.wait("one", seconds=30)
+        ...     processes.tail("one")
+        0
+        'here'
+    """
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self._token = secrets.token_hex(16)
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        #: All ever started: what a killed one left behind is ended, too.
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> None:
+        """Start a process; one of the same name must have ended.
+
+        Raises:
+            InputError: the program is not there.
+        """
+        if name in self._running and self._running[name].poll() is None:
+            raise InputError("name", given=name, allowed="one that is not running")
+        self._logs.mkdir(parents=True, exist_ok=True)
+        with open(self._logs / f"{name}.log", "ab") as log:
+            try:
+                self._running[name] = subprocess.Popen(
+                    list(command),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, **(env or {}), _MARK: self._token},
+                    cwd=cwd,
+                    start_new_session=True,
+                )
+                self._started.append(self._running[name])
+            except OSError as error:
+                raise InputError.because(
+                    f"{command[0]} cannot be started: {error.strerror or error}."
+                ) from None
+
+    def pid(self, name: str) -> int:
+        """The number of a process."""
+        return self._running[name].pid
+
+    def is_running(self, name: str) -> bool:
+        """Whether it has not ended; asking also takes it off the system's list when it has."""
+        return name in self._running and self._running[name].poll() is None
+
+    def wait(self, name: str, *, seconds: float) -> int | None:
+        """The exit code of a process, or None if it is still running after so long."""
+        try:
+            return self._running[name].wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def kill(self, name: str) -> None:
+        """End a process alone, without warning; what it started is left behind (a crash)."""
+        process = self._running[name]
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        process.wait()
+
+    def stop(self, name: str) -> None:
+        """End a process and all it started: asked first, made to after a few seconds."""
+        process = self._running[name]
+        self._signal(process, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=_PATIENCE)
+        self._signal(process, signal.SIGKILL)
+        process.wait()
+
+    def close(self) -> None:
+        """End them all."""
+        running = list(reversed(self._started))
+        for process in running:
+            self._signal(process, signal.SIGTERM)
+        deadline = time.monotonic() + _PATIENCE
+        for process in running:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=max(0.0, deadline - time.monotonic()))
+        for process in running:
+            # The group outlives its first process if something that was started hangs on.
+            self._signal(process, signal.SIGKILL)
+            process.wait()
+        self._sweep()
+        self._running.clear()
+        self._started.clear()
+
+    def await_port(self, name: str, port: int, *, seconds: float) -> None:
+        """Wait until a process listens on a port of the loopback address.
+
+        Raises:
+            DpcohortError: it ended, or does not listen after so long; with its last words.
+        """
+        self.await_that(name, lambda: _listens(port), f"listen on port {port}", seconds=seconds)
+
+    def await_that(
+        self, name: str, happened: Callable[[], bool], words: str, *, seconds: float
+    ) -> None:
+        """Wait until something has happened that a process was started for.
+
+        Raises:
+            DpcohortError: it ended, or nothing happened after so long; with its last words.
+        """
+        deadline = time.monotonic() + seconds
+        while not happened():
+            if not self.is_running(name):
+                raise DpcohortError(f"{name} ended before it could {words}:\n{self.tail(name)}")
+            if time.monotonic() > deadline:
+                raise DpcohortError(
+                    f"{name} did not {words} within {seconds:g} s:\n{self.tail(name)}"
+                )
+            time.sleep(0.1)
+
+    def tail(self, name: str, *, lines: int = 12) -> str:
+        """The last words of a process."""
+        try:
+            text = (self._logs / f"{name}.log").read_text(errors="replace")
+        except OSError:
+            return ""
+        return "\n".join(text.strip().splitlines()[-lines:])
+
+    def descendants(self) -> list[int]:
+        """All processes alive that we started, and all that those started (on Linux)."""
+        mark = f"{_MARK}={self._token}".encode()
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if mark in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+        return found
+
+    def _sweep(self) -> None:
+        """End what is left in groups of its own."""
+        deadline = time.monotonic() + _PATIENCE
+        while (left := self.descendants()) and time.monotonic() < deadline:
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+
+    @staticmethod
+    def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+        # The group's number is that of its first process, also when that one is gone.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(0.5)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
 
 _START = 90.0
 Records = tuple[NDArray[Any], NDArray[np.int64]]
@@ -147,14 +374,22 @@ class Trial:
         ]  # fmt: skip
         self.processes.start("run", command, env=self._env())
 
-    def await_run(self, out: Path, *, seconds: float) -> None:
+    def await_run(
+        self, out: Path, *, seconds: float, meanwhile: Callable[[], None] = lambda: None
+    ) -> None:
         """Wait for the run to be finished.
+
+        Args:
+            out: the run folder.
+            seconds: how long at most.
+            meanwhile: called now and then, and once at the end.
 
         Raises:
             DpcohortError: it failed, or takes longer; with the server's last words.
         """
         deadline = time.monotonic() + seconds
         while not (out / "result.json").exists():
+            meanwhile()
             if not self.processes.is_running("run"):
                 raise DpcohortError(f"the run failed.\n{self.last_words()}")
             if not self.processes.is_running("superlink"):
@@ -164,6 +399,7 @@ class Trial:
                     f"the run did not finish within {seconds:g} s.\n{self.last_words()}"
                 )
             time.sleep(0.2)
+        meanwhile()
 
     def last_words(self) -> str:
         """What the server app said last; its own error alone if it named one."""
@@ -206,4 +442,197 @@ def _program(name: str) -> str:
             f"Flower's program {name} is not there. "
             'Get it with: python -m pip install "dpcohort[flower]"'
         )
+    return found
+
+
+#: Name and epsilon of each client; all have the same delta.
+DEMO_CLIENTS = {"north": 2.0, "east": 4.0, "south": 8.0}
+_SEED = 5
+_RUN = "demo"
+#: One client after the other starts its programs, so that a small machine keeps up.
+_SAY = Callable[[str], None]
+
+
+def demo_settings(
+    *, rounds: int = 3, gate_port: int = 9443, superlink_port: int = 8000, timeout: float = 120.0
+) -> tuple[KitSettings, dict[str, Records]]:
+    """The kit of the demo, and each client's records: a third of the digits each.
+
+    Example:
+        >>> settings, records = demo_settings(rounds=2)
+        >>> sorted(records), settings.plan.training.rounds
+        (['east', 'north', 'south'], 2)
+    """
+    data = load_dataset("digits")
+    names = list(DEMO_CLIENTS)
+    sizes = np.full(len(names), len(data) // len(names))
+    population = Population.from_arrays(
+        ids=names, sizes=sizes, epsilon=list(DEMO_CLIENTS.values()), delta=1e-5
+    )
+    training = Training(
+        rounds=rounds, cohort_size=4, local_steps=4, sampling_rate=0.25, clip=1.0, dimension=650
+    )
+    plan = make_plan(population, training, seed=_SEED)
+    settings = KitSettings(
+        plan=plan,
+        model=ModelTerms(name="logistic", input_shape=data.input_shape, classes=data.classes),
+        run=_RUN,
+        optimiser={"learning_rate": 2.0},
+        normalisation=data.normalisation,
+        test="digits",
+        gate_port=gate_port,
+        superlink_port=superlink_port,
+        timeout=timeout,
+        trial=True,
+    )
+    return settings, demo_records(plan, data)
+
+
+def demo_partition(plan: Plan, data: Dataset) -> Partition:
+    """Who holds which records: shared out at random, the same in every run of the demo."""
+    rng = np.random.default_rng([_SEED, 1])
+    return paper_partition(data.train_labels, sizes=plan.population.sizes, rng=rng)
+
+
+def demo_records(plan: Plan, data: Dataset) -> dict[str, Records]:
+    """The records of each client of a plan."""
+    partition = demo_partition(plan, data)
+    return {
+        client: (data.train_inputs[partition.client(k)], data.train_labels[partition.client(k)])
+        for k, client in enumerate(plan.population.ids)
+    }
+
+
+@contextlib.contextmanager
+def trial(settings: KitSettings, records: dict[str, Records], folder: Path) -> Iterator[Trial]:
+    """A kit written and its processes ready to be started; all of them end with the block.
+
+    Args:
+        settings: of the kit, with free ports.
+        records: of each client.
+        folder: where the kit and the logs go; its path must be short.
+    """
+    kit = write_kit(folder / "kit", settings)
+    write_client_data(kit, records)
+    sockets = folder / "sockets"
+    sockets.mkdir(mode=0o755)
+    plan = settings.plan
+    clients = [plan.population.ids[k] for k in plan.drawn.nonzero()[0].tolist()]
+    ports = dict(zip(clients, free_ports(len(clients)), strict=True))
+    with Processes(folder / "logs") as processes:
+        yield Trial(
+            kit=kit,
+            processes=processes,
+            sockets=sockets,
+            superlink_port=settings.superlink_port,
+            gate_port=settings.gate_port,
+            node_ports=ports,
+        )
+
+
+def start_all(federation: Trial, say: _SAY) -> None:
+    """Start guards, SuperLink, gate and SuperNodes, in the order in which they need each other."""
+    for client in federation.clients:
+        federation.start_guard(client, new_ledger=True)
+    federation.start_server()
+    say(f"SuperLink on 127.0.0.1:{federation.superlink_port}, gate on port {federation.gate_port}")
+    federation.register()
+    say("three public keys registered")
+    for client in federation.clients:
+        federation.await_guard(client)
+        federation.start_supernode(client)
+    say("three guards listen; three SuperNodes start, with TLS and their own keys")
+
+
+def run_demo(
+    out: Path, *, rounds: int = 3, say: _SAY = lambda words: None, keep: Path | None = None
+) -> dict[str, Any]:
+    """Run the demo; nothing it started is left when it returns or fails.
+
+    Args:
+        out: the run folder.
+        rounds: how many.
+        say: told how far it is, a line at a time.
+        keep: where to keep kit and logs; otherwise they go when all is well.
+
+    Returns:
+        The run folder, the test accuracy after the last round, each client's draws (planned, and
+        counted by its own ledger), the verification of the run, and how long it took.
+
+    Raises:
+        InputError: no Flower, or the folder is in use.
+        DpcohortError: something failed; logs are kept and named.
+    """
+    began = time.monotonic()
+    version = flower_version()
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError.because(f"{out} exists and is not empty. Choose another --out.")
+    superlink, gate = free_ports(2)
+    settings, records = demo_settings(rounds=rounds, gate_port=gate, superlink_port=superlink)
+    plan = settings.plan
+    say(
+        f"plan for {len(plan.population)} clients, {rounds} rounds of {plan.training.cohort_size} "
+        f"draws (Flower {version})"
+    )
+    folder = Path(tempfile.mkdtemp(prefix="dpcohort-"))
+    try:
+        with trial(settings, records, folder) as federation:
+            start_all(federation, say)
+            federation.start_run(out)
+            say("run started; every guard is asked for its owner's terms before the first draw")
+            told = _teller(out, plan, say)
+            federation.await_run(out, seconds=120 + 60 * rounds, meanwhile=told)
+            counted = _counted(federation, out, settings)
+    except BaseException:
+        say(f"kit and logs are kept in {folder}")
+        raise
+    verification = verify_run(out)
+    if keep is not None:
+        shutil.move(folder, keep)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+    if not verification.holds:
+        found = "; ".join(f.message for f in verification.findings if f.kind != "note")
+        raise VerificationError(f"the run does not verify: {found}")
+    return {
+        "out": str(out),
+        "accuracy": float(read_json(out / "result.json")["test"]["accuracy"]),
+        "draws": counted,
+        "verification": verification.to_dict(),
+        "seconds": time.monotonic() - began,
+    }
+
+
+def _teller(out: Path, plan: Plan, say: _SAY) -> Callable[[], None]:
+    """Tells, whenever it is called, of the rounds that the server has written down since."""
+    told = 0
+
+    def tell() -> None:
+        nonlocal told
+        with contextlib.suppress(Exception):
+            for entry in read_log(out / "rounds.jsonl")[told:]:
+                accuracy = 100 * entry["test"]["accuracy"]
+                total = plan.training.rounds
+                say(f"round {entry['round'] + 1} of {total}: test accuracy {accuracy:.1f} %")
+                told += 1
+
+    return tell
+
+
+def _counted(federation: Trial, out: Path, settings: KitSettings) -> dict[str, dict[str, int]]:
+    """Draws planned, and counted by each client's own ledger."""
+    from dpcohort.deploy.ledger import read_state
+
+    plan, found = settings.plan, {}
+    told = read_json(out / "client-ledgers.json")
+    for client in federation.clients:
+        planned = int(plan.schedule.counts[plan.population.index_of(client)])
+        state = read_state(federation.kit.client(client) / "client.ledger")
+        accounts = next(iter(state.accounts.values()))
+        counted = len(accounts[settings.run].draws)
+        if told[client]["spending"]["counted_draws"] != counted:
+            raise VerificationError(
+                f"{one_line(client)}: the server was told another count than {counted}."
+            )
+        found[client] = {"planned": planned, "counted": counted}
     return found

@@ -3,7 +3,7 @@
 
 A server, and whatever code it ships, can ask over a Unix socket for noisy updates within the
 owner's terms and for nothing else. ``client`` is the asking side,
-``terms`` what the owner writes, ``desk`` the decision about a request, ``service`` the socket.
+``terms`` what the owner writes, ``handler`` the decision about a request, ``service`` the socket.
 torch is loaded for training alone.
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask a guard over its socket; what a courier needs, and nothing that needs torch.
+"""Ask a guard over its socket; what a client app needs, and nothing that needs torch.
 
-The courier may be code a server has shipped. It sees the guard's answers and nothing else.
+The client app may be code a server has shipped. It sees the guard's answers and nothing else.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import socket
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 from dpcohort.deploy.guard.protocol import (
@@ -89,12 +88,7 @@ class GuardClient:
     def __enter__(self) -> GuardClient:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -12,13 +12,14 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Protocol, Self
+from collections.abc import Callable
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import PlainValidator, SkipValidation, ValidationInfo
 
+from dpcohort.deploy.formats import Format
 from dpcohort.errors import InputError
 from dpcohort.limits import LARGEST_HEADER
 from dpcohort.text_files import parse_json
@@ -49,53 +50,39 @@ _NOTHING: Vector = np.zeros(0, dtype="<f4")
 _NOTHING.setflags(write=False)
 
 
-class Message(Protocol):
-    """Any of the messages below."""
+def _number(value: Any, info: ValidationInfo) -> Any:
+    # A whole number passes for a float (JSON writes 1.0 as 1 in some languages) and stays what it
+    # is; a truth value passes for nothing but itself.
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(str(info.field_name), given=value, allowed="a number")
+    return value
 
-    kind: ClassVar[str]
+
+def _numbers(values: Any, info: ValidationInfo) -> Any:
+    if not isinstance(values, list):
+        raise InputError(str(info.field_name), given=values, allowed="a list of numbers")
+    return [_number(value, info) for value in values]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Plain:
-    """A message whose fields are all in the header."""
+Number = Annotated[float, PlainValidator(_number)]
+
+
+class Message(Format):
+    """Any of the messages below; all its fields but ``vector`` are in the header."""
 
     kind: ClassVar[str]
 
     def header(self) -> dict[str, Any]:
         """The fields that go into the header."""
-        names = [one.name for one in fields(self) if not one.metadata.get("payload")]
-        return {name: getattr(self, name) for name in names}
+        return {name: value for name, value in self if name != "vector"}
 
     def payload(self) -> Vector:
         """The vector that follows the header."""
-        return _NOTHING
-
-    @classmethod
-    def of(cls, header: dict[str, Any], payload: Vector) -> Self:
-        """The message of a checked header and its payload."""
-        if payload.size:
-            raise InputError("payload", given=f"{payload.size} numbers", allowed="empty")
-        return cls(**header)
+        found: Vector = getattr(self, "vector", _NOTHING)
+        return found
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _WithVector(_Plain):
-    """A message with one vector besides."""
-
-    vector: Vector = field(metadata={"payload": True})
-
-    def payload(self) -> Vector:
-        """The vector."""
-        return self.vector
-
-    @classmethod
-    def of(cls, header: dict[str, Any], payload: Vector) -> Self:
-        """The message of a checked header and its payload."""
-        return cls(**header, vector=payload)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class HelloRequest(_Plain):
+class HelloRequest(Message):
     """Who are you, and what has your owner accepted for this run?
 
     Attributes:
@@ -108,8 +95,7 @@ class HelloRequest(_Plain):
     run: str
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Hello(_Plain):
+class Hello(Message):
     """What a server may know of a guard: nothing of it depends on the content of a record.
 
     Attributes:
@@ -139,8 +125,7 @@ class Hello(_Plain):
     counted: int
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class DrawRequest(_WithVector):
+class DrawRequest(Message):
     """Do one draw: T^l noisy local steps from these parameters.
 
     Attributes:
@@ -166,24 +151,24 @@ class DrawRequest(_WithVector):
     plan: str
     round: int
     draw: int
-    clip: float
-    noise_multiplier: float
-    sampling_rate: float
+    clip: Number
+    noise_multiplier: Number
+    sampling_rate: Number
     batch_size: int
     local_steps: int
     sampler: str
     neighbours: str
-    step_sizes: list[float]
+    step_sizes: Annotated[list[float], PlainValidator(_numbers)]
     model: str
     layout: str
+    vector: Annotated[Vector, SkipValidation]
 
     def sha256(self) -> str:
         """Hash of all of it: the same draw asked for differently is another request."""
         return hashlib.sha256(encode(self)).hexdigest()
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class DrawUpdate(_WithVector):
+class DrawUpdate(Message):
     """The noisy update w - w' of a draw, counted, stored and free to travel.
 
     Attributes:
@@ -199,18 +184,17 @@ class DrawUpdate(_WithVector):
     round: int
     draw: int
     resent: bool
+    vector: Annotated[Vector, SkipValidation]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ReceiptRequest(_Plain):
+class ReceiptRequest(Message):
     """What has this run spent?"""
 
     kind: ClassVar[str] = "receipt?"
     run: str
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class RunReceipt(_Plain):
+class RunReceipt(Message):
     """What one run has spent, from the client's ledger, and the ledger's head at that moment.
 
     Attributes:
@@ -229,8 +213,7 @@ class RunReceipt(_Plain):
     ledger: str
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Refusal(_Plain):
+class Refusal(Message):
     """No, and why; never with anything computed from a record.
 
     Attributes:
@@ -246,30 +229,9 @@ class Refusal(_Plain):
     counted: bool = False
 
 
-_MESSAGES: tuple[type[_Plain], ...] = (
-    HelloRequest,
-    Hello,
-    DrawRequest,
-    DrawUpdate,
-    ReceiptRequest,
-    RunReceipt,
-    Refusal,
-)
-_KINDS = {one.kind: one for one in _MESSAGES}
-
-#: The annotation of a field, and what its JSON value must be. A whole number passes for a float
-#: (JSON writes 1.0 as 1 in some languages), a truth value for nothing but itself.
-_TYPES: dict[str, Callable[[Any], bool]] = {
-    "str": lambda value: isinstance(value, str),
-    "int": lambda value: type(value) is int,
-    "float": lambda value: type(value) in (int, float),
-    "bool": lambda value: isinstance(value, bool),
-    "str | None": lambda value: value is None or isinstance(value, str),
-    "list[float]": lambda value: (
-        isinstance(value, list) and all(type(one) in (int, float) for one in value)
-    ),
-    "dict[str, Any]": lambda value: isinstance(value, dict),
-    "dict[str, Any] | None": lambda value: value is None or isinstance(value, dict),
+_KINDS: dict[str, type[Message]] = {
+    one.kind: one
+    for one in (HelloRequest, Hello, DrawRequest, DrawUpdate, ReceiptRequest, RunReceipt, Refusal)
 }
 
 
@@ -281,7 +243,6 @@ def encode(message: Message) -> bytes:
         >>> frame[:4], decode(frame).run
         (b'DPG1', 'spring')
     """
-    assert isinstance(message, _Plain)
     head = {"kind": message.kind, **message.header()}
     text = json.dumps(head, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
     payload = np.ascontiguousarray(message.payload(), dtype="<f4").tobytes()
@@ -337,9 +298,17 @@ def _message(text: bytes, body: bytes) -> Any:
     if not isinstance(kind, str) or kind not in _KINDS:
         raise InputError("kind", given=kind, allowed="one of " + ", ".join(_KINDS))
     cls = _KINDS[kind]
-    _check_fields(cls, header)
-    # A copy: the frame's bytes are read-only and their start may lie anywhere.
-    return cls.of(header, np.frombuffer(body, dtype="<f4").astype(np.float32))
+    # All of them, also those that have a default here.
+    known = [name for name in cls.model_fields if name != "vector"]
+    odd = sorted(set(header) ^ set(known))
+    if odd:
+        raise InputError("keys", given=odd[0], allowed="exactly " + ", ".join(known))
+    if "vector" in cls.model_fields:
+        # A copy: the frame's bytes are read-only and their start may lie anywhere.
+        header["vector"] = np.frombuffer(body, dtype="<f4").astype(np.float32)
+    elif body:
+        raise InputError("payload", given=f"{len(body) // 4} numbers", allowed="empty")
+    return cls(**header)
 
 
 def _json_object(text: bytes) -> dict[str, Any]:
@@ -361,13 +330,3 @@ def _json_object(text: bytes) -> dict[str, Any]:
     if not isinstance(header, dict):
         raise InputError.because("the header is not a JSON object.")
     return header
-
-
-def _check_fields(cls: type[_Plain], header: Mapping[str, Any]) -> None:
-    types = {one.name: str(one.type) for one in fields(cls) if not one.metadata.get("payload")}
-    odd = sorted(set(header) ^ set(types))
-    if odd:
-        raise InputError("keys", given=odd[0], allowed="exactly " + ", ".join(types))
-    for name, wanted in types.items():
-        if not _TYPES[wanted](header[name]):
-            raise InputError(name, given=header[name], allowed=f"of type {wanted}")

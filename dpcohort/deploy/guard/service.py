@@ -18,10 +18,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 from dpcohort.deploy.guard.client import receive_exactly
-from dpcohort.deploy.guard.desk import GuardDesk
+from dpcohort.deploy.guard.handler import GuardHandler
 from dpcohort.deploy.guard.protocol import (
     DrawRequest,
     DrawUpdate,
@@ -62,10 +61,10 @@ def peer_uid(connection: socket.socket) -> int:
 
 
 class GuardService:
-    """Listens on a socket and lets a desk answer.
+    """Listens on a socket and lets a handler answer.
 
     Args:
-        desk: what answers.
+        handler: what answers.
         path: where the socket is made, mode 0660.
         log: told one line a request.
         on_close: called once when it stops.
@@ -76,33 +75,28 @@ class GuardService:
 
     def __init__(
         self,
-        desk: GuardDesk,
+        handler: GuardHandler,
         path: str | Path,
         *,
         log: Log = lambda line: None,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
         self.path = Path(path)
-        self.desk = desk
+        self.handler = handler
         self._log, self._on_close, self._is_open = log, on_close, True
-        self._users = set(desk.terms.allowed_users)
-        if desk.terms.same_user:
+        self._users = set(handler.terms.allowed_users)
+        if handler.terms.same_user:
             self._users.add(os.geteuid())
         self._one_at_a_time = threading.Lock()
         self._slots = threading.BoundedSemaphore(_CONNECTIONS)
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self._socket = _listen(self.path, desk.terms.socket_gid)
+        self._socket = _listen(self.path, handler.terms.socket_gid)
 
     def __enter__(self) -> GuardService:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start(self) -> None:
@@ -160,7 +154,7 @@ class GuardService:
         try:
             message = read_frame(
                 lambda size: receive_exactly(connection, size),
-                largest_payload=self.desk.largest_payload,
+                largest_payload=self.handler.largest_payload,
             )
         except InputError as error:
             # What follows on this connection cannot be told apart from the rest of the request.
@@ -172,7 +166,7 @@ class GuardService:
                 return False
             started = time.monotonic()
             try:
-                answer = self.desk.answer(message)
+                answer = self.handler.answer(message)
             except Exception as error:  # its text could be about a record
                 self._log(f"a request failed: {type(error).__name__}")
                 self._wait(Refusal(code="failed", message=""), started)
@@ -184,7 +178,7 @@ class GuardService:
 
     def _wait(self, answer: Message, started: float) -> None:
         """Until the next multiple of ``answer_seconds``, where records were looked at."""
-        every = self.desk.terms.answer_seconds
+        every = self.handler.terms.answer_seconds
         fresh = isinstance(answer, DrawUpdate) and not answer.resent
         failed = isinstance(answer, Refusal) and answer.code in ("failed", "ledger")
         if every > 0 and (fresh or failed):

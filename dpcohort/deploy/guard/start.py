@@ -1,57 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the owner's files to a guard that is ready, or a refusal before anything is opened wide."""
+"""From the owner's files to a guard that is ready, or a refusal before anything is opened wide.
+
+The one ledger that counts for the client's data is found, or made where its owner says so. An empty
+ledger lets the whole lifetime budget be spent once more. So a path where nothing is is refused, and
+the ledger's id, once pinned in the owner's terms, is held against what is found.
+"""
 
 from __future__ import annotations
 
 import math
 import os
+import stat
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpcohort.deploy.guard.data import load_data
-from dpcohort.deploy.guard.desk import GuardDesk, Trainer, check_with_sampling
-from dpcohort.deploy.guard.owner_ledger import open_ledger, pinnable_terms, write_pin
-from dpcohort.deploy.guard.permissions import check_closed_folder, check_unwritable
+from dpcohort.atomic_file import write_text
+from dpcohort.deploy.formats import replace
+from dpcohort.deploy.guard.files import (
+    GuardedData,
+    check_closed_folder,
+    check_private,
+    check_unwritable,
+    load_data,
+)
+from dpcohort.deploy.guard.handler import GuardHandler, check_with_sampling
 from dpcohort.deploy.guard.service import GuardService
-from dpcohort.deploy.guard.terms import GuardTerms
-from dpcohort.deploy.ledger import RunTerms
+from dpcohort.deploy.guard.terms import AcceptedRun, GuardTerms, with_ledger_id
+from dpcohort.deploy.ledger import ClientLedger, RunTerms, read_state
+from dpcohort.deploy.ledger.counter import counter_path
+from dpcohort.deploy.ledger.spending import Spending
 from dpcohort.engine.lattice import Lattice
-from dpcohort.errors import InputError
+from dpcohort.errors import DataMissingError, InputError
 from dpcohort.plugins import is_named_function
 
+if TYPE_CHECKING:
+    from dpcohort.deploy.guard.training import LocalTraining
+
 __all__ = [
-    "CheckedTerms",
     "check_answer_time",
     "check_terms",
     "open_guard",
+    "open_ledger",
+    "pin_ledger",
+    "pinnable_terms",
+    "terms_in_words",
+    "write_pin",
 ]
+
 
 #: A draw on a busy machine may take this many times as long as the one that was measured.
 _SLOWER = 2.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckedTerms:
-    """Terms that hold together with the data they are for.
-
-    Attributes:
-        terms: the terms.
-        records: number of records.
-        runs: run terms of each run accepted beforehand, by name.
-    """
-
-    terms: GuardTerms
-    records: int
-    runs: dict[str, RunTerms]
-
-
-def check_terms(terms: GuardTerms, records: int) -> CheckedTerms:
+def check_terms(terms: GuardTerms, records: int) -> dict[str, RunTerms]:
     """Compute every run of the terms on so many records, and refuse what does not certify.
+
+    Returns:
+        The terms of each run that is accepted beforehand, by its name.
 
     Raises:
         InputError: a batch larger than the data, or nobody is allowed to ask.
@@ -60,7 +70,7 @@ def check_terms(terms: GuardTerms, records: int) -> CheckedTerms:
     users = set(terms.allowed_users)
     if not users and not terms.same_user:
         raise InputError(
-            "allowed_users", given=[], allowed="at least one user, the one the courier runs as"
+            "allowed_users", given=[], allowed="at least one user, the one the client app runs as"
         )
     if os.geteuid() in users and not terms.same_user:
         raise InputError.because(
@@ -70,11 +80,10 @@ def check_terms(terms: GuardTerms, records: int) -> CheckedTerms:
         )
     if 0 in users and not terms.same_user:
         raise InputError.because(
-            "allowed_users names root, who can open the data without asking. Run the courier as a "
-            "user of its own."
+            "allowed_users names root, who can open the data without asking. Run the client app as "
+            "a user of its own."
         )
-    runs = {one.run: one.run_terms(records) for one in terms.runs}
-    return CheckedTerms(terms=terms, records=records, runs=runs)
+    return {one.run: one.run_terms(records) for one in terms.runs}
 
 
 def open_guard(
@@ -108,56 +117,63 @@ def open_guard(
         terms = pinnable_terms(file) if new_ledger else GuardTerms.from_toml(file)
     assert isinstance(terms, GuardTerms)
     records = load_data(data, terms.model, terms.normalisation)
-    checked = check_terms(terms, len(records))
+    runs = check_terms(terms, len(records))
     from dpcohort.deploy.guard.training import LocalTraining
 
     if is_named_function(terms.model.name):
         # A module of that name in the current folder would be found and run.
         check_closed_folder(Path.cwd(), "model", shared=False)
-    training = _OneThread(LocalTraining(terms.model, records))
-    for accepted in checked.runs.values():
+    training = LocalTraining(terms.model, records)
+    for accepted in runs.values():
         check_with_sampling(accepted, training.dimension)
-    check_answer_time(checked, training, log=log)
-    book = open_ledger(ledger, records, checked, counter=counter, new=new_ledger)
+    check_answer_time(terms, len(records), training, log=log)
+    opened = open_ledger(ledger, records, terms, runs, counter=counter, new=new_ledger)
     try:
         if new_ledger:
             if file is not None:
-                write_pin(file, book.id)
-            terms = replace(terms, ledger_id=book.id)
-        desk = GuardDesk(terms, records=len(records), ledger=book, trainer=training, log=log)
-        return GuardService(desk, socket, log=log, on_close=book.close)
+                write_pin(file, opened.id)
+            terms = replace(terms, ledger_id=opened.id)
+        handler = GuardHandler(
+            terms, records=len(records), ledger=opened, trainer=training, log=log
+        )
+        return GuardService(handler, socket, log=log, on_close=opened.close)
     except BaseException:
-        book.close()
+        opened.close()
         raise
 
 
 def check_answer_time(
-    checked: CheckedTerms, trainer: Trainer, *, log: Callable[[str], None] = lambda line: None
+    terms: GuardTerms,
+    records: int,
+    trainer: LocalTraining,
+    *,
+    log: Callable[[str], None] = lambda line: None,
 ) -> None:
     """Refuse an ``answer_seconds`` that the largest draw does not keep: its time would tell.
 
     One step over all records is done and timed, at made-up parameters. Nothing of it is kept.
 
     Args:
-        checked: the terms; with ``answer_seconds = 0`` nothing is timed.
+        terms: with ``answer_seconds = 0`` nothing is timed.
+        records: number of records.
         trainer: computes updates.
         log: told, for the owner, that the time is short.
 
     Raises:
         InputError: a draw of all records takes longer than ``answer_seconds``.
     """
-    every = checked.terms.answer_seconds
+    every = terms.answer_seconds
     if every == 0:
         return
     # All runs of the file, also closed ones: the longest is what counts.
-    steps = max((run.local_steps for run in checked.terms.runs), default=1)
-    _full_step(trainer, checked.records)  # the first is slower than all that follow
+    steps = max((run.local_steps for run in terms.runs), default=1)
+    _full_step(trainer, records)  # the first is slower than all that follow
     started = time.perf_counter()
-    _full_step(trainer, checked.records)
+    _full_step(trainer, records)
     taken = steps * (time.perf_counter() - started)
     enough = math.ceil(20 * _SLOWER * taken) / 20
     said = (
-        f"a draw of all {checked.records} records takes about {taken:.3g} s here and "
+        f"a draw of all {records} records takes about {taken:.3g} s here and "
         f"answer_seconds is {every:g}"
     )
     if taken > every:
@@ -172,45 +188,291 @@ def check_answer_time(
         )
 
 
-def _full_step(trainer: Trainer, records: int) -> None:
+def _full_step(trainer: LocalTraining, records: int) -> None:
     made_up = (0.1 * np.cos(np.arange(trainer.dimension))).astype(np.float32)
     lattice = Lattice(1.0, 1.0)
     trainer.update(made_up, lattice, "poisson", rate=1.0, batch_size=records, step_sizes=[1.0])
 
 
-class _OneThread:
-    """Training with one thread, whatever the process around it uses.
+def open_ledger(
+    path: str | Path,
+    data: GuardedData,
+    terms: GuardTerms,
+    runs: Mapping[str, RunTerms],
+    *,
+    counter: str | Path | None = None,
+    new: bool = False,
+) -> ClientLedger:
+    """The owner's ledger, with the data registered and the runs accepted.
 
-    A record's gradient then has the same bits, and a batch takes the same time, wherever a guard
-    is opened and whatever else the machine does.
+    Args:
+        path: the ledger.
+        data: the client's records.
+        terms: the owner's terms.
+        runs: the terms of each run accepted beforehand, from :func:`check_terms`.
+        counter: the ledger's counter, if not beside it.
+        new: make the ledger, which must not be there yet. Without this one that is not there is
+            refused: an empty ledger would let the whole lifetime budget be spent once more.
+
+    Raises:
+        DataMissingError: there is no such ledger.
+        InputError: it is not the one the terms pin, it has another cap for these data, others can
+            open it, or a new one is asked for where the data have one.
     """
+    ledger = _opened(path, counter, terms.ledger_id, new=new)
+    try:
+        _register(ledger, terms, data.fingerprint)
+        for run in terms.runs:
+            _accept(ledger, terms.dataset, run, runs[run.run])
+        for closed in terms.closed_runs:
+            _check_known(ledger, terms.dataset, closed)
+        _check_files(path, counter)
+    except BaseException:
+        ledger.close()
+        raise
+    return ledger
 
-    def __init__(self, trainer: Trainer) -> None:
-        self._trainer = trainer
-        self.dimension, self.layout = trainer.dimension, trainer.layout
 
-    def update(
-        self,
-        parameters: NDArray[np.float32],
-        lattice: Lattice,
-        sampler: str,
-        *,
-        rate: float,
-        batch_size: int,
-        step_sizes: list[float],
-    ) -> NDArray[np.float32]:
-        import torch
+def pin_ledger(
+    terms: str | Path,
+    ledger: str | Path,
+    *,
+    counter: str | Path | None = None,
+    new: bool = False,
+) -> str:
+    """Write a ledger's id into the owner's terms: from then on no other ledger is served from.
 
-        before = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            return self._trainer.update(
-                parameters,
-                lattice,
-                sampler,
-                rate=rate,
-                batch_size=batch_size,
-                step_sizes=step_sizes,
+    Args:
+        terms: the owner's terms file; its mode and owner stay.
+        ledger: the ledger.
+        counter: the ledger's counter, if not beside it.
+        new: make the ledger, which must not be there yet.
+
+    Returns:
+        The id.
+
+    Raises:
+        DataMissingError: there is no such ledger.
+        InputError: the terms pin another one or cannot be written, or the ledger does not know the
+            data.
+    """
+    found = pinnable_terms(terms)
+    if new:
+        with _opened(ledger, counter, found.ledger_id, new=True) as made:
+            identity = made.id
+    else:
+        if not Path(ledger).exists():
+            raise _missing(ledger, counter, found.ledger_id)
+        state = read_state(Path(ledger), counter=counter)
+        if found.dataset not in state.caps:
+            raise InputError.because(
+                f"the ledger {ledger} knows nothing of {found.dataset!r}, so it is not the one of "
+                "these data. Give theirs, or make their first one with: --new-ledger"
             )
-        finally:
-            torch.set_num_threads(before)
+        identity = state.ledger
+    write_pin(terms, identity)
+    return identity
+
+
+def pinnable_terms(terms: str | Path) -> GuardTerms:
+    """Terms from a file into which an id can be written; asked before a ledger is made for it.
+
+    Raises:
+        InputError: they are not terms, or this user cannot write them.
+    """
+    check_unwritable(terms, "terms")
+    found = GuardTerms.from_toml(terms)
+    path = Path(terms).resolve()
+    is_ours = os.geteuid() in (0, path.stat().st_uid)
+    if not is_ours or not os.access(path.parent, os.W_OK):
+        raise InputError.because(
+            f"user {os.geteuid()} cannot write {terms}, so no ledger's id can be pinned there. Do "
+            "it once as the user of that file, who must be able to write its folder: "
+            "dpcohort guard pin --terms FILE --ledger FILE"
+        )
+    return found
+
+
+def write_pin(terms: str | Path, identity: str) -> None:
+    """Write a ledger's id into a terms file; its mode and owner stay.
+
+    Raises:
+        InputError: another id is pinned there, or the file cannot be written.
+    """
+    path = Path(terms).resolve()
+    before = path.stat()
+    write_text(path, with_ledger_id(path.read_text(encoding="utf-8"), identity))
+    with suppress(PermissionError):  # of a group that this user is not in
+        os.chown(path, before.st_uid, before.st_gid)
+    os.chmod(path, stat.S_IMODE(before.st_mode))
+
+
+def _opened(
+    path: str | Path, counter: str | Path | None, pinned: str | None, *, new: bool
+) -> ClientLedger:
+    for place in dict.fromkeys((Path(path).absolute().parent, Path(path).resolve().parent)):
+        check_closed_folder(place, "ledger", shared=False)
+    if new:
+        if pinned is not None:
+            raise InputError.because(
+                f"the terms pin the ledger {pinned}, and a new one would forget what it counts. "
+                "Leave --new-ledger out and give the path of that ledger."
+            )
+        if Path(path).exists():
+            raise InputError.because(
+                f"{path} is there already. Leave --new-ledger out to count in it, or give a path "
+                "where nothing is. Nothing was changed."
+            )
+        check_closed_folder(counter_path(path, counter).absolute().parent, "counter")
+        return ClientLedger.create(path, counter=counter)
+    if not Path(path).exists():
+        raise _missing(path, counter, pinned)
+    _check_files(path, counter)
+    ledger = ClientLedger(path, counter=counter)
+    if pinned not in (None, ledger.id):
+        ledger.close()
+        raise InputError.because(
+            f"{path} is the ledger {ledger.id}, and the terms pin {pinned}: what the data have "
+            "spent is counted in that one. Give its path; nothing was spent."
+        )
+    return ledger
+
+
+def _missing(path: str | Path, counter: str | Path | None, pinned: str | None) -> DataMissingError:
+    """No ledger; what to do depends on whether there was one."""
+    if pinned is not None:
+        why = f"The terms pin the ledger {pinned}; give its path or put back its newest copy"
+    elif counter_path(path, counter).exists():
+        why = (
+            f"Its counter {counter_path(path, counter)} is there, so there was one; give its new "
+            "path or put back its newest copy"
+        )
+    else:
+        why = "If these data have one, give its path. For their first one add: --new-ledger"
+        return DataMissingError(f"there is no ledger at {path}. {why}")
+    return DataMissingError(
+        f"there is no ledger at {path}. {why}. If it is lost, what the data have spent is not "
+        "known, and nothing more can be."
+    )
+
+
+def _check_files(path: str | Path, counter: str | Path | None) -> None:
+    check_private(path, "ledger")
+    check_private(counter_path(path, counter), "counter")
+
+
+def _check_known(ledger: ClientLedger, dataset: str, run: str) -> None:
+    try:
+        ledger.terms(dataset, run)
+    except InputError:
+        allowed = "runs that are accepted here or in the ledger"
+        raise InputError("closed_runs", given=run, allowed=allowed) from None
+
+
+def _accept(ledger: ClientLedger, dataset: str, run: AcceptedRun, accepted: RunTerms) -> None:
+    if run.least_noise_multiplier is None:
+        try:
+            known = ledger.terms(dataset, run.run)
+        except InputError:
+            pass
+        else:
+            # The noise was computed then and is fixed since; today's last digit may be another.
+            accepted = replace(accepted, least_noise_multiplier=known.least_noise_multiplier)
+    ledger.accept(dataset, run.run, accepted)
+
+
+def _register(ledger: ClientLedger, terms: GuardTerms, fingerprint: str) -> None:
+    wanted, known = terms.cap(fingerprint), ledger.cap(terms.dataset)
+    if known is None:
+        ledger.register(terms.dataset, wanted)
+        return
+    if known.fingerprint not in (None, fingerprint):
+        raise InputError.because(
+            f"the data are not those that {terms.dataset!r} stands for in the ledger. What was "
+            "spent on those says nothing about these; give the data their own name and cap."
+        )
+    for field in ("epsilon", "delta", "across_runs", "neighbours"):
+        said, fixed = getattr(wanted, field), getattr(known, field)
+        if said != fixed:
+            raise InputError(
+                field if field in ("across_runs", "neighbours") else f"lifetime_{field}",
+                given=said,
+                allowed=f"{fixed!r}, fixed when {terms.dataset!r} was registered in the ledger",
+            )
+
+
+def terms_in_words(terms: GuardTerms, records: int) -> list[str]:
+    """The terms as a person reads them when a guard starts: one line for each thing said.
+
+    Args:
+        terms: the owner's terms.
+        records: number of records.
+
+    Raises:
+        DpcohortError: as :func:`check_terms`.
+
+    Example:
+        >>> from dpcohort.deploy.guard.terms import ModelTerms
+        >>> model = ModelTerms(name="logistic", input_shape=(64,), classes=10)
+        >>> terms = GuardTerms(dataset="ward-7", lifetime_epsilon=4.0, lifetime_delta=1e-5,
+        ...                    model=model, allowed_users=(65534,))
+        >>> print(terms_in_words(terms, 600)[0])
+        ward-7: 600 records may spend epsilon 4 at delta 1e-05 over all runs (summed, zero-out).
+    """
+    runs = check_terms(terms, records)
+    lines = [
+        f"{terms.dataset}: {records} records may spend epsilon {terms.lifetime_epsilon:g} "
+        f"at delta {terms.lifetime_delta:g} over all runs ({terms.across_runs}, "
+        f"{terms.neighbours}).",
+        f"Model: {terms.model.name} on {'x'.join(map(str, terms.model.input_shape))} with "
+        f"{terms.model.classes} classes, and no other.",
+        f"May ask: users {', '.join(map(str, terms.allowed_users)) or 'none'}.",
+    ]
+    if terms.across_runs == "composed":
+        lines.append(
+            "WARNING: across_runs is composed. The lifetime cap then holds only if no server "
+            "chooses what to ask from what it was answered in another run; summed needs no such "
+            "trust."
+        )
+    if terms.same_user:
+        lines.append(
+            "WARNING: same_user is set. Code of the guard's own user can open the data without "
+            "asking; this is for trials, not for protection."
+        )
+    if terms.ledger_id is None:
+        lines.append(
+            "WARNING: no ledger_id is pinned. Whatever ledger is given counts, also another or an "
+            "older one. Pin yours with: dpcohort guard pin --terms FILE --ledger FILE"
+        )
+    if terms.answer_seconds == 0:
+        lines.append("WARNING: answer_seconds is 0. The time of an answer tells the batch's size.")
+    for run in terms.runs:
+        if run.run not in terms.closed_runs:
+            lines.append(_run_in_words(run, runs[run.run]))
+            lines += _too_large(run.run, Spending(terms.cap(), [(runs[run.run], 1)]))
+    if terms.closed_runs:
+        lines.append(f"Closed, not answered: {', '.join(terms.closed_runs)}.")
+    if not terms.runs:
+        lines.append("No run is accepted here; accept one with: dpcohort ledger accept")
+    return lines
+
+
+def _too_large(run: str, alone: Spending) -> list[str]:
+    """A run whose first draw would be refused, the data being untouched."""
+    if alone.fits():
+        return []
+    return [
+        f"WARNING: no draw of {run} fits the lifetime cap: alone it counts as epsilon "
+        f"{alone.epsilon():.5g} under {alone.relation}, or its delta is larger than the cap's."
+    ]
+
+
+def _run_in_words(run: AcceptedRun, terms: RunTerms) -> str:
+    plan = f"plan {run.plan[:12]}" if run.plan else "any plan"
+    return (
+        f"Run {run.run} ({plan}): at most {terms.draws} draws of {terms.local_steps} local steps "
+        f"in {terms.rounds} rounds, batches of {run.batch_size} ({terms.sampler}), clip at most "
+        f"{terms.clip:g}, noise multiplier at least {terms.least_noise_multiplier:.5g}: epsilon "
+        f"{terms.certified_epsilon():.5g} of {terms.epsilon:g} at delta {terms.delta:g} "
+        f"({terms.neighbours})."
+    )

@@ -2,36 +2,82 @@
 """What a client's owner writes down for the guard: one TOML file, checked key by key.
 
 The server's word appears nowhere in it. Which model may be trained, which runs are accepted and on
-which terms, who may ask, and what the data may spend in their lifetime are the owner's to say.
+which terms, who may ask, and what the data may spend in their lifetime are the owner's to say. What
+a plan asks for (:func:`terms_from_plan`) is a proposal: it binds nobody until the owner starts a
+guard with it.
 """
 
 from __future__ import annotations
 
 import grp
 import hashlib
+import json
 import math
 import pwd
+import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import asdict, fields
+from importlib import resources
 from pathlib import Path
-from typing import Any
+from string import Template
+from typing import TYPE_CHECKING, Annotated, Any
 
-from dpcohort._validate import nearest, number, whole_number
-from dpcohort.accounting.contract import Neighbours, Sampler, resolve_neighbours
+import numpy as np
+from pydantic import Field, PlainValidator, model_validator
+
+from dpcohort._validate import choice, whole_number
+from dpcohort.accounting.contract import Neighbours, Sampler
+from dpcohort.accounting.events import History, calibrate_remaining
 from dpcohort.data.dataset import Normalisation
-from dpcohort.deploy.ledger.cap import AcrossRuns, LifetimeCap
-from dpcohort.deploy.ledger.chain import canonical_json
-from dpcohort.deploy.ledger.keys import name as checked_name
-from dpcohort.deploy.ledger.terms import RunTerms
-from dpcohort.errors import FileFormatError, InputError
+from dpcohort.deploy.formats import Format, Name, bounded, whole
+from dpcohort.deploy.ledger.store import canonical_json
+from dpcohort.deploy.ledger.terms import (
+    AcrossRuns,
+    Delta,
+    LifetimeCap,
+    Natural,
+    Positive,
+    Relation,
+    RunTerms,
+    hex_digits,
+)
+from dpcohort.errors import InputError
 from dpcohort.limits import LARGEST_TERMS, MOST_CLASSES, MOST_INPUT_VALUES
-from dpcohort.text_files import parse_toml, read_utf8
 
-__all__ = ["AcceptedRun", "GuardTerms", "ModelTerms", "layout_sha256"]
+if TYPE_CHECKING:
+    from dpcohort.plan import Plan
+
+__all__ = [
+    "AcceptedRun",
+    "GuardTerms",
+    "ModelTerms",
+    "commented_terms",
+    "layout_sha256",
+    "terms_from_plan",
+    "with_ledger_id",
+]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelTerms:
+def _shape(given: Any) -> tuple[int, ...]:
+    if not isinstance(given, list | tuple) or not given:
+        raise InputError("input_shape", given=given, allowed="a list of lengths")
+    shape = tuple(whole_number("input_shape", one, at_least=1) for one in given)
+    whole_number("numbers of a record", math.prod(shape), at_most=MOST_INPUT_VALUES)
+    return shape
+
+
+def _options(given: Any) -> dict[str, Any]:
+    try:
+        options = dict(given) if isinstance(given, Mapping) else None
+        canonical_json(options)
+    except (TypeError, ValueError):  # a date, a NaN
+        options = None
+    if options is None:
+        raise InputError("options", given=given, allowed="a table of plain finite values")
+    return options
+
+
+class ModelTerms(Format):
     """The one model the owner allows, by a name that this machine knows.
 
     Attributes:
@@ -46,35 +92,14 @@ class ModelTerms:
         'e6edb7c2'
     """
 
-    name: str
-    input_shape: tuple[int, ...]
-    classes: int
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        checked_name("name", self.name)
-        given: object = self.input_shape
-        if not isinstance(given, list | tuple) or not given:
-            raise InputError("input_shape", given=given, allowed="a list of lengths")
-        shape = tuple(whole_number("input_shape", one, at_least=1) for one in self.input_shape)
-        object.__setattr__(self, "input_shape", shape)
-        values = math.prod(self.input_shape)
-        whole_number("numbers of a record", values, at_most=MOST_INPUT_VALUES)
-        classes = whole_number("classes", self.classes, at_least=2, at_most=MOST_CLASSES)
-        object.__setattr__(self, "classes", classes)
-        if not isinstance(self.options, Mapping):
-            raise InputError("options", given=self.options, allowed="a table of options")
-        object.__setattr__(self, "options", dict(self.options))
-        try:
-            self.sha256()
-        except (TypeError, ValueError):  # a date, a NaN
-            allowed = "a table of plain finite values"
-            raise InputError("options", given=self.options, allowed=allowed) from None
+    name: Name
+    input_shape: Annotated[tuple[int, ...], PlainValidator(_shape)]
+    classes: Annotated[int, whole(at_least=2, at_most=MOST_CLASSES)]
+    options: Annotated[Mapping[str, Any], PlainValidator(_options)] = Field(default_factory=dict)
 
     def sha256(self) -> str:
         """What a request must name: the hash of all of the above."""
-        shape = list(self.input_shape)
-        said = [self.name, shape, self.classes, self.options]
+        said = [self.name, list(self.input_shape), self.classes, self.options]
         return hashlib.sha256(canonical_json(said).encode()).hexdigest()
 
 
@@ -92,8 +117,7 @@ def layout_sha256(parameters: Sequence[tuple[str, Sequence[int]]]) -> str:
     return hashlib.sha256(canonical_json(said).encode()).hexdigest()
 
 
-@dataclass(frozen=True, kw_only=True)
-class AcceptedRun:
+class AcceptedRun(Format):
     """A run the owner accepts beforehand; the numbers are those of ``RunTerms``.
 
     Attributes:
@@ -111,30 +135,20 @@ class AcceptedRun:
         neighbours: ``zero-out`` or ``replace-one``.
     """
 
-    run: str
-    plan: str | None = None
-    epsilon: float
-    delta: float
-    clip: float
-    batch_size: int
-    local_steps: int
-    rounds: int
-    draws: int
-    least_noise_multiplier: float | None = None
+    run: Name
+    plan: Annotated[
+        str | None, hex_digits(64, "the 64 hexadecimal digits of a plan's SHA-256, or left out")
+    ] = None
+    epsilon: Positive
+    delta: Delta
+    clip: Positive
+    batch_size: Annotated[int, whole(at_least=1)]
+    local_steps: Natural
+    rounds: Natural
+    draws: Natural
+    least_noise_multiplier: Positive | None = None
     sampler: Sampler = "poisson"
-    neighbours: Neighbours | None = None
-
-    def __post_init__(self) -> None:
-        checked_name("run", self.run)
-        if self.plan is not None and not _is_hex(self.plan, 64):
-            allowed = "the 64 hexadecimal digits of a plan's SHA-256, or left out"
-            raise InputError("plan", given=self.plan, allowed=allowed)
-        size = whole_number("batch_size", self.batch_size, at_least=1)
-        object.__setattr__(self, "batch_size", size)
-        relation = resolve_neighbours(self.sampler, self.neighbours)
-        object.__setattr__(self, "neighbours", relation)
-        if self.least_noise_multiplier is None:
-            self._with_noise(size, 1.0)  # the other numbers are checked now, not at the first run
+    neighbours: Relation = None
 
     def run_terms(self, records: int) -> RunTerms:
         """The run's terms on so many records, closed: all its draws fit its (ε, δ).
@@ -146,41 +160,75 @@ class AcceptedRun:
         if self.batch_size > records:
             allowed = f"at most the {records} records of the data"
             raise InputError("batch_size", given=self.batch_size, allowed=allowed)
-        noise = self.least_noise_multiplier
-        terms = self._with_noise(records, self._noise(records) if noise is None else noise)
+        said = self.model_dump(exclude={"run", "plan", "batch_size"})
+        said["sampling_rate"] = self.batch_size / records
+        if self.least_noise_multiplier is None:
+            said["least_noise_multiplier"] = calibrate_remaining(
+                History(),
+                epsilon=self.epsilon,
+                delta=self.delta,
+                sampling_rate=said["sampling_rate"],
+                steps=self.draws * self.local_steps,
+                sampler=self.sampler,
+                neighbours=self.neighbours,
+            )
+        terms = RunTerms(**said)
         terms.check_closed()
         return terms
 
-    def _noise(self, records: int) -> float:
-        from dpcohort.accounting.events import History, calibrate_remaining
 
-        return calibrate_remaining(
-            History(),
-            epsilon=self.epsilon,
-            delta=self.delta,
-            sampling_rate=self.batch_size / records,
-            steps=self.draws * self.local_steps,
-            sampler=self.sampler,
-            neighbours=self.neighbours,
-        )
-
-    def _with_noise(self, records: int, noise: float) -> RunTerms:
-        return RunTerms(
-            epsilon=self.epsilon,
-            delta=self.delta,
-            clip=self.clip,
-            sampling_rate=self.batch_size / records,
-            local_steps=self.local_steps,
-            rounds=self.rounds,
-            draws=self.draws,
-            least_noise_multiplier=noise,
-            sampler=self.sampler,
-            neighbours=self.neighbours,
-        )
+def _normalisation(given: Any) -> Normalisation:
+    if isinstance(given, Normalisation):
+        return given
+    if not isinstance(given, Mapping):
+        raise InputError("normalisation", given=given, allowed="a table [normalisation]")
+    for key in given:
+        choice("key", key, [field.name for field in fields(Normalisation)])
+    values: dict[str, Any] = {
+        key: tuple(one) if isinstance(one, list) else one for key, one in given.items()
+    }
+    try:
+        return Normalisation(**values)
+    except TypeError:
+        raise InputError.because("has a value of the wrong type.") from None
 
 
-@dataclass(frozen=True, kw_only=True)
-class GuardTerms:
+def _user_ids(users: Any) -> tuple[int, ...]:
+    if not isinstance(users, list | tuple):
+        raise InputError("allowed_users", given=users, allowed="a list of users")
+    return tuple(map(_user_id, users))
+
+
+def _user_id(user: Any) -> int:
+    if not isinstance(user, str):
+        return whole_number("allowed_users", user, at_least=0, at_most=2**32 - 2)
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        allowed = "the name or number of a user of this machine"
+        raise InputError("allowed_users", given=user, allowed=allowed) from None
+
+
+def _group_id(group: Any) -> int | None:
+    try:
+        return None if group is None else grp.getgrnam(group).gr_gid
+    except (KeyError, TypeError):
+        allowed = "the name of a group of this machine"
+        raise InputError("socket_group", given=group, allowed=allowed) from None
+
+
+def _group(group: Any) -> Any:
+    _group_id(group)
+    return group
+
+
+def _run_names(runs: Any) -> tuple[str, ...]:
+    if not isinstance(runs, list | tuple) or not all(isinstance(run, str) for run in runs):
+        raise InputError("closed_runs", given=runs, allowed="a list of names of runs")
+    return tuple(runs)
+
+
+class GuardTerms(Format):
     """Everything the owner of a client's data says to the guard.
 
     Attributes:
@@ -189,7 +237,7 @@ class GuardTerms:
         lifetime_delta: δ the data may spend in all runs together, ever.
         across_runs: ``summed`` (each begun run counts in full; holds against a server that picks
             its next step from what it has seen) or ``composed``; see
-            :class:`~dpcohort.deploy.ledger.cap.LifetimeCap`.
+            :class:`~dpcohort.deploy.ledger.terms.LifetimeCap`.
         neighbours: the relation the lifetime cap speaks of.
         model: the model that may be trained.
         normalisation: public constants that scale the stored inputs.
@@ -198,8 +246,8 @@ class GuardTerms:
         allowed_users: user ids that may ask; names are looked up when the file is read.
         same_user: let the guard's own user ask too. For a trial: such a user could as well open
             the data.
-        socket_group: group the socket is given to, so that a courier in it can connect; None for
-            the guard's own.
+        socket_group: group the socket is given to, so that a client app in it can connect; None
+            for the guard's own.
         ledger_id: id of the one ledger that counts for these data; None serves from any ledger
             that is given, with a warning. ``dpcohort guard pin`` writes it.
         answer_seconds: a fresh draw is answered at the next whole multiple of this many seconds
@@ -212,45 +260,35 @@ class GuardTerms:
         'summed'
     """
 
-    dataset: str
-    lifetime_epsilon: float
-    lifetime_delta: float
+    dataset: Name
+    lifetime_epsilon: Positive
+    lifetime_delta: Delta
     across_runs: AcrossRuns = "summed"
     neighbours: Neighbours = "zero-out"
     model: ModelTerms
-    normalisation: Normalisation = field(default_factory=Normalisation)
-    runs: tuple[AcceptedRun, ...] = ()
-    closed_runs: tuple[str, ...] = ()
-    allowed_users: tuple[int, ...] = ()
+    normalisation: Annotated[Normalisation, PlainValidator(_normalisation)] = Normalisation()
+    runs: Annotated[tuple[AcceptedRun, ...], Field(strict=False)] = ()
+    closed_runs: Annotated[tuple[str, ...], PlainValidator(_run_names)] = ()
+    allowed_users: Annotated[tuple[int, ...], PlainValidator(_user_ids)] = ()
     same_user: bool = False
-    socket_group: str | None = None
-    ledger_id: str | None = None
-    answer_seconds: float = 1.0
+    socket_group: Annotated[str | None, PlainValidator(_group)] = None
+    ledger_id: Annotated[
+        str | None, hex_digits(32, "the 32 digits that dpcohort guard pin writes")
+    ] = None
+    answer_seconds: Annotated[float, bounded(at_least=0, at_most=3600)] = 1.0
 
-    def __post_init__(self) -> None:
-        checked_name("dataset", self.dataset)
-        self.cap()
-        number("answer_seconds", self.answer_seconds, at_least=0, at_most=3600)
-        if not isinstance(self.same_user, bool):
-            raise InputError("same_user", given=self.same_user, allowed="true or false")
-        if self.socket_group is not None:
-            _group_id(self.socket_group)
-        if self.ledger_id is not None and not _is_hex(self.ledger_id, 32):
-            allowed = "the 32 digits that dpcohort guard pin writes"
-            raise InputError("ledger_id", given=self.ledger_id, allowed=allowed)
-        closed: object = self.closed_runs
-        if not isinstance(closed, list | tuple) or not all(isinstance(r, str) for r in closed):
-            raise InputError("closed_runs", given=closed, allowed="a list of names of runs")
+    @model_validator(mode="after")
+    def _check_names_of_runs(self) -> GuardTerms:
         names = [one.run for one in self.runs]
         for run in names:
             if names.count(run) > 1:
                 raise InputError("run", given=run, allowed="the name of one run only")
-        object.__setattr__(self, "allowed_users", _user_ids(self.allowed_users))
+        return self
 
     @property
     def socket_gid(self) -> int | None:
         """The number of the socket's group, None for the guard's own."""
-        return None if self.socket_group is None else _group_id(self.socket_group)
+        return _group_id(self.socket_group)
 
     def cap(self, fingerprint: str | None = None) -> LifetimeCap:
         """The lifetime cap these terms speak of."""
@@ -269,86 +307,177 @@ class GuardTerms:
         Raises:
             InputError: the file is not there, not TOML, or not terms.
         """
-        text = read_utf8(path, at_most_bytes=LARGEST_TERMS).decode("utf-8")
-        try:
-            return cls.from_dict(parse_toml(text))
-        except ValueError as error:  # not TOML, or not terms
-            raise FileFormatError(path, str(error)) from None
+        return cls.from_toml_file(path, at_most_bytes=LARGEST_TERMS)
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> GuardTerms:
-        """Terms from plain values, unknown and missing keys refused."""
-        known = dict(values)
-        found = {
-            "model": _table(ModelTerms, "model", known.pop("model", {})),
-            "normalisation": _table(Normalisation, "normalisation", known.pop("normalisation", {})),
-        }
-        runs = known.pop("runs", [])
-        if not isinstance(runs, list | tuple):
-            raise InputError("runs", given=runs, allowed="tables [[runs]]")
-        found["runs"] = tuple(
-            _table(AcceptedRun, f"runs[{position}]", one) for position, one in enumerate(runs)
+
+def commented_terms() -> str:
+    """A terms file to start from.
+
+    Example:
+        >>> import tomllib
+        >>> tomllib.loads(commented_terms())["across_runs"]
+        'summed'
+    """
+    return _filled(
+        ModelTerms(name="logistic", input_shape=(64,), classes=10),
+        Normalisation(),
+        {
+            "dataset": "ward-7",
+            "lifetime_epsilon": 4.0,
+            "lifetime_delta": 4e-5,
+            "allowed_users": ["nobody"],
+            "same_user": False,
+            "answer_seconds": 1.0,
+            "run": "spring",
+            "epsilon": 2.0,
+            "delta": 1e-5,
+            "clip": 1.0,
+            "batch_size": 60,
+            "local_steps": 1,
+            "rounds": 100,
+            "draws": 20,
+            "sampler": "poisson",
+            "neighbours": "zero-out",
+        },
+        plan_line='# plan = "..."                 # SHA-256 of the plan, to accept no other',
+        noise_line="# least_noise_multiplier = 2.5 # left out: the smallest that keeps the above",
+    )
+
+
+def terms_from_plan(
+    plan: Plan,
+    client: str,
+    *,
+    run: str,
+    model: ModelTerms,
+    normalisation: Normalisation | None = None,
+    allowed_users: Sequence[str | int] = (),
+    same_user: bool = False,
+    answer_seconds: float = 1.0,
+) -> str:
+    """The terms under which a client can do its part of a plan, and no more.
+
+    Args:
+        plan: the plan.
+        client: id of the client in its population; also the data's name.
+        run: name of the run.
+        model: the model trained.
+        normalisation: public constants of the inputs.
+        allowed_users: users that may ask.
+        same_user: the guard's own user may ask, for a trial.
+        answer_seconds: when answers leave.
+
+    Raises:
+        InputError: no such client, one without a budget, or one never drawn.
+
+    Example:
+        >>> from dpcohort import Population, Training, make_plan
+        >>> clients = Population.from_arrays(sizes=[600] * 4, epsilon=[1, 1, 4, 8], delta=1e-5)
+        >>> plan = make_plan(clients, Training(rounds=8, cohort_size=2, batch_size=60), seed=0)
+        >>> model = ModelTerms(name="logistic", input_shape=(64,), classes=10)
+        >>> text = terms_from_plan(plan, clients.ids[3], run="spring", model=model)
+        >>> "batch_size = 60" in text
+        True
+    """
+    if client not in plan.population.ids:
+        raise InputError("client", given=client, allowed="the id of a client of the plan")
+    k = list(plan.population.ids).index(client)
+    noise = float(plan.noise_multipliers[k])
+    if not noise > 0 or not np.isfinite(noise):
+        raise InputError.because(
+            f"client {client!r} has no budget or is never drawn in this plan: it needs no guard."
         )
-        rest = _checked_keys(cls, "", {**known, **found})
-        return cls(**rest)
+    epsilon, delta = float(plan.population.epsilon[k]), float(plan.population.delta[k])
+    return _filled(
+        model,
+        normalisation or Normalisation(),
+        {
+            "dataset": client,
+            "lifetime_epsilon": epsilon,
+            "lifetime_delta": delta,
+            "allowed_users": allowed_users,
+            "same_user": same_user,
+            "answer_seconds": float(answer_seconds),
+            "run": run,
+            "epsilon": epsilon,
+            "delta": delta,
+            "clip": float(plan.training.clip),
+            "batch_size": int(plan.batch_sizes[k]),
+            "local_steps": plan.training.local_steps,
+            "rounds": plan.training.rounds,
+            "draws": int(plan.schedule.counts[k]),
+            "sampler": plan.contract.sampler,
+            "neighbours": plan.contract.neighbours,
+        },
+        plan_line=f'plan = "{plan.sha256}"',
+        noise_line=f"least_noise_multiplier = {noise!r}   # at least",
+    )
 
 
-def _table(cls: type[Any], where: str, values: Any) -> Any:
-    if not isinstance(values, Mapping):
-        raise InputError(where, given=values, allowed=f"a table [{where}]")
-    known = _checked_keys(cls, f"{where}.", values)
-    for key in ("mean", "std", "input_shape"):
-        if isinstance(known.get(key), list):
-            known[key] = tuple(known[key])
-    try:
-        return cls(**known)
-    except InputError as error:
-        raise InputError.because(f"[{where}] {error}") from None
-    except TypeError:
-        raise InputError.because(f"[{where}] has a value of the wrong type.") from None
+def with_ledger_id(text: str, identity: str) -> str:
+    """A terms file with the id of the ledger that counts for its data; all else stays as it is.
+
+    Args:
+        text: the file.
+        identity: the ledger's id.
+
+    Raises:
+        InputError: another id is pinned in it.
+
+    Example:
+        >>> print(with_ledger_id('dataset = "ward-7"', "0" * 32))
+        ledger_id = "00000000000000000000000000000000"  # no other ledger is served from
+        dataset = "ward-7"
+    """
+    before = tomllib.loads(text)
+    pinned = before.get("ledger_id", identity)
+    if pinned != identity:
+        allowed = f"the one that the terms pin, {pinned}"
+        raise InputError("ledger_id", given=identity, allowed=allowed)
+    if "ledger_id" in before:
+        return text
+    line = f"ledger_id = {_toml(identity)}  # no other ledger is served from"
+    lines = text.split("\n")
+    places = [place for place, one in enumerate(lines) if one.startswith("# ledger_id = ")]
+    if places:
+        lines[places[0]] = line
+        found = "\n".join(lines)
+        if tomllib.loads(found) == {**before, "ledger_id": identity}:
+            return found
+    return f"{line}\n{text}"
 
 
-def _checked_keys(cls: type[Any], where: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    names = [one.name for one in fields(cls)]
-    for key in values:
-        if key not in names:
-            hint = nearest(str(key), names)
-            raise InputError(
-                f"key {where}",
-                given=key,
-                allowed="one of " + ", ".join(names),
-                next_step=f"Did you mean {hint!r}?" if hint else None,
-            )
-    for one in fields(cls):
-        needed = one.default is MISSING and one.default_factory is MISSING
-        if needed and one.name not in values:
-            raise InputError.because(f"the key {where + one.name!r} is missing.")
-    return dict(values)
+def _filled(
+    model: ModelTerms, normalisation: Normalisation, said: Mapping[str, Any], **lines: str
+) -> str:
+    # Whole numbers among the constants are written as what they are used as.
+    constants = {
+        key: [float(one) for one in value] if isinstance(value, tuple) else float(value)
+        for key, value in asdict(normalisation).items()
+    }
+    values = {**said, **dict(model), **constants}
+    written = {key: _toml(value) for key, value in values.items()}
+    template = resources.files("dpcohort.deploy.guard") / "terms.template"
+    text = Template(template.read_text(encoding="utf-8")).substitute(written, **lines)
+    return "\n".join(_aligned(line) for line in text.splitlines()) + "\n"
 
 
-def _user_ids(users: Any) -> tuple[int, ...]:
-    if not isinstance(users, list | tuple):
-        raise InputError("allowed_users", given=users, allowed="a list of users")
-    found = []
-    for user in users:
-        if isinstance(user, str):
-            try:
-                found.append(pwd.getpwnam(user).pw_uid)
-            except KeyError:
-                allowed = "the name or number of a user of this machine"
-                raise InputError("allowed_users", given=user, allowed=allowed) from None
-        else:
-            found.append(whole_number("allowed_users", user, at_least=0, at_most=2**32 - 2))
-    return tuple(found)
+def _aligned(line: str) -> str:
+    """The comment of a line at the same place as in every other."""
+    key, mark, comment = line.partition("  #")
+    if not mark or line.startswith("#"):
+        return line
+    return f"{key.rstrip():<30} # {comment.strip()}"
 
 
-def _group_id(group: str) -> int:
-    try:
-        return grp.getgrnam(group).gr_gid
-    except (KeyError, TypeError):
-        allowed = "the name of a group of this machine"
-        raise InputError("socket_group", given=group, allowed=allowed) from None
-
-
-def _is_hex(value: object, digits: int) -> bool:
-    return isinstance(value, str) and len(value) == digits and set(value) <= set("0123456789abcdef")
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    if isinstance(value, Mapping):
+        parts = (f"{json.dumps(str(key))} = {_toml(one)}" for key, one in value.items())
+        return "{ " + ", ".join(parts) + " }" if value else "{}"
+    return repr(value)

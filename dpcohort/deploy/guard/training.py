@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from dpcohort._validate import IntArray
-from dpcohort.deploy.guard.data import GuardedData
+from dpcohort.deploy.guard.files import GuardedData
 from dpcohort.deploy.guard.terms import ModelTerms, layout_sha256
 from dpcohort.engine.clipping import PerExampleGradients, refuse_unfit_layers
 from dpcohort.engine.lattice import KEY_BYTES, Bytes, Lattice
@@ -35,6 +36,21 @@ __all__ = ["LocalTraining"]
 _TIMES = 12  # a coin that leaves one small layer alone may do so once or twice, not every time
 _FORMED_NUMBERS = 1 << 22  # of gradients that are kept at a time
 _LARGEST = float(np.finfo(np.float32).max)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute with one thread, whatever the process around it uses.
+
+    A record's gradient then has the same bits, and a batch takes the same time, wherever a guard
+    is opened and whatever else the machine does.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class LocalTraining:
@@ -77,6 +93,7 @@ class LocalTraining:
         #: Hash of their order.
         self.layout = layout_sha256([(name, span.shape) for name, span in layout.spans.items()])
 
+    @_one_thread()
     def update(
         self,
         parameters: NDArray[np.float32],

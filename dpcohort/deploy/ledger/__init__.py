@@ -7,23 +7,20 @@ torch nor Flower. The ledger of one local simulation run is :mod:`dpcohort.runs.
 
 from __future__ import annotations
 
-from dpcohort.deploy.ledger.cap import LifetimeCap
-from dpcohort.deploy.ledger.keys import DrawKey
 from dpcohort.deploy.ledger.ledger import ClientLedger
-from dpcohort.deploy.ledger.receipt import LifetimeReceipt, lifetime_receipt
-from dpcohort.deploy.ledger.spending import LifetimeCapError
-from dpcohort.deploy.ledger.terms import RunTerms
-from dpcohort.deploy.ledger.verification import (
-    Finding,
+from dpcohort.deploy.ledger.reading import (
+    LifetimeReceipt,
     Verification,
+    lifetime_receipt,
     read_state,
     verify_ledger,
 )
+from dpcohort.deploy.ledger.spending import LifetimeCapError
+from dpcohort.deploy.ledger.terms import DrawKey, LifetimeCap, RunTerms
 
 __all__ = [
     "ClientLedger",
     "DrawKey",
-    "Finding",
     "LifetimeCap",
     "LifetimeCapError",
     "LifetimeReceipt",

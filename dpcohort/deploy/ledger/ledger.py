@@ -13,37 +13,32 @@ import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 from dpcohort._validate import number
 from dpcohort.accounting.events import Event
-from dpcohort.deploy.ledger.cap import LifetimeCap
-from dpcohort.deploy.ledger.chain import Entry
-from dpcohort.deploy.ledger.counter import Count, MonotoneCounter
-from dpcohort.deploy.ledger.keys import DrawKey, name
-from dpcohort.deploy.ledger.receipt import LifetimeReceipt, lifetime_receipt
-from dpcohort.deploy.ledger.spending import CapFilter, fitting_steps
+from dpcohort.deploy.ledger.counter import (
+    Count,
+    advance_counter,
+    check_counter,
+    counter_path,
+    create_counter,
+    read_counter,
+    rolled_back,
+)
+from dpcohort.deploy.ledger.reading import LifetimeReceipt, lifetime_receipt
+from dpcohort.deploy.ledger.spending import Certified, check_cap, fitting_steps
 from dpcohort.deploy.ledger.state import DrawRecord, LedgerState
-from dpcohort.deploy.ledger.store import LedgerStore
-from dpcohort.deploy.ledger.terms import RunTerms
+from dpcohort.deploy.ledger.store import Entry, LedgerStore
+from dpcohort.deploy.ledger.terms import DrawKey, LifetimeCap, RunTerms
 from dpcohort.errors import BudgetExceededError, InputError, VerificationError
 
-__all__ = ["ClientLedger", "DrawFate", "counter_path"]
+__all__ = ["ClientLedger", "DrawFate"]
 
 DrawFate = Literal["new", "lost", "released"]
-
-
-def counter_path(path: str | Path, counter: str | Path | None = None) -> Path:
-    """Where a ledger's counter is: where it is said to be, or beside the ledger.
-
-    Example:
-        >>> str(counter_path("ward.ledger"))
-        'ward.ledger.counter'
-    """
-    return Path(counter) if counter is not None else Path(f"{path}.counter")
 
 
 class ClientLedger:
@@ -77,9 +72,9 @@ class ClientLedger:
     def __init__(self, path: str | Path, *, counter: str | Path | None = None) -> None:
         self.path = Path(path)
         self._lock = threading.RLock()
-        self._counter = MonotoneCounter(counter_path(path, counter))
+        self._counter = counter_path(path, counter)
         self._state = LedgerState()
-        self._filter = CapFilter()
+        self._certified: Certified = {}
         #: Draws this object reserved; only who reserved a draw may release it, so that nobody
         #: computes a draw again after a crash.
         self._in_hand: set[DrawKey] = set()
@@ -106,7 +101,7 @@ class ClientLedger:
         if Path(path).exists():
             raise InputError.because(f"{path} is there already. Nothing was changed.")
         ledger = secrets.token_hex(16)
-        MonotoneCounter(counter_path(path, counter)).create(ledger)
+        create_counter(counter_path(path, counter), ledger)
         LedgerStore.create(
             Path(path), Entry.following(None, "opened", {"ledger": ledger, "at": _now()})
         )
@@ -115,12 +110,7 @@ class ClientLedger:
     def __enter__(self) -> ClientLedger:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -136,7 +126,7 @@ class ClientLedger:
             InputError: the name, or the same data by fingerprint, are registered already.
         """
         with self._writing():
-            self._append("dataset", {"cap": cap.to_dict()}, dataset=name("dataset", dataset))
+            self._append("dataset", {"cap": cap.to_dict()}, dataset=dataset)
         self._advance()
 
     def accept(self, dataset: str, run: str, terms: RunTerms) -> None:
@@ -167,14 +157,7 @@ class ClientLedger:
         """
         body = {"event": event.to_dict(), "clip": number("clip", clip, above=0)}
         with self._writing():
-            self._append(
-                "reserve",
-                body,
-                dataset=key.dataset,
-                run=key.run,
-                round=key.round,
-                draw=key.draw,
-            )
+            self._append("reserve", body, **asdict(key))
         # The row is on disk. Its counter need not be before the draw's output goes out: `release`
         # waits for it, and a power cut before that loses a draw that nobody has seen.
         self._advance(durable=False)
@@ -195,7 +178,7 @@ class ClientLedger:
             raise InputError("output", given=type(output).__name__, allowed="bytes")
         digest = hashlib.sha256(output).hexdigest()
         with self._writing():
-            record = self._draws(key).get((key.round, key.draw))
+            record = self._record(key)
             if record is not None and record.sha256 == digest:
                 self._settle(record)
                 return
@@ -204,15 +187,8 @@ class ClientLedger:
                     f"{key} was reserved elsewhere and never released: its output is lost and "
                     "stays counted. It must not be computed again; ask for a new draw."
                 )
-            self._append(
-                "release",
-                {"sha256": digest, "size": len(output)},
-                output=output,
-                dataset=key.dataset,
-                run=key.run,
-                round=key.round,
-                draw=key.draw,
-            )
+            body = {"sha256": digest, "size": len(output)}
+            self._append("release", body, output=output, **asdict(key))
             self._in_hand.discard(key)
         self._advance()
 
@@ -225,7 +201,7 @@ class ClientLedger:
             VerificationError: the stored bytes are not those that were released.
         """
         with self._writing():
-            record = self._draws(key).get((key.round, key.draw))
+            record = self._record(key)
             if record is None:
                 raise InputError("draw", given=str(key), allowed="a draw that was reserved")
             if record.released is None:
@@ -244,11 +220,7 @@ class ClientLedger:
         """Delete the stored bytes of a finished run; counts and hashes stay. Returns how many."""
         with self._writing():
             records = self._state.account(dataset, run).draws.values()
-            seqs = [
-                record.released
-                for record in records
-                if record.released is not None and not record.discarded
-            ]
+            seqs = [one.released for one in records if one.released and not one.discarded]
             if seqs:
                 self._append("discard", {"outputs": len(seqs)}, dataset=dataset, run=run)
                 self._store.drop_outputs(seqs)
@@ -259,7 +231,7 @@ class ClientLedger:
         """How many more draws of an accepted run fit its terms and the lifetime cap, as of now."""
         with self._writing():
             terms = self._state.account(dataset, run).terms
-            counted = self._counted(dataset)
+            counted = self._state.counted(dataset)
             cap = self._state.cap(dataset)
         return fitting_steps(cap, counted, run) // terms.local_steps
 
@@ -283,7 +255,7 @@ class ClientLedger:
         ``lost`` is also a draw that another process is computing.
         """
         with self._writing():
-            record = self._draws(key).get((key.round, key.draw))
+            record = self._record(key)
         if record is None:
             return "new"
         return "lost" if record.released is None else "released"
@@ -304,12 +276,8 @@ class ClientLedger:
         with self._writing():
             return self._state.head
 
-    def _draws(self, key: DrawKey) -> dict[tuple[int, int], DrawRecord]:
-        return self._state.account(key.dataset, key.run).draws
-
-    def _counted(self, dataset: str) -> dict[str, tuple[RunTerms, int]]:
-        accounts = self._state.accounts[dataset]
-        return {run: (account.terms, len(account.draws)) for run, account in accounts.items()}
+    def _record(self, key: DrawKey) -> DrawRecord | None:
+        return self._state.account(key.dataset, key.run).draws.get((key.round, key.draw))
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -329,7 +297,7 @@ class ClientLedger:
         if seq > 0:
             mine = next(rows, None)
             if mine is None or mine.hash != digest:
-                raise VerificationError(_ROLLED_BACK.format(path=self.path, seq=seq))
+                raise rolled_back(self.path, seq)
         for entry in rows:
             try:
                 self._state.replay(entry)
@@ -337,7 +305,8 @@ class ClientLedger:
                 raise VerificationError(
                     f"{self.path}: {error} Nothing can be spent. See: dpcohort ledger verify"
                 ) from None
-        check_counter(self.path, self._state, self._counter.read())
+        count = read_counter(self._counter)
+        check_counter(self.path, count, ledger=self._state.ledger, hashes=self._state.hashes)
 
     def _append(
         self, kind: str, body: dict[str, Any], *, output: bytes | None = None, **where: Any
@@ -345,9 +314,9 @@ class ClientLedger:
         entry = Entry.following(self._state.head, kind, {**body, "at": _now()}, **where)
         self._state.check(entry)
         if kind == "reserve":
-            dataset, run = str(entry.dataset), str(entry.run)
-            cap = self._state.cap(dataset)
-            self._filter.check(dataset, cap, self._counted(dataset), run)
+            dataset, state = str(entry.dataset), self._state
+            counted = state.counted(dataset)
+            check_cap(self._certified, dataset, state.cap(dataset), counted, str(entry.run))
         self._store.append(entry, output)
         self._pending.append(entry)
 
@@ -357,7 +326,7 @@ class ClientLedger:
         Inside a transaction. It is not if the disk refused it when the draw was released.
         """
         if record.released is not None and record.released > self._settled:
-            self._counter.advance(self._count())
+            advance_counter(self._counter, self._count())
             self._settled = self._state.head[0]
 
     def _count(self) -> Count:
@@ -371,34 +340,9 @@ class ClientLedger:
         counter, which is harmless; the other way round it would look rolled back.
         """
         with self._lock, self._store.transaction():
-            self._counter.advance(self._count(), durable=durable)
+            advance_counter(self._counter, self._count(), durable=durable)
             if durable:
                 self._settled = self._state.head[0]
-
-
-_ROLLED_BACK = (
-    "{path} is older than its counter, which has seen {seq} entries: an old copy was put back, "
-    "and what was spent since is not in it. Nothing can be spent. Put back the newest copy."
-)
-
-
-def check_counter(path: Path, state: LedgerState, count: Count) -> None:
-    """Whether the ledger has come at least as far as its counter says.
-
-    Raises:
-        VerificationError: it is another ledger's counter, or the ledger is an old copy.
-    """
-    if count.ledger != state.ledger:
-        raise VerificationError(
-            f"the counter of {path} belongs to another ledger. Nothing can be spent."
-        )
-    if count.seq > len(state.hashes):
-        raise VerificationError(_ROLLED_BACK.format(path=path, seq=count.seq))
-    if count.seq > 0 and state.hashes[count.seq - 1] != count.hash:
-        raise VerificationError(
-            f"{path} has another entry {count.seq} than its counter saw: it was rolled back and "
-            "written on. Nothing can be spent."
-        )
 
 
 def _now() -> str:

@@ -10,16 +10,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 
 from dpcohort.accounting.contract import Neighbours
 from dpcohort.accounting.events import Event, History, affordable_steps
-from dpcohort.deploy.ledger.cap import LifetimeCap
-from dpcohort.deploy.ledger.terms import RunTerms
+from dpcohort.deploy.ledger.terms import LifetimeCap, RunTerms
 from dpcohort.errors import BudgetExceededError
 
-__all__ = ["CapFilter", "LifetimeCapError", "Spending", "fitting_steps"]
+__all__ = ["Certified", "Counted", "LifetimeCapError", "Spending", "check_cap", "fitting_steps"]
+
+
+#: Terms, and draws counted so far, of every accepted run of a data set, by the run's name.
+Counted = Mapping[str, tuple[RunTerms, int]]
+#: By data set: its cap, and draws of each run that are certified to fit it together.
+Certified = dict[str, tuple[LifetimeCap, dict[str, int]]]
 
 
 class LifetimeCapError(BudgetExceededError):
@@ -75,22 +81,12 @@ class Spending:
 
     def history(self) -> History:
         """All draws, equal steps of different runs taken together."""
-        steps: Counter[tuple[float, float, str]] = Counter()
+        steps: Counter[Event] = Counter()
         for terms, count in self._draws:
-            kind = (terms.least_noise_multiplier, terms.sampling_rate, terms.sampler)
-            steps[kind] += count * terms.local_steps
-        return History(
-            tuple(
-                Event(
-                    noise_multiplier=noise,
-                    sampling_rate=rate,
-                    steps=count,
-                    sampler="fixed" if sampler == "fixed" else "poisson",
-                    neighbours=self.relation,
-                )
-                for (noise, rate, sampler), count in sorted(steps.items())
-            )
-        )
+            step = replace(terms.charge(1), steps=1, neighbours=self.relation)
+            steps[step] += count * terms.local_steps
+        kinds = sorted(steps, key=lambda e: (e.noise_multiplier, e.sampling_rate, e.sampler))
+        return History(tuple(replace(kind, steps=steps[kind]) for kind in kinds))
 
     def fits(self) -> bool:
         """Whether all of it is within the cap."""
@@ -127,57 +123,47 @@ class Spending:
         return max(terms.epsilon, _epsilon(replaced, terms.delta))
 
 
-class CapFilter:
-    """Answers quickly whether one more draw fits, thousands of times.
+def check_cap(
+    certified: Certified, dataset: str, cap: LifetimeCap, runs: Counted, run: str
+) -> None:
+    """Refuse one more draw of ``run`` if it would exceed the cap; quick, thousands of times.
 
     What fits for many draws fits for fewer. So a set of counts that was once certified to fit is
     kept, and a request within it needs no composition. When a request leaves it, the largest of a
     few counts between here and everything accepted that fits is certified next.
+
+    Args:
+        certified: what is known to fit, by data set; empty at first, and kept by the caller.
+        dataset: the data set's name.
+        cap: its cap.
+        runs: terms and draws counted so far of every accepted run.
+        run: which of them asks.
+
+    Raises:
+        LifetimeCapError: it would; the message has the numbers.
     """
-
-    def __init__(self) -> None:
-        self._certified: dict[str, tuple[LifetimeCap, dict[str, int]]] = {}
-
-    def check(
-        self,
-        dataset: str,
-        cap: LifetimeCap,
-        runs: Mapping[str, tuple[RunTerms, int]],
-        run: str,
-    ) -> None:
-        """Refuse one more draw of ``run`` if it would exceed the cap.
-
-        Args:
-            dataset: the data set's name.
-            cap: its cap.
-            runs: terms and draws counted so far of every accepted run.
-            run: which of them asks.
-
-        Raises:
-            LifetimeCapError: it would; the message has the numbers.
-        """
-        wanted = {key: count + (key == run) for key, (_, count) in runs.items()}
-        known = self._certified.get(dataset)
-        if known is not None and known[0] == cap and _within(wanted, known[1]):
+    wanted = {key: count + (key == run) for key, (_, count) in runs.items()}
+    known = certified.get(dataset)
+    if known is not None and known[0] == cap and _within(wanted, known[1]):
+        return
+    begun = {key: count for key, count in wanted.items() if count > 0}
+    ahead = {key: max(0, runs[key][0].draws - count) for key, count in begun.items()}
+    while True:
+        trial = {key: count + ahead[key] for key, count in begun.items()}
+        if Spending(cap, ((runs[key][0], count) for key, count in trial.items())).fits():
+            certified[dataset] = (cap, trial)
             return
-        begun = {key: count for key, count in wanted.items() if count > 0}
-        ahead = {key: max(0, runs[key][0].draws - count) for key, count in begun.items()}
-        while True:
-            trial = {key: count + ahead[key] for key, count in begun.items()}
-            if Spending(cap, ((runs[key][0], count) for key, count in trial.items())).fits():
-                self._certified[dataset] = (cap, trial)
-                return
-            if not any(ahead.values()):
-                break
-            ahead = {key: extra // 2 for key, extra in ahead.items()}
-        raise _refusal(dataset, cap, runs, run)
+        if not any(ahead.values()):
+            break
+        ahead = {key: extra // 2 for key, extra in ahead.items()}
+    raise _refusal(dataset, cap, runs, run)
 
 
 def _within(wanted: Mapping[str, int], certified: Mapping[str, int]) -> bool:
     return all(count <= certified.get(key, 0) for key, count in wanted.items())
 
 
-def fitting_steps(cap: LifetimeCap, runs: Mapping[str, tuple[RunTerms, int]], run: str) -> int:
+def fitting_steps(cap: LifetimeCap, runs: Counted, run: str) -> int:
     """How many more noisy steps of an accepted run fit the cap and the run's own terms.
 
     Args:
@@ -193,8 +179,7 @@ def fitting_steps(cap: LifetimeCap, runs: Mapping[str, tuple[RunTerms, int]], ru
     """
     terms, count = runs[run]
     left = max(0, terms.draws - count) * terms.local_steps
-    others = [value for key, value in runs.items() if key != run]
-    after = Spending(cap, [*others, (terms, count + 1)])
+    after = Spending(cap, _with_one_more(runs, run).values())
     if cap.across_runs == "summed":
         return left if after.fits() else 0
     history = Spending(cap, runs.values()).history()
@@ -210,13 +195,15 @@ def fitting_steps(cap: LifetimeCap, runs: Mapping[str, tuple[RunTerms, int]], ru
     )
 
 
-def _refusal(
-    dataset: str, cap: LifetimeCap, runs: Mapping[str, tuple[RunTerms, int]], run: str
-) -> LifetimeCapError:
+def _with_one_more(runs: Counted, run: str) -> Counted:
     terms, count = runs[run]
-    others = [value for key, value in runs.items() if key != run]
+    return {**runs, run: (terms, count + 1)}
+
+
+def _refusal(dataset: str, cap: LifetimeCap, runs: Counted, run: str) -> LifetimeCapError:
+    terms, _ = runs[run]
     spent = Spending(cap, runs.values()).epsilon()
-    requested = Spending(cap, [*others, (terms, count + 1)]).epsilon()
+    requested = Spending(cap, _with_one_more(runs, run).values()).epsilon()
     fit = fitting_steps(cap, runs, run)
     return LifetimeCapError(
         f"{dataset}: a further draw of run {run!r} ({terms.local_steps} steps) would exceed the "

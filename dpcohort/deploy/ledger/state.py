@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpcohort.accounting.events import Event
-from dpcohort.deploy.ledger.cap import LifetimeCap
-from dpcohort.deploy.ledger.chain import FIRST_LINK, Entry
-from dpcohort.deploy.ledger.keys import DrawKey, name
-from dpcohort.deploy.ledger.terms import RunTerms
+from dpcohort.deploy.formats import checked_name
+from dpcohort.deploy.ledger.spending import Counted, Spending
+from dpcohort.deploy.ledger.store import FIRST_LINK, Entry
+from dpcohort.deploy.ledger.terms import DrawKey, LifetimeCap, RunTerms
 from dpcohort.errors import BudgetExceededError, DpcohortError, InputError, VerificationError
 
 __all__ = ["Account", "DrawRecord", "LedgerState"]
@@ -23,9 +23,8 @@ __all__ = ["Account", "DrawRecord", "LedgerState"]
 
 @dataclass
 class DrawRecord:
-    """What became of one draw: the row that counts it, and its output if it has one."""
+    """What became of one draw that is counted: the row of its output, if it has one."""
 
-    reserved: int
     released: int | None = None
     sha256: str | None = None
     discarded: bool = False
@@ -37,11 +36,6 @@ class Account:
 
     terms: RunTerms
     draws: dict[tuple[int, int], DrawRecord] = field(default_factory=dict)
-
-    @property
-    def released(self) -> int:
-        """Draws with an output."""
-        return sum(record.released is not None for record in self.draws.values())
 
 
 class LedgerState:
@@ -91,6 +85,15 @@ class LedgerState:
                 next_step="The owner registers it with: dpcohort ledger init",
             )
         return self.caps[dataset]
+
+    def counted(self, dataset: str) -> Counted:
+        """Terms, and draws counted so far, of every accepted run of a data set."""
+        accounts = self.accounts[dataset]
+        return {run: (account.terms, len(account.draws)) for run, account in accounts.items()}
+
+    def spending(self, dataset: str) -> Spending:
+        """What a registered data set has spent of its cap."""
+        return Spending(self.cap(dataset), self.counted(dataset).values())
 
     def replay(self, entry: Entry) -> None:
         """Take in a stored row.
@@ -155,7 +158,7 @@ class LedgerState:
             return
         key = _key(entry)
         if entry.kind == "reserve":
-            draws[key.round, key.draw] = DrawRecord(reserved=entry.seq)
+            draws[key.round, key.draw] = DrawRecord()
         else:
             record = draws[key.round, key.draw]
             record.released, record.sha256 = entry.seq, content["sha256"]
@@ -165,7 +168,7 @@ class LedgerState:
             raise InputError("kind", given="opened", allowed="the first row only, with an id")
 
     def _check_dataset(self, entry: Entry, content: dict[str, Any]) -> None:
-        dataset = name("dataset", entry.dataset)
+        dataset = checked_name("dataset", entry.dataset)
         if dataset in self.caps:
             raise InputError(
                 "dataset",
@@ -182,8 +185,8 @@ class LedgerState:
                 )
 
     def _check_accept(self, entry: Entry, content: dict[str, Any]) -> None:
-        self.cap(name("dataset", entry.dataset))
-        run = name("run", entry.run)
+        self.cap(checked_name("dataset", entry.dataset))
+        run = checked_name("run", entry.run)
         if run in self.accounts[str(entry.dataset)]:
             raise InputError(
                 "run",
@@ -226,7 +229,7 @@ class LedgerState:
             raise InputError("sha256", given=content["sha256"], allowed="a string")
 
     def _check_discard(self, entry: Entry, content: dict[str, Any]) -> None:
-        self.account(name("dataset", entry.dataset), name("run", entry.run))
+        self.account(checked_name("dataset", entry.dataset), checked_name("run", entry.run))
 
 
 def _key(entry: Entry) -> DrawKey:

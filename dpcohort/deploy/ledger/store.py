@@ -1,28 +1,123 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger's SQLite file: rows are added in one transaction at a time and never changed.
+"""The rows of a ledger, each tied to all before it by a hash, and the SQLite file they are in.
 
-WAL with ``synchronous = FULL``: a row is on disk when its transaction ends. Unique indexes keep
-every draw to one reservation and one output even if the code above were wrong.
+Rows are added in one transaction at a time and never changed. WAL with ``synchronous = FULL``: a
+row is on disk when its transaction ends. Unique indexes keep every draw to one reservation and one
+output even if the code above were wrong.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
-from dpcohort.deploy.ledger.chain import Entry
 from dpcohort.errors import DpcohortError, InputError, VerificationError
 
-__all__ = ["SCHEMA", "LedgerStore"]
+__all__ = ["FIRST_LINK", "SCHEMA", "Entry", "LedgerStore", "canonical_json"]
+
+#: What the first row links to.
+FIRST_LINK = "0" * 64
+
+
+def canonical_json(value: Any) -> str:
+    """The value as the one JSON text that is hashed: sorted keys, no spaces, ASCII.
+
+    Example:
+        >>> canonical_json({"b": 1, "a": 0.1})
+        '{"a":0.1,"b":1}'
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A row: what happened, linked to what happened before.
+
+    Attributes:
+        seq: 1, 2, 3, ... without a gap.
+        kind: ``opened``, ``dataset``, ``accept``, ``reserve``, ``release`` or ``discard``.
+        dataset: the data set, where there is one.
+        run: the run, where there is one.
+        round: the round, where there is one.
+        draw: the draw, where there is one.
+        body: everything else, as canonical JSON.
+        previous: hash of the row before.
+        hash: SHA-256 over all of the above.
+
+    Example:
+        >>> first = Entry.following(None, "opened", {"ledger": "ab"})
+        >>> first.is_whole(), first.previous == FIRST_LINK
+        (True, True)
+    """
+
+    seq: int
+    kind: str
+    dataset: str | None = None
+    run: str | None = None
+    round: int | None = None
+    draw: int | None = None
+    body: str
+    previous: str
+    hash: str
+
+    @classmethod
+    def following(
+        cls, last: tuple[int, str] | None, kind: str, body: Mapping[str, Any], **where: Any
+    ) -> Entry:
+        """The next row after one with this (seq, hash).
+
+        Args:
+            last: number and hash of the row before; None for the first row.
+            kind: what happened.
+            body: everything else.
+            where: ``dataset``, ``run``, ``round`` and ``draw``, as far as there are any.
+        """
+        seq, previous = (last[0] + 1, last[1]) if last else (1, FIRST_LINK)
+        text = canonical_json(dict(body))
+        row = cls(seq=seq, kind=kind, body=text, previous=previous, hash="", **where)
+        return replace(row, hash=row.digest())
+
+    def digest(self) -> str:
+        """SHA-256 over all other fields, in their order."""
+        values = [getattr(self, column) for column in _COLUMNS[:-1]]
+        # A row edited by hand may hold any type; it must differ, not crash.
+        text = json.dumps(values, separators=(",", ":"), default=repr)
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+    def is_whole(self) -> bool:
+        """Whether the row's hash is the hash of its content."""
+        return self.hash == self.digest()
+
+    def content(self) -> dict[str, Any]:
+        """The body as values.
+
+        Raises:
+            VerificationError: it is not a JSON object.
+        """
+        try:
+            found = json.loads(self.body)
+        except (TypeError, ValueError):
+            found = None
+        if not isinstance(found, dict):
+            raise VerificationError(f"entry {self.seq} has a body that is not a JSON object.")
+        return found
+
 
 #: Version of the tables; a file with a higher one is refused.
 SCHEMA = 1
 _APPLICATION = 0x6470636C  # "dpcl", so that `file` and we can tell what it is
 _BUSY_MILLISECONDS = 60_000
-_COLUMNS = "seq, kind, dataset, run, round, draw, body, previous, hash"
+#: In the order in which they are hashed and stored; the hash is the last.
+_COLUMNS = tuple(field.name for field in fields(Entry))
+_LIST = ", ".join(_COLUMNS)
 
 _TABLES = f"""
 CREATE TABLE entries (
@@ -62,8 +157,6 @@ class LedgerStore:
         mode = "rw" if writable else "ro"
         with self._errors():
             # `quote` leaves "/" alone and hides ? # % from the URI.
-            from urllib.parse import quote
-
             self._connection = sqlite3.connect(
                 f"file:{quote(str(path))}?mode={mode}",
                 uri=True,
@@ -147,16 +240,16 @@ class LedgerStore:
     def entries(self, start: int = 1) -> Iterator[Entry]:
         """The rows from this number on, in order."""
         with self._errors():
-            query = f"SELECT {_COLUMNS} FROM entries WHERE seq >= ? ORDER BY seq"
+            query = f"SELECT {_LIST} FROM entries WHERE seq >= ? ORDER BY seq"
             for row in self._connection.execute(query, (start,)):
-                yield Entry(**dict(zip(_COLUMNS.split(", "), row, strict=True)))
+                yield Entry(**dict(zip(_COLUMNS, row, strict=True)))
 
     def append(self, entry: Entry, output: bytes | None = None) -> None:
         """Add a row, and the bytes that belong to it; only inside a transaction."""
-        values = [getattr(entry, column) for column in _COLUMNS.split(", ")]
+        values = [getattr(entry, column) for column in _COLUMNS]
         marks = ", ".join("?" * len(values))
         with self._errors():
-            self._connection.execute(f"INSERT INTO entries ({_COLUMNS}) VALUES ({marks})", values)
+            self._connection.execute(f"INSERT INTO entries ({_LIST}) VALUES ({marks})", values)
             if output is not None:
                 self._connection.execute("INSERT INTO outputs VALUES (?, ?)", (entry.seq, output))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a client's owner accepts for one run, and the check of every request against it.
+"""What a client's owner says: the lifetime cap of its data, and the terms of each accepted run.
 
 Terms are closed: all draws they allow, each at the least noise they allow, must fit the (ε, δ)
 they state. Every step of the run is then dominated by one and the same mechanism, so counting
@@ -8,25 +8,123 @@ draws is a valid stopping rule, whatever a server makes of earlier answers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from dpcohort._validate import nearest, number, whole_number
+from pydantic import AfterValidator, Field, PlainValidator, ValidationInfo, model_validator
+
+from dpcohort._validate import number, whole_number
 from dpcohort.accounting.contract import Neighbours, Sampler, resolve_neighbours
 from dpcohort.accounting.events import Event, History
-from dpcohort.errors import BudgetExceededError, FileFormatError, InputError
-from dpcohort.limits import LARGEST_TERMS, read_bounded
-from dpcohort.text_files import parse_toml
+from dpcohort.deploy.formats import Format, bounded, checked_name, whole
+from dpcohort.errors import BudgetExceededError, InputError
+from dpcohort.limits import LARGEST_TERMS
 
-__all__ = ["RunTerms"]
+__all__ = [
+    "AcrossRuns",
+    "Delta",
+    "DrawKey",
+    "LifetimeCap",
+    "Natural",
+    "Positive",
+    "Relation",
+    "RunTerms",
+    "hex_digits",
+]
 
+AcrossRuns = Literal["composed", "summed"]
 _MOST = 10**9
+Positive = Annotated[float, bounded(above=0)]
+Delta = Annotated[float, bounded(above=0, below=1)]
+Natural = Annotated[int, whole(at_least=1, at_most=_MOST)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunTerms:
+def hex_digits(digits: int, allowed: str) -> PlainValidator:
+    """So many hexadecimal digits in small letters, or None; ``allowed`` says it in words."""
+    pattern = f"[0-9a-f]{{{digits}}}"
+
+    def check(value: Any, info: ValidationInfo) -> Any:
+        if value is None or (isinstance(value, str) and re.fullmatch(pattern, value)):
+            return value
+        raise InputError(str(info.field_name), given=value, allowed=allowed)
+
+    return PlainValidator(check)
+
+
+def _resolved(value: str | None, info: ValidationInfo) -> Neighbours | None:
+    sampler = info.data.get("sampler")  # not there if it was refused itself
+    return None if sampler is None else resolve_neighbours(sampler, value)
+
+
+#: The neighbouring relation of a run: the one given, or the natural one of its ``sampler``.
+Relation = Annotated[Neighbours | None, AfterValidator(_resolved), Field(validate_default=True)]
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class DrawKey:
+    """Which draw: a draw has at most one output, ever, and this is how it is called.
+
+    Attributes:
+        dataset: the registered data set.
+        run: the accepted run.
+        round: from 0.
+        draw: position in the round's cohort, or any other number unique in the round, from 0.
+
+    Example:
+        >>> print(DrawKey(dataset="ward-7", run="spring", round=3, draw=0))
+        ward-7 / spring / round 3 / draw 0
+    """
+
+    dataset: str
+    run: str
+    round: int
+    draw: int
+
+    def __post_init__(self) -> None:
+        checked_name("dataset", self.dataset)
+        checked_name("run", self.run)
+        for field in ("round", "draw"):
+            value = whole_number(field, getattr(self, field), at_least=0, at_most=_MOST)
+            object.__setattr__(self, field, value)
+
+    def __str__(self) -> str:
+        return f"{self.dataset} / {self.run} / round {self.round} / draw {self.draw}"
+
+
+class LifetimeCap(Format):
+    """What one data set may spend over all runs; fixed when the data set is registered.
+
+    Attributes:
+        epsilon: ε for the lifetime of the data.
+        delta: δ for the lifetime of the data.
+        neighbours: the relation the cap speaks of; events of another kind are counted under
+            replace-one, which covers both.
+        across_runs: ``composed`` counts every draw made so far by one composition of them all. It
+            holds when neither the terms of a run, nor how draws are shared out between runs,
+            depend on what earlier draws gave out (arXiv 2602.06756). ``summed`` counts each begun
+            run with the whole (ε, δ) of its terms and adds them up (a zero-out run under a
+            replace-one cap with what its draws come to under replace-one); it holds also when a
+            server chooses the next run after looking at the last.
+        fingerprint: SHA-256 of the data, if given: the same data under a second name are refused.
+
+    Example:
+        >>> LifetimeCap(epsilon=4.0, delta=1e-5).across_runs
+        'composed'
+    """
+
+    epsilon: Positive
+    delta: Delta
+    neighbours: Neighbours = "zero-out"
+    across_runs: AcrossRuns = "composed"
+    fingerprint: Annotated[
+        str | None,
+        hex_digits(64, "64 hexadecimal digits in small letters (SHA-256), or None"),
+    ] = None
+
+
+class RunTerms(Format):
     """The terms of one run, as the client's owner accepts them.
 
     Attributes:
@@ -48,33 +146,21 @@ class RunTerms:
         1.81
     """
 
-    epsilon: float
-    delta: float
-    clip: float
-    sampling_rate: float
-    local_steps: int
-    rounds: int
-    draws: int
-    least_noise_multiplier: float
+    epsilon: Positive
+    delta: Delta
+    clip: Positive
+    sampling_rate: Annotated[float, bounded(above=0, at_most=1)]
+    local_steps: Natural
+    rounds: Natural
+    draws: Natural
+    least_noise_multiplier: Positive
     sampler: Sampler = "poisson"
-    neighbours: Neighbours | None = None
+    neighbours: Relation = None
 
-    def __post_init__(self) -> None:
-        checked = {
-            "epsilon": number("epsilon", self.epsilon, above=0),
-            "delta": number("delta", self.delta, above=0, below=1),
-            "clip": number("clip", self.clip, above=0),
-            "sampling_rate": number("sampling_rate", self.sampling_rate, above=0, at_most=1),
-            "least_noise_multiplier": number(
-                "least_noise_multiplier", self.least_noise_multiplier, above=0
-            ),
-            "neighbours": resolve_neighbours(self.sampler, self.neighbours),
-        }
-        for field in ("local_steps", "rounds", "draws"):
-            checked[field] = whole_number(field, getattr(self, field), at_least=1, at_most=_MOST)
-        for field, value in checked.items():
-            object.__setattr__(self, field, value)
+    @model_validator(mode="after")
+    def _check_steps(self) -> RunTerms:
         whole_number("draws x local_steps", self.draws * self.local_steps, at_most=_MOST)
+        return self
 
     def charge(self, draws: int) -> Event:
         """What this many draws are charged: their steps at the least noise of the terms."""
@@ -110,7 +196,11 @@ class RunTerms:
         Raises:
             InputError: naming what was asked and what was accepted.
         """
-        next_step = "The client's owner accepted these terms; a server cannot change them."
+
+        def refused(field: str, asked: object, allowed: str) -> InputError:
+            next_step = "The client's owner accepted these terms; a server cannot change them."
+            return InputError(field, given=asked, allowed=allowed, next_step=next_step)
+
         for field, asked, accepted in (
             ("sampling_rate", event.sampling_rate, self.sampling_rate),
             ("steps", event.steps, self.local_steps),
@@ -118,45 +208,14 @@ class RunTerms:
             ("neighbours", event.neighbours, self.neighbours),
         ):
             if asked != accepted:
-                raise InputError(
-                    field, given=asked, allowed=f"{accepted!r} as accepted", next_step=next_step
-                )
+                raise refused(field, asked, f"{accepted!r} as accepted")
         if event.noise_multiplier < self.least_noise_multiplier:
             allowed = f"at least {self.least_noise_multiplier:g} as accepted"
-            raise InputError(
-                "noise_multiplier",
-                given=event.noise_multiplier,
-                allowed=allowed,
-                next_step=next_step,
-            )
+            raise refused("noise_multiplier", event.noise_multiplier, allowed)
         if number("clip", clip, above=0) > self.clip:
-            allowed = f"at most {self.clip:g} as accepted"
-            raise InputError("clip", given=clip, allowed=allowed, next_step=next_step)
+            raise refused("clip", clip, f"at most {self.clip:g} as accepted")
         if round >= self.rounds:
-            allowed = f"below the {self.rounds} rounds accepted"
-            raise InputError("round", given=round, allowed=allowed, next_step=next_step)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The terms as plain JSON values."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> RunTerms:
-        """What :meth:`to_dict` gave; unknown and missing keys are refused."""
-        fields = list(cls.__dataclass_fields__)
-        for key in values:
-            if key not in fields:
-                hint = nearest(str(key), fields)
-                raise InputError(
-                    "key",
-                    given=key,
-                    allowed="one of " + ", ".join(fields),
-                    next_step=f"Did you mean {hint!r}?" if hint else None,
-                )
-        for key in fields[:-2]:
-            if key not in values:
-                raise InputError.because(f"the key {key!r} is missing.")
-        return cls(**values)
+            raise refused("round", round, f"below the {self.rounds} rounds accepted")
 
     @classmethod
     def from_toml(cls, path: str | Path) -> RunTerms:
@@ -165,14 +224,4 @@ class RunTerms:
         Raises:
             InputError: the file is not there, not TOML, or not terms.
         """
-        try:
-            values = parse_toml(read_bounded(path, LARGEST_TERMS).decode("utf-8"))
-        except FileFormatError:
-            raise
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise FileFormatError(path, f"the terms cannot be read: {reason}.") from None
-        try:
-            return cls.from_dict(values)
-        except InputError as error:
-            raise FileFormatError(path, str(error)) from None
+        return cls.from_toml_file(path, at_most_bytes=LARGEST_TERMS)

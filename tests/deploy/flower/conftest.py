@@ -12,14 +12,12 @@ import pytest
 
 from dpcohort.clients import Population
 from dpcohort.data import load_dataset
-from dpcohort.deploy.flower.courier import carry_to
-from dpcohort.deploy.flower.demo import demo_records
+from dpcohort.deploy.flower.client_app import LocalGuards, carry_to
+from dpcohort.deploy.flower.exchange import InProcess
 from dpcohort.deploy.flower.federation import Federation
 from dpcohort.deploy.flower.kit import Kit, KitSettings, write_kit
 from dpcohort.deploy.flower.record import FederatedJob
-from dpcohort.deploy.flower.simulated import LocalGuards
-from dpcohort.deploy.flower.transport import InProcess
-from dpcohort.deploy.flower.trial import write_client_data
+from dpcohort.deploy.flower.trial import demo_records, write_client_data
 from dpcohort.deploy.guard.client import GuardRefusedError
 from dpcohort.deploy.guard.protocol import DrawUpdate, Hello, Refusal, RunReceipt
 from dpcohort.deploy.guard.terms import ModelTerms

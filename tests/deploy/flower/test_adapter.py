@@ -20,7 +20,6 @@ from dpcohort.deploy.flower.adapter import (
     make_server_app,
 )
 from dpcohort.deploy.flower.certificates import key_fingerprint, make_node_key
-from dpcohort.deploy.flower.transport import Letter
 from dpcohort.errors import InputError
 
 flwr_app = pytest.importorskip("flwr.app")
@@ -96,9 +95,9 @@ def test_a_letter_goes_out_and_its_answer_comes_back_through_flowers_messages():
     grid = _Grid(make_client_app(carry), [_Nodes(7)])
     transport = FlowerGrid(grid)
     body = bytes(range(256)) * 1000
-    names = transport.push([Letter(node=7, body=body)], group="3", ttl=12.5)
+    names = transport.push([(7, body)], group="3", ttl=12.5)
     (answer,) = transport.pull(names)
-    assert (answer.letter, answer.body, answer.error) == (names[0], body[::-1], "")
+    assert (answer.message, answer.body, answer.error) == (names[0], body[::-1], "")
     assert seen == [({"guard": "/s"}, {"out": "r"})]
     metadata = grid.sent[0].metadata
     assert (metadata.dst_node_id, metadata.group_id, metadata.ttl) == (7, "3", 12.5)
@@ -107,9 +106,9 @@ def test_a_letter_goes_out_and_its_answer_comes_back_through_flowers_messages():
 
 def test_an_error_is_known_by_the_letter_it_answers():
     transport = FlowerGrid(_Grid(None))
-    names = transport.push([Letter(node=9, body=b"x")], group="0", ttl=1.0)
+    names = transport.push([(9, b"x")], group="0", ttl=1.0)
     (answer,) = transport.pull(names)
-    assert answer.letter == names[0]
+    assert answer.message == names[0]
     assert answer.error == "error 5: Node Unavailable"
     assert answer.body is None
 
@@ -124,16 +123,16 @@ def test_an_answer_of_another_program_is_an_error():
         return flwr_app.Message(flwr_app.RecordDict(), reply_to=message)
 
     transport = FlowerGrid(_Grid(other))
-    (answer,) = transport.pull(transport.push([Letter(node=7, body=b"")], group="0", ttl=1.0))
-    assert answer.error == "the answer is not one of a courier"
+    (answer,) = transport.pull(transport.push([(7, b"")], group="0", ttl=1.0))
+    assert answer.error == "the answer is not one of dpcohort's client app"
 
 
 def test_a_letter_that_flower_does_not_take_has_no_name():
     grid = _Grid(None)
     grid.push_messages = lambda messages: []
-    assert FlowerGrid(grid).push([Letter(node=1, body=b"")], group="0", ttl=1.0) == [""]
+    assert FlowerGrid(grid).push([(1, b"")], group="0", ttl=1.0) == [""]
     grid.push_messages = lambda messages: [None]
-    assert FlowerGrid(grid).push([Letter(node=1, body=b"")], group="0", ttl=1.0) == [""]
+    assert FlowerGrid(grid).push([(1, b"")], group="0", ttl=1.0) == [""]
 
 
 def test_nodes_are_known_by_the_key_they_proved(tmp_path):

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpcohort.deploy.flower.agreement import check_agreements, disagreements
+from dpcohort.deploy.flower.federation import check_agreements, disagreements
 from dpcohort.deploy.guard.protocol import Hello
 from dpcohort.errors import InputError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 
 from dpcohort.deploy.flower import apps
-from dpcohort.deploy.flower.letters import hello_letter, read_frames
+from dpcohort.deploy.flower.messages import hello_letter, read_frames
 from dpcohort.deploy.flower.rounds import federate
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.runs import verify_run
@@ -124,3 +124,17 @@ def test_room_that_ran_out_is_told_to_the_operator(monkeypatch, capsys):
     with pytest.raises(InputError, match="needs more memory than there is"):
         apps.serve(None, {})
     assert "error: this needs more memory" in capsys.readouterr().out
+
+
+def test_apps_of_older_federations_find_their_parts_under_the_former_name():
+    from dpcohort.flower.apps import client_app, server_app
+
+    assert type(server_app()) is type(apps.server_app())
+    assert type(client_app()) is type(apps.client_app())
+
+
+def test_the_parts_of_a_kits_app_are_code(small):
+    parts = sorted((small.kit.app / "dpcohort_app").glob("*.py"))
+    assert [part.name for part in parts] == ["__init__.py", "client_app.py", "server_app.py"]
+    for part in parts:
+        compile(part.read_text(), part.name, "exec")

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Messages out and answers in, over any transport."""
+
 from __future__ import annotations
 
 import pytest
 
-from dpcohort.deploy.flower.exchange import Exchange
-from dpcohort.deploy.flower.transport import Answer, Node
+from dpcohort.deploy.flower.exchange import Answer, Exchange, InProcess, Node
 from dpcohort.errors import InputError
 
 
@@ -28,9 +29,9 @@ class Wire:
     def push(self, letters, *, group, ttl):
         names = []
         for letter in letters:
-            self.sent.append((self.now, letter.node, letter.body, ttl))
+            self.sent.append((self.now, letter[0], letter[1], ttl))
             name = f"m{len(self.sent)}"
-            self.names[name] = (self.now, letter.node)
+            self.names[name] = (self.now, letter[0])
             names.append(name)
         return names
 
@@ -43,7 +44,7 @@ class Wire:
             if place < len(script):
                 after, answer = script[place]
                 if self.now >= at + after:
-                    found.append(Answer(letter=name, **answer))
+                    found.append(Answer(message=name, **answer))
         return found
 
     def sleep(self, seconds):
@@ -132,3 +133,27 @@ def test_a_node_that_went_offline_may_have_left_its_key_behind():
 def test_limits_are_checked(field, value):
     with pytest.raises(InputError, match=field):
         _exchange(Wire(), {}, **{field: value})
+
+
+# SPDX-License-Identifier: Apache-2.0
+
+
+def test_answers_carry_the_name_of_their_letter_and_come_once():
+    transport = InProcess({"a": lambda body: b"A" + body, "b": lambda body: b"B" + body})
+    first, second = transport.nodes()
+    letters = [(second.id, b"1"), (first.id, b"2")]
+    names = transport.push(letters, group="7", ttl=1.0)
+    answers = {answer.message: answer.body for answer in transport.pull(names)}
+    assert [answers[name] for name in names] == [b"B1", b"A2"]
+    assert transport.pull(names) == []
+
+
+def test_a_courier_that_fails_is_an_error_of_its_letter():
+    def broken(body: bytes) -> bytes:
+        raise RuntimeError("cut off")
+
+    transport = InProcess({"a": broken})
+    names = transport.push([(0, b"")], group="0", ttl=1.0)
+    (answer,) = transport.pull(names)
+    assert answer.body is None
+    assert answer.error == "RuntimeError: cut off"

@@ -41,7 +41,7 @@ def test_a_file_reads_back_as_it_was_written(small, tmp_path):
         ("learning_rate = 1.0", 'learning_rate = "x"', r"\[optimiser\]"),
         ("learning_rate = 1.0", "beta = 1.0", "beta"),
         ("classes = 10", "classes = 1", "classes = 1"),
-        ("classes = 10\n", "", "needs name, input_shape and classes"),
+        ("classes = 10\n", "", "the key .classes. is missing"),
         ('plan = "plan.json"', "plan = 3", "text in quotes"),
         ('plan = "plan.json"', 'plan = "none.json"', r"none\.json"),
         ("lab = ", "lap = ", r"\[clients\] has a key for 'lap'"),

@@ -12,13 +12,13 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import replace
 
 import pytest
 
-from dpcohort.deploy.flower.courier import carry
+from dpcohort.deploy.flower.client_app import carry
+from dpcohort.deploy.flower.exchange import InProcess
 from dpcohort.deploy.flower.rounds import federate
-from dpcohort.deploy.flower.transport import InProcess
+from dpcohort.deploy.formats import replace
 from dpcohort.errors import DpcohortError
 from dpcohort.runs import verify_run
 from dpcohort.runs.folder import read_log

@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
+"""A kit: all of it or nothing, closed to others, with pages that are true."""
+
 from __future__ import annotations
 
+import re
 import stat
 import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from dpcohort.cli.app import app as cli
 from dpcohort.deploy.flower.certificates import check_certificate
 from dpcohort.deploy.flower.federation import Federation
-from dpcohort.deploy.flower.kit import Kit, write_kit
+from dpcohort.deploy.flower.kit import Kit, file_name, kit_text, write_kit
 from dpcohort.deploy.guard.terms import GuardTerms
 from dpcohort.errors import InputError
 
@@ -143,3 +149,70 @@ def test_what_no_run_could_use_is_refused_before_a_kit_is_written(
 
 def test_paths_cannot_leave_the_kit():
     assert str(Kit(Path("k")).client("../../etc")) == "k/clients/..%2F..%2Fetc"
+
+
+# SPDX-License-Identifier: Apache-2.0
+
+
+VALUES = {"run": "spring", "host": "fl.example.org", "gate": 443, "superlink": 8000}
+OPERATOR = kit_text("operator.md", **VALUES, clients=3)
+OWNER = kit_text("owner.md", **VALUES, client="ward 7")
+
+
+def test_the_operator_is_told_the_hole_the_run_and_the_way_back():
+    for words in (
+        "Never open that port",
+        "https://fl.example.org:443/v1/control/list-runs",
+        "127.0.0.1:8000",
+        "resume=true",
+        "flwr supernode register",
+        "FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1",
+    ):
+        assert words in OPERATOR, words
+
+
+def test_the_owner_is_told_what_is_protected_and_how_to_look():
+    for words in (
+        "terms.toml",
+        "Two users",
+        "ledger show",
+        "Never restore an old ledger",
+        "443",
+        "--new-ledger",
+        "hidepid",
+    ):
+        assert words in OWNER, words
+
+
+@pytest.mark.parametrize("page", [OPERATOR, OWNER], ids=["operator", "owner"])
+def test_every_command_of_ours_exists(page):
+    import typer.main
+
+    group = typer.main.get_command(cli)
+    for first, second in re.findall(r"dpcohort ([a-z]+)(?: ([a-z]+))? [/-]", page):
+        assert first in group.commands
+        if second:
+            assert second in group.get_command(None, first).commands
+
+
+# SPDX-License-Identifier: Apache-2.0
+
+
+IDS = st.text(min_size=1, max_size=300)
+
+
+@given(IDS)
+def test_a_name_is_one_part_of_a_path(client):
+    name = file_name(client)
+    assert 0 < len(name.encode()) <= 200
+    assert (Path("base") / name).resolve().parent == Path("base").resolve()
+
+
+@given(IDS, IDS)
+def test_different_clients_have_different_names(one, other):
+    assert (file_name(one) == file_name(other)) == (one == other)
+
+
+def test_plain_ids_stay_as_they_are():
+    assert file_name("client-0.b_c") == "client-0.b_c"
+    assert file_name("é" * 100) != file_name("é" * 101)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import configparser
+import json
 import os
 import re
 import shlex
@@ -11,16 +12,14 @@ import tomllib
 
 import pytest
 
-from dpcohort.deploy.flower import kit_units
 from dpcohort.deploy.flower.gate import is_fleet_call
+from dpcohort.deploy.flower.kit import kit_text
 
+VALUES = {"host": "fl.example.org", "gate": 9443, "superlink": 8000}
+CLIENTS = {"guard": "ward 7 100%", "supernode": "ward 7\nExecStart=evil"}
 UNITS = {
-    "superlink": kit_units.superlink_unit(port=8000),
-    "gate": kit_units.gate_unit(port=9443, upstream=8000),
-    "guard": kit_units.guard_unit("ward 7 100%"),
-    "supernode": kit_units.supernode_unit(
-        "ward 7\nExecStart=evil", host="fl.example.org", port=9443
-    ),
+    name: kit_text(f"dpcohort-{name}.service", **VALUES, client=CLIENTS.get(name))
+    for name in ("superlink", "gate", "guard", "supernode")
 }
 
 
@@ -119,7 +118,7 @@ def test_a_clients_name_cannot_add_a_line():
 
 
 def test_the_proxy_has_the_rule_of_the_gate():
-    text = kit_units.nginx_rule(host="fl.example.org", port=443, upstream=8000)
+    text = kit_text("nginx.conf", **VALUES)
     (pattern,) = re.findall(r'location ~ "(.*)" \{', text)
     paths = [
         "/v1/fleet/pull-messages", "/v1/fleet/push_object", "/v1/fleet/", "/v1/fleet",
@@ -134,8 +133,9 @@ def test_the_proxy_has_the_rule_of_the_gate():
 
 
 def test_the_app_names_its_parts_and_every_setting_of_a_run():
-    files = kit_units.app_files(federation='/srv/with "quotes"/federation.toml')
-    project = tomllib.loads(files["pyproject.toml"])
+    project = tomllib.loads(
+        kit_text("app.toml", federation=json.dumps('/srv/with "quotes"/federation.toml'))
+    )
     app = project["tool"]["flwr"]["app"]
     assert app["components"] == {
         "serverapp": "dpcohort_app.server_app:app",
@@ -144,13 +144,10 @@ def test_the_app_names_its_parts_and_every_setting_of_a_run():
     assert app["config"]["federation"] == '/srv/with "quotes"/federation.toml'
     assert set(app["config"]) == {"federation", "out", "resume", "guards"}
     assert project["project"]["dependencies"] == []
-    for name, text in files.items():
-        if name.endswith(".py"):
-            compile(text, name, "exec")
 
 
 def test_the_connection_is_the_loopback_address():
-    found = tomllib.loads(kit_units.connection_file(port=8000, authority="/srv/ca.crt"))
+    found = tomllib.loads(kit_text("config.toml", **VALUES, authority=json.dumps("/srv/ca.crt")))
     assert found["superlink"]["dpcohort"] == {
         "address": "127.0.0.1:8000",
         "root-certificates": "/srv/ca.crt",

@@ -3,14 +3,15 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 
 import pytest
 
 from dpcohort.deploy.flower.record import FederatedJob, FederatedRecorder, RoundExchange
-from dpcohort.engine import EngineState, RoundRecord
+from dpcohort.deploy.formats import replace
+from dpcohort.engine import EngineState
 from dpcohort.engine.planned import cohort_of
 from dpcohort.errors import InputError
+from dpcohort.round_record import RoundRecord
 from dpcohort.runs.folder import read_log
 
 EXCHANGE = RoundExchange(

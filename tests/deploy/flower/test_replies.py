@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpcohort.deploy.flower.letters import NO_GUARD
-from dpcohort.deploy.flower.replies import longest_update, read_draws, read_hello
+from dpcohort.deploy.flower.messages import NO_GUARD, longest_update, read_draws, read_hello
+from dpcohort.deploy.formats import replace
 from dpcohort.deploy.guard.protocol import (
     DrawRequest,
     DrawUpdate,

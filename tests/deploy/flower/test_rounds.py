@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -16,6 +15,7 @@ from dpcohort.deploy.flower.federation import Federation
 from dpcohort.deploy.flower.kit import write_kit
 from dpcohort.deploy.flower.record import FederatedJob
 from dpcohort.deploy.flower.rounds import federate
+from dpcohort.deploy.formats import replace
 from dpcohort.deploy.guard.protocol import DrawUpdate
 from dpcohort.engine.planned import cohort_of
 from dpcohort.errors import InputError

@@ -8,9 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from dpcohort.deploy.flower import kit_units
-from dpcohort.deploy.flower.processes import Processes
-from dpcohort.deploy.flower.trial import Trial
+from dpcohort.deploy.flower.kit import kit_text
+from dpcohort.deploy.flower.trial import Processes, Trial
 from dpcohort.errors import DpcohortError, InputError
 
 
@@ -52,11 +51,12 @@ def test_parts_are_started_with_the_options_of_the_units(trial):
     trial.start_server()
     trial.start_supernode("lab")
     units = {
-        "superlink": kit_units.superlink_unit(port=8000),
-        "supernode-1": kit_units.supernode_unit("lab", host="127.0.0.1", port=9443),
-        "gate": kit_units.gate_unit(port=9443, upstream=8000),
+        "superlink": "dpcohort-superlink.service",
+        "supernode-1": "dpcohort-supernode.service",
+        "gate": "dpcohort-gate.service",
     }
-    for name, text in units.items():
+    for name, file in units.items():
+        text = kit_text(file, host="127.0.0.1", gate=9443, superlink=8000, client="lab")
         unit = shlex.split(text.split("ExecStart=")[1].split("\n#")[0].replace("\\\n", " "))
         wanted = {word for word in unit if word.startswith("--")}
         assert _options(trial.processes.commands[name]) == wanted, name

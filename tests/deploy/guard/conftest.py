@@ -5,17 +5,16 @@ from __future__ import annotations
 
 import os
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dpcohort.deploy.guard.data import load_data
-from dpcohort.deploy.guard.desk import GuardDesk
-from dpcohort.deploy.guard.owner_ledger import open_ledger
+from dpcohort.deploy.formats import replace
+from dpcohort.deploy.guard.files import load_data
+from dpcohort.deploy.guard.handler import GuardHandler
 from dpcohort.deploy.guard.protocol import DrawRequest
-from dpcohort.deploy.guard.start import check_terms
+from dpcohort.deploy.guard.start import check_terms, open_ledger
 from dpcohort.deploy.guard.terms import AcceptedRun, GuardTerms, ModelTerms, layout_sha256
 from dpcohort.deploy.guard.training import LocalTraining
 from dpcohort.deploy.ledger import ClientLedger
@@ -74,20 +73,20 @@ def with_run(terms):
 
 
 @pytest.fixture
-def open_desk(folder, data_file):
-    """Open a desk with these terms; the ledgers are closed at the end."""
+def open_handler(folder, data_file):
+    """Open a handler with these terms; the ledgers are closed at the end."""
     opened: list[ClientLedger] = []
 
     def open_with(terms=TERMS, ledger=None, trainer=None):
         data = load_data(data_file, terms.model, terms.normalisation)
-        checked = check_terms(terms, len(data))
+        runs = check_terms(terms, len(data))
         path = ledger or folder / "ward.ledger"
-        book = open_ledger(path, data, checked, new=not path.exists())
+        book = open_ledger(path, data, terms, runs, new=not path.exists())
         opened.append(book)
         trainer = trainer or LocalTraining(terms.model, data)
-        desk = GuardDesk(terms, records=len(data), ledger=book, trainer=trainer)
-        desk.ledger = book
-        return desk
+        handler = GuardHandler(terms, records=len(data), ledger=book, trainer=trainer)
+        handler.ledger = book
+        return handler
 
     yield open_with
     for book in opened:

@@ -15,7 +15,7 @@ from dpcohort.audit.sampler import sampler
 from dpcohort.audit.sensitivity import sensitivity
 from dpcohort.audit.suite import audit_training
 from dpcohort.deploy.guard import training as module
-from dpcohort.deploy.guard.data import GuardedData
+from dpcohort.deploy.guard.files import GuardedData
 from dpcohort.deploy.guard.training import LocalTraining
 from dpcohort.engine import lattice as lattice_module
 from dpcohort.engine.lattice import Lattice

@@ -21,10 +21,10 @@ import torch
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.deploy.guard.client import GuardClient, GuardRefusedError
 from dpcohort.deploy.guard.protocol import DrawRequest, encode
-from dpcohort.deploy.guard.data import load_data
-from dpcohort.deploy.guard.desk import GuardDesk
+from dpcohort.deploy.guard.files import load_data
+from dpcohort.deploy.guard.handler import GuardHandler
 from dpcohort.deploy.guard.service import GuardService
-from dpcohort.deploy.guard.owner_ledger import open_ledger
+from dpcohort.deploy.guard.start import open_ledger
 from dpcohort.deploy.guard.start import check_terms
 from dpcohort.deploy.guard.terms import AcceptedRun, GuardTerms, ModelTerms
 
@@ -48,9 +48,9 @@ class Training:
 def guard():
     data = load_data(folder / "ward.npz", terms.model, terms.normalisation)
     path = folder / "w.ledger"
-    book = open_ledger(path, data, check_terms(terms, len(data)), new=not path.exists())
-    desk = GuardDesk(terms, records=len(data), ledger=book, trainer=Training())
-    return GuardService(desk, folder / "g.sock", on_close=book.close)
+    book = open_ledger(path, data, terms, check_terms(terms, len(data)), new=not path.exists())
+    handler = GuardHandler(terms, records=len(data), ledger=book, trainer=Training())
+    return GuardService(handler, folder / "g.sock", on_close=book.close)
 
 def request(round, hello):
     return DrawRequest(run="spring", plan="", round=round, draw=0, clip=1.0, noise_multiplier=200.0,

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dpcohort.deploy.formats import replace
 from dpcohort.deploy.guard.protocol import DrawUpdate, Refusal, decode
 from dpcohort.deploy.ledger import lifetime_receipt, read_state, verify_ledger
 from dpcohort.errors import InputError
@@ -39,13 +39,13 @@ def frame(header, payload):
     return b"DPG1" + struct.pack("<IQ", len(text), len(payload)) + text + payload
 
 
-def ask(desk, header, payload):
+def ask(handler, header, payload):
     """As the socket does it: what is no message is refused as malformed."""
     try:
         message = decode(frame(header, payload))
     except InputError as error:
         return Refusal(code="malformed", message=str(error))
-    return desk.answer(message)
+    return handler.answer(message)
 
 
 ODD = st.sampled_from([None, True, "1", "", [], {}, [1], -1, -0.5, 0, 1e308, 10**30, "NaN"])
@@ -91,8 +91,8 @@ GREEDY = st.one_of(
 
 
 @pytest.fixture
-def desk(open_desk, good):
-    return open_desk(trainer=Forbidden(good().layout))
+def handler(open_handler, good):
+    return open_handler(trainer=Forbidden(good().layout))
 
 
 @settings(
@@ -102,7 +102,7 @@ def desk(open_desk, good):
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(greedy=GREEDY)
-def test_a_thousand_greedy_requests_are_refused(desk, good, data_file, greedy):
+def test_a_thousand_greedy_requests_are_refused(handler, good, data_file, greedy):
     field, value = greedy
     request = good()
     header = {"kind": "draw?", **request.header()}
@@ -119,60 +119,60 @@ def test_a_thousand_greedy_requests_are_refused(desk, good, data_file, greedy):
         del header[value]
     else:
         header[field] = value
-    answer = ask(desk, header, payload)
+    answer = ask(handler, header, payload)
     assert isinstance(answer, Refusal)
     assert not answer.counted
-    assert desk._trainer.calls == 0
-    assert desk.ledger.head[0] == 3  # opened, registered, accepted: nothing was spent
+    assert handler._trainer.calls == 0
+    assert handler.ledger.head[0] == 3  # opened, registered, accepted: nothing was spent
     assert "0.4711" not in answer.message
     assert len(answer.message) < 600
 
 
-def test_the_same_request_ungreedy_is_granted(desk, good):
+def test_the_same_request_ungreedy_is_granted(handler, good):
     request = good()
-    answer = ask(desk, {"kind": "draw?", **request.header()}, request.vector.tobytes())
+    answer = ask(handler, {"kind": "draw?", **request.header()}, request.vector.tobytes())
     assert isinstance(answer, DrawUpdate)
-    assert desk._trainer.calls == 1
+    assert handler._trainer.calls == 1
 
 
-def test_replays_give_the_same_bytes_or_nothing(desk, good):
+def test_replays_give_the_same_bytes_or_nothing(handler, good):
     dice = np.random.default_rng(0)
     given = {}
     for _ in range(300):
         where = {"round": int(dice.integers(8)), "draw": int(dice.integers(2))}
-        answer = desk.answer(good(**where, step_sizes=[0.1, float(dice.integers(1, 3))]))
+        answer = handler.answer(good(**where, step_sizes=[0.1, float(dice.integers(1, 3))]))
         if isinstance(answer, DrawUpdate):
             known = given.setdefault((*where.values(),), answer.vector.tobytes())
             assert known == answer.vector.tobytes()
-    assert len(given) == 6 == desk._trainer.calls  # the run's draws, each computed once
+    assert len(given) == 6 == handler._trainer.calls  # the run's draws, each computed once
 
 
 @pytest.mark.parametrize("across_runs", ["summed", "composed"])
 def test_a_hundred_runs_under_new_names_never_pass_the_lifetime_cap(
-    open_desk, good, terms, folder, across_runs
+    open_handler, good, terms, folder, across_runs
 ):
     """Even an owner who accepts every run is protected by the cap."""
     small = replace(
         terms.runs[0], epsilon=1.0, draws=2, least_noise_multiplier=None, plan=None, delta=1e-7
     )
     runs = tuple(replace(small, run=f"run-{i}") for i in range(100))
-    desk = open_desk(
+    handler = open_handler(
         replace(terms, runs=runs, across_runs=across_runs, lifetime_epsilon=3.0),
         trainer=Forbidden(good().layout),
     )
-    noise = desk.ledger.terms("ward", "run-0").least_noise_multiplier
+    noise = handler.ledger.terms("ward", "run-0").least_noise_multiplier
     granted = refused = 0
     for run in runs:
         for round in range(2):
-            answer = desk.answer(good(run=run.run, round=round, noise_multiplier=noise))
+            answer = handler.answer(good(run=run.run, round=round, noise_multiplier=noise))
             granted += isinstance(answer, DrawUpdate)
             refused += isinstance(answer, Refusal) and answer.code == "exhausted"
     assert granted + refused == 200
-    assert granted == desk._trainer.calls
+    assert granted == handler._trainer.calls
     if across_runs == "summed":
         assert granted == 6  # three runs of epsilon 1
     assert 6 <= granted < 200
-    desk.ledger.close()
+    handler.ledger.close()
     state = read_state(folder / "ward.ledger")
     receipt = lifetime_receipt(state, "ward")
     assert receipt.holds

@@ -7,11 +7,11 @@ import base64
 import json
 import os
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from dpcohort.deploy.formats import replace
 from dpcohort.deploy.guard.protocol import decode, encode
 from dpcohort.deploy.guard.service import GuardService
 
@@ -66,14 +66,14 @@ pytestmark = [
 
 
 @pytest.fixture
-def guard(folder, open_desk, terms):
+def guard(folder, open_handler, terms):
     folder.chmod(0o711)
     private = folder / "private"
     private.mkdir(mode=0o700)
     allowed = replace(terms, same_user=False, allowed_users=(COURIER,))
-    desk = open_desk(allowed, ledger=private / "ward.ledger")  # reads the data, then
+    handler = open_handler(allowed, ledger=private / "ward.ledger")  # reads the data, then
     (folder / "ward.npz").rename(private / "ward.npz")
-    with GuardService(desk, folder / "g.sock") as service:
+    with GuardService(handler, folder / "g.sock") as service:
         os.chown(service.path, -1, COURIER)
         service.start()
         yield service
@@ -103,13 +103,13 @@ def test_shipped_code_gets_noisy_updates_and_opens_nothing(guard, good):
 def test_shipped_code_cannot_ask_for_more(guard, good):
     _, answer = ship(guard, good(noise_multiplier=0.1), COURIER)
     assert answer.code == "terms"
-    assert guard.desk.ledger.head[0] == 3
+    assert guard.handler.ledger.head[0] == 3
 
 
 def test_a_user_the_owner_did_not_name_is_refused(guard, good):
     (uid, opened, _, _), answer = ship(guard, good(), STRANGER)
     assert (uid, opened, answer.code) == (STRANGER, [], "not-allowed")
-    assert guard.desk.ledger.head[0] == 3
+    assert guard.handler.ledger.head[0] == 3
 
 
 def test_the_test_would_see_an_open_file(guard, good):

@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import replace
 
 import pytest
 
 from dpcohort.data.dataset import Normalisation
-from dpcohort.deploy.guard.data import load_data
-from dpcohort.deploy.guard.owner_ledger import open_ledger, pin_ledger
-from dpcohort.deploy.guard.proposal import commented_terms
-from dpcohort.deploy.guard.start import check_terms, open_guard
-from dpcohort.deploy.guard.terms import GuardTerms
+from dpcohort.deploy.formats import replace
+from dpcohort.deploy.guard.files import load_data
+from dpcohort.deploy.guard.start import check_terms, open_guard, open_ledger, pin_ledger
+from dpcohort.deploy.guard.terms import GuardTerms, commented_terms
 from dpcohort.deploy.ledger import ClientLedger, LifetimeCap
 from dpcohort.errors import DataMissingError, DpcohortError, InputError
 
@@ -47,7 +45,7 @@ def start(folder, data_file):
     def once(terms, ledger="w.ledger", **options):
         paths = {"data": data_file, "ledger": folder / ledger, "socket": folder / "g.sock"}
         with open_guard(terms, **paths, **options) as service:
-            return service.desk.terms
+            return service.handler.terms
 
     return once
 
@@ -156,7 +154,7 @@ def test_a_ledger_in_a_folder_shared_with_others_is_refused(folder, data_file, t
     place.chmod(0o1777)
     data = load_data(data_file, terms.model, Normalisation())
     with pytest.raises(InputError, match=r"folder .*shared of the ledger"):
-        open_ledger(place / "w.ledger", data, check_terms(terms, 40), new=True)
+        open_ledger(place / "w.ledger", data, terms, check_terms(terms, 40), new=True)
     assert not list(place.iterdir())
 
 
@@ -169,7 +167,7 @@ def test_a_counter_where_others_write_is_refused_before_anything_is_answered(
     data = load_data(data_file, terms.model, Normalisation())
     with pytest.raises(InputError, match="of the counter"):
         open_ledger(
-            folder / "w.ledger", data, check_terms(terms, 40), counter=place / "c", new=True
+            folder / "w.ledger", data, terms, check_terms(terms, 40), counter=place / "c", new=True
         )
     assert not (folder / "w.ledger").exists()
 
@@ -180,12 +178,12 @@ def test_changed_terms_of_a_run_are_refused_and_noise_left_out_stays_as_it_was(
     path = folder / "w.ledger"
     free = with_run(least_noise_multiplier=None)
     data = load_data(data_file, free.model, Normalisation())
-    checked = check_terms(free, 40)
-    with open_ledger(path, data, checked, new=True) as ledger:
+    runs = check_terms(free, 40)
+    with open_ledger(path, data, free, runs, new=True) as ledger:
         noise = ledger.terms("ward", "spring").least_noise_multiplier
     # A later version computes another last digit.
-    later = replace(checked.runs["spring"], least_noise_multiplier=noise * (1 + 1e-9))
-    with open_ledger(path, data, replace(checked, runs={"spring": later})) as ledger:
+    later = replace(runs["spring"], least_noise_multiplier=noise * (1 + 1e-9))
+    with open_ledger(path, data, free, {"spring": later}) as ledger:
         assert ledger.terms("ward", "spring").least_noise_multiplier == noise
     with pytest.raises(InputError, match="never change"):
-        open_ledger(path, data, check_terms(with_run(draws=7), 40))
+        open_ledger(path, data, with_run(draws=7), check_terms(with_run(draws=7), 40))

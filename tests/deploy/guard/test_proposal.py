@@ -3,25 +3,19 @@
 
 from __future__ import annotations
 
-import grp
-import os
-
 import numpy as np
 import pytest
 
 from dpcohort import Population, Training, make_plan
 from dpcohort.data.dataset import Normalisation
-from dpcohort.deploy.guard.data import GuardedData
-from dpcohort.deploy.guard.desk import GuardDesk, check_with_sampling
-from dpcohort.deploy.guard.owner_ledger import open_ledger
-from dpcohort.deploy.guard.proposal import commented_terms, terms_from_plan
+from dpcohort.deploy.guard.files import GuardedData
+from dpcohort.deploy.guard.handler import GuardHandler, check_with_sampling
 from dpcohort.deploy.guard.protocol import DrawRequest, DrawUpdate
-from dpcohort.deploy.guard.start import check_terms
-from dpcohort.deploy.guard.terms import GuardTerms, ModelTerms
+from dpcohort.deploy.guard.start import check_terms, open_ledger
+from dpcohort.deploy.guard.terms import GuardTerms, ModelTerms, commented_terms, terms_from_plan
 from dpcohort.engine.planned import draw_numbers
 from dpcohort.errors import InputError
 
-GROUP = grp.getgrgid(os.getgid()).gr_name
 MODEL = ModelTerms(name="mlp", input_shape=(1, 8, 8), classes=10, options={"hidden": [16]})
 
 
@@ -65,16 +59,11 @@ def test_the_owner_may_say_more(plan, tmp_path):
         "a",
         run="spring",
         model=MODEL,
-        lifetime_epsilon=9.0,
-        lifetime_delta=1e-4,
         allowed_users=[65534],
-        socket_group=GROUP,
         same_user=True,
         answer_seconds=0.5,
     )
     terms = read(tmp_path, text)
-    assert terms.socket_group == GROUP
-    assert (terms.lifetime_epsilon, terms.lifetime_delta) == (9.0, 1e-4)
     assert (terms.allowed_users, terms.same_user, terms.answer_seconds) == ((65534,), True, 0.5)
 
 
@@ -100,8 +89,10 @@ def test_a_guard_does_its_part_of_the_plan_and_nothing_beyond(plan, tmp_path):
     k, size = 1, 200
     terms = read(tmp_path, terms_from_plan(plan, "b", run="spring", model=MODEL, same_user=True))
     data = GuardedData(np.zeros((size, 1, 8, 8), np.float32), np.zeros(size, np.int64), "0" * 64)
-    with open_ledger(tmp_path / "b.ledger", data, check_terms(terms, size), new=True) as book:
-        desk = GuardDesk(terms, records=size, ledger=book, trainer=Quick())
+    with open_ledger(
+        tmp_path / "b.ledger", data, terms, check_terms(terms, size), new=True
+    ) as book:
+        handler = GuardHandler(terms, records=size, ledger=book, trainer=Quick())
 
         def ask(round, draw):
             request = DrawRequest(
@@ -121,7 +112,7 @@ def test_a_guard_does_its_part_of_the_plan_and_nothing_beyond(plan, tmp_path):
                 layout="layout",
                 vector=np.zeros(650, np.float32),
             )
-            return desk.answer(request)
+            return handler.answer(request)
 
         done = 0
         for round, cohort in enumerate(plan.schedule.cohorts):

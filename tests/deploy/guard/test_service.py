@@ -11,11 +11,11 @@ import struct
 import threading
 import time
 from contextlib import suppress
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from dpcohort.deploy.formats import replace
 from dpcohort.deploy.guard import service as module
 from dpcohort.deploy.guard.client import GuardClient, GuardRefusedError
 from dpcohort.deploy.guard.protocol import Refusal
@@ -40,12 +40,12 @@ class Quick:
 
 
 @pytest.fixture
-def serve(open_desk, folder, good, terms):
+def serve(open_handler, folder, good, terms):
     services = []
 
     def start(terms=terms, trainer=None, **options):
-        desk = open_desk(terms, trainer=trainer or Quick(good().layout))
-        service = GuardService(desk, folder / "g.sock", **options)
+        handler = open_handler(terms, trainer=trainer or Quick(good().layout))
+        service = GuardService(handler, folder / "g.sock", **options)
         services.append(service)
         service.start()
         return service
@@ -93,7 +93,7 @@ def test_a_user_who_is_not_named_is_refused(serve, terms, good):
     with GuardClient(service.path) as guard, pytest.raises(GuardRefusedError) as caught:
         guard.draw(good())
     assert caught.value.code == "not-allowed"
-    assert service.desk.ledger.head[0] == 3  # nothing was counted
+    assert service.handler.ledger.head[0] == 3  # nothing was counted
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_half_a_request_spends_nothing(serve, good):
 
     service = serve()
     assert raw(service.path, encode(good())[:-1]) == b""
-    assert service.desk.ledger.head[0] == 3
+    assert service.handler.ledger.head[0] == 3
 
 
 def test_a_connection_that_says_nothing_blocks_nobody(serve, monkeypatch):
@@ -136,7 +136,7 @@ def test_an_error_nobody_foresaw_is_logged_without_its_text(serve, monkeypatch, 
     def fail(message):
         raise error("age 4711")
 
-    monkeypatch.setattr(service.desk, "answer", fail)
+    monkeypatch.setattr(service.handler, "answer", fail)
     monkeypatch.setattr(service, "_wait", lambda answer, started: waits.append(answer.code))
     with GuardClient(service.path) as guard, pytest.raises(InputError, match="no answer"):
         guard.hello("spring")
@@ -204,17 +204,17 @@ def test_fifty_requests_at_once_are_answered_or_refused_and_counted_once(
 
 @pytest.mark.parametrize(("taken", "slept"), [(0.3, 0.7), (1.4, 0.6), (0.0, 0.0)])
 def test_fresh_answers_leave_at_whole_multiples(
-    open_desk, folder, terms, good, monkeypatch, taken, slept
+    open_handler, folder, terms, good, monkeypatch, taken, slept
 ):
-    desk = open_desk(replace(terms, answer_seconds=1.0), trainer=Quick(good().layout))
-    with GuardService(desk, folder / "g.sock") as service:  # not started: this test is its clock
+    handler = open_handler(replace(terms, answer_seconds=1.0), trainer=Quick(good().layout))
+    with GuardService(handler, folder / "g.sock") as service:  # not started: this test is its clock
         waits = []
         monkeypatch.setattr(module.time, "monotonic", lambda: 10.0 + taken)
         monkeypatch.setattr(module.time, "sleep", waits.append)
-        service._wait(desk.answer(good()), 10.0)
+        service._wait(handler.answer(good()), 10.0)
         assert waits == [pytest.approx(slept)]
-        service._wait(desk.answer(good()), 10.0)  # sent again: no record was looked at
-        service._wait(desk.answer(good(clip=9.0)), 10.0)  # refused: likewise
+        service._wait(handler.answer(good()), 10.0)  # sent again: no record was looked at
+        service._wait(handler.answer(good(clip=9.0)), 10.0)  # refused: likewise
         assert len(waits) == 1
         for code in ("failed", "ledger"):  # records were looked at, or may have been
             service._wait(Refusal(code=code, message=""), 10.0)
@@ -223,12 +223,12 @@ def test_fresh_answers_leave_at_whole_multiples(
 
 
 def test_an_answer_that_came_too_late_is_told_to_the_owner(
-    open_desk, folder, terms, good, monkeypatch
+    open_handler, folder, terms, good, monkeypatch
 ):
-    desk = open_desk(replace(terms, answer_seconds=1.0), trainer=Quick(good().layout))
+    handler = open_handler(replace(terms, answer_seconds=1.0), trainer=Quick(good().layout))
     said = []
-    with GuardService(desk, folder / "g.sock", log=said.append) as service:
-        answer = desk.answer(good())
+    with GuardService(handler, folder / "g.sock", log=said.append) as service:
+        answer = handler.answer(good())
         monkeypatch.setattr(module.time, "sleep", lambda seconds: None)
         for taken in (0.9, 2.5):
             monkeypatch.setattr(module.time, "monotonic", lambda taken=taken: taken)
@@ -239,12 +239,12 @@ def test_an_answer_that_came_too_late_is_told_to_the_owner(
     assert "2.5" not in said[0]  # how long it took is in no file, only when it left
 
 
-def test_a_wait_is_never_negative(open_desk, folder, terms, good, monkeypatch):
+def test_a_wait_is_never_negative(open_handler, folder, terms, good, monkeypatch):
     """A quotient can round down to a whole number whose multiple is the smaller one."""
-    desk = open_desk(replace(terms, answer_seconds=0.1), trainer=Quick(good().layout))
-    with GuardService(desk, folder / "g.sock") as service:
+    handler = open_handler(replace(terms, answer_seconds=0.1), trainer=Quick(good().layout))
+    with GuardService(handler, folder / "g.sock") as service:
         waits = []
-        answer = desk.answer(good())
+        answer = handler.answer(good())
         monkeypatch.setattr(module.time, "sleep", waits.append)
         for taken in (math.nextafter(k * 0.1, math.inf) for k in range(1, 400)):
             monkeypatch.setattr(module.time, "monotonic", lambda taken=taken: taken)
@@ -253,7 +253,7 @@ def test_a_wait_is_never_negative(open_desk, folder, terms, good, monkeypatch):
         monkeypatch.undo()
 
 
-def test_what_is_in_the_way_is_not_removed(serve, folder, open_desk):
+def test_what_is_in_the_way_is_not_removed(serve, folder, open_handler):
     (folder / "g.sock").write_text("a file")
     with pytest.raises(InputError, match="not a socket"):
         serve()
@@ -266,14 +266,14 @@ def test_a_second_guard_is_refused_and_a_dead_ones_socket_is_not_in_the_way(serv
     dead.close()  # as kill -9 leaves it
     service = serve()
     with pytest.raises(InputError, match="listens at"):
-        GuardService(service.desk, service.path)
+        GuardService(service.handler, service.path)
     with GuardClient(service.path) as guard:
         guard.hello("spring")
 
 
-def test_a_path_that_is_too_long_is_explained(open_desk, folder):
+def test_a_path_that_is_too_long_is_explained(open_handler, folder):
     with pytest.raises(InputError, match="108"):
-        GuardService(open_desk(), folder / ("x" * 120))
+        GuardService(open_handler(), folder / ("x" * 120))
 
 
 def test_stopping_closes_once_and_removes_the_socket(serve):

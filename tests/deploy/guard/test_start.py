@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import itertools
 import os
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from dpcohort.deploy.formats import replace
 from dpcohort.deploy.guard import start as module
 from dpcohort.deploy.guard.client import GuardClient
-from dpcohort.deploy.guard.proposal import commented_terms
 from dpcohort.deploy.guard.start import check_answer_time, check_terms, open_guard
+from dpcohort.deploy.guard.terms import commented_terms
 from dpcohort.deploy.ledger import ClientLedger, LifetimeCap
 from dpcohort.errors import BudgetExceededError, DataMissingError, InputError
 
@@ -94,7 +94,7 @@ def test_who_may_ask_must_be_somebody_else(terms):
     with pytest.raises(InputError, match="user of its own"):  # root can open everything
         check_terms(replace(terms, same_user=False, allowed_users=(0,)), 40)
     other = replace(terms, same_user=False, allowed_users=(os.geteuid() + 1,))
-    assert check_terms(other, 40).runs["spring"].draws == 6
+    assert check_terms(other, 40)["spring"].draws == 6
 
 
 @pytest.mark.parametrize(
@@ -161,13 +161,13 @@ def test_the_time_of_an_answer_covers_a_draw_of_all_records(
 ):
     clock = itertools.count(step=0.02)  # a step over all records takes 0.02 s, a draw has two
     monkeypatch.setattr(module.time, "perf_counter", lambda: next(clock))
-    checked = check_terms(replace(terms, answer_seconds=answer_seconds), 40)
+    timed = replace(terms, answer_seconds=answer_seconds)
     said, trainer = [], Asked()
     if outcome == "refused":
         with pytest.raises(InputError, match=r"0\.04 s .* Set answer_seconds = 0\.1"):
-            check_answer_time(checked, trainer, log=said.append)
+            check_answer_time(timed, 40, trainer, log=said.append)
     else:
-        check_answer_time(checked, trainer, log=said.append)
+        check_answer_time(timed, 40, trainer, log=said.append)
     assert set(trainer.asked) == {("poisson", 1.0, 40)}
     assert [line.startswith("WARNING: a draw of all 40") for line in said] == (
         [True] if outcome == "warned" else []
@@ -184,19 +184,19 @@ def test_one_thread_computes_whatever_the_caller_uses(folder, data_file, terms, 
     torch = pytest.importorskip("torch")
     from dpcohort.deploy.guard.training import LocalTraining
 
-    real, seen = LocalTraining.update, []
+    real, seen = LocalTraining._clipped_sum, []
 
-    def update(self, *arguments, **settings):
+    def clipped_sum(self, *arguments):
         seen.append(torch.get_num_threads())
-        return real(self, *arguments, **settings)
+        return real(self, *arguments)
 
-    monkeypatch.setattr(LocalTraining, "update", update)
+    monkeypatch.setattr(LocalTraining, "_clipped_sum", clipped_sum)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
         with start(folder, data_file, replace(terms, answer_seconds=5.0)) as service:
-            service.desk.answer(good())
+            service.handler.answer(good())
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
-    assert seen == [1, 1, 1]  # twice to see how long it takes, once for the server
+    assert seen == [1, 1, 1, 1]  # two steps to see how long they take, two for the server

@@ -5,12 +5,17 @@ from __future__ import annotations
 
 import os
 import pwd
-from dataclasses import replace
 
 import pytest
 
-from dpcohort.deploy.guard.proposal import commented_terms
-from dpcohort.deploy.guard.terms import AcceptedRun, GuardTerms, ModelTerms, layout_sha256
+from dpcohort.deploy.formats import replace
+from dpcohort.deploy.guard.terms import (
+    AcceptedRun,
+    GuardTerms,
+    ModelTerms,
+    commented_terms,
+    layout_sha256,
+)
 from dpcohort.deploy.ledger import RunTerms
 from dpcohort.errors import BudgetExceededError, FileFormatError, InputError
 
@@ -63,7 +68,7 @@ def test_the_template_is_read_back(folder):
         ("options = {}", "options = { a = nan }", "options"),
         ("scale = 1.0", "scale = 0.0", "scale"),
         ("std = [1.0]", 'std = ["a"]', "normalisation"),
-        ("[[runs]]", "[runs]", "runs"),
+        ("[[runs]]", "[runs]", r"a list of tables, each under its own line \[\[runs\]\]"),
         ('# plan = "..."', 'plan = "abc"', "plan"),
         ("[[runs]]", "[[runs", "terms.toml"),
     ],
@@ -136,7 +141,9 @@ def test_a_run_checks_its_numbers_even_without_noise():
 
 
 def test_a_key_or_table_that_is_missing_is_called_so():
-    for values, said in (({}, "'model.name'"), ({"model": {"name": "logistic"}}, "input_shape")):
+    full = {"dataset": "d", "lifetime_epsilon": 1.0, "lifetime_delta": 1e-5}
+    model = {"model": {"name": "logistic"}}
+    for values, said in (({}, "'dataset'"), ({**full, **model}, "input_shape")):
         with pytest.raises(InputError, match=f"the key .*{said}.* is missing"):
             GuardTerms.from_dict(values)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dpcohort.deploy.guard import training as module
-from dpcohort.deploy.guard.data import GuardedData
+from dpcohort.deploy.guard.files import GuardedData
 from dpcohort.deploy.guard.terms import ModelTerms
 from dpcohort.deploy.guard.training import LocalTraining
 from dpcohort.engine.clipping import PerExampleGradients, clip_factors

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from dpcohort.deploy.guard.start import check_terms
-from dpcohort.deploy.guard.words import terms_in_words
+from dpcohort.deploy.formats import replace
+from dpcohort.deploy.guard.start import terms_in_words
 
 
 def test_every_run_and_every_weakness_is_said(terms):
-    text = "\n".join(terms_in_words(check_terms(terms, 40)))
+    text = "\n".join(terms_in_words(terms, 40))
     assert "ward: 40 records may spend epsilon 4 at delta 1e-05" in text
     assert "Run spring (plan aaaaaaaaaaaa): at most 6 draws of 2 local steps" in text
     assert "of 4 at delta 1e-05 (zero-out)." in text
@@ -29,18 +27,18 @@ def test_a_safe_guard_warns_of_nothing(terms):
         ledger_id="0" * 32,
         runs=(),
     )
-    text = "\n".join(terms_in_words(check_terms(safe, 40)))
+    text = "\n".join(terms_in_words(safe, 40))
     assert "WARNING" not in text
     assert "dpcohort ledger accept" in text
 
 
 def test_composition_that_trusts_the_server_is_pointed_out(terms):
-    text = "\n".join(terms_in_words(check_terms(replace(terms, across_runs="composed"), 40)))
+    text = "\n".join(terms_in_words(replace(terms, across_runs="composed"), 40))
     assert "WARNING: across_runs is composed" in text
 
 
 def test_closed_runs_are_said_to_be_closed(terms):
-    text = "\n".join(terms_in_words(check_terms(replace(terms, closed_runs=("spring",)), 40)))
+    text = "\n".join(terms_in_words(replace(terms, closed_runs=("spring",)), 40))
     assert "Closed, not answered: spring." in text
     assert "Run spring" not in text
 
@@ -49,8 +47,8 @@ def test_a_run_that_the_cap_cannot_hold_is_pointed_out(terms):
     """Zero-out terms under a replace-one cap count for more than they say."""
     run = replace(terms.runs[0], epsilon=2.2)
     tight = replace(terms, lifetime_epsilon=2.2, runs=(run,))
-    assert "lifetime cap" not in "\n".join(terms_in_words(check_terms(tight, 40)))
+    assert "lifetime cap" not in "\n".join(terms_in_words(tight, 40))
     strong = replace(tight, neighbours="replace-one")
-    text = "\n".join(terms_in_words(check_terms(strong, 40)))
+    text = "\n".join(terms_in_words(strong, 40))
     assert "WARNING: no draw of spring fits the lifetime cap" in text
     assert "under replace-one" in text

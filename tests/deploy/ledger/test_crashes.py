@@ -7,10 +7,10 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 
+from dpcohort.deploy.formats import replace
 from dpcohort.deploy.ledger import ClientLedger, LifetimeCap, read_state, verify_ledger
 from dpcohort.errors import BudgetExceededError
 
@@ -18,7 +18,6 @@ SETUP = """
 import hashlib, json, os, random, signal, sys, time
 from dpcohort.accounting.events import Event
 from dpcohort.deploy.ledger import ClientLedger, DrawKey, ledger, store
-from dpcohort.deploy.ledger.counter import MonotoneCounter
 from dpcohort.errors import BudgetExceededError, DpcohortError
 path = sys.argv[1]
 step = Event(noise_multiplier=2.0, sampling_rate=0.1, steps=1)
@@ -52,7 +51,7 @@ store.LedgerStore.append = append
         False,
     ),
     "after the commit, before the counter": (
-        "MonotoneCounter.advance = lambda self, count, durable=True: count.seq > 3 and die()",
+        "ledger.advance_counter = lambda path, count, durable=True: count.seq > 3 and die()",
         True,
         False,
     ),

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dpcohort.accounting.events import Event, History
+from dpcohort.deploy.formats import replace
 from dpcohort.deploy.ledger import ClientLedger, DrawKey, LifetimeCap, read_state, verify_ledger
 from dpcohort.errors import BudgetExceededError, InputError
 

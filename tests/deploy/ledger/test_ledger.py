@@ -6,11 +6,11 @@ import shutil
 import sqlite3
 import threading
 from contextlib import closing
-from dataclasses import replace
 
 import pytest
 
 from dpcohort.accounting.events import Event
+from dpcohort.deploy.formats import replace
 from dpcohort.deploy.ledger import (
     ClientLedger,
     LifetimeCap,
@@ -18,7 +18,7 @@ from dpcohort.deploy.ledger import (
     read_state,
     verify_ledger,
 )
-from dpcohort.deploy.ledger.counter import MonotoneCounter
+from dpcohort.deploy.ledger.counter import read_counter
 from dpcohort.errors import BudgetExceededError, InputError, VerificationError
 
 ROLLED_BACK = "older than its counter"
@@ -44,7 +44,7 @@ class TestReserve:
     def test_is_on_disk_when_it_returns(self, ledger, path, key, step):
         ledger.reserve(key(0), step, clip=1.0)
         assert counted(path) == 1
-        assert MonotoneCounter(path.with_name("ward.ledger.counter")).read().seq == 4
+        assert read_counter(path.with_name("ward.ledger.counter")).seq == 4
 
     def test_needs_an_accepted_run_and_a_registered_data_set(self, ledger, path, key, step):
         with pytest.raises(InputError, match="has accepted"):

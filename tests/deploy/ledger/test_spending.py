@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from dpcohort.accounting.events import Event, History
+from dpcohort.deploy.formats import replace
 from dpcohort.deploy.ledger import spending
-from dpcohort.deploy.ledger.cap import LifetimeCap
-from dpcohort.deploy.ledger.spending import CapFilter, LifetimeCapError, Spending, fitting_steps
+from dpcohort.deploy.ledger.spending import LifetimeCapError, Spending, check_cap, fitting_steps
+from dpcohort.deploy.ledger.terms import LifetimeCap
 
 CAP = LifetimeCap(epsilon=1.5, delta=1e-5)
 
@@ -62,7 +61,7 @@ def test_summed_runs_count_under_the_relation_of_the_cap(terms):
     assert (found.relation, found.epsilon()) == ("replace-one", replaced)
     assert not found.fits()
     with pytest.raises(LifetimeCapError):
-        CapFilter().check("d", cap, {"a": (terms, 0)}, "a")
+        check_cap({}, "d", cap, {"a": (terms, 0)}, "a")
     assert Spending(replace(cap, epsilon=replaced), [(terms, 1)]).fits()
 
 
@@ -79,18 +78,18 @@ def test_the_filter_grants_exactly_what_fits(terms, other, across_runs):
     """Two runs in turns, against a plain check of every single draw."""
     cap = replace(CAP, across_runs=across_runs, epsilon=1.5 if across_runs == "composed" else 3.0)
     runs = {"a": (replace(terms, epsilon=1.9), 0), "b": (other, 0)}
-    filter_ = CapFilter()
+    known = {}
     granted = 0
     for turn in range(100):
         run = "ab"[turn % 3 == 0]
         one, count = runs[run]
         after = {**runs, run: (one, count + 1)}
         if Spending(cap, after.values()).fits():
-            filter_.check("d", cap, runs, run)
+            check_cap(known, "d", cap, runs, run)
             runs, granted = after, granted + 1
         else:
             with pytest.raises(LifetimeCapError):
-                filter_.check("d", cap, runs, run)
+                check_cap(known, "d", cap, runs, run)
     assert 0 < granted < 100
 
 
@@ -100,7 +99,7 @@ def test_the_refusal_has_the_numbers(terms):
     with pytest.raises(
         LifetimeCapError, match=r"Spent so far: 1\.39.*5 steps of this run"
     ) as found:
-        CapFilter().check("d", CAP, runs, "a")
+        check_cap({}, "d", CAP, runs, "a")
     error = found.value
     assert error.spent == Spending(CAP, [(one, 5)]).epsilon()
     assert error.spent < error.cap < error.requested
@@ -131,24 +130,28 @@ def test_thousands_of_draws_need_few_compositions(terms, monkeypatch):
     plain = Spending.fits
     monkeypatch.setattr(Spending, "fits", lambda self: calls.append(1) or plain(self))
     many = replace(terms, draws=5000, sampling_rate=0.001)
-    filter_, cap = CapFilter(), LifetimeCap(epsilon=3.0, delta=1e-5)
+    known, cap = {}, LifetimeCap(epsilon=3.0, delta=1e-5)
     for count in range(5000):
-        filter_.check("d", cap, {"a": (many, count), "b": (many, 0)}, "a")
+        check_cap(known, "d", cap, {"a": (many, count), "b": (many, 0)}, "a")
     assert len(calls) == 1
     for count in range(40):  # close to the cap, two runs in turns
-        filter_.check(
-            "e", CAP, {"a": (terms, count // 2), "b": (terms, (count + 1) // 2)}, "ba"[count % 2]
+        check_cap(
+            known,
+            "e",
+            CAP,
+            {"a": (terms, count // 2), "b": (terms, (count + 1) // 2)},
+            "ba"[count % 2],
         )
     assert len(calls) < 30
 
 
 def test_data_sets_do_not_share_what_was_certified(terms):
-    filter_ = CapFilter()
-    filter_.check("rich", LifetimeCap(epsilon=50.0, delta=1e-5), {"a": (terms, 50)}, "a")
+    known = {}
+    check_cap(known, "rich", LifetimeCap(epsilon=50.0, delta=1e-5), {"a": (terms, 50)}, "a")
     with pytest.raises(LifetimeCapError):
-        filter_.check("poor", CAP, {"a": (terms, 50)}, "a")
+        check_cap(known, "poor", CAP, {"a": (terms, 50)}, "a")
     with pytest.raises(LifetimeCapError):
-        filter_.check("rich", CAP, {"a": (terms, 50)}, "a")
+        check_cap(known, "rich", CAP, {"a": (terms, 50)}, "a")
 
 
 def test_equal_histories_are_composed_once(terms):

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Names, caps and terms: what an owner can say, and what is held against it."""
+
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
 
 from dpcohort.accounting.events import Event
-from dpcohort.deploy.ledger.terms import RunTerms
+from dpcohort.deploy.formats import checked_name as name
+from dpcohort.deploy.formats import replace
+from dpcohort.deploy.ledger.terms import DrawKey, LifetimeCap, RunTerms
 from dpcohort.errors import BudgetExceededError, InputError
 
 
@@ -78,14 +82,14 @@ def test_clip_and_round_have_bounds(terms, step):
 
 
 def test_more_noise_is_welcome_and_charged_as_the_least(terms, step):
-    terms.check_request(replace(step, noise_multiplier=50.0), clip=1.0, round=0)
-    assert terms.charge(3) == replace(step, steps=3)
+    terms.check_request(dataclasses.replace(step, noise_multiplier=50.0), clip=1.0, round=0)
+    assert terms.charge(3) == dataclasses.replace(step, steps=3)
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("epsilon = ", "cannot be read"),
+        ("epsilon = ", "not valid TOML"),
         ("epsilom = 1.0", "Did you mean 'epsilon'"),
         ("epsilon = 1.0", "the key 'delta' is missing"),
     ],
@@ -98,5 +102,58 @@ def test_bad_files_name_the_file(tmp_path, text, said):
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(InputError, match="No such file"):
+    with pytest.raises(InputError, match="no such file"):
         RunTerms.from_toml(tmp_path / "terms.toml")
+
+
+# SPDX-License-Identifier: Apache-2.0
+
+
+@pytest.mark.parametrize(
+    ("field", "bad"),
+    [
+        ("epsilon", 0),
+        ("epsilon", float("inf")),
+        ("epsilon", "1"),
+        ("delta", 0),
+        ("delta", 1),
+        ("neighbours", "other"),
+        ("across_runs", "sum"),
+        ("fingerprint", "abc"),
+        ("fingerprint", "A" * 64),
+    ],
+)
+def test_bad_caps_are_refused(field, bad):
+    with pytest.raises(InputError, match=field):
+        LifetimeCap(**{"epsilon": 1.0, "delta": 1e-5, field: bad})
+
+
+def test_a_cap_round_trip():
+    cap = LifetimeCap(epsilon=1, delta=1e-5, across_runs="summed", fingerprint="a" * 64)
+    assert LifetimeCap.from_dict(cap.to_dict()) == cap
+
+
+# SPDX-License-Identifier: Apache-2.0
+
+
+@pytest.mark.parametrize("bad", ["", " a", "a ", "a\nb", "x" * 201, None, 3, b"a", "a\x00"])
+def test_bad_names_are_refused(bad):
+    with pytest.raises(InputError, match="dataset"):
+        name("dataset", bad)
+
+
+def test_any_printable_name_will_do():
+    assert name("run", "Frühling 2026 / 'x'; --") == "Frühling 2026 / 'x'; --"
+
+
+@pytest.mark.parametrize("field", ["round", "draw"])
+@pytest.mark.parametrize("bad", [-1, 1.5, float("nan"), "0", None, True, 10**10])
+def test_bad_positions_are_refused(field, bad):
+    values = {"dataset": "d", "run": "r", "round": 0, "draw": 0, field: bad}
+    with pytest.raises(InputError, match=field):
+        DrawKey(**values)
+
+
+def test_equal_keys_are_one_key():
+    one = DrawKey(dataset="d", run="r", round=1, draw=2)
+    assert {one, DrawKey(dataset="d", run="r", round=1.0, draw=2)} == {one}

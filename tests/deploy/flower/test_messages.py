@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpcohort.deploy.flower.letters import draw_letter, hello_letter, open_letter, read_frames
+from dpcohort.deploy.flower.messages import draw_letter, hello_letter, open_letter, read_frames
 from dpcohort.deploy.guard.protocol import DrawRequest, ReceiptRequest, Refusal, encode
 from dpcohort.errors import InputError
 

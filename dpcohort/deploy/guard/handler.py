@@ -10,9 +10,10 @@ computed itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,38 +31,21 @@ from dpcohort.deploy.guard.protocol import (
     Refusal,
     RunReceipt,
 )
-from dpcohort.deploy.guard.terms import AcceptedRun, GuardTerms
+from dpcohort.deploy.guard.terms import GuardTerms
 from dpcohort.deploy.ledger import ClientLedger, DrawKey, RunTerms
 from dpcohort.engine.lattice import LARGEST_NOISE, SMALLEST_NOISE, Lattice, delta_of_sampling
 from dpcohort.errors import BudgetExceededError, DpcohortError, InputError
 
-__all__ = ["GuardDesk", "Trainer", "check_with_sampling"]
+if TYPE_CHECKING:
+    from dpcohort.deploy.guard.training import LocalTraining
+
+__all__ = ["GuardHandler", "check_with_sampling"]
 
 #: A server's step sizes; larger ones help nobody and overflow.
 _LARGEST_STEP = 1e6
 #: Rates are quotients of whole numbers; two ways to write one differ by less than this.
 _SAME_RATE = 1e-12
 _DIGEST = 32
-
-
-class Trainer(Protocol):
-    """What the desk needs of training: ``dpcohort.deploy.guard.training.LocalTraining``."""
-
-    dimension: int
-    layout: str
-
-    def update(
-        self,
-        parameters: NDArray[np.float32],
-        lattice: Lattice,
-        sampler: str,
-        *,
-        rate: float,
-        batch_size: int,
-        step_sizes: list[float],
-    ) -> NDArray[np.float32]:
-        """The noisy update of one draw."""
-        ...
 
 
 class _RefusedError(Exception):
@@ -97,7 +81,7 @@ def check_with_sampling(terms: RunTerms, dimension: int) -> None:
         )
 
 
-class GuardDesk:
+class GuardHandler:
     """Answers requests, one at a time.
 
     Args:
@@ -114,12 +98,12 @@ class GuardDesk:
         *,
         records: int,
         ledger: ClientLedger,
-        trainer: Trainer,
+        trainer: LocalTraining,
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.terms, self.records, self._log = terms, records, log
         self._ledger, self._trainer = ledger, trainer
-        self._beforehand: dict[str, AcceptedRun] = {one.run: one for one in terms.runs}
+        self._plans = {one.run: one.plan for one in terms.runs}
         self._model = terms.model.sha256()
         self._certified: set[str] = set()
 
@@ -155,7 +139,6 @@ class GuardDesk:
         else:
             accepted = {**terms.to_dict(), "batch_size": self._batch_size(terms)}
             counted = self._spending(message.run)[0]["counted_draws"]
-        beforehand = self._beforehand.get(message.run)
         return Hello(
             dpcohort=__version__,
             dataset=self.terms.dataset,
@@ -164,7 +147,7 @@ class GuardDesk:
             model=self._model,
             layout=self._trainer.layout,
             accepted=accepted,
-            plan=beforehand.plan if beforehand else None,
+            plan=self._plans.get(message.run),
             counted=counted,
         )
 
@@ -181,16 +164,13 @@ class GuardDesk:
 
     def _spending(self, run: str) -> tuple[dict[str, Any], Any]:
         """The run's part of the receipt only: other runs are no business of this server."""
-        try:
+        with _ledger_in_use():
             whole = self._ledger.receipt(self.terms.dataset)
-        except DpcohortError as error:
-            raise _ledger_trouble(error) from None
         return next(asdict(one) for one in whole.runs if one.run == run), whole
 
     def _draw(self, request: DrawRequest) -> DrawUpdate:
         terms = self._accepted(request.run)
-        key = self._key(request)
-        event, lattice = self._checked(request, terms)
+        key, event, lattice = self._checked(request, terms)
         stored = self._stored(key, request)
         if stored is not None:
             return _update(key, stored, resent=True)
@@ -211,24 +191,21 @@ class GuardDesk:
                 counted=True,
                 cause=f"training failed: {type(error).__name__}",
             ) from None
-        try:
+        with _ledger_in_use(counted=True):
             self._ledger.release(key, bytes.fromhex(request.sha256()) + vector.tobytes())
-        except DpcohortError as error:
-            raise _ledger_trouble(error, counted=True) from None
         return _update(key, vector, resent=False)
 
     def _accepted(self, run: str) -> RunTerms:
         if run in self.terms.closed_runs:
             raise _RefusedError("not-accepted", "the client's owner has closed this run")
-        try:
-            terms = self._ledger.terms(self.terms.dataset, run)
-        except InputError as error:
-            if error.field != "run":
-                raise _ledger_trouble(error) from None
-            message = "the client's owner has not accepted this run"
-            raise _RefusedError("not-accepted", message) from None
-        except DpcohortError as error:
-            raise _ledger_trouble(error) from None
+        with _ledger_in_use():
+            try:
+                terms = self._ledger.terms(self.terms.dataset, run)
+            except InputError as error:
+                if error.field != "run":
+                    raise
+                message = "the client's owner has not accepted this run"
+                raise _RefusedError("not-accepted", message) from None
         if run not in self._certified:
             try:
                 check_with_sampling(terms, self._trainer.dimension)
@@ -236,17 +213,6 @@ class GuardDesk:
                 raise _RefusedError("terms", str(error)) from None
             self._certified.add(run)
         return terms
-
-    def _key(self, request: DrawRequest) -> DrawKey:
-        try:
-            return DrawKey(
-                dataset=self.terms.dataset,
-                run=request.run,
-                round=request.round,
-                draw=request.draw,
-            )
-        except InputError as error:
-            raise _RefusedError("terms", str(error)) from None
 
     def _batch_size(self, terms: RunTerms) -> int:
         """B of a run: the rate times the records, which must be a whole number."""
@@ -259,11 +225,9 @@ class GuardDesk:
             )
         return size
 
-    def _checked(self, request: DrawRequest, terms: RunTerms) -> tuple[Event, Lattice]:
-        """The request as an event and its lattice, if all of it is within the terms."""
-        beforehand = self._beforehand.get(request.run)
-        batch_size = self._batch_size(terms)
-        plan = beforehand.plan if beforehand else None
+    def _checked(self, request: DrawRequest, terms: RunTerms) -> tuple[DrawKey, Event, Lattice]:
+        """The request as a draw, its event and its lattice, if all of it is within the terms."""
+        batch_size, plan = self._batch_size(terms), self._plans.get(request.run)
         for field, asked, allowed in (
             ("plan", request.plan, plan or request.plan),
             ("model", request.model, self._model),
@@ -274,7 +238,13 @@ class GuardDesk:
             ("number of step sizes", len(request.step_sizes), terms.local_steps),
         ):
             if asked != allowed:
-                raise _RefusedError("terms", str(_as_accepted(field, asked, allowed)))
+                refusal = InputError(
+                    field,
+                    given=asked,
+                    allowed=f"{allowed!r}, as the client's owner has accepted",
+                    next_step="A server cannot change it.",
+                )
+                raise _RefusedError("terms", str(refusal))
         if not np.isfinite(request.vector).all():
             raise _RefusedError("terms", "the parameters hold numbers that are not finite")
         if not all(abs(alpha) <= _LARGEST_STEP for alpha in request.step_sizes):
@@ -283,6 +253,8 @@ class GuardDesk:
             message = f"noise_multiplier must be {SMALLEST_NOISE:g} to {LARGEST_NOISE:g}"
             raise _RefusedError("terms", message)
         try:
+            run, round, draw = request.run, request.round, request.draw
+            key = DrawKey(dataset=self.terms.dataset, run=run, round=round, draw=draw)
             event = Event(
                 noise_multiplier=request.noise_multiplier,
                 sampling_rate=request.sampling_rate,
@@ -291,13 +263,13 @@ class GuardDesk:
                 neighbours=request.neighbours,  # type: ignore[arg-type]
             )
             terms.check_request(event, clip=request.clip, round=request.round)
-            return event, Lattice(request.noise_multiplier, request.clip)
+            return key, event, Lattice(request.noise_multiplier, request.clip)
         except InputError as error:
             raise _RefusedError("terms", str(error)) from None
 
     def _stored(self, key: DrawKey, request: DrawRequest) -> NDArray[np.float32] | None:
         """The update of a draw done before, if this is the request it was done for."""
-        try:
+        with _ledger_in_use(counted=True):
             fate = self._ledger.fate(key)
             if fate == "new":
                 return None
@@ -308,8 +280,6 @@ class GuardDesk:
                     counted=True,
                 )
             stored = self._ledger.output(key)
-        except DpcohortError as error:
-            raise _ledger_trouble(error, counted=True) from None
         if stored[:_DIGEST] != bytes.fromhex(request.sha256()):
             raise _RefusedError(
                 "other-request", "this draw was done for another request", counted=True
@@ -341,13 +311,13 @@ def _update(key: DrawKey, vector: NDArray[np.float32], *, resent: bool) -> DrawU
     return DrawUpdate(run=key.run, round=key.round, draw=key.draw, resent=resent, vector=vector)
 
 
-def _as_accepted(field: str, asked: object, allowed: object) -> InputError:
-    return InputError(
-        field,
-        given=asked,
-        allowed=f"{allowed!r}, as the client's owner has accepted",
-        next_step="A server cannot change it.",
-    )
+@contextmanager
+def _ledger_in_use(*, counted: bool = False) -> Iterator[None]:
+    """What the ledger cannot do is told to its owner; the server learns that it failed."""
+    try:
+        yield
+    except DpcohortError as error:
+        raise _ledger_trouble(error, counted=counted) from None
 
 
 def _ledger_trouble(error: Exception, *, counted: bool = False) -> _RefusedError:

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
+"""What a ledger's readers get: every fault found, receipts, copies."""
+
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 import shutil
@@ -9,8 +12,17 @@ from contextlib import closing
 
 import pytest
 
-from dpcohort.deploy.ledger import ClientLedger, LifetimeCap, read_state, verify_ledger
-from dpcohort.deploy.ledger.chain import Entry
+from dpcohort.accounting.events import Event, History
+from dpcohort.deploy.formats import replace
+from dpcohort.deploy.ledger import (
+    ClientLedger,
+    LifetimeCap,
+    lifetime_receipt,
+    read_state,
+    verify_ledger,
+)
+from dpcohort.deploy.ledger.reading import back_up, exported_lines
+from dpcohort.deploy.ledger.store import Entry
 from dpcohort.errors import DpcohortError, InputError, VerificationError
 
 
@@ -32,7 +44,7 @@ def spent(ledger, path, key, step):
 
 
 def kinds(path, **options):
-    return [finding.what for finding in verify_ledger(path, **options).findings]
+    return [finding["what"] for finding in verify_ledger(path, **options).findings]
 
 
 def test_all_holds(spent):
@@ -100,23 +112,21 @@ def test_whoever_rewrites_the_whole_chain_is_found_by_the_counter(spent):
     change(spent, *statements)
     found = verify_ledger(spent)
     assert found.entries == state.head[0] - 2
-    assert "counter" in [finding.what for finding in found.findings]
-    assert "chain" not in [finding.what for finding in found.findings]
+    assert "counter" in [finding["what"] for finding in found.findings]
+    assert "chain" not in [finding["what"] for finding in found.findings]
 
 
 def test_a_cap_that_was_passed_is_found(path, terms, key, step, monkeypatch):
     """A ledger whose cap check is missing: written without complaint, found by verify."""
-    from dpcohort.deploy.ledger.spending import CapFilter
-
-    monkeypatch.setattr(CapFilter, "check", lambda *_: None)
+    monkeypatch.setattr("dpcohort.deploy.ledger.ledger.check_cap", lambda *_: None)
     with ClientLedger.create(path) as ledger:
         ledger.register("ward", LifetimeCap(epsilon=0.5, delta=1e-5))
         ledger.accept("ward", "spring", terms)
         for round in range(20):
             ledger.reserve(key(round), step, clip=1.0)
     found = verify_ledger(path).findings
-    assert [finding.what for finding in found] == ["cap"]
-    assert "of 0.5" in found[0].detail
+    assert [finding["what"] for finding in found] == ["cap"]
+    assert "of 0.5" in found[0]["detail"]
 
 
 def test_flipped_bytes_and_cut_files_never_crash_and_never_pass_as_more_budget(spent, folder):
@@ -148,3 +158,88 @@ def test_no_ledger_and_an_edited_one(folder, spent):
     change(spent, ("DELETE FROM entries WHERE seq = 5",))
     with pytest.raises(VerificationError, match="entry 5 is missing"):
         read_state(spent)
+
+
+# SPDX-License-Identifier: Apache-2.0
+
+
+@pytest.fixture
+def receipt(ledger, path, key, step, terms):
+    ledger.accept("ward", "autumn", replace(terms, least_noise_multiplier=3.0))
+    for round in range(5):
+        ledger.reserve(key(round), step, clip=1.0)
+    ledger.release(key(0), b"x")
+    more = dataclasses.replace(step, noise_multiplier=4.0)
+    ledger.reserve(key(0, run="autumn"), more, clip=1.0)
+    return lifetime_receipt(read_state(path), "ward")
+
+
+def test_numbers(receipt, ledger):
+    spring, autumn = receipt.runs
+    assert (spring.counted_draws, spring.released_draws, spring.unreleased_draws) == (5, 1, 4)
+    assert (autumn.counted_draws, autumn.steps, autumn.noise_multiplier) == (1, 1, 3.0)
+    five = Event(noise_multiplier=2.0, sampling_rate=0.1, steps=5)
+    one = Event(noise_multiplier=3.0, sampling_rate=0.1, steps=1)
+    assert spring.certified_epsilon == History((five,)).epsilon(1e-5)
+    assert receipt.certified_epsilon == History((five, one)).epsilon(1e-5)
+    assert receipt.promised_epsilon == 2.0
+    assert receipt.holds
+    assert (receipt.entries, receipt.head) == ledger.head
+
+
+def test_in_words_and_as_json(receipt):
+    words = receipt.text()
+    for part in ("promised   epsilon 2 ", "spring: 5 of 60", "The promise holds", receipt.head):
+        assert part in words
+    values = json.loads(json.dumps(receipt.to_dict()))
+    assert values["runs"][0]["run"] == "spring"
+    assert values["head"] == receipt.head
+    assert [run["neighbours"] for run in values["runs"]] == ["zero-out", "zero-out"]
+    assert "of 2 (zero-out)" in words  # an epsilon is not said without its relation
+    assert "the second holds also where a server stopped" in words
+
+
+def test_a_broken_promise_says_so(receipt):
+    assert "THE PROMISE IS BROKEN" in dataclasses.replace(receipt, holds=False).text()
+
+
+def test_summed_caps_say_how_they_count(receipt):
+    assert "every begun run in full" in dataclasses.replace(receipt, across_runs="summed").text()
+
+
+def test_no_such_data_set(receipt, path):
+    with pytest.raises(InputError, match="one of ward"):
+        lifetime_receipt(read_state(path), "home")
+
+
+# SPDX-License-Identifier: Apache-2.0
+
+
+def test_lines_hold_the_chain_and_no_bytes(ledger, path, key, step):
+    ledger.reserve(key(0), step, clip=1.0)
+    ledger.release(key(0), b"secret bytes")
+    lines = list(exported_lines(path))
+    entries = [Entry(**json.loads(line)) for line in lines]
+    assert all(entry.is_whole() for entry in entries)
+    assert [entry.hash for entry in entries] == read_state(path).hashes
+    assert "secret" not in "".join(lines)
+
+
+def test_a_backup_taken_while_open_is_whole(ledger, path, key, step, folder):
+    ledger.reserve(key(0), step, clip=1.0)
+    back_up(path, folder / "copy")
+    shutil.copy(f"{path}.counter", folder / "copy.counter")
+    assert verify_ledger(folder / "copy").holds
+    assert (folder / "copy").stat().st_mode & 0o077 == 0
+    with ClientLedger(folder / "copy") as copy:
+        assert copy.head == ledger.head
+
+
+def test_nothing_is_overwritten(ledger, path):
+    with pytest.raises(InputError, match="File exists"):
+        back_up(path, path)
+
+
+def test_a_place_that_cannot_be_written(ledger, path, folder):
+    with pytest.raises(InputError, match="cannot be"):
+        back_up(path, folder / "no" / "copy")

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What runs inside Flower's ClientApp: takes a message to the guard and brings back its words.
+
+The server ships this code. It holds no data, no ledger and no noise, so a server that ships another
+app gains nothing: the guard answers only within its owner's terms. Needs no torch.
+
+In a simulation (Flower's engine, or one process) no owner is there to start a guard, so the app
+opens the client's guard itself, from the folder a kit made for it: the same terms, ledger, sampler
+and noise. What is missing is the wall between the server's code and the data, which is what a
+simulation does without.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpcohort.deploy.flower.exchange import InProcess
+from dpcohort.deploy.flower.messages import NO_GUARD, open_letter
+from dpcohort.deploy.guard.client import GuardClient, GuardRefusedError
+from dpcohort.deploy.guard.protocol import Refusal, encode
+from dpcohort.errors import DpcohortError, InputError
+
+if TYPE_CHECKING:
+    from dpcohort.deploy.flower.federation import Federation
+
+__all__ = [
+    "LocalGuards",
+    "carry",
+    "carry_in_simulation",
+    "carry_to",
+    "guard_socket",
+]
+
+
+#: Asks one guard: a connection with ``hello``, ``draw`` and ``receipt``.
+Connect = Callable[[], GuardClient]
+
+
+def carry(body: bytes, node_config: Mapping[str, Any]) -> bytes:
+    """Answer a message with the words of the guard that the node's configuration names.
+
+    Args:
+        body: the message.
+        node_config: the node's, with ``guard`` in it.
+    """
+    path = guard_socket(node_config)
+    return carry_to(lambda: GuardClient(path), body)
+
+
+def guard_socket(node_config: Mapping[str, Any]) -> Path:
+    """The socket of the client's guard: where the node's owner says, whatever the message says.
+
+    Example:
+        >>> str(guard_socket({"guard": "/run/dpcohort-guard/guard.sock"}))
+        '/run/dpcohort-guard/guard.sock'
+    """
+    path = node_config.get("guard")
+    if not isinstance(path, str) or not path:
+        allowed = 'with guard="SOCKET", where the client\'s guard listens'
+        raise InputError("node-config", given=sorted(node_config), allowed=allowed)
+    return Path(path)
+
+
+def carry_to(connect: Connect, body: bytes) -> bytes:
+    """Answer a message through a connection to a guard.
+
+    A draw the guard refuses is answered with its refusal; where no guard answers, with one that
+    says so. After draws, what the run has spent follows.
+
+    Args:
+        connect: opens a connection.
+        body: the message.
+    """
+    opened = open_letter(body)
+    answers: list[bytes] = []
+    try:
+        with connect() as guard:
+            for request in opened.requests:
+                answers.append(_asked(guard, request, opened.asks))
+            if opened.asks == "draws":
+                answers.append(encode(guard.receipt(opened.requests[0].run)))
+    except GuardRefusedError:
+        pass  # the receipt of a run that is not accepted: the refusals above say it
+    except DpcohortError as error:
+        missing = len(opened.requests) - len(answers)
+        refusal = Refusal(code=NO_GUARD, message=str(error)[:500], counted=False)
+        answers += [encode(refusal)] * missing
+    return b"".join(answers)
+
+
+def _asked(guard: GuardClient, request: Any, asks: str) -> bytes:
+    try:
+        if asks == "hello":
+            return encode(guard.hello(request.run))
+        return encode(guard.draw(request))
+    except GuardRefusedError as error:
+        message = str(error)[:500]
+        return encode(Refusal(code=error.code, message=message, counted=error.counted))
+
+
+class LocalGuards:
+    """Guards of several clients in this process, each opened when it is first asked.
+
+    Args:
+        clients: the folder ``clients`` of a kit; in each client's folder are ``terms.toml``,
+            ``data.npz`` and the ledger, which is made, and pinned in the terms, when the client
+            is asked for the first time.
+    """
+
+    def __init__(self, clients: str | Path) -> None:
+        self._clients = Path(clients)
+        self._stack = ExitStack()
+        self._sockets: dict[str, Path] = {}
+
+    def __enter__(self) -> LocalGuards:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the guards; what they counted stays counted."""
+        self._sockets.clear()
+        self._stack.close()
+
+    def carry(self, body: bytes) -> bytes:
+        """Answer a message with the words of the guard of the client it is for."""
+        path = self._socket(open_letter(body).client)
+        return carry_to(lambda: GuardClient(path), body)
+
+    def transport(self, federation: Federation) -> InProcess:
+        """A transport whose nodes are the federation's clients."""
+        keys = federation.fingerprints
+        return InProcess({keys[client]: self.carry for client in federation.clients})
+
+    def _socket(self, client: str) -> Path:
+        if client not in self._sockets:
+            from dpcohort.deploy.flower.kit import file_name
+            from dpcohort.deploy.guard.start import open_guard
+            from dpcohort.deploy.guard.terms import GuardTerms
+
+            folder = self._clients / file_name(client)
+            ledger = folder / "client.ledger"
+            is_first = GuardTerms.from_toml(folder / "terms.toml").ledger_id is None
+            # A socket's path may have about a hundred characters; a kit's may have more.
+            short = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="dpc-"))
+            service = open_guard(
+                folder / "terms.toml",
+                data=folder / "data.npz",
+                ledger=ledger,
+                socket=Path(short) / "guard.sock",
+                new_ledger=is_first and not ledger.exists(),
+            )
+            self._stack.enter_context(service).start()
+            self._sockets[client] = service.path
+        return self._sockets[client]
+
+
+#: The simulation engine keeps a worker process for many messages; its guards stay open with it.
+_OPEN: dict[str, LocalGuards] = {}
+
+
+def carry_in_simulation(
+    body: bytes, node_config: Mapping[str, Any], run_config: Mapping[str, Any]
+) -> bytes:
+    """Answer a message in Flower's simulation engine, where nodes are not configured one by one.
+
+    Args:
+        body: the message.
+        node_config: the node's; a simulation has no guard in it.
+        run_config: the run's, with ``guards``, the folder ``clients`` of a kit.
+
+    Raises:
+        InputError: neither names a guard.
+    """
+    folder = str(run_config.get("guards", ""))
+    if not folder:
+        raise InputError(
+            "node-config",
+            given=sorted(node_config),
+            allowed='with guard="SOCKET"; in a simulation, the run-config with guards="FOLDER"',
+        )
+    return _OPEN.setdefault(folder, LocalGuards(folder)).carry(body)

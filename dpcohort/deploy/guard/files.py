@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The owner's files: closed to the user the client app runs as, and the client's own records.
+
+A guard does not start otherwise. The records are one ``.npz`` file that runs no code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpcohort._validate import IntArray
+from dpcohort.data.arrays import read_npz
+from dpcohort.data.dataset import Normalisation
+from dpcohort.deploy.guard.terms import ModelTerms
+from dpcohort.errors import DataMissingError, FileFormatError, InputError
+
+__all__ = [
+    "GuardedData",
+    "check_closed_folder",
+    "check_private",
+    "check_unwritable",
+    "load_data",
+]
+
+
+def check_private(path: str | Path, what: str) -> None:
+    """Refuse a file that anyone but its owner can read or write.
+
+    Args:
+        path: the file, which must exist.
+        what: what it is, for the message.
+
+    Raises:
+        InputError: naming the file, its mode, and the command that closes it.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.NamedTemporaryFile() as file:  # 0600, in a folder with the sticky bit
+        ...     check_private(file.name, "data")
+    """
+    found = _status(path, what)
+    if found.st_mode & 0o077:
+        raise InputError.because(
+            f"the {what} {path} can be opened by others (mode {_mode(found)}): code that a server "
+            f"ships could read it past the guard. Close it with: chmod 600 {path}"
+        )
+    _check_owner(path, what, found)
+    _check_folders(path, what)
+
+
+def check_unwritable(path: str | Path, what: str) -> None:
+    """Refuse a file that anyone but its owner can write.
+
+    Raises:
+        InputError: naming the file, its mode, and the command that closes it.
+    """
+    found = _status(path, what)
+    if found.st_mode & 0o022:
+        raise InputError.because(
+            f"the {what} {path} can be changed by others (mode {_mode(found)}): a server's code "
+            f"could write itself better terms. Close it with: chmod go-w {path}"
+        )
+    _check_owner(path, what, found)
+    _check_folders(path, what)
+
+
+def check_closed_folder(folder: Path, what: str, *, shared: bool = True) -> None:
+    """Refuse a folder in which others could exchange files, one of the folders above included.
+
+    Folders are looked at as they are named and, where links are on the way, as they are.
+
+    Args:
+        folder: the folder.
+        what: what is in it, for the message.
+        shared: whether others may put files of their own into the folder itself, under a sticky
+            bit that keeps them from ours. Not for a ledger: SQLite opens files beside it by name.
+
+    Raises:
+        InputError: naming the folder.
+    """
+    named, real = folder.absolute(), folder.resolve()
+    for place in dict.fromkeys((named, real, *named.parents, *real.parents)):
+        found = _status(place, f"folder of the {what}")
+        _check_owner(place, f"folder of the {what}", found)
+        protected = bool(found.st_mode & stat.S_ISVTX) and (shared or place not in (named, real))
+        if found.st_mode & 0o022 and not protected:
+            raise InputError.because(
+                f"the folder {place} of the {what} can be written by others (mode "
+                f"{_mode(found)}), who could exchange it. Close it with: chmod go-w {place}"
+            )
+
+
+def _check_folders(path: str | Path, what: str) -> None:
+    """The folder that names the file and, if that name is a link, the one that holds it."""
+    for parent in dict.fromkeys((Path(path).absolute().parent, Path(path).resolve().parent)):
+        check_closed_folder(parent, what)
+
+
+def _check_owner(path: str | Path, what: str, found: os.stat_result) -> None:
+    if found.st_uid not in (os.geteuid(), 0):
+        raise InputError.because(
+            f"the {what} {path} belongs to user {found.st_uid}, not to the guard's user "
+            f"{os.geteuid()}: that user could change it at any time."
+        )
+
+
+def _status(path: str | Path, what: str) -> os.stat_result:
+    try:
+        return os.stat(path)
+    except OSError as error:
+        raise InputError.because(
+            f"the {what} {path} cannot be looked at: {error.strerror}."
+        ) from None
+
+
+def _mode(found: os.stat_result) -> str:
+    return f"{stat.S_IMODE(found.st_mode):04o}"
+
+
+@dataclass(frozen=True, eq=False)
+class GuardedData:
+    """Records as the model sees them. SENSITIVE, all of it but their number.
+
+    Attributes:
+        inputs: [records, ...] float32, or int64 token ids.
+        labels: [records] int64.
+        fingerprint: SHA-256 of the file.
+    """
+
+    inputs: NDArray[Any]
+    labels: IntArray
+    fingerprint: str
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __repr__(self) -> str:
+        return f"GuardedData({len(self)} records)"  # the arrays must not get into a log
+
+
+def load_data(path: str | Path, model: ModelTerms, normalisation: Normalisation) -> GuardedData:
+    """Read ``inputs`` and ``labels``, check them against the model and scale them.
+
+    Messages name shapes and types, never a value.
+
+    Args:
+        path: an ``.npz`` file closed to others.
+        model: what the records must fit.
+        normalisation: the public constants of the terms.
+
+    Raises:
+        DataMissingError: there is no such file.
+        InputError: others can open it, or it is not what the model takes.
+
+    Example:
+        >>> import os, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder) / "ward.npz"
+        ...     np.savez(file, inputs=np.zeros((3, 2), np.float32), labels=np.array([0, 1, 0]))
+        ...     os.chmod(file, 0o600)
+        ...     model = ModelTerms(name="logistic", input_shape=(2,), classes=2)
+        ...     load_data(file, model, Normalisation())
+        GuardedData(3 records)
+    """
+    if not Path(path).is_file():
+        raise DataMissingError(f"there are no data at {path}. Give the client's .npz file.")
+    check_private(path, "data")
+    arrays = read_npz(path)
+    for key in ("inputs", "labels"):
+        if key not in arrays:
+            raise FileFormatError(path, f"there is no array {key!r}; it needs inputs and labels.")
+    inputs, labels = arrays["inputs"], arrays["labels"]
+    _check(path, inputs, labels, model)
+    if inputs.dtype.kind in "fu" and inputs.dtype != np.int64:
+        inputs = normalisation.apply(inputs)
+        if not np.isfinite(inputs).all():
+            raise FileFormatError(path, "there are inputs that are not finite.")
+    else:
+        inputs = inputs.astype(np.int64)
+    with open(path, "rb") as file:
+        fingerprint = hashlib.file_digest(file, "sha256").hexdigest()
+    return GuardedData(inputs, labels.astype(np.int64), fingerprint)
+
+
+def _check(path: str | Path, inputs: Any, labels: Any, model: ModelTerms) -> None:
+    if inputs.shape[1:] != model.input_shape or inputs.ndim < 2:
+        raise FileFormatError(
+            path,
+            f"inputs have shape {inputs.shape}; the model takes records of {model.input_shape}.",
+        )
+    if labels.dtype.kind not in "iu" or labels.shape != inputs.shape[:1] or not labels.size:
+        raise FileFormatError(
+            path, f"labels must be whole numbers, one for each of the {len(inputs)} inputs."
+        )
+    if inputs.dtype.kind not in "fiu":
+        raise InputError("type of inputs", given=str(inputs.dtype), allowed="numbers")
+    if labels.min() < 0 or labels.max() >= model.classes:
+        raise FileFormatError(path, f"labels must be from 0 to {model.classes - 1}.")

@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A ledger for its readers: what it adds up to, a receipt, all that does not hold, a copy."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dpcohort._version import __version__
+from dpcohort.deploy.ledger.counter import check_counter, counter_path, read_counter
+from dpcohort.deploy.ledger.state import Account, LedgerState
+from dpcohort.deploy.ledger.store import LedgerStore, canonical_json
+from dpcohort.errors import InputError, VerificationError
+
+__all__ = [
+    "LifetimeReceipt",
+    "RunSpending",
+    "Verification",
+    "back_up",
+    "exported_lines",
+    "lifetime_receipt",
+    "read_state",
+    "verify_ledger",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpending:
+    """What one run has spent of a data set.
+
+    Attributes:
+        run: its name.
+        promised_epsilon: ε of the accepted terms.
+        delta: δ of the accepted terms.
+        accepted_draws: draws the terms allow.
+        counted_draws: draws reserved; all of them count.
+        released_draws: draws with an output.
+        unreleased_draws: draws without one: lost, or being computed.
+        steps: noisy steps counted.
+        noise_multiplier: z they are charged at, the least of the terms.
+        sampling_rate: r.
+        neighbours: the relation of the accepted terms; both epsilons here speak of it.
+        certified_epsilon: ε of the counted draws alone, at the run's δ, if their number was not
+            chosen from what they gave out. ``promised_epsilon`` holds whatever a server did.
+    """
+
+    run: str
+    promised_epsilon: float
+    delta: float
+    accepted_draws: int
+    counted_draws: int
+    released_draws: int
+    unreleased_draws: int
+    steps: int
+    noise_multiplier: float
+    sampling_rate: float
+    neighbours: str
+    certified_epsilon: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class LifetimeReceipt:
+    """What a data set was promised and has spent over all runs.
+
+    Attributes:
+        dataset: its name.
+        unit: what one unit of privacy is.
+        neighbours: which two data sets the total cannot tell apart.
+        across_runs: how runs are added up.
+        promised_epsilon: the lifetime cap.
+        delta: its δ.
+        certified_epsilon: spent in all, computed anew.
+        holds: the total is within the cap.
+        runs: each accepted run.
+        ledger: the ledger's id.
+        entries: rows of the ledger.
+        head: hash of the last one; keep it, and ``verify`` finds out if it ever goes missing.
+        dpcohort: version that wrote this.
+    """
+
+    dataset: str
+    unit: str = "one record of this data set"
+    neighbours: str
+    across_runs: str
+    promised_epsilon: float
+    delta: float
+    certified_epsilon: float
+    holds: bool
+    runs: tuple[RunSpending, ...]
+    ledger: str
+    entries: int
+    head: str
+    dpcohort: str = __version__
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {**asdict(self), "runs": [asdict(run) for run in self.runs]}
+
+    def text(self) -> str:
+        """The receipt in words."""
+        how = {
+            "composed": "one composition of all draws",
+            "summed": "every begun run in full",
+        }[self.across_runs]
+        lines = [
+            self.dataset,
+            f"  promised   epsilon {self.promised_epsilon:.5g} at delta {self.delta:.5g} over all "
+            f"runs, for {self.unit}",
+        ]
+        for run in self.runs:
+            lines.append(
+                f"  {run.run}: {run.counted_draws} of {run.accepted_draws} draws counted "
+                f"({run.released_draws} released, {run.unreleased_draws} not), {run.steps} noisy "
+                f"steps at z = {run.noise_multiplier:.5g}, rate {run.sampling_rate:.4g}: epsilon "
+                f"{run.certified_epsilon:.5g} of {run.promised_epsilon:.5g} ({run.neighbours})"
+            )
+        if self.runs:
+            lines.append(
+                "  (of a run's two epsilons the first is that of a number of draws fixed "
+                "beforehand; the second holds also where a server stopped at what it liked)"
+            )
+        verdict = "The promise holds." if self.holds else "THE PROMISE IS BROKEN."
+        lines += [
+            f"  certified  epsilon {self.certified_epsilon:.5g} in all ({how}; counted under "
+            f"{self.neighbours}). {verdict}",
+            f"  ledger {self.ledger}, {self.entries} entries, head {self.head}",
+            f"  dpcohort {self.dpcohort}",
+        ]
+        return "\n".join(lines)
+
+
+def lifetime_receipt(state: LedgerState, dataset: str) -> LifetimeReceipt:
+    """The receipt of one data set.
+
+    Args:
+        state: what the ledger's rows add up to, from ``read_state``.
+        dataset: which data set.
+
+    Raises:
+        InputError: it is not registered.
+
+    Example:
+        >>> import tempfile
+        >>> from dpcohort.deploy.ledger import ClientLedger, LifetimeCap
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with ClientLedger.create(Path(folder) / "ward.ledger") as ledger:
+        ...         ledger.register("ward-7", LifetimeCap(epsilon=2.0, delta=1e-5))
+        ...     receipt = lifetime_receipt(read_state(Path(folder) / "ward.ledger"), "ward-7")
+        >>> receipt.certified_epsilon, receipt.holds
+        (0.0, True)
+    """
+    cap, spending = state.cap(dataset), state.spending(dataset)
+    entries, head = state.head
+    return LifetimeReceipt(
+        dataset=dataset,
+        neighbours=spending.relation,
+        across_runs=cap.across_runs,
+        promised_epsilon=cap.epsilon,
+        delta=cap.delta,
+        certified_epsilon=spending.epsilon(),
+        holds=spending.fits(),
+        runs=tuple(_run_spending(*one) for one in state.accounts[dataset].items()),
+        ledger=state.ledger,
+        entries=entries,
+        head=head,
+    )
+
+
+def _run_spending(run: str, account: Account) -> RunSpending:
+    terms, counted = account.terms, len(account.draws)
+    released = sum(record.released is not None for record in account.draws.values())
+    return RunSpending(
+        run=run,
+        promised_epsilon=terms.epsilon,
+        delta=terms.delta,
+        accepted_draws=terms.draws,
+        counted_draws=counted,
+        released_draws=released,
+        unreleased_draws=counted - released,
+        steps=counted * terms.local_steps,
+        noise_multiplier=terms.least_noise_multiplier,
+        sampling_rate=terms.sampling_rate,
+        neighbours=str(terms.neighbours),
+        certified_epsilon=terms.certified_epsilon(counted) if counted else 0.0,
+    )
+
+
+def read_state(path: str | Path, *, counter: str | Path | None = None) -> LedgerState:
+    """What a ledger's rows add up to, for looking at it.
+
+    Args:
+        path: the ledger.
+        counter: its counter, if not beside it.
+
+    Raises:
+        InputError: there is no ledger, or it cannot be opened.
+        VerificationError: it is damaged, was edited, or is older than its counter.
+
+    Example:
+        >>> import tempfile
+        >>> from dpcohort.deploy.ledger import ClientLedger
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     ClientLedger.create(Path(folder) / "ward.ledger").close()
+        ...     read_state(Path(folder) / "ward.ledger").head[0]
+        1
+    """
+    with closing(LedgerStore(Path(path), writable=False)) as store:
+        # First, so that a draw counted meanwhile is never taken for a roll-back.
+        count = read_counter(counter_path(path, counter))
+        state = LedgerState()
+        for entry in store.entries():
+            state.replay(entry)
+    check_counter(Path(path), count, ledger=state.ledger, hashes=state.hashes)
+    return state
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verification:
+    """What a check of a ledger found.
+
+    Attributes:
+        entries: rows that hold.
+        head: hash of the last of them.
+        findings: what does not hold, none if all is well: ``what`` it is about (``file``,
+            ``chain``, ``counter``, ``cap``, ``output`` or ``head``), and the ``detail`` in words.
+    """
+
+    entries: int
+    head: str
+    findings: tuple[dict[str, str], ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {**asdict(self), "findings": list(self.findings), "holds": self.holds}
+
+
+def verify_ledger(
+    path: str | Path, *, counter: str | Path | None = None, known_head: str | None = None
+) -> Verification:
+    """Recompute the chain, every rule, the counter, the stored outputs and the caps.
+
+    Args:
+        path: the ledger.
+        counter: its counter, if not beside it.
+        known_head: a head hash kept elsewhere (on a receipt); it must still be in the chain.
+
+    Raises:
+        InputError: there is no ledger there, or it cannot be opened.
+
+    Example:
+        >>> import tempfile
+        >>> from dpcohort.deploy.ledger import ClientLedger
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     ClientLedger.create(Path(folder) / "ward.ledger").close()
+        ...     verify_ledger(Path(folder) / "ward.ledger").holds
+        True
+    """
+    state, count = LedgerState(), None
+    findings: list[tuple[str, str]] = []
+    with closing(LedgerStore(Path(path), writable=False)) as store:
+        try:
+            count = read_counter(counter_path(path, counter))
+        except VerificationError as error:
+            findings.append(("counter", str(error)))
+        try:
+            findings += [("file", problem) for problem in store.problems()]
+            for entry in store.entries():
+                state.replay(entry)
+        except VerificationError as error:
+            findings.append(("chain", str(error)))
+        else:
+            findings += [("output", detail) for detail in _exchanged_outputs(store, state)]
+    if count is not None:
+        try:
+            check_counter(Path(path), count, ledger=state.ledger, hashes=state.hashes)
+        except VerificationError as error:
+            findings.append(("counter", str(error)))
+    findings += [("cap", detail) for detail in _passed_caps(state)]
+    if known_head is not None and known_head not in state.hashes:
+        findings.append(("head", f"{known_head} is not in the chain: entries are missing."))
+    entries, head = state.head
+    return Verification(
+        entries=entries,
+        head=head,
+        findings=tuple({"what": what, "detail": detail} for what, detail in findings),
+    )
+
+
+def _exchanged_outputs(store: LedgerStore, state: LedgerState) -> Iterator[str]:
+    for dataset, accounts in state.accounts.items():
+        for run, account in accounts.items():
+            for (round, draw), record in account.draws.items():
+                if record.released is None or record.discarded:
+                    continue
+                found = store.output(record.released)
+                if found is None or hashlib.sha256(found).hexdigest() != record.sha256:
+                    where = f"{dataset} / {run} / round {round} / draw {draw}"
+                    yield f"the stored bytes of {where} are not those released."
+
+
+def _passed_caps(state: LedgerState) -> Iterator[str]:
+    for dataset, cap in state.caps.items():
+        spending = state.spending(dataset)
+        if not spending.fits():
+            yield (
+                f"{dataset} has spent epsilon {spending.epsilon():.6g} of {cap.epsilon:g} at delta "
+                f"{cap.delta:g}."
+            )
+
+
+def exported_lines(path: str | Path) -> Iterator[str]:
+    """Every row as one line of JSON, as stored, also where the chain is broken.
+
+    The outputs' bytes stay in the ledger; their hashes are in the rows.
+
+    Example:
+        >>> import tempfile
+        >>> from dpcohort.deploy.ledger import ClientLedger
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     ClientLedger.create(Path(folder) / "ward.ledger").close()
+        ...     len(list(exported_lines(Path(folder) / "ward.ledger")))
+        1
+    """
+    with closing(LedgerStore(Path(path), writable=False)) as store:
+        for entry in store.entries():
+            yield canonical_json(asdict(entry))
+
+
+def back_up(path: str | Path, copy: str | Path) -> None:
+    """A whole copy of the ledger, also while it is being written; not of its counter.
+
+    Raises:
+        InputError: something is there already, or nothing can be written there.
+
+    Example:
+        >>> import tempfile
+        >>> from dpcohort.deploy.ledger import ClientLedger
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     ClientLedger.create(Path(folder) / "ward.ledger").close()
+        ...     back_up(Path(folder) / "ward.ledger", Path(folder) / "copy")
+        ...     len(list(exported_lines(Path(folder) / "copy")))
+        1
+    """
+    target = Path(copy)
+    with closing(LedgerStore(Path(path), writable=False)) as store:
+        try:
+            os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except OSError as error:
+            raise InputError.because(
+                f"{target} cannot be made: {error.strerror}. Nothing was changed."
+            ) from None
+        try:
+            store.copy_to(target)
+        except BaseException:
+            target.unlink(missing_ok=True)  # half a copy would pass for a backup
+            raise
