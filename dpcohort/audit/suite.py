@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from dpcohort.audit.canary import canary
+from dpcohort.audit.canaries import canary, one_run
 from dpcohort.audit.claims import Claim, Finding, PrivateTraining
-from dpcohort.audit.freshness import freshness
-from dpcohort.audit.noise_law import noise_law, noise_tail
-from dpcohort.audit.one_run import one_run
+from dpcohort.audit.noise import freshness, noise_law, noise_tail
 from dpcohort.audit.predictability import last_bits, predictability
 from dpcohort.audit.sampler import sampler
 from dpcohort.audit.sensitivity import erasure, sensitivity
