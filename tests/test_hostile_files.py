@@ -49,7 +49,7 @@ from dpcohort.deploy.ledger.verification import read_state
 from dpcohort.errors import DpcohortError
 from dpcohort.lab.recipes.reading import load_recipe
 from dpcohort.lab.recipes.result_file import read_result
-from dpcohort.report.html.reproduction import read_reproduction
+from dpcohort.report.html.sources import read_reproduction
 from dpcohort.runs.adaptive_ledger import read_ledger
 from dpcohort.runs.append_log import read_log
 from dpcohort.runs.checkpoints import read_checkpoint, write_checkpoint

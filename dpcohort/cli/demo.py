@@ -17,8 +17,8 @@ from dpcohort.cli.source import JsonOption, plan_of
 from dpcohort.config import Config, commented_config, loads_config
 from dpcohort.errors import InputError
 from dpcohort.plan import Plan
+from dpcohort.report.figures import save_plan_figure
 from dpcohort.report.plan_summary import plan_table, summarise
-from dpcohort.report.selection_figure import save_selection_figure
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -88,15 +88,11 @@ def _planned(config: Config, out: Path, *, quiet: bool) -> Plan:
     """The plan, its picture, and one client explained."""
     plan = plan_of(config)
     plan.save(out / "plan.json")
-    panels = {
-        "unbiased": plan.selection.unbiased,
-        plan.selection.rule: plan.selection.probabilities,
-    }
-    save_selection_figure(plan.population, panels, out / "selection.png")
+    save_plan_figure(plan, out / "selection.png")
     if not quiet:
         console.print(plan_table(plan, rows=8))
         console.print("\nThe strictest client, explained", style="bold")
-        console.print(plan.explain(_strictest(plan)).text(), markup=False)
+        console.print(plan.explain(_strictest(plan)).text())
         console.print()
     return plan
 
@@ -136,7 +132,7 @@ def _trained(
                 live.update(_table(grouped(runs), f"round {done}"))
             elif not quiet and done % 10 == 0:
                 shown = [f"{100 * _mean(group):.0f} %" for group in grouped(runs).values()]
-                console.print(f"round {done}: accuracy {', '.join(shown)}", markup=False)
+                console.print(f"round {done}: accuracy {', '.join(shown)}")
 
         runs = train_side_by_side(jobs, outs=places, on_round=show)
     return grouped(runs), folders
@@ -162,7 +158,7 @@ def _results(
     unbiased = plan_of(config.with_overrides(["selection.rule=unbiased"]))
     return {
         "format": "dpcohort demo",
-        "plan": summarise(plan).to_dict(),
+        "plan": summarise(plan),
         "against_unbiased": unbiased.compare(plan).to_dict(),
         "strictest": plan.explain(_strictest(plan)).to_dict(),
         "settings": {name: summarise_seeds(runs).to_dict() for name, runs in groups.items()},
@@ -182,7 +178,7 @@ def _print_results(
 ) -> None:
     console.print(_table(groups, f"{len(next(iter(groups.values())))} seeds"))
     for pair in results["comparisons"]:
-        console.print(pair["sentence"], markup=False, soft_wrap=True)
+        console.print(pair["sentence"], soft_wrap=True)
     heard = ", ".join(
         f"ε {group['epsilon_low']:.2g}-{group['epsilon_high']:.2g}: {group['heard']:.2f}"
         for group in results["heard"]
@@ -190,13 +186,13 @@ def _print_results(
     )
     console.print(f"Heard, in proportion to their records (tight, privacy-aware): {heard}")
     kept = "All promises hold" if results["promises_hold"] else "NOT ALL PROMISES HOLD"
-    console.print(f"{kept}. {results['stamp']}", markup=False)
-    console.print(f"\n{seconds:.0f} s. Written:", markup=False)
+    console.print(f"{kept}. {results['stamp']}")
+    console.print(f"\n{seconds:.0f} s. Written:")
     for name in results["files"]:
-        console.print(f"  {name}", markup=False, soft_wrap=True)
+        console.print(f"  {name}", soft_wrap=True)
     last = Path(results["files"][-1])
     for step in (f"verify {last}", f"report {last.parent} -o demo.html", "new --from digits"):
-        console.print(f"Next: dpcohort {step}", markup=False, soft_wrap=True)
+        console.print(f"Next: dpcohort {step}", soft_wrap=True)
 
 
 def _table(groups: dict[str, Sequence[Run]], title: str) -> Table:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,10 +20,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ClientsOption",
+    "DataDirOption",
+    "DeviceOption",
     "JsonOption",
     "SetOption",
     "SourceArgument",
     "any_plan_from",
+    "data_changes",
     "is_run_place",
     "plan_from",
     "plan_of",
@@ -60,6 +64,29 @@ SetOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+DeviceOption = Annotated[
+    str | None,
+    typer.Option(help="auto, cpu or cuda; the config's if not given.", show_default=False),
+]
+
+DataDirOption = Annotated[
+    Path | None,
+    typer.Option("--data-dir", help="Where to look for the data first.", show_default=False),
+]
+
+
+def data_changes(changes: list[str] | None, data_dir: Path | None) -> list[str]:
+    """The settings to change, with the folder of the data among them.
+
+    Example:
+        >>> data_changes(["run.seed=3"], None)
+        ['run.seed=3']
+    """
+    found = list(changes or [])
+    if data_dir is not None:
+        # A path in a config starts from the config's folder, one on the command line from here.
+        found.append(f"data.dir={json.dumps(str(data_dir.resolve()))}")
+    return found
 
 
 def read_config(
