@@ -215,11 +215,7 @@ class Explanation(ClientExplanation):
 
 
 def explain_client(
-    plan: Plan,
-    client: str,
-    *,
-    larger_epsilon: float | None = None,
-    rule: PlannedRule | None = None,
+    plan: Plan, client: str, *, larger_epsilon: float | None = None, rule: PlannedRule | None = None
 ) -> Explanation:
     """Explain one client of a plan.
 

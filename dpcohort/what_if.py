@@ -63,11 +63,7 @@ class SweptValue:
 
 
 def sweep(
-    scenario: Scenario,
-    setting: str,
-    values: Sequence[float | str],
-    *,
-    client: str | None = None,
+    scenario: Scenario, setting: str, values: Sequence[float | str], *, client: str | None = None
 ) -> list[SweptValue]:
     """Solve the selection once for each value of one setting.
 

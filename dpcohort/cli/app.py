@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import click
 import typer
 from click.shell_completion import CompletionItem
+from typer import Option
 from typer.core import TyperCommand, TyperGroup
 
 from dpcohort._version import __version__
@@ -126,7 +127,7 @@ def _print_version(asked: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show it.")
+        bool, Option("--version", callback=_print_version, is_eager=True, help="Show it.")
     ] = False,
 ) -> None:
     """Options before the command."""

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from dpcohort.cli.output import console, print_json, sparkline
 from dpcohort.cli.source import JsonOption, plan_of
@@ -39,19 +39,15 @@ SETTINGS = {
 # The step size stays the digits' own, 1: of 0.03, 0.1, 0.3, 1 and 3 it is the best for *unbiased*
 # selection with tight noise, the stronger baseline, on held-out training records
 # (benchmarks/demo_step_size.py). The test set had no say in it.
-_CHANGES = [
-    "training.sampling_rate=0.3",
-    "training.cohort_size=5",
-    "privacy.guard=lift",
-]
+_CHANGES = ["training.sampling_rate=0.3", "training.cohort_size=5", "privacy.guard=lift"]
 
 
 def command(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for what it writes.")] = Path(
+    out: Annotated[Path, Option("--out", "-o", help="Folder for what it writes.")] = Path(
         "out/demo"
     ),
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each setting.")] = 5,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each run.")] = 60,
+    seeds: Annotated[int, Option(min=1, help="Runs of each setting.")] = 5,
+    rounds: Annotated[int, Option(min=1, help="Rounds of each run.")] = 60,
     as_json: JsonOption = False,
 ) -> None:
     """Plan for 20 clients with budgets of their own, train on the digits, compare four ways."""

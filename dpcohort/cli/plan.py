@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from dpcohort._validate import choice
 from dpcohort.cli.output import console, new_table, print_json, print_progress, sparkline
@@ -16,8 +16,8 @@ from dpcohort.cli.source import (
     JsonOption,
     SetOption,
     SourceArgument,
-    any_plan_from,
     is_run_place,
+    plan_from,
     read_config,
 )
 from dpcohort.errors import InputError
@@ -37,25 +37,25 @@ def plan(
     source: SourceArgument = None,
     clients: ClientsOption = None,
     changes: SetOption = None,
-    rounds: Annotated[int | None, typer.Option(help="Global rounds.")] = None,
-    cohort_size: Annotated[int | None, typer.Option(help="Draws per round.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Expected batch of a client.")] = None,
-    rule: Annotated[str | None, typer.Option(help="Selection rule.")] = None,
-    eta: Annotated[str | None, typer.Option(help="Weight of the noise: a number or auto.")] = None,
-    bias_cap: Annotated[float | None, typer.Option(help="Largest ||p - p^u||_1.")] = None,
-    accountant: Annotated[str | None, typer.Option(help="tight or paper.")] = None,
+    rounds: Annotated[int | None, Option(help="Global rounds.")] = None,
+    cohort_size: Annotated[int | None, Option(help="Draws per round.")] = None,
+    batch_size: Annotated[int | None, Option(help="Expected batch of a client.")] = None,
+    rule: Annotated[str | None, Option(help="Selection rule.")] = None,
+    eta: Annotated[str | None, Option(help="Weight of the noise: a number or auto.")] = None,
+    bias_cap: Annotated[float | None, Option(help="Largest ||p - p^u||_1.")] = None,
+    accountant: Annotated[str | None, Option(help="tight or paper.")] = None,
     guard: Annotated[
-        str | None, typer.Option(help="Where paper noise does not certify: refuse or lift.")
+        str | None, Option(help="Where paper noise does not certify: refuse or lift.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="What the schedule is drawn from.")] = None,
+    seed: Annotated[int | None, Option(help="What the schedule is drawn from.")] = None,
     allow_large_delta: Annotated[
-        bool, typer.Option("--allow-large-delta", help="Accept a delta of 1/size or more.")
+        bool, Option("--allow-large-delta", help="Accept a delta of 1/size or more.")
     ] = False,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Save the plan here.")] = None,
+    out: Annotated[Path | None, Option("--out", "-o", help="Save the plan here.")] = None,
     picture: Annotated[
-        Path | None, typer.Option(help="Draw size x epsilon here (.png, .pdf, .svg).")
+        Path | None, Option(help="Draw size x epsilon here (.png, .pdf, .svg).")
     ] = None,
-    rows: Annotated[int, typer.Option(min=2, help="Clients in the table.")] = 12,
+    rows: Annotated[int, Option(min=2, help="Clients in the table.")] = 12,
     as_json: JsonOption = False,
 ) -> None:
     """Select, schedule, calibrate and certify; nothing is trained."""
@@ -80,7 +80,7 @@ def plan(
         from dpcohort.report.figures import picture_format, save_plan_figure
 
         picture_format(picture)  # refuse what could not be written before anything is
-    made = any_plan_from(source, clients, [*(changes or []), *given])
+    made = plan_from(source, clients, [*(changes or []), *given])
     if not isinstance(made, Plan):
         _show_adaptive(made, out, picture, rows=rows, as_json=as_json)
         return
@@ -120,10 +120,10 @@ def _show_adaptive(
 
 
 def explain(
-    client: Annotated[str, typer.Argument(help="Id of the client.")],
+    client: Annotated[str, Argument(help="Id of the client.")],
     source: Annotated[
         Path | None,
-        typer.Argument(
+        Argument(
             metavar="[SOURCE]",
             help="A config (.toml), a list of clients (.csv), a saved plan (.json) or a run.",
             show_default=False,
@@ -132,7 +132,7 @@ def explain(
     clients: ClientsOption = None,
     changes: SetOption = None,
     epsilon: Annotated[
-        float | None, typer.Option(help="The larger budget to try; twice its own if not given.")
+        float | None, Option(help="The larger budget to try; twice its own if not given.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -161,7 +161,7 @@ def _explained(
 
     rule = None
     if source is not None and source.suffix.lower() == ".json":
-        made = any_plan_from(source, clients, changes)
+        made = plan_from(source, clients, changes)
     else:
         config = read_config(source, clients, changes)
         made = configured_any_plan(config, progress=print_progress)
@@ -190,17 +190,16 @@ _USUAL = {
 
 def what_if(
     setting: Annotated[
-        str, typer.Argument(help="eta, bias_cap, rounds, batch_size, accountant or epsilon.")
+        str, Argument(help="eta, bias_cap, rounds, batch_size, accountant or epsilon.")
     ],
     source: SourceArgument = None,
     clients: ClientsOption = None,
     changes: SetOption = None,
     values: Annotated[
-        str | None,
-        typer.Option(help="A list 1,2,5 or a range low:high:count spaced by equal ratios."),
+        str | None, Option(help="A list 1,2,5 or a range low:high:count spaced by equal ratios.")
     ] = None,
     client: Annotated[
-        str | None, typer.Option(help="Follow this client; needed to sweep epsilon.")
+        str | None, Option(help="Follow this client; needed to sweep epsilon.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from dpcohort._validate import FloatArray, IntArray, choice, nearest
 from dpcohort.cli.output import console, print_json
@@ -15,8 +15,8 @@ from dpcohort.cli.source import (
     ClientsOption,
     JsonOption,
     SetOption,
-    any_plan_from,
     is_run_place,
+    plan_from,
     read_config,
 )
 from dpcohort.config import Config, commented_config, loads_config
@@ -39,17 +39,15 @@ _SHOWN = 5
 def report(
     sources: Annotated[
         list[Path],
-        typer.Argument(
+        Argument(
             metavar="RUN... | RESULT.json",
             help="Run folders (or folders of seeds), or a result of dpcohort reproduce.",
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path(
-        "report.html"
-    ),
-    open_it: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
+    out: Annotated[Path, Option("--out", "-o", help="The page to write.")] = Path("report.html"),
+    open_it: Annotated[bool, Option("--open", help="Show it in the browser.")] = False,
     method: Annotated[
-        str, typer.Option(help="Who verifies the promises: pld (fast), auto or dp-accounting.")
+        str, Option(help="Who verifies the promises: pld (fast), auto or dp-accounting.")
     ] = "pld",
     as_json: JsonOption = False,
 ) -> None:
@@ -92,7 +90,7 @@ _RESULTS = (Path("reproduced"), Path("results"))  # where results of recipes lie
 def figure(
     words: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             metavar="[SOURCE]... [NAME]",
             help="Run folders (or folders of runs, one a seed), a plan, a config, a list of "
             "clients, a recipe or its result; then which figure: "
@@ -103,11 +101,10 @@ def figure(
     clients: ClientsOption = None,
     changes: SetOption = None,
     eta: Annotated[
-        str, typer.Option(help="selection: weights of the noise, one panel each; numbers or auto.")
+        str, Option(help="selection: weights of the noise, one panel each; numbers or auto.")
     ] = "0.1,10",
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help=".png, .pdf or .svg; NAME.png if not given."),
+        Path | None, Option("--out", "-o", help=".png, .pdf or .svg; NAME.png if not given.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -206,11 +203,7 @@ def _is_made(place: Path) -> bool:
 
 
 def _selection(
-    sources: list[Path],
-    clients: Path | None,
-    changes: list[str] | None,
-    eta: str,
-    out: Path,
+    sources: list[Path], clients: Path | None, changes: list[str] | None, eta: str, out: Path
 ) -> dict[str, dict[str, Any]]:
     from dpcohort.report.figures import save_selection_figure
     from dpcohort.runs.configured_plan import configured_population
@@ -287,7 +280,7 @@ def _runs(source: Path) -> list[Run]:
 def _plan_and_draws(source: Path) -> tuple[AnyPlan, IntArray | None]:
     """A plan, and the draws of each client where there is a run that counted them."""
     if not source.is_dir():
-        return any_plan_from(source), None
+        return plan_from(source), None
     run = _runs(source)[0]
     return run.plan, run.ledger.draws
 

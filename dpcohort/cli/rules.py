@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument
 
 from dpcohort._validate import choice
 from dpcohort.cli.output import console, print_error, print_json, print_note
@@ -31,7 +31,7 @@ _MAKES_ONE = {"select": "selection", "choose": "adaptive", "combine": "aggregati
 def command(
     which: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="[KIND|NAME]",
             help="selection, adaptive or aggregation; or a rule's name (also module:Class), to "
             "read about it.",
@@ -76,9 +76,7 @@ def rules_table(cards: list[RuleCard]) -> Table:
     for column, ratio in (("needs", 3), ("leaks", 3), ("reference", 5)):
         table.add_column(column, overflow="fold", ratio=ratio)
     for card in cards:
-        table.add_row(
-            *(Text(t) for t in (card.name, card.needs, card.leaks, card.reference)),
-        )
+        table.add_row(*(Text(t) for t in (card.name, card.needs, card.leaks, card.reference)))
     return table
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from dpcohort._version import __version__
 from dpcohort.atomic_file import write_text
@@ -25,13 +26,13 @@ __all__ = ["Component", "data", "doctor", "examine", "new"]
 
 
 def new(
-    path: Annotated[Path, typer.Argument(help="Where to write it; - for the terminal.")] = Path(
+    path: Annotated[Path, Argument(help="Where to write it; - for the terminal.")] = Path(
         "dpcohort.toml"
     ),
     example: Annotated[
-        str, typer.Option("--from", help=f"Which example: {', '.join(EXAMPLES)}.")
+        str, Option("--from", help=f"Which example: {', '.join(EXAMPLES)}.")
     ] = "hospitals",
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
+    force: Annotated[bool, Option("--force", help="Replace a file that exists.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write a commented config to start from."""
@@ -149,7 +150,7 @@ data = typer.Typer(
 )
 
 FolderOption = Annotated[
-    Path | None, typer.Option("--data-dir", help="Folder to look in first.", show_default=False)
+    Path | None, Option("--data-dir", help="Folder to look in first.", show_default=False)
 ]
 
 
@@ -175,7 +176,7 @@ def list_(data_dir: FolderOption = None, as_json: JsonOption = False) -> None:
 @data.command("check")
 def check(
     name: Annotated[
-        str, typer.Argument(help="mnist, fashion-mnist or cifar10; or an .npz file of yours.")
+        str, Argument(help="mnist, fashion-mnist or cifar10; or an .npz file of yours.")
     ],
     data_dir: FolderOption = None,
     as_json: JsonOption = False,
@@ -226,13 +227,13 @@ def _read(name: str, *, as_json: bool) -> None:
 
 @data.command("fetch")
 def fetch(
-    name: Annotated[str, typer.Argument(help="mnist, fashion-mnist or cifar10.")],
+    name: Annotated[str, Argument(help="mnist, fashion-mnist or cifar10.")],
     to: Annotated[
         Path | None,
-        typer.Option("--to", "--data-dir", help="The data folder; the user's cache if not given."),
+        Option("--to", "--data-dir", help="The data folder; the user's cache if not given."),
     ] = None,
     mirror: Annotated[
-        str | None, typer.Option(help="A web folder to try before the original archives.")
+        str | None, Option(help="A web folder to try before the original archives.")
     ] = None,
 ) -> None:
     """Download a data set, or the rest of it, and check it."""

@@ -14,21 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-import typer
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
+from typer import Argument, Option
 
 from dpcohort.cli.output import console, print_json, sparkline
-from dpcohort.cli.source import (
-    DataDirOption,
-    DeviceOption,
-    JsonOption,
-    SetOption,
-    data_changes,
-)
+from dpcohort.cli.source import DataDirOption, DeviceOption, JsonOption, SetOption, data_changes
 from dpcohort.config import load_config
 from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
@@ -38,38 +32,26 @@ if TYPE_CHECKING:
     from dpcohort.runs.round_log import RoundLine
     from dpcohort.runs.run import Run
 
-__all__ = [
-    "TrainingView",
-    "picture",
-    "round_sentence",
-    "summary_of",
-    "train",
-    "watch",
-    "watching",
-]
+__all__ = ["TrainingView", "picture", "round_sentence", "summary_of", "train", "watch", "watching"]
 
 
 def train(
-    source: Annotated[Path, typer.Argument(metavar="CONFIG", help="A config with data (.toml).")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The run folder to write.")],
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in that folder.")
-    ] = False,
+    source: Annotated[Path, Argument(metavar="CONFIG", help="A config with data (.toml).")],
+    out: Annotated[Path, Option("--out", "-o", help="The run folder to write.")],
+    resume: Annotated[bool, Option("--resume", help="Go on with the run in that folder.")] = False,
     changes: SetOption = None,
-    seeds: Annotated[
-        int, typer.Option(min=1, help="How many runs, with seeds one after the other.")
-    ] = 1,
+    seeds: Annotated[int, Option(min=1, help="How many runs, with seeds one after the other.")] = 1,
     device: DeviceOption = None,
     data_dir: DataDirOption = None,
     private_entropy: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--private-entropy",
             help="Batches and noise from the operating system's entropy; cannot be reproduced.",
         ),
     ] = False,
     tensorboard: Annotated[
-        Path | None, typer.Option(help="Write TensorBoard events here.", show_default=False)
+        Path | None, Option(help="Write TensorBoard events here.", show_default=False)
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -146,14 +128,13 @@ def _print_runs(runs: Sequence[Run], out: Path) -> None:
     seeds = f"{len(runs)} seeds, " if len(runs) > 1 else ""
     console.print(
         f"Test accuracy {100 * accuracy['mean']:.1f} %{spread}: {seeds}"
-        f"{runs[0].plan.training.rounds} rounds.",
+        f"{runs[0].plan.training.rounds} rounds."
     )
     kept = "all promises hold" if found["promises_hold"] else "NOT ALL PROMISES HOLD"
     receipts = "1 receipt" if found["receipts"] == 1 else f"{found['receipts']} receipts"
     console.print(f"{receipts}, {kept}. {found['stamp']}")
     console.print(
-        f"Run: {out}   Next: dpcohort verify {out}, dpcohort report {out}",
-        soft_wrap=True,
+        f"Run: {out}   Next: dpcohort verify {out}, dpcohort report {out}", soft_wrap=True
     )
 
 
@@ -161,9 +142,9 @@ _QUIET_SECONDS = 60.0  # without a new round it says so
 
 
 def watch(
-    path: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between looks.")] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Say how it stands and end.")] = False,
+    path: Annotated[Path, Argument(metavar="RUN", help="The run folder.")],
+    interval: Annotated[float, Option(min=0.1, help="Seconds between looks.")] = 1.0,
+    once: Annotated[bool, Option("--once", help="Say how it stands and end.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Watch a run; it ends with the run, or with Ctrl-C, and never touches the run's files."""

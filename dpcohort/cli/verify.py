@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from dpcohort._validate import choice, number, whole_number
 from dpcohort.cli.output import console, new_table, print_json
@@ -37,11 +38,9 @@ _LONGEST = 2000
 
 def verify(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of seeds.")
+        list[Path], Argument(metavar="RUN...", help="Run folders, or folders of seeds.")
     ],
-    method: Annotated[
-        str, typer.Option(help="The second opinion: auto, pld or dp-accounting.")
-    ] = "auto",
+    method: Annotated[str, Option(help="The second opinion: auto, pld or dp-accounting.")] = "auto",
     as_json: JsonOption = False,
 ) -> None:
     """Replay every receipt from the ledger with the independent accountant."""
@@ -65,7 +64,7 @@ def _print_verification(verification: Verification) -> None:
     console.print(word, style=style, end="")
     console.print(
         f"; {verification.clients} promises and {verification.rounds} rounds checked, at most "
-        f"{verification.tightest:.1%} of a budget spent; plan {verification.plan[:12]}",
+        f"{verification.tightest:.1%} of a budget spent; plan {verification.plan[:12]}"
     )
     for finding in verification.findings[:_SHOWN]:
         console.print(
@@ -77,8 +76,8 @@ def _print_verification(verification: Verification) -> None:
 
 
 def receipt(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    client: Annotated[str, typer.Argument(help="Id of the client.")],
+    run: Annotated[Path, Argument(metavar="RUN", help="A run folder.")],
+    client: Annotated[str, Argument(help="Id of the client.")],
     as_json: JsonOption = False,
 ) -> None:
     """Show a client's receipt, counted from the ledger and certified anew."""
@@ -113,36 +112,34 @@ class _Subject:
 def audit(
     step: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="MODULE:FUNCTION",
             help="Audit this step instead of dpcohort's own trainings; docs/audit.md has its form.",
             show_default=False,
         ),
     ] = None,
     full: Annotated[
-        bool, typer.Option("--full/--quick", help="Minutes on a GPU, or seconds for CI.")
+        bool, Option("--full/--quick", help="Minutes on a GPU, or seconds for CI.")
     ] = False,
-    device: Annotated[str, typer.Option(help="Where our engines train: cpu or cuda.")] = "cpu",
+    device: Annotated[str, Option(help="Where our engines train: cpu or cuda.")] = "cpu",
     sampler: Annotated[
         str,
-        typer.Option(
+        Option(
             help="The claimed sampler: poisson or fixed; none for a --step that is given batches."
         ),
     ] = "poisson",
-    clip: Annotated[float, typer.Option(help="The clip C to test at.")] = 1.0,
-    noise_multiplier: Annotated[float, typer.Option(help="The noise z to test at.")] = 1.0,
+    clip: Annotated[float, Option(help="The clip C to test at.")] = 1.0,
+    noise_multiplier: Annotated[float, Option(help="The noise z to test at.")] = 1.0,
     returns: Annotated[
-        str, typer.Option(help="What a plain --step returns: mean (over the public B) or sum.")
+        str, Option(help="What a plain --step returns: mean (over the public B) or sum.")
     ] = "mean",
     simulation: Annotated[
         bool,
-        typer.Option(
-            "--simulation", help="The --step is for simulation only: do not test G, H and I."
-        ),
+        Option("--simulation", help="The --step is for simulation only: do not test G, H and I."),
     ] = False,
     only: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="A,B",
             help="Of our trainings only these: batched, reference, guard, simulation. By default "
             "all, without --full all but the slow reference.",
@@ -151,11 +148,9 @@ def audit(
     ] = None,
     normals: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", help="Numbers whose tail --full counts.", show_default=False, min=1
-        ),
+        Option(metavar="N", help="Numbers whose tail --full counts.", show_default=False, min=1),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the tests and of simulations.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Of the tests and of simulations.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Test from outside what a training claims; exit code 1 if a claim is refuted."""
@@ -225,9 +220,7 @@ def _own_step(step: str, returns: str, sampler: str, simulation: bool) -> _Subje
     from dpcohort.audit.suite import FULL_NORMALS
 
     training = step_by_name(
-        step,
-        returns="sum" if returns == "sum" else "mean",
-        draws_batches=sampler != "none",
+        step, returns="sum" if returns == "sum" else "mean", draws_batches=sampler != "none"
     )
     return _Subject(step, lambda: training, not simulation, FULL_NORMALS // 4)
 

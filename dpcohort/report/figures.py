@@ -168,8 +168,7 @@ def accuracy_figure(groups: Mapping[str, Sequence[Run]]) -> Figure:
         for position, (name, runs) in enumerate(groups.items()):
             rounds, found = accuracy_band(runs)
             _draw(axis, name, LINES[position % len(LINES)], rounds, found)
-        axis.set_xlabel("round")
-        axis.set_ylabel("test accuracy (%)")
+        axis.set(xlabel="round", ylabel="test accuracy (%)")
         axis.set_ylim(bottom=0)
         axis.legend(loc="lower right")
     return figure
@@ -220,8 +219,7 @@ def budgets_figure(receipts: Sequence[Receipt]) -> Figure:
                 promised, spent = zip(*points, strict=True)
                 axis.scatter(promised, spent, s=16, marker=marker, color=colour, label=word)
         log_scale(axis.xaxis, axis.yaxis)
-        axis.set_xlabel("promised ε")
-        axis.set_ylabel("certified ε spent")
+        axis.set(xlabel="promised ε", ylabel="certified ε spent")
         axis.legend(loc="upper left")
     return figure
 
@@ -250,14 +248,9 @@ def cells_figure(found: Reproduction) -> Figure:
         axis.plot(means, range(len(rows)), "o", color=PALETTE[0], label="ours, 95 % interval")
         known = [(row, cell.paper) for row, cell in enumerate(rows) if cell.paper is not None]
         if known:
-            axis.plot(
-                [paper for _, paper in known],
-                [row for row, _ in known],
-                "D",
-                color=PALETTE[1],
-                markerfacecolor="none",
-                label="paper",
-            )
+            places, papers = zip(*known, strict=True)
+            style: Any = {"color": PALETTE[1], "markerfacecolor": "none"}
+            axis.plot(papers, places, "D", label="paper", **style)
         axis.set_yticks(range(len(rows)), [cell.name for cell in rows], parse_math=False)
         axis.invert_yaxis()
         axis.set_xlabel("test accuracy (%)")
@@ -318,8 +311,7 @@ def noise_figure(plan: AnyPlan) -> Figure:
             stamp = " (NOT PRIVATE: raw reports)" if raw else ""
             axis.set_title(f"{plan.rule_name}: noise for the caps{stamp}", fontsize=8)
         log_scale(axis.xaxis, axis.yaxis)
-        axis.set_xlabel("privacy budget ε")
-        axis.set_ylabel("noise on the mean gradient / C")
+        axis.set(xlabel="privacy budget ε", ylabel="noise on the mean gradient / C")
         axis.legend(loc="upper right")
     return figure
 
@@ -328,10 +320,7 @@ _HATCHES = ("", "//", "..", "\\\\", "xx")
 
 
 def participation_figure(
-    plans: Mapping[str, AnyPlan],
-    *,
-    draws: Mapping[str, IntArray] | None = None,
-    groups: int = 10,
+    plans: Mapping[str, AnyPlan], *, draws: Mapping[str, IntArray] | None = None, groups: int = 10
 ) -> Figure:
     """Bars for each tenth of the clients, strictest budgets first; 1 is in proportion to data.
 
@@ -386,8 +375,10 @@ def participation_figure(
             )
         axis.axhline(1, color="#555555", linewidth=0.8, linestyle=":")
         axis.set_xticks(range(len(names)), names)
-        axis.set_xlabel("clients by budget, strictest first (tenths)")
-        axis.set_ylabel("share of draws / share of records")
+        axis.set(
+            xlabel="clients by budget, strictest first (tenths)",
+            ylabel="share of draws / share of records",
+        )
         axis.margins(y=0.06 + 0.09 * len(heard))  # room for the legend above the bars
         axis.legend(loc="upper left")
     return figure

@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from dpcohort._validate import IntArray
+from dpcohort.clients import Population
 from dpcohort.plain_text import one_line
 from dpcohort.plan import Plan
 
@@ -67,23 +70,22 @@ def summarise(plan: Plan) -> dict[str, Any]:
 
 def plan_values(plan: Plan) -> dict[str, object]:
     """The headline numbers and every client, ready for JSON."""
-    people, selection = plan.population, plan.selection
-    return {
-        "summary": summarise(plan),
-        "clients": {
-            "id": list(people.ids),
-            "size": people.sizes.tolist(),
-            "epsilon": people.epsilon.tolist(),
-            "delta": people.delta.tolist(),
-            "public": people.public.tolist(),
-            "batch_size": plan.batch_sizes.tolist(),
-            "unbiased": selection.unbiased.tolist(),
-            "probability": selection.probabilities.tolist(),
-            "draws": plan.schedule.counts.tolist(),
-            "noise_multiplier": plan.noise_multipliers.tolist(),
-            "certified_epsilon": plan.certified_epsilon.tolist(),
-        },
+    clients = {
+        "batch_size": plan.batch_sizes,
+        "unbiased": plan.selection.unbiased,
+        "probability": plan.selection.probabilities,
+        "draws": plan.schedule.counts,
+        "noise_multiplier": plan.noise_multipliers,
+        "certified_epsilon": plan.certified_epsilon,
     }
+    return {"summary": summarise(plan), "clients": _columns(plan.population, clients)}
+
+
+def _columns(people: Population, more: Mapping[str, NDArray[Any]]) -> dict[str, list[Any]]:
+    """The clients as columns of plain values."""
+    budgets = {"epsilon": people.epsilon, "delta": people.delta, "public": people.public}
+    columns = {"size": people.sizes, **budgets, **more}
+    return {"id": list(people.ids), **{name: held.tolist() for name, held in columns.items()}}
 
 
 def plan_table(plan: Plan, *, rows: int = 12) -> RenderableType:
@@ -198,23 +200,18 @@ def adaptive_plan_values(plan: AdaptivePlan) -> dict[str, Any]:
         >>> adaptive_plan_values(plan)["clients"]["draw_cap"]
         [4, 4, 4, 4]
     """
-    people = plan.population
+    clients = {
+        "draw_cap": plan.caps.draws,
+        "report_cap": plan.caps.reports,
+        "noise_multiplier": plan.noise_multipliers,
+        "report_std": plan.report_stds,
+        "certified_epsilon": plan.certified_epsilon,
+    }
     return {
         "sha256": plan.sha256,
         **plan.plain_settings(),
         "private": not plan.has_raw_reports,
-        "clients": {
-            "id": list(people.ids),
-            "size": people.sizes.tolist(),
-            "epsilon": people.epsilon.tolist(),
-            "delta": people.delta.tolist(),
-            "public": people.public.tolist(),
-            "draw_cap": plan.caps.draws.tolist(),
-            "report_cap": plan.caps.reports.tolist(),
-            "noise_multiplier": plan.noise_multipliers.tolist(),
-            "report_std": plan.report_stds.tolist(),
-            "certified_epsilon": plan.certified_epsilon.tolist(),
-        },
+        "clients": _columns(plan.population, clients),
     }
 
 
@@ -233,14 +230,11 @@ def _sentences(plan: AdaptivePlan) -> list[str]:
         + (f" ({settings})." if settings else ".")
     ]
     if private.size:
+        first = private[0]
+        asked = "" if terms is None else f" and asked at most {plan.caps.reports[first]} times"
         lines.append(
-            f"Each is drawn at most {int(plan.caps.draws[private[0]])} times"
-            + (
-                f" and asked at most {int(plan.caps.reports[private[0]])} times; "
-                if terms is not None
-                else "; "
-            )
-            + "the noise is made for that, and certified."
+            f"Each is drawn at most {plan.caps.draws[first]} times{asked}; the noise is made for "
+            "that, and certified."
         )
     if terms is not None and terms.mode == "private":
         where = "one mini-batch" if terms.mini_batch else "all records"

@@ -20,12 +20,12 @@ import numpy as np
 
 from dpcohort._validate import FloatArray, IntArray
 from dpcohort.accounting.noise_levels import CALIBRATION_LIMIT, noise_levels
-from dpcohort.accounting.paper import paper_noise_multiplier
 from dpcohort.accounting.tight import calibrate_noise
 from dpcohort.adaptive.plan import AdaptivePlan
 from dpcohort.adaptive.plan_file import AnyPlan
 from dpcohort.explain import explain_adaptive_client, explain_clients
 from dpcohort.plan import Plan
+from dpcohort.report.figures import papers_noise
 from dpcohort.runs.spending import certified_spending
 from dpcohort.selection.path import SelectionPath
 
@@ -379,7 +379,7 @@ def client_points(plan: Plan, draws: IntArray, *, method: str = "pld") -> list[C
     spent = certified_spending(plan, counted, clients=everyone, method=method)
     # A draw that the plan knows no noise for spends without bound.
     spent = np.where(known, spent, np.inf)
-    paper, tight = _other_noise(plan)
+    paper, tight = papers_noise(plan) / plan.batch_sizes, _tight_std(plan)
     return [
         _point(
             plan,
@@ -418,24 +418,14 @@ def _point(plan: AnyPlan, k: int, draws: int, spent: FloatArray, **told: Any) ->
     )
 
 
-def _other_noise(plan: Plan) -> tuple[FloatArray, FloatArray]:
-    """Noise on the mean gradient by the paper's formula and by the tight accountant."""
-    size = len(plan.population)
-    paper, tight = np.full(size, np.nan), np.full(size, np.nan)
+def _tight_std(plan: Plan) -> FloatArray:
+    """Noise on the mean gradient by the tight accountant; NaN where there is none."""
+    found = np.full(len(plan.population), np.nan)
     held = np.flatnonzero(plan.drawn & ~plan.population.public)
-    if held.size == 0:
-        return paper, tight
-    z = paper_noise_multiplier(
-        epsilon=plan.population.epsilon[held],
-        delta=plan.population.delta[held],
-        sampling_rate=plan.sampling_rates[held],
-        steps=plan.steps[held],
-    )
-    paper[held] = z / plan.batch_sizes[held]
-    if held.size <= _MOST_CALIBRATED:
+    if 0 < held.size <= _MOST_CALIBRATED:
         z = _tight(plan, held, plan.population.epsilon[held], plan.steps[held])
-        tight[held] = z / plan.batch_sizes[held]
-    return paper, tight
+        found[held] = z / plan.batch_sizes[held]
+    return found
 
 
 def grouped_points(points: list[ClientPoint]) -> list[ClientPoint]:

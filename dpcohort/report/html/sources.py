@@ -687,8 +687,7 @@ def read_reproduction(path: str | Path) -> Reproduction:
         raise FileFormatError(path, "not valid JSON, so no result of dpcohort reproduce.") from None
     if isinstance(values, dict) and str(values.get("format")).endswith(" plan"):
         raise FileFormatError(
-            path,
-            f"a plan, so no result: nothing was trained yet. Look at it: dpcohort plan {path}",
+            path, f"a plan, so no result: nothing was trained yet. Look at it: dpcohort plan {path}"
         )
     if not isinstance(values, dict) or values.get("format") != _FORMAT:
         raise FileFormatError(
