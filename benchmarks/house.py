@@ -321,10 +321,9 @@ def _trace() -> None:
         code = frame.f_code  # type: ignore[attr-defined]
         if not code.co_flags & inspect.CO_OPTIMIZED:  # the body of a module or of a class
             return
-        if code.co_filename.startswith(package):
-            files.add(code.co_filename)
-        elif code.co_filename != "<string>" or code.co_name == "__create_fn__":
-            return  # what is left are the methods that dataclasses write, not the writing
+        if not code.co_filename.startswith(package):
+            return
+        files.add(code.co_filename)
         if code.co_argcount and code.co_varnames[0] in ("self", "cls"):
             owner = frame.f_locals.get(code.co_varnames[0])  # type: ignore[attr-defined]
             # Not isinstance, which would ask an object that loads itself when it is asked.
@@ -342,9 +341,9 @@ def met_in_training(root: Path) -> tuple[int, int]:
     """Files and classes of dpcohort that a row of clients.csv meets in ``dpcohort train``.
 
     Traced in a process of its own on the CPU, two rounds, three clients: the files in which a
-    function ran, and the classes of which a method ran that is written there or generated (as the
-    ``__init__`` of a dataclass is). Bodies of modules and of classes, which run when a file is
-    loaded, do not count.
+    function ran, and the classes of which a method ran that is written there (not one that a
+    dataclass generates). Bodies of modules and of classes, which run when a file is loaded, do not
+    count.
     """
     with tempfile.TemporaryDirectory() as place:
         Path(place, "config.toml").write_text(_CONFIG)
