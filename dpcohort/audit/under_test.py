@@ -19,8 +19,7 @@ import inspect
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -181,6 +180,7 @@ class _Watch:
         return torch.zeros_like(updates[0])
 
 
+@dataclass(frozen=True)
 class EngineUnderTest:
     """A ``PrivateTraining`` that is one of dpcohort's engines.
 
@@ -194,7 +194,7 @@ class EngineUnderTest:
         private: take batches and noise from the operating system, as a deployment does, and not
             from the seed.
         dtype: in which it trains; 64 bits show single faults best, deployments have 32.
-        hostile: what is hostile in the model, one of ``HOSTILE``; None for nothing.
+        hostility: what is hostile in the model, one of ``HOSTILE``; None for nothing.
 
     Example:
         >>> training = EngineUnderTest("reference")
@@ -203,33 +203,26 @@ class EngineUnderTest:
         (3, 2, 4)
     """
 
-    def __init__(
-        self,
-        kind: Literal["reference", "batched"],
-        *,
-        raw: bool = False,
-        slots_per_pass: int | None = None,
-        merged_noise: bool = False,
-        device: str = "cpu",
-        private: bool = False,
-        dtype: torch.dtype = torch.float64,
-        hostile: str | None = None,
-    ) -> None:
-        choice("kind", kind, ["reference", "batched"])
-        if hostile is not None:
-            choice("hostile", hostile, HOSTILE)
-        self._private, self._dtype, self._hostile = private, dtype, hostile
-        self._merged_noise, self._device = merged_noise, device
-        self._kind: Literal["reference", "batched"] = kind
-        self._raw, self._slots_per_pass = raw, slots_per_pass
+    kind: Literal["reference", "batched"]
+    _: KW_ONLY
+    raw: bool = False
+    slots_per_pass: int | None = None
+    merged_noise: bool = False
+    device: str = "cpu"
+    private: bool = False
+    dtype: torch.dtype = torch.float64
+    hostility: str | None = None
+
+    def __post_init__(self) -> None:
+        choice("kind", self.kind, ["reference", "batched"])
+        if self.hostility is not None:
+            choice("hostility", self.hostility, HOSTILE)
 
     @property
     def hostile(self) -> Mapping[str, EngineUnderTest]:
         """The same engine on hostile models, by what is hostile."""
-        found = {name: copy(self) for name in HOSTILE if self._hostile is None}
-        for name, training in found.items():
-            training._hostile = name
-        return found
+        names = HOSTILE if self.hostility is None else ()
+        return {name: replace(self, hostility=name) for name in names}
 
     def __call__(
         self,
@@ -252,22 +245,22 @@ class EngineUnderTest:
             np.zeros(size, dtype=np.int64),
             indices=np.tile(np.arange(size), clients),
             offsets=np.arange(clients + 1) * size,
-            dtype=self._dtype,
-            device=self._device,
+            dtype=self.dtype,
+            device=self.device,
         )
         watch = _Watch()
-        rule = Mean() if self._merged_noise else watch
-        model = GradientProbe(dimension, raw=self._raw, hostile=self._hostile).to(self._dtype)
+        rule = Mean() if self.merged_noise else watch
+        model = GradientProbe(dimension, raw=self.raw, hostile=self.hostility).to(self.dtype)
         for parameter in model.parameters():  # from 0 nothing is rounded on the way to an update
             nn.init.zeros_(parameter)
         engine = self._engine(plan, model, records, seed, rule)
         state = engine.initial_state()
-        if self._hostile is not None:  # weights that a model comes to, not weights it is made with
-            state.parameters.fill_(hostile_start(self._hostile))
+        if self.hostility is not None:  # weights that a model comes to, not weights it is made with
+            state.parameters.fill_(hostile_start(self.hostility))
         models = [state.parameters.clone()]
         for _ in engine.rounds(state):
             models.append(state.parameters.clone())
-        if self._merged_noise:
+        if self.merged_noise:
             moved: FloatArray = -torch.stack(models).diff(dim=0).cpu().numpy()
             return moved[:, None]
         seen: FloatArray = torch.stack(watch.seen).cpu().numpy()
@@ -278,15 +271,15 @@ class EngineUnderTest:
         aggregation: AggregationRule,
     ) -> ReferenceEngine | BatchedEngine:  # fmt: skip
         settings: dict[str, Any] = {
-            "streams": Streams.from_entropy() if self._private else Streams.seeded(seed),
+            "streams": Streams.from_entropy() if self.private else Streams.seeded(seed),
             "optimiser": Optimiser(local_step=ConstantStep(1.0)),
             "aggregation": aggregation,
             "loss": output_itself,
-            "merged_noise": self._merged_noise,
+            "merged_noise": self.merged_noise,
         }
-        if self._kind == "reference":
+        if self.kind == "reference":
             return ReferenceEngine(plan, model, records, **settings)
-        return BatchedEngine(plan, model, records, slots_per_pass=self._slots_per_pass, **settings)
+        return BatchedEngine(plan, model, records, slots_per_pass=self.slots_per_pass, **settings)
 
 
 class _ScoredProbe(nn.Module):

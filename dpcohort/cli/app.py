@@ -14,11 +14,11 @@ from typer.core import TyperCommand, TyperGroup
 
 from dpcohort._version import __version__
 
-__all__ = ["COMMANDS", "SUMMARIES", "app"]
+__all__ = ["COMMANDS", "MODULES", "app"]
 
 #: Module of this package to the commands in it: functions, or groups of commands. One alone is
 #: called ``command`` or ``app``, several are called by their names.
-COMMANDS = {
+MODULES = {
     "setting_up": ["new", "doctor", "data"],
     "plan": ["plan", "explain", "what-if"],
     "rules": ["rules"],
@@ -36,7 +36,7 @@ COMMANDS = {
     "flower": ["flower"],
 }
 #: What ``dpcohort --help`` says, in its order, without loading a command: the first line of each.
-SUMMARIES = dict(
+COMMANDS = dict(
     line.split(maxsplit=1)
     for line in """
 new        Write a commented config to start from.
@@ -64,22 +64,22 @@ guard      Hold a client's data and answer a server within the owner's terms, an
 flower     Execute a plan with real clients over Flower, where no server can overspend a client.
 """.strip().splitlines()
 )
-_MODULES = {name: module for module, names in COMMANDS.items() for name in names}
+_HOMES = {name: module for module, names in MODULES.items() for name in names}
 
 
 class _Group(TyperGroup):
     """Loads the one command that is run; lists all of them from the table."""
 
     def __init__(self, **settings: Any) -> None:
-        listed = {name: TyperCommand(name, help=words) for name, words in SUMMARIES.items()}
+        listed = {name: TyperCommand(name, help=words) for name, words in COMMANDS.items()}
         super().__init__(**{**settings, "commands": listed})
         self._listing = TyperGroup(**{**settings, "commands": listed})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command itself, from its module."""
-        if cmd_name not in _MODULES:
+        if cmd_name not in _HOMES:
             return None
-        module = import_module(f"dpcohort.cli.{_MODULES[cmd_name]}")
+        module = import_module(f"dpcohort.cli.{_HOMES[cmd_name]}")
         names = ("command", "app", cmd_name.replace("-", "_"))
         found = next(getattr(module, name) for name in names if hasattr(module, name))
         holder = typer.Typer(rich_markup_mode="rich", add_completion=False)

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
+from rich.live import Live
 from typer import Option
 
-from dpcohort.cli.output import console, print_json, sparkline
+from dpcohort.cli.output import console, new_table, print_json, sparkline
 from dpcohort.cli.source import JsonOption, plan_of
 from dpcohort.config import Config, commented_config, loads_config
 from dpcohort.errors import InputError
@@ -21,7 +24,6 @@ from dpcohort.report.figures import save_plan_figure
 from dpcohort.report.plan_summary import plan_table, summarise
 
 if TYPE_CHECKING:
-    from rich.live import Live
     from rich.table import Table
 
     from dpcohort.runs.run import Run
@@ -121,14 +123,17 @@ def _trained(
             for name in SETTINGS
         }
 
-    with _live(quiet=quiet) as live:
+    live = Live(console=console, refresh_per_second=8, transient=True)
+    is_live = console.is_terminal and not quiet
+    with live if is_live else nullcontext():
 
         def show(done: int, runs: Sequence[Run]) -> None:
-            if live is not None:
+            if is_live:
                 live.update(_table(grouped(runs), f"round {done}"))
             elif not quiet and done % 10 == 0:
-                shown = [f"{100 * _mean(group):.0f} %" for group in grouped(runs).values()]
-                console.print(f"round {done}: accuracy {', '.join(shown)}")
+                means = [fmean(run.test_accuracy for run in g) for g in grouped(runs).values()]
+                shown = ", ".join(f"{100 * mean:.0f} %" for mean in means)
+                console.print(f"round {done}: accuracy {shown}")
 
         runs = train_side_by_side(jobs, outs=places, on_round=show)
     return grouped(runs), folders
@@ -192,13 +197,9 @@ def _print_results(
 
 
 def _table(groups: dict[str, Sequence[Run]], title: str) -> Table:
-    from rich import box
-    from rich.table import Table
-
     from dpcohort.runs.intervals import mean_interval
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
-    table.add_column("setting")
+    table = new_table("setting", title=title)
     for name in ("noise / C", "test accuracy", "95 % CI"):
         table.add_column(name, justify="right")
     table.add_column("over the rounds")
@@ -217,22 +218,6 @@ def _table(groups: dict[str, Sequence[Run]], title: str) -> Table:
     return table
 
 
-@contextmanager
-def _live(*, quiet: bool) -> Iterator[Live | None]:
-    """A table that is drawn again and again, where there is a terminal to draw on."""
-    if quiet or not console.is_terminal:
-        yield None
-        return
-    from rich.live import Live
-
-    with Live(console=console, refresh_per_second=8, transient=True) as live:
-        yield live
-
-
-def _mean(runs: Sequence[Run]) -> float:
-    return sum(run.test_accuracy for run in runs) / len(runs)
-
-
 def _clear(folder: Path, label: str) -> None:
     """Take away the run that an earlier demo left here, and nothing else."""
     from dpcohort.runs.folder import RunFolder, read_json
@@ -243,6 +228,4 @@ def _clear(folder: Path, label: str) -> None:
 
 
 def _strictest(plan: Plan) -> str:
-    population = plan.population
-    pairs = zip(population.epsilon.tolist(), population.ids, strict=True)
-    return min((epsilon, name) for epsilon, name in pairs if epsilon == epsilon)[1]
+    return plan.population.ids[int(np.nanargmin(plan.population.epsilon))]

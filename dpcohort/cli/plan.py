@@ -25,7 +25,6 @@ from dpcohort.plain_text import one_line
 from dpcohort.plan import Plan
 
 if TYPE_CHECKING:
-    from dpcohort.adaptive.plan import AdaptivePlan
     from dpcohort.config import Config
     from dpcohort.explain import ClientExplanation
     from dpcohort.what_if import Scenario, SweptValue
@@ -81,13 +80,10 @@ def plan(
 
         picture_format(picture)  # refuse what could not be written before anything is
     made = plan_from(source, clients, [*(changes or []), *given])
-    if not isinstance(made, Plan):
-        _show_adaptive(made, out, picture, rows=rows, as_json=as_json)
-        return
-    if out is not None:
-        made.save(out)
     if picture is not None:
         save_plan_figure(made, picture)
+    if out is not None:
+        made.save(out)
     from dpcohort.report.plan_summary import plan_table, plan_values
 
     if as_json:
@@ -97,26 +93,6 @@ def plan(
     for path in (out, picture):
         if path is not None:
             console.print(f"Wrote {path}")
-
-
-def _show_adaptive(
-    plan: AdaptivePlan, out: Path | None, picture: Path | None, *, rows: int, as_json: bool
-) -> None:
-    """Caps and noise; who is drawn when is not known before the training."""
-    from dpcohort.report.plan_summary import adaptive_plan_table, adaptive_plan_values
-
-    if picture is not None:
-        raise InputError.because(
-            f"--picture draws probabilities, and {plan.rule_name} has none before the training."
-        )
-    if out is not None:
-        plan.save(out)
-    if as_json:
-        print_json(adaptive_plan_values(plan))
-        return
-    console.print(adaptive_plan_table(plan, rows=rows))
-    if out is not None:
-        console.print(f"Wrote {out}")
 
 
 def explain(

@@ -22,7 +22,6 @@ from dpcohort.adaptive.plan_file import AnyPlan
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.clients import Population
 from dpcohort.errors import InputError
-from dpcohort.plan import Plan
 from dpcohort.runs.evaluation import who_was_heard
 from dpcohort.runs.intervals import Interval, mean_interval
 from dpcohort.runs.receipts import Receipt
@@ -440,8 +439,16 @@ def save_selection_figure(
         selection_figure(population, panels).savefig(file, format=kind, dpi=160)
 
 
-def save_plan_figure(plan: Plan, path: str | Path) -> None:
-    """Draw the probabilities of a plan beside those by size, into a PNG, PDF or SVG file."""
+def save_plan_figure(plan: AnyPlan, path: str | Path) -> None:
+    """Draw the probabilities of a plan beside those by size, into a PNG, PDF or SVG file.
+
+    Raises:
+        InputError: it has none, as its rule chooses each cohort during the training.
+    """
+    if isinstance(plan, AdaptivePlan):
+        raise InputError.because(
+            f"--picture draws probabilities, and {plan.rule_name} has none before the training."
+        )
     selection = plan.selection
     panels = {"unbiased": selection.unbiased, selection.rule: selection.probabilities}
     save_selection_figure(plan.population, panels, path)

@@ -20,6 +20,7 @@ from dpcohort.plan import Plan
 
 if TYPE_CHECKING:
     from dpcohort.adaptive.plan import AdaptivePlan
+    from dpcohort.adaptive.plan_file import AnyPlan
 
 __all__ = [
     "adaptive_plan_table",
@@ -68,8 +69,10 @@ def summarise(plan: Plan) -> dict[str, Any]:
     }
 
 
-def plan_values(plan: Plan) -> dict[str, object]:
+def plan_values(plan: AnyPlan) -> dict[str, object]:
     """The headline numbers and every client, ready for JSON."""
+    if not isinstance(plan, Plan):
+        return adaptive_plan_values(plan)
     clients = {
         "batch_size": plan.batch_sizes,
         "unbiased": plan.selection.unbiased,
@@ -88,8 +91,13 @@ def _columns(people: Population, more: Mapping[str, NDArray[Any]]) -> dict[str, 
     return {"id": list(people.ids), **{name: held.tolist() for name, held in columns.items()}}
 
 
-def plan_table(plan: Plan, *, rows: int = 12) -> RenderableType:
-    """Headline sentences and the clients whose probability changed most, heard more and less."""
+def plan_table(plan: AnyPlan, *, rows: int = 12) -> RenderableType:
+    """Headline sentences, and the clients whose probability changed most, heard more and less.
+
+    Where cohorts are chosen during the training: the caps of the strictest and loosest clients.
+    """
+    if not isinstance(plan, Plan):
+        return adaptive_plan_table(plan, rows=rows)
     summary = summarise(plan)
     return Group(_headline(plan, summary), "", _clients_table(plan, _most_changed(plan, rows)))
 

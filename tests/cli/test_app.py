@@ -10,7 +10,7 @@ import typer.main
 
 from dpcohort import __version__
 from dpcohort.cli import main
-from dpcohort.cli.app import COMMANDS, SUMMARIES, app
+from dpcohort.cli.app import COMMANDS, MODULES, app
 
 
 def test_version(terminal):
@@ -26,9 +26,9 @@ def test_every_command_explains_itself(terminal):
 
 def test_the_list_says_what_the_commands_say(terminal):
     group = typer.main.get_command(app)
-    assert group.list_commands(None) == list(SUMMARIES)
-    assert {name for names in COMMANDS.values() for name in names} == set(SUMMARIES)
-    for name, summary in SUMMARIES.items():
+    assert group.list_commands(None) == list(COMMANDS)
+    assert {name for names in MODULES.values() for name in names} == set(COMMANDS)
+    for name, summary in COMMANDS.items():
         loaded = group.get_command(None, name)
         assert loaded.name == name
         assert loaded.help.splitlines()[0] == summary
@@ -74,8 +74,8 @@ def test_a_command_loads_what_it_needs_and_no_more(words, tmp_path):
     )
     loaded = set(done.stdout.rpartition("LOADED")[2].split())
     assert not loaded & UNUSED[words]
-    own = {module for module, names in COMMANDS.items() if words.split()[0] in names}
-    modules = {name.removeprefix("dpcohort.cli.") for name in loaded} & set(COMMANDS)
+    own = {module for module, names in MODULES.items() if words.split()[0] in names}
+    modules = {name.removeprefix("dpcohort.cli.") for name in loaded} & set(MODULES)
     assert modules == own
 
 
