@@ -259,7 +259,7 @@ def draw() -> None:
     from dpcohort.lab.recipes import load_recipe
     from dpcohort.lab.recipes.figures import result_figure
     from dpcohort.lab.recipes.judgement import selection_panels
-    from dpcohort.report.selection_figure import save_selection_figure
+    from dpcohort.report.figures import save_selection_figure
 
     PICTURES.mkdir(exist_ok=True)
     for name in re.findall(r"\{\{figure (.+?)\}\}", TEMPLATE.read_text()):

@@ -7,8 +7,9 @@ would change. Everything here follows from public settings; no data are looked a
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,7 +25,18 @@ from dpcohort.plugins import REGISTRIES
 from dpcohort.selection.problem import PlannedRule, SelectionProblem, selected
 from dpcohort.selection.rules import rule_from_settings
 
-__all__ = ["ClientExplanation", "Explanation", "LargerBudget", "explain_client"]
+if TYPE_CHECKING:
+    from dpcohort.plan import Plan
+
+__all__ = [
+    "AdaptiveExplanation",
+    "ClientExplanation",
+    "Explanation",
+    "LargerBudget",
+    "explain_adaptive_client",
+    "explain_client",
+    "explain_clients",
+]
 
 #: Rules that weigh a client's noise, so that it is the reason for its probability.
 _BY_NOISE = ("privacy-aware", "inverse-noise")
@@ -124,18 +136,18 @@ class Explanation(ClientExplanation):
     noise_vs_median: float
     noise_share: float
     unbiased_noise_share: float
-    one_more_draw: float | None
-    epsilon_of_one_more_draw: float | None
-    larger_budget: LargerBudget | None
+    one_more_draw: float | None = None
+    epsilon_of_one_more_draw: float | None = None
+    larger_budget: LargerBudget | None = None
 
     def _lines(self) -> list[str]:
         (who,) = super()._lines()
         step = f"Each step uses about {self.batch_size} of them (rate {self.sampling_rate:.3g})."
         lines = [f"{who} {step}", self._why(), self._noise()]
         if self.one_more_draw is not None:
-            lines.append(self._one_more())
+            lines.append(self._one_more(self.one_more_draw))
         if self.larger_budget is not None:
-            lines.append(self._larger())
+            lines.append(self._larger(self.larger_budget))
         elif self.one_more_draw is not None:
             lines.append(
                 "What a larger epsilon would change cannot be told from the plan alone: its rule "
@@ -181,22 +193,19 @@ class Explanation(ClientExplanation):
             f"{self.certified_epsilon:.4g} of {self.epsilon:.4g}. {share}"
         )
 
-    def _one_more(self) -> str:
+    def _one_more(self, variance: float) -> str:
         if self.draws == 0:
             return (
                 "A first draw would need a noise variance of "
-                f"{self.one_more_draw:.3g} C^2 on the mean gradient."
+                f"{variance:.3g} C^2 on the mean gradient."
             )
         return (
-            f"One more draw would raise the variance of its noise by "
-            f"{(self.one_more_draw or 1) - 1:.1%} in every draw; taken without raising it, it "
-            f"would spend epsilon {self.epsilon_of_one_more_draw:.4g}."
+            f"One more draw would raise the variance of its noise by {variance - 1:.1%} in every "
+            "draw; taken without raising it, it would spend epsilon "
+            f"{self.epsilon_of_one_more_draw:.4g}."
         )
 
-    def _larger(self) -> str:
-        larger = self.larger_budget
-        if larger is None:
-            return ""
+    def _larger(self, larger: LargerBudget) -> str:
         ratio = f"{larger.times_as_often:.3g}"
         often = "as often as now" if ratio == "1" else f"{ratio} times as often"
         return (
@@ -206,11 +215,7 @@ class Explanation(ClientExplanation):
 
 
 def explain_client(
-    plan: Plan,
-    client: str,
-    *,
-    larger_epsilon: float | None = None,
-    rule: PlannedRule | None = None,
+    plan: Plan, client: str, *, larger_epsilon: float | None = None, rule: PlannedRule | None = None
 ) -> Explanation:
     """Explain one client of a plan.
 
@@ -234,51 +239,65 @@ def explain_client(
         True
     """
     k = plan.population.index_of(client)
-    member = plan.population[k]
-    variance = _variance_at_equal_participation(plan)
-    private = ~plan.population.public
-    median = float(np.median(variance[private])) if private.any() else 1.0
-    is_public = bool(plan.population.public[k])
-    z = float(plan.noise_multipliers[k])
-    draws = int(plan.schedule.counts[k])
-    batch = int(plan.batch_sizes[k])
-    more, more_epsilon = (None, None) if is_public else _one_more_draw(plan, k)
-    return Explanation(
-        client=client,
-        rule=plan.selection.rule,
-        size=member.size,
-        public=is_public,
-        epsilon=None if is_public else float(plan.population.epsilon[k]),
-        delta=None if is_public else float(plan.population.delta[k]),
-        batch_size=batch,
-        sampling_rate=float(plan.sampling_rates[k]),
-        unbiased=float(plan.selection.unbiased[k]),
-        probability=float(plan.selection.probabilities[k]),
-        expected_draws=float(plan.selection.probabilities[k]) * plan.training.total_draws,
-        draws=draws,
-        steps=int(plan.steps[k]),
-        noise_multiplier=z if draws or is_public else None,
-        noise_std=z / batch if draws or is_public else None,
-        certified_epsilon=None if is_public else float(plan.certified_epsilon[k]),
-        noise_vs_median=float(variance[k]) / median if median > 0 else 0.0,
-        noise_share=_noise_share(plan.problem, plan.selection.probabilities, k),
-        unbiased_noise_share=_noise_share(plan.problem, plan.selection.unbiased, k),
+    (told,) = explain_clients(plan, [k])
+    if told.public:
+        return told
+    more, more_epsilon = _one_more_draw(plan, k)
+    return replace(
+        told,
         one_more_draw=more,
         epsilon_of_one_more_draw=more_epsilon,
-        larger_budget=None if is_public else _with_larger_budget(plan, k, larger_epsilon, rule),
+        larger_budget=_with_larger_budget(plan, k, larger_epsilon, rule),
     )
 
 
-def _variance_at_equal_participation(plan: Plan) -> FloatArray:
-    """Noise variance of a draw if every client were drawn equally often."""
-    equal_steps = plan.training.total_draws / len(plan.population) * plan.training.local_steps
-    return plan.noise_levels.floor + plan.noise_levels.level * equal_steps
+def explain_clients(plan: Plan, clients: Iterable[int]) -> Iterator[Explanation]:
+    """Explain clients, but for what one more draw or a larger budget would change.
+
+    Args:
+        plan: the plan.
+        clients: their positions in its population.
+    """
+    people, selection = plan.population, plan.selection
+    # Noise variance of a draw if every client were drawn equally often.
+    equal_steps = plan.training.total_draws / len(people) * plan.training.local_steps
+    variance = plan.noise_levels.floor + plan.noise_levels.level * equal_steps
+    private = ~people.public
+    median = float(np.median(variance[private])) if private.any() else 1.0
+    shares = _noise_shares(plan.problem, selection.probabilities)
+    by_size = _noise_shares(plan.problem, selection.unbiased)
+    for k in clients:
+        is_public = bool(people.public[k])
+        draws, batch = int(plan.schedule.counts[k]), int(plan.batch_sizes[k])
+        z = float(plan.noise_multipliers[k])
+        yield Explanation(
+            client=people.ids[k],
+            rule=selection.rule,
+            size=int(people.sizes[k]),
+            public=is_public,
+            epsilon=None if is_public else float(people.epsilon[k]),
+            delta=None if is_public else float(people.delta[k]),
+            batch_size=batch,
+            sampling_rate=float(plan.sampling_rates[k]),
+            unbiased=float(selection.unbiased[k]),
+            probability=float(selection.probabilities[k]),
+            expected_draws=float(selection.probabilities[k]) * plan.training.total_draws,
+            draws=draws,
+            steps=int(plan.steps[k]),
+            noise_multiplier=z if draws or is_public else None,
+            noise_std=z / batch if draws or is_public else None,
+            certified_epsilon=None if is_public else float(plan.certified_epsilon[k]),
+            noise_vs_median=float(variance[k]) / median if median > 0 else 0.0,
+            noise_share=float(shares[k]),
+            unbiased_noise_share=float(by_size[k]),
+        )
 
 
-def _noise_share(problem: SelectionProblem, probabilities: FloatArray, k: int) -> float:
+def _noise_shares(problem: SelectionProblem, probabilities: FloatArray) -> FloatArray:
+    """Each client's share of all expected noise."""
     noise = problem.noise_costs * probabilities**2 + problem.linear_costs * probabilities
     total = float(noise.sum())
-    return float(noise[k]) / total if total > 0 else 0.0
+    return noise / total if total > 0 else np.zeros_like(noise)
 
 
 def _one_more_draw(plan: Plan, k: int) -> tuple[float, float | None]:
@@ -290,13 +309,13 @@ def _one_more_draw(plan: Plan, k: int) -> tuple[float, float | None]:
     more = steps + plan.training.local_steps
     epsilon, delta = float(plan.population.epsilon[k]), float(plan.population.delta[k])
     rate = float(plan.sampling_rates[k])
-    sampler, neighbours = plan.contract.sampler, plan.contract.neighbours
+    sampling: Any = {"sampler": plan.contract.sampler, "neighbours": plan.contract.neighbours}
 
     def noise_for(count: int) -> float:
-        asked = {"epsilon": epsilon, "delta": delta, "sampling_rate": rate, "steps": count}
+        budget: Any = {"epsilon": epsilon, "delta": delta, "sampling_rate": rate, "steps": count}
         if plan.contract.accountant == "paper":
-            return float(paper_noise_multiplier(**asked))
-        return float(calibrate_noise(**asked, sampler=sampler, neighbours=neighbours))
+            return float(paper_noise_multiplier(**budget))
+        return float(calibrate_noise(**budget, **sampling))
 
     if steps == 0:
         return (noise_for(more) / int(plan.batch_sizes[k])) ** 2, None
@@ -305,8 +324,7 @@ def _one_more_draw(plan: Plan, k: int) -> tuple[float, float | None]:
         delta=delta,
         sampling_rate=rate,
         steps=more,
-        sampler=sampler,
-        neighbours=neighbours,
+        **sampling,
         method="pld",
     )
     return (noise_for(more) / noise_for(steps)) ** 2, unraised
@@ -343,3 +361,114 @@ def _with_larger_budget(
         probability=probability,
         times_as_often=probability / before if before > 0 else float("inf"),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptiveExplanation(ClientExplanation):
+    """Numbers about one client of an adaptive plan, beside those of every ``ClientExplanation``.
+
+    Attributes:
+        draw_cap: times it may be drawn.
+        report_cap: times it may be asked for a report; None if the rule asks nobody.
+        statistic: what it reports, as in "mean loss"; None if nothing.
+        raw_reports: whether reports have no noise, so that nothing bounds what they tell.
+        noise_multiplier: std of its noise on the clipped sum, over C.
+        noise_std: std of its noise on the mean gradient, per coordinate, in units of C.
+        report_std: std of the noise on its report; None without noised reports.
+        report_share: of its budget that all reports together may take; None without them.
+        certified_epsilon: what it will have spent at both caps; None if public or unbounded.
+    """
+
+    draw_cap: int
+    report_cap: int | None
+    statistic: str | None
+    raw_reports: bool
+    noise_multiplier: float
+    noise_std: float
+    report_std: float | None
+    report_share: float | None
+    certified_epsilon: float | None
+
+    def _lines(self) -> list[str]:
+        lines = [
+            *super()._lines(),
+            f"It has no probability beforehand: {self.rule} chooses each cohort during the "
+            f"training, and may draw it at most {_often(self.draw_cap)}.",
+        ]
+        if self.statistic is not None:
+            lines.append(self._reports())
+        return [*lines, self._spending()]
+
+    def _reports(self) -> str:
+        asked = f"It may be asked for its {self.statistic} at most {_often(self.report_cap or 0)}"
+        if self.raw_reports:
+            return f"{asked}, and tells it WITHOUT NOISE: no epsilon bounds that. NOT PRIVATE."
+        if self.public:
+            return f"{asked}; its reports need no noise."
+        return (
+            f"{asked}; each report has noise of std {self.report_std:.3g}, and all together take "
+            f"{100 * (self.report_share or 0):.3g} % of its budget."
+        )
+
+    def _spending(self) -> str:
+        if self.public:
+            return "It adds no noise."
+        noise = (
+            f"Its noise multiplier is {self.noise_multiplier:.4g} (std {self.noise_std:.4g} C on "
+            "the mean gradient), made for these caps"
+        )
+        if self.certified_epsilon is None:
+            return f"{noise}."
+        return (
+            f"{noise}: if it reaches them it is certified to spend epsilon "
+            f"{self.certified_epsilon:.4g} of {self.epsilon:.4g}."
+        )
+
+
+def explain_adaptive_client(plan: Plan, client: str) -> AdaptiveExplanation:
+    """Explain one client of a plan whose cohorts are chosen during the training.
+
+    Args:
+        plan: the plan.
+        client: the client's id.
+
+    Raises:
+        InputError: there is no such client; the nearest id is suggested.
+
+    Example:
+        >>> from dpcohort import Population, Training
+        >>> from dpcohort.adaptive import make_adaptive_plan
+        >>> people = Population.from_arrays(ids=["a", "b"], sizes=[90, 90], epsilon=2, delta=1e-5)
+        >>> plan = make_adaptive_plan(people, Training(rounds=4, cohort_size=1, batch_size=9),
+        ...                           seed=0)
+        >>> explain_adaptive_client(plan, "a").draw_cap
+        4
+    """
+    people, terms = plan.population, plan.terms
+    k = people.index_of(client)
+    public = bool(people.public[k])
+    noised = plan.has_private_reports and not public
+    noise = float(plan.noise_multipliers[k])
+    return AdaptiveExplanation(
+        client=people.ids[k],
+        rule=plan.selection.rule,
+        size=int(people.sizes[k]),
+        public=public,
+        epsilon=None if public else float(people.epsilon[k]),
+        delta=None if public else float(people.delta[k]),
+        draw_cap=int(plan.schedule.counts[k]),
+        report_cap=None if terms is None else int(plan.report_caps[k]),
+        statistic=None if terms is None else f"mean {terms.statistic}",
+        raw_reports=plan.has_raw_reports,
+        noise_multiplier=noise,
+        noise_std=noise / int(plan.batch_sizes[k]),
+        report_std=float(plan.report_stds[k]) if noised else None,
+        report_share=float(terms.share) if noised and terms is not None else None,
+        certified_epsilon=None
+        if public or plan.has_raw_reports
+        else float(plan.certified_epsilon[k]),
+    )
+
+
+def _often(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

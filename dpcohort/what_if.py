@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -18,7 +18,7 @@ from dpcohort.selection.problem import selected
 from dpcohort.selection.rules import rule_from_settings
 from dpcohort.training import Training
 
-__all__ = ["Outcome", "Scenario", "Swept", "sweep"]
+__all__ = ["Scenario", "Swept", "SweptValue", "sweep"]
 
 Swept = Literal["eta", "bias_cap", "rounds", "batch_size", "accountant", "epsilon"]
 
@@ -36,7 +36,7 @@ class Scenario:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class SweptValue:
     """What one value of the swept setting gives.
 
     Attributes:
@@ -63,12 +63,8 @@ class Outcome:
 
 
 def sweep(
-    scenario: Scenario,
-    setting: str,
-    values: Sequence[float | str],
-    *,
-    client: str | None = None,
-) -> list[Outcome]:
+    scenario: Scenario, setting: str, values: Sequence[float | str], *, client: str | None = None
+) -> list[SweptValue]:
     """Solve the selection once for each value of one setting.
 
     Args:
@@ -89,11 +85,11 @@ def sweep(
     if setting == "epsilon" and client is None:
         raise InputError.because("sweeping epsilon needs a client: say whose with --client.")
     position = None if client is None else scenario.population.index_of(client)
-    change = _CHANGES[setting]
-    return [_outcome(change(scenario, value, client), value, position) for value in values]
+    tried = [_changed(scenario, setting, value, client) for value in values]
+    return [_tried(one, value, position) for one, value in zip(tried, values, strict=True)]
 
 
-def _outcome(scenario: Scenario, value: float | str, position: int | None) -> Outcome:
+def _tried(scenario: Scenario, value: float | str, position: int | None) -> SweptValue:
     problem, _ = selection_problem(
         scenario.population,
         scenario.training,
@@ -103,7 +99,7 @@ def _outcome(scenario: Scenario, value: float | str, position: int | None) -> Ou
     rule = rule_from_settings(scenario.rule, **scenario.rule_settings)
     p = selected(rule, problem).probabilities
     noise = float((problem.noise_costs * p**2 + problem.linear_costs * p).sum())
-    return Outcome(
+    return SweptValue(
         value=value,
         noise_to_clip=float(np.sqrt(scenario.training.total_steps * noise)),
         bias=float(np.abs(p - problem.unbiased).sum()),
@@ -114,49 +110,26 @@ def _outcome(scenario: Scenario, value: float | str, position: int | None) -> Ou
     )
 
 
-def _with_rule_setting(name: str) -> Callable[[Scenario, Any, str | None], Scenario]:
-    # eta and bias_cap exclude each other: setting one drops the other.
-    other = {"eta": "bias_cap", "bias_cap": "eta"}[name]
-
-    def change(scenario: Scenario, value: Any, client: str | None) -> Scenario:
-        kept = {key: v for key, v in scenario.rule_settings.items() if key != other}
-        return replace(scenario, rule_settings={**kept, name: value})
-
-    return change
-
-
-def _with_rounds(scenario: Scenario, value: Any, client: str | None) -> Scenario:
-    return replace(scenario, training=replace(scenario.training, rounds=value))
-
-
-def _with_batch_size(scenario: Scenario, value: Any, client: str | None) -> Scenario:
-    if scenario.population.batch_sizes.any():
-        raise InputError.because(
-            "the clients name their own batch sizes, so one batch size for all changes nothing; "
-            "remove the batch_size column to sweep it."
-        )
-    training = replace(scenario.training, batch_size=value, sampling_rate=None)
-    return replace(scenario, training=training)
-
-
-def _with_accountant(scenario: Scenario, value: Any, client: str | None) -> Scenario:
-    return replace(scenario, contract=Contract.of(value))
-
-
-def _with_epsilon(scenario: Scenario, value: Any, client: str | None) -> Scenario:
-    population = scenario.population
-    k = population.index_of(client or "")
-    if population.public[k]:
+def _changed(scenario: Scenario, setting: str, value: Any, client: str | None) -> Scenario:
+    """The scenario with one setting changed."""
+    people, training = scenario.population, scenario.training
+    if setting in ("eta", "bias_cap"):  # they exclude each other: setting one drops the other
+        kept = {k: v for k, v in scenario.rule_settings.items() if k not in ("eta", "bias_cap")}
+        return replace(scenario, rule_settings={**kept, setting: value})
+    if setting == "rounds":
+        return replace(scenario, training=replace(training, rounds=value))
+    if setting == "batch_size":
+        if people.batch_sizes.any():
+            raise InputError.because(
+                "the clients name their own batch sizes, so one batch size for all changes "
+                "nothing; remove the batch_size column to sweep it."
+            )
+        changed = replace(training, batch_size=value, sampling_rate=None)
+        return replace(scenario, training=changed)
+    if setting == "accountant":
+        return replace(scenario, contract=Contract.of(value))
+    k = people.index_of(client or "")
+    if people.public[k]:
         raise InputError.because(f"{client} is public: it has no epsilon to change.")
-    budget = Budget(epsilon=value, delta=float(population.delta[k]))
-    return replace(scenario, population=population.with_budget(population.ids[k], budget))
-
-
-_CHANGES: dict[str, Callable[[Scenario, Any, str | None], Scenario]] = {
-    "eta": _with_rule_setting("eta"),
-    "bias_cap": _with_rule_setting("bias_cap"),
-    "rounds": _with_rounds,
-    "batch_size": _with_batch_size,
-    "accountant": _with_accountant,
-    "epsilon": _with_epsilon,
-}
+    budget = Budget(epsilon=value, delta=float(people.delta[k]))
+    return replace(scenario, population=people.with_budget(people.ids[k], budget))

@@ -45,7 +45,7 @@ from dpcohort.errors import DpcohortError
 from dpcohort.lab.recipes.judgement import read_result
 from dpcohort.lab.recipes.reading import load_recipe
 from dpcohort.plan import Plan
-from dpcohort.report.html.reproduction import read_reproduction
+from dpcohort.report.html.sources import read_reproduction
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs.folder import read_checkpoint, read_json, read_log, write_checkpoint
 from dpcohort.runs.journal import Journal

@@ -17,7 +17,7 @@ import numpy as np
 
 from dpcohort._validate import FloatArray, IntArray, choice, number
 
-__all__ = ["Claim", "Finding", "PrivateTraining", "hostile_models", "repeats"]
+__all__ = ["Claim", "Finding", "PrivateTraining", "hostile_models", "repeats", "updates_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +104,20 @@ class Finding:
         return f"{'ok    ' if self.passed else 'FAILED'} {self.test}: {self.detail}"
 
 
+def updates_of(
+    training: PrivateTraining,
+    gradients: FloatArray,
+    claim: Claim,
+    *,
+    batch_size: int,
+    seed: int,
+    rounds: int = 1,
+) -> FloatArray:
+    """Updates [rounds, D] of one client that is drawn once a round."""
+    cohorts = np.zeros((rounds, 1), dtype=np.int64)
+    return training(gradients, claim=claim, batch_size=batch_size, seed=seed, cohorts=cohorts)[:, 0]
+
+
 def repeats(training: PrivateTraining, claim: Claim, seed: int = 0) -> bool:
     """Whether a training gives the same bits again under one seed, as a simulation does.
 
@@ -112,17 +126,10 @@ def repeats(training: PrivateTraining, claim: Claim, seed: int = 0) -> bool:
         >>> repeats(EngineUnderTest("reference"), Claim(sampler="fixed"))
         True
     """
-    twice = [
-        training(
-            np.zeros((2, 16)),
-            claim=claim,
-            batch_size=2,
-            seed=seed,
-            cohorts=np.zeros((1, 1), dtype=np.int64),
-        )
-        for _ in range(2)
-    ]
-    return bool(np.array_equal(twice[0], twice[1], equal_nan=True))
+    once, again = (
+        updates_of(training, np.zeros((2, 16)), claim, batch_size=2, seed=seed) for _ in range(2)
+    )
+    return bool(np.array_equal(once, again, equal_nan=True))
 
 
 def hostile_models(training: PrivateTraining) -> Mapping[str, PrivateTraining]:

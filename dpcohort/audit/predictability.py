@@ -24,7 +24,7 @@ from __future__ import annotations
 import numpy as np
 
 from dpcohort._validate import BoolArray, FloatArray
-from dpcohort.audit.claims import Claim, Finding, PrivateTraining, repeats
+from dpcohort.audit.claims import Claim, Finding, PrivateTraining, repeats, updates_of
 
 __all__ = ["last_bits", "linear_complexity", "predictability"]
 
@@ -62,7 +62,9 @@ def predictability(
         >>> finding.passed, finding.measured["linear complexity"]
         (False, 19937)
     """
-    noise = _noise(training, claim, seed, vectors, _BITS)
+    zeros = np.zeros((_RECORDS, _BITS))
+    noise = updates_of(training, zeros, claim, batch_size=_BATCH, seed=seed, rounds=vectors)
+    noise = noise.astype(np.float64) * (_BATCH / (claim.noise_multiplier * claim.clip))
     tried = [(read, row) for row in noise for read in _READINGS]
     level = false_alarm_rate / len(tried)
     lowest, how = min(
@@ -116,12 +118,13 @@ def last_bits(training: PrivateTraining, claim: Claim, *, seed: int = 0) -> Find
     gradient = np.random.default_rng(seed).standard_normal(_DIMENSION)
     gradient *= 0.7 * claim.clip / np.linalg.norm(gradient)
     quiet, loud = (
-        training(
+        updates_of(
+            training,
             np.stack([row, np.zeros(_DIMENSION)]),
-            claim=claim,
+            claim,
             batch_size=_BATCH,
             seed=seed + world,
-            cohorts=np.zeros((_ROWS, 1), dtype=np.int64),
+            rounds=_ROWS,
         ).ravel()
         for world, row in enumerate((np.zeros(_DIMENSION), gradient))
     )
@@ -139,22 +142,6 @@ def last_bits(training: PrivateTraining, claim: Claim, *, seed: int = 0) -> Find
         false_alarm_rate=0.0,
         measured={} if unit is None else {"unit": unit},
     )
-
-
-def _noise(
-    training: PrivateTraining, claim: Claim, seed: int, vectors: int, dimension: int
-) -> FloatArray:
-    """Noise vectors [vectors, D] in units of what is claimed."""
-    updates = training(
-        np.zeros((_RECORDS, dimension)),
-        claim=claim,
-        batch_size=_BATCH,
-        seed=seed,
-        cohorts=np.zeros((vectors, 1), dtype=np.int64),
-    )
-    scaled: FloatArray = updates[:, 0].astype(np.float64)
-    scaled *= _BATCH / (claim.noise_multiplier * claim.clip)
-    return scaled
 
 
 def _radius_and_angle(cosine: FloatArray, sine: FloatArray) -> tuple[BoolArray, BoolArray]:

@@ -10,6 +10,7 @@ nothing about the next one, be it of another round or of a second draw in the sa
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -39,50 +40,35 @@ def sampler(
     problems = []
     if not np.all(np.abs(counts - used) < 0.1):
         problems.append("a record counts otherwise than once or not at all")
-    level = false_alarm_rate / 4
+    level, rate = false_alarm_rate / 4, _BATCH / _RECORDS
+    batches, uses = used.sum(1), used.sum(0)
     poisson = claim.sampler == "poisson"
-    problems += _total(used, level, poisson=poisson)
-    problems += _each(used, level)
-    problems += _spread(used, level, poisson=poisson)
+    if not poisson and not np.all(batches == _BATCH):
+        problems.append("a batch does not have B records")
+    if poisson and _two_sided(stats.binom(used.size, rate), np.array([used.sum()])) < level:
+        problems.append("wrong number of records in all")
+    if _two_sided(stats.binom(len(batches), rate), uses) < level:
+        problems.append("a record is used too often or too rarely")
+    # Batch sizes have the binomial variance.
+    squares = np.sum((batches - _BATCH) ** 2) / (_RECORDS * rate * (1 - rate))
+    law = stats.chi2(len(batches))
+    if poisson and 2 * min(law.cdf(squares), law.sf(squares)) < level:
+        problems.append("batch sizes vary too little or too much")
     problems += _memory(used, level, poisson=poisson)
     return Finding(
         test="E sampler",
         passed=not problems,
         detail=f"{used.mean():.4f} of the records used (claimed {_BATCH / _RECORDS:.4f}), "
-        f"batches of {used.sum(1).min():.0f} to {used.sum(1).max():.0f}"
+        f"batches of {batches.min():.0f} to {batches.max():.0f}"
         + "".join(f"; {problem}" for problem in problems),
         false_alarm_rate=false_alarm_rate,
     )
 
 
-def _total(used: FloatArray, level: float, *, poisson: bool) -> list[str]:
-    if not poisson:
-        exact = bool(np.all(used.sum(1) == _BATCH))
-        return [] if exact else ["a batch does not have B records"]
-    law = stats.binom(used.size, _BATCH / _RECORDS)
-    return _two_sided(law, np.array([used.sum()]), level, "wrong number of records in all")
-
-
-def _each(used: FloatArray, level: float) -> list[str]:
-    law = stats.binom(used.shape[0], _BATCH / _RECORDS)
-    return _two_sided(law, used.sum(0), level, "a record is used too often or too rarely")
-
-
-def _two_sided(law: object, seen: FloatArray, level: float, problem: str) -> list[str]:
-    lower, upper = law.cdf(seen), law.sf(seen - 1)  # type: ignore[attr-defined]
-    p_value = 2 * float(np.minimum(lower, upper).min()) * seen.size
-    return [problem] if p_value < level else []
-
-
-def _spread(used: FloatArray, level: float, *, poisson: bool) -> list[str]:
-    """Batch sizes have the binomial variance, by a chi-squared test."""
-    if not poisson:
-        return []
-    rate = _BATCH / _RECORDS
-    total = float(np.sum((used.sum(1) - _BATCH) ** 2) / (_RECORDS * rate * (1 - rate)))
-    law = stats.chi2(used.shape[0])
-    p_value = 2 * min(law.cdf(total), law.sf(total))
-    return ["batch sizes vary too little or too much"] if p_value < level else []
+def _two_sided(law: Any, seen: FloatArray) -> float:
+    """Probability of a count as far out as the farthest of these, at most."""
+    lower, upper = law.cdf(seen), law.sf(seen - 1)
+    return 2 * float(np.minimum(lower, upper).min()) * seen.size
 
 
 def _memory(used: FloatArray, level: float, *, poisson: bool) -> list[str]:

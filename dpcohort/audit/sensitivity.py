@@ -26,7 +26,14 @@ from scipy import stats
 
 from dpcohort._validate import FloatArray
 from dpcohort.accounting import calibrate_noise
-from dpcohort.audit.claims import Claim, Finding, PrivateTraining, hostile_models, repeats
+from dpcohort.audit.claims import (
+    Claim,
+    Finding,
+    PrivateTraining,
+    hostile_models,
+    repeats,
+    updates_of,
+)
 
 __all__ = ["erasure", "sensitivity"]
 
@@ -198,7 +205,7 @@ def _says_in(
     others = math.ceil(_AGREEMENT * claim.noise_multiplier)
     company = np.tile(_agreed() * claim.clip, (others + 1, 1))
     number = int(np.random.SeedSequence(seed).generate_state(1)[0])
-    updates = _updates(training, claim, company, record, number, others + 1, trials)[:, 0]
+    updates = _updates(training, claim, company, record, number, others + 1, trials)
     seen = updates.astype(np.float64) @ _agreed() * (others + 1) / claim.clip
     return int(np.count_nonzero(~(np.abs(seen - others) <= others / 2)))
 
@@ -220,13 +227,7 @@ def _updates(
     gradients = company.copy()
     gradients[0] = record
     with np.errstate(all="ignore"):  # numbers that are none are given on purpose
-        return training(
-            gradients,
-            claim=claim,
-            batch_size=batch,
-            seed=seed,
-            cohorts=np.zeros((rounds, 1), dtype=np.int64),
-        )
+        return updates_of(training, gradients, claim, batch_size=batch, seed=seed, rounds=rounds)
 
 
 def _gap(one: FloatArray, other: FloatArray) -> float:
@@ -234,7 +235,7 @@ def _gap(one: FloatArray, other: FloatArray) -> float:
     same = (one == other) | (np.isnan(one) & np.isnan(other))
     with np.errstate(invalid="ignore", over="ignore"):
         difference = np.where(same, 0.0, one.astype(np.float64) - other.astype(np.float64))
-        gap = float(np.linalg.norm(difference, axis=2).max())
+        gap = float(np.linalg.norm(difference, axis=-1).max())
     return gap if math.isfinite(gap) else math.inf
 
 

@@ -3,20 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from dpcohort.audit.canary import canary
+from dpcohort.audit.canaries import canary, one_run
 from dpcohort.audit.claims import Claim, Finding, PrivateTraining
-from dpcohort.audit.freshness import freshness
-from dpcohort.audit.noise_law import noise_law, noise_tail
-from dpcohort.audit.one_run import one_run
+from dpcohort.audit.noise import freshness, noise_law, noise_tail
 from dpcohort.audit.predictability import last_bits, predictability
 from dpcohort.audit.sampler import sampler
 from dpcohort.audit.sensitivity import erasure, sensitivity
 
-__all__ = ["FULL_NORMALS", "audit_training", "findings_of"]
+__all__ = ["FULL_NORMALS", "audit_training"]
 
 _CANARY_MULTIPLIER = 0.5  # where the test sees most
 _QUICK_NORMALS = 1 << 20
@@ -33,6 +31,7 @@ def audit_training(
     false_alarm_rate: float = 1e-7,
     full: bool = False,
     normals: int = FULL_NORMALS,
+    on_finding: Callable[[Finding], None] | None = None,
 ) -> list[Finding]:
     """Run tests A to E, J and K, and for a private claim also G, H and I.
 
@@ -47,6 +46,7 @@ def audit_training(
             most the sum over the findings.
         full: more of everything that gains from more, for minutes instead of seconds.
         normals: numbers whose tail the full form counts.
+        on_finding: called with each finding as soon as it is there.
 
     Example:
         >>> from dpcohort.audit import EngineUnderTest
@@ -55,39 +55,26 @@ def audit_training(
         >>> "".join(finding.test[0] for finding in findings if finding.passed)
         'ABCDEJK'
     """
-    return list(
-        findings_of(
-            training,
-            claim,
-            seed=seed,
-            false_alarm_rate=false_alarm_rate,
-            full=full,
-            normals=normals,
-        )
-    )
-
-
-def findings_of(
-    training: PrivateTraining,
-    claim: Claim,
-    *,
-    seed: int = 0,
-    false_alarm_rate: float = 1e-7,
-    full: bool = False,
-    normals: int = FULL_NORMALS,
-) -> Iterator[Finding]:
-    """The findings of ``audit_training``, each as soon as it is there."""
     loud = replace(claim, noise_multiplier=_CANARY_MULTIPLIER)
     common: Any = {"seed": seed, "false_alarm_rate": false_alarm_rate}
-    yield noise_law(training, claim, **common)
-    yield sensitivity(training, claim, **common)
-    yield canary(training, loud, updates=4000 if full else 400, **common)
-    yield freshness(training, claim, **common)
-    if getattr(training, "draws_batches", True):
-        yield sampler(training, claim, **common)
-    if claim.private:
-        yield noise_tail(training, claim, normals=normals if full else _QUICK_NORMALS, **common)
-        yield predictability(training, claim, vectors=20 if full else 2, **common)
-        yield last_bits(training, claim, seed=seed)
-    yield erasure(training, claim, trials=400 if full else 36, **common)
-    yield one_run(training, claim, canaries=2000 if full else 500, **common)
+
+    def tests() -> Iterator[Finding]:
+        yield noise_law(training, claim, **common)
+        yield sensitivity(training, claim, **common)
+        yield canary(training, loud, updates=4000 if full else 400, **common)
+        yield freshness(training, claim, **common)
+        if getattr(training, "draws_batches", True):
+            yield sampler(training, claim, **common)
+        if claim.private:
+            yield noise_tail(training, claim, normals=normals if full else _QUICK_NORMALS, **common)
+            yield predictability(training, claim, vectors=20 if full else 2, **common)
+            yield last_bits(training, claim, seed=seed)
+        yield erasure(training, claim, trials=400 if full else 36, **common)
+        yield one_run(training, claim, canaries=2000 if full else 500, **common)
+
+    findings = []
+    for finding in tests():
+        findings.append(finding)
+        if on_finding is not None:
+            on_finding(finding)
+    return findings

@@ -11,8 +11,7 @@ import typer
 
 from dpcohort.cli.output import console, print_json
 from dpcohort.cli.rule_table import compare_rule_pairs
-from dpcohort.cli.source import JsonOption, SetOption
-from dpcohort.cli.train import DataDirOption, DeviceOption, data_changes
+from dpcohort.cli.source import DataDirOption, DeviceOption, JsonOption, SetOption, data_changes
 from dpcohort.errors import InputError
 
 if TYPE_CHECKING:

@@ -5,23 +5,25 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+import numpy as np
+from rich.live import Live
+from typer import Option
 
-from dpcohort.cli.output import console, print_json, sparkline
+from dpcohort.cli.output import console, new_table, print_json, sparkline
 from dpcohort.cli.source import JsonOption, plan_of
 from dpcohort.config import Config, commented_config, loads_config
 from dpcohort.errors import InputError
 from dpcohort.plan import Plan
+from dpcohort.report.figures import save_plan_figure
 from dpcohort.report.plan_summary import plan_table, summarise
-from dpcohort.report.selection_figure import save_selection_figure
 
 if TYPE_CHECKING:
-    from rich.live import Live
     from rich.table import Table
 
     from dpcohort.runs.run import Run
@@ -39,19 +41,15 @@ SETTINGS = {
 # The step size stays the digits' own, 1: of 0.03, 0.1, 0.3, 1 and 3 it is the best for *unbiased*
 # selection with tight noise, the stronger baseline, on held-out training records
 # (benchmarks/demo_step_size.py). The test set had no say in it.
-_CHANGES = [
-    "training.sampling_rate=0.3",
-    "training.cohort_size=5",
-    "privacy.guard=lift",
-]
+_CHANGES = ["training.sampling_rate=0.3", "training.cohort_size=5", "privacy.guard=lift"]
 
 
 def command(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for what it writes.")] = Path(
+    out: Annotated[Path, Option("--out", "-o", help="Folder for what it writes.")] = Path(
         "out/demo"
     ),
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each setting.")] = 5,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each run.")] = 60,
+    seeds: Annotated[int, Option(min=1, help="Runs of each setting.")] = 5,
+    rounds: Annotated[int, Option(min=1, help="Rounds of each run.")] = 60,
     as_json: JsonOption = False,
 ) -> None:
     """Plan for 20 clients with budgets of their own, train on the digits, compare four ways."""
@@ -88,15 +86,11 @@ def _planned(config: Config, out: Path, *, quiet: bool) -> Plan:
     """The plan, its picture, and one client explained."""
     plan = plan_of(config)
     plan.save(out / "plan.json")
-    panels = {
-        "unbiased": plan.selection.unbiased,
-        plan.selection.rule: plan.selection.probabilities,
-    }
-    save_selection_figure(plan.population, panels, out / "selection.png")
+    save_plan_figure(plan, out / "selection.png")
     if not quiet:
         console.print(plan_table(plan, rows=8))
         console.print("\nThe strictest client, explained", style="bold")
-        console.print(plan.explain(_strictest(plan)).text(), markup=False)
+        console.print(plan.explain(_strictest(plan)).text())
         console.print()
     return plan
 
@@ -129,14 +123,17 @@ def _trained(
             for name in SETTINGS
         }
 
-    with _live(quiet=quiet) as live:
+    live = Live(console=console, refresh_per_second=8, transient=True)
+    is_live = console.is_terminal and not quiet
+    with live if is_live else nullcontext():
 
         def show(done: int, runs: Sequence[Run]) -> None:
-            if live is not None:
+            if is_live:
                 live.update(_table(grouped(runs), f"round {done}"))
             elif not quiet and done % 10 == 0:
-                shown = [f"{100 * _mean(group):.0f} %" for group in grouped(runs).values()]
-                console.print(f"round {done}: accuracy {', '.join(shown)}", markup=False)
+                means = [fmean(run.test_accuracy for run in g) for g in grouped(runs).values()]
+                shown = ", ".join(f"{100 * mean:.0f} %" for mean in means)
+                console.print(f"round {done}: accuracy {shown}")
 
         runs = train_side_by_side(jobs, outs=places, on_round=show)
     return grouped(runs), folders
@@ -162,7 +159,7 @@ def _results(
     unbiased = plan_of(config.with_overrides(["selection.rule=unbiased"]))
     return {
         "format": "dpcohort demo",
-        "plan": summarise(plan).to_dict(),
+        "plan": summarise(plan),
         "against_unbiased": unbiased.compare(plan).to_dict(),
         "strictest": plan.explain(_strictest(plan)).to_dict(),
         "settings": {name: summarise_seeds(runs).to_dict() for name, runs in groups.items()},
@@ -182,7 +179,7 @@ def _print_results(
 ) -> None:
     console.print(_table(groups, f"{len(next(iter(groups.values())))} seeds"))
     for pair in results["comparisons"]:
-        console.print(pair["sentence"], markup=False, soft_wrap=True)
+        console.print(pair["sentence"], soft_wrap=True)
     heard = ", ".join(
         f"ε {group['epsilon_low']:.2g}-{group['epsilon_high']:.2g}: {group['heard']:.2f}"
         for group in results["heard"]
@@ -190,23 +187,19 @@ def _print_results(
     )
     console.print(f"Heard, in proportion to their records (tight, privacy-aware): {heard}")
     kept = "All promises hold" if results["promises_hold"] else "NOT ALL PROMISES HOLD"
-    console.print(f"{kept}. {results['stamp']}", markup=False)
-    console.print(f"\n{seconds:.0f} s. Written:", markup=False)
+    console.print(f"{kept}. {results['stamp']}")
+    console.print(f"\n{seconds:.0f} s. Written:")
     for name in results["files"]:
-        console.print(f"  {name}", markup=False, soft_wrap=True)
+        console.print(f"  {name}", soft_wrap=True)
     last = Path(results["files"][-1])
     for step in (f"verify {last}", f"report {last.parent} -o demo.html", "new --from digits"):
-        console.print(f"Next: dpcohort {step}", markup=False, soft_wrap=True)
+        console.print(f"Next: dpcohort {step}", soft_wrap=True)
 
 
 def _table(groups: dict[str, Sequence[Run]], title: str) -> Table:
-    from rich import box
-    from rich.table import Table
-
     from dpcohort.runs.evaluation import mean_interval
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
-    table.add_column("setting")
+    table = new_table("setting", title=title)
     for name in ("noise / C", "test accuracy", "95 % CI"):
         table.add_column(name, justify="right")
     table.add_column("over the rounds")
@@ -225,22 +218,6 @@ def _table(groups: dict[str, Sequence[Run]], title: str) -> Table:
     return table
 
 
-@contextmanager
-def _live(*, quiet: bool) -> Iterator[Live | None]:
-    """A table that is drawn again and again, where there is a terminal to draw on."""
-    if quiet or not console.is_terminal:
-        yield None
-        return
-    from rich.live import Live
-
-    with Live(console=console, refresh_per_second=8, transient=True) as live:
-        yield live
-
-
-def _mean(runs: Sequence[Run]) -> float:
-    return sum(run.test_accuracy for run in runs) / len(runs)
-
-
 def _clear(folder: Path, label: str) -> None:
     """Take away the run that an earlier demo left here, and nothing else."""
     from dpcohort.runs.folder import RunFolder, read_json
@@ -251,6 +228,4 @@ def _clear(folder: Path, label: str) -> None:
 
 
 def _strictest(plan: Plan) -> str:
-    population = plan.population
-    pairs = zip(population.epsilon.tolist(), population.ids, strict=True)
-    return min((epsilon, name) for epsilon, name in pairs if epsilon == epsilon)[1]
+    return plan.population.ids[int(np.nanargmin(plan.population.epsilon))]

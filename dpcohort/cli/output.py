@@ -11,15 +11,19 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from dpcohort.plain_text import json_visible, visible
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
 __all__ = [
     "console",
+    "new_table",
     "print_error",
     "print_json",
     "print_note",
@@ -79,6 +83,28 @@ def print_json(value: Any) -> None:
 def print_text(text: str, *, to_errors: bool = False, end: str = "\n") -> None:
     """Text as it is, without width or colour, on stdout or stderr: a file's content, a log line."""
     print(visible(text), end=end, file=sys.stderr if to_errors else sys.stdout, flush=True)
+
+
+def new_table(
+    *columns: str, close: bool = False, title: str | None = None, **options: Any
+) -> Table:
+    """A table with a line under its head, and columns of these names, all with these options.
+
+    Args:
+        columns: their names.
+        close: whether columns are one space apart, and not two.
+        title: above it, on the left.
+        options: of ``rich.table.Table.add_column``.
+    """
+    from rich import box
+    from rich.table import Table
+
+    padding = (0, 1, 0, 0) if close else (0, 1)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=padding, title=title)
+    table.title_justify = "left"
+    for name in columns:
+        table.add_column(name, **options)
+    return table
 
 
 def sparkline(values: Sequence[float]) -> str:

@@ -1,154 +1,271 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``dpcohort plan``: from clients and budgets to a certified plan."""
+"""``dpcohort plan``, ``explain`` and ``what-if``: a certified plan, and questions to it."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
-from dpcohort.cli.output import console, print_json
+from dpcohort._validate import choice
+from dpcohort.cli.output import console, new_table, print_json, print_progress, sparkline
 from dpcohort.cli.source import (
     ClientsOption,
     JsonOption,
     SetOption,
     SourceArgument,
-    any_plan_from,
+    is_run_place,
+    plan_from,
+    read_config,
 )
 from dpcohort.errors import InputError
-from dpcohort.plan import Plan
+from dpcohort.plain_text import one_line
 
 if TYPE_CHECKING:
-    from dpcohort.plan import Plan
+    from dpcohort.config import Config
+    from dpcohort.explain import ClientExplanation
+    from dpcohort.what_if import Scenario, SweptValue
 
-__all__ = ["command"]
+__all__ = ["explain", "plan", "what_if"]
 
 
-def command(
+def plan(
     source: SourceArgument = None,
     clients: ClientsOption = None,
     changes: SetOption = None,
-    rounds: Annotated[int | None, typer.Option(help="Global rounds.")] = None,
-    cohort_size: Annotated[int | None, typer.Option(help="Draws per round.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Expected batch of a client.")] = None,
-    rule: Annotated[str | None, typer.Option(help="Selection rule.")] = None,
-    eta: Annotated[str | None, typer.Option(help="Weight of the noise: a number or auto.")] = None,
-    bias_cap: Annotated[float | None, typer.Option(help="Largest ||p - p^u||_1.")] = None,
-    accountant: Annotated[str | None, typer.Option(help="tight or paper.")] = None,
+    rounds: Annotated[int | None, Option(help="Global rounds.")] = None,
+    cohort_size: Annotated[int | None, Option(help="Draws per round.")] = None,
+    batch_size: Annotated[int | None, Option(help="Expected batch of a client.")] = None,
+    rule: Annotated[str | None, Option(help="Selection rule.")] = None,
+    eta: Annotated[str | None, Option(help="Weight of the noise: a number or auto.")] = None,
+    bias_cap: Annotated[float | None, Option(help="Largest ||p - p^u||_1.")] = None,
+    accountant: Annotated[str | None, Option(help="tight or paper.")] = None,
     guard: Annotated[
-        str | None, typer.Option(help="Where paper noise does not certify: refuse or lift.")
+        str | None, Option(help="Where paper noise does not certify: refuse or lift.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="What the schedule is drawn from.")] = None,
+    seed: Annotated[int | None, Option(help="What the schedule is drawn from.")] = None,
     allow_large_delta: Annotated[
-        bool, typer.Option("--allow-large-delta", help="Accept a delta of 1/size or more.")
+        bool, Option("--allow-large-delta", help="Accept a delta of 1/size or more.")
     ] = False,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Save the plan here.")] = None,
+    out: Annotated[Path | None, Option("--out", "-o", help="Save the plan here.")] = None,
     picture: Annotated[
-        Path | None, typer.Option(help="Draw size x epsilon here (.png, .pdf, .svg).")
+        Path | None, Option(help="Draw size x epsilon here (.png, .pdf, .svg).")
     ] = None,
-    rows: Annotated[int, typer.Option(min=2, help="Clients in the table.")] = 12,
+    rows: Annotated[int, Option(min=2, help="Clients in the table.")] = 12,
     as_json: JsonOption = False,
 ) -> None:
     """Select, schedule, calibrate and certify; nothing is trained."""
-    overrides = list(changes or [])
-    for key, value in (
-        ("training.rounds", rounds),
-        ("training.cohort_size", cohort_size),
-        ("training.batch_size", batch_size),
-        ("selection.rule", rule),
-        ("selection.eta", eta),
-        ("selection.bias_cap", bias_cap),
-        ("privacy.accountant", accountant),
-        ("privacy.guard", guard),
-        ("schedule.seed", seed),
-        ("population.allow_large_delta", "true" if allow_large_delta else None),
-    ):
-        if value is not None:
-            overrides.append(f"{key}={value}")
+    settings = {
+        "training.rounds": rounds,
+        "training.cohort_size": cohort_size,
+        "training.batch_size": batch_size,
+        "selection.rule": rule,
+        "selection.eta": eta,
+        "selection.bias_cap": bias_cap,
+        "privacy.accountant": accountant,
+        "privacy.guard": guard,
+        "schedule.seed": seed,
+        "population.allow_large_delta": "true" if allow_large_delta else None,
+    }
+    given = [f"{key}={value}" for key, value in settings.items() if value is not None]
+    read = [path.resolve() for path in (source, clients) if path is not None]
     for written in (out, picture):
-        if written is not None and any(_same(written, read) for read in (source, clients)):
+        if written is not None and written.resolve() in read:
             raise InputError.because(f"{written} is read by this command; write to another file.")
     if picture is not None:
-        check_picture(picture)
-    plan = any_plan_from(source, clients, overrides)
-    if plan.adaptive is not None:
-        _show_adaptive(plan, out, picture, rows=rows, as_json=as_json)
-        return
-    if out is not None:
-        plan.save(out)
-    if picture is not None:
-        _draw(plan, picture)
-    if as_json:
-        print_json(_as_dict(plan))
-        return
-    from dpcohort.report.plan_summary import plan_table
+        from dpcohort.report.figures import picture_format, save_plan_figure
 
-    console.print(plan_table(plan, rows=rows))
+        picture_format(picture)  # refuse what could not be written before anything is
+    made = plan_from(source, clients, [*(changes or []), *given])
+    if picture is not None:
+        save_plan_figure(made, picture)
+    if out is not None:
+        made.save(out)
+    from dpcohort.report.plan_summary import plan_table, plan_values
+
+    if as_json:
+        print_json(plan_values(made))
+        return
+    console.print(plan_table(made, rows=rows))
     for path in (out, picture):
         if path is not None:
-            console.print(f"Wrote {path}", markup=False)
+            console.print(f"Wrote {path}")
 
 
-def _show_adaptive(
-    plan: Plan, out: Path | None, picture: Path | None, *, rows: int, as_json: bool
+def explain(
+    client: Annotated[str, Argument(help="Id of the client.")],
+    source: Annotated[
+        Path | None,
+        Argument(
+            metavar="[SOURCE]",
+            help="A config (.toml), a list of clients (.csv), a saved plan (.json) or a run.",
+            show_default=False,
+        ),
+    ] = None,
+    clients: ClientsOption = None,
+    changes: SetOption = None,
+    epsilon: Annotated[
+        float | None, Option(help="The larger budget to try; twice its own if not given.")
+    ] = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Caps and noise; who is drawn when is not known before the training."""
-    from dpcohort.report.adaptive_summary import adaptive_plan_table, adaptive_plan_values
+    """Say why a client has its probability and noise, and what would change them."""
+    if source is not None and is_run_place(source):
+        from dpcohort.runs.folder import RunFolder
 
-    if picture is not None:
-        raise InputError.because(
-            f"--picture draws probabilities, and {plan.selection.rule} has none before the "
-            "training."
-        )
-    if out is not None:
-        plan.save(out)
+        source = RunFolder.find(source).plan
+    explanation = _explained(client, source, clients, changes, epsilon)
     if as_json:
-        print_json(adaptive_plan_values(plan))
-        return
-    console.print(adaptive_plan_table(plan, rows=rows))
-    if out is not None:
-        console.print(f"Wrote {out}", markup=False)
+        print_json(explanation.to_dict())
+    else:
+        console.print(explanation.text())
 
 
-def check_picture(picture: Path) -> None:
-    """Refuse a picture that could not be written, before anything is."""
-    from dpcohort.report.selection_figure import picture_format
+def _explained(
+    client: str,
+    source: Path | None,
+    clients: Path | None,
+    changes: list[str] | None,
+    epsilon: float | None,
+) -> ClientExplanation:
+    from dpcohort.explain import explain_adaptive_client, explain_client
+    from dpcohort.runs.configured_plan import configured_any_plan
+    from dpcohort.selection.rules import rule_from_settings
 
-    picture_format(picture)
+    rule = None
+    if source is not None and source.suffix.lower() == ".json":
+        made = plan_from(source, clients, changes)
+    else:
+        config = read_config(source, clients, changes)
+        made = configured_any_plan(config, progress=print_progress)
+        if not config.is_adaptive:  # a plan forgets where a rule of one's own came from
+            rule = rule_from_settings(config.rule, **config.rule_settings)
+    if made.adaptive is None:
+        return explain_client(made, client, larger_epsilon=epsilon, rule=rule)
+    if epsilon is not None:
+        raise InputError.because(
+            f"--epsilon asks for another probability, and {made.selection.rule} has none before "
+            "the training: it chooses each cohort then."
+        )
+    return explain_adaptive_client(made, client)
 
 
-def _same(written: Path, read: Path | None) -> bool:
-    return read is not None and written.resolve() == read.resolve()
+#: What can be varied, and the values that are tried if none are given.
+_USUAL = {
+    "eta": "0.001:1000:13",
+    "bias_cap": "0,0.1,0.2,0.4,0.6,0.8,1",
+    "rounds": "10,20,50,100,200,500,1000",
+    "batch_size": "8,16,32,64",
+    "accountant": "paper,tight",
+    "epsilon": "0.1:10:9",
+}
 
 
-def _draw(plan: Plan, picture: Path) -> None:
-    from dpcohort.report.selection_figure import save_selection_figure
+def what_if(
+    setting: Annotated[
+        str, Argument(help="eta, bias_cap, rounds, batch_size, accountant or epsilon.")
+    ],
+    source: SourceArgument = None,
+    clients: ClientsOption = None,
+    changes: SetOption = None,
+    values: Annotated[
+        str | None, Option(help="A list 1,2,5 or a range low:high:count spaced by equal ratios.")
+    ] = None,
+    client: Annotated[
+        str | None, Option(help="Follow this client; needed to sweep epsilon.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Try several values of one setting, without drawing a schedule or training."""
+    from dpcohort.what_if import sweep
 
-    panels = {
-        "unbiased": plan.selection.unbiased,
-        plan.selection.rule: plan.selection.probabilities,
+    scenario = _scenario(read_config(source, clients, changes))
+    choice("setting", setting, _USUAL)
+    outcomes = sweep(scenario, setting, _parsed(setting, values or _USUAL[setting]), client=client)
+    if as_json:
+        print_json({"setting": setting, "outcomes": [o.to_dict() for o in outcomes]})
+    else:
+        _print_outcomes(setting, outcomes, client)
+
+
+def _scenario(config: Config) -> Scenario:
+    from dpcohort.runs.configured_plan import configured_population
+    from dpcohort.what_if import Scenario
+
+    if config.is_adaptive:
+        raise InputError.because(
+            f"the rule {config.rule} chooses each cohort during the training, so there are no "
+            "probabilities to try settings on. dpcohort plan CONFIG --set KEY=VALUE shows its caps "
+            "and noise."
+        )
+    return Scenario(
+        population=configured_population(config),
+        training=config.training,
+        rule=config.rule,
+        rule_settings=dict(config.rule_settings),
+        contract=config.contract,
+        noise_model=config.noise_model,
+    )
+
+
+def _parsed(setting: str, text: str) -> list[float | str]:
+    if setting == "accountant":
+        return [word.strip() for word in text.split(",")]
+    try:
+        parts = [float(part) for part in text.replace(":", ",").split(",")]
+    except ValueError:
+        parts = []
+    if not parts or (":" in text and len(parts) != 3):
+        raise InputError(
+            "values", given=text, allowed="numbers as 1,2,5 or a range as low:high:count"
+        )
+    if ":" not in text:
+        return list(parts)
+    low, high, count = parts
+    if not (0 < low <= high < math.inf and count in range(2, 1001)):
+        raise InputError(
+            "values",
+            given=f"{low:g}:{high:g}:{count:g}",
+            allowed="a range with 0 < low <= high and 2 to 1000 values",
+        )
+    spaced = [low * (high / low) ** (i / (count - 1)) for i in range(int(count))]
+    return [round(x) if setting in ("rounds", "batch_size") else x for x in spaced]
+
+
+def _print_outcomes(setting: str, outcomes: list[SweptValue], client: str | None) -> None:
+    from rich.text import Text
+
+    columns = (setting, "noise", "moved", "largest p", "smallest p", "out")
+    table = new_table(*columns, close=True, justify="right", no_wrap=True)
+    lines = {
+        "noise": [outcome.noise_to_clip for outcome in outcomes],
+        "moved": [outcome.bias for outcome in outcomes],
     }
-    save_selection_figure(plan.population, panels, picture)
-
-
-def _as_dict(plan: Plan) -> dict[str, object]:
-    from dpcohort.report.plan_summary import summarise
-
-    population = plan.population
-    return {
-        "summary": summarise(plan).to_dict(),
-        "clients": {
-            "id": list(population.ids),
-            "size": population.sizes.tolist(),
-            "epsilon": population.epsilon.tolist(),
-            "delta": population.delta.tolist(),
-            "public": population.public.tolist(),
-            "batch_size": plan.batch_sizes.tolist(),
-            "unbiased": plan.selection.unbiased.tolist(),
-            "probability": plan.selection.probabilities.tolist(),
-            "draws": plan.schedule.counts.tolist(),
-            "noise_multiplier": plan.noise_multipliers.tolist(),
-            "certified_epsilon": plan.certified_epsilon.tolist(),
-        },
-    }
+    if client is not None:
+        table.add_column(Text(f"p of {one_line(client)}"), justify="right", overflow="fold")
+        lines[client] = [outcome.client_probability or 0.0 for outcome in outcomes]
+    table.add_column("", no_wrap=True)
+    worst = max(lines["noise"])
+    for outcome in outcomes:
+        row = [
+            outcome.value if isinstance(outcome.value, str) else f"{outcome.value:.4g}",
+            f"{outcome.noise_to_clip:.4g} C",
+            f"{outcome.bias / 2:.1%}",
+            f"{outcome.largest:.4f}",
+            f"{outcome.smallest:.2g}",
+            str(outcome.excluded),
+        ]
+        if outcome.client_probability is not None:
+            row.append(f"{outcome.client_probability:.4f}")
+        bar = round(12 * outcome.noise_to_clip / worst) if worst > 0 else 0
+        table.add_row(*row, "█" * max(bar, 1))
+    console.print(table)
+    width = max(len(name) for name in lines)
+    for name, values in lines.items():
+        console.print(f"{name:<{width}}  {sparkline(values)}")
+    console.print(
+        "noise: on a round's mean gradient, in units of the clip C; moved: share of the draws that "
+        "go to other clients than by size; out: clients of probability 0."
+    )

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpcohort.cli.output import console, print_json
-from dpcohort.cli.source import JsonOption
-from dpcohort.cli.train import DataDirOption, DeviceOption, data_changes
+from dpcohort.cli.source import DataDirOption, DeviceOption, JsonOption, data_changes
 from dpcohort.errors import DataMissingError, InputError
-from dpcohort.lab.recipes import load_recipe, recipe_names
+from dpcohort.lab.recipes.reading import load_recipe, recipe_names
 from dpcohort.lab.recipes.recipe import Form, Recipe
 
 if TYPE_CHECKING:
@@ -135,7 +134,7 @@ def _draw(recipe: Recipe, values: dict[str, Any], out: Path, stem: str) -> list[
         header = recipe.header
         return save_result_figure(values, out, stem, kind=header.figure, across=header.across)
     from dpcohort.lab.recipes.judgement import selection_panels
-    from dpcohort.report.selection_figure import save_selection_figure
+    from dpcohort.report.figures import save_selection_figure
 
     population, panels = selection_panels(recipe)
     paths = [out / f"{stem}.png", out / f"{stem}.pdf"]

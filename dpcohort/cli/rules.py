@@ -6,10 +6,10 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument
 
 from dpcohort._validate import choice
-from dpcohort.cli.output import console, print_error, print_json, print_note
+from dpcohort.cli.output import console, new_table, print_error, print_json, print_note
 from dpcohort.cli.source import JsonOption
 from dpcohort.errors import InputError
 from dpcohort.plugins import REGISTRIES, RuleCard, is_named_function, named_function
@@ -31,7 +31,7 @@ _MAKES_ONE = {"select": "selection", "choose": "adaptive", "combine": "aggregati
 def command(
     which: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="[KIND|NAME]",
             help="selection, adaptive or aggregation; or a rule's name (also module:Class), to "
             "read about it.",
@@ -41,22 +41,20 @@ def command(
     as_json: JsonOption = False,
 ) -> None:
     """List all rules: what each needs, what it leaks, where it comes from."""
-    kinds = list(REGISTRIES) if which is None or which not in REGISTRIES else [which]
     if which is not None and which not in REGISTRIES:
         _tell_about(which, as_json=as_json)
         return
-    cards = {kind: _cards(kind) for kind in kinds}
+    cards = {kind: _cards(kind) for kind in ([which] if which else REGISTRIES)}
     if as_json:
         print_json({kind: [card.to_dict() for card in found] for kind, found in cards.items()})
         return
     for kind, found in cards.items():
         if found:
-            console.print(_TITLES[kind], style="bold", markup=False)
+            console.print(_TITLES[kind], style="bold")
             console.print(rules_table(found))
     console.print(
         "Try all: dpcohort compare --rules all --config FILE   One rule: dpcohort rules NAME\n"
-        'Your own: rule = "module:Class", see docs/rules.md.',
-        markup=False,
+        'Your own: rule = "module:Class", see docs/rules.md.'
     )
 
 
@@ -67,18 +65,13 @@ def rules_table(cards: list[RuleCard]) -> Table:
         >>> rules_table([REGISTRIES["selection"].card("uniform")]).row_count
         1
     """
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("rule", no_wrap=True)
+    table = new_table("rule", no_wrap=True)
     for column, ratio in (("needs", 3), ("leaks", 3), ("reference", 5)):
         table.add_column(column, overflow="fold", ratio=ratio)
     for card in cards:
-        table.add_row(
-            *(Text(t) for t in (card.name, card.needs, card.leaks, card.reference)),
-        )
+        table.add_row(*(Text(t) for t in (card.name, card.needs, card.leaks, card.reference)))
     return table
 
 
@@ -104,11 +97,10 @@ def _tell_about(name: str, *, as_json: bool) -> None:
         print_json(card.to_dict())
         return
     text = inspect.getdoc(registry.find(name)) or card.summary
-    console.print(f"{card.name} ({card.kind}, {card.home})\n", markup=False)
-    console.print(text.split("\nExample:")[0].rstrip(), markup=False, soft_wrap=True)
-    console.print(f"\nneeds      {card.needs}", markup=False, soft_wrap=True)
-    console.print(f"leaks      {card.leaks}", markup=False, soft_wrap=True)
-    console.print(f"reference  {card.reference}", markup=False, soft_wrap=True)
+    console.print(f"{card.name} ({card.kind}, {card.home})\n")
+    console.print(text.split("\nExample:")[0].rstrip(), soft_wrap=True)
+    told = f"\nneeds      {card.needs}\nleaks      {card.leaks}\nreference  {card.reference}"
+    console.print(told, soft_wrap=True)
 
 
 def _kind_of(name: str) -> str:

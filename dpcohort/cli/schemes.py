@@ -12,8 +12,7 @@ import typer
 
 from dpcohort._validate import choice
 from dpcohort.cli.output import console, print_json
-from dpcohort.cli.source import JsonOption, SetOption
-from dpcohort.cli.train import DataDirOption, data_changes
+from dpcohort.cli.source import DataDirOption, JsonOption, SetOption, data_changes
 from dpcohort.errors import InputError
 from dpcohort.lab.schemes import SCHEMES, Scheme, make_scheme, scheme_cards
 

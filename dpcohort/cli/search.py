@@ -12,8 +12,7 @@ import typer
 
 from dpcohort.cli.output import console, print_json
 from dpcohort.cli.reproduce import showing_progress
-from dpcohort.cli.source import JsonOption, SetOption
-from dpcohort.cli.train import DataDirOption, DeviceOption, data_changes
+from dpcohort.cli.source import DataDirOption, DeviceOption, JsonOption, SetOption, data_changes
 from dpcohort.errors import InputError
 from dpcohort.lab.recipes import load_recipe, recipe_names
 from dpcohort.lab.recipes.recipe import Cell

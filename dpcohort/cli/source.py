@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from dpcohort.cli.output import print_progress
 from dpcohort.config import Config, config_for_clients, load_config
 from dpcohort.errors import InputError
-from dpcohort.plan import Plan
 from dpcohort.runs.configured_plan import configured_any_plan, configured_plan
 
 if TYPE_CHECKING:
@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ClientsOption",
+    "DataDirOption",
+    "DeviceOption",
     "JsonOption",
     "SetOption",
     "SourceArgument",
-    "any_plan_from",
+    "data_changes",
     "is_run_place",
     "plan_from",
     "plan_of",
@@ -35,7 +37,7 @@ _FILES = (".toml", ".csv", ".json")
 
 SourceArgument = Annotated[
     Path | None,
-    typer.Argument(
+    Argument(
         metavar="[SOURCE]",
         help="A config (.toml), a list of clients (.csv) or a saved plan (.json).",
         show_default=False,
@@ -43,7 +45,7 @@ SourceArgument = Annotated[
 ]
 ClientsOption = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--clients",
         metavar="FILE.csv",
         help="Clients as id,size,epsilon,delta[,batch_size][,public]; replaces a config's own.",
@@ -52,14 +54,35 @@ ClientsOption = Annotated[
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--set",
         metavar="KEY=VALUE",
         help="Change a setting, e.g. --set training.rounds=200; may be repeated.",
         show_default=False,
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+JsonOption = Annotated[bool, Option("--json", help="Print JSON for programs.")]
+DeviceOption = Annotated[
+    str | None, Option(help="auto, cpu or cuda; the config's if not given.", show_default=False)
+]
+
+DataDirOption = Annotated[
+    Path | None, Option("--data-dir", help="Where to look for the data first.", show_default=False)
+]
+
+
+def data_changes(changes: list[str] | None, data_dir: Path | None) -> list[str]:
+    """The settings to change, with the folder of the data among them.
+
+    Example:
+        >>> data_changes(["run.seed=3"], None)
+        ['run.seed=3']
+    """
+    found = list(changes or [])
+    if data_dir is not None:
+        # A path in a config starts from the config's folder, one on the command line from here.
+        found.append(f"data.dir={json.dumps(str(data_dir.resolve()))}")
+    return found
 
 
 def read_config(
@@ -97,41 +120,28 @@ def is_run_place(source: Path) -> bool:
     return source.is_dir() or not (source.exists() or source.suffix.lower() in _FILES)
 
 
-def any_plan_from(
-    source: Path | None, clients: Path | None = None, overrides: list[str] | None = None
-) -> Plan:
-    """As ``plan_from``, also where the rule chooses cohorts during the training."""
-    if source is not None and source.suffix.lower() == ".json":
-        from dpcohort.plan import Plan
-
-        if not clients and not overrides:
-            plan = Plan.load(source)
-            plan.verify_unless_made_here()
-            return plan
-        return plan_from(source, clients, overrides)
-    config = read_config(source, clients, overrides)
-    return configured_any_plan(config, progress=print_progress)
-
-
-def plan_of(config: Config) -> Plan:
-    """The plan a config asks for."""
-    return configured_plan(config, progress=print_progress)
-
-
 def plan_from(
     source: Path | None, clients: Path | None = None, overrides: list[str] | None = None
 ) -> Plan:
     """A saved plan, or the plan a config or a list of clients asks for."""
-    if source is not None and source.suffix.lower() == ".json":
-        if clients is not None or overrides:
-            raise InputError.because(
-                f"{source} is a finished plan: --clients and --set cannot change it. Give the "
-                "config it was made from."
-            )
-        plan = Plan.load(source)
-        plan.verify_unless_made_here()
-        return plan
-    return plan_of(read_config(source, clients, overrides))
+    if source is None or source.suffix.lower() != ".json":
+        config = read_config(source, clients, overrides)
+        return configured_any_plan(config, progress=print_progress)
+    if clients is not None or overrides:
+        raise InputError.because(
+            f"{source} is a finished plan: --clients and --set cannot change it. Give the "
+            "config it was made from."
+        )
+    from dpcohort.plan import Plan
+
+    plan = Plan.load(source)
+    plan.verify_unless_made_here()
+    return plan
+
+
+def plan_of(config: Config) -> Plan:
+    """The plan that a config asks for whose cohorts are drawn before the training."""
+    return configured_plan(config, progress=print_progress)
 
 
 def shape_from(text: str) -> tuple[int, ...]:

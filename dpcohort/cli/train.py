@@ -1,72 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``dpcohort train``: execute a configuration's plan and write the run down."""
+"""``dpcohort train`` and ``watch``: execute a configuration's plan, and look at a run.
+
+A run is shown as a live picture on a terminal, and in one line a round in a pipe.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+import numpy as np
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.live import Live
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+from typer import Argument, Option
 
-from dpcohort.cli.live_view import watching
 from dpcohort.cli.output import console, print_json, sparkline
-from dpcohort.cli.source import JsonOption, SetOption
+from dpcohort.cli.source import DataDirOption, DeviceOption, JsonOption, SetOption, data_changes
 from dpcohort.config import load_config
 from dpcohort.errors import InputError
+from dpcohort.plain_text import one_line
 
 if TYPE_CHECKING:
+    from dpcohort.round_record import RoundRecord
     from dpcohort.runs.run import Callback, Run
 
-__all__ = ["DataDirOption", "DeviceOption", "command", "data_changes", "summary_of"]
-
-DeviceOption = Annotated[
-    str | None,
-    typer.Option(help="auto, cpu or cuda; the config's if not given.", show_default=False),
-]
-
-DataDirOption = Annotated[
-    Path | None,
-    typer.Option("--data-dir", help="Where to look for the data first.", show_default=False),
-]
+__all__ = ["TrainingView", "picture", "round_sentence", "summary_of", "train", "watch", "watching"]
 
 
-def data_changes(changes: list[str] | None, data_dir: Path | None) -> list[str]:
-    """The settings to change, with the folder of the data among them.
-
-    Example:
-        >>> data_changes(["run.seed=3"], None)
-        ['run.seed=3']
-    """
-    found = list(changes or [])
-    if data_dir is not None:
-        # A path in a config starts from the config's folder, one on the command line from here.
-        found.append(f"data.dir={json.dumps(str(data_dir.resolve()))}")
-    return found
-
-
-def command(
-    source: Annotated[Path, typer.Argument(metavar="CONFIG", help="A config with data (.toml).")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The run folder to write.")],
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in that folder.")
-    ] = False,
+def train(
+    source: Annotated[Path, Argument(metavar="CONFIG", help="A config with data (.toml).")],
+    out: Annotated[Path, Option("--out", "-o", help="The run folder to write.")],
+    resume: Annotated[bool, Option("--resume", help="Go on with the run in that folder.")] = False,
     changes: SetOption = None,
-    seeds: Annotated[
-        int, typer.Option(min=1, help="How many runs, with seeds one after the other.")
-    ] = 1,
+    seeds: Annotated[int, Option(min=1, help="How many runs, with seeds one after the other.")] = 1,
     device: DeviceOption = None,
     data_dir: DataDirOption = None,
     private_entropy: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--private-entropy",
             help="Batches and noise from the operating system's entropy; cannot be reproduced.",
         ),
     ] = False,
     tensorboard: Annotated[
-        Path | None, typer.Option(help="Write TensorBoard events here.", show_default=False)
+        Path | None, Option(help="Write TensorBoard events here.", show_default=False)
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -94,24 +78,19 @@ def command(
         place = out if seeds == 1 else out / f"seed-{job.seed}"
         title = f"{job.title}: {job.model_name} on {data.name}"
         with watching(f"{title}, seed {job.seed}", quiet=as_json) as callbacks:
-            listeners = [*callbacks, *_events(tensorboard, job.seed)]
+            listeners: list[Callback] = [*callbacks]
+            if tensorboard is not None:
+                from dpcohort.runs.tensorboard import TensorBoardLog
+
+                listeners.append(TensorBoardLog(tensorboard / f"seed-{job.seed}"))
             run = train_job(job, out=place, resume=resume, callbacks=listeners)
-        for words in run.warnings:
-            if not as_json:
-                console.print(f"note: {words}", markup=False)
+        for words in [] if as_json else run.warnings:
+            console.print(f"note: {words}")
         runs.append(run)
     if as_json:
         print_json(summary_of(runs, out))
-        return
-    _print(runs, out)
-
-
-def _events(folder: Path | None, seed: int) -> list[Callback]:
-    if folder is None:
-        return []
-    from dpcohort.runs.tensorboard import TensorBoardLog
-
-    return [TensorBoardLog(folder / f"seed-{seed}")]
+    else:
+        _print_runs(runs, out)
 
 
 def summary_of(runs: Sequence[Run], out: Path) -> dict[str, Any]:
@@ -137,25 +116,268 @@ def summary_of(runs: Sequence[Run], out: Path) -> dict[str, Any]:
     }
 
 
-def _print(runs: Sequence[Run], out: Path) -> None:
+def _print_runs(runs: Sequence[Run], out: Path) -> None:
     found = summary_of(runs, out)
     accuracy = found["result"]["accuracy"]
     spread = ""
     if len(runs) > 1:
         spread = f" (95 % CI {100 * accuracy['low']:.1f} to {100 * accuracy['high']:.1f})"
     curve = runs[0].curve()
-    console.print(f"accuracy {sparkline(curve.accuracy.tolist())}", markup=False)
+    console.print(f"accuracy {sparkline(curve.accuracy.tolist())}")
     seeds = f"{len(runs)} seeds, " if len(runs) > 1 else ""
     console.print(
         f"Test accuracy {100 * accuracy['mean']:.1f} %{spread}: {seeds}"
-        f"{runs[0].plan.training.rounds} rounds.",
-        markup=False,
+        f"{runs[0].plan.training.rounds} rounds."
     )
     kept = "all promises hold" if found["promises_hold"] else "NOT ALL PROMISES HOLD"
     receipts = "1 receipt" if found["receipts"] == 1 else f"{found['receipts']} receipts"
-    console.print(f"{receipts}, {kept}. {found['stamp']}", markup=False)
+    console.print(f"{receipts}, {kept}. {found['stamp']}")
     console.print(
-        f"Run: {out}   Next: dpcohort verify {out}, dpcohort report {out}",
-        markup=False,
-        soft_wrap=True,
+        f"Run: {out}   Next: dpcohort verify {out}, dpcohort report {out}", soft_wrap=True
     )
+
+
+_QUIET_SECONDS = 60.0  # without a new round it says so
+
+
+def watch(
+    path: Annotated[Path, Argument(metavar="RUN", help="The run folder.")],
+    interval: Annotated[float, Option(min=0.1, help="Seconds between looks.")] = 1.0,
+    once: Annotated[bool, Option("--once", help="Say how it stands and end.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Watch a run; it ends with the run, or with Ctrl-C, and never touches the run's files."""
+    if once or as_json:
+        _tell(_load(path), as_json=as_json)
+        return
+    try:
+        if console.is_terminal:
+            _watch_live(path, interval)
+        else:
+            _watch_lines(path, interval)
+    except KeyboardInterrupt:
+        console.print("Stopped watching; the run goes on by itself.")
+
+
+def _load(path: Path) -> Run:
+    from dpcohort.runs.run import Run
+
+    return Run.load(path)
+
+
+def _states(path: Path, interval: float) -> Iterator[tuple[Run, float]]:
+    """The run each time it was looked at, and the seconds since its last round."""
+    seen, since = -1, time.monotonic()
+    while True:
+        run = _load(path)
+        if run.rounds_done != seen:
+            seen, since = run.rounds_done, time.monotonic()
+        yield run, time.monotonic() - since
+        if run.is_finished:
+            return
+        time.sleep(interval)
+
+
+def _watch_live(path: Path, interval: float) -> None:
+    with Live(Text(str(path)), console=console, refresh_per_second=4, transient=True) as live:
+        for run, quiet in _states(path, interval):
+            if run.history:
+                live.update(picture(_title(run), run.history[-1], run, _time_left(run, quiet)))
+    _tell(run, as_json=False)
+
+
+def _watch_lines(path: Path, interval: float) -> None:
+    told, warned = 0, False
+    for run, quiet in _states(path, interval):
+        for line in run.history[told:]:
+            console.print(round_sentence(line, run), soft_wrap=True)
+        told, warned = run.rounds_done, warned and run.rounds_done == told
+        if quiet > _QUIET_SECONDS and not warned:
+            warned = True
+            console.print(_quiet_words(quiet))
+    _tell(run, as_json=False)
+
+
+def _title(run: Run) -> str:
+    model, data = run.settings.get("model"), run.settings.get("data")
+    name = data.get("name", "its data") if isinstance(data, dict) else "its data"
+    trained = model.get("name", "a model") if isinstance(model, dict) else model or "a model"
+    return f"{run.settings.get('label') or run.plan.selection.rule}: {trained} on {name}"
+
+
+def _time_left(run: Run, quiet: float) -> str:
+    if quiet > _QUIET_SECONDS:
+        return _quiet_words(quiet)
+    seconds = [line.seconds for line in run.history if math.isfinite(line.seconds)]
+    if not seconds or run.is_finished:
+        return ""
+    recent = seconds[-20:]
+    left = sum(recent) / len(recent) * (run.plan.training.rounds - run.rounds_done)
+    return f"{left:.0f} s left"
+
+
+def _quiet_words(quiet: float) -> str:
+    return f"no new round for {quiet:.0f} s; is the training still running?"
+
+
+def _tell(run: Run, *, as_json: bool) -> None:
+    accuracy = _accuracy(run)
+    total = run.plan.training.rounds
+    if as_json:
+        print_json(
+            {
+                "run": str(run.path),
+                "rounds_done": run.rounds_done,
+                "rounds": total,
+                "finished": run.is_finished,
+                "test_accuracy": accuracy,
+                "private": run.is_private,
+            }
+        )
+        return
+    state = "finished" if run.is_finished else "not finished"
+    found = "" if accuracy is None else f", test accuracy {100 * accuracy:.1f} %"
+    console.print(f"{_title(run)}: {state}, round {run.rounds_done}/{total}{found}.")
+    step = "verify" if run.is_finished else "train CONFIG --resume --out"
+    console.print(f"Next: dpcohort {step} {run.path}", soft_wrap=True)
+
+
+def _accuracy(run: Run) -> float | None:
+    try:
+        found = run.test_accuracy
+    except InputError:  # not evaluated yet
+        return None
+    return found if math.isfinite(found) else None
+
+
+_BAR = 24
+_TIGHTEST = 10
+_COHORT = 8
+_NAME = 30
+
+
+class TrainingView:
+    """Shows every round; a callback of ``train``.
+
+    Args:
+        title: what is trained.
+        live: the picture to update; None prints lines.
+        screen: where lines go.
+    """
+
+    def __init__(self, title: str, live: Live | None = None, screen: Console = console) -> None:
+        self._title, self._live, self._screen = title, live, screen
+        self._began, self._first = time.monotonic(), 0
+
+    def on_round(self, record: RoundRecord, run: Run) -> None:
+        """Show a round."""
+        if self._first == 0:
+            self._first = run.rounds_done
+        if self._live is None:
+            self._screen.print(round_sentence(record, run), soft_wrap=True)
+        else:
+            fresh = max(1, run.rounds_done - self._first + 1)
+            pace = (time.monotonic() - self._began) / fresh
+            left = pace * (run.plan.training.rounds - run.rounds_done)
+            self._live.update(picture(self._title, record, run, f"{left:.0f} s left"))
+
+
+def picture(title: str, record: RoundRecord, run: Run, time_left: str = "") -> RenderableType:
+    """A run after a round: how far it is, how good, who was heard, whose budget is used up."""
+    done, total = run.rounds_done, run.plan.training.rounds
+    told = f", {time_left}" if time_left else ""
+    progress = Table.grid(padding=(0, 1))
+    progress.add_column()
+    progress.add_column(no_wrap=True)
+    progress.add_row(_Bar(done / total, _BAR * 2), f"round {done}/{total}{told}")
+    parts: list[RenderableType] = [Text(title, style="bold"), progress]
+    curve = run.curve()
+    if curve.accuracy.size:
+        best = f"{curve.accuracy[-1]:.1%}".replace("%", " %")
+        line = f"accuracy {sparkline(curve.accuracy.tolist())} {best}"
+        parts.append(Text(line, style="green"))
+    return Group(*parts, _cohort(record, run), _budgets(run))
+
+
+def round_sentence(record: RoundRecord, run: Run) -> str:
+    """One round in one line, for a pipe or a log."""
+    total = run.plan.training.rounds
+    if record.lost:
+        return f"round {record.round + 1}/{total}  lost in a crash; counted, not computed again"
+    found = record.test_average or record.test
+    accuracy = "" if found is None else f"  accuracy {100 * found.accuracy:.1f} %"
+    low, high = min(record.noise_stds), max(record.noise_stds)
+    names = [run.plan.population.ids[client] for client in record.clients]
+    shown = ", ".join(map(one_line, names[:_COHORT])) + (", ..." if len(names) > _COHORT else "")
+    return f"round {record.round + 1}/{total}{accuracy}  noise {low:.3g} to {high:.3g}  {shown}"
+
+
+@contextmanager
+def watching(title: str, *, quiet: bool = False) -> Iterator[list[TrainingView]]:
+    """Callbacks that show a training; none where only the result is wanted."""
+    if quiet:
+        yield []
+    elif console.is_terminal:
+        with Live(Text(title), console=console, refresh_per_second=8, transient=True) as live:
+            yield [TrainingView(title, live)]
+    else:
+        yield [TrainingView(title)]
+
+
+def _rows() -> Table:
+    """Rows of one line each: on a narrow screen first the bars become short, then the names."""
+    table = Table.grid(padding=(0, 1))
+    for width in (None, _NAME, None, None):
+        table.add_column(no_wrap=True, max_width=width)
+    table.add_column()
+    return table
+
+
+def _cohort(record: RoundRecord, run: Run) -> Table:
+    table = _rows()
+    worst = max(record.noise_stds) or 1.0
+    pairs = sorted(zip(record.noise_stds, record.clients, strict=True))
+    for std, client in pairs[:_COHORT]:
+        epsilon = run.plan.population.epsilon[client]
+        budget = "public" if epsilon != epsilon else f"ε {epsilon:.3g}"
+        name = Text(one_line(run.plan.population.ids[client]))
+        table.add_row("  heard", name, budget, f"noise {std:.3g}", _Bar(std / worst))
+    if len(pairs) > _COHORT:
+        table.add_row("", f"and {len(pairs) - _COHORT} more")
+    return table
+
+
+def _budgets(run: Run) -> Table:
+    """How many of their planned draws the strictest clients have used."""
+    plan, draws = run.plan, run.ledger.draws
+    table = _rows()
+    held = np.flatnonzero(plan.drawn & ~plan.population.public)
+    share_used = draws[held] / plan.schedule.counts[held]
+    order = np.lexsort((plan.population.epsilon[held], -share_used))
+    for k in held[order[:_TIGHTEST]].tolist():
+        used, planned = int(draws[k]), int(plan.schedule.counts[k])
+        share = used / planned
+        style = "red" if share >= 1 else "yellow" if share > 0.8 else ""
+        table.add_row(
+            " budget",
+            Text(one_line(plan.population.ids[k])),
+            f"ε {plan.population.epsilon[k]:.3g}",
+            f"{used}/{planned} draws",
+            _Bar(share, style=style),
+        )
+    return table
+
+
+class _Bar:
+    """A bar that takes the room there is, up to its width."""
+
+    def __init__(self, share: float, width: int = _BAR, *, style: str = "") -> None:
+        self.share, self.width, self.style = share, width, style
+
+    def __rich_console__(self, screen: Console, options: ConsoleOptions) -> RenderResult:
+        width = min(self.width, options.max_width)
+        filled = round(min(max(self.share, 0.0), 1.0) * width)
+        yield Text("█" * filled + "░" * (width - filled), style=self.style)
+
+    def __rich_measure__(self, screen: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, min(self.width, options.max_width))

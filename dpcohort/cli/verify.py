@@ -1,61 +1,290 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``dpcohort verify``: every promise of a run checked again; exit code 1 if one is broken."""
+"""``dpcohort verify``, ``receipt`` and ``audit``: promises checked; exit code 1 if one is broken.
+
+``verify`` and ``receipt`` look at a run; ``audit`` tests from outside a training of ours or a step
+of a user's own.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from dpcohort.cli.output import console, print_json
+from dpcohort._validate import choice, number, whole_number
+from dpcohort.cli.output import console, new_table, print_json
 from dpcohort.cli.source import JsonOption
+from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
-from dpcohort.runs.folder import RunFolder
-from dpcohort.runs.verification import Verification, verify_run
 
-__all__ = ["command"]
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from dpcohort.audit import Claim, Finding, PrivateTraining
+    from dpcohort.runs.verification import Verification
+
+__all__ = ["audit", "receipt", "verify"]
 
 _SHOWN = 20
 #: Characters of one message; a broken receipt may quote anything.
 _LONGEST = 2000
 
 
-def command(
+def verify(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of seeds.")
+        list[Path], Argument(metavar="RUN...", help="Run folders, or folders of seeds.")
     ],
-    method: Annotated[
-        str, typer.Option(help="The second opinion: auto, pld or dp-accounting.")
-    ] = "auto",
+    method: Annotated[str, Option(help="The second opinion: auto, pld or dp-accounting.")] = "auto",
     as_json: JsonOption = False,
 ) -> None:
     """Replay every receipt from the ledger with the independent accountant."""
+    from dpcohort.runs.folder import RunFolder
+    from dpcohort.runs.verification import verify_run
+
     folders = [folder for run in runs for folder in RunFolder.find_all(run)]
     found = [verify_run(folder.path, method=method) for folder in folders]
     if as_json:
         print_json([verification.to_dict() for verification in found])
     else:
         for verification in found:
-            _print(verification)
+            _print_verification(verification)
     if not all(verification.holds for verification in found):
         raise typer.Exit(1)
 
 
-def _print(verification: Verification) -> None:
+def _print_verification(verification: Verification) -> None:
     word, style = ("holds", "bold green") if verification.holds else ("BROKEN", "bold red")
-    console.print(f"{verification.path}: ", end="", markup=False)
+    console.print(f"{verification.path}: ", end="")
     console.print(word, style=style, end="")
     console.print(
         f"; {verification.clients} promises and {verification.rounds} rounds checked, at most "
-        f"{verification.tightest:.1%} of a budget spent; plan {verification.plan[:12]}",
-        markup=False,
+        f"{verification.tightest:.1%} of a budget spent; plan {verification.plan[:12]}"
     )
     for finding in verification.findings[:_SHOWN]:
         console.print(
             f"  {finding.kind}: {one_line(finding.subject)}: {one_line(finding.message, _LONGEST)}",
-            markup=False,
             soft_wrap=True,
         )
     if len(verification.findings) > _SHOWN:
         console.print(f"  ... and {len(verification.findings) - _SHOWN} more (--json has all)")
+
+
+def receipt(
+    run: Annotated[Path, Argument(metavar="RUN", help="A run folder.")],
+    client: Annotated[str, Argument(help="Id of the client.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Show a client's receipt, counted from the ledger and certified anew."""
+    from dpcohort.runs.run import Run
+
+    found = Run.load(run).receipt(client)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        console.print(found.text(), soft_wrap=True)
+    if not found.holds:
+        raise typer.Exit(1)
+
+
+#: Of each test; all of them on all trainings stay below 1e-5 together.
+_FALSE_ALARMS = 1e-7
+_PRIVATE = "claims to be private"
+_SIMULATION = "a simulation: G, H and I, whether its noise can be predicted, are not asked"
+_LIMIT = "Tests can refute a claim and never prove one: docs/audit.md says what they cannot see."
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """One training to audit."""
+
+    name: str
+    make: Callable[[], PrivateTraining]
+    private: bool
+    normals: int
+
+
+def audit(
+    step: Annotated[
+        str | None,
+        Option(
+            metavar="MODULE:FUNCTION",
+            help="Audit this step instead of dpcohort's own trainings; docs/audit.md has its form.",
+            show_default=False,
+        ),
+    ] = None,
+    full: Annotated[
+        bool, Option("--full/--quick", help="Minutes on a GPU, or seconds for CI.")
+    ] = False,
+    device: Annotated[str, Option(help="Where our engines train: cpu or cuda.")] = "cpu",
+    sampler: Annotated[
+        str,
+        Option(
+            help="The claimed sampler: poisson or fixed; none for a --step that is given batches."
+        ),
+    ] = "poisson",
+    clip: Annotated[float, Option(help="The clip C to test at.")] = 1.0,
+    noise_multiplier: Annotated[float, Option(help="The noise z to test at.")] = 1.0,
+    returns: Annotated[
+        str, Option(help="What a plain --step returns: mean (over the public B) or sum.")
+    ] = "mean",
+    simulation: Annotated[
+        bool,
+        Option("--simulation", help="The --step is for simulation only: do not test G, H and I."),
+    ] = False,
+    only: Annotated[
+        str | None,
+        Option(
+            metavar="A,B",
+            help="Of our trainings only these: batched, reference, guard, simulation. By default "
+            "all, without --full all but the slow reference.",
+            show_default=False,
+        ),
+    ] = None,
+    normals: Annotated[
+        int | None,
+        Option(metavar="N", help="Numbers whose tail --full counts.", show_default=False, min=1),
+    ] = None,
+    seed: Annotated[int, Option(min=0, help="Of the tests and of simulations.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Test from outside what a training claims; exit code 1 if a claim is refuted."""
+    choice("--device", device, ["cpu", "cuda"])
+    choice("--returns", returns, ["mean", "sum"])
+    choice("--sampler", sampler, ["poisson", "fixed", *(["none"] if step else [])])
+    number("--clip", clip, above=0)
+    number("--noise-multiplier", noise_multiplier, above=0)
+    whole_number("--seed", seed, at_least=0)
+    if step is None and (simulation or returns != "mean"):
+        raise InputError.because("--simulation and --returns are for a --step: give one.")
+    if step is not None and (only is not None or device != "cpu"):
+        raise InputError.because("--only and --device are for dpcohort's own trainings.")
+    subjects = (
+        _own_trainings(device, only, full=full)
+        if step is None
+        else [_own_step(step, returns, sampler, simulation)]
+    )
+    from dpcohort.audit import Claim
+
+    audited: list[tuple[_Subject, list[Finding]]] = []
+    for subject in subjects:
+        claim = Claim(
+            sampler="poisson" if sampler == "none" else sampler,
+            clip=clip,
+            noise_multiplier=noise_multiplier,
+            private=subject.private,
+        )
+        findings = _tested(subject, claim, seed, full=full, normals=normals or subject.normals)
+        audited.append((subject, findings))
+        if not as_json:
+            console.print(subject.name, style="bold", end="")
+            console.print(f"  {_PRIVATE if subject.private else _SIMULATION}")
+            console.print(_findings_table(findings))
+    _conclude(audited, full=full, device=device, as_json=as_json)
+
+
+def _own_trainings(device: str, only: str | None, *, full: bool) -> list[_Subject]:
+    """Our own trainings, as they are deployed, and the simulation."""
+    import torch
+
+    from dpcohort.audit import EngineUnderTest, GuardUnderTest
+    from dpcohort.audit.suite import FULL_NORMALS
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise InputError("--device", given=device, allowed="cpu here: torch finds no CUDA device")
+    many = FULL_NORMALS if device == "cuda" else FULL_NORMALS // 4
+    deployed: Any = {"device": device, "private": True, "dtype": torch.float32}
+    subjects = [
+        _Subject("batched", lambda: EngineUnderTest("batched", **deployed), True, many),
+        _Subject("reference", lambda: EngineUnderTest("reference", **deployed), True, many),
+        _Subject("guard", GuardUnderTest, True, FULL_NORMALS // 200),
+        _Subject("simulation", lambda: EngineUnderTest("batched", device=device), False, many),
+    ]
+    if only is not None:
+        wanted = [name.strip() for name in only.split(",") if name.strip()]
+        for name in wanted:
+            choice("--only", name, [subject.name for subject in subjects])
+        return [subject for subject in subjects if subject.name in wanted]
+    # The reference takes its records one by one; the guard computes on a CPU whatever the device.
+    left_out = {"reference": not full, "guard": device != "cpu"}
+    return [subject for subject in subjects if not left_out.get(subject.name, False)]
+
+
+def _own_step(step: str, returns: str, sampler: str, simulation: bool) -> _Subject:
+    from dpcohort.audit import step_by_name
+    from dpcohort.audit.suite import FULL_NORMALS
+
+    training = step_by_name(
+        step, returns="sum" if returns == "sum" else "mean", draws_batches=sampler != "none"
+    )
+    return _Subject(step, lambda: training, not simulation, FULL_NORMALS // 4)
+
+
+def _tested(
+    subject: _Subject, claim: Claim, seed: int, *, full: bool, normals: int
+) -> list[Finding]:
+    from dpcohort.audit import suite
+
+    status = console.status(f"{subject.name} ...")
+    with status if console.is_terminal else nullcontext():
+        return suite.audit_training(
+            subject.make(),
+            claim,
+            seed=seed,
+            false_alarm_rate=_FALSE_ALARMS,
+            full=full,
+            normals=normals,
+            on_finding=lambda one: status.update(f"{subject.name}: {one.test} done ..."),
+        )
+
+
+def _findings_table(findings: Sequence[Finding]) -> RenderableType:
+    from rich.text import Text
+
+    table = new_table("", "test", "what was seen", close=True, overflow="fold")
+    table.add_column("false alarms", justify="right")
+    for finding in findings:
+        mark = Text("ok", "green") if finding.passed else Text("REFUTED", "bold red")
+        rate = f"{finding.false_alarm_rate:g}" if finding.false_alarm_rate else "none"
+        table.add_row(mark, finding.test, Text(finding.detail), rate)
+    return table
+
+
+def _conclude(
+    audited: Sequence[tuple[_Subject, list[Finding]]], *, full: bool, device: str, as_json: bool
+) -> None:
+    every = [(subject, finding) for subject, findings in audited for finding in findings]
+    total = math.fsum(finding.false_alarm_rate for _, finding in every)
+    refuted = [f"{subject.name}: {found.test}" for subject, found in every if not found.passed]
+    if as_json:
+        told = [
+            {
+                "name": subject.name,
+                "private": subject.private,
+                "findings": [asdict(finding) for finding in findings],
+            }
+            for subject, findings in audited
+        ]
+        print_json(
+            {
+                "passed": not refuted,
+                "refuted": refuted,
+                "form": "full" if full else "quick",
+                "device": device,
+                "false_alarm_rate": total,
+                "trainings": told,
+            }
+        )
+    else:
+        word, style = ("REFUTED", "bold red") if refuted else ("no claim refuted", "bold green")
+        console.print(word, style=style, end="")
+        console.print(f": {'; '.join(refuted)}" if refuted else "", soft_wrap=True)
+        chance = f"A correct training fails this audit with probability at most {total:.1e}."
+        console.print(f"{chance} {_LIMIT}", soft_wrap=True)
+    if refuted:
+        raise typer.Exit(1)

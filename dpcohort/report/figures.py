@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures for papers, drawn from runs and plans: one style for all, readable in grey."""
+"""Figures for papers, drawn from runs and plans: one style for all, readable in grey.
+
+The selection figure shows clients as points, size across and epsilon up, coloured by probability:
+one panel a selection, side by side on one colour scale. The paper's is three of them, two values of
+eta beside unbiased.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +18,9 @@ import numpy as np
 from dpcohort._validate import FloatArray, IntArray
 from dpcohort.accounting.paper import paper_noise_multiplier
 from dpcohort.atomic_file import atomic_writer
+from dpcohort.clients import Population
 from dpcohort.errors import InputError
 from dpcohort.plan import Plan
-from dpcohort.report.selection_figure import picture_format
 from dpcohort.runs.evaluation import Interval, mean_interval, who_was_heard
 from dpcohort.runs.receipts import Receipt
 from dpcohort.runs.run import Run
@@ -23,9 +28,10 @@ from dpcohort.runs.run import Run
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
+    from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
 
-    from dpcohort.report.html.reproduction import Reproduction
+    from dpcohort.report.html.sources import Reproduction
 
 __all__ = [
     "LINES",
@@ -39,7 +45,11 @@ __all__ = [
     "paper_style",
     "papers_noise",
     "participation_figure",
+    "picture_format",
     "save_figure",
+    "save_plan_figure",
+    "save_selection_figure",
+    "selection_figure",
 ]
 
 
@@ -155,8 +165,7 @@ def accuracy_figure(groups: Mapping[str, Sequence[Run]]) -> Figure:
         for position, (name, runs) in enumerate(groups.items()):
             rounds, found = accuracy_band(runs)
             _draw(axis, name, LINES[position % len(LINES)], rounds, found)
-        axis.set_xlabel("round")
-        axis.set_ylabel("test accuracy (%)")
+        axis.set(xlabel="round", ylabel="test accuracy (%)")
         axis.set_ylim(bottom=0)
         axis.legend(loc="lower right")
     return figure
@@ -207,8 +216,7 @@ def budgets_figure(receipts: Sequence[Receipt]) -> Figure:
                 promised, spent = zip(*points, strict=True)
                 axis.scatter(promised, spent, s=16, marker=marker, color=colour, label=word)
         log_scale(axis.xaxis, axis.yaxis)
-        axis.set_xlabel("promised ε")
-        axis.set_ylabel("certified ε spent")
+        axis.set(xlabel="promised ε", ylabel="certified ε spent")
         axis.legend(loc="upper left")
     return figure
 
@@ -237,14 +245,9 @@ def cells_figure(found: Reproduction) -> Figure:
         axis.plot(means, range(len(rows)), "o", color=PALETTE[0], label="ours, 95 % interval")
         known = [(row, cell.paper) for row, cell in enumerate(rows) if cell.paper is not None]
         if known:
-            axis.plot(
-                [paper for _, paper in known],
-                [row for row, _ in known],
-                "D",
-                color=PALETTE[1],
-                markerfacecolor="none",
-                label="paper",
-            )
+            places, papers = zip(*known, strict=True)
+            style: Any = {"color": PALETTE[1], "markerfacecolor": "none"}
+            axis.plot(papers, places, "D", label="paper", **style)
         axis.set_yticks(range(len(rows)), [cell.name for cell in rows], parse_math=False)
         axis.invert_yaxis()
         axis.set_xlabel("test accuracy (%)")
@@ -305,8 +308,7 @@ def noise_figure(plan: Plan) -> Figure:
             stamp = " (NOT PRIVATE: raw reports)" if raw else ""
             axis.set_title(f"{plan.selection.rule}: noise for the caps{stamp}", fontsize=8)
         log_scale(axis.xaxis, axis.yaxis)
-        axis.set_xlabel("privacy budget ε")
-        axis.set_ylabel("noise on the mean gradient / C")
+        axis.set(xlabel="privacy budget ε", ylabel="noise on the mean gradient / C")
         axis.legend(loc="upper right")
     return figure
 
@@ -315,10 +317,7 @@ _HATCHES = ("", "//", "..", "\\\\", "xx")
 
 
 def participation_figure(
-    plans: Mapping[str, Plan],
-    *,
-    draws: Mapping[str, IntArray] | None = None,
-    groups: int = 10,
+    plans: Mapping[str, Plan], *, draws: Mapping[str, IntArray] | None = None, groups: int = 10
 ) -> Figure:
     """Bars for each tenth of the clients, strictest budgets first; 1 is in proportion to data.
 
@@ -373,8 +372,138 @@ def participation_figure(
             )
         axis.axhline(1, color="#555555", linewidth=0.8, linestyle=":")
         axis.set_xticks(range(len(names)), names)
-        axis.set_xlabel("clients by budget, strictest first (tenths)")
-        axis.set_ylabel("share of draws / share of records")
+        axis.set(
+            xlabel="clients by budget, strictest first (tenths)",
+            ylabel="share of draws / share of records",
+        )
         axis.margins(y=0.06 + 0.09 * len(heard))  # room for the legend above the bars
         axis.legend(loc="upper left")
     return figure
+
+
+_FORMATS = ("png", "pdf", "svg")
+#: Above this many clients a scatter is a blot; a sample shows the same picture.
+_MOST_POINTS = 5_000
+
+
+def selection_figure(
+    population: Population,
+    panels: Mapping[str, FloatArray],
+    *,
+    scale_name: str = "selection probability",
+) -> Figure:
+    """Draw one panel for each named vector of probabilities.
+
+    Args:
+        population: sizes and budgets of the clients.
+        panels: title to probabilities, from left to right.
+        scale_name: what the colours stand for.
+
+    Example:
+        >>> clients = Population.from_arrays(sizes=[100, 200], epsilon=[1, 2], delta=1e-5)
+        >>> figure = selection_figure(clients, {"unbiased": clients.unbiased})
+        >>> len(figure.axes)  # one panel and the colour bar
+        2
+    """
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+    from matplotlib.figure import Figure
+
+    shown = _shown_clients(len(population))
+    # One client with half of all draws must not turn all others into one colour.
+    most = np.quantile(np.concatenate([p[shown] for p in panels.values()]), 0.97)
+    scale = Normalize(vmin=0, vmax=float(most) or 1.0)
+    figure = Figure(figsize=(1.2 + 3.4 * len(panels), 3.4), layout="constrained")
+    axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
+    for position, (axis, (title, p)) in enumerate(zip(axes, panels.items(), strict=True)):
+        _draw_panel(axis, population, shown, p[shown], scale)
+        axis.set_title(title, fontsize=10)
+        axis.set_xlabel("records")
+        if position == 0:
+            axis.set_ylabel("privacy budget ε")
+    bar = figure.colorbar(
+        ScalarMappable(norm=scale, cmap="RdYlBu"), ax=list(axes), pad=0.01, extend="max"
+    )
+    bar.set_label(scale_name)
+    return figure
+
+
+def save_selection_figure(
+    population: Population, panels: Mapping[str, FloatArray], path: str | Path
+) -> None:
+    """Draw the panels into a PNG, PDF or SVG file, by the ending of its name."""
+    kind = picture_format(path)
+    with atomic_writer(path, binary=True) as file:
+        selection_figure(population, panels).savefig(file, format=kind, dpi=160)
+
+
+def save_plan_figure(plan: Plan, path: str | Path) -> None:
+    """Draw the probabilities of a plan beside those by size, into a PNG, PDF or SVG file.
+
+    Raises:
+        InputError: it has none, as its rule chooses each cohort during the training.
+    """
+    if plan.adaptive is not None:
+        raise InputError.because(
+            f"--picture draws probabilities, and {plan.selection.rule} has none before the "
+            "training."
+        )
+    selection = plan.selection
+    panels = {"unbiased": selection.unbiased, selection.rule: selection.probabilities}
+    save_selection_figure(plan.population, panels, path)
+
+
+def picture_format(path: str | Path) -> str:
+    """The format of a picture by the ending of its name.
+
+    Example:
+        >>> picture_format("figure.PDF")
+        'pdf'
+    """
+    kind = Path(path).suffix.lower().lstrip(".")
+    if kind not in _FORMATS:
+        raise InputError(
+            "picture", given=str(path), allowed="a file name ending in .png, .pdf or .svg"
+        )
+    return kind
+
+
+def _shown_clients(count: int) -> IntArray:
+    if count <= _MOST_POINTS:
+        return np.arange(count)
+    return np.random.default_rng(0).choice(count, _MOST_POINTS, replace=False)
+
+
+def _draw_panel(
+    axis: Axes, population: Population, shown: IntArray, p: FloatArray, scale: Normalize
+) -> None:
+    size, epsilon = population.sizes[shown], population.epsilon[shown]
+    public = population.public[shown]
+    left_out = (p == 0) & ~public
+    heard = ~left_out & ~public
+    style: dict[str, Any] = {
+        "cmap": "RdYlBu",
+        "norm": scale,
+        "edgecolors": "#333333",
+        "linewidths": 0.4,
+    }
+    axis.scatter(size[heard], epsilon[heard], c=p[heard], s=34, **style)
+    if left_out.any():
+        axis.scatter(
+            size[left_out], epsilon[left_out], marker="x", c="#777777", s=22, label="left out"
+        )
+    if public.any():
+        # A public client has no epsilon: it stands at the top edge, whatever the scale.
+        axis.scatter(
+            size[public],
+            np.full(int(public.sum()), 0.96),
+            c=p[public],
+            s=110,
+            marker="*",
+            transform=axis.get_xaxis_transform(),
+            label="public",
+            **style,
+        )
+    if left_out.any() or public.any():
+        axis.legend(fontsize=7, loc="lower right", framealpha=0.8)
+    axis.grid(alpha=0.25, linewidth=0.5)

@@ -1,144 +1,152 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan on one screen: what was decided, and the clients it changed most."""
+"""A plan on one screen: what was decided, and the clients it changed most, or their caps."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from dpcohort._validate import IntArray
+from dpcohort.clients import Population
 from dpcohort.plain_text import one_line
 from dpcohort.plan import Plan
 
-__all__ = ["PlanSummary", "plan_table", "summarise"]
+if TYPE_CHECKING:
+    from dpcohort.plan import Plan
+
+__all__ = [
+    "adaptive_plan_table",
+    "adaptive_plan_values",
+    "counted",
+    "plan_table",
+    "plan_values",
+    "summarise",
+]
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlanSummary:
-    """The numbers of a plan that fit in a sentence each.
+def summarise(plan: Plan) -> dict[str, Any]:
+    """The numbers of a plan that fit in a sentence each, ready for JSON.
 
-    Attributes:
-        clients: in the population.
-        public: of them, without a budget.
-        drawn: with at least one draw.
-        records: held by all clients.
-        epsilon_min: smallest budget; None if all are public.
-        epsilon_max: largest budget; None if all are public.
-        rule: name of the selection rule.
-        eta: weight of the noise in Problem 1.
-        gap: how far at most the probabilities are from optimal, in the objective.
-        objective: value of Problem 1.
-        bias: ||p - p^u||_1.
-        noise_to_clip: norm of the noise on a round's mean gradient over C, as scheduled.
-        unbiased_noise_to_clip: the same, expected, if clients were selected by size.
-        certified: drawn private clients whose certificate holds.
-        lifted: clients lifted from the paper's to the tight noise.
-        large_delta: clients whose delta is at least 1 / size.
-        sha256: hash of the plan.
+    Beside numbers of clients and records: ``epsilon_min`` and ``epsilon_max``, None if all are
+    public; ``eta``, the weight of the noise in Problem 1, its ``objective``, and the ``gap``, how
+    far at most the probabilities are from optimal in it; ``bias`` ||p - p^u||_1; ``noise_to_clip``,
+    the norm of the noise on a round's mean gradient over C, as scheduled, and the same expected if
+    clients were selected by size; how many promises are ``certified``, how many clients were
+    ``lifted`` from the paper's to the tight noise, and how many have a ``large_delta``, of at least
+    1 / size.
     """
-
-    clients: int
-    public: int
-    drawn: int
-    records: int
-    epsilon_min: float | None
-    epsilon_max: float | None
-    rule: str
-    eta: float | None
-    gap: float
-    objective: float
-    bias: float
-    noise_to_clip: float
-    unbiased_noise_to_clip: float
-    certified: int
-    lifted: int
-    large_delta: int
-    sha256: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and words, ready for JSON."""
-        return asdict(self)
-
-
-def summarise(plan: Plan) -> PlanSummary:
-    """The plan's headline numbers."""
     population = plan.population
     problem, u = plan.problem, plan.selection.unbiased
     unbiased_noise = float((problem.noise_costs * u**2 + problem.linear_costs * u).sum())
     private = ~population.public
     held = plan.drawn & private
-    return PlanSummary(
-        clients=len(population),
-        public=int(population.public.sum()),
-        drawn=int(plan.drawn.sum()),
-        records=int(population.sizes.sum()),
-        epsilon_min=float(population.epsilon[private].min()) if private.any() else None,
-        epsilon_max=float(population.epsilon[private].max()) if private.any() else None,
-        rule=plan.selection.rule,
-        eta=plan.selection.eta,
-        gap=plan.selection.gap,
-        objective=plan.selection.objective,
-        bias=float(np.abs(plan.selection.probabilities - u).sum()),
-        noise_to_clip=plan.noise_to_clip,
-        unbiased_noise_to_clip=float(np.sqrt(plan.training.total_steps * unbiased_noise)),
-        certified=int((plan.certified_epsilon[held] <= population.epsilon[held]).sum()),
-        lifted=int(plan.noise.lifted.sum()),
-        large_delta=population.large_delta,
-        sha256=plan.sha256,
-    )
+    return {
+        "clients": len(population),
+        "public": int(population.public.sum()),
+        "drawn": int(plan.drawn.sum()),
+        "records": int(population.sizes.sum()),
+        "epsilon_min": float(population.epsilon[private].min()) if private.any() else None,
+        "epsilon_max": float(population.epsilon[private].max()) if private.any() else None,
+        "rule": plan.selection.rule,
+        "eta": plan.selection.eta,
+        "gap": plan.selection.gap,
+        "objective": plan.selection.objective,
+        "bias": float(np.abs(plan.selection.probabilities - u).sum()),
+        "noise_to_clip": plan.noise_to_clip,
+        "unbiased_noise_to_clip": float(np.sqrt(plan.training.total_steps * unbiased_noise)),
+        "certified": int((plan.certified_epsilon[held] <= population.epsilon[held]).sum()),
+        "lifted": int(plan.noise.lifted.sum()),
+        "large_delta": population.large_delta,
+        "sha256": plan.sha256,
+    }
+
+
+def plan_values(plan: Plan) -> dict[str, object]:
+    """The headline numbers and every client, ready for JSON."""
+    if plan.adaptive is not None:
+        return adaptive_plan_values(plan)
+    clients = {
+        "batch_size": plan.batch_sizes,
+        "unbiased": plan.selection.unbiased,
+        "probability": plan.selection.probabilities,
+        "draws": plan.schedule.counts,
+        "noise_multiplier": plan.noise_multipliers,
+        "certified_epsilon": plan.certified_epsilon,
+    }
+    return {"summary": summarise(plan), "clients": _columns(plan.population, clients)}
+
+
+def _columns(people: Population, more: Mapping[str, NDArray[Any]]) -> dict[str, list[Any]]:
+    """The clients as columns of plain values."""
+    budgets = {"epsilon": people.epsilon, "delta": people.delta, "public": people.public}
+    columns = {"size": people.sizes, **budgets, **more}
+    return {"id": list(people.ids), **{name: held.tolist() for name, held in columns.items()}}
 
 
 def plan_table(plan: Plan, *, rows: int = 12) -> RenderableType:
-    """Headline sentences and the clients whose probability changed most, heard more and less."""
+    """Headline sentences, and the clients whose probability changed most, heard more and less.
+
+    Where cohorts are chosen during the training: the caps of the strictest and loosest clients.
+    """
+    if plan.adaptive is not None:
+        return adaptive_plan_table(plan, rows=rows)
     summary = summarise(plan)
     return Group(_headline(plan, summary), "", _clients_table(plan, _most_changed(plan, rows)))
 
 
-def _headline(plan: Plan, summary: PlanSummary) -> Text:
+def _headline(plan: Plan, summary: dict[str, Any]) -> Text:
     training, contract = plan.training, plan.contract
-    public = f", {summary.public} public" if summary.public else ""
+    public = f", {summary['public']} public" if summary["public"] else ""
     budgets = (
-        f"budgets ε {summary.epsilon_min:.3g} to {summary.epsilon_max:.3g}"
-        if summary.epsilon_min is not None
+        f"budgets ε {summary['epsilon_min']:.3g} to {summary['epsilon_max']:.3g}"
+        if summary["epsilon_min"] is not None
         else "no budgets"
     )
-    eta = "" if summary.eta is None else f", η = {summary.eta:.4g}"
+    eta = "" if summary["eta"] is None else f", η = {summary['eta']:.4g}"
     text = Text()
-    text.append(_counted(summary.clients, "client"), style="bold")
-    text.append(f"{public}, {summary.records:,} records, {budgets}\n")
+    text.append(counted(summary["clients"], "client"), style="bold")
+    text.append(f"{public}, {summary['records']:,} records, {budgets}\n")
     text.append(
-        f"{_counted(training.rounds, 'round')} of {_counted(training.cohort_size, 'draw')}, "
-        f"{_counted(training.local_steps, 'local step')}; {contract.accountant} accountant, "
+        f"{counted(training.rounds, 'round')} of {counted(training.cohort_size, 'draw')}, "
+        f"{counted(training.local_steps, 'local step')}; {contract.accountant} accountant, "
         f"{contract.sampler} batches, {contract.neighbours} neighbours\n"
     )
-    text.append(f"{summary.rule}{eta}", style="bold")
+    text.append(f"{summary['rule']}{eta}", style="bold")
+    drawn = counted(summary["drawn"], "client")
     text.append(
-        f": {summary.bias / 2:.0%} of the draws moved, {_counted(summary.drawn, 'client')} drawn; "
-        f"at most {summary.gap:.1e} from the optimum of Problem 1\n"
+        f": {summary['bias'] / 2:.0%} of the draws moved, {drawn} drawn; "
+        f"at most {summary['gap']:.1e} from the optimum of Problem 1\n"
     )
     text.append("noise on a round's mean gradient: ")
-    text.append(f"{summary.noise_to_clip:.3g} C", style="bold green")
-    text.append(f" (selected by size: {summary.unbiased_noise_to_clip:.3g} C)\n")
-    text.append(f"{_counted(summary.certified, 'promise')} certified", style="bold green")
-    if summary.lifted:
-        text.append(f", {summary.lifted} lifted from the paper's noise", style="yellow")
-    if summary.large_delta:
+    text.append(f"{summary['noise_to_clip']:.3g} C", style="bold green")
+    text.append(f" (selected by size: {summary['unbiased_noise_to_clip']:.3g} C)\n")
+    text.append(f"{counted(summary['certified'], 'promise')} certified", style="bold green")
+    if summary["lifted"]:
+        text.append(f", {summary['lifted']} lifted from the paper's noise", style="yellow")
+    if summary["large_delta"]:
         text.append(
-            f"; delta is at least 1/size for {_counted(summary.large_delta, 'client')}: a whole "
+            f"; delta is at least 1/size for {counted(summary['large_delta'], 'client')}: a whole "
             "record may leak",
             style="yellow",
         )
-    text.append(f"; plan {summary.sha256[:12]}")
+    text.append(f"; plan {summary['sha256'][:12]}")
     return text
 
 
-def _counted(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """A number of things in words.
+
+    Example:
+        >>> counted(1, "client"), counted(2000, "draw")
+        ('1 client', '2,000 draws')
+    """
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
@@ -185,3 +193,96 @@ def _row(plan: Plan, k: int, p: float, u: float) -> list[str | Text]:
         "0" if public else f"{plan.noise_multipliers[k]:.4g}" if draws else "-",
         "-" if public or not draws else f"{plan.certified_epsilon[k]:.4g}",
     ]
+
+
+def adaptive_plan_values(plan: Plan) -> dict[str, Any]:
+    """The plan in plain values for JSON.
+
+    Example:
+        >>> from dpcohort import Population, Training
+        >>> from dpcohort.adaptive import make_adaptive_plan
+        >>> people = Population.from_arrays(sizes=[90] * 4, epsilon=[2.0] * 4, delta=1e-5)
+        >>> plan = make_adaptive_plan(people, Training(rounds=4, cohort_size=2, batch_size=9),
+        ...                           seed=0)
+        >>> adaptive_plan_values(plan)["clients"]["draw_cap"]
+        [4, 4, 4, 4]
+    """
+    clients = {
+        "draw_cap": plan.schedule.counts,
+        "report_cap": plan.report_caps,
+        "noise_multiplier": plan.noise_multipliers,
+        "report_std": plan.report_stds,
+        "certified_epsilon": plan.certified_epsilon,
+    }
+    return {
+        "sha256": plan.sha256,
+        **plan.plain_settings(),
+        "private": not plan.has_raw_reports,
+        "clients": _columns(plan.population, clients),
+    }
+
+
+def adaptive_plan_table(plan: Plan, *, rows: int = 12) -> RenderableType:
+    """The plan in words, and the clients with the strictest and the loosest budgets."""
+    return Group(*(Text(line) for line in _sentences(plan)), _clients(plan, rows))
+
+
+def _sentences(plan: Plan) -> list[str]:
+    people, training, terms = plan.population, plan.training, plan.terms
+    settings = ", ".join(f"{key} {value}" for key, value in plan.selection.settings.items())
+    private = np.flatnonzero(~people.public)
+    lines = [
+        f"{len(people)} clients ({int(people.public.sum())} public), {training.rounds} rounds of "
+        f"{training.cohort_size} draws, each cohort chosen by {plan.selection.rule}"
+        + (f" ({settings})." if settings else ".")
+    ]
+    if private.size:
+        first = private[0]
+        asked = "" if terms is None else f" and asked at most {plan.report_caps[first]} times"
+        lines.append(
+            f"Each is drawn at most {plan.schedule.counts[first]} times{asked}; the noise is made "
+            "for that, and certified."
+        )
+    if terms is not None and terms.mode == "private":
+        where = "one mini-batch" if terms.mini_batch else "all records"
+        lines.append(
+            f"A report is the mean {terms.statistic} on {where}, clipped at {terms.top:g}, with "
+            f"noise; all reports together take {terms.share:.0%} of a budget.".replace("%", " %")
+        )
+    if plan.has_raw_reports:
+        lines.append(
+            "NOT PRIVATE: reports are raw. Clients tell their losses without noise, so no epsilon "
+            "holds; use it to reproduce papers only."
+        )
+    lines.append(f"Plan {plan.sha256[:16]}")
+    return lines
+
+
+def _clients(plan: Plan, rows: int) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("client", overflow="fold")
+    for name in ("size", "epsilon", "draws", "reports", "z", "report std", "certified"):
+        table.add_column(name, justify="right")
+    for k in _shown(plan, rows).tolist():
+        public = bool(plan.population.public[k])
+        certified = "-" if public or plan.has_raw_reports else f"{plan.certified_epsilon[k]:.4g}"
+        table.add_row(
+            Text(one_line(plan.population.ids[k])),
+            str(int(plan.population.sizes[k])),
+            "public" if public else f"{plan.population.epsilon[k]:.4g}",
+            str(int(plan.schedule.counts[k])),
+            "-" if plan.terms is None else str(int(plan.report_caps[k])),
+            f"{plan.noise_multipliers[k]:.4g}",
+            f"{plan.report_stds[k]:.3g}" if plan.has_private_reports else "-",
+            certified,
+        )
+    return table
+
+
+def _shown(plan: Plan, rows: int) -> IntArray:
+    """The strictest and the loosest clients, as many of either."""
+    order = np.argsort(np.nan_to_num(plan.population.epsilon, nan=np.inf), kind="stable")
+    if order.size <= rows:
+        return order
+    half = rows // 2
+    return np.concatenate([order[:half], order[half - rows :]])

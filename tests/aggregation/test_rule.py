@@ -20,7 +20,7 @@ from dpcohort.aggregation.rule import (
     weighted_sum,
 )
 from dpcohort.audit.claims import Claim
-from dpcohort.audit.engines import GradientProbe, StepPlan, output_itself
+from dpcohort.audit.under_test import GradientProbe, StepPlan, output_itself
 from dpcohort.engine import BatchedEngine, ClientRecords, ReferenceEngine, Streams
 from dpcohort.errors import InputError
 

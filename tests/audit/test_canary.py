@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpcohort.audit.canary import canary
+from dpcohort.audit.canaries import canary
 from dpcohort.audit.claims import Claim
 
 

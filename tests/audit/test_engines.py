@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpcohort.audit.claims import Claim, repeats
-from dpcohort.audit.engines import EngineUnderTest
+from dpcohort.audit.under_test import EngineUnderTest
 from dpcohort.errors import InputError
 
 COHORTS = np.array([[0, 1, 0], [1, 1, 2]])

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from dpcohort.audit.claims import Claim
-from dpcohort.audit.freshness import freshness
+from dpcohort.audit.noise import freshness
 
 CLAIM = Claim(sampler="fixed")
 

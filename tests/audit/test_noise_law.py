@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from dpcohort.audit.claims import Claim
-from dpcohort.audit.engines import EngineUnderTest
-from dpcohort.audit.noise_law import noise_law, noise_tail
+from dpcohort.audit.noise import noise_law, noise_tail
+from dpcohort.audit.under_test import EngineUnderTest
 
 CLAIM = Claim(sampler="poisson", clip=2.0, noise_multiplier=1.5)
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from dpcohort.audit.claims import Claim
-from dpcohort.audit.engines import EngineUnderTest
 from dpcohort.audit.sensitivity import erasure, sensitivity
+from dpcohort.audit.under_test import EngineUnderTest
 
 
 def test_a_training_that_ignores_its_data_proves_nothing() -> None:

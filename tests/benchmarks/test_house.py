@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What counts as code in the table of docs/architecture.md."""
+"""What counts in the tables of docs/architecture.md."""
 
 from __future__ import annotations
 
@@ -47,3 +47,47 @@ def test_docstrings_comments_imports_and_blanks_are_no_code(tmp_path):
         "| top level | 1 | 1 | 19 | 5 |",
         "| **all** | 3 | 3 | 57 | 15 |",
     ]
+
+
+FORKED = """
+class Plan:
+    schedule: object
+
+class CappedPlan:
+    caps: object
+
+class TrainingPlan(Protocol):
+    schedule: object
+
+class RunLedger: ...
+
+def lead(engine, plan, state):
+    rounds = engine.rounds(state)
+    while state.next_round < plan.training.rounds:
+        for part in range(2):
+            next(rounds)
+    for name in plan.names:
+        print(name)
+
+def follow(engine, plan):
+    for record in led_rounds(engine):
+        print(record, isinstance(plan, Plan | None), isinstance(plan, dict))
+"""
+
+
+def test_loops_plans_ledgers_and_forks_are_counted_by_what_they_do(tmp_path):
+    (tmp_path / "dpcohort" / "deploy").mkdir(parents=True)
+    (tmp_path / "dpcohort" / "core.py").write_text(FORKED)
+    (tmp_path / "dpcohort" / "deploy" / "own.py").write_text("class ClientLedger: ...\n")
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / "house.py"), str(tmp_path), "--where"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert [line.strip() for line in done.stdout.splitlines()] == [
+        "round_loops", "dpcohort.core:15", "dpcohort.core:22",
+        "plans", "dpcohort.core.Plan", "dpcohort.core.CappedPlan",
+        "run_ledgers", "dpcohort.core.RunLedger",
+        "forks_on_plans", "dpcohort.core:23",
+    ]  # fmt: skip

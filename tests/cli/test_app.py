@@ -10,7 +10,7 @@ import typer.main
 
 from dpcohort import __version__
 from dpcohort.cli import main
-from dpcohort.cli.app import COMMANDS, app
+from dpcohort.cli.app import COMMANDS, MODULES, app
 
 
 def test_version(terminal):
@@ -27,11 +27,12 @@ def test_every_command_explains_itself(terminal):
 def test_the_list_says_what_the_commands_say(terminal):
     group = typer.main.get_command(app)
     assert group.list_commands(None) == list(COMMANDS)
-    for name, told in COMMANDS.items():
+    assert {name for names in MODULES.values() for name in names} == set(COMMANDS)
+    for name, summary in COMMANDS.items():
         loaded = group.get_command(None, name)
         assert loaded.name == name
-        assert loaded.help.splitlines()[0] == told.summary
-        assert " ".join(told.summary.split()[:5]) in terminal("--help")
+        assert loaded.help.splitlines()[0] == summary
+        assert " ".join(summary.split()[:5]) in terminal("--help")
 
 
 def test_a_shell_completes_commands_and_options():
@@ -73,9 +74,9 @@ def test_a_command_loads_what_it_needs_and_no_more(words, tmp_path):
     )
     loaded = set(done.stdout.rpartition("LOADED")[2].split())
     assert not loaded & UNUSED[words]
-    modules = {f"dpcohort.cli.{told.module}" for told in COMMANDS.values()}
-    own = words.split()[0]
-    assert loaded & modules == ({f"dpcohort.cli.{own}"} if own in COMMANDS else set())
+    own = {module for module, names in MODULES.items() if words.split()[0] in names}
+    modules = {name.removeprefix("dpcohort.cli.") for name in loaded} & set(MODULES)
+    assert modules == own
 
 
 def test_an_unknown_command_is_code_2(terminal):
@@ -155,7 +156,7 @@ def test_a_reader_that_goes_away_is_no_error(config):
     [
         (["train", "c.toml", "--out", "r"], "dpcohort.cli.train.load_config", "--resume goes on"),
         (["reproduce", "mnist"], "dpcohort.cli.reproduce.load_recipe", "same command goes on"),
-        (["doctor"], "dpcohort.cli.doctor.console.print", "stopped."),
+        (["doctor"], "dpcohort.cli.setting_up.console.print", "stopped."),
     ],
     ids=["train", "reproduce", "doctor"],
 )

@@ -37,15 +37,17 @@ def told(monkeypatch):
     """What the tests were asked to look at; all of it passes but what is in ``refuse``."""
     seen = {"refuse": set()}
 
-    def findings_of(training, claim, **settings):
+    def audit_training(training, claim, *, on_finding, **settings):
         name = "private" if claim.private else "simulation"
         seen.setdefault(name, []).append((training, claim, settings))
-        yield Finding(
+        finding = Finding(
             test="A noise law", passed=name not in seen["refuse"], detail="[seen]",
             false_alarm_rate=settings["false_alarm_rate"], measured={"size": float("nan")},
         )  # fmt: skip
+        on_finding(finding)
+        return [finding]
 
-    monkeypatch.setattr(suite, "findings_of", findings_of)
+    monkeypatch.setattr(suite, "audit_training", audit_training)
     return seen
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpcohort.cli import data
-
 
 @pytest.fixture(autouse=True)
 def _nowhere(tmp_path, monkeypatch):
@@ -80,4 +78,3 @@ def test_fetching_shows_progress_and_says_where(terminal, tmp_path, monkeypatch)
 
 def test_fetching_something_unknown(terminal):
     terminal("data", "fetch", "imagenet", code=2)
-    assert data.app.info.help

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from dpcohort.cli import doctor
+from dpcohort.cli import setting_up
 
 
 def test_everything_has_a_name_and_a_purpose(terminal):
@@ -16,9 +16,9 @@ def test_everything_has_a_name_and_a_purpose(terminal):
 
 
 def test_what_is_missing_comes_with_its_command(terminal, monkeypatch):
-    real = doctor.importlib.util.find_spec
+    real = setting_up.importlib.util.find_spec
     monkeypatch.setattr(
-        doctor.importlib.util, "find_spec", lambda name: None if name == "torch" else real(name)
+        setting_up.importlib.util, "find_spec", lambda name: None if name == "torch" else real(name)
     )
     shown = terminal("doctor")
     assert "missing" in shown
@@ -27,6 +27,6 @@ def test_what_is_missing_comes_with_its_command(terminal, monkeypatch):
 
 def test_it_imports_nothing_heavy(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)  # importing it now would raise
-    assert doctor.examine()
+    assert setting_up.examine()
     with pytest.raises(ImportError):
         import torch  # noqa: F401

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.live import Live
 
 from dpcohort import Population, Training, make_plan
-from dpcohort.cli.live_view import TrainingView, picture, round_sentence, watching
+from dpcohort.cli.train import TrainingView, picture, round_sentence, watching
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs import train
 

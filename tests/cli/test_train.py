@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from dpcohort.cli.train import command
 from dpcohort.config import commented_config
 from dpcohort.runs import Run, verify_run
 
@@ -121,10 +120,6 @@ def test_data_of_wrong_shape(terminal, digits_config, tmp_path):
         "train", digits_config, "--out", tmp_path / "run", "--set", "data.name=own.npz", code=2
     )
     assert "test_inputs" in terminal.errors
-
-
-def test_the_command_says_what_it_is():
-    assert command.__doc__
 
 
 def test_settings_are_plain_json(terminal, digits_config, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from dpcohort import Population, Training, make_plan
-from dpcohort.cli import watch
+from dpcohort.cli import train as commands
 from dpcohort.runs import train
 
 ROUNDS = 4
@@ -80,8 +80,8 @@ def test_how_it_stands(terminal, half):
 def test_a_picture_on_a_terminal(monkeypatch, plan, tmp_path):
     _train(plan, tmp_path / "run")
     screen = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None)
-    monkeypatch.setattr(watch, "console", screen)
-    watch.command(tmp_path / "run")
+    monkeypatch.setattr(commands, "console", screen)
+    commands.watch(tmp_path / "run")
     shown = screen.file.getvalue()
     assert "budget" in shown
     assert "finished" in shown
@@ -89,7 +89,7 @@ def test_a_picture_on_a_terminal(monkeypatch, plan, tmp_path):
 
 def test_a_run_that_stands_still_is_noticed(terminal, monkeypatch, half):
     """It says so once, and a person who stops watching stops nothing else."""
-    monkeypatch.setattr(watch, "_QUIET_SECONDS", 0.05)
+    monkeypatch.setattr(commands, "_QUIET_SECONDS", 0.05)
     looks = []
 
     def look_then_leave(seconds):
@@ -98,7 +98,7 @@ def test_a_run_that_stands_still_is_noticed(terminal, monkeypatch, half):
             raise KeyboardInterrupt
         threading.Event().wait(0.06)
 
-    monkeypatch.setattr(watch.time, "sleep", look_then_leave)
+    monkeypatch.setattr(commands.time, "sleep", look_then_leave)
     shown = terminal("watch", half)
     assert shown.count("is the training still running?") == 1
     assert "the run goes on by itself" in shown

@@ -14,11 +14,10 @@ from rich.console import Console
 from dpcohort import Population, Training
 from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.errors import InputError
-from dpcohort.explain import ClientExplanation
-from dpcohort.report.adaptive_summary import (
+from dpcohort.explain import ClientExplanation, explain_adaptive_client
+from dpcohort.report.plan_summary import (
     adaptive_plan_table,
     adaptive_plan_values,
-    explain_adaptive_client,
 )
 
 

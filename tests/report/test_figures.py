@@ -25,7 +25,7 @@ from dpcohort.report.figures import (
     participation_figure,
     save_figure,
 )
-from dpcohort.report.html.reproduction import read_reproduction
+from dpcohort.report.html.sources import read_reproduction
 from dpcohort.runs import train
 from dpcohort.runs.evaluation import who_was_heard
 

@@ -6,7 +6,7 @@ import pytest
 
 from dpcohort.clients import Population
 from dpcohort.errors import InputError
-from dpcohort.report.selection_figure import save_selection_figure, selection_figure
+from dpcohort.report.figures import save_selection_figure, selection_figure
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ one, and never less than what was calibrated; ``margin`` is how far it raises a 
 from __future__ import annotations
 
 import math
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,11 +21,23 @@ import numpy as np
 from dpcohort._validate import FloatArray, IntArray
 from dpcohort.accounting.deployed_noise import CALIBRATION_LIMIT, noise_levels
 from dpcohort.accounting.tight import calibrate_noise
+from dpcohort.explain import explain_adaptive_client, explain_clients
 from dpcohort.plan import Plan
-from dpcohort.report.html.client_points import MOST_POINTS
+from dpcohort.report.figures import papers_noise
 from dpcohort.selection.path import SelectionPath
 
-__all__ = ["EPSILON_FACTORS", "ROUND_FACTORS", "explorer_data", "interpolation_margin"]
+__all__ = [
+    "EPSILON_FACTORS",
+    "MOST_POINTS",
+    "ROUND_FACTORS",
+    "ClientPoint",
+    "adaptive_points",
+    "client_points",
+    "explorer_data",
+    "grouped_points",
+    "interpolation_margin",
+]
+
 
 #: Stops of the sliders, relative to the plan.
 ROUND_FACTORS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
@@ -208,14 +222,21 @@ def _noise_table(plan: Plan, entries: IntArray, changeable: IntArray) -> dict[st
 
 
 def _calibrated(plan: Plan, clients: IntArray, epsilon: FloatArray, draws: IntArray) -> FloatArray:
+    """Tight noise multipliers [clients, draws]."""
     if clients.size == 0:
         return np.zeros((0, draws.size))
+    steps = (draws * plan.training.local_steps)[None, :]
+    return _tight(plan, clients[:, None], epsilon[:, None], steps)
+
+
+def _tight(plan: Plan, clients: IntArray, epsilon: FloatArray, steps: IntArray) -> FloatArray:
+    """Tight noise multipliers of clients at other budgets and steps."""
     return np.asarray(
         calibrate_noise(
-            epsilon=epsilon[:, None],
-            delta=plan.population.delta[clients, None],
-            sampling_rate=plan.sampling_rates[clients, None],
-            steps=(draws * plan.training.local_steps)[None, :],
+            epsilon=epsilon,
+            delta=plan.population.delta[clients],
+            sampling_rate=plan.sampling_rates[clients],
+            steps=steps,
             sampler=plan.contract.sampler,
             neighbours=plan.contract.neighbours,
         )
@@ -229,14 +250,7 @@ def _certified_raise(plan: Plan, clients: IntArray) -> FloatArray:
     if plan.contract.accountant != "tight" or drawn.size == 0:
         return factor
     at = clients[drawn]
-    z = calibrate_noise(
-        epsilon=plan.population.epsilon[at],
-        delta=plan.population.delta[at],
-        sampling_rate=plan.sampling_rates[at],
-        steps=plan.steps[at],
-        sampler=plan.contract.sampler,
-        neighbours=plan.contract.neighbours,
-    )
+    z = _tight(plan, at, plan.population.epsilon[at], plan.steps[at])
     factor[drawn] = np.maximum(1.0, plan.noise_multipliers[at] / z)
     return factor
 
@@ -262,3 +276,276 @@ def _up(values: FloatArray) -> list[float]:
     """Five digits, rounded up."""
     digits = 10.0 ** (np.floor(np.log10(values)) - 4)
     return [float(f"{v:.6g}") for v in (np.ceil(values / digits) * digits).tolist()]
+
+
+#: More clients than this are shown in groups.
+MOST_POINTS = 1_000
+
+#: Groups: so many budgets times so many sizes.
+_BUDGETS, _SIZES = 20, 5
+
+#: What a group has the mean of, over the clients that have it.
+_AVERAGED = (
+    *("size", "epsilon", "unbiased", "probability", "planned_draws", "draws", "steps"),
+    *("batch_size", "sampling_rate", "noise_multiplier", "noise_std", "paper_std", "tight_std"),
+    "spent",
+)
+
+#: Above this many clients the tight noise is not computed beside the noise of the plan.
+_MOST_CALIBRATED = 5_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientPoint:
+    """One client, or a group of them.
+
+    Attributes:
+        name: id of the client, or what the group has in common.
+        clients: how many it stands for.
+        sentence: the client explained.
+        size: records.
+        public: needs no privacy.
+        epsilon: promised.
+        delta: promised.
+        unbiased: probability by size.
+        probability: probability in the plan.
+        planned_draws: in the schedule.
+        draws: counted in the ledger.
+        steps: noisy steps counted.
+        batch_size: B.
+        sampling_rate: r.
+        noise_multiplier: z of the plan.
+        noise_std: z / B, certified: noise on the mean gradient over C.
+        paper_std: what the paper's formula would add for the same steps.
+        tight_std: what the tight accountant would add.
+        spent: epsilon certified for the counted steps.
+        share: spent over promised.
+    """
+
+    name: str
+    clients: int = 1
+    sentence: str
+    size: float
+    public: bool
+    epsilon: float | None
+    delta: float | None
+    unbiased: float
+    probability: float
+    planned_draws: float
+    draws: float
+    steps: float
+    batch_size: float
+    sampling_rate: float
+    noise_multiplier: float | None
+    noise_std: float | None
+    paper_std: float | None = None
+    tight_std: float | None = None
+    spent: float | None
+    share: float | None
+
+    @property
+    def holds(self) -> bool:
+        """Whether no more was spent than promised."""
+        return self.public or (self.share is not None and self.share <= 1.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for the charts: six digits, which is more than a chart can show."""
+        values = {**asdict(self), "holds": self.holds}
+        return {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in values.items()}
+
+
+def client_points(plan: Plan, draws: IntArray, *, method: str = "pld") -> list[ClientPoint]:
+    """Every client of a plan as a point, in the plan's order.
+
+    Args:
+        plan: what was promised and planned.
+        draws: draws of each client as the ledger counts them.
+        method: the accountant that certifies what they spent.
+
+    Example:
+        >>> from dpcohort import Population, Training, make_plan
+        >>> clients = Population.from_arrays(ids=["strict", "open"], sizes=[500, 500],
+        ...                                  epsilon=[0.2, 4], delta=1e-5)
+        >>> plan = make_plan(clients, Training(rounds=10, cohort_size=2, batch_size=50), seed=1)
+        >>> [point.name for point in client_points(plan, plan.schedule.counts)]
+        ['strict', 'open']
+    """
+    known = ~np.isnan(plan.noise_multipliers) | (draws == 0)
+    everyone = np.arange(len(plan.population))
+    counted = np.where(known, draws, 0)
+    spent = plan.spent_epsilon(counted, clients=everyone, method=method)
+    # A draw that the plan knows no noise for spends without bound.
+    spent = np.where(known, spent, np.inf)
+    paper, tight = papers_noise(plan) / plan.batch_sizes, _tight_std(plan)
+    return [
+        _point(
+            plan,
+            k,
+            int(draws[k]),
+            spent,
+            sentence=told.text(),
+            probability=told.probability,
+            planned_draws=told.draws,
+            paper_std=_known(paper[k]),
+            tight_std=_known(tight[k]),
+        )
+        for k, told in enumerate(explain_clients(plan, everyone.tolist()))
+    ]
+
+
+def _point(plan: Plan, k: int, draws: int, spent: FloatArray, **told: Any) -> ClientPoint:
+    """One client of any plan; ``told`` is what differs by the kind of plan."""
+    people, public = plan.population, bool(plan.population.public[k])
+    return ClientPoint(
+        name=people.ids[k],
+        size=int(people.sizes[k]),
+        public=public,
+        epsilon=None if public else float(people.epsilon[k]),
+        delta=None if public else float(people.delta[k]),
+        unbiased=float(people.unbiased[k]),
+        draws=draws,
+        steps=draws * plan.training.local_steps,
+        batch_size=int(plan.batch_sizes[k]),
+        sampling_rate=float(plan.sampling_rates[k]),
+        noise_multiplier=_known(plan.noise_multipliers[k]),
+        noise_std=_known(plan.noise_multipliers[k] / plan.batch_sizes[k]),
+        spent=None if public else _known(spent[k]),
+        share=None if public else _known(spent[k] / people.epsilon[k]),
+        **told,
+    )
+
+
+def _tight_std(plan: Plan) -> FloatArray:
+    """Noise on the mean gradient by the tight accountant; NaN where there is none."""
+    found = np.full(len(plan.population), np.nan)
+    held = np.flatnonzero(plan.drawn & ~plan.population.public)
+    if 0 < held.size <= _MOST_CALIBRATED:
+        z = _tight(plan, held, plan.population.epsilon[held], plan.steps[held])
+        found[held] = z / plan.batch_sizes[held]
+    return found
+
+
+def grouped_points(points: list[ClientPoint]) -> list[ClientPoint]:
+    """Clients with neighbouring budgets and sizes as one point each; the public ones as another.
+
+    Example:
+        >>> grouped_points([])
+        []
+    """
+    private = sorted((p for p in points if not p.public), key=lambda p: p.epsilon or 0.0)
+    cells: list[list[ClientPoint]] = []
+    for part in _split(private, _BUDGETS):
+        cells.extend(_split(sorted(part, key=lambda p: p.size), _SIZES))
+    public = [p for p in points if p.public]
+    return [_merged(cell) for cell in [*cells, public] if cell]
+
+
+def _split(points: list[ClientPoint], parts: int) -> list[list[ClientPoint]]:
+    edges = np.linspace(0, len(points), parts + 1).astype(int).tolist()
+    return [points[a:b] for a, b in pairwise(edges) if b > a]
+
+
+def _merged(cell: list[ClientPoint]) -> ClientPoint:
+    if len(cell) == 1:
+        return cell[0]
+    first, count = cell[0], len(cell)
+    low, high = min(p.size for p in cell), max(p.size for p in cell)
+    records = f"{low:,.0f} to {high:,.0f} records"
+    spent = [p.share for p in cell if p.share is not None]
+    heard = sum(p.probability for p in cell) / max(sum(p.unbiased for p in cell), 1e-300)
+    if first.public:
+        name = f"{count:,} public clients"
+        words = f"{name} with {records}. They are heard {heard:.3g} times as often as by size."
+    else:
+        budgets = [p.epsilon for p in cell if p.epsilon is not None]
+        name = f"{count:,} clients, ε {min(budgets):.3g} to {max(budgets):.3g}, {records}"
+        most = max(spent, default=0.0)
+        words = (
+            f"{name}. They are heard {heard:.3g} times as often as by size; none has spent more "
+            f"than {most:.2%} of its budget."
+        )
+    means: dict[str, Any] = {field: _mean(cell, field) for field in _AVERAGED}
+    # The worst, not the mean: a broken promise must not vanish in a group.
+    share = max(spent) if spent else None
+    return replace(first, name=name, clients=count, sentence=words, share=share, **means)
+
+
+def _mean(cell: list[ClientPoint], field: str) -> float | None:
+    values = [getattr(point, field) for point in cell]
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+def adaptive_points(
+    plan: Plan, draws: IntArray, reports: IntArray, *, method: str = "pld"
+) -> list[ClientPoint]:
+    """Every client of an adaptive plan as a point, in the plan's order.
+
+    Such a plan has caps where others have probabilities. What stands in their place is what
+    happened: each client's share of all draws that the ledger counts, and the epsilon that draws
+    and reports together are certified to have spent: at the caps where reports chose the cohorts,
+    because numbers that follow from outputs prove less.
+
+    Args:
+        plan: caps, terms and noise.
+        draws: of each client, as the ledger counts them.
+        reports: of each client, as the ledger counts them.
+        method: the accountant that certifies what they spent.
+
+    Example:
+        >>> from dpcohort import Population, Training
+        >>> from dpcohort.adaptive import make_adaptive_plan
+        >>> people = Population.from_arrays(ids=["a", "b"], sizes=[90, 90], epsilon=2, delta=1e-5)
+        >>> plan = make_adaptive_plan(people, Training(rounds=4, cohort_size=1, batch_size=9),
+        ...                           seed=0)
+        >>> [point.probability for point in adaptive_points(plan, np.array([3, 1]),
+        ...                                                 np.array([4, 4]))]
+        [0.75, 0.25]
+    """
+    spent = plan.spent_epsilon(draws, reports, method=method)
+    total = max(int(draws.sum()), 1)
+    return [
+        _point(
+            plan,
+            k,
+            int(draws[k]),
+            spent,
+            sentence=_sentence(plan, k, int(draws[k]), int(reports[k]), float(spent[k])),
+            probability=int(draws[k]) / total,
+            planned_draws=int(plan.schedule.counts[k]),
+        )
+        for k in range(len(plan.population))
+    ]
+
+
+def _sentence(plan: Plan, k: int, draws: int, reports: int, spent: float) -> str:
+    told = explain_adaptive_client(plan, plan.population.ids[k])
+    times = f"It was drawn {_often(draws)}, at most {told.draw_cap} allowed"
+    if plan.terms is not None:
+        times += f", and reported {_often(reports)}, at most {told.report_cap} allowed"
+    if told.public:
+        spending = "It adds no noise."
+    elif np.isnan(spent):
+        spending = "Its reports were raw, so no epsilon bounds what they told."
+    else:
+        spending = (
+            f"Its noise multiplier is {told.noise_multiplier:.4g}, made for the caps; it is "
+            f"certified to have spent at most epsilon {spent:.4g} of {told.epsilon:.4g}."
+        )
+    promised = (
+        "is public"
+        if told.public
+        else f"promised epsilon {told.epsilon:.4g} at delta {told.delta:.3g}"
+    )
+    return (
+        f"{told.client} holds {told.size:,} records and {promised}.\n"
+        f"{times}; {plan.selection.rule} chose the cohorts during the training.\n{spending}"
+    )
+
+
+def _often(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

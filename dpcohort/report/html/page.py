@@ -12,24 +12,65 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+import math
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from dpcohort._validate import choice
 from dpcohort._version import __version__
 from dpcohort.atomic_file import write_text
-from dpcohort.errors import InputError
+from dpcohort.errors import DpcohortError, InputError
 from dpcohort.plain_text import visible
-from dpcohort.report.html.report import Report, report_of_reproduction, report_of_runs
-from dpcohort.report.html.reproduction import read_reproduction
-from dpcohort.report.html.sources import read_groups
-from dpcohort.runs.folder import finite_json
+from dpcohort.plan import Plan
+from dpcohort.report.html.explorer import (
+    MOST_POINTS,
+    ClientPoint,
+    adaptive_points,
+    client_points,
+    explorer_data,
+    grouped_points,
+)
+from dpcohort.report.html.sources import (
+    AccuracyCurve,
+    Group,
+    Headline,
+    Notice,
+    ReadRun,
+    Reproduction,
+    Tone,
+    accuracy_curve,
+    baseline_of,
+    class_accuracy,
+    compared,
+    headline_of,
+    read_groups,
+    read_reproduction,
+)
+from dpcohort.runs.evaluation import SIMULATION_ONLY, simulated_service, who_was_heard
+from dpcohort.runs.folder import RunFolder, finite_json
+from dpcohort.runs.receipts import NOT_PRIVATE, read_receipts
+from dpcohort.runs.run import Run
 
-__all__ = ["data_block", "make_report", "render", "write_report"]
+__all__ = [
+    "Report",
+    "data_block",
+    "facts_of",
+    "flat",
+    "make_report",
+    "render",
+    "report_of_reproduction",
+    "report_of_runs",
+    "rerun_commands",
+    "write_report",
+]
+
 
 #: In the order in which the page runs them.
 _SCRIPTS = ("solver.js", "noise.js", "frame.js", "charts.js", "explorer.js", "page.js")
@@ -176,3 +217,382 @@ def _percent(value: float | None, digits: int = 2) -> str:
     if value is None:
         return "–"
     return "unbounded" if value == float("inf") else f"{100 * value:.{digits}f} %"
+
+
+#: Rows of the privacy table above MOST_POINTS clients: those that spent the largest share.
+_TIGHTEST = 100
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Report:
+    """Everything the page shows.
+
+    Attributes:
+        kind: what it is about.
+        title: of the page.
+        headline: the first sentence.
+        stamp: NOT PRIVATE and why; empty for a private run.
+        problems: what is broken or missing.
+        cards: a few numbers with their names.
+        curves: accuracy over the rounds.
+        comparisons: sentences about pairs of groups.
+        classes: accuracy by class, for each group.
+        shown: which run the parts about clients show.
+        points: its clients, or groups of them.
+        rows: clients of the privacy table.
+        receipts: the receipt of each client of the table, as the run wrote it, in words.
+        grouped: the points are groups.
+        adaptive: cohorts were chosen during the training, so shares of draws stand where plans
+            have probabilities.
+        heard: participation by budget, for each group.
+        served: simulated accuracy by budget, for each group; empty where it may not be computed.
+        served_note: why, or the stamp it must bear.
+        facts: settings by section.
+        rerun: commands.
+        config: the configuration, to save and run again.
+        explorer: what the what-if page computes from.
+        reproduction: of a recipe's result.
+    """
+
+    kind: Literal["run", "comparison", "reproduction"]
+    title: str
+    headline: Headline
+    stamp: str
+    problems: tuple[Notice, ...]
+    cards: tuple[tuple[str, str, str], ...] = ()
+    curves: tuple[AccuracyCurve, ...] = ()
+    comparisons: tuple[str, ...] = ()
+    classes: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    shown: str = ""
+    points: tuple[ClientPoint, ...] = ()
+    rows: tuple[ClientPoint, ...] = ()
+    receipts: dict[str, str] = field(default_factory=dict)
+    grouped: bool = False
+    adaptive: bool = False
+    heard: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    served: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    served_note: str = ""
+    facts: dict[str, dict[str, str]] = field(default_factory=dict)
+    rerun: tuple[str, ...] = ()
+    config: str = ""
+    explorer: dict[str, Any] = field(default_factory=dict)
+    reproduction: Reproduction | None = None
+
+    def chart_data(self) -> dict[str, Any]:
+        """What the charts and the explorer read, in plain values."""
+        return {
+            "kind": self.kind,
+            "grouped": self.grouped,
+            "adaptive": self.adaptive,
+            "receipts": self.receipts,
+            "curves": [asdict(curve) for curve in self.curves],
+            "classes": self.classes,
+            "points": [point.to_dict() for point in self.points],
+            "heard": self.heard,
+            "served": self.served,
+            "explorer": self.explorer,
+            "cells": []
+            if self.reproduction is None
+            else [asdict(cell) for cell in self.reproduction.cells],
+        }
+
+
+def report_of_runs(groups: Sequence[Group], *, method: str = "pld") -> Report:
+    """The report about one run, seeds of one, or several groups of runs.
+
+    Args:
+        groups: at least one.
+        method: the accountant of the privacy table.
+    """
+    first = baseline_of(groups)
+    groups = [groups[first], *groups[:first], *groups[first + 1 :]]
+    curves = tuple(accuracy_curve(group) for group in groups)
+    best = _best(groups, curves)
+    run = next((run for run in groups[best].runs if run.plan is not None), groups[best].runs[0])
+    everyone = _clients(run, method)
+    grouped = len(everyone) > MOST_POINTS
+    # Broken promises first: nobody should have to look for them.
+    rows = _tightest(everyone) if grouped else sorted(everyone, key=lambda point: point.holds)
+    served, note = _served([group.runs[0] for group in groups], [g.name for g in groups])
+    runs = [run for group in groups for run in group.runs]
+    return Report(
+        kind="run" if len(groups) == 1 else "comparison",
+        title=_title([group.name for group in groups], best),
+        headline=headline_of(groups, curves, best),
+        stamp="" if all(r.is_private is True for r in runs) else NOT_PRIVATE,
+        problems=_problems(runs),
+        cards=_cards(groups[best], curves[best], everyone),
+        curves=curves,
+        comparisons=_comparisons(groups),
+        classes={group.name: class_accuracy(group) for group in groups},
+        shown=_shown_clients(groups[best], run, len(groups)),
+        points=tuple(grouped_points(everyone) if grouped else everyone),
+        rows=tuple(rows),
+        receipts=_receipts(run, rows),
+        grouped=grouped,
+        adaptive=run.plan is not None and run.plan.adaptive is not None,
+        heard={group.name: heard for group in groups if (heard := _heard(group))},
+        served=served,
+        served_note=note,
+        facts=facts_of(run),
+        rerun=rerun_commands(groups),
+        config=run.config,
+        explorer=_explorer(run),
+    )
+
+
+def report_of_reproduction(found: Reproduction) -> Report:
+    """The report about a result of ``dpcohort reproduce``."""
+    judged = [holds for _, holds, _ in found.findings if holds is not None]
+    result = found.title
+    if found.cells:
+        result += f": {len(found.cells)} cells measured"
+    if judged:
+        result += f", {sum(judged)} of {len(judged)} statements hold"
+    kept = "every promise certified" if found.promises_hold else "NOT every promise is certified"
+    verdict = kept if found.cells else "nothing was trained"
+    good = found.promises_hold and not found.problems
+    tone: Tone = "good" if found.cells and not found.warning else "plain"
+    return Report(
+        kind="reproduction",
+        title=found.title,
+        headline=Headline(result, verdict, tone if good else "bad"),
+        stamp=NOT_PRIVATE if found.cells else "",
+        problems=found.problems,
+        facts={"Result": dict(found.facts)},
+        rerun=(found.command,) if found.command else (),
+        reproduction=found,
+    )
+
+
+def _clients(run: ReadRun, method: str) -> list[ClientPoint]:
+    if run.plan is None or run.draws is None:
+        return []
+    if run.plan.adaptive is not None:
+        reports = 0 * run.draws if run.reports is None else run.reports
+        return adaptive_points(run.plan, run.draws, reports, method=method)
+    return client_points(run.plan, run.draws, method=method)
+
+
+def _best(groups: Sequence[Group], curves: Sequence[AccuracyCurve]) -> int:
+    """The group spoken about: the most accurate one that is not the baseline."""
+    baseline = baseline_of(groups)
+    others = [k for k in range(len(groups)) if k != baseline] or [baseline]
+    return max(others, key=lambda k: curves[k].mean[-1] if curves[k].mean else -1.0)
+
+
+def _title(names: Sequence[str], best: int) -> str:
+    others = [name for k, name in enumerate(names) if k != best]
+    if not others:
+        return names[best]
+    more = f" and {len(others) - 2} more" if len(others) > 2 else ""
+    return f"{names[best]} against {', '.join(others[:2])}{more}"
+
+
+def _shown_clients(group: Group, run: ReadRun, groups: int) -> str:
+    if groups == 1 and len(group.runs) == 1:
+        return ""
+    seed = "" if run.seed is None or len(group.runs) == 1 else f", seed {run.seed}"
+    return f"{group.name}{seed}"
+
+
+def _problems(runs: Sequence[ReadRun]) -> tuple[Notice, ...]:
+    order = {"broken": 0, "missing": 1, "note": 2}
+    found = [problem for run in runs for problem in run.problems]
+    return tuple(sorted(found, key=lambda problem: order[problem.kind]))
+
+
+def _cards(
+    group: Group, curve: AccuracyCurve, points: list[ClientPoint]
+) -> tuple[tuple[str, str, str], ...]:
+    cards = []
+    if curve.mean:
+        low, high = curve.low[-1], curve.high[-1]
+        spread = "one seed" if low is None else f"95 % CI {low:.1f} to {high:.1f}"
+        cards.append(("Test accuracy", f"{curve.mean[-1]:.1f} %", f"{curve.name}, {spread}"))
+    plan = group.runs[0].plan
+    if plan is not None:
+        strict = min((p.epsilon for p in points if p.epsilon is not None), default=None)
+        loose = max((p.epsilon for p in points if p.epsilon is not None), default=None)
+        budgets = "" if strict is None else f"ε {strict:.3g} to {loose:.3g}"
+        cards.append(("Clients", f"{len(plan.population):,}", budgets))
+        chosen = plan.adaptive is not None and points
+        drawn = sum(p.draws > 0 for p in points) if chosen else int(plan.drawn.sum())
+        cards.append(
+            ("Rounds", f"{plan.training.rounds:,}", f"{plan.training.cohort_size} draws in each")
+        )
+        cards.append(("Taking part", f"{drawn:,}", f"of {len(plan.population):,} clients"))
+        cards.append(
+            ("Noise / clip", f"{plan.noise_to_clip:.3g}", "norm of the noise on a round's mean")
+        )
+    shares = [p.share for p in points if p.share is not None]
+    if shares:
+        most = f"{100 * max(shares):.2f} %" if math.isfinite(max(shares)) else "unbounded"
+        cards.append(("Most of a budget spent", most, "by any client"))
+    return tuple(cards)
+
+
+def _comparisons(groups: Sequence[Group]) -> tuple[str, ...]:
+    if len(groups) < 2:
+        return ()
+    baseline = groups[baseline_of(groups)]
+    found = []
+    for group in groups:
+        if group is not baseline:
+            comparison = compared(group, baseline)
+            found.append(
+                f"{group.name} and {baseline.name} share no seed on the same data, so they are "
+                "not compared."
+                if comparison is None
+                else comparison.sentence
+            )
+    return tuple(found)
+
+
+def _heard(group: Group) -> list[dict[str, Any]]:
+    run = group.runs[0]
+    if run.plan is None or run.draws is None:
+        return []
+    groups = min(10, max(1, int((~run.plan.population.public).sum())))
+    return [heard.to_dict() for heard in who_was_heard(run.plan, run.draws, groups=groups)]
+
+
+def _served(
+    runs: Sequence[ReadRun], names: Sequence[str]
+) -> tuple[dict[str, list[dict[str, Any]]], str]:
+    """Simulated accuracy by budget, where the runs are simulations and their data are at hand."""
+    if any(run.is_private is not False for run in runs):
+        return {}, "Accuracy for each group of clients would need their labels, which are private."
+    if all(run.plan is not None and run.plan.population.public.all() for run in runs):
+        return {}, "Every client is public, so there are no budgets to tell groups by."
+    from dpcohort.data import load_dataset
+
+    found: dict[str, list[dict[str, Any]]] = {}
+    try:
+        labels = {
+            name: load_dataset(str(name)).train_labels for name in {r.data_name for r in runs}
+        }
+        for name, run in zip(names, runs, strict=True):
+            whole = Run.load(run.path)
+            parts = min(10, int((~whole.plan.population.public).sum()))
+            served = simulated_service(whole, labels[run.data_name], by="budget", groups=parts)
+            found[name] = [group.to_dict() for group in served]
+    except (DpcohortError, ImportError, ValueError, IndexError, KeyError) as error:
+        return {}, f"Accuracy by budget is not shown: {str(error).splitlines()[0]}"
+    return found, SIMULATION_ONLY
+
+
+def _receipts(run: ReadRun, rows: Sequence[ClientPoint]) -> dict[str, str]:
+    """The receipts that the run wrote; what is wrong with them is among the problems already."""
+    wanted = {row.name for row in rows}
+    try:
+        stored = read_receipts(RunFolder(Path(run.path)).receipts)
+    except DpcohortError:
+        return {}
+    return {receipt.client: receipt.text() for _, receipt in stored if receipt.client in wanted}
+
+
+def _explorer(run: ReadRun) -> dict[str, Any]:
+    if run.plan is None:
+        return {"available": False, "why": "The explorer needs a plan that can be read."}
+    if run.plan.adaptive is not None:
+        return {
+            "available": False,
+            "why": f"{run.plan.selection.rule} chooses the cohorts during the training, so there "
+            "is no selection to solve before it.",
+        }
+    try:
+        return explorer_data(run.plan)
+    except DpcohortError as error:
+        return {"available": False, "why": f"The explorer is not shown: {error}"}
+
+
+def _tightest(points: list[ClientPoint]) -> list[ClientPoint]:
+    order = sorted(points, key=lambda p: -(p.share if p.share is not None else -1.0))
+    return order[:_TIGHTEST]
+
+
+def facts_of(run: ReadRun) -> dict[str, dict[str, str]]:
+    """Settings by section: what is known of them, in words."""
+    sections: dict[str, dict[str, str]] = {}
+    plan = run.plan
+    if plan is not None:
+        sections["Training"] = flat(asdict(plan.training))
+        sections["Privacy"] = flat(
+            {**asdict(plan.contract), "unit": "one record of a client", "plan": plan.sha256}
+        )
+        sections["Selection"] = flat(_selection(plan))
+    kept = {k: v for k, v in run.settings.items() if k not in ("format", "schema", "plan")}
+    if kept:
+        sections["Run"] = flat(kept)
+    if run.environment:
+        sections["Environment"] = flat({**run.environment, "report written by": __version__})
+    return {name: rows for name, rows in sections.items() if rows}
+
+
+def _selection(plan: Plan) -> dict[str, Any]:
+    if plan.adaptive is not None:
+        return {
+            "rule": plan.selection.rule,
+            **plan.selection.settings,
+            "cohorts": f"chosen during the training, seed {plan.seed}",
+            "draws of a client, at most": int(plan.schedule.counts.max()),
+            "reports of a client, at most": int(plan.report_caps.max()),
+            "reports": "none" if plan.terms is None else plan.terms.mode,
+        }
+    return {
+        "rule": plan.selection.rule,
+        **dict(plan.selection.settings),
+        "eta in use": plan.selection.eta,
+        "noise model": plan.noise_model,
+        "bias ||p - u||": plan.selection.bias,
+        "proved optimal to": plan.selection.gap,
+        "schedule": f"{plan.schedule.draws} draws, seed {plan.seed}",
+    }
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested settings as rows of words.
+
+    Example:
+        >>> flat({"model": {"name": "mlp", "options": {}}, "clip": 1.0, "cap": None})
+        {'model name': 'mlp', 'clip': '1'}
+    """
+    rows: dict[str, str] = {}
+    for key, value in values.items():
+        name = f"{prefix}{key}".replace("_", " ")
+        if isinstance(value, Mapping):
+            rows |= flat(value, f"{prefix}{key} ")
+        elif isinstance(value, float):
+            rows[name] = f"{value:.6g}"
+        elif isinstance(value, list | tuple):
+            rows[name] = ", ".join(str(item) for item in value)
+        elif value is not None:
+            rows[name] = _short(str(value)) if name != "plan" else str(value)
+    return rows
+
+
+def _short(text: str) -> str:
+    """A hash by its first digits."""
+    return f"{text[:16]}…" if re.fullmatch("[0-9a-f]{64}", text) else text
+
+
+def rerun_commands(groups: Sequence[Group]) -> tuple[str, ...]:
+    """Commands that make the runs again from their own configuration, and check them."""
+    commands = []
+    for group in groups:
+        for run in group.runs:
+            path = shlex.quote(run.path)
+            if run.config and run.is_private:
+                commands.append(
+                    "# The next line trains anew on the same records: every budget is spent again."
+                )
+            if run.config:
+                commands.append(
+                    f"dpcohort train {shlex.quote(run.path + '/config.toml')} --out AGAIN"
+                )
+            commands.append(f"dpcohort verify {path}")
+            if run.seed is not None and len(group.runs) > 1:
+                commands.append(f"# and the other seeds of {group.name} alike")
+                break
+    return tuple(dict.fromkeys(commands))

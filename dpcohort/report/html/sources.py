@@ -8,7 +8,7 @@ Only a folder in which no file of a run lies is refused.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,15 +16,41 @@ from typing import Any, Literal
 import numpy as np
 
 from dpcohort._validate import IntArray
-from dpcohort.errors import DpcohortError, FileFormatError
-from dpcohort.limits import LARGEST_CONFIG, LARGEST_LOG, read_bounded
+from dpcohort.errors import DpcohortError, FileFormatError, InputError
+from dpcohort.limits import LARGEST_CONFIG, LARGEST_LOG, LARGEST_RESULT, read_bounded
 from dpcohort.plan import Plan
+from dpcohort.report.plan_summary import counted
 from dpcohort.round_record import RoundRecord, TestResult
+from dpcohort.runs.comparison import Comparison
+from dpcohort.runs.evaluation import mean_interval
 from dpcohort.runs.folder import RunFolder, no_run, read_entry, read_json, read_log
 from dpcohort.runs.receipts import source_of
 from dpcohort.runs.verification import Verification, verify_run
+from dpcohort.text_files import parse_json
 
-__all__ = ["Group", "Problem", "ReadRun", "read_groups", "read_run"]
+__all__ = [
+    "AccuracyCurve",
+    "Group",
+    "Headline",
+    "Notice",
+    "ReadRun",
+    "Reproduction",
+    "ReproductionCell",
+    "accuracy_curve",
+    "baseline_of",
+    "class_accuracy",
+    "compared",
+    "comparison_words",
+    "headline_of",
+    "read_groups",
+    "read_reproduction",
+    "read_run",
+    "same_budgets",
+    "verdict_of",
+]
+
+
+Kind = Literal["broken", "missing", "note"]
 
 #: So many folders deep runs are looked for: demo/runs/RULE/seed-0.
 _DEEPEST = 3
@@ -33,8 +59,8 @@ _DEEPEST = 3
 _SCHEMA = 1
 
 
-@dataclass(frozen=True, kw_only=True)
-class Problem:
+@dataclass(frozen=True)
+class Notice:
     """Something the reader of the report must know.
 
     Attributes:
@@ -43,9 +69,13 @@ class Problem:
         message: what was found, with the numbers.
     """
 
-    kind: Literal["broken", "missing", "note"]
+    kind: Kind
     where: str
     message: str
+
+
+#: Adds a notice of this kind about a file or a client of the run that is read.
+_Tell = Callable[[Kind, str, str], None]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -74,7 +104,7 @@ class ReadRun:
     config: str
     environment: Mapping[str, Any]
     verification: Verification | None
-    problems: tuple[Problem, ...]
+    problems: tuple[Notice, ...]
 
     @property
     def label(self) -> str:
@@ -185,67 +215,55 @@ def read_run(path: str | Path, *, method: str = "pld") -> ReadRun:
         path: the folder.
         method: the accountant of the verification.
     """
-    folder, problems = RunFolder(Path(path)), _Problems(str(path))
-    settings = _settings(folder, problems)
+    folder = RunFolder(Path(path))
+    problems: list[Notice] = []
+
+    def tell(kind: Kind, where: str, message: str) -> None:
+        # The folder is named already; a message need not name it again. Each is said once.
+        message = message.replace(f"{path}/", "")
+        if message not in [known.message for known in problems]:
+            problems.append(Notice(kind, f"{path}: {where}", message))
+
+    settings = _settings(folder, tell)
     plan: Plan | None = None
     try:
         plan = Plan.load(folder.plan)
     except DpcohortError as error:
-        problems.add("broken" if folder.plan.exists() else "missing", "plan.json", str(error))
-    counted = None if plan is None else _counted(folder, plan, problems)
+        tell("broken" if folder.plan.exists() else "missing", "plan.json", str(error))
+    counted = None if plan is None else _counted(folder, plan, tell)
     run = ReadRun(
         path=str(path),
         settings=settings,
         plan=plan,
-        history=_history(folder, problems),
+        history=_history(folder, tell),
         draws=None if counted is None else counted[0],
         reports=counted[1] if counted and plan and plan.adaptive else None,
         config=_text(folder.config),
-        environment=_optional_json(folder.environment, problems),
-        verification=_verified(folder, plan, problems, method),
+        environment=_optional_json(folder.environment, tell),
+        verification=_verified(folder, plan, tell, method),
         problems=(),
     )
     if not run.history:
-        problems.add("missing", "rounds.jsonl", "no round is recorded, so there is no curve.")
+        tell("missing", "rounds.jsonl", "no round is recorded, so there is no curve.")
     elif plan is not None and len(run.history) < plan.training.rounds:
-        problems.add(
-            "missing",
-            "rounds.jsonl",
-            f"{len(run.history)} of {plan.training.rounds} rounds are done; the rest is not shown.",
-        )
+        done = f"{len(run.history)} of {plan.training.rounds} rounds are done"
+        tell("missing", "rounds.jsonl", f"{done}; the rest is not shown.")
     if run.history and run.test is None:
-        problems.add("missing", "rounds.jsonl", "the model was never evaluated on the test set.")
-    return replace(run, problems=tuple(problems.found))
+        tell("missing", "rounds.jsonl", "the model was never evaluated on the test set.")
+    return replace(run, problems=tuple(problems))
 
 
-class _Problems:
-    """Problems of one run, each said once."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.found: list[Problem] = []
-
-    def add(self, kind: Literal["broken", "missing", "note"], where: str, message: str) -> None:
-        # The folder is named already; a message need not name it again.
-        message = message.replace(f"{self.path}/", "")
-        problem = Problem(kind=kind, where=f"{self.path}: {where}", message=message)
-        if not any(known.message == message for known in self.found):
-            self.found.append(problem)
-
-
-def _settings(folder: RunFolder, problems: _Problems) -> dict[str, Any]:
+def _settings(folder: RunFolder, tell: _Tell) -> dict[str, Any]:
     if not folder.is_run:
-        problems.add(
-            "missing", "run.json", "it is not there, so seed, model and label are unknown."
-        )
+        tell("missing", "run.json", "it is not there, so seed, model and label are unknown.")
         return {}
     try:
         settings = read_json(folder.settings)
     except DpcohortError as error:
-        problems.add("broken", "run.json", str(error))
+        tell("broken", "run.json", str(error))
         return {}
     if settings.get("schema") != _SCHEMA:
-        problems.add(
+        tell(
             "broken",
             "run.json",
             f"written in schema {settings.get('schema')!r}; this dpcohort reads schema {_SCHEMA}. "
@@ -254,12 +272,12 @@ def _settings(folder: RunFolder, problems: _Problems) -> dict[str, Any]:
     return settings
 
 
-def _history(folder: RunFolder, problems: _Problems) -> tuple[RoundRecord, ...]:
+def _history(folder: RunFolder, tell: _Tell) -> tuple[RoundRecord, ...]:
     """The rounds that can be read; a line that cannot be costs only itself."""
     try:
         lines = read_bounded(folder.rounds, LARGEST_LOG).split(b"\n")
     except FileFormatError as error:
-        problems.add("broken", "rounds.jsonl", str(error))
+        tell("broken", "rounds.jsonl", str(error))
         return ()
     except OSError:
         return ()
@@ -268,36 +286,34 @@ def _history(folder: RunFolder, problems: _Problems) -> tuple[RoundRecord, ...]:
     for number, line in enumerate(lines[:-1], start=1):
         try:
             found = RoundRecord.from_dict(read_entry(folder.rounds, number, line))
-            history.append(_with_numbers(found, problems))
+            history.append(_with_numbers(found, tell))
         except FileFormatError as error:
-            problems.add("broken", "rounds.jsonl", str(error))
+            tell("broken", "rounds.jsonl", str(error))
         except DpcohortError as error:
-            problems.add("broken", "rounds.jsonl", f"line {number}: {error}")
+            tell("broken", "rounds.jsonl", f"line {number}: {error}")
     return tuple(history)
 
 
-def _with_numbers(line: RoundRecord, problems: _Problems) -> RoundRecord:
+def _with_numbers(line: RoundRecord, tell: _Tell) -> RoundRecord:
     """The line without test results that are no numbers: nothing can be drawn of those."""
     kept = {name: getattr(line, name) for name in ("test", "test_average")}
     lost = [name for name, found in kept.items() if found and not math.isfinite(found.accuracy)]
     if not lost:
         return line
     told = f"round {line.round}: its test accuracy is not a number, so it is not shown."
-    problems.add("broken", "rounds.jsonl", told)
+    tell("broken", "rounds.jsonl", told)
     kept |= dict.fromkeys(lost)
     return replace(line, test=kept["test"], test_average=kept["test_average"])
 
 
-def _counted(
-    folder: RunFolder, plan: Plan, problems: _Problems
-) -> tuple[IntArray, IntArray] | None:
+def _counted(folder: RunFolder, plan: Plan, tell: _Tell) -> tuple[IntArray, IntArray] | None:
     """Draws and reports as the ledger counts them; ``verify`` says whether they may be."""
     draws, reports = (np.zeros(len(plan.population), dtype=np.int64) for _ in range(2))
     positions = {client: k for k, client in enumerate(plan.population.ids)}
     try:
         entries = read_log(folder.ledger)
     except DpcohortError as error:
-        problems.add("broken", "ledger.jsonl", str(error))
+        tell("broken", "ledger.jsonl", str(error))
         return None
     for entry in entries:
         # Planned cohorts are counts by client; adaptive ones, and reports, are lists of clients.
@@ -318,30 +334,26 @@ def _times(counted: object) -> list[tuple[str, object]]:
 
 
 def _verified(
-    folder: RunFolder, plan: Plan | None, problems: _Problems, method: str
+    folder: RunFolder, plan: Plan | None, tell: _Tell, method: str
 ) -> Verification | None:
     if not folder.is_run or plan is None:
-        problems.add(
-            "broken", "verification", "the promises could not be verified: see what is missing."
-        )
+        tell("broken", "verification", "the promises could not be verified: see what is missing.")
         return None
     try:
         found = verify_run(folder.path, method=method)
     except DpcohortError as error:
-        problems.add("broken", "verification", str(error))
+        tell("broken", "verification", str(error))
         return None
     for finding in found.findings:
-        problems.add(
-            "note" if finding.kind == "note" else "broken", finding.subject, finding.message
-        )
+        tell("note" if finding.kind == "note" else "broken", finding.subject, finding.message)
     return found
 
 
-def _optional_json(path: Path, problems: _Problems) -> dict[str, Any]:
+def _optional_json(path: Path, tell: _Tell) -> dict[str, Any]:
     try:
         return read_json(path)
     except DpcohortError as error:
-        problems.add("note", path.name, str(error))
+        tell("note", path.name, str(error))
         return {}
 
 
@@ -350,3 +362,428 @@ def _text(path: Path) -> str:
         return read_bounded(path, LARGEST_CONFIG).decode("utf-8", errors="replace")
     except (OSError, FileFormatError):
         return ""
+
+
+Tone = Literal["good", "plain", "bad"]
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The sentence, and how it is to be taken.
+
+    Attributes:
+        result: what training gave.
+        verdict: whether the promises hold.
+        tone: ``good`` if every promise was verified, ``bad`` if one was not, else ``plain``.
+    """
+
+    result: str
+    verdict: str
+    tone: Tone
+
+    @property
+    def sentence(self) -> str:
+        """Both parts as one sentence."""
+        return f"{self.result}; {self.verdict}."
+
+
+def headline_of(groups: Sequence[Group], curves: Sequence[AccuracyCurve], best: int) -> Headline:
+    """The headline for a run, seeds of one run, or several groups.
+
+    Args:
+        groups: the groups.
+        curves: their curves.
+        best: the group that is spoken about.
+    """
+    verdict, tone = verdict_of([run for group in groups for run in group.runs])
+    baseline = baseline_of(groups)
+    if best != baseline:
+        comparison = compared(groups[best], groups[baseline])
+        if comparison is not None:
+            budgets = (
+                " at the same budgets"
+                if same_budgets(groups[best], groups[baseline])
+                else " with DIFFERENT budgets, so the difference is not that of the rule alone"
+            )
+            return Headline(comparison_words(comparison) + budgets, verdict, tone)
+    return Headline(_alone(groups[best], curves[best]), verdict, tone)
+
+
+def _alone(group: Group, curve: AccuracyCurve) -> str:
+    plan = group.runs[0].plan
+    clients = "" if plan is None else f" with {counted(len(plan.population), 'client')}"
+    if not curve.mean:
+        return f"{group.name}{clients}: no test result yet"
+    seeds = f" (95 % CI {_last(curve.low)} to {_last(curve.high)}, {curve.seeds} seeds)"
+    spread = seeds if curve.seeds > 1 else " (one seed)"
+    return (
+        f"{group.name} reaches {curve.mean[-1]:.1f} % test accuracy{spread} after "
+        f"{counted(curve.rounds[-1], 'round')}{clients}"
+    )
+
+
+def _last(values: Sequence[float | None]) -> str:
+    return "-" if values[-1] is None else f"{values[-1]:.1f}"
+
+
+def comparison_words(comparison: Comparison) -> str:
+    """A comparison as the beginning of a sentence.
+
+    Example:
+        >>> from dpcohort.runs.evaluation import Interval
+        >>> found = Interval(mean=31.2, low=28.0, high=34.4, count=5)
+        >>> comparison_words(Comparison(name="privacy-aware", baseline="unbiased",
+        ...                             seeds=(0, 1, 2, 3, 4), difference=found))
+        'privacy-aware beats unbiased by 31.2 points (95 % CI 28.0 to 34.4, 5 seeds)'
+    """
+    found = comparison.difference
+    ahead = found.mean >= 0
+    if not math.isfinite(found.low):
+        word = "above" if ahead else "below"
+        return (
+            f"{comparison.name} is {abs(found.mean):.1f} points {word} {comparison.baseline} with "
+            "one seed, which says nothing about chance,"
+        )
+    ends = sorted((found.low, found.high)) if ahead else sorted((-found.low, -found.high))
+    spread = f"(95 % CI {ends[0]:.1f} to {ends[1]:.1f}, {found.count} seeds)"
+    if not found.excludes(0.0):
+        return (
+            f"no clear difference between {comparison.name} and {comparison.baseline}: "
+            f"{found.mean:+.1f} points {spread}"
+        )
+    verb = "beats" if ahead else "falls behind"
+    return (
+        f"{comparison.name} {verb} {comparison.baseline} by {abs(found.mean):.1f} points {spread}"
+    )
+
+
+def same_budgets(group: Group, other: Group) -> bool:
+    """Whether both had the same clients with the same sizes and budgets, seed by seed."""
+    theirs = {run.seed: run.plan for run in other.runs}
+    for run in group.runs:
+        ours, paired = run.plan, theirs.get(run.seed)
+        if run.seed not in theirs:
+            continue
+        if ours is None or paired is None:
+            return False
+        mine, other_clients = ours.population, paired.population
+        if list(mine.ids) != list(other_clients.ids) or not np.array_equal(
+            np.stack([mine.sizes, mine.epsilon, mine.delta]),
+            np.stack([other_clients.sizes, other_clients.epsilon, other_clients.delta]),
+            equal_nan=True,
+        ):
+            return False
+    return True
+
+
+def verdict_of(runs: Sequence[ReadRun]) -> tuple[str, Tone]:
+    """Whether every promise of all runs was verified, in words."""
+    unknown = sum(run.verification is None for run in runs)
+    broken = sum(
+        finding.kind != "note"
+        for run in runs
+        if run.verification is not None
+        for finding in run.verification.findings
+    )
+    if broken:
+        things = "finding" if broken == 1 else "findings"
+        return f"NOT every promise could be confirmed ({broken} {things} below)", "bad"
+    if unknown:
+        return "the promises could NOT be verified (see below)", "bad"
+    if any(problem.kind == "broken" for run in runs for problem in run.problems):
+        return "NOT every file could be read as it was written (see below)", "bad"
+    if any(run.problems for run in runs):
+        return "every promise verified as far as the runs have come", "plain"
+    return "every promise verified", "good"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccuracyCurve:
+    """Mean test accuracy of a group of runs, in percent, with its interval.
+
+    Attributes:
+        name: of the group.
+        rounds: rounds done at each look that all its runs had.
+        mean: over the seeds.
+        low: lower end of the 95 % interval; None from one seed.
+        high: upper end.
+        seeds: how many runs.
+        private: the noise was not drawn from a seed.
+    """
+
+    name: str
+    rounds: tuple[int, ...]
+    mean: tuple[float, ...]
+    low: tuple[float | None, ...]
+    high: tuple[float | None, ...]
+    seeds: int
+    private: bool
+
+
+def accuracy_curve(group: Group) -> AccuracyCurve:
+    """The curve of a group, at the rounds at which all its runs were tested."""
+    curves = [_points(run) for run in group.runs if run.test is not None]
+    shared = sorted(set.intersection(*(set(curve) for curve in curves))) if curves else []
+    found = [mean_interval([100 * curve[at] for curve in curves]) for at in shared]
+    return AccuracyCurve(
+        name=group.name,
+        rounds=tuple(shared),
+        mean=tuple(interval.mean for interval in found),
+        low=tuple(_end(interval.low) for interval in found),
+        high=tuple(_end(interval.high) for interval in found),
+        seeds=len(curves),
+        private=all(run.is_private is True for run in group.runs),
+    )
+
+
+def _points(run: ReadRun) -> dict[int, float]:
+    return {
+        line.round + 1: found.accuracy
+        for line in run.history
+        if (found := line.test_average or line.test) is not None
+    }
+
+
+def _end(value: float) -> float | None:
+    return min(max(value, 0.0), 100.0) if math.isfinite(value) else None
+
+
+def baseline_of(groups: Sequence[Group]) -> int:
+    """Which group the others are judged against: the unbiased one, or else the first."""
+    plain = [
+        k
+        for k, group in enumerate(groups)
+        if (plan := group.runs[0].plan) is not None and plan.selection.rule == "unbiased"
+    ]
+    return plain[0] if len(plain) == 1 else 0
+
+
+def compared(group: Group, baseline: Group) -> Comparison | None:
+    """Paired differences over the seeds both have; None where there is nothing to pair."""
+    if group.runs[0].data_name != baseline.runs[0].data_name:
+        return None
+    ours = {run.seed: run.test for run in group.runs if run.seed is not None}
+    theirs = {run.seed: run.test for run in baseline.runs if run.seed is not None}
+    points = {
+        seed: 100 * (mine.accuracy - other.accuracy)
+        for seed, mine in ours.items()
+        if mine is not None and (other := theirs.get(seed)) is not None
+    }
+    if not points:
+        return None
+    seeds = tuple(sorted(points))
+    return Comparison(
+        name=group.name,
+        baseline=baseline.name,
+        seeds=seeds,
+        difference=mean_interval([points[seed] for seed in seeds]),
+    )
+
+
+def class_accuracy(group: Group) -> list[dict[str, Any]]:
+    """Accuracy within each class of the test set, over the seeds; in percent."""
+    rows = [run.test.class_accuracy for run in group.runs if run.test is not None]
+    if not rows or len({len(row) for row in rows}) != 1:
+        return []
+    columns = np.array(rows, dtype=np.float64).T
+    found = []
+    for number, column in enumerate(columns):
+        if np.isfinite(column).all():
+            interval = mean_interval((100 * column).tolist())
+            low, high = _end(interval.low), _end(interval.high)
+            found.append({"class": number, "mean": interval.mean, "low": low, "high": high})
+    return found
+
+
+_FORMAT, _RESULT_SCHEMA = "dpcohort reproduction", 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproductionCell:
+    """One number of a table or figure of the paper, measured again; accuracies in percent.
+
+    Attributes:
+        name: mechanism and the values of the axes.
+        mechanism: which.
+        axes: the values of the axes, in words.
+        paper: the paper's number; None if it has none.
+        mean: ours.
+        low: lower end of the 95 % interval; None from one seed.
+        high: upper end.
+        difference: ours minus the paper's, in points.
+        verdict: in words.
+        curve: (rounds, accuracy) pairs, the mean over seeds.
+        seeds: measurements behind it.
+        promises_hold: every receipt held.
+    """
+
+    name: str
+    mechanism: str
+    axes: str
+    paper: float | None
+    mean: float | None
+    low: float | None
+    high: float | None
+    difference: float | None
+    verdict: str
+    curve: tuple[tuple[float, float], ...]
+    seeds: int
+    promises_hold: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduction:
+    """A recipe's result.
+
+    Attributes:
+        path: the file.
+        title: what was reproduced.
+        command: what makes it again.
+        warning: that it is a reduced form; empty if it is whole.
+        notes: what must be said beside the numbers.
+        findings: (sentence, whether it holds, numbers).
+        cells: in the recipe's order.
+        promises_hold: every receipt of every training held.
+        facts: settings and environment, in words.
+        problems: what could not be read.
+    """
+
+    path: str
+    title: str
+    command: str
+    warning: str
+    notes: tuple[str, ...]
+    findings: tuple[tuple[str, bool | None, str], ...]
+    cells: tuple[ReproductionCell, ...]
+    promises_hold: bool
+    facts: Mapping[str, str]
+    problems: tuple[Notice, ...]
+
+
+def read_reproduction(path: str | Path) -> Reproduction:
+    """Read a result file.
+
+    Raises:
+        InputError: it is not a result of ``dpcohort reproduce``.
+
+    Example:
+        >>> read_reproduction("no-such.json")
+        Traceback (most recent call last):
+        ...
+        dpcohort.errors.InputError: no-such.json cannot be read: No such file or directory. ...
+    """
+    try:
+        values = parse_json(read_bounded(path, LARGEST_RESULT))
+    except OSError as error:
+        raise InputError.because(
+            f"{path} cannot be read: {error.strerror or error}. "
+            "Make a result with: dpcohort reproduce NAME"
+        ) from None
+    except FileFormatError:
+        raise
+    except ValueError:
+        raise FileFormatError(path, "not valid JSON, so no result of dpcohort reproduce.") from None
+    if isinstance(values, dict) and str(values.get("format")).endswith(" plan"):
+        raise FileFormatError(
+            path, f"a plan, so no result: nothing was trained yet. Look at it: dpcohort plan {path}"
+        )
+    if not isinstance(values, dict) or values.get("format") != _FORMAT:
+        raise FileFormatError(
+            path, "no result of dpcohort reproduce. Give a run folder, or such a result."
+        )
+    problems = []
+    if values.get("schema") != _RESULT_SCHEMA:
+        schemas = f"schema {values.get('schema')!r}; this dpcohort reads schema {_RESULT_SCHEMA}"
+        told = f"written in {schemas}. What is known of it is shown."
+        problems.append(Notice("broken", str(path), told))
+    cells = tuple(_cell(item) for item in _objects(values.get("cells")))
+    if not cells and not values.get("findings"):
+        problems.append(Notice("missing", str(path), "it holds no measured cell."))
+    held = values.get("promises_hold") is True and all(cell.promises_hold for cell in cells)
+    return Reproduction(
+        path=str(path),
+        title=str(values.get("title") or values.get("recipe") or path),
+        command=str(values.get("command") or ""),
+        warning=str(values.get("warning") or ""),
+        notes=tuple(
+            str(note) for note in (values.get("note"), *_list(values.get("notes"))) if note
+        ),
+        findings=tuple(
+            (str(item.get("text", "")), _truth(item.get("holds")), str(item.get("detail") or ""))
+            for item in _objects(values.get("findings"))
+        ),
+        cells=cells,
+        promises_hold=held,
+        facts=_facts(values),
+        problems=tuple(problems),
+    )
+
+
+def _cell(item: Mapping[str, Any]) -> ReproductionCell:
+    axes = item.get("axes")
+    words = (
+        ", ".join(f"{key} {value}" for key, value in axes.items())
+        if isinstance(axes, Mapping)
+        else ""
+    )
+    mechanism = str(item.get("mechanism") or "-")
+    mean, half = _number(item.get("mean")), _number(item.get("half_width"))
+    known = mean is not None and half is not None
+    curve = [
+        (float(point[0]), float(point[1]))
+        for point in _list(item.get("curve"))
+        if isinstance(point, list)
+        and len(point) == 2
+        and all(_number(v) is not None for v in point)
+    ]
+    return ReproductionCell(
+        name=f"{mechanism}, {words}" if words else mechanism,
+        mechanism=mechanism,
+        axes=words,
+        paper=_number(item.get("paper")),
+        mean=mean,
+        low=(mean or 0.0) - (half or 0.0) if known else None,
+        high=(mean or 0.0) + (half or 0.0) if known else None,
+        difference=_number(item.get("difference")),
+        verdict=str(item.get("verdict") or ""),
+        curve=tuple(curve),
+        seeds=len(_list(item.get("accuracy"))),
+        promises_hold=item.get("promises_hold") is True,
+    )
+
+
+def _facts(values: Mapping[str, Any]) -> dict[str, str]:
+    facts = {
+        "recipe": values.get("recipe"),
+        "of": values.get("of"),
+        "form": values.get("form"),
+        "seeds": values.get("seeds"),
+        "training time": f"{values['seconds']} s" if "seconds" in values else None,
+        "recipe SHA-256": values.get("recipe_sha256"),
+        "settings searched": values.get("search"),
+    }
+    environment = values.get("environment")
+    if isinstance(environment, Mapping):
+        facts |= {str(k): v for k, v in environment.items() if isinstance(v, str | int | float)}
+    return {key: str(value) for key, value in facts.items() if value not in (None, "", {})}
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # a whole number beyond all floats
+        return None
+
+
+def _truth(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _objects(value: Any) -> list[Mapping[str, Any]]:
+    return [item for item in _list(value) if isinstance(item, Mapping)]

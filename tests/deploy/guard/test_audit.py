@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from dpcohort.audit.claims import Claim
-from dpcohort.audit.freshness import freshness
-from dpcohort.audit.noise_law import noise_law
+from dpcohort.audit.noise import freshness, noise_law
 from dpcohort.audit.sampler import sampler
 from dpcohort.audit.sensitivity import sensitivity
 from dpcohort.audit.suite import audit_training

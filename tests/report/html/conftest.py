@@ -13,7 +13,7 @@ from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.data import load_dataset
 from dpcohort.plan import Plan
 from dpcohort.report.html.explorer import explorer_data
-from dpcohort.report.html.report import Report, report_of_runs
+from dpcohort.report.html.page import Report, report_of_runs
 from dpcohort.report.html.sources import Group, read_groups
 from dpcohort.runs import train
 from dpcohort.runs.journal import journal_header, planned_draws
@@ -56,7 +56,7 @@ def _explored_once():
         return known[plan.sha256]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dpcohort.report.html.report.explorer_data", explored)
+        patch.setattr("dpcohort.report.html.page.explorer_data", explored)
         yield
 
 

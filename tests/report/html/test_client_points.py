@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dpcohort.report.html.client_points import adaptive_points, client_points, grouped_points
+from dpcohort.report.html.explorer import adaptive_points, client_points, grouped_points
 from dpcohort.report.html.sources import read_run
 from dpcohort.runs import Run
 from dpcohort.runs.receipts import make_receipts

@@ -6,16 +6,15 @@ import json
 from dataclasses import replace
 
 from dpcohort import Population, Training, make_plan
-from dpcohort.report.html.page import render
-from dpcohort.report.html.report import (
+from dpcohort.report.html.page import (
     facts_of,
     flat,
+    render,
     report_of_reproduction,
     report_of_runs,
     rerun_commands,
 )
-from dpcohort.report.html.reproduction import Reproduction
-from dpcohort.report.html.sources import Group, read_groups, read_run
+from dpcohort.report.html.sources import Group, Reproduction, read_groups, read_run
 from dpcohort.runs.folder import finite_json
 from dpcohort.runs.receipts import PRIVATE_NOISE
 
@@ -55,7 +54,7 @@ def test_without_a_plan_the_curve_is_still_shown(finished):
 
 
 def test_many_clients_are_shown_in_groups(finished, monkeypatch):
-    monkeypatch.setattr("dpcohort.report.html.report.MOST_POINTS", 4)
+    monkeypatch.setattr("dpcohort.report.html.page.MOST_POINTS", 4)
     report = report_of_runs(read_groups([finished]))
     assert report.grouped
     assert sum(point.clients for point in report.points) == 8

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from dpcohort.report.html.results import (
+from dpcohort.report.html.sources import (
+    Group,
+    Notice,
     accuracy_curve,
     baseline_of,
     class_accuracy,
@@ -16,7 +18,6 @@ from dpcohort.report.html.results import (
     same_budgets,
     verdict_of,
 )
-from dpcohort.report.html.sources import Group, Problem
 from dpcohort.runs.comparison import Comparison, compare_runs, load_group
 from dpcohort.runs.evaluation import mean_interval
 from dpcohort.runs.verification import Finding
@@ -70,7 +71,7 @@ def test_a_finding_breaks_the_verdict(groups):
 @pytest.mark.parametrize(("kind", "tone"), [("broken", "bad"), ("missing", "plain")])
 def test_a_file_that_cannot_be_read_is_no_good_news(groups, kind, tone):
     run = groups[0].runs[0]
-    problem = Problem(kind=kind, where="run.json", message="another schema")
+    problem = Notice(kind=kind, where="run.json", message="another schema")
     words, found = verdict_of([run, replace(run, problems=(problem,))])
     assert found == tone
     assert ("NOT" in words) == (kind == "broken")

@@ -1,7 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test K: a lower bound on epsilon from one training with many canaries, beside the certified one.
+"""Tests C and K: how well records of huge gradients, canaries, show in what is released.
 
-Steinke, Nasr and Jagielski, "Privacy Auditing with One (1) Training Run" (NeurIPS 2023, arXiv
+**C, two worlds.** Can worlds that differ in one record be told apart better than claimed? One
+record with a huge gradient is there or not (or is turned around, for the fixed sampler), with every
+record used in each step. Along its direction the updates of the two worlds are normal with means at
+most sensitivity C / B apart and standard deviation z C / B. A t statistic then follows a noncentral
+t law at most, and too large a value refutes the claim. Black box: nothing is assumed about seeds or
+about what happens inside.
+
+**K, one run.** A lower bound on epsilon from one training with many canaries, beside the certified
+one. Steinke, Nasr and Jagielski, "Privacy Auditing with One (1) Training Run" (NeurIPS 2023, arXiv
 2305.08846). Each of m canaries is in the data or not by a fair coin (for the fixed sampler: is one
 record or its opposite). From what the training released an auditor guesses the coins of the
 canaries it is surest of and abstains from the others. Their Theorem 5.2: for a training that keeps
@@ -23,15 +31,76 @@ from scipy import stats
 
 from dpcohort._validate import BoolArray, FloatArray
 from dpcohort.accounting import certify_epsilon
-from dpcohort.audit.claims import Claim, Finding, PrivateTraining
+from dpcohort.audit.claims import Claim, Finding, PrivateTraining, updates_of
 
-__all__ = ["epsilon_lower_bound", "one_run", "one_run_p_value"]
+__all__ = ["canary", "epsilon_lower_bound", "one_run", "one_run_p_value"]
+
+
+_RECORDS, _DIMENSION = 4, 16
+_SIZE = 1e3  # of the record's gradient, in units of C
+
+
+def canary(
+    training: PrivateTraining,
+    claim: Claim,
+    *,
+    seed: int = 0,
+    updates: int = 400,
+    false_alarm_rate: float = 1e-7,
+) -> Finding:
+    """Test how well the presence of one record shows.
+
+    Args:
+        training: what to test.
+        claim: what it claims; noise multipliers below 1 see the most.
+        seed: seed for the training; the two worlds get different ones.
+        updates: number of updates from each world.
+        false_alarm_rate: probability that a correct training fails.
+    """
+    direction = np.zeros(_DIMENSION)
+    direction[[0, -1]] = np.sqrt(0.5)
+    opposite = -1.0 if claim.sampler == "fixed" else 0.0
+    present = _projections(training, claim, direction, 1.0, 2 * seed, updates)
+    absent = _projections(training, claim, direction, opposite, 2 * seed + 1, updates)
+    gap = float(present.mean() - absent.mean())
+    spread = float(np.sqrt((present.var(ddof=1) + absent.var(ddof=1)) / 2))
+    law = stats.nct(
+        2 * updates - 2, claim.sensitivity / claim.noise_multiplier * np.sqrt(updates / 2)
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        statistic = np.float64(gap) / np.float64(spread * np.sqrt(2 / updates))
+    # Not (p >= level), so that no noise at all, an infinite statistic, fails as well.
+    p_value = float(law.sf(statistic)) if np.isfinite(statistic) else 0.0
+    return Finding(
+        test="C canary",
+        passed=p_value >= false_alarm_rate,
+        detail=f"the worlds are {gap:.3f} C/B apart at a spread of {spread:.3f} C/B "
+        f"(claimed: at most {claim.sensitivity:g} at {claim.noise_multiplier:g}), "
+        f"p = {p_value:.1e}",
+        false_alarm_rate=false_alarm_rate,
+    )
+
+
+def _projections(
+    training: PrivateTraining,
+    claim: Claim,
+    direction: FloatArray,
+    sign: float,
+    seed: int,
+    updates: int,
+) -> FloatArray:
+    gradients = np.zeros((_RECORDS, _DIMENSION))
+    gradients[0] = sign * _SIZE * claim.clip * direction
+    seen = updates_of(training, gradients, claim, batch_size=_RECORDS, seed=seed, rounds=updates)
+    projected: FloatArray = seen @ direction * _RECORDS / claim.clip
+    return projected
+
 
 _DELTA = 1e-5  # of the epsilons that are reported
 _STRICT_DELTA = 1e-10  # of the one that is refuted: 2 m δ must be small against false alarms
 _RATE = 0.5
 _SHARES = (0.05, 0.1, 0.25, 0.5)  # of the canaries guessed "in", and as many "out"
-_SIZE = 10.0  # of a canary's gradient, in units of C
+_CANARY_SIZE = 10.0  # of a canary's gradient, in units of C
 _CONFIDENCE = 0.95
 
 
@@ -57,13 +126,8 @@ def one_run(
     coins = np.random.default_rng([seed, 2305]).random(canaries) < 0.5
     absent = -1.0 if claim.sampler == "fixed" else 0.0
     batch = round(_RATE * canaries)
-    updates = training(
-        np.diag(np.where(coins, 1.0, absent)) * _SIZE * claim.clip,
-        claim=claim,
-        batch_size=batch,
-        seed=seed,
-        cohorts=np.zeros((rounds, 1), dtype=np.int64),
-    )
+    gradients = np.diag(np.where(coins, 1.0, absent)) * _CANARY_SIZE * claim.clip
+    updates = updates_of(training, gradients, claim, batch_size=batch, seed=seed, rounds=rounds)
     certified, strict = certify_epsilon(
         noise_multiplier=claim.noise_multiplier,
         delta=[_DELTA, _STRICT_DELTA],
@@ -72,7 +136,7 @@ def one_run(
         sampler=claim.sampler,
         method="pld",
     )
-    scores = _scores(updates[:, 0].astype(np.float64) * batch / claim.clip, claim)
+    scores = _scores(updates.astype(np.float64) * batch / claim.clip, claim)
     found = [_right_guesses(scores, coins, share) for share in _SHARES]
     tries = len(found)  # how many to guess was not fixed before, so each try is paid for
     p_value = tries * min(

@@ -1,0 +1,513 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can be tested: dpcohort's engines, its guard and a user's own step, seen from outside.
+
+**Engines.** The model is linear and its loss is its output, so the gradient of a record is its
+input. Its parameters lie in two layers, so that clipping layer by layer would show. Hostile models
+have the same gradients and arithmetic that breaks down on the way there.
+
+**The guard** trains a classifier by cross-entropy. The probe's scores are always (0, 0), so the
+loss of class 0 has the slope -1/2 in the first score; the first score is built to have the slope -2
+x in the weights, whatever they are. So the gradient of a record is its input, to the last bit.
+
+**A step** is a function of gradients; each of its calls gets a seed of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dpcohort._validate import FloatArray, IntArray, choice
+from dpcohort.accounting.contract import Contract
+from dpcohort.aggregation import AggregationRule, Cohort, Mean
+from dpcohort.audit.claims import Claim, PrivateTraining
+from dpcohort.clients import Population
+from dpcohort.deploy.guard.files import GuardedData
+from dpcohort.deploy.guard.terms import ModelTerms
+from dpcohort.deploy.guard.training import LocalTraining
+from dpcohort.engine import (
+    BatchedEngine,
+    ClientRecords,
+    ConstantStep,
+    Optimiser,
+    ReferenceEngine,
+    Streams,
+)
+from dpcohort.engine.lattice import Bytes, Lattice
+from dpcohort.errors import DpcohortError, InputError
+from dpcohort.plugins import named_function
+from dpcohort.schedule import Schedule
+from dpcohort.training import Training
+
+__all__ = [
+    "HOSTILE",
+    "EngineUnderTest",
+    "GradientProbe",
+    "GuardUnderTest",
+    "StepPlan",
+    "StepUnderTest",
+    "hostile_factors",
+    "hostile_start",
+    "scored_probe",
+    "step_by_name",
+]
+
+
+#: What can be hostile in a model.
+HOSTILE = (
+    "no gradient at zero",
+    "factors out of range",
+    "weights of 1e38",
+    "weights that are not numbers",
+)
+_FACTOR = 2.0**76  # a number divided by it has a square below all 32-bit floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepPlan:
+    """The least a plan can be: every client the same, cohorts and noise as told."""
+
+    training: Training
+    schedule: Schedule
+    contract: Contract
+    population: Population
+    noise_multipliers: FloatArray
+    batch_sizes: IntArray
+    sampling_rates: FloatArray
+
+    @classmethod
+    def of(
+        cls, claim: Claim, *, cohorts: IntArray, size: int, batch_size: int, local_steps: int
+    ) -> StepPlan:
+        """A plan under which each client has ``size`` records."""
+        clients, (rounds, draws) = int(cohorts.max()) + 1, cohorts.shape
+        return cls(
+            training=Training(
+                rounds=rounds,
+                cohort_size=draws,
+                batch_size=batch_size,
+                local_steps=local_steps,
+                clip=claim.clip,
+            ),
+            schedule=Schedule(cohorts=cohorts, clients=clients),
+            contract=Contract.of("tight", claim.sampler),
+            population=Population.from_arrays(
+                sizes=[size] * clients, epsilon=np.nan, delta=np.nan, public=[True] * clients
+            ),
+            noise_multipliers=np.full(clients, claim.noise_multiplier),
+            batch_sizes=np.full(clients, batch_size, dtype=np.int64),
+            sampling_rates=np.full(clients, batch_size / size),
+        )
+
+
+class _BareProduct(nn.Module):
+    """A product with a parameter that is in no layer known to the engines."""
+
+    def __init__(self, dimension: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(dimension))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return (inputs * self.weight).sum(1, keepdim=True)
+
+
+class GradientProbe(nn.Module):
+    """A linear model in two layers whose gradient, under ``output_itself``, is its input.
+
+    Args:
+        dimension: number of parameters, at least 2.
+        raw: hold the second half as a bare parameter, which no fast path covers.
+        hostile: one of ``HOSTILE``. With *no gradient at zero* a record of zeros has a pass that
+            is not finite, so a broken record cannot be replaced by zeros. With *factors out of
+            range* inputs are made smaller and outputs enlarged as much: products have the right
+            size, squares of their factors do not. Weights are for the caller to set.
+    """
+
+    def __init__(self, dimension: int, *, raw: bool = False, hostile: str | None = None) -> None:
+        super().__init__()
+        self._hostile = hostile
+        self._half = dimension // 2
+        self.first = nn.Linear(self._half, 1, bias=False)
+        rest = dimension - self._half
+        self.second = _BareProduct(rest) if raw else nn.Linear(rest, 1, bias=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The sum of both layers' outputs, [rows, 1]."""
+        inputs, outer = hostile_factors(inputs, self._hostile)
+        head, tail = inputs[:, : self._half], inputs[:, self._half :]
+        output: Tensor = (self.first(head) + self.second(tail)) * outer
+        return output
+
+
+def hostile_factors(inputs: Tensor, hostile: str | None) -> tuple[Tensor, Tensor | float]:
+    """What a probe's inputs [rows, D] become, and the factor on its output; in all, factor 1."""
+    if hostile == "no gradient at zero":
+        sizes = inputs.abs().sum(1, keepdim=True)
+        return inputs, sizes / sizes
+    if hostile == "factors out of range":
+        return inputs / _FACTOR, _FACTOR
+    return inputs, 1.0
+
+
+def hostile_start(hostile: str | None) -> float:
+    """The weight that all parameters of a probe start at."""
+    return {"weights of 1e38": 1e38, "weights that are not numbers": np.nan}.get(hostile or "", 0.0)
+
+
+def output_itself(outputs: Tensor, targets: Tensor) -> Tensor:
+    """A loss that is the output, so that gradients are inputs."""
+    return outputs[:, 0]
+
+
+class _Watch:
+    """An aggregation rule that keeps what it is given and leaves the model where it is."""
+
+    def __init__(self) -> None:
+        self.seen: list[Tensor] = []
+
+    def combine(self, updates: Tensor, cohort: Cohort) -> Tensor:
+        self.seen.append(updates.clone())
+        return torch.zeros_like(updates[0])
+
+
+@dataclass(frozen=True)
+class EngineUnderTest:
+    """A ``PrivateTraining`` that is one of dpcohort's engines.
+
+    Args:
+        kind: ``reference`` or ``batched``.
+        raw: test the path of models that have no fast one.
+        draws_per_pass: of the batched engine; None is its default.
+        merged_noise: with one noise vector a round for all last local steps. What is shown is then
+            the mean of each round, [rounds, 1, D]: single updates are nobody's business there.
+        device: where it trains, ``cpu`` or ``cuda``: an accelerator has noise of its own.
+        private: take batches and noise from the operating system, as a deployment does, and not
+            from the seed.
+        dtype: in which it trains; 64 bits show single faults best, deployments have 32.
+        hostility: what is hostile in the model, one of ``HOSTILE``; None for nothing.
+
+    Example:
+        >>> training = EngineUnderTest("reference")
+        >>> training(np.zeros((2, 4)), claim=Claim(sampler="fixed"), batch_size=1, seed=0,
+        ...          cohorts=np.zeros((3, 2), dtype=np.int64)).shape
+        (3, 2, 4)
+    """
+
+    kind: Literal["reference", "batched"]
+    _: KW_ONLY
+    raw: bool = False
+    draws_per_pass: int | None = None
+    merged_noise: bool = False
+    device: str = "cpu"
+    private: bool = False
+    dtype: torch.dtype = torch.float64
+    hostility: str | None = None
+
+    def __post_init__(self) -> None:
+        choice("kind", self.kind, ["reference", "batched"])
+        if self.hostility is not None:
+            choice("hostility", self.hostility, HOSTILE)
+
+    @property
+    def hostile(self) -> Mapping[str, EngineUnderTest]:
+        """The same engine on hostile models, by what is hostile."""
+        names = HOSTILE if self.hostility is None else ()
+        return {name: replace(self, hostility=name) for name in names}
+
+    def __call__(
+        self,
+        gradients: FloatArray,
+        *,
+        claim: Claim,
+        batch_size: int,
+        seed: int,
+        cohorts: IntArray,
+        local_steps: int = 1,
+    ) -> FloatArray:
+        """Updates [rounds, draws, D], or means [rounds, 1, D]; the step size is 1."""
+        size, dimension = gradients.shape
+        plan = StepPlan.of(
+            claim, cohorts=cohorts, size=size, batch_size=batch_size, local_steps=local_steps
+        )
+        clients = plan.population.sizes.size
+        records = ClientRecords(
+            gradients,
+            np.zeros(size, dtype=np.int64),
+            indices=np.tile(np.arange(size), clients),
+            offsets=np.arange(clients + 1) * size,
+            dtype=self.dtype,
+            device=self.device,
+        )
+        watch = _Watch()
+        rule = Mean() if self.merged_noise else watch
+        model = GradientProbe(dimension, raw=self.raw, hostile=self.hostility).to(self.dtype)
+        for parameter in model.parameters():  # from 0 nothing is rounded on the way to an update
+            nn.init.zeros_(parameter)
+        engine = self._engine(plan, model, records, seed, rule)
+        state = engine.initial_state()
+        if self.hostility is not None:  # weights that a model comes to, not weights it is made with
+            state.parameters.fill_(hostile_start(self.hostility))
+        models = [state.parameters.clone()]
+        for _ in engine.rounds(state):
+            models.append(state.parameters.clone())
+        if self.merged_noise:
+            moved: FloatArray = -torch.stack(models).diff(dim=0).cpu().numpy()
+            return moved[:, None]
+        seen: FloatArray = torch.stack(watch.seen).cpu().numpy()
+        return seen
+
+    def _engine(
+        self, plan: StepPlan, model: nn.Module, records: ClientRecords, seed: int,
+        aggregation: AggregationRule,
+    ) -> ReferenceEngine | BatchedEngine:  # fmt: skip
+        settings: dict[str, Any] = {
+            "streams": Streams.from_entropy() if self.private else Streams.seeded(seed),
+            "optimiser": Optimiser(local_step=ConstantStep(1.0)),
+            "aggregation": aggregation,
+            "loss": output_itself,
+            "merged_noise": self.merged_noise,
+        }
+        if self.kind == "reference":
+            return ReferenceEngine(plan, model, records, **settings)
+        return BatchedEngine(plan, model, records, draws_per_pass=self.draws_per_pass, **settings)
+
+
+class _ScoredProbe(nn.Module):
+    def __init__(self, dimension: int, hostile: str | None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(dimension, 1))
+        self._hostile = hostile
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        inputs, outer = hostile_factors(inputs, self._hostile)
+        output = (inputs @ self.weight) * outer
+        score = -2 * (output - output.detach())
+        return torch.cat([score, torch.zeros_like(score)], dim=1)
+
+
+def scored_probe(input_shape: Sequence[int], hostile: str | None = None) -> nn.Module:
+    """A classifier of two classes whose gradient, for a record of class 0, is its input.
+
+    Example:
+        >>> model = scored_probe((3,))
+        >>> model(torch.ones(1, 3)).abs().tolist()
+        [[0.0, 0.0]]
+    """
+    return _ScoredProbe(input_shape[0], hostile)
+
+
+class GuardUnderTest:
+    """A ``PrivateTraining`` that is the guard's, with the operating system's entropy.
+
+    Args:
+        source: where random bytes come from.
+        hostile: what is hostile in the model, one of ``HOSTILE``; None for nothing.
+
+    Example:
+        >>> GuardUnderTest()(np.zeros((2, 4)), claim=Claim(sampler="fixed"), batch_size=1, seed=0,
+        ...                  cohorts=np.zeros((3, 2), dtype=np.int64)).shape
+        (3, 2, 4)
+    """
+
+    def __init__(self, source: Bytes = os.urandom, *, hostile: str | None = None) -> None:
+        self._source, self._hostile = source, hostile
+
+    @property
+    def hostile(self) -> Mapping[str, GuardUnderTest]:
+        """The guard on hostile models, by what is hostile."""
+        names = HOSTILE if self._hostile is None else ()
+        return {name: GuardUnderTest(self._source, hostile=name) for name in names}
+
+    def __call__(
+        self,
+        gradients: FloatArray,
+        *,
+        claim: Claim,
+        batch_size: int,
+        seed: int,
+        cohorts: IntArray,
+        local_steps: int = 1,
+    ) -> FloatArray:
+        """Updates [rounds, draws, D]; the step size is 1, and the seed is ignored."""
+        size, dimension = gradients.shape
+        with np.errstate(over="ignore"):
+            inputs = gradients.astype(np.float32)
+        training = LocalTraining(
+            ModelTerms(
+                name="dpcohort.audit.under_test:scored_probe",
+                input_shape=(dimension,),
+                classes=2,
+                options={} if self._hostile is None else {"hostile": self._hostile},
+            ),
+            GuardedData(inputs, np.zeros(size, np.int64), ""),
+            self._source,
+        )
+        weights = np.full(dimension, hostile_start(self._hostile), dtype=np.float32)
+        lattice = Lattice(claim.noise_multiplier, claim.clip)
+        updates = [
+            training.update(
+                weights,
+                lattice,
+                claim.sampler,
+                rate=batch_size / size,
+                batch_size=batch_size,
+                step_sizes=[1.0] * local_steps,
+            )
+            for _ in range(cohorts.size)
+        ]
+        return np.stack(updates).reshape(*cohorts.shape, dimension).astype(np.float64)
+
+
+_FORMS = (
+    "step(gradients, *, clip, noise_multiplier, batch_size, rng_seed), which returns the noisy "
+    "mean or sum [D], or the PrivateTraining protocol: training(gradients, *, claim, batch_size, "
+    "seed, cohorts, local_steps=1), which returns updates [rounds, draws, D]"
+)
+
+
+class StepUnderTest:
+    """A ``PrivateTraining`` that takes one noisy step after the other by a function of the user's.
+
+    The function is called as ``step(gradients, clip=C, noise_multiplier=z, batch_size=B,
+    rng_seed=seed)``, with the raw gradients of all records, [records, D]. It draws its batch, at
+    the rate B / records, clips, adds up, adds noise, and returns [D] numbers. A deployment takes
+    its randomness from the operating system and ignores the seed; a simulation uses it.
+
+    Args:
+        step: the function.
+        returns: whether it returns the ``mean``, divided by the public B, or the ``sum``.
+        draws_batches: whether it draws its batches; if not, it is given Poisson batches, and its
+            sampler is not tested.
+
+    Example:
+        >>> def step(gradients, *, clip, noise_multiplier, batch_size, rng_seed):
+        ...     return np.zeros(gradients.shape[1])
+        >>> StepUnderTest(step)(np.zeros((2, 4)), claim=Claim(sampler="poisson"), batch_size=1,
+        ...                     seed=0, cohorts=np.zeros((3, 2), dtype=np.int64)).shape
+        (3, 2, 4)
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        *,
+        returns: Literal["mean", "sum"] = "mean",
+        draws_batches: bool = True,
+    ) -> None:
+        choice("returns", returns, ["mean", "sum"])
+        self._step, self._returns, self.draws_batches = step, returns, draws_batches
+
+    def __call__(
+        self,
+        gradients: FloatArray,
+        *,
+        claim: Claim,
+        batch_size: int,
+        seed: int,
+        cohorts: IntArray,
+        local_steps: int = 1,
+    ) -> FloatArray:
+        """Updates [rounds, draws, D]; every step has a seed of its own."""
+        updates = []
+        for t, cohort in enumerate(cohorts.tolist()):
+            for draw, client in enumerate(cohort):
+                names = [(seed, t, client, draw, step) for step in range(local_steps)]
+                updates.append(sum(self._one(gradients, claim, batch_size, n) for n in names))
+        return np.stack(updates).reshape(*cohorts.shape, gradients.shape[1])
+
+    def _one(
+        self, gradients: FloatArray, claim: Claim, batch_size: int, name: tuple[int, ...]
+    ) -> FloatArray:
+        rows = gradients
+        if not self.draws_batches:
+            chance = np.random.default_rng(_seed_of("batch", name)).random(len(gradients))
+            rows = gradients[chance < batch_size / len(gradients)]
+        found = self._step(
+            rows.copy(),
+            clip=claim.clip,
+            noise_multiplier=claim.noise_multiplier,
+            batch_size=batch_size,
+            rng_seed=_seed_of("noise", name),
+        )
+        result = _as_array(found, (gradients.shape[1],))
+        return result / batch_size if self._returns == "sum" else result
+
+
+def step_by_name(
+    name: str, *, returns: Literal["mean", "sum"] = "mean", draws_batches: bool = True
+) -> PrivateTraining:
+    """The training behind ``module:function``, in either of the two forms.
+
+    Args:
+        name: ``module:function``; modules in the current folder are found too.
+        returns: for a plain step, see :class:`StepUnderTest`.
+        draws_batches: for a plain step.
+
+    Raises:
+        InputError: there is no such function, or it has neither form; later, from the training
+            itself, if the function fails or returns something else.
+    """
+    function = named_function("--step", name, example="my_project.training:noisy_step")
+    try:
+        accepted = set(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        accepted = set()
+    if "cohorts" in accepted:
+        training: PrivateTraining = function
+    elif "rng_seed" in accepted:
+        training = StepUnderTest(function, returns=returns, draws_batches=draws_batches)
+    else:
+        raise InputError("--step", given=name, allowed=f"a function of one of two forms: {_FORMS}")
+    return _Explained(training, name)
+
+
+class _Explained:
+    """A training whose failures are told as what they are: failures of the user's function."""
+
+    def __init__(self, training: PrivateTraining, name: str) -> None:
+        self._training, self._name = training, name
+        self.hostile = getattr(training, "hostile", {})
+        self.draws_batches = getattr(training, "draws_batches", True)
+
+    def __call__(self, gradients: FloatArray, **settings: Any) -> FloatArray:
+        # Gradients that are not finite are given on purpose; a warning about them is no news.
+        try:
+            with np.errstate(all="ignore"), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = self._training(gradients, **settings)
+            return _as_array(found, (*settings["cohorts"].shape, gradients.shape[1]))
+        except DpcohortError:
+            raise
+        except Exception as error:  # the user's function may fail in any way
+            raise InputError.because(
+                f"the step {self._name} failed on gradients of shape {gradients.shape}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+
+def _as_array(found: Any, shape: tuple[int, ...]) -> FloatArray:
+    """What a user's function returned, as floats of the shape it should have."""
+    try:
+        array = np.asarray(found)
+        if array.dtype != np.float32:
+            array = array.astype(np.float64)
+    except (TypeError, ValueError):
+        raise InputError("what the step returns", given=found, allowed="numbers") from None
+    if array.shape != shape:
+        raise InputError("shape of what the step returns", given=array.shape, allowed=f"{shape}")
+    return array
+
+
+def _seed_of(purpose: str, name: tuple[int, ...]) -> int:
+    """A seed of 63 bits for one purpose of one step."""
+    digest = hashlib.blake2b(f"{purpose}/{name}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``dpcohort new``, ``doctor`` and ``data``: a config to start from, what is installed., data."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Argument, Option
+
+from dpcohort._version import __version__
+from dpcohort.atomic_file import write_text
+from dpcohort.cli.output import console, new_table, print_json
+from dpcohort.cli.source import JsonOption
+from dpcohort.config import EXAMPLES, commented_config
+from dpcohort.errors import FileFormatError, InputError
+
+__all__ = ["Component", "data", "doctor", "examine", "new"]
+
+
+def new(
+    path: Annotated[Path, Argument(help="Where to write it; - for the terminal.")] = Path(
+        "dpcohort.toml"
+    ),
+    example: Annotated[
+        str, Option("--from", help=f"Which example: {', '.join(EXAMPLES)}.")
+    ] = "hospitals",
+    force: Annotated[bool, Option("--force", help="Replace a file that exists.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a commented config to start from."""
+    text = commented_config(example)
+    if str(path) == "-":
+        if as_json:
+            print_json({"path": "-", "example": example, "text": text})
+        else:
+            print(text, end="")
+        return
+    if path.exists() and not force:
+        raise InputError.because(f"{path} exists already. Choose another name, or use --force.")
+    write_text(path, text)
+    if as_json:
+        print_json({"path": str(path), "example": example})
+        return
+    has_data = "\n[data]" in text
+    following = f"dpcohort train {path} --out RUN" if has_data else f"dpcohort plan {path}"
+    console.print(f"Wrote {path}. Look at it, change it, then: {following}")
+
+
+@dataclass(frozen=True)
+class Component:
+    """One thing that dpcohort needs for something.
+
+    Attributes:
+        name: what.
+        found: its version or value; None if it is missing.
+        needed_for: what does not work without it.
+        remedy: the command that gets it.
+    """
+
+    name: str
+    found: str | None
+    needed_for: str
+    remedy: str | None = None
+
+
+_PLANNING = "pip install dpcohort"
+_TRAINING = "pip install 'dpcohort[train]'"
+#: Distribution, module, what it is for, the command that installs it.
+_PACKAGES = (
+    ("numpy", "numpy", "everything", _PLANNING),
+    ("scipy", "scipy", "accounting", _PLANNING),
+    ("dp-accounting", "dp_accounting", "the second opinion on every promise", _PLANNING),
+    ("pydantic", "pydantic", "reading configs", _PLANNING),
+    ("matplotlib", "matplotlib", "pictures", _PLANNING),
+    ("torch", "torch", "training", _TRAINING),
+    ("scikit-learn", "sklearn", "the embedded data set", _TRAINING),
+    ("safetensors", "safetensors", "saving models", _TRAINING),
+)
+
+
+def doctor(as_json: JsonOption = False) -> None:
+    """Show what is installed, what is missing and how to get it."""
+    from rich.text import Text
+
+    components = examine()
+    if as_json:
+        print_json([asdict(one) for one in components])
+        return
+    table = new_table("", "what", "found", "for", close=True)
+    for one in components:
+        mark = Text("ok", "green") if one.found else Text("missing", "yellow")
+        table.add_row(mark, one.name, one.found or "-", one.needed_for)
+    console.print(table)
+    missing = [one for one in components if one.found is None]
+    for remedy in dict.fromkeys(one.remedy for one in missing):
+        console.print(f"To get what is missing: {remedy}")
+    if not missing:
+        console.print("Everything is here.")
+
+
+def examine() -> list[Component]:
+    """Look at this machine; imports nothing heavy.
+
+    Example:
+        >>> examine()[0].name
+        'dpcohort'
+    """
+    from dpcohort.data import describe_datasets
+
+    python = f"{platform.python_version()} ({sys.platform})"
+    return [
+        Component("dpcohort", __version__, "this"),
+        Component("Python", python, "3.11 or newer"),
+        Component("cores", str(os.cpu_count()), "speed"),
+        *(
+            Component(distribution, _version(distribution, module), purpose, remedy)
+            for distribution, module, purpose, remedy in _PACKAGES
+        ),
+        *(
+            Component(
+                f"data: {row.name}",
+                row.found,
+                f"{row.train_records:,} records",
+                row.how_to_get[0] if row.how_to_get else None,
+            )
+            for row in describe_datasets()
+        ),
+    ]
+
+
+def _version(distribution: str, module: str) -> str | None:
+    if importlib.util.find_spec(module) is None:
+        return None
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown version"
+
+
+data = typer.Typer(
+    no_args_is_help=True, help="List, check and fetch data sets.", pretty_exceptions_enable=False
+)
+
+FolderOption = Annotated[
+    Path | None, Option("--data-dir", help="Folder to look in first.", show_default=False)
+]
+
+
+@data.command("list")
+def list_(data_dir: FolderOption = None, as_json: JsonOption = False) -> None:
+    """Show every data set that has a name, and where it is."""
+    from dpcohort.data import describe_datasets
+
+    rows = describe_datasets(data_dir)
+    if as_json:
+        print_json([asdict(row) for row in rows])
+        return
+    columns = ("name", "record", "classes", "train", "test", "where, or how to get it")
+    table = new_table(*columns, overflow="fold")
+    for row in rows:
+        shape = "x".join(map(str, row.shape))
+        where = row.found or " or: ".join(row.how_to_get)
+        numbers = (str(row.classes), f"{row.train_records:,}", f"{row.test_records:,}")
+        table.add_row(row.name, shape, *numbers, where)
+    console.print(table)
+
+
+@data.command("check")
+def check(
+    name: Annotated[
+        str, Argument(help="mnist, fashion-mnist or cifar10; or an .npz file of yours.")
+    ],
+    data_dir: FolderOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare every file of a data set with its published checksum; read one of your own."""
+    from dpcohort.data import DATASET_NAMES, check_dataset
+
+    own = Path(name).exists() or name.endswith((".npz", ".npy")) or ":" in name
+    # A known name is that set, also where a folder here is called the same.
+    if name == "digits" or (own and name not in DATASET_NAMES):
+        _read(name, as_json=as_json)
+        return
+    statuses = check_dataset(name, data_dir)
+    if as_json:
+        print_json([{**asdict(s), "path": s.path and str(s.path)} for s in statuses])
+    else:
+        for status in statuses:
+            console.print(f"{status.state:<8} {status.name}: {status.detail}", soft_wrap=True)
+    bad = [status.name for status in statuses if status.state != "ok"]
+    if bad:
+        raise FileFormatError(
+            name, f"{', '.join(bad)} not whole. Get them again with: dpcohort data fetch {name}"
+        )
+
+
+def _read(name: str, *, as_json: bool) -> None:
+    """Read a data set of the user's whole, and say what is in it."""
+    from dpcohort.data import load_dataset
+
+    read = load_dataset(name if name == "digits" or ":" in name else Path(name))
+    told = {
+        "name": name,
+        "input_shape": list(read.input_shape),
+        "classes": read.classes,
+        "train_records": len(read),
+        "test_records": len(read.test_labels),
+    }
+    if as_json:
+        print_json(told)
+        return
+    shape = "x".join(map(str, read.input_shape))
+    console.print(
+        f"ok       {name}: {len(read):,} training and {len(read.test_labels):,} test records of "
+        f"shape {shape}, {read.classes} classes",
+        soft_wrap=True,
+    )
+
+
+@data.command("fetch")
+def fetch(
+    name: Annotated[str, Argument(help="mnist, fashion-mnist or cifar10.")],
+    to: Annotated[
+        Path | None,
+        Option("--to", "--data-dir", help="The data folder; the user's cache if not given."),
+    ] = None,
+    mirror: Annotated[
+        str | None, Option(help="A web folder to try before the original archives.")
+    ] = None,
+) -> None:
+    """Download a data set, or the rest of it, and check it."""
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TaskID,
+        TextColumn,
+        TransferSpeedColumn,
+    )
+
+    from dpcohort.data import fetch_dataset
+
+    text = TextColumn("{task.description}")
+    columns = (text, BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=console, transient=True) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def show(file: str, received: int, total: int) -> None:
+            if file not in tasks:
+                tasks[file] = bars.add_task(file, total=total)
+            bars.update(tasks[file], completed=received)
+
+        folder = fetch_dataset(name, to, progress=show, mirror=mirror)
+    console.print(f"{name} is whole in {folder}")
