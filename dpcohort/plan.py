@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort._validate import BoolArray, FloatArray, IntArray, choice, whole_number
-from dpcohort.accounting.certify import certify_epsilon
+from dpcohort.accounting.certify import certify_epsilon, history_epsilon
 from dpcohort.accounting.contract import Contract
 from dpcohort.accounting.deployed_noise import (
     DeployedNoise,
@@ -384,8 +384,6 @@ class Plan:
     def _spent_with_reports(
         self, drawn: IntArray, asked: IntArray, chosen: IntArray, method: str
     ) -> FloatArray:
-        from dpcohort.accounting.second_opinion import history_epsilon
-
         assert self.adaptive is not None
         if method == "auto" and chosen.size > _MOST_SECOND_OPINIONS:
             method = "pld"
