@@ -8,6 +8,7 @@ rounding of floating-point sums only.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
@@ -161,13 +162,8 @@ class BatchedEngine:
         streams: where batches and noise come from.
         optimiser: step sizes, momentum, average.
         aggregation: how updates are combined.
-        loss: one number an example.
-        evaluator: test set, None for none.
-        evaluate_every: rounds between evaluations; the last round is always evaluated.
-        micro_batch: examples in one pass at most.
-        workers: draws at a time on a CPU.
-        draws_per_pass: draws that share a pass at most.
         merged_noise: one noise vector a round for all last local steps, see ``merged_noise``.
+        settings: of ``StackedEngine``.
     """
 
     def __init__(
@@ -179,13 +175,8 @@ class BatchedEngine:
         streams: Streams,
         optimiser: Optimiser | None = None,
         aggregation: AggregationRule | None = None,
-        loss: Loss = cross_entropy,
-        evaluator: Evaluator | None = None,
-        evaluate_every: int = 1,
-        micro_batch: int | None = None,
-        workers: int | None = None,
-        draws_per_pass: int | None = None,
         merged_noise: bool = False,
+        **settings: Any,
     ) -> None:
         experiment = Experiment(
             plan=plan,
@@ -195,16 +186,7 @@ class BatchedEngine:
             aggregation=aggregation or Mean(),
             merged_noise=merged_noise,
         )
-        self._stack = StackedEngine(
-            model,
-            [experiment],
-            loss=loss,
-            evaluator=evaluator,
-            evaluate_every=evaluate_every,
-            micro_batch=micro_batch,
-            workers=workers,
-            draws_per_pass=draws_per_pass,
-        )
+        self._stack = StackedEngine(model, [experiment], **settings)
 
     @property
     def path(self) -> ClippingPath:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -12,55 +12,35 @@ from dpcohort.aggregation import Cohort
 from dpcohort.engine.randomness import noise_std
 from dpcohort.errors import InputError
 
+if TYPE_CHECKING:
+    from dpcohort.accounting import Contract
+    from dpcohort.clients import Population
+    from dpcohort.schedule import Schedule
+    from dpcohort.training import Training
+
 __all__ = ["TrainingPlan", "cohort_of", "draw_numbers"]
 
 
-class _Training(Protocol):
-    @property
-    def rounds(self) -> int: ...
-    @property
-    def cohort_size(self) -> int: ...
-    @property
-    def local_steps(self) -> int: ...
-    @property
-    def clip(self) -> float: ...
-
-
-class _Schedule(Protocol):
-    @property
-    def cohorts(self) -> IntArray: ...
-
-
-class _Contract(Protocol):
-    @property
-    def sampler(self) -> str: ...
-
-
-class _Population(Protocol):
-    @property
-    def sizes(self) -> IntArray: ...
-
-
 class TrainingPlan(Protocol):
-    """The part of a plan that training executes."""
+    """The part of a plan that training executes; any object with these parts will do."""
 
     @property
-    def training(self) -> _Training:
+    def training(self) -> Training:
         """Rounds, cohort size, local steps and clip."""
         ...
 
     @property
-    def schedule(self) -> _Schedule:
+    def schedule(self) -> Schedule:
         """All cohorts, [rounds, cohort size] client positions."""
         ...
 
     @property
-    def contract(self) -> _Contract:
+    def contract(self) -> Contract:
         """The sampler in force."""
         ...
 
     @property
-    def population(self) -> _Population:
+    def population(self) -> Population:
         """The clients' sizes."""
         ...
 
