@@ -10,7 +10,10 @@ from dpcohort._validate import choice, number, whole_number
 from dpcohort.errors import InputError
 from dpcohort.limits import MOST_DRAWS, MOST_LOCAL_STEPS
 
-__all__ = ["LARGEST_STEP", "Training"]
+__all__ = ["LARGEST_STEP", "EngineName", "Training"]
+
+#: Who computes updates on this machine; ``train_job`` has the classes.
+EngineName = Literal["batched", "reference"]
 
 #: Step sizes beyond this have no place in the 32 bits of a model's numbers.
 LARGEST_STEP = 1e30

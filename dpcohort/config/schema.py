@@ -31,7 +31,7 @@ from dpcohort.clients.distributions import (
 from dpcohort.errors import InputError
 from dpcohort.limits import MOST_CELLS, MOST_CLIENTS
 from dpcohort.plugins import REGISTRIES
-from dpcohort.training import LARGEST_STEP, Training
+from dpcohort.training import LARGEST_STEP, EngineName, Training
 
 __all__ = [
     "ConfigFile",
@@ -167,7 +167,7 @@ class RunSection(Section):
     """The keys of [run]."""
 
     seed: int = 0
-    engine: Literal["batched", "reference"] = "batched"
+    engine: EngineName = "batched"
     device: str = "auto"
     evaluate_every: int | None = None
     checkpoint_every: int | None = None

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -30,10 +30,9 @@ from dpcohort.runs.chooser import Chooser, RuleChooser, ScheduleChooser
 from dpcohort.runs.journal import Journal
 from dpcohort.runs.receipts import PRIVATE_NOISE
 from dpcohort.runs.reports import LossMeter, ReportHandler
+from dpcohort.training import EngineName
 
-__all__ = ["AnyJob", "EngineName", "Job", "make_job", "resolve_device"]
-
-EngineName = Literal["batched", "reference"]
+__all__ = ["AnyJob", "Job", "make_job", "resolve_device"]
 
 #: Keeps the partition's stream apart from any other made of the same seed.
 _PARTITION_STREAM = 11
