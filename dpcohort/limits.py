@@ -60,14 +60,14 @@ LARGEST_PYTHON_BATCH = 100_000_000
 #: Instructions of a CIFAR-10 batch as a pickle.
 MOST_INSTRUCTIONS = 2_000_000
 
-#: Bytes of the JSON header of a guard's message, or of the first line of a letter.
+#: Bytes of the JSON header of a guard's message, or of the first line of a message to a client.
 LARGEST_HEADER = 1 << 20
 #: Bytes of the vector in a guard's message.
 LARGEST_FRAME = 1 << 31
 #: Bytes of one call of a node at the gate of a federation.
 LARGEST_REQUEST = 64 << 20
-#: Draws that one letter asks for.
-MOST_LETTER_DRAWS = 10_000
+#: Draws that one message asks for.
+MOST_MESSAGE_DRAWS = 10_000
 
 #: Bytes that a compressed file (.npz, .gz) may unpack to, however small it is.
 LARGEST_FREE_UNPACKING = 1 << 30

@@ -35,7 +35,7 @@ from dpcohort.data.dataset import Normalisation
 from dpcohort.data.image_files import read_batch, read_idx
 from dpcohort.data.partition import Partition, load_partition, save_partition
 from dpcohort.deploy.flower.federation import Federation
-from dpcohort.deploy.flower.messages import draw_letter, open_letter, read_draws, read_hello
+from dpcohort.deploy.flower.messages import draw_message, open_message, read_draws, read_hello
 from dpcohort.deploy.guard.files import load_data
 from dpcohort.deploy.guard.protocol import DrawRequest, DrawUpdate, Hello, Refusal, encode
 from dpcohort.deploy.guard.terms import GuardTerms, ModelTerms, commented_terms, terms_from_plan
@@ -241,8 +241,8 @@ READERS: dict[str, tuple[Callable[[Path], list[bytes]], Reader, str]] = {
     "result": (_cell_result, lambda path: (read_result(path), read_reproduction(path)), "r.json"),
     "json": (lambda _: [b'{"seed": 1, "model": {"name": "logistic"}}'], read_json, "run.json"),
     "letter": (
-        lambda _: [draw_letter("lab", _REQUEST, draws=[0, 1])],
-        lambda path: open_letter(path.read_bytes()),
+        lambda _: [draw_message("lab", _REQUEST, draws=[0, 1])],
+        lambda path: open_message(path.read_bytes()),
         "letter",
     ),
     "answer": (_frames, _answer_of, "answer"),

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpcohort.deploy.flower.exchange import InProcess
-from dpcohort.deploy.flower.messages import NO_GUARD, open_letter
+from dpcohort.deploy.flower.messages import NO_GUARD, open_message
 from dpcohort.deploy.guard.client import GuardClient, GuardRefusedError
 from dpcohort.deploy.guard.protocol import Refusal, encode
 from dpcohort.errors import DpcohortError, InputError
@@ -75,7 +75,7 @@ def carry_to(connect: Connect, body: bytes) -> bytes:
         connect: opens a connection.
         body: the message.
     """
-    opened = open_letter(body)
+    opened = open_message(body)
     answers: list[bytes] = []
     try:
         with connect() as guard:
@@ -129,7 +129,7 @@ class LocalGuards:
 
     def carry(self, body: bytes) -> bytes:
         """Answer a message with the words of the guard of the client it is for."""
-        path = self._socket(open_letter(body).client)
+        path = self._socket(open_message(body).client)
         return carry_to(lambda: GuardClient(path), body)
 
     def transport(self, federation: Federation) -> InProcess:

@@ -37,7 +37,7 @@ from dpcohort.deploy.guard.protocol import (
     read_frame,
 )
 from dpcohort.errors import DpcohortError, InputError
-from dpcohort.limits import LARGEST_HEADER, MOST_LETTER_DRAWS
+from dpcohort.limits import LARGEST_HEADER, MOST_MESSAGE_DRAWS
 from dpcohort.plain_text import one_line
 from dpcohort.text_files import parse_json
 
@@ -45,10 +45,10 @@ __all__ = [
     "NO_GUARD",
     "Opened",
     "Reply",
-    "draw_letter",
-    "hello_letter",
+    "draw_message",
+    "hello_message",
     "longest_update",
-    "open_letter",
+    "open_message",
     "read_draws",
     "read_frames",
     "read_hello",
@@ -76,17 +76,17 @@ class Opened:
     requests: tuple[Any, ...]
 
 
-def hello_letter(client: str, *, run: str) -> bytes:
+def hello_message(client: str, *, run: str) -> bytes:
     """A message that asks what a client's owner has accepted.
 
     Example:
-        >>> open_letter(hello_letter("ward-7", run="spring")).asks
+        >>> open_message(hello_message("ward-7", run="spring")).asks
         'hello'
     """
     return _line({"asks": "hello", "client": client}) + encode(HelloRequest(run=run))
 
 
-def draw_letter(client: str, request: DrawRequest, *, draws: Sequence[int]) -> bytes:
+def draw_message(client: str, request: DrawRequest, *, draws: Sequence[int]) -> bytes:
     """A message that asks for draws of one round, which differ in their number alone.
 
     Args:
@@ -100,7 +100,7 @@ def draw_letter(client: str, request: DrawRequest, *, draws: Sequence[int]) -> b
     return line + encode(replace(request, draw=draws[0]))
 
 
-def open_letter(body: bytes) -> Opened:
+def open_message(body: bytes) -> Opened:
     """The requests in a message.
 
     Raises:
@@ -129,10 +129,10 @@ def open_letter(body: bytes) -> Opened:
     draws = head.get("draws")
     if (
         not isinstance(draws, list)
-        or not 1 <= len(draws) <= MOST_LETTER_DRAWS
+        or not 1 <= len(draws) <= MOST_MESSAGE_DRAWS
         or not all(type(draw) is int for draw in draws)
     ):
-        allowed = f"a list of 1 to {MOST_LETTER_DRAWS} whole numbers"
+        allowed = f"a list of 1 to {MOST_MESSAGE_DRAWS} whole numbers"
         raise InputError("draws", given=draws, allowed=allowed)
     requests = tuple(replace(request, draw=draw) for draw in draws)
     return Opened(client=client, asks="draws", requests=requests)

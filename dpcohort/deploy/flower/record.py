@@ -159,7 +159,7 @@ class FederatedJob(AnyJob):
 
 @dataclass(frozen=True, kw_only=True)
 class RoundExchange:
-    """What a round's letters came to; nothing in it depends on an update.
+    """What a round's messages came to; nothing in it depends on an update.
 
     Attributes:
         round: its number.

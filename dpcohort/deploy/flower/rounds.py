@@ -2,7 +2,7 @@
 """The server's rounds: a plan executed by clients over any transport.
 
 The loop is that of every training (:mod:`dpcohort.runs.training`); here is its trainer: send each
-drawn client one letter with all its draws, and check what comes. A draw that is lost is lost:
+drawn client one message with all its draws, and check what comes. A draw that is lost is lost:
 nobody is drawn in its place, because the plan's noise was calibrated for exactly these draws. What
 came is combined as a smaller cohort; if less than the quorum came, the model stays as it was. Both
 depend on who answered, never on what an update contains.
@@ -25,8 +25,8 @@ from dpcohort.deploy.flower.federation import Federation, check_agreements, disa
 from dpcohort.deploy.flower.messages import (
     NO_GUARD,
     Reply,
-    draw_letter,
-    hello_letter,
+    draw_message,
+    hello_message,
     read_draws,
     read_hello,
 )
@@ -100,7 +100,7 @@ class GuardTrainer:
         federation: plan, model, clients.
         job: the training it describes.
         exchange: asks clients over a transport.
-        on_exchange: told what a round's letters came to, and what the clients' ledgers said last.
+        on_exchange: told what a round's messages came to, and what the clients' ledgers said last.
     """
 
     def __init__(
@@ -136,8 +136,8 @@ class GuardTrainer:
 
     def check_terms(self, *, resume: bool) -> None:
         """Ask every drawn client's guard what its owner accepted; nothing is spent by that."""
-        letters = {c: hello_letter(c, run=self._federation.run) for c in self._federation.drawn}
-        heard = self._exchange.ask(letters, group="terms", satisfied=_asked_a_guard)
+        messages = {c: hello_message(c, run=self._federation.run) for c in self._federation.drawn}
+        heard = self._exchange.ask(messages, group="terms", satisfied=_asked_a_guard)
         problems: dict[str, list[str]] = {}
         for client, answers in heard.items():
             if not answers.bodies:
@@ -201,9 +201,9 @@ class GuardTrainer:
                 records=int(sizes[index(client)]),
             )
 
-        letters = {c: draw_letter(c, requests[c], draws=draws[c]) for c in requests}
+        messages = {c: draw_message(c, requests[c], draws=draws[c]) for c in requests}
         heard = self._exchange.ask(
-            letters,
+            messages,
             group=str(cohort.round),
             satisfied=lambda client, body: not read(client, body).passing,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 
 from dpcohort.deploy.flower import apps
-from dpcohort.deploy.flower.messages import hello_letter, read_frames
+from dpcohort.deploy.flower.messages import hello_message, read_frames
 from dpcohort.deploy.flower.rounds import federate
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.runs import verify_run
@@ -89,7 +89,7 @@ def test_a_node_with_a_guard_asks_it_and_no_other(tmp_path):
     app = apps.client_app()
     from dpcohort.deploy.flower.adapter import _record
 
-    letter = hello_letter("lab", run="spring")
+    letter = hello_message("lab", run="spring")
     message = flwr_app.Message(_record(letter), 7, "train")
     context = flwr_app.Context(
         run_id=1,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dpcohort.deploy.flower.client_app import carry, carry_in_simulation, carry_to, guard_socket
-from dpcohort.deploy.flower.messages import NO_GUARD, draw_letter, hello_letter, read_frames
+from dpcohort.deploy.flower.messages import NO_GUARD, draw_message, hello_message, read_frames
 from dpcohort.deploy.flower.rounds import federate
 from dpcohort.deploy.formats import replace
 from dpcohort.deploy.guard.client import GuardRefusedError
@@ -26,7 +26,7 @@ def _letter(draws, run="spring"):
         batch_size=10, local_steps=1, sampler="poisson", neighbours="zero-out", step_sizes=[0.5],
         model="m", layout="l", vector=np.zeros(4, dtype=np.float32),
     )  # fmt: skip
-    return draw_letter("lab", request, draws=draws)
+    return draw_message("lab", request, draws=draws)
 
 
 class _Guard:
@@ -70,7 +70,7 @@ def test_draws_are_answered_in_their_order_and_the_receipt_follows():
 
 
 def test_a_hello_is_answered_with_a_hello():
-    (frame,) = read_frames(carry_to(_Guard, hello_letter("lab", run="spring")))
+    (frame,) = read_frames(carry_to(_Guard, hello_message("lab", run="spring")))
     assert frame.dataset == "lab"
 
 
@@ -186,7 +186,7 @@ def test_a_ledger_that_cannot_be_written_spends_nothing(small, tmp_path, monkeyp
     with small.guards() as guards:
         transport = guards.transport(small.federation)
         for client in small.federation.clients:
-            guards.carry(hello_letter(client, run="spring"))  # opened while all was well
+            guards.carry(hello_message(client, run="spring"))  # opened while all was well
 
         def full(self, *row):
             raise InputError.because("the disk is full")

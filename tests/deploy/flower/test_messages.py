@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpcohort.deploy.flower.messages import draw_letter, hello_letter, open_letter, read_frames
+from dpcohort.deploy.flower.messages import draw_message, hello_message, open_message, read_frames
 from dpcohort.deploy.guard.protocol import DrawRequest, ReceiptRequest, Refusal, encode
 from dpcohort.errors import InputError
 
@@ -20,32 +20,32 @@ def request(**changes):
 
 
 def test_a_letter_holds_all_draws_of_a_client_and_the_model_once():
-    body = draw_letter("ward 7", request(), draws=[0, 3, 1])
-    opened = open_letter(body)
+    body = draw_message("ward 7", request(), draws=[0, 3, 1])
+    opened = open_message(body)
     assert (opened.client, opened.asks) == ("ward 7", "draws")
     assert [one.draw for one in opened.requests] == [0, 3, 1]
     assert all(np.array_equal(one.vector, np.arange(4)) for one in opened.requests)
-    assert len(body) < len(draw_letter("ward 7", request(), draws=[0])) + 20
+    assert len(body) < len(draw_message("ward 7", request(), draws=[0])) + 20
 
 
 def test_the_same_draw_is_the_same_request_in_any_letter():
-    alone = open_letter(draw_letter("a", request(), draws=[1])).requests[0]
-    together = open_letter(draw_letter("a", request(), draws=[0, 1])).requests[1]
+    alone = open_message(draw_message("a", request(), draws=[1])).requests[0]
+    together = open_message(draw_message("a", request(), draws=[0, 1])).requests[1]
     assert alone.sha256() == together.sha256()
 
 
 def test_a_hello_asks_for_a_run():
-    opened = open_letter(hello_letter("lab", run="spring"))
+    opened = open_message(hello_message("lab", run="spring"))
     assert (opened.client, opened.asks, opened.requests[0].run) == ("lab", "hello", "spring")
 
 
 @pytest.mark.parametrize("draws", [[], [0, 0]], ids=["none", "twice"])
 def test_a_letter_asks_for_different_draws(draws):
     with pytest.raises(InputError, match="draws"):
-        draw_letter("a", request(), draws=draws)
+        draw_message("a", request(), draws=draws)
 
 
-GOOD = draw_letter("a", request(), draws=[0])
+GOOD = draw_message("a", request(), draws=[0])
 FRAME = GOOD.partition(b"\n")[2]
 
 
@@ -71,7 +71,7 @@ FRAME = GOOD.partition(b"\n")[2]
 )
 def test_what_is_no_letter_is_refused(body):
     with pytest.raises(InputError):
-        open_letter(body)
+        open_message(body)
 
 
 def test_frames_are_read_one_after_the_other():
