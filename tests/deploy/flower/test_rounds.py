@@ -61,12 +61,12 @@ def test_one_letter_a_client_and_round(small, fakes, tmp_path):
     assert pushed == [2, *(len(set(row)) for row in cohorts.tolist())]
 
 
-def test_updates_are_combined_as_the_engine_does(small, fakes, tmp_path):
-    run = _federate(small, fakes, tmp_path / "run")
+def _is_moved_by(run, small, fakes, rounds):
+    """Whether the model is the initial one, moved by the means of these rounds."""
     job = FederatedJob.of(small.federation)
     weights = job.initial()
     plan = small.federation.plan
-    for t in range(plan.training.rounds):
+    for t in rounds:
         cohort = cohort_of(plan, t)
         rows = [
             fakes[plan.population.ids[k]].updates[(t, d)]
@@ -74,7 +74,12 @@ def test_updates_are_combined_as_the_engine_does(small, fakes, tmp_path):
         ]
         weights = weights - Mean().combine(torch.from_numpy(np.stack(rows)), cohort)
     trained = np.concatenate([run.model[name].ravel() for name, _ in job.model.named_parameters()])
-    assert np.allclose(trained, weights.numpy(), atol=1e-6)
+    return np.allclose(trained, weights.numpy(), atol=1e-6)
+
+
+def test_updates_are_combined_as_the_engine_does(small, fakes, tmp_path):
+    run = _federate(small, fakes, tmp_path / "run")
+    assert _is_moved_by(run, small, fakes, [0, 1, 2])
 
 
 class _Overheard(ProjectedPlus):
@@ -182,13 +187,33 @@ def test_a_lost_draw_is_lost_and_the_rest_is_combined(small, fakes, tmp_path):
     assert verify_run(tmp_path / "run").holds  # lost draws stay counted
 
 
-def test_below_the_quorum_the_model_stays(small, fakes, tmp_path):
-    for client, guard in fakes.items():
-        guard.fails = {key for key in _planned(small, client) if key[0] == 1}
+@pytest.mark.parametrize("came", [0, 1])
+def test_below_the_quorum_the_model_stays(small, fakes, tmp_path, came):
+    drawn = [(client, key) for client in fakes for key in sorted(_planned(small, client))]
+    for client, key in [draw for draw in drawn if draw[1][0] == 1][came:]:
+        fakes[client].fails.add(key)
     run = _federate(small, fakes, tmp_path / "run")
     assert [line.lost for line in run.history] == [False, True, False]
     assert "Too few came" in run.warnings[0]
     assert verify_run(tmp_path / "run").holds
+    assert _is_moved_by(run, small, fakes, [0, 2])
+
+
+def test_a_round_that_was_passed_over_is_not_asked_for_again(small, fakes, tmp_path):
+    class Stop:
+        def on_round(self, record, run):
+            if record.lost:
+                raise KeyboardInterrupt
+
+    for client, guard in fakes.items():
+        guard.fails = {key for key in _planned(small, client) if key[0] == 1}
+    with pytest.raises(KeyboardInterrupt):
+        _federate(small, fakes, tmp_path / "run", callbacks=[Stop()])
+    for guard in fakes.values():
+        guard.fails = set()
+    run = _federate(small, fakes, tmp_path / "run", resume=True)
+    assert [line["round"] for line in read_log(tmp_path / "run" / "exchange.jsonl")] == [0, 1, 2]
+    assert [line.lost for line in run.history] == [False, True, False]
 
 
 @pytest.mark.parametrize(
