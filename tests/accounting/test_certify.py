@@ -118,5 +118,5 @@ def test_dp_accounting_is_only_imported_when_asked():
 
 def test_the_library_grid_is_bounded():
     event = Event(noise_multiplier=1.0, sampling_rate=0.01, steps=100_000)
-    spacing, least = certify._spacing(event, 1e-5)
+    spacing, least = certify._spacing((event,), 1e-5)
     assert 0 < least < spacing

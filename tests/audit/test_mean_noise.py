@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpcohort.audit import Claim, EngineUnderTest, canary, mean_noise, noise_law, sensitivity
-from dpcohort.engine import ReferenceEngine, batched, merged_noise, randomness, reference
+from dpcohort.engine import ReferenceEngine, merged_noise, randomness, reference
 from dpcohort.engine.draws import DrawRunner
 from dpcohort.engine.experiment import Experiment
 
@@ -28,8 +28,7 @@ def engine(way: str) -> EngineUnderTest:
 
 
 def _missing(patch: pytest.MonkeyPatch) -> None:
-    for module in (batched, reference):
-        patch.setattr(module, "add_merged_noise_", lambda mean, *_: mean)
+    patch.setattr(merged_noise, "add_merged_noise_", lambda mean, *_: mean)
 
 
 def _std(broken: Callable[[Any, float], float]) -> Fault:
