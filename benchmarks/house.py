@@ -196,9 +196,9 @@ def round_loops(root: Path) -> list[str]:
 
     A ``for`` or ``while`` statement counts if its head names the rounds (``rounds``,
     ``next_round``, ``..._rounds``) and its body, without the functions it calls, takes the next
-    round of an engine (``next``), gets or combines updates, or applies them to a model; or if its
-    head takes rounds from such a loop (calls ``..._rounds``). A loop inside a counted one is part
-    of it.
+    round of an engine (``next``), gets or combines updates, or applies them to a model. A loop
+    inside a counted one is part of it, and one that only writes down what such a loop yields is
+    none.
     """
     found = []
     for module, tree in _trees(root):
@@ -208,8 +208,7 @@ def round_loops(root: Path) -> list[str]:
                 continue
             head = node.iter if isinstance(node, ast.For) else node.test
             body = {name for part in node.body for name in _called(part)}
-            taken = any(name.endswith("_rounds") for name in _called(head))
-            if _HEAD.search(ast.unparse(head)) and (taken or body & _BODY):
+            if _HEAD.search(ast.unparse(head)) and body & _BODY:
                 found.append(f"{module}:{node.lineno}")
                 inside |= set(ast.walk(node))
     return found
@@ -255,15 +254,21 @@ def run_ledgers(root: Path) -> list[str]:
 
 
 def forks_on_plans(root: Path) -> list[str]:
-    """Calls ``isinstance(..., Plan)`` and ``isinstance(..., Plan)``, also in a union."""
-    return [
-        f"{module}:{node.lineno}"
-        for module, tree in _trees(root)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and ast.unparse(node.func) == "isinstance"
-        and re.search(r"\b(Adaptive)?Plan\b", ast.unparse(node.args[1]))
-    ]
+    """Calls of ``isinstance`` with a class of plans, also in a union; not in ``__eq__``."""
+    found = []
+    for module, tree in _trees(root):
+        compared: set[ast.AST] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) and node.name == "__eq__":
+                compared |= set(ast.walk(node))
+            elif (
+                isinstance(node, ast.Call)
+                and node not in compared
+                and ast.unparse(node.func) == "isinstance"
+                and re.search(r"\b(Adaptive)?Plan\b", ast.unparse(node.args[1]))
+            ):
+                found.append(f"{module}:{node.lineno}")
+    return found
 
 
 def _classes(root: Path) -> Iterator[tuple[str, ast.ClassDef]]:

@@ -204,8 +204,7 @@ class BatchedEngine:
 
     def rounds(self, state: EngineState) -> Iterator[RoundRecord]:
         """Do the remaining rounds; after each, ``state`` is complete and its record is yielded."""
-        for (record,) in self._stack.rounds([state]):
-            yield record
+        return (record for (record,) in self._stack.rounds([state]))
 
     def updates(self, parameters: Sequence[Tensor], cohorts: Sequence[Cohort]) -> list[Arrived]:
         """See ``StackedEngine.updates``."""

@@ -94,7 +94,7 @@ class ReferenceEngine:
         combining: AggregationRule = self._aggregation
         if self._merged_noise:
             combining = MergedMean(self._plan, self._optimiser, self._streams)
-        for (record,) in train_rounds(  # 5
+        rounds = train_rounds(  # 5
             self,
             [ServerStep(combining, self._optimiser)],  # 8
             [state],
@@ -102,8 +102,8 @@ class ReferenceEngine:
             choose=lambda t: [cohort_of(self._plan, t)],
             evaluator=self._evaluator,
             evaluate_every=self._evaluate_every,
-        ):
-            yield record
+        )
+        return (record for (record,) in rounds)
 
     def updates(self, parameters: Sequence[Tensor], cohorts: Sequence[Cohort]) -> list[Arrived]:
         """The noisy updates of a round."""

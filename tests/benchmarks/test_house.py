@@ -72,6 +72,10 @@ def lead(engine, plan, state):
 def follow(engine, plan):
     for record in led_rounds(engine):
         print(record, isinstance(plan, Plan | None), isinstance(plan, dict))
+
+class Other:
+    def __eq__(self, other):
+        return isinstance(other, Plan)
 """
 
 
@@ -86,7 +90,7 @@ def test_loops_plans_ledgers_and_forks_are_counted_by_what_they_do(tmp_path):
         check=True,
     )
     assert [line.strip() for line in done.stdout.splitlines()] == [
-        "round_loops", "dpcohort.core:15", "dpcohort.core:22",
+        "round_loops", "dpcohort.core:15",
         "plans", "dpcohort.core.Plan", "dpcohort.core.CappedPlan",
         "run_ledgers", "dpcohort.core.RunLedger",
         "forks_on_plans", "dpcohort.core:23",

@@ -240,15 +240,14 @@ def train_scheme(
     started = time.perf_counter()
     state = EngineState(simulation.initial())
     trainer = _SchemeTrainer(update)
-    for (record,) in train_rounds(
+    rounds = train_rounds(
         trainer,
         [ServerStep(Mean(), simulation.optimiser)],
         [state],
         rounds=simulation.training.rounds,
         choose=lambda t: [_all_at_once(t)],
-    ):
-        if record.lost:
-            break
+    )
+    any(record.lost for (record,) in rounds)  # to the end, or to the round that ends it
     rate = simulation.optimiser.server_learning_rate
     squares = [(std * rate) ** 2 for std in trainer.noise_stds]
     test = simulation.evaluate(state.parameters if state.average is None else state.average)
