@@ -208,6 +208,8 @@ def _certified_excess(client: Clients, noise: float) -> float:
 # Smoothing may cost this share of z; ten times as much while the root is still far away.
 _SMOOTHING_SHARE = 2e-4
 _FIRST_SHARE = 2e-3
+# A smoothing that turns out to cost this many times its share is chosen again.
+_DEAR = 5.0
 
 # A step in log z smaller than this is the last one; the confirmation is made this far above.
 _STEP = 5e-5
@@ -383,6 +385,10 @@ def _refine(clients: Clients, state: _State) -> BoolArray:
         moved = _next(state.log_noise, f, state.slope, state.low, state.high, active, slack=_SLACK)
         near[active] |= moved < 0.02
         solved[active] = final[active] & (moved <= _STEP)
+        # Chosen far from the root, a smoothing can cost much more there: choose it again.
+        cost = state.smoothing_rate[active] * state.smoothing[active] / -state.slope[active]
+        dear = active[solved[active] & (cost > _DEAR * _SMOOTHING_SHARE)]
+        solved[dear] = final[dear] = False
         active = active[~solved[active]]
         if active.size == 0:
             break

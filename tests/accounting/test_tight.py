@@ -187,6 +187,14 @@ def test_identical_clients_are_computed_once(monkeypatch: pytest.MonkeyPatch) ->
     assert sizes == [3]
 
 
+def test_a_smoothing_that_turned_out_dear_is_chosen_again():
+    """Few steps at a small rate: chosen far from the root, it cost 23 % of the noise."""
+    client = {"delta": 2.3e-4, "sampling_rate": 9.3e-4, "steps": 3}
+    z = calibrate_noise(epsilon=0.034, **client)
+    spent = certify_epsilon(noise_multiplier=z, method="pld", **client)
+    assert 0.98 * 0.034 < spent <= 0.034
+
+
 # Not always so: replace-one at r = 0.01, T = 204, δ = 1e-9 has z = 1.1585 for ε = 2.2 and 1.0517
 # for ε = 2, where 1.02 would do for the former. Too much noise, never too little; cases stay fixed
 # so that chance does not find it anew.
