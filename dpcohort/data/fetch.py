@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dpcohort.atomic_file import atomic_writer
-from dpcohort.data.sources import (
+from dpcohort.data.load import (
     DATA_VARIABLE,
     Archive,
     DataFile,

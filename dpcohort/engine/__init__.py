@@ -12,21 +12,23 @@ from dpcohort.engine.clipping import (
     PerExampleGradients,
     clip_factors,
 )
-from dpcohort.engine.evaluation import Evaluator
-from dpcohort.engine.experiment import Experiment
-from dpcohort.engine.planned import TrainingPlan, draw_numbers
+from dpcohort.engine.experiment import Experiment, TrainingPlan, draw_numbers
 from dpcohort.engine.randomness import Streams, draw_positions
 from dpcohort.engine.records import ClientRecords
 from dpcohort.engine.reference import ReferenceEngine, cross_entropy
-from dpcohort.engine.rounds import Arrived, ServerStep, Trainer, train_rounds
-from dpcohort.engine.server import (
+from dpcohort.engine.rounds import (
+    Arrived,
     ConstantStep,
+    EngineState,
+    Evaluator,
     InverseRootStep,
     InverseTimeStep,
     Optimiser,
+    ServerStep,
     StepSize,
+    Trainer,
+    train_rounds,
 )
-from dpcohort.engine.state import EngineState
 
 __all__ = [
     "CLIP_SLACK",

@@ -17,15 +17,11 @@ from dpcohort._validate import whole_number
 from dpcohort.aggregation import AggregationRule, Cohort, Mean
 from dpcohort.engine.clipping import ClippingPath, Loss
 from dpcohort.engine.draws import DrawRunner
-from dpcohort.engine.evaluation import Evaluator
-from dpcohort.engine.experiment import Experiment
-from dpcohort.engine.planned import TrainingPlan, cohort_of
+from dpcohort.engine.experiment import Experiment, TrainingPlan, cohort_of
 from dpcohort.engine.randomness import Streams
 from dpcohort.engine.records import ClientRecords
 from dpcohort.engine.reference import cross_entropy
-from dpcohort.engine.rounds import Arrived, train_rounds
-from dpcohort.engine.server import Optimiser
-from dpcohort.engine.state import EngineState
+from dpcohort.engine.rounds import Arrived, EngineState, Evaluator, Optimiser, train_rounds
 from dpcohort.errors import InputError
 from dpcohort.round_record import RoundRecord
 

@@ -20,6 +20,7 @@ plans, ledgers and receipts stay as they are.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -28,10 +29,12 @@ from torch import Tensor
 from dpcohort._validate import FloatArray
 from dpcohort.aggregation import AggregationRule, Cohort, Mean
 from dpcohort.aggregation.weighted import sum_of_rows
-from dpcohort.engine.planned import TrainingPlan
 from dpcohort.engine.randomness import Streams
-from dpcohort.engine.server import Optimiser
+from dpcohort.engine.rounds import Optimiser
 from dpcohort.errors import InputError
+
+if TYPE_CHECKING:
+    from dpcohort.engine.experiment import TrainingPlan
 
 __all__ = ["MergedMean", "add_merged_noise_", "merged_noise_", "merged_std", "refuse_unmergeable"]
 

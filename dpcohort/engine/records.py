@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dpcohort._validate import IntArray
-from dpcohort.engine.planned import TrainingPlan
 from dpcohort.errors import InputError
+
+if TYPE_CHECKING:
+    from dpcohort.engine.experiment import TrainingPlan
 
 __all__ = ["ClientRecords"]
 

@@ -18,15 +18,19 @@ from torch.nn import functional as F  # noqa: N812
 from dpcohort.aggregation import AggregationRule, Cohort, Mean
 from dpcohort.engine.clipping import Loss, PerExampleGradients, clip_rows, refuse_unfit_layers
 from dpcohort.engine.clipping.per_example import can_be_mapped
-from dpcohort.engine.evaluation import Evaluator
+from dpcohort.engine.experiment import TrainingPlan, cohort_of
 from dpcohort.engine.lattice import Lattice
 from dpcohort.engine.merged_noise import MergedMean, refuse_unmergeable
-from dpcohort.engine.planned import TrainingPlan, cohort_of
 from dpcohort.engine.randomness import Streams, draw_positions, standard_noise_
 from dpcohort.engine.records import ClientRecords
-from dpcohort.engine.rounds import Arrived, ServerStep, train_rounds
-from dpcohort.engine.server import Optimiser
-from dpcohort.engine.state import EngineState
+from dpcohort.engine.rounds import (
+    Arrived,
+    EngineState,
+    Evaluator,
+    Optimiser,
+    ServerStep,
+    train_rounds,
+)
 from dpcohort.round_record import RoundRecord
 
 __all__ = ["ReferenceEngine", "cross_entropy"]

@@ -1,32 +1,332 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop of every training: choose, train, combine, step, evaluate; round by round.
+"""The loop of every training, and the server's side of a round: its state, its step, its test.
 
-Who names the cohorts and who computes their updates is given: a schedule or an adaptive rule, and
-an engine on this machine or the clients of a federation. What must happen before a round (count its
-draws on disk) is done by whoever chooses; what must happen after it (write it down) by whoever asks
-for the next round.
+The loop chooses, trains, combines, steps and evaluates, round by round. Who names the cohorts and
+who computes their updates is given: a schedule or an adaptive rule, and an engine on this machine
+or the clients of a federation. What must happen before a round (count its draws on disk) is done by
+whoever chooses; what must happen after it (write it down) by whoever asks for the next round.
+
+What the server does with a round's update (its own step size, momentum, average of iterates) is
+post-processing of noisy updates and costs no privacy. Algorithm 1, line 8 multiplies by the step
+size once more although the local steps already did; here the server has a rate of its own, 1 by
+default, which makes the new model the mean of the clients' models.
 """
 
 from __future__ import annotations
 
+import copy
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
 
+from dpcohort._validate import number, whole_number
 from dpcohort.aggregation import AggregationRule, Cohort, Mean
 from dpcohort.aggregation.rule import combine_round
-from dpcohort.engine.evaluation import Evaluator
+from dpcohort.engine.layout import FlatLayout
 from dpcohort.engine.partial_sums import one_thread_each
-from dpcohort.engine.server import Optimiser
-from dpcohort.engine.state import EngineState
-from dpcohort.round_record import RoundRecord
+from dpcohort.errors import InputError
+from dpcohort.round_record import RoundRecord, TestResult
+from dpcohort.training import LARGEST_STEP
 
-__all__ = ["Arrived", "ServerStep", "Trainer", "train_rounds"]
+if TYPE_CHECKING:
+    from dpcohort.engine.experiment import TrainingPlan
+
+__all__ = [
+    "Arrived",
+    "ConstantStep",
+    "EngineState",
+    "Evaluator",
+    "InverseRootStep",
+    "InverseTimeStep",
+    "Optimiser",
+    "ServerStep",
+    "StepSize",
+    "Trainer",
+    "train_rounds",
+]
+
+
+@dataclass
+class EngineState:
+    """All that a training carries from round to round; with the plan and the seed it is complete.
+
+    An engine changes it in place, and only as the last thing of a round: between two rounds it can
+    be saved, and a training that goes on from the saved one gives the same bytes (on a CPU).
+
+    Attributes:
+        parameters: the global model w_{t^g,0} as one vector [D].
+        next_round: the round to do next, t^g.
+        momentum: the server's momentum [D], None before the first use.
+        average: the average of iterates [D], None if none is kept.
+        memory: what the aggregation remembers [rows, D], None if it remembers nothing.
+
+    Example:
+        >>> state = EngineState(torch.zeros(2), next_round=3)
+        >>> EngineState.from_arrays(state.to_arrays()).next_round
+        3
+    """
+
+    parameters: Tensor
+    next_round: int = 0
+    momentum: Tensor | None = None
+    average: Tensor | None = None
+    memory: Tensor | None = None
+
+    def to_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Named arrays for a file without code in it (safetensors, npz)."""
+        arrays = {
+            "parameters": self.parameters.detach().cpu().numpy().copy(),
+            "next_round": np.asarray(self.next_round, dtype=np.int64),
+        }
+        for name in ("momentum", "average", "memory"):
+            value: Tensor | None = getattr(self, name)
+            if value is not None:
+                arrays[name] = value.detach().cpu().numpy().copy()
+        return arrays
+
+    @classmethod
+    def from_arrays(
+        cls, arrays: Mapping[str, np.ndarray[Any, Any]], *, device: torch.device | str = "cpu"
+    ) -> EngineState:
+        """The state that ``to_arrays`` wrote.
+
+        Raises:
+            InputError: something is missing or does not fit together.
+        """
+        missing = [name for name in ("parameters", "next_round") if name not in arrays]
+        if missing:
+            raise InputError("state", given=sorted(arrays), allowed=f"arrays with {missing[0]!r}")
+        vectors: dict[str, Tensor] = {}
+        for name in ("parameters", "momentum", "average"):
+            if name in arrays:
+                vectors[name] = torch.tensor(np.asarray(arrays[name]), device=device)
+        if any(v.shape != vectors["parameters"].shape or v.dim() != 1 for v in vectors.values()):
+            shapes = {name: tuple(v.shape) for name, v in vectors.items()}
+            raise InputError("state", given=shapes, allowed="vectors of one length")
+        memory = None
+        if "memory" in arrays:
+            memory = torch.tensor(np.asarray(arrays["memory"]), device=device)
+            if memory.dim() != 2 or memory.shape[1] != vectors["parameters"].numel():
+                raise InputError(
+                    "memory of the state",
+                    given=tuple(memory.shape),
+                    allowed=f"rows of length {vectors['parameters'].numel()}",
+                )
+        return cls(
+            parameters=vectors["parameters"],
+            next_round=int(np.asarray(arrays["next_round"]).item()),
+            momentum=vectors.get("momentum"),
+            average=vectors.get("average"),
+            memory=memory,
+        )
+
+    def clone(self) -> EngineState:
+        """An independent copy."""
+        return EngineState(
+            parameters=self.parameters.clone(),
+            next_round=self.next_round,
+            momentum=None if self.momentum is None else self.momentum.clone(),
+            average=None if self.average is None else self.average.clone(),
+            memory=None if self.memory is None else self.memory.clone(),
+        )
+
+
+class Evaluator:
+    """Evaluates parameter vectors of one model on one test set.
+
+    Args:
+        model: the classifier; it is copied.
+        inputs: [n, ...] test inputs.
+        targets: [n] classes.
+        device: where to evaluate; the test set stays there.
+        dtype: floating type to evaluate in.
+        chunk: examples at a time.
+
+    Example:
+        >>> evaluator = Evaluator(nn.Linear(1, 2), torch.tensor([[1.0], [-1.0]]), [0, 1])
+        >>> result = evaluator.evaluate(torch.tensor([1.0, -1.0, 0.0, 0.0]))
+        >>> result.accuracy, result.class_accuracy
+        (1.0, (1.0, 1.0))
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: Any,
+        targets: Any,
+        *,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        chunk: int = 2000,
+    ) -> None:
+        whole_number("chunk", chunk, at_least=1)
+        self._model = copy.deepcopy(model).to(device=device, dtype=dtype).eval()
+        self._layout = FlatLayout(self._model)
+        self._inputs = torch.as_tensor(inputs).to(device)
+        if self._inputs.is_floating_point():
+            self._inputs = self._inputs.to(dtype)
+        if self._inputs.dim() == 4:
+            self._inputs = self._inputs.contiguous(memory_format=torch.channels_last)
+            self._model = self._model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._targets = torch.as_tensor(targets).to(device)
+        self._chunk = chunk
+        if self._inputs.shape[0] == 0 or self._inputs.shape[0] != self._targets.shape[0]:
+            raise InputError.because(
+                f"a test set needs inputs and as many targets, not {self._inputs.shape[0]} and "
+                f"{self._targets.shape[0]}."
+            )
+
+    @torch.inference_mode()
+    def evaluate(self, parameters: Tensor) -> TestResult:
+        """Results of the model with these parameters."""
+        self._layout.assign(self._model, parameters)
+        losses, hits, classes = [], [], 0
+        for start in range(0, self._inputs.shape[0], self._chunk):
+            y = self._targets[start : start + self._chunk]
+            outputs = self._model(self._inputs[start : start + self._chunk])
+            classes = outputs.shape[1]
+            losses.append(F.cross_entropy(outputs, y, reduction="none").double())
+            hits.append(outputs.argmax(1) == y)
+        hit = torch.cat(hits).double()
+        counts = torch.bincount(self._targets, minlength=classes)
+        right = torch.bincount(self._targets, weights=hit, minlength=classes)
+        return TestResult(
+            accuracy=float(hit.mean()),
+            loss=float(torch.cat(losses).mean()),
+            class_accuracy=tuple((right / counts).tolist()),
+            class_counts=tuple(counts.tolist()),
+        )
+
+
+class StepSize(Protocol):
+    """Anything that says how long the step at time t is."""
+
+    def at(self, time: int, total: int) -> float:
+        """Step size at local step ``time`` (0, 1, ...) of ``total`` in the training."""
+        ...
+
+
+@dataclass(frozen=True)
+class ConstantStep:
+    """The same step size throughout.
+
+    Example:
+        >>> ConstantStep(0.1).at(5, 100)
+        0.1
+    """
+
+    size: float
+
+    def __post_init__(self) -> None:
+        number("step size", self.size, above=0, at_most=LARGEST_STEP)
+
+    def at(self, time: int, total: int) -> float:
+        """The constant."""
+        return self.size
+
+
+@dataclass(frozen=True)
+class InverseTimeStep:
+    """beta / (gamma + t), for strongly convex losses (Theorem 1).
+
+    Example:
+        >>> InverseTimeStep(beta=2.0, gamma=3.0).at(1, 100)
+        0.5
+    """
+
+    beta: float
+    gamma: float = 1.0
+
+    def __post_init__(self) -> None:
+        number("beta", self.beta, above=0, at_most=LARGEST_STEP)
+        number("gamma", self.gamma, at_least=1)
+
+    def at(self, time: int, total: int) -> float:
+        """The quotient beta / (gamma + t)."""
+        return self.beta / (self.gamma + time)
+
+
+@dataclass(frozen=True)
+class InverseRootStep:
+    """B_1 / (C sqrt(T)), for smooth losses (Theorem 2).
+
+    Attributes:
+        gradient_bound: B_1 of the theorem.
+        clip: the clipping norm C.
+
+    Example:
+        >>> InverseRootStep(gradient_bound=1.0, clip=0.5).at(0, 400)
+        0.1
+    """
+
+    gradient_bound: float
+    clip: float
+
+    def __post_init__(self) -> None:
+        number("gradient_bound", self.gradient_bound, above=0)
+        number("clip", self.clip, above=0)
+
+    def at(self, time: int, total: int) -> float:
+        """B_1 / (C sqrt(T)), the same at every time."""
+        return self.gradient_bound / (self.clip * math.sqrt(total))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimiser:
+    """Step sizes of clients and server.
+
+    Attributes:
+        local_step: step size of the clients, alpha_{t^g,t^l}.
+        server_learning_rate: factor on the combined update.
+        server_momentum: m <- momentum m + update; the model moves by m. 0 is none.
+        average_decay: a <- decay a + (1 - decay) w after each round, starting at the first round's
+            model; None keeps no average.
+
+    Example:
+        >>> Optimiser(local_step=ConstantStep(0.2)).server_learning_rate
+        1.0
+    """
+
+    local_step: StepSize = field(default_factory=lambda: ConstantStep(0.1))
+    server_learning_rate: float = 1.0
+    server_momentum: float = 0.0
+    average_decay: float | None = None
+
+    def __post_init__(self) -> None:
+        number("server_learning_rate", self.server_learning_rate, above=0, at_most=LARGEST_STEP)
+        number("server_momentum", self.server_momentum, at_least=0, below=1)
+        if self.average_decay is not None:
+            number("average_decay", self.average_decay, at_least=0, below=1)
+
+    def step_size(self, plan: TrainingPlan, *, round: int, step: int) -> float:
+        """Step size alpha_{t^g,t^l} of one local step of a round of a plan."""
+        training = plan.training
+        time = round * training.local_steps + step
+        return self.local_step.at(time, training.rounds * training.local_steps)
+
+    @torch.no_grad()
+    def apply(self, state: EngineState, update: Tensor) -> None:
+        """Move the state's model by one round's combined update, and count the round."""
+        if self.server_momentum > 0:
+            if state.momentum is None:
+                state.momentum = torch.zeros_like(state.parameters)
+            state.momentum.mul_(self.server_momentum).add_(update)
+            update = state.momentum
+        state.parameters.sub_(update, alpha=self.server_learning_rate)
+        if self.average_decay is not None:
+            if state.average is None:
+                state.average = state.parameters.clone()
+            else:
+                state.average.lerp_(state.parameters, 1 - self.average_decay)
+        state.next_round += 1
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from dpcohort.engine import (
     Trainer,
     train_rounds,
 )
-from dpcohort.engine.planned import cohort_of
+from dpcohort.engine.experiment import cohort_of
 from dpcohort.errors import DivergedError, DpcohortError, InputError
 from dpcohort.plan import Plan
 from dpcohort.round_record import RoundRecord

@@ -21,7 +21,7 @@ from dpcohort.engine import (
     StackedEngine,
     Streams,
 )
-from dpcohort.engine.planned import cohort_of
+from dpcohort.engine.experiment import cohort_of
 from dpcohort.errors import InputError
 from dpcohort.plugins import REGISTRIES
 from dpcohort.runs import verify_run

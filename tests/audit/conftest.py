@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from dpcohort.audit import StepUnderTest
-from dpcohort.engine import draws, planned, randomness, reference
+from dpcohort.engine import draws, experiment, randomness, reference
 from dpcohort.engine.clipping import factors, network
 from dpcohort.engine.randomness import standard_noise_
 
@@ -141,7 +141,9 @@ def _second_batch_for_free(patch: pytest.MonkeyPatch) -> None:
 
 
 def _draws_not_told_apart(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(planned, "draw_numbers", lambda clients: np.zeros(clients.size, dtype=np.int64))
+    patch.setattr(
+        experiment, "draw_numbers", lambda clients: np.zeros(clients.size, dtype=np.int64)
+    )
 
 
 def _skip_empty(patch: pytest.MonkeyPatch) -> None:

@@ -52,10 +52,10 @@ def test_the_selection_figure_needs_no_training(terminal, tmp_path):
 
 
 def test_missing_data_says_which_and_how_to_get_it(terminal, tmp_path, monkeypatch):
-    from dpcohort.data import sources
+    from dpcohort.data import load
 
-    monkeypatch.setattr(sources, "data_roots", lambda data_dir=None: (tmp_path / "none",))
-    monkeypatch.setattr(sources, "_candidates", lambda source, data_dir: iter(()))
+    monkeypatch.setattr(load, "data_roots", lambda data_dir=None: (tmp_path / "none",))
+    monkeypatch.setattr(load, "_candidates", lambda source, data_dir: iter(()))
     terminal("reproduce", "mnist", "--out", tmp_path / "r", code=3)
     assert "'mnist' was not found" in terminal.errors
     for way in ("dpcohort data fetch mnist", "put these files into", "--data-dir", "DPCOHORT_DATA"):

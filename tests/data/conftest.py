@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dpcohort.data.dataset import Normalisation
-from dpcohort.data.sources import Archive, DataFile, Source
+from dpcohort.data.load import Archive, DataFile, Source
 
 _REPOSITORY = Path(__file__).parents[2]
 

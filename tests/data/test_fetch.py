@@ -17,7 +17,7 @@ import pytest
 from dpcohort.data import fetch as fetch_module
 from dpcohort.data.dataset import Normalisation
 from dpcohort.data.fetch import fetch_dataset
-from dpcohort.data.sources import SOURCES, Archive, DataFile, Source, find_set
+from dpcohort.data.load import SOURCES, Archive, DataFile, Source, find_set
 from dpcohort.errors import DataMissingError, FileFormatError, InputError, VerificationError
 
 

@@ -13,10 +13,16 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
+from dpcohort.data import load
 from dpcohort.data import load as load_module
-from dpcohort.data import sources
-from dpcohort.data.load import check_dataset, describe_datasets, load_dataset, read_part
-from dpcohort.data.sources import SOURCES, DataFile
+from dpcohort.data.load import (
+    SOURCES,
+    DataFile,
+    check_dataset,
+    describe_datasets,
+    load_dataset,
+    read_part,
+)
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 
 
@@ -241,7 +247,7 @@ def test_one_set_under_the_name_of_another_is_recognised(real_data):
 @pytest.fixture
 def small_set(small_idx_source, monkeypatch, no_data_elsewhere, tmp_path):
     source, packed = small_idx_source
-    monkeypatch.setitem(sources.SOURCES, "small", source)
+    monkeypatch.setitem(load.SOURCES, "small", source)
     (tmp_path / "data" / "small").mkdir(parents=True)
     for name, content in packed.items():
         (tmp_path / "data" / "small" / name).write_bytes(content)
@@ -263,7 +269,7 @@ def test_every_file_is_reported(small_set):
 
 def test_a_whole_set_has_its_checksums_reported(small_set):
     for status, part in zip(
-        check_dataset("small", small_set), sources.SOURCES["small"].files, strict=True
+        check_dataset("small", small_set), load.SOURCES["small"].files, strict=True
     ):
         assert (status.state, status.detail) == ("ok", f"SHA-256 {part.sha256}")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dpcohort.data.sources import (
+from dpcohort.data.load import (
     SOURCES,
     data_roots,
     find_set,

@@ -29,7 +29,7 @@ from dpcohort.engine.device_draws import (
     pack,
 )
 from dpcohort.engine.draws import DrawRunner
-from dpcohort.engine.planned import cohort_of
+from dpcohort.engine.experiment import cohort_of
 
 SIZES = [20, 9, 15, 16]
 COHORTS = [[0, 1, 0], [2, 3, 3], [1, 2, 0], [3, 3, 3], [0, 2, 1], [0, 1, 0]]

@@ -11,8 +11,8 @@ from torch import nn
 from dpcohort.aggregation import Mean
 from dpcohort.engine import Experiment, Streams, cross_entropy
 from dpcohort.engine.draws import Draw, DrawRunner
+from dpcohort.engine.experiment import cohort_of
 from dpcohort.engine.partial_sums import joined
-from dpcohort.engine.planned import cohort_of
 from dpcohort.errors import InputError
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from dpcohort.engine.evaluation import Evaluator
 from dpcohort.engine.layout import FlatLayout
+from dpcohort.engine.rounds import Evaluator
 from dpcohort.errors import InputError
 
 

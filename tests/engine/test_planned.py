@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpcohort.engine.planned import cohort_of, draw_numbers
+from dpcohort.engine.experiment import cohort_of, draw_numbers
 from dpcohort.errors import InputError
 
 

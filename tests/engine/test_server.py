@@ -9,8 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from dpcohort.engine.server import ConstantStep, InverseRootStep, InverseTimeStep, Optimiser
-from dpcohort.engine.state import EngineState
+from dpcohort.engine.rounds import (
+    ConstantStep,
+    EngineState,
+    InverseRootStep,
+    InverseTimeStep,
+    Optimiser,
+)
 from dpcohort.errors import InputError
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpcohort.engine.state import EngineState
+from dpcohort.engine.rounds import EngineState
 from dpcohort.errors import InputError
 
 

@@ -9,7 +9,7 @@ import pytest
 from dpcohort.deploy.flower.record import FederatedJob, FederatedRecorder, RoundExchange
 from dpcohort.deploy.formats import replace
 from dpcohort.engine import EngineState
-from dpcohort.engine.planned import cohort_of
+from dpcohort.engine.experiment import cohort_of
 from dpcohort.errors import InputError
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs.folder import read_log

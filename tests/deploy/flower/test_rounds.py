@@ -17,7 +17,7 @@ from dpcohort.deploy.flower.record import FederatedJob
 from dpcohort.deploy.flower.rounds import federate
 from dpcohort.deploy.formats import replace
 from dpcohort.deploy.guard.protocol import DrawUpdate
-from dpcohort.engine.planned import cohort_of
+from dpcohort.engine.experiment import cohort_of
 from dpcohort.errors import InputError
 from dpcohort.runs import Run, train, verify_run
 from dpcohort.runs.folder import read_json, read_log

@@ -13,7 +13,7 @@ from dpcohort.deploy.guard.handler import GuardHandler, check_with_sampling
 from dpcohort.deploy.guard.protocol import DrawRequest, DrawUpdate
 from dpcohort.deploy.guard.start import check_terms, open_ledger
 from dpcohort.deploy.guard.terms import GuardTerms, ModelTerms, commented_terms, terms_from_plan
-from dpcohort.engine.planned import draw_numbers
+from dpcohort.engine.experiment import draw_numbers
 from dpcohort.errors import InputError
 
 MODEL = ModelTerms(name="mlp", input_shape=(1, 8, 8), classes=10, options={"hidden": [16]})
