@@ -184,7 +184,9 @@ class Plan:
 
     @cached_property
     def drawn(self) -> BoolArray:
-        """Clients with at least one draw, or that may be drawn."""
+        """Clients with at least one draw; in an adaptive plan all, whose reports spend as well."""
+        if self.adaptive is not None:
+            return np.ones(len(self.population), dtype=np.bool_)
         return self.schedule.counts > 0
 
     @cached_property

@@ -265,3 +265,22 @@ def test_a_draw_without_planned_noise_is_refused():
     plan = make_plan(people(), replace(SMALL, rounds=1, cohort_size=1), seed=2)
     with pytest.raises(InputError, match="never draws"):
         plan.spent_epsilon(np.where(plan.drawn, 0, 1))
+
+
+def test_a_client_that_only_reports_is_held_to_its_promise_too(plans):
+    """Only a forged plan caps draws at 0; its reports must be certified, and have noise."""
+    plan = plans["adaptive"]
+    caps = plan.schedule.counts.copy()
+    caps[3] = 0
+    schedule = replace(plan.schedule, caps=caps)
+    noise = plan.adaptive.report_multipliers.copy()
+    noise[3] /= 50
+    weak = replace(
+        plan, schedule=schedule, adaptive=replace(plan.adaptive, report_multipliers=noise)
+    )
+    with pytest.raises(VerificationError, match="1 clients would spend more than promised"):
+        weak.verify(method="pld")
+    silent = noise.copy()
+    silent[3] = 0.0
+    with pytest.raises(InputError, match="'c' reports without noise"):
+        replace(weak, adaptive=replace(plan.adaptive, report_multipliers=silent))
