@@ -18,9 +18,8 @@ from torch.nn import functional as F  # noqa: N812
 from dpcohort.aggregation import AggregationRule, Cohort, Mean
 from dpcohort.engine.clipping import Loss, PerExampleGradients, clip_rows, refuse_unfit_layers
 from dpcohort.engine.clipping.per_example import can_be_mapped
-from dpcohort.engine.experiment import TrainingPlan, cohort_of
+from dpcohort.engine.experiment import Experiment, TrainingPlan, cohort_of
 from dpcohort.engine.lattice import Lattice
-from dpcohort.engine.merged_noise import MergedMean, refuse_unmergeable
 from dpcohort.engine.randomness import Streams, draw_positions, standard_noise_
 from dpcohort.engine.records import ClientRecords
 from dpcohort.engine.rounds import (
@@ -28,7 +27,6 @@ from dpcohort.engine.rounds import (
     EngineState,
     Evaluator,
     Optimiser,
-    ServerStep,
     train_rounds,
 )
 from dpcohort.round_record import RoundRecord
@@ -78,11 +76,15 @@ class ReferenceEngine:
         refuse_unfit_layers(model)
         records.check_against(plan)
         self._plan, self._records, self._streams = plan, records, streams
-        self._optimiser = optimiser or Optimiser()
-        self._aggregation = aggregation or Mean()
-        self._merged_noise = merged_noise
-        if merged_noise:
-            refuse_unmergeable(streams, self._aggregation)
+        self._optimiser, self._merged_noise = optimiser or Optimiser(), merged_noise
+        self._server = Experiment(
+            plan=plan,
+            records=records,
+            streams=streams,
+            optimiser=self._optimiser,
+            aggregation=aggregation or Mean(),
+            merged_noise=merged_noise,
+        ).server_step
         self._model = records.fit(model)
         if vectorised is None:
             vectorised = can_be_mapped(self._model, loss, *records.gather(records.indices[:2]))
@@ -95,12 +97,9 @@ class ReferenceEngine:
 
     def rounds(self, state: EngineState) -> Iterator[RoundRecord]:
         """Do the remaining rounds; after each, ``state`` is complete and its record is yielded."""
-        combining: AggregationRule = self._aggregation
-        if self._merged_noise:
-            combining = MergedMean(self._plan, self._optimiser, self._streams)
         rounds = train_rounds(  # 5
             self,
-            [ServerStep(combining, self._optimiser)],  # 8
+            [self._server],  # 8
             [state],
             rounds=self._plan.training.rounds,
             choose=lambda t: [cohort_of(self._plan, t)],

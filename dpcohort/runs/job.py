@@ -32,7 +32,7 @@ from dpcohort.runs.receipts import PRIVATE_NOISE
 from dpcohort.runs.reports import LossMeter, ReportHandler
 from dpcohort.training import EngineName
 
-__all__ = ["AnyJob", "Job", "make_job", "resolve_device"]
+__all__ = ["Job", "TrainingJob", "make_job", "resolve_device"]
 
 #: Keeps the partition's stream apart from any other made of the same seed.
 _PARTITION_STREAM = 11
@@ -41,7 +41,7 @@ _MOST_RESIDENT_FLOATS = 300_000_000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class AnyJob(ABC):
+class TrainingJob(ABC):
     """What the loop and the record need to know of a training, wherever its data are.
 
     Attributes:
@@ -110,7 +110,7 @@ class AnyJob(ABC):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Job(AnyJob):
+class Job(TrainingJob):
     """A training on this machine that can begin.
 
     Attributes:

@@ -31,7 +31,7 @@ from dpcohort.runs.folder import (
     write_checkpoint,
     write_json,
 )
-from dpcohort.runs.job import AnyJob
+from dpcohort.runs.job import TrainingJob
 from dpcohort.runs.journal import Journal
 from dpcohort.runs.receipts import write_receipts
 from dpcohort.runs.run import Run
@@ -48,7 +48,9 @@ class Recorder:
         resume: go on with the run in that folder; without one there, begin it.
     """
 
-    def __init__(self, job: AnyJob, out: str | Path | None = None, *, resume: bool = False) -> None:
+    def __init__(
+        self, job: TrainingJob, out: str | Path | None = None, *, resume: bool = False
+    ) -> None:
         self._job = job
         self._folder: RunFolder | None = None
         self._rounds: AppendLog | None = None
@@ -259,7 +261,7 @@ def _round_of(entry: dict[str, Any]) -> int:
     return round if isinstance(round, int) else 0
 
 
-def _check_same_run(folder: RunFolder, stored: dict[str, Any], job: AnyJob) -> None:
+def _check_same_run(folder: RunFolder, stored: dict[str, Any], job: TrainingJob) -> None:
     ours, theirs = fixed_settings(job.settings()), fixed_settings(stored)
     different = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
     if not different:
@@ -277,7 +279,7 @@ def _check_same_run(folder: RunFolder, stored: dict[str, Any], job: AnyJob) -> N
     )
 
 
-def _mended(folder: RunFolder, job: AnyJob) -> list[str]:
+def _mended(folder: RunFolder, job: TrainingJob) -> list[str]:
     """Write plan and partition again if they are damaged, and say so.
 
     The job has the ones the run was begun with: their hashes in ``run.json`` have been compared.

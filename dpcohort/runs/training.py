@@ -36,7 +36,7 @@ from dpcohort.runs.chooser import Chooser
 from dpcohort.runs.configured import combinations, configured_job
 from dpcohort.runs.configured_plan import configured_data
 from dpcohort.runs.folder import RunFolder
-from dpcohort.runs.job import AnyJob, Job, make_job
+from dpcohort.runs.job import Job, TrainingJob, make_job
 from dpcohort.runs.recorder import Recorder
 from dpcohort.runs.run import Callback, Run
 
@@ -221,9 +221,8 @@ class Part:
         recorder: writes it down.
     """
 
-    def __init__(self, job: AnyJob, recorder: Recorder) -> None:
+    def __init__(self, job: TrainingJob, recorder: Recorder) -> None:
         self.job, self.recorder = job, recorder
-        self.chooser: Chooser | None = None
         #: The last state that was whole: what is kept if the next round fails.
         self.whole: EngineState | None = None
 
@@ -235,7 +234,7 @@ class Part:
     def begin(self, fresh: EngineState, records: ClientRecords | None = None) -> None:
         """Go to where the training begins: its start, or the last checkpoint of its folder."""
         self.state = self.recorder.start(fresh)
-        self.chooser = self.job.chooser(self.run.ledger, self.recorder.arrays, records)
+        self.chooser: Chooser = self.job.chooser(self.run.ledger, self.recorder.arrays, records)
         self.recorder.more_arrays = self.chooser.to_arrays
         self.whole = self.state.clone()
         counted = self.run.ledger.rounds
@@ -247,14 +246,13 @@ class Part:
 
     def choose(self, round: int) -> Cohort:
         """Name the cohort of a round, and count it on disk before any of it is computed."""
-        assert self.chooser is not None
         clients = self.chooser.cohort(round, self.state.parameters)
         self.recorder.count(round, clients)
         return cohort_of(self.job.plan, round, clients)
 
     def saw(self, arrived: Arrived | None) -> None:
         """Tell the chooser of updates, which carry their noise."""
-        if arrived is not None and self.chooser is not None:
+        if arrived is not None:
             self.chooser.saw(arrived.cohort.clients, arrived.updates)
 
     def record(self, record: RoundRecord) -> RoundRecord:
@@ -322,7 +320,7 @@ def closing(parts: list[Part]) -> Iterator[None]:
         part.recorder.close()
 
 
-def refuse_nonfinite(state: EngineState, job: AnyJob, run: Run) -> None:
+def refuse_nonfinite(state: EngineState, job: TrainingJob, run: Run) -> None:
     """Stop before a model that is no longer numbers is written anywhere."""
     if bool(torch.isfinite(state.parameters).all()):
         return

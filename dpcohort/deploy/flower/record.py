@@ -32,7 +32,7 @@ from dpcohort.runs.aggregation_record import aggregation_for, described_aggregat
 from dpcohort.runs.chooser import Chooser, RuleChooser, ScheduleChooser
 from dpcohort.runs.configured import configured_optimiser
 from dpcohort.runs.folder import AppendLog, read_json, write_json
-from dpcohort.runs.job import AnyJob
+from dpcohort.runs.job import TrainingJob
 from dpcohort.runs.journal import Journal
 from dpcohort.runs.recorder import Recorder
 
@@ -40,7 +40,7 @@ __all__ = ["FederatedJob", "FederatedRecorder", "RoundExchange"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class FederatedJob(AnyJob):
+class FederatedJob(TrainingJob):
     """A training whose data lie elsewhere.
 
     Attributes:
