@@ -10,20 +10,17 @@ second kernel computes theirs again from 99 bits of u and v with pairs of float6
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Sequence
 from functools import lru_cache
 
 import mpmath
-import numpy as np
 import torch
 from torch import Tensor
 
 try:
     import triton  # type: ignore[import-not-found,import-untyped,unused-ignore]
     import triton.language as tl  # type: ignore[import-not-found,import-untyped,unused-ignore]
-    from triton.language.extra import (  # type: ignore[import-not-found,import-untyped,unused-ignore]
-        libdevice,
-    )
 except ImportError:
     AVAILABLE = False
 else:
@@ -60,12 +57,13 @@ def release(
     if expected > _LISTED / 4:
         return None
     # Key, 2^e and factor of each row, and two counters: what is doubtful, what is undecided.
-    told = np.zeros((rows + 1, 12), dtype=np.int32)
-    told[:rows, :8] = np.frombuffer(b"".join(keys), dtype="<i4").reshape(rows, 8)
-    told[:rows, 8:10] = np.ldexp(1.0, np.array(exponents))[:, None].view(np.int32)
-    told[:rows, 10:] = np.array(factors, dtype=np.float64)[:, None].view(np.int32)
-    there = torch.from_numpy(told).to(totals.device)
-    counters = there[rows, :4].view(torch.int64)
+    told = bytearray()
+    for key, exponent, factor in zip(keys, exponents, factors, strict=True):
+        told += key + struct.pack("<dd", 2.0**exponent, factor)
+    there = torch.frombuffer(told + bytes(16), dtype=torch.int32).to(
+        totals.device, non_blocking=True
+    )
+    counters = there[12 * rows :].view(torch.int64)
     doubtful = torch.empty(_LISTED, dtype=torch.int64, device=totals.device)
     spans = -(-count // SPAN)
     _kernel[(spans, rows)](
@@ -82,6 +80,8 @@ def release(
     _again[(_LISTED // _LANES, 10)](
         out, totals, there, counters, doubtful, _constants(totals.device), count, spans, _LISTED,
         BLOCKS=BLOCKS, LANES=_LANES, LOG=_LOG, SINE=_SINE, COSINE=_COSINE,
+        # What a product was rounded by must not be recomputed without the rounding.
+        enable_fp_fusion=False,
     )  # fmt: skip
     found, undecided = counters.tolist()
     if found > _LISTED:  # what was written must not be used
@@ -175,19 +175,82 @@ if AVAILABLE:
         bits = (high.to(tl.uint64) << 32) | low.to(tl.uint64)
         return bits.to(tl.float64, bitcast=True)
 
+    # The functions of Box and Muller without the cases that cannot occur here. Constants stand by
+    # an operator, which makes them float64 (an argument would be float32); the polynomials are
+    # nearly the best of their degree, within 2^-55 of the function.
+
+    @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
+    def _radius(u):  # type: ignore[no-untyped-def]
+        """The square root of -2 ln u, u in (0, 1), within two units in the last place."""
+        bits = u.to(tl.int64, bitcast=True)
+        high = (bits >> 32).to(tl.int32)
+        power = (high - 0x3FE6A09E) >> 20  # u = m 2^power, m from sqrt(1/2) to sqrt(2)
+        m = ((high - (power << 20)).to(tl.int64) << 32) | (bits & 0xFFFFFFFF)
+        m = m.to(tl.float64, bitcast=True)
+        k = 0x4330000080000000 ^ power.to(tl.uint32, bitcast=True).to(tl.int64)
+        k = k.to(tl.float64, bitcast=True) - 4503601774854144.0  # from 2^52 + 2^31 + power
+        above, below = m + 1.0, m - 1.0
+        inverse = tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f64 $0, $1;", "=d,d", [above], dtype=tl.float64, is_pure=True, pack=1
+        )
+        inverse = tl.fma(inverse, 1.0 - above * inverse, inverse)
+        s = below * inverse
+        s = tl.fma(tl.fma(-above, s, below), inverse, s)
+        z = s * s
+        series = z * 0.14616449685043406 + 0.15331721600556042
+        series = series * z + 0.18182889125261723
+        series = series * z + 0.2222221113479508
+        series = series * z + 0.28571428625975487
+        series = series * z + 0.39999999999899505
+        series = series * z + 0.666666666666667
+        x = -2.0 * (k * 0.6931471805599453 + tl.fma(s * z, series, 2.0 * s))
+        inverse = tl.inline_asm_elementwise(
+            "rsqrt.approx.ftz.f64 $0, $1;", "=d,d", [x], dtype=tl.float64, is_pure=True, pack=1
+        )
+        root, half = x * inverse, 0.5 * inverse
+        rest = 0.5 - root * half
+        root, half = tl.fma(root, rest, root), tl.fma(half, rest, half)
+        return tl.fma(tl.fma(-root, root, x), half, root)
+
+    @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
+    def _turned(length, v):  # type: ignore[no-untyped-def]
+        """Length times cos(pi v) and sin(pi v), v in (0, 2): quarters q, and polynomials of r."""
+        beside = v * 2.0 + 6755399441055744.0
+        q = beside.to(tl.int64, bitcast=True).to(tl.int32)
+        r = v - 0.5 * (beside - 6755399441055744.0)
+        z = r * r
+        sine = z * 0.00046221110224187623 - 0.0073701436435937495
+        sine = sine * z + 0.08214587730641625
+        sine = sine * z - 0.5992645291845385
+        sine = sine * z + 2.5501640398766154
+        sine = sine * z - 5.167712780049969
+        sine = (sine * z + 3.141592653589793) * r * length
+        cosine = z * -0.00010370082971594627 + 0.001929493874894941
+        cosine = cosine * z - 0.025806887964701878
+        cosine = cosine * z + 0.23533063028399223
+        cosine = cosine * z - 1.3352627688538095
+        cosine = cosine * z + 4.058712126416765
+        cosine = cosine * z - 4.934802200544679
+        cosine = (cosine * z + 1.0) * length
+        odd = (q & 1) != 0
+        along = tl.where(odd, sine, cosine).to(tl.int64, bitcast=True)
+        across = tl.where(odd, cosine, sine).to(tl.int64, bitcast=True)
+        along ^= ((q + 1) & 2).to(tl.int64) << 62  # the sign
+        across ^= (q & 2).to(tl.int64) << 62
+        return along.to(tl.float64, bitcast=True), across.to(tl.float64, bitcast=True)
+
     @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
     def _pair(out, total, place, rest, factor, a, b, c, three, scale, HALF: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
         """Two coordinates of each lane, half a span apart; true where one is in doubt."""
         u = _unit(a, c >> 16, three) - 0.9999999999999998  # less 1, and half of 2^-51 more
         v = 2.0 * _unit(b, c & 0xFFFF, three >> 3) - 1.9999999999999996
-        radius = tl.sqrt(-2.0 * tl.log(u))
+        radius = _radius(u)
         # As in ``lattice``: closer than 2^e (2^-47 r + 2^-49 / (u r)) to a half is in doubt.
         size = scale.to(tl.float32)
         gate = u.to(tl.float32) * radius.to(tl.float32)
         slope = size * 7.105427357601002e-15 * radius.to(tl.float32)
         least = size * 1.7763568394002505e-15
-        length = scale * radius
-        along, across = length * libdevice.cospi(v), length * libdevice.sinpi(v)
+        along, across = _turned(scale * radius, v)
         one = _write(out, total, place, rest, factor, along, gate, slope, least)
         two = _write(out, total, place + HALF, rest, factor, across, gate, slope, least)
         return one | two
