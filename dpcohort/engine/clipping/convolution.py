@@ -19,12 +19,12 @@ from torch.nn import functional as F  # noqa: N812
 from dpcohort.engine.clipping import kernels
 from dpcohort.engine.clipping.layers import (
     BankedLayer,
-    OuterSum,
-    UnsupportedUseError,
+    add_outer_sums,
     gram_is_cheaper,
+    outer_sum_norms,
     row_norms,
 )
-from dpcohort.engine.layout import FlatLayout
+from dpcohort.engine.clipping.per_example import FlatLayout
 
 __all__ = ["BankedConvolution", "output_size", "patch_lines", "patches"]
 
@@ -41,7 +41,7 @@ class BankedConvolution(BankedLayer):
 
     _lines: Tensor | None = None
     _formed: Tensor | None = None
-    _outer: OuterSum | None = None
+    _outer: tuple[Tensor, Tensor, Tensor | None] | None = None
     _bias: Tensor | None = None
 
     def __init__(self, layer: nn.Module, prefix: str, layout: FlatLayout) -> None:
@@ -69,7 +69,7 @@ class BankedConvolution(BankedLayer):
     def forward(self, inputs: Tensor) -> Tensor:
         """The convolution; one dimension is two with a height of one."""
         if inputs.dim() != (3 if self._is_1d else 4):
-            raise UnsupportedUseError(f"a convolution got shape {tuple(inputs.shape)}")
+            raise NotImplementedError(f"a convolution got shape {tuple(inputs.shape)}")
         if self._is_1d:
             return self._attach(inputs[:, :, None]).squeeze(2)
         return self._attach(inputs)
@@ -94,7 +94,7 @@ class BankedConvolution(BankedLayer):
         if bias is not None:
             matrix = torch.cat([matrix, bias[:, :, None]], dim=2)
         self._lines = lines
-        by_group = self.current.by_group(lines).transpose(2, 3)
+        by_group = self.by_group(lines).transpose(2, 3)
         product = torch.matmul(by_group, matrix.transpose(1, 2)[:, None])
         return product.view(inputs.shape[0], height, width, outputs).permute(0, 3, 1, 2)
 
@@ -123,12 +123,13 @@ class BankedConvolution(BankedLayer):
             return row_norms(self._formed).square()
         positions, fan_in = g.shape[1], inputs.shape[1] * self._kernel[0] * self._kernel[1]
         if positions == 1 or gram_is_cheaper(positions, fan_in, outputs):
-            self._outer = OuterSum(patches(inputs, *self._geometry)[0], g)
-            norms = self._outer.squared_norms()
+            columns, _ = patches(inputs, *self._geometry)
+            norms, formed = outer_sum_norms(columns, g)
+            self._outer = (columns, g, formed)
         else:
             self._formed = self._form(inputs, g, fan_in)
             norms = row_norms(self._formed).square()
-        if "bias" in self.spans:
+        if "bias" in self.places:
             self._bias = g.sum(1)
             norms = norms + self._bias.square().sum(1)
         return norms
@@ -147,20 +148,20 @@ class BankedConvolution(BankedLayer):
 
     def add_clipped_sum(self, factors: Tensor, total: Tensor) -> None:
         """Weight and bias, brought from the order of the patches to that of the parameters."""
-        target = self.spans["weight"].of(total)
+        target = self.part("weight", total)
         draws, outputs, channels = target.shape[:3]
+        fan_in = channels * self._kernel[0] * self._kernel[1]
         if self._formed is not None:
             product = torch.bmm(factors[:, None], self._formed.view(*factors.shape, -1))
         elif self._outer is not None:
-            product = self._outer.clipped_sum(factors)
+            product = add_outer_sums(total.new_zeros(draws, outputs, fan_in), *self._outer, factors)
         else:
             return
         if self._has_lines:
             lines = product.view(draws, -1, outputs)
-            fan_in = channels * self._kernel[0] * self._kernel[1]
             target.add_(lines[:, :fan_in].transpose(1, 2).reshape(target.shape))
-            if "bias" in self.spans:
-                self.spans["bias"].of(total).add_(lines[:, fan_in])
+            if "bias" in self.places:
+                self.part("bias", total).add_(lines[:, fan_in])
             return
         patched = product.reshape(draws, outputs, *self._kernel, channels)
         target.add_(patched.permute(0, 1, 4, 2, 3).reshape(target.shape))
