@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an aggregation rule is: noisy updates of a cohort in, one update out.
+"""What an aggregation rule is, and the means: noisy updates of a cohort in, one update out.
 
 A rule sees what the server sees: updates that already carry their noise, and public facts about
-the draws. Whatever it computes is post-processing and costs no privacy.
+the draws. Whatever it computes is post-processing and costs no privacy. The rules here are means
+over a round's draws: the paper's plain one (Algorithm 1, line 8), and weighted ones.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -31,7 +32,6 @@ __all__ = [
     "InverseVariance",
     "Mean",
     "MinimumNoise",
-    "RememberingRule",
     "SizeWeighted",
     "checked_updates",
     "client_column",
@@ -67,30 +67,20 @@ class Cohort:
 
 
 class AggregationRule(Protocol):
-    """Combines the updates of one round."""
+    """Combines the updates of one round.
+
+    A rule that carries something from round to round has a second method beside ``combine``,
+    ``combine_remembering(updates, cohort, memory)``. It gives one update and what to remember: rows
+    of the length of an update, or None; ``memory`` is what the round before returned, None before
+    the first round. What it remembers is part of the training's state: it is kept in checkpoints,
+    so that a resumed training goes on with it. It must be computed from noisy updates and public
+    facts only.
+    """
 
     def combine(self, updates: Tensor, cohort: Cohort) -> Tensor:
         """One update [D] from the updates [draws, D] of the cohort's draws, in their order.
 
         The updates are the engine's memory: a rule that wants to keep some must copy them.
-        """
-        ...
-
-
-@runtime_checkable
-class RememberingRule(Protocol):
-    """A rule that carries something from round to round, beside ``combine``.
-
-    What it remembers is part of the training's state: it is kept in checkpoints, so that a resumed
-    training goes on with it. It must be computed from noisy updates and public facts only.
-    """
-
-    def combine_remembering(
-        self, updates: Tensor, cohort: Cohort, memory: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """One update, and what to remember: rows of the length of an update, or None.
-
-        ``memory`` is what the round before returned; None before the first round.
         """
         ...
 
@@ -112,12 +102,12 @@ def combine_round(
         >>> combine_round(Mean(), torch.tensor([[1.0], [3.0]]), cohort, None)
         (tensor([2.]), None)
     """
-    remembers = isinstance(rule, RememberingRule)
-    with naming_the_rule(rule, "combine_remembering" if remembers else "combine"):
-        if isinstance(rule, RememberingRule):
-            update, memory = rule.combine_remembering(updates, cohort, memory)
-        else:
+    remembering = getattr(rule, "combine_remembering", None)
+    with naming_the_rule(rule, "combine" if remembering is None else "combine_remembering"):
+        if remembering is None:
             update, memory = rule.combine(updates, cohort), None
+        else:
+            update, memory = remembering(updates, cohort, memory)
     if is_foreign(rule):
         _check_update(rule, update, updates)
     return update, memory

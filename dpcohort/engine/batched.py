@@ -229,7 +229,10 @@ class BatchedEngine(Engine):
             packed = [
                 pack(
                     [draw.rows(step) for draw in draws],
-                    [draw.experiment.streams.noise_name(**draw.name, step=step) for draw in draws],
+                    [
+                        draw.experiment.streams.words("noise", 2, **draw.name, step=step)
+                        for draw in draws
+                    ],
                     scale=[draw.scale(step) for draw in draws],
                     spread=[draw.spread(step) for draw in draws],
                     clip=[draw.clip for draw in draws],

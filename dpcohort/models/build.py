@@ -1,5 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model by its name, or by a function of the user's, with the weights that a seed gives."""
+"""A model by its name, or by a function of the user's, with the weights that a seed gives.
+
+The networks are the paper's CNN in two readings, a CIFAR-10 CNN, an MLP and softmax regression:
+plain sequences of torch's own layers, so that an engine knows every one of them; in front of the
+last two there may be fixed features, which have no parameters. Initial weights may be a formula
+instead of random (``start_oriented``): what strict budgets leave no room to learn. A start looks at
+no record and costs no privacy; every weight is trained from there.
+"""
 
 from __future__ import annotations
 
