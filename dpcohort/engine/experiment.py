@@ -249,8 +249,7 @@ class ClientRecords:
         Args:
             partition: anything with ``indices`` and ``offsets``.
         """
-        other = object.__new__(ClientRecords)
-        other.__dict__.update(self.__dict__)
+        other = copy.copy(self)
         other.indices = np.array(partition.indices, dtype=np.int64)
         other.offsets = np.asarray(partition.offsets, dtype=np.int64)
         other._check()

@@ -39,11 +39,6 @@ _FEW_CHANNELS = 4
 class BankedConvolution(BankedLayer):
     """A convolution over one or two dimensions, with stride, zero padding and dilation."""
 
-    _lines: Tensor | None = None
-    _formed: Tensor | None = None
-    _outer: tuple[Tensor, Tensor, Tensor | None] | None = None
-    _bias: Tensor | None = None
-
     def __init__(self, layer: nn.Module, prefix: str, layout: FlatLayout) -> None:
         super().__init__(layer, prefix, layout)
         convolution = cast(nn.Conv2d, layer)
@@ -77,7 +72,8 @@ class BankedConvolution(BankedLayer):
     def compute(self, inputs: Tensor) -> Tensor:
         """Convolve each group's rows with its weights."""
         weight, bias = self.bank_weight, self.bank_bias
-        self._inputs = inputs = inputs.contiguous(memory_format=torch.channels_last)
+        inputs = inputs.contiguous(memory_format=torch.channels_last)
+        self.kept["inputs"] = inputs
         if self._has_lines:
             return self._compute_by_lines(inputs, weight, bias)
         _, stride, padding, dilation = self._geometry
@@ -93,7 +89,7 @@ class BankedConvolution(BankedLayer):
         matrix = weight.reshape(groups, outputs, -1)
         if bias is not None:
             matrix = torch.cat([matrix, bias[:, :, None]], dim=2)
-        self._lines = lines
+        self.kept["lines"] = lines
         by_group = self.by_group(lines).transpose(2, 3)
         product = torch.matmul(by_group, matrix.transpose(1, 2)[:, None])
         return product.view(inputs.shape[0], height, width, outputs).permute(0, 3, 1, 2)
@@ -103,7 +99,7 @@ class BankedConvolution(BankedLayer):
         weight, (_, stride, padding, dilation) = self.bank_weight, self._geometry
         gradient = gradient.contiguous(memory_format=torch.channels_last)
         groups = zip(
-            gradient.chunk(len(weight)), self.inputs.chunk(len(weight)), weight, strict=True
+            gradient.chunk(len(weight)), self.kept["inputs"].chunk(len(weight)), weight, strict=True
         )
         parts = [
             torch.ops.aten.convolution_backward(
@@ -115,23 +111,23 @@ class BankedConvolution(BankedLayer):
 
     def observe(self, gradient: Tensor) -> Tensor:
         """Form the gradient of every example, or use the Gram way where that is cheaper."""
-        inputs = self.inputs
+        inputs = self.kept["inputs"]
         rows, outputs = gradient.shape[:2]
         g = gradient.permute(0, 2, 3, 1).reshape(rows, -1, outputs)
-        if self._lines is not None:
-            self._formed = torch.bmm(self._lines, g)
-            return row_norms(self._formed).square()
+        if self._has_lines:
+            self.kept["formed"] = torch.bmm(self.kept["lines"], g)
+            return row_norms(self.kept["formed"]).square()
         positions, fan_in = g.shape[1], inputs.shape[1] * self._kernel[0] * self._kernel[1]
         if positions == 1 or gram_is_cheaper(positions, fan_in, outputs):
             columns, _ = patches(inputs, *self._geometry)
-            norms, formed = outer_sum_norms(columns, g)
-            self._outer = (columns, g, formed)
+            norms, _ = outer_sum_norms(columns, g)
+            self.kept |= {"columns": columns, "g": g}
         else:
-            self._formed = self._form(inputs, g, fan_in)
-            norms = row_norms(self._formed).square()
+            self.kept["formed"] = self._form(inputs, g, fan_in)
+            norms = row_norms(self.kept["formed"]).square()
         if "bias" in self.places:
-            self._bias = g.sum(1)
-            norms = norms + self._bias.square().sum(1)
+            self.kept["bias"] = g.sum(1)
+            norms = norms + self.kept["bias"].square().sum(1)
         return norms
 
     def _form(self, inputs: Tensor, gradient: Tensor, fan_in: int) -> Tensor:
@@ -151,10 +147,11 @@ class BankedConvolution(BankedLayer):
         target = self.part("weight", total)
         draws, outputs, channels = target.shape[:3]
         fan_in = channels * self._kernel[0] * self._kernel[1]
-        if self._formed is not None:
-            product = torch.bmm(factors[:, None], self._formed.view(*factors.shape, -1))
-        elif self._outer is not None:
-            product = add_outer_sums(total.new_zeros(draws, outputs, fan_in), *self._outer, factors)
+        if "formed" in self.kept:
+            product = torch.bmm(factors[:, None], self.kept["formed"].view(*factors.shape, -1))
+        elif "columns" in self.kept:
+            zeros = total.new_zeros(draws, outputs, fan_in)
+            product = add_outer_sums(zeros, self.kept["columns"], self.kept["g"], None, factors)
         else:
             return
         if self._has_lines:
@@ -165,20 +162,14 @@ class BankedConvolution(BankedLayer):
             return
         patched = product.reshape(draws, outputs, *self._kernel, channels)
         target.add_(patched.permute(0, 1, 4, 2, 3).reshape(target.shape))
-        if self._bias is not None:
-            self._add_formed("bias", self._bias, factors, total)
+        if "bias" in self.kept:
+            self._add_formed("bias", factors, total)
 
     @property
     def bank_weight(self) -> Tensor:
         """The bank's part [groups, outputs, inputs, height, width] for the weight."""
         weight = super().bank_weight
         return weight[:, :, :, None] if self._is_1d else weight
-
-    def _drop(self) -> None:
-        self._lines = None
-        self._formed = None
-        self._outer = None
-        self._bias = None
 
 
 def patches(

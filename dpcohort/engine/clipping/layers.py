@@ -62,7 +62,8 @@ class BankedLayer(nn.Module, ABC):
         self._bank: Tensor | None = None
         self._rows = 0
         self.squared_norms: Tensor | None = None
-        self._inputs: Tensor | None = None
+        #: What belongs to single examples of the pass under way, its ``inputs`` among it.
+        self.kept: dict[str, Tensor] = {}
         self.calls = 0
         self.outputs_per_row = 0
 
@@ -89,20 +90,12 @@ class BankedLayer(nn.Module, ABC):
 
     def bind(self, bank: Tensor, rows: int) -> None:
         """Begin a pass with these weights [groups, D], of so many examples."""
-        self._bank, self._rows = bank, rows
-        self.calls = 0
-        self.squared_norms = None
+        self._bank, self._rows, self.calls = bank, rows, 0
+        self.squared_norms, self.kept = None, {}
 
     def release(self) -> None:
         """End a pass: let go of everything that belongs to single examples."""
-        self._bank = None
-        self.squared_norms = None
-        self._inputs = None
-        self._drop()
-
-    @abstractmethod
-    def _drop(self) -> None:
-        """Forget what was kept of the pass besides the inputs."""
+        self._bank, self.squared_norms, self.kept = None, None, {}
 
     def part(self, name: str, matrix: Tensor) -> Tensor:
         """One parameter of every row of a [rows, D] matrix, as a view [rows, *shape]."""
@@ -126,21 +119,14 @@ class BankedLayer(nn.Module, ABC):
         """The bank's part for the bias, None if the layer has none."""
         return self.part("bias", self.bank) if "bias" in self.places else None
 
-    @property
-    def inputs(self) -> Tensor:
-        """What the layer was given in the pass under way."""
-        if self._inputs is None:
-            raise RuntimeError("unreachable: backward comes after forward")
-        return self._inputs
-
     def by_group(self, values: Tensor) -> Tensor:
         """[rows, ...] as [groups, rows of a group, ...]."""
         groups = len(self.bank)
         return values.reshape(groups, self._rows // groups, *values.shape[1:])
 
-    def _add_formed(self, name: str, formed: Tensor, factors: Tensor, total: Tensor) -> None:
-        """Add the sums of one parameter's gradients that are there, [rows, size], to its place."""
-        target = self.part(name, total)
+    def _add_formed(self, name: str, factors: Tensor, total: Tensor) -> None:
+        """Add the sums of one parameter's gradients, kept under its name, [rows, size]."""
+        target, formed = self.part(name, total), self.kept[name]
         product = torch.bmm(factors[:, None], formed.reshape(*factors.shape, *formed.shape[1:]))
         target.add_(product.view(target.shape))
 
@@ -169,7 +155,8 @@ class _Node(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, anchor: Tensor, layer: BankedLayer) -> Tensor:
         ctx.layer = layer
-        return layer.compute(inputs.detach())
+        layer.kept["inputs"] = inputs.detach()
+        return layer.compute(layer.kept["inputs"])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None]:
@@ -276,10 +263,6 @@ def _gram(inputs: Tensor, gradients: Tensor) -> Tensor:
 class BankedLinear(BankedLayer):
     """A linear layer; the gradient of one example is a sum of outer products over positions."""
 
-    _outer: tuple[Tensor, Tensor, Tensor | None] | None = None  # as ``add_outer_sums`` takes it
-    _bias: Tensor | None = None
-    _gradient: Tensor | None = None  # kept in place of the above for one position an example
-
     @classmethod
     def supports(cls, layer: nn.Module) -> bool:
         """Every plain ``nn.Linear`` with a trained weight."""
@@ -288,7 +271,6 @@ class BankedLinear(BankedLayer):
     def compute(self, inputs: Tensor) -> Tensor:
         """Outputs x W^T + b."""
         weight, bias = self.bank_weight, self.bank_bias
-        self._inputs = inputs
         if len(weight) == 1:
             return F.linear(inputs, weight[0], None if bias is None else bias[0])
         flat = inputs.reshape(len(weight), -1, inputs.shape[-1])
@@ -308,50 +290,45 @@ class BankedLinear(BankedLayer):
 
     def observe(self, gradient: Tensor) -> Tensor:
         """|G|^2 of the weight, plus that of the bias."""
-        inputs = self.inputs
+        inputs = self.kept["inputs"]
         if gradient.dim() == 2 and gradient.device.type == "cpu":
             return self._observe_one(inputs, gradient)
         rows = gradient.shape[0]
         g = gradient.reshape(rows, -1, gradient.shape[-1])
         a = inputs.reshape(rows, -1, inputs.shape[-1])
         norms, formed = outer_sum_norms(a, g)
-        self._outer = (a, g, formed)
+        self.kept |= {"a": a, "g": g} | ({} if formed is None else {"formed": formed})
         if "bias" in self.places:
-            self._bias = g.sum(1)
-            norms = norms + self._bias.square().sum(1)
+            self.kept["bias"] = g.sum(1)
+            norms = norms + self.kept["bias"].square().sum(1)
         return norms
 
     def _observe_one(self, inputs: Tensor, gradient: Tensor) -> Tensor:
         """One position an example, on a CPU: g a^T, and g for the bias, in few operations."""
-        self._gradient = gradient
+        self.kept["gradient"] = gradient
         of_gradient = row_norms(gradient)
         norms = outer_norms(row_norms(inputs), of_gradient).square_()
         return norms.add_(of_gradient.square_()) if "bias" in self.places else norms
 
     def add_clipped_sum(self, factors: Tensor, total: Tensor) -> None:
         """Weight and bias."""
-        if self._gradient is not None:
-            self._add_one_position(self._gradient, factors, total)
-            return
-        if self._outer is None:
-            return
-        add_outer_sums(self.part("weight", total), *self._outer, factors)
-        if self._bias is not None:
-            self._add_formed("bias", self._bias, factors, total)
+        kept = self.kept
+        if "gradient" in kept:
+            self._add_one_position(kept["gradient"], factors, total)
+        elif "g" in kept:
+            weight = self.part("weight", total)
+            add_outer_sums(weight, kept["a"], kept["g"], kept.get("formed"), factors)
+            if "bias" in kept:
+                self._add_formed("bias", factors, total)
 
     def _add_one_position(self, gradient: Tensor, factors: Tensor, total: Tensor) -> None:
         draws = len(factors)
-        parts = zip(self.inputs.chunk(draws), gradient.chunk(draws), strict=True)
+        parts = zip(self.kept["inputs"].chunk(draws), gradient.chunk(draws), strict=True)
         for draw, (a, g) in enumerate(parts):
             weighted = g * factors[draw, :, None]
             self.part("weight", total)[draw].addmm_(weighted.t(), a)
             if "bias" in self.places:
                 self.part("bias", total)[draw].add_(weighted.sum(0))
-
-    def _drop(self) -> None:
-        self._outer = None
-        self._bias = None
-        self._gradient = None
 
 
 #: Up to so many tokens an example, all pairs of tokens are compared; beyond, they are sorted.
@@ -360,8 +337,6 @@ _ALL_PAIRS = 64
 
 class BankedEmbedding(BankedLayer):
     """An embedding; an example's gradient adds up, word by word, where a word occurs again."""
-
-    _gradients: Tensor | None = None
 
     def __init__(self, layer: nn.Module, prefix: str, layout: FlatLayout) -> None:
         super().__init__(layer, prefix, layout)
@@ -380,7 +355,6 @@ class BankedEmbedding(BankedLayer):
 
     def compute(self, inputs: Tensor) -> Tensor:
         """The rows of each group's table."""
-        self._inputs = inputs
         groups = len(self.bank)
         group = torch.arange(groups, device=inputs.device).repeat_interleave(self._rows // groups)
         return self.bank_weight[group.view(-1, *[1] * (inputs.dim() - 1)), inputs]
@@ -392,29 +366,26 @@ class BankedEmbedding(BankedLayer):
     def observe(self, gradient: Tensor) -> Tensor:
         """Squared norm of the gradient summed over equal tokens."""
         rows = gradient.shape[0]
-        tokens = self.inputs.reshape(rows, -1)
+        tokens = self.kept["inputs"].reshape(rows, -1)
         g = gradient.reshape(rows, -1, gradient.shape[-1])
         if self._padding_idx is not None:
             g = g * (tokens != self._padding_idx)[:, :, None]
-        self._gradients = g
+        self.kept["gradients"] = g
         return _pairwise(tokens, g) if tokens.shape[1] <= _ALL_PAIRS else _sorted(tokens, g)
 
     def add_clipped_sum(self, factors: Tensor, total: Tensor) -> None:
         """Scatter the clipped gradients to their words."""
-        if self._gradients is None:
+        if "gradients" not in self.kept:
             return
         table = self.part("weight", total)
         draws, words, width = table.shape
-        g = self._gradients
+        g = self.kept["gradients"]
         weighted = g.reshape(*factors.shape, *g.shape[1:]) * factors[:, :, None, None]
         start = torch.arange(draws, device=total.device)[:, None, None] * words
-        where = (self.inputs.reshape(*factors.shape, -1) + start).reshape(-1)
+        where = (self.kept["inputs"].reshape(*factors.shape, -1) + start).reshape(-1)
         added = torch.zeros(draws * words, width, dtype=total.dtype, device=total.device)
         added.index_add_(0, where, weighted.reshape(-1, width))
         table.add_(added.view(draws, words, width))
-
-    def _drop(self) -> None:
-        self._gradients = None
 
 
 def _pairwise(tokens: Tensor, gradients: Tensor) -> Tensor:
@@ -452,7 +423,6 @@ class BankedNormalisation(BankedLayer):
             if isinstance(norm, nn.GroupNorm)
             else partial(F.layer_norm, normalized_shape=norm.normalized_shape, eps=norm.eps)
         )
-        self._formed: dict[str, Tensor] = {}
 
     @classmethod
     def supports(cls, layer: nn.Module) -> bool:
@@ -466,7 +436,6 @@ class BankedNormalisation(BankedLayer):
 
     def compute(self, inputs: Tensor) -> Tensor:
         """Scale and shift."""
-        self._inputs = inputs
         grouped = self.by_group(inputs)
         scaled = grouped * self._spread(self.bank_weight, grouped)
         if self.bank_bias is not None:
@@ -482,16 +451,16 @@ class BankedNormalisation(BankedLayer):
         """Form both gradients of every example."""
         norms = gradient.new_zeros(gradient.shape[0])
         for name in self.places:
-            values = gradient * self.inputs if name == "weight" else gradient
-            formed = self._collect(values).flatten(1)
-            self._formed[name] = formed
-            norms = norms + formed.square().sum(1)
+            values = gradient * self.kept["inputs"] if name == "weight" else gradient
+            self.kept[name] = self._collect(values).flatten(1)
+            norms = norms + self.kept[name].square().sum(1)
         return norms
 
     def add_clipped_sum(self, factors: Tensor, total: Tensor) -> None:
         """Scale and shift."""
-        for name, formed in self._formed.items():
-            self._add_formed(name, formed, factors, total)
+        for name in self.places:
+            if name in self.kept:
+                self._add_formed(name, factors, total)
 
     def _spread(self, parameter: Tensor, like: Tensor) -> Tensor:
         """[groups, *shape] so that it broadcasts over [groups, rows, ...]."""
@@ -505,6 +474,3 @@ class BankedNormalisation(BankedLayer):
         if self._by_channel:
             return values.flatten(2).sum(2) if values.dim() > 2 else values
         return values.reshape(values.shape[0], -1, *self.places["weight"][1]).sum(1)
-
-    def _drop(self) -> None:
-        self._formed = {}

@@ -128,7 +128,7 @@ def test_nothing_of_an_example_is_kept(network: Any) -> None:
     for layer in net._layers:
         left = [v for v in vars(layer).values() if isinstance(v, Tensor)]
         assert left == []
-        assert getattr(layer, "_outer", None) is None
+        assert layer.kept == {}
 
 
 @pytest.mark.parametrize("least", [1, 100], ids=["always", "in a crowd"])
