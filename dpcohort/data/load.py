@@ -38,7 +38,6 @@ __all__ = [
     "DATASET_NAMES",
     "DATA_VARIABLE",
     "SOURCES",
-    "Archive",
     "DataFile",
     "DatasetRow",
     "FileStatus",
@@ -57,33 +56,20 @@ __all__ = [
 
 
 @dataclass(frozen=True, kw_only=True)
-class Archive:
-    """One file of a public archive, as it is downloaded.
-
-    Attributes:
-        name: its file name.
-        size: in bytes.
-        md5: as published with the set, of the file as downloaded.
-    """
-
-    name: str
-    size: int
-    md5: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class DataFile:
-    """One part of a data set, in every spelling of its file name.
+    """One published file: a part of a data set, or an archive as it is downloaded.
 
     Attributes:
         names: file names to look for, the usual one first.
-        sha256: of the content.
-        size: of the content, in bytes.
+        size: in bytes; of a part, those of its content.
+        sha256: of the content of a part.
+        md5: of an archive, as published with the set.
     """
 
     names: tuple[str, ...]
-    sha256: str
     size: int
+    sha256: str = ""
+    md5: str = ""
 
     @property
     def name(self) -> str:
@@ -121,7 +107,7 @@ class Source:
     normalisation: Normalisation
     folders: tuple[str, ...]
     files: tuple[DataFile, ...]
-    archives: tuple[Archive, ...]
+    archives: tuple[DataFile, ...]
     urls: tuple[str, ...]
     system_folders: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()

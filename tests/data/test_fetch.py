@@ -17,7 +17,7 @@ import pytest
 from dpcohort.data import fetch as fetch_module
 from dpcohort.data.dataset import Normalisation
 from dpcohort.data.fetch import fetch_dataset
-from dpcohort.data.load import SOURCES, Archive, DataFile, Source, find_set
+from dpcohort.data.load import SOURCES, DataFile, Source, find_set
 from dpcohort.errors import DataMissingError, FileFormatError, InputError, VerificationError
 
 
@@ -91,7 +91,7 @@ CONTENT = np.random.default_rng(0).bytes(300_000)
 
 def one_file(**changes) -> Source:
     """A set of one file, with the checksums of CONTENT."""
-    archive = Archive(name="x.gz", size=len(CONTENT), md5=hashlib.md5(CONTENT).hexdigest())
+    archive = DataFile(names=("x.gz",), size=len(CONTENT), md5=hashlib.md5(CONTENT).hexdigest())
     base = {
         "name": "one",
         "layout": "idx",
@@ -294,7 +294,7 @@ def tar_of(entries: dict[str, bytes]) -> bytes:
 
 
 def tar_source(content: bytes) -> Source:
-    archive = Archive(name="x.tar.gz", size=len(content), md5=hashlib.md5(content).hexdigest())
+    archive = DataFile(names=("x.tar.gz",), size=len(content), md5=hashlib.md5(content).hexdigest())
     files = tuple(
         DataFile(names=(name,), sha256=hashlib.sha256(part).hexdigest(), size=len(part))
         for name, part in PARTS.items()
