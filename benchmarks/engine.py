@@ -122,20 +122,28 @@ def our_turn(
 ) -> Turn:
     """One round of ``stack`` experiments; the engine is built once, outside of the clock."""
     from dpcohort.engine import (
+        BatchedEngine,
         ConstantStep,
         Experiment,
         Optimiser,
         ReferenceEngine,
-        StackedEngine,
         Streams,
     )
 
     optimiser = Optimiser(local_step=ConstantStep(STEP_SIZE))
     if engine == "reference":
         slow = ReferenceEngine(
-            make_plan(10_000, 0), model, records, streams=Streams.seeded(0), optimiser=optimiser
+            model,
+            [
+                Experiment(
+                    plan=make_plan(10000, 0),
+                    records=records,
+                    streams=Streams.seeded(0),
+                    optimiser=optimiser,
+                )
+            ],
         )
-        rounds = slow.rounds(slow.initial_state())
+        rounds = slow.rounds(slow.initial_states()[0])
 
         def turn() -> int:
             next(rounds)
@@ -152,7 +160,7 @@ def our_turn(
         )
         for seed in range(stack)
     ]
-    fast = StackedEngine(model, experiments)
+    fast = BatchedEngine(model, experiments)
     stacked = fast.rounds(fast.initial_states())
 
     def stacked_turn() -> int:

@@ -140,7 +140,7 @@ def test_a_package_announces_rules(installed):
     card = registry.card("last")
     assert (card.summary, card.home) == ("The last draw alone.", "plugin_of_this_test")
     # Nobody takes the place of a rule of this package.
-    assert registry.find("mean").__module__ == "dpcohort.aggregation.weighted"
+    assert registry.find("mean").__module__ == "dpcohort.aggregation.rule"
     with pytest.raises(InputError, match=r"'broken' is announced .* failed: AttributeError"):
         registry.find("broken")
     with pytest.raises(InputError, match="Did you mean 'last'"):

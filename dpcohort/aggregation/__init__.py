@@ -15,14 +15,16 @@ from dpcohort.aggregation.robust import (
     TrimmedMean,
     check_declared_noise,
 )
-from dpcohort.aggregation.rule import AggregationRule, Cohort, combine_round
-from dpcohort.aggregation.weighted import (
+from dpcohort.aggregation.rule import (
+    AggregationRule,
+    Cohort,
     EpsilonWeighted,
     ImportanceCompensated,
     InverseVariance,
     Mean,
     MinimumNoise,
     SizeWeighted,
+    combine_round,
 )
 from dpcohort.plugins import REGISTRIES
 

@@ -1,32 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an aggregation rule is: noisy updates of a cohort in, one update out.
+"""What an aggregation rule is, and the means: noisy updates of a cohort in, one update out.
 
 A rule sees what the server sees: updates that already carry their noise, and public facts about
-the draws. Whatever it computes is post-processing and costs no privacy.
+the draws. Whatever it computes is post-processing and costs no privacy. The rules here are means
+over a round's draws: the paper's plain one (Algorithm 1, line 8), and weighted ones.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
+import numpy as np
 from numpy.typing import ArrayLike
 
-from dpcohort._validate import FloatArray, IntArray, float_array
+from dpcohort._validate import BoolArray, FloatArray, IntArray, float_array, number
 from dpcohort.errors import InputError
 from dpcohort.plugins import full_name, is_foreign, naming_the_rule
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from dpcohort.plan import Plan
+
 __all__ = [
     "AggregationRule",
     "Cohort",
-    "RememberingRule",
+    "EpsilonWeighted",
+    "ImportanceCompensated",
+    "InverseVariance",
+    "Mean",
+    "MinimumNoise",
+    "SizeWeighted",
     "checked_updates",
     "client_column",
     "combine_round",
     "of_cohort",
+    "sum_of_rows",
     "weighted_sum",
 ]
 
@@ -56,30 +67,20 @@ class Cohort:
 
 
 class AggregationRule(Protocol):
-    """Combines the updates of one round."""
+    """Combines the updates of one round.
+
+    A rule that carries something from round to round has a second method beside ``combine``,
+    ``combine_remembering(updates, cohort, memory)``. It gives one update and what to remember: rows
+    of the length of an update, or None; ``memory`` is what the round before returned, None before
+    the first round. What it remembers is part of the training's state: it is kept in checkpoints,
+    so that a resumed training goes on with it. It must be computed from noisy updates and public
+    facts only.
+    """
 
     def combine(self, updates: Tensor, cohort: Cohort) -> Tensor:
         """One update [D] from the updates [draws, D] of the cohort's draws, in their order.
 
         The updates are the engine's memory: a rule that wants to keep some must copy them.
-        """
-        ...
-
-
-@runtime_checkable
-class RememberingRule(Protocol):
-    """A rule that carries something from round to round, beside ``combine``.
-
-    What it remembers is part of the training's state: it is kept in checkpoints, so that a resumed
-    training goes on with it. It must be computed from noisy updates and public facts only.
-    """
-
-    def combine_remembering(
-        self, updates: Tensor, cohort: Cohort, memory: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """One update, and what to remember: rows of the length of an update, or None.
-
-        ``memory`` is what the round before returned; None before the first round.
         """
         ...
 
@@ -101,12 +102,12 @@ def combine_round(
         >>> combine_round(Mean(), torch.tensor([[1.0], [3.0]]), cohort, None)
         (tensor([2.]), None)
     """
-    remembers = isinstance(rule, RememberingRule)
-    with naming_the_rule(rule, "combine_remembering" if remembers else "combine"):
-        if isinstance(rule, RememberingRule):
-            update, memory = rule.combine_remembering(updates, cohort, memory)
-        else:
+    remembering = getattr(rule, "combine_remembering", None)
+    with naming_the_rule(rule, "combine" if remembering is None else "combine_remembering"):
+        if remembering is None:
             update, memory = rule.combine(updates, cohort), None
+        else:
+            update, memory = remembering(updates, cohort, memory)
     if is_foreign(rule):
         _check_update(rule, update, updates)
     return update, memory
@@ -218,3 +219,335 @@ def weighted_sum(updates: Tensor, weights: FloatArray) -> Tensor:
     import torch
 
     return torch.as_tensor(weights, dtype=updates.dtype, device=updates.device) @ updates
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Every draw counts the same; a client drawn twice counts twice.
+
+    Example:
+        >>> import numpy as np, torch
+        >>> one = np.ones(2)
+        >>> cohort = Cohort(round=0, clients=np.array([0, 1]), draws=np.array([0, 0]),
+        ...                 noise_multipliers=one, batch_sizes=np.array([1, 1]), noise_stds=one)
+        >>> Mean().combine(torch.tensor([[1.0], [3.0]]), cohort)
+        tensor([2.])
+    """
+
+    name: ClassVar[str] = "mean"
+    needs: ClassVar[str] = "nothing"
+    leaks: ClassVar[str] = "nothing"
+    reference: ClassVar[str] = "the paper (arXiv 2602.22633), Algorithm 1, line 8"
+
+    def combine(self, updates: Tensor, cohort: Cohort) -> Tensor:
+        """The mean of the rows."""
+        if updates.device.type != "cpu":
+            return updates.mean(0)
+        return sum_of_rows(updates).div_(len(updates))
+
+
+def sum_of_rows(rows: Tensor) -> Tensor:
+    """The sum of rows [n, D] in their order, with the same bits on any number of threads.
+
+    Example:
+        >>> import torch
+        >>> sum_of_rows(torch.tensor([[1.0], [3.0]]))
+        tensor([4.])
+    """
+    if rows.device.type != "cpu":
+        return rows.sum(0)
+    # Row by row, so that on a CPU all threads can share the work without changing its bits.
+    total = rows[0].clone()
+    for row in rows[1:]:
+        total += row
+    return total
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SizeWeighted:
+    """``w_i = n_{k_i} / sum_j n_{k_j}`` over the draws of the round.
+
+    The weights of federated averaging (McMahan et al., AISTATS 2017; general knowledge). They
+    belong to uniform selection; with draws already in proportion to size, size counts twice.
+    Needs the sizes, which are public here. Post-processing: no privacy is spent.
+
+    Attributes:
+        sizes: records of each client of the population.
+
+    Example:
+        >>> import torch
+        >>> one = np.ones(2)
+        >>> cohort = Cohort(round=0, clients=np.array([0, 1]), draws=np.array([0, 0]),
+        ...                 noise_multipliers=one, batch_sizes=np.array([1, 1]), noise_stds=one)
+        >>> SizeWeighted(sizes=[30, 10]).combine(torch.tensor([[1.0], [5.0]]), cohort)
+        tensor([2.])
+    """
+
+    name: ClassVar[str] = "size-weighted"
+    needs: ClassVar[str] = "sizes"
+    leaks: ClassVar[str] = "whose data set is large"
+    reference: ClassVar[str] = "McMahan et al., AISTATS 2017 (general knowledge)"
+
+    sizes: FloatArray
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", client_column("sizes", self.sizes, above=0))
+
+    def combine(self, updates: Tensor, cohort: Cohort) -> Tensor:
+        """The mean weighted by size."""
+        checked_updates(updates, cohort)
+        sizes = of_cohort("sizes", self.sizes, cohort)
+        return weighted_sum(updates, sizes / sizes.sum())
+
+    def objection(self, plan: Plan) -> str | None:
+        """Why it makes no sense with this plan, if it does not."""
+        drawn = plan.selection.probabilities > 0.0
+        shares = plan.selection.probabilities[drawn] / plan.population.sizes[drawn]
+        if np.allclose(shares, shares[0], rtol=1e-9) and np.ptp(plan.population.sizes[drawn]) > 0:
+            return "clients are drawn in proportion to size already: size would count twice"
+        return None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EpsilonWeighted:
+    """``w_i = epsilon_{k_i} / sum_j epsilon_{k_j}`` over the draws of the round.
+
+    WeiAvg of Liu et al. (Projected Federated Averaging with Heterogeneous Differential Privacy,
+    VLDB 2021): larger budgets weigh more. It trusts the declared epsilons, and the model shows
+    whose epsilon is large, which is public here. Post-processing: no privacy is spent.
+
+    Attributes:
+        epsilon: epsilon of each client; NaN for public ones.
+        public_epsilon: the epsilon a public client counts with. None: the largest among the other
+            clients (1 if everybody is public, so all are equal).
+
+    Example:
+        >>> import torch
+        >>> one = np.ones(2)
+        >>> cohort = Cohort(round=0, clients=np.array([0, 1]), draws=np.array([0, 0]),
+        ...                 noise_multipliers=one, batch_sizes=np.array([1, 1]), noise_stds=one)
+        >>> EpsilonWeighted(epsilon=[1.0, 3.0]).combine(torch.tensor([[4.0], [0.0]]), cohort)
+        tensor([1.])
+    """
+
+    name: ClassVar[str] = "epsilon-weighted"
+    needs: ClassVar[str] = "budgets, declared truthfully"
+    leaks: ClassVar[str] = "whose budget is large"
+    reference: ClassVar[str] = "WeiAvg: Liu et al., VLDB 2021"
+
+    epsilon: FloatArray
+    public_epsilon: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.public_epsilon is not None:
+            number("public_epsilon", self.public_epsilon, above=0)
+        try:
+            given = np.array(self.epsilon, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise InputError("epsilon", given=self.epsilon, allowed="numbers only") from None
+        # A public client has no epsilon; 1 stands in so that the others keep their position.
+        client_column("epsilon", np.where(np.isnan(given), 1.0, given), above=0)
+        given.setflags(write=False)
+        object.__setattr__(self, "epsilon", given)
+
+    def combine(self, updates: Tensor, cohort: Cohort) -> Tensor:
+        """The mean weighted by epsilon."""
+        checked_updates(updates, cohort)
+        declared = of_cohort("epsilon", self.epsilon, cohort)
+        weights = np.where(np.isnan(declared), self._of_public(), declared)
+        weights = weights / weights.max()  # epsilons near the largest double would overflow
+        return weighted_sum(updates, weights / weights.sum())
+
+    def _of_public(self) -> float:
+        if self.public_epsilon is not None:
+            return self.public_epsilon
+        private = self.epsilon[~np.isnan(self.epsilon)]
+        return float(private.max()) if private.size else 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class InverseVariance:
+    """``w_i`` proportional to ``1 / (v + s_i^2)``, with s_i the public noise std of the draw.
+
+    Among all weights that sum to 1 these give the least variance (Gauss-Markov), if draws differ
+    from a common truth by independent errors of variance ``v + s_i^2``. With data that differ
+    between clients the result leans towards those with large budgets. It trusts the declared
+    noise. Post-processing: no privacy is spent.
+
+    Draws without noise would take everything at v = 0. Their variance counts as v, or as the square
+    of ``floor`` times the smallest positive std of the cohort where that is more: with the
+    defaults, each weighs as much as 100 of the least noisy private draws. A cohort without any
+    noise is averaged.
+
+    Attributes:
+        data_variance: v, how much one coordinate of the mean gradient of a local step differs
+            between clients, in the units of ``Cohort.noise_stds`` squared. It must be known
+            beforehand or come from public data.
+        floor: least std of a draw without noise, as a fraction of the smallest positive std.
+
+    Example:
+        >>> import torch
+        >>> one = np.ones(2)
+        >>> cohort = Cohort(round=0, clients=np.array([0, 1]), draws=np.array([0, 0]),
+        ...                 noise_multipliers=one, batch_sizes=np.array([1, 1]),
+        ...                 noise_stds=np.array([1.0, 3.0]))
+        >>> InverseVariance().combine(torch.tensor([[0.0], [10.0]]), cohort)
+        tensor([1.])
+    """
+
+    name: ClassVar[str] = "inverse-variance"
+    needs: ClassVar[str] = "the noise of the draws, declared truthfully"
+    leaks: ClassVar[str] = "whose noise is small"
+    reference: ClassVar[str] = "Gauss-Markov"
+
+    data_variance: float = 0.0
+    floor: float = 0.1
+
+    def __post_init__(self) -> None:
+        number("data_variance", self.data_variance, at_least=0)
+        number("floor", self.floor, above=0, at_most=1)
+
+    def combine(self, updates: Tensor, cohort: Cohort) -> Tensor:
+        """The mean of least noise."""
+        checked_updates(updates, cohort)
+        return weighted_sum(updates, self.weights(cohort))
+
+    def weights(self, cohort: Cohort) -> FloatArray:
+        """The weight of each draw; they sum to 1."""
+        stds = cohort.noise_stds
+        noisy = stds > 0.0
+        if not noisy.any():
+            return np.full(len(cohort), 1.0 / len(cohort))
+        smallest, spread = float(stds[noisy].min()), math.sqrt(self.data_variance)
+        unit = max(smallest, spread)
+        with np.errstate(over="ignore"):  # a draw of infinitely more noise than another weighs 0
+            variance = (stds / unit) ** 2 + (spread / unit) ** 2
+        variance[~noisy] = max(self.floor * smallest / unit, spread / unit) ** 2
+        inverse: FloatArray = 1.0 / variance
+        return np.asarray(inverse / inverse.sum(), dtype=np.float64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MinimumNoise:
+    """The mean over the m least noisy draws, with m the minimiser of ``sum_{i<=m} s_i^2 / m^2``.
+
+    The threshold idea (keep the large budgets, drop the rest; Cyffers and Ziani, arXiv 2605.13503,
+    of which the abstract was read) applied to a cohort, with the threshold chosen by the noise of
+    the result. All draws of equal noise are kept or dropped together. Draws without noise, where
+    there are any, are all that is kept. What is dropped was still spent: its client's ledger is
+    charged. It trusts the declared noise. Post-processing: no privacy is spent beyond that.
+
+    Example:
+        >>> import torch
+        >>> one = np.ones(3)
+        >>> cohort = Cohort(round=0, clients=np.arange(3), draws=np.zeros(3, dtype=np.int64),
+        ...                 noise_multipliers=one, batch_sizes=np.ones(3, dtype=np.int64),
+        ...                 noise_stds=np.array([1.0, 9.0, 1.5]))
+        >>> MinimumNoise().combine(torch.tensor([[1.0], [100.0], [3.0]]), cohort)
+        tensor([2.])
+    """
+
+    name: ClassVar[str] = "minimum-noise"
+    needs: ClassVar[str] = "the noise of the draws, declared truthfully"
+    leaks: ClassVar[str] = "who is dropped"
+    reference: ClassVar[str] = "ours, after Cyffers and Ziani, arXiv 2605.13503 (abstract read)"
+
+    def combine(self, updates: Tensor, cohort: Cohort) -> Tensor:
+        """The mean over the draws that are kept."""
+        checked_updates(updates, cohort)
+        kept = self.kept(cohort)
+        return weighted_sum(updates, kept / kept.sum())
+
+    def kept(self, cohort: Cohort) -> BoolArray:
+        """Which draws are kept.
+
+        If one draw of some noise lowers the noise of the mean, the next one of the same noise does
+        so too; hence the minimum never lies between draws of equal noise.
+        """
+        stds = cohort.noise_stds
+        largest = float(stds.max())
+        ordered = np.sort(stds / largest if largest > 0.0 else stds)
+        counts = np.arange(1, stds.size + 1)
+        noise = np.cumsum(ordered**2) / counts**2
+        last = int(np.flatnonzero(noise == noise.min())[-1])
+        return np.asarray(stds <= np.sort(stds)[last], dtype=np.bool_)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ImportanceCompensated:
+    """``w_i = p^u_k / (K p^s_k)`` for a draw of client k among K draws.
+
+    If each draw is client k with probability p^s_k, the sum has expectation ``sum_k p^u_k x_k``
+    whatever p^s is: the importance weights of Luo et al. (adaptive client sampling, INFOCOM 2022;
+    arXiv 2404.13804). Only the abstract of that paper could be read; the identity is elementary,
+    and the tests enumerate it. The weights sum to 1 in expectation only, and a client drawn rarely
+    enters with a large weight on its noise too.
+
+    Needs both probabilities of each client, fixed and public before training. Post-processing: no
+    privacy is spent.
+
+    Attributes:
+        probabilities: p^s, by which clients are drawn.
+        unbiased: p^u, which the result stands for.
+
+    Raises:
+        InputError: a client with p^u > 0 is never drawn: no weight makes up for that.
+
+    Example:
+        >>> import torch
+        >>> one = np.ones(2)
+        >>> cohort = Cohort(round=0, clients=np.array([0, 1]), draws=np.array([0, 0]),
+        ...                 noise_multipliers=one, batch_sizes=np.array([1, 1]), noise_stds=one)
+        >>> rule = ImportanceCompensated(probabilities=[0.8, 0.2], unbiased=[0.4, 0.6])
+        >>> rule.combine(torch.tensor([[4.0], [2.0]]), cohort)
+        tensor([4.])
+    """
+
+    name: ClassVar[str] = "importance-compensated"
+    needs: ClassVar[str] = "the probabilities of selection, sizes"
+    leaks: ClassVar[str] = "who is drawn rarely"
+    reference: ClassVar[str] = "Luo et al., arXiv 2404.13804 (abstract read; identity tested)"
+
+    probabilities: FloatArray
+    unbiased: FloatArray
+
+    def __post_init__(self) -> None:
+        for field in ("probabilities", "unbiased"):
+            column = client_column(field, getattr(self, field), at_least=0)
+            if abs(float(column.sum()) - 1.0) > 1e-9:
+                raise InputError(
+                    f"sum of {field}", given=float(column.sum()), allowed="1, up to rounding"
+                )
+            object.__setattr__(self, field, column)
+        if self.probabilities.size != self.unbiased.size:
+            raise InputError(
+                "length of unbiased",
+                given=self.unbiased.size,
+                allowed=f"{self.probabilities.size}, as that of probabilities",
+            )
+        lost = np.flatnonzero((self.probabilities == 0.0) & (self.unbiased > 0.0))
+        if lost.size:
+            raise InputError.because(
+                f"client {int(lost[0])} ({lost.size} in all) is never drawn but has an unbiased "
+                "share, which no weight can make up for; give the selection a floor, or take "
+                "another aggregation."
+            )
+
+    def combine(self, updates: Tensor, cohort: Cohort) -> Tensor:
+        """The sum weighted by p^u / (K p^s)."""
+        checked_updates(updates, cohort)
+        drawn = of_cohort("probabilities", self.probabilities, cohort)
+        if not drawn.all():
+            client = int(cohort.clients[drawn == 0.0][0])
+            raise InputError.because(
+                f"client {client} is drawn in round {cohort.round} but has probability 0; the "
+                "probabilities are not those of the schedule."
+            )
+        weights = self.unbiased[cohort.clients] / (len(cohort) * drawn)
+        return weighted_sum(updates, weights)
+
+    def objection(self, plan: Plan) -> str | None:
+        """Why it is pointless with this plan, if it is."""
+        if np.allclose(plan.selection.probabilities, plan.selection.unbiased, rtol=1e-9, atol=0):
+            return "the selection is unbiased: there is nothing to compensate, it is the mean"
+        return None

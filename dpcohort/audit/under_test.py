@@ -38,6 +38,7 @@ from dpcohort.engine import (
     BatchedEngine,
     ClientRecords,
     ConstantStep,
+    Experiment,
     Optimiser,
     ReferenceEngine,
     Streams,
@@ -253,11 +254,11 @@ class EngineUnderTest:
         for parameter in model.parameters():  # from 0 nothing is rounded on the way to an update
             nn.init.zeros_(parameter)
         engine = self._engine(plan, model, records, seed, rule)
-        state = engine.initial_state()
+        (state,) = engine.initial_states()
         if self.hostility is not None:  # weights that a model comes to, not weights it is made with
             state.parameters.fill_(hostile_start(self.hostility))
         models = [state.parameters.clone()]
-        for _ in engine.rounds(state):
+        for _ in engine.rounds([state]):
             models.append(state.parameters.clone())
         if self.merged_noise:
             moved: FloatArray = -torch.stack(models).diff(dim=0).cpu().numpy()
@@ -269,16 +270,19 @@ class EngineUnderTest:
         self, plan: StepPlan, model: nn.Module, records: ClientRecords, seed: int,
         aggregation: AggregationRule,
     ) -> ReferenceEngine | BatchedEngine:  # fmt: skip
-        settings: dict[str, Any] = {
-            "streams": Streams.from_entropy() if self.private else Streams.seeded(seed),
-            "optimiser": Optimiser(local_step=ConstantStep(1.0)),
-            "aggregation": aggregation,
-            "loss": output_itself,
-            "merged_noise": self.merged_noise,
-        }
+        experiment = Experiment(
+            plan=plan,
+            records=records,
+            streams=Streams.from_entropy() if self.private else Streams.seeded(seed),
+            optimiser=Optimiser(local_step=ConstantStep(1.0)),
+            aggregation=aggregation,
+            merged_noise=self.merged_noise,
+        )
         if self.kind == "reference":
-            return ReferenceEngine(plan, model, records, **settings)
-        return BatchedEngine(plan, model, records, draws_per_pass=self.draws_per_pass, **settings)
+            return ReferenceEngine(model, [experiment], loss=output_itself)
+        return BatchedEngine(
+            model, [experiment], loss=output_itself, draws_per_pass=self.draws_per_pass
+        )
 
 
 class _ScoredProbe(nn.Module):

@@ -22,7 +22,6 @@ from typing import Any
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.data.load import (
     DATA_VARIABLE,
-    Archive,
     DataFile,
     Source,
     source_named,
@@ -99,7 +98,7 @@ def fetch_dataset(
     return folder
 
 
-def _download(archive: Archive, folder: Path, urls: tuple[str, ...], progress: Progress) -> Path:
+def _download(archive: DataFile, folder: Path, urls: tuple[str, ...], progress: Progress) -> Path:
     """The archive in the folder, from the first address that gives it, if it is not there yet."""
     part, target = folder / f"{archive.name}.part", folder / archive.name
     if _size(target) == archive.size and _digest(target, _md5) == archive.md5:
@@ -122,7 +121,7 @@ def _download(archive: Archive, folder: Path, urls: tuple[str, ...], progress: P
 
 
 def _complete(
-    url: str, part: Path, archive: Archive, progress: Progress, problems: list[str]
+    url: str, part: Path, archive: DataFile, progress: Progress, problems: list[str]
 ) -> bool:
     """Whether the part is complete, after as many attempts as bring something new."""
     for _ in range(_ATTEMPTS):
@@ -139,7 +138,7 @@ def _complete(
     return False
 
 
-def _receive(url: str, part: Path, archive: Archive, progress: Progress) -> None:
+def _receive(url: str, part: Path, archive: DataFile, progress: Progress) -> None:
     """Append what the address gives to the part; the connection may end at any byte."""
     start = _size(part)
     if start > archive.size:
@@ -171,7 +170,7 @@ def _receive(url: str, part: Path, archive: Archive, progress: Progress) -> None
         )
 
 
-def _accept(part: Path, target: Path, archive: Archive) -> Path:
+def _accept(part: Path, target: Path, archive: DataFile) -> Path:
     """Give the finished part its name, if it is the published file; else remove it."""
     found = _digest(part, _md5)
     if found != archive.md5:

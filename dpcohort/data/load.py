@@ -21,10 +21,11 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from dpcohort._validate import choice, did_you_mean
 from dpcohort.data.arrays import ARRAY_NAMES, dataset_from_mapping, load_arrays
@@ -37,7 +38,6 @@ __all__ = [
     "DATASET_NAMES",
     "DATA_VARIABLE",
     "SOURCES",
-    "Archive",
     "DataFile",
     "DatasetRow",
     "FileStatus",
@@ -56,33 +56,20 @@ __all__ = [
 
 
 @dataclass(frozen=True, kw_only=True)
-class Archive:
-    """One file of a public archive, as it is downloaded.
-
-    Attributes:
-        name: its file name.
-        size: in bytes.
-        md5: as published with the set, of the file as downloaded.
-    """
-
-    name: str
-    size: int
-    md5: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class DataFile:
-    """One part of a data set, in every spelling of its file name.
+    """One published file: a part of a data set, or an archive as it is downloaded.
 
     Attributes:
         names: file names to look for, the usual one first.
-        sha256: of the content.
-        size: of the content, in bytes.
+        size: in bytes; of a part, those of its content.
+        sha256: of the content of a part.
+        md5: of an archive, as published with the set.
     """
 
     names: tuple[str, ...]
-    sha256: str
     size: int
+    sha256: str = ""
+    md5: str = ""
 
     @property
     def name(self) -> str:
@@ -120,7 +107,7 @@ class Source:
     normalisation: Normalisation
     folders: tuple[str, ...]
     files: tuple[DataFile, ...]
-    archives: tuple[Archive, ...]
+    archives: tuple[DataFile, ...]
     urls: tuple[str, ...]
     system_folders: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
@@ -146,24 +133,8 @@ def source_named(name: str) -> Source:
 
 def _read_sources() -> dict[str, Source]:
     text = Path(__file__).with_name("sources.toml").read_text(encoding="utf-8")
-    return {name: _source(name, **table) for name, table in _frozen(tomllib.loads(text)).items()}
-
-
-def _source(name: str, normalisation: Any, files: Any, archives: Any, **rest: Any) -> Source:
-    return Source(
-        name=name,
-        normalisation=Normalisation(**normalisation),
-        files=tuple(DataFile(**part) for part in files),
-        archives=tuple(Archive(**archive) for archive in archives),
-        **rest,
-    )
-
-
-def _frozen(value: Any) -> Any:
-    """The value with tuples instead of lists."""
-    if isinstance(value, dict):
-        return {key: _frozen(inner) for key, inner in value.items()}
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+    tables = {name: {"name": name, **table} for name, table in tomllib.loads(text).items()}
+    return TypeAdapter(dict[str, Source]).validate_python(tables)
 
 
 #: Every set that can be asked for by name, apart from the embedded digits.
@@ -174,22 +145,8 @@ SOURCES = _read_sources()
 DATA_VARIABLE = "DPCOHORT_DATA"
 
 
-@dataclass(frozen=True, kw_only=True)
-class FoundSet:
-    """The files of one data set in one folder; a part that is not there is None.
-
-    Attributes:
-        folder: where they lie.
-        paths: one per part, in the order of the source's files.
-    """
-
-    folder: Path
-    paths: tuple[Path | None, ...]
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every part is there."""
-        return None not in self.paths
+#: The folder of a data set and its files, in the order of the source's; None for one not there.
+FoundSet = tuple[Path, tuple[Path | None, ...]]
 
 
 def user_cache() -> Path:
@@ -223,7 +180,7 @@ def find_set(source: Source, data_dir: str | Path | None = None) -> FoundSet | N
     Example:
         >>> from dpcohort.data.load import SOURCES
         >>> found = find_set(SOURCES["mnist"])
-        >>> found is None or len(found.paths) == 4
+        >>> found is None or len(found[1]) == 4
         True
     """
     best: FoundSet | None = None
@@ -231,7 +188,7 @@ def find_set(source: Source, data_dir: str | Path | None = None) -> FoundSet | N
     for folder in _candidates(source, data_dir):
         paths = tuple(_locate(folder, part) for part in source.files)
         if (missing := paths.count(None)) < fewest_missing:
-            best, fewest_missing = FoundSet(folder=folder, paths=paths), missing
+            best, fewest_missing = (folder, paths), missing
         if not fewest_missing:
             break
     return best
@@ -249,14 +206,15 @@ def missing_set(
     """
     first = f"The data set {source.name!r} was not found."
     if found is not None:
-        absent = source.files[found.paths.index(None)].name
-        first = f"The data set {source.name!r} is not whole: {found.folder} has no {absent}."
+        folder, paths = found
+        absent = source.files[paths.index(None)].name
+        first = f"The data set {source.name!r} is not whole: {folder} has no {absent}."
     roots = data_roots(data_dir)
     names = ", ".join(part.name for part in source.files)
     lines = [
         first,
         "Looked in:",
-        *(f"  {folder}" for folder in (*roots, *source.system_folders)),
+        *(f"  {place}" for place in (*roots, *source.system_folders)),
         f"(each folder itself, and in it: {', '.join(source.folders)})",
         "Any of these gets it:",
         *(f"  {command}" for command in source.how_to_get),
@@ -426,13 +384,14 @@ def check_dataset(name: str, data_dir: str | Path | None = None) -> tuple[FileSt
     found = find_set(source, data_dir)
     if found is None:
         raise missing_set(source, data_dir)
+    folder, paths = found
     statuses = []
-    for part, path in zip(source.files, found.paths, strict=True):
+    for part, path in zip(source.files, paths, strict=True):
         state: Literal["ok", "missing", "corrupt"] = "ok"
         detail = f"SHA-256 {part.sha256}"
         if path is None:
             state = "missing"
-            detail = f"not in {found.folder}; get it with: {source.how_to_get[0]}"
+            detail = f"not in {folder}; get it with: {source.how_to_get[0]}"
         else:
             try:
                 read_part(source, part, path)
@@ -454,7 +413,7 @@ def describe_datasets(data_dir: str | Path | None = None) -> list[DatasetRow]:
     rows = [DatasetRow("digits", (1, 8, 8), 10, 1_442, 355, "embedded", ())]
     for source in SOURCES.values():
         found = find_set(source, data_dir)
-        folder = str(found.folder) if found is not None and found.is_complete else None
+        folder = str(found[0]) if found is not None and None not in found[1] else None
         rows.append(
             DatasetRow(
                 name=source.name,
@@ -505,11 +464,11 @@ def _load_digits() -> Dataset:
 
 def _load_source(source: Source, data_dir: str | Path | None) -> Dataset:
     found = find_set(source, data_dir)
-    if found is None or not found.is_complete:
+    if found is None or None in found[1]:
         raise missing_set(source, data_dir, found)
     parts = [
         read_part(source, part, path)
-        for part, path in zip(source.files, found.paths, strict=True)
+        for part, path in zip(source.files, found[1], strict=True)
         if path is not None
     ]
     if source.layout == "idx":

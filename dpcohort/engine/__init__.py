@@ -3,19 +3,26 @@
 
 from __future__ import annotations
 
-from dpcohort.engine.batched import BatchedEngine, StackedEngine
+from dpcohort.engine.batched import BatchedEngine
 from dpcohort.engine.clipping import (
     CLIP_SLACK,
     ClippedNetwork,
     ClippingPath,
+    FlatLayout,
     Loss,
-    PerExampleGradients,
     clip_factors,
+    cross_entropy,
+    per_example_gradients,
 )
-from dpcohort.engine.experiment import Experiment, TrainingPlan, draw_numbers
+from dpcohort.engine.experiment import (
+    ClientRecords,
+    Engine,
+    Experiment,
+    TrainingPlan,
+    draw_numbers,
+)
 from dpcohort.engine.randomness import Streams, draw_positions
-from dpcohort.engine.records import ClientRecords
-from dpcohort.engine.reference import ReferenceEngine, cross_entropy
+from dpcohort.engine.reference import ReferenceEngine
 from dpcohort.engine.rounds import (
     Arrived,
     ConstantStep,
@@ -27,6 +34,7 @@ from dpcohort.engine.rounds import (
     ServerStep,
     StepSize,
     Trainer,
+    evaluator_on,
     train_rounds,
 )
 
@@ -38,17 +46,17 @@ __all__ = [
     "ClippedNetwork",
     "ClippingPath",
     "ConstantStep",
+    "Engine",
     "EngineState",
     "Evaluator",
     "Experiment",
+    "FlatLayout",
     "InverseRootStep",
     "InverseTimeStep",
     "Loss",
     "Optimiser",
-    "PerExampleGradients",
     "ReferenceEngine",
     "ServerStep",
-    "StackedEngine",
     "StepSize",
     "Streams",
     "Trainer",
@@ -57,5 +65,7 @@ __all__ = [
     "cross_entropy",
     "draw_numbers",
     "draw_positions",
+    "evaluator_on",
+    "per_example_gradients",
     "train_rounds",
 ]

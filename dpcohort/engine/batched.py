@@ -1,47 +1,137 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fast engine: all draws of a cohort at once, and many experiments side by side.
+"""The fast engine: Algorithm 1, lines 9-19, for all draws of a round and many experiments at once.
 
 It does what ``reference`` does, with the same batches and the same noise; the two differ by the
 rounding of floating-point sums only.
+
+Every draw of every experiment has its own weights, clip, noise, step size and batch. On an
+accelerator many draws share one pass (``device_draws``), and while it computes a round the host
+draws the batches of the next. On a CPU each draw has a pass of its own, on one thread, and as many
+run at a time as there are workers: a core's caches then hold one draw, and the result does not
+depend, to the bit, on the number of workers or on what else is in the stack.
+
+With merged noise only the sum of an experiment's updates matters, and they carry no noise of their
+last step. On a CPU the draws then add straight to a few partial sums, several of them in one pass
+if they take one step only. Floating-point sums depend on their order: pass i of an experiment adds
+to partial sum i modulo their number, and to one of them the passes add in the order of their
+numbers: 0, 4, 8, ...; 1, 5, 9, ...; and so on. At the end the partial sums are added in their
+order. None of that depends on the number of workers or on who is faster. A worker waits only if the
+pass before it at the same partial sum is not done, which, with four of them and workers that take
+passes in order, is rare; and it waits when it has its gradients and not before.
+
+Private draws, whose streams have no seed, go one by one on every device: each record's gradient is
+formed, clipped and cut to integers by itself, the integers are added, and noise of a cryptographic
+stream is added to their sum (``lattice``). What a record contributes is then bounded by
+construction, and no bit of it depends on the records beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+import itertools
+import math
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
-from dpcohort._validate import whole_number
-from dpcohort.aggregation import AggregationRule, Cohort, Mean
-from dpcohort.engine.clipping import ClippingPath, Loss
-from dpcohort.engine.draws import DrawRunner
-from dpcohort.engine.experiment import Experiment, TrainingPlan, cohort_of
-from dpcohort.engine.randomness import Streams
-from dpcohort.engine.records import ClientRecords
-from dpcohort.engine.reference import cross_entropy
-from dpcohort.engine.rounds import Arrived, EngineState, Evaluator, Optimiser, train_rounds
+from dpcohort._validate import IntArray, whole_number
+from dpcohort.aggregation import Cohort
+from dpcohort.engine.clipping import ClippedNetwork, ClippingPath, Loss, cross_entropy
+from dpcohort.engine.device_draws import DeviceDraws, PreparedPass, pack
+from dpcohort.engine.experiment import Engine, Experiment
+from dpcohort.engine.lattice import Lattice, release
+from dpcohort.engine.randomness import draw_positions, pad_batches, standard_noise_
+from dpcohort.engine.rounds import Arrived, one_thread_each
 from dpcohort.errors import InputError
-from dpcohort.round_record import RoundRecord
 
-__all__ = ["BatchedEngine", "StackedEngine"]
+__all__ = ["PARTIAL_SUMS", "BatchedEngine", "Draw", "PartialSums", "joined"]
+
+_CPU_PASS_BYTES = 160 << 20
+_DEVICE_PASS_SHARE = 0.25  # of the free memory
+_DEVICE_PASS_BYTES = 8 << 30  # more keeps no device busier, and others may want a part of it
+_FORMED_NUMBERS = {"cpu": 1 << 22, "cuda": 1 << 27}  # of private gradients at a time
+_WIDTH_MULTIPLE = 8  # padded batches come in few widths, for devices that tune to shapes
 
 
-class StackedEngine:
-    """Trains several experiments side by side: seeds, rules or settings that share shapes.
+@dataclass(frozen=True)
+class Draw:
+    """One draw of one experiment in one round.
+
+    Attributes:
+        experiment: whose draw it is.
+        number: the experiment's place among those side by side.
+        cohort: all draws of its round.
+        position: its place in the cohort.
+    """
+
+    experiment: Experiment
+    number: int
+    cohort: Cohort
+    position: int
+
+    @property
+    def client(self) -> int:
+        """The client's position in its population."""
+        return int(self.cohort.clients[self.position])
+
+    @property
+    def name(self) -> dict[str, int]:
+        """The part of its streams' names that is the draw's own."""
+        draw = int(self.cohort.draws[self.position])
+        return {"round": self.cohort.round, "client": self.client, "draw": draw}
+
+    @property
+    def clip(self) -> float:
+        """The clip C."""
+        return self.experiment.plan.training.clip
+
+    def rows(self, step: int) -> IntArray:
+        """The stored rows of its batch in one local step. SENSITIVE."""
+        plan = self.experiment.plan
+        positions = draw_positions(
+            self.experiment.streams,
+            plan.contract.sampler,
+            size=int(plan.population.sizes[self.client]),
+            rate=float(plan.sampling_rates[self.client]),
+            batch_size=int(plan.batch_sizes[self.client]),
+            **self.name,
+            step=step,
+        )
+        return self.experiment.records.rows(self.client, positions)
+
+    def scale(self, step: int) -> float:
+        """Factor on the sum of clipped gradients, alpha / B."""
+        alpha = self.experiment.step_size(self.cohort.round, step)
+        return alpha / int(self.cohort.batch_sizes[self.position])
+
+    def spread(self, step: int) -> float:
+        """Factor on the standard normal noise, alpha sigma; 0 where the noise is merged."""
+        if not self.experiment.adds_noise_at(step):
+            return 0.0
+        alpha = self.experiment.step_size(self.cohort.round, step)
+        return alpha * float(self.cohort.noise_stds[self.position])
+
+
+class BatchedEngine(Engine):
+    """Trains experiments fast, alone or side by side; gives the results of ``ReferenceEngine``.
 
     Args:
-        model: the module they train; it is not changed.
-        experiments: plans, streams and optimisers; as many rounds and local steps each.
+        model: any module whose examples do not mix; it is not changed.
+        experiments: plans, streams and optimisers; as many rounds and local steps each, and all
+            read the same stored rows.
         loss: one number an example.
-        evaluator: test set, None for none.
-        evaluate_every: rounds between evaluations; the last round is always evaluated.
         micro_batch: examples in one pass at most; bounds memory and changes results only by
-            rounding.
-        workers: draws at a time on a CPU; changes nothing but the time.
-        draws_per_pass: draws that share a pass at most; None is 1 on a CPU and as many as fit
-            elsewhere.
+            rounding. None picks a bound from the model's size.
+        workers: draws at a time on a CPU; changes nothing but the time. None is as many as torch
+            has threads.
+        draws_per_pass: draws that share a pass at most; None is as many as fit the micro-batch,
+            on a CPU 1, or a few whose sum alone counts.
     """
 
     def __init__(
@@ -50,33 +140,46 @@ class StackedEngine:
         experiments: Sequence[Experiment],
         *,
         loss: Loss = cross_entropy,
-        evaluator: Evaluator | None = None,
-        evaluate_every: int = 1,
         micro_batch: int | None = None,
         workers: int | None = None,
         draws_per_pass: int | None = None,
     ) -> None:
-        _check_stack(experiments)
-        whole_number("evaluate_every", evaluate_every, at_least=1)
-        self._experiments = list(experiments)
-        self._model = experiments[0].records.fit(model)
-        self._evaluator, self._evaluate_every = evaluator, evaluate_every
-        self._rounds = experiments[0].plan.training.rounds
-        self._prepared: Sequence[Cohort] | None = None
-        self._runner = DrawRunner(
-            self._model,
-            loss,
-            experiments,
-            micro_batch=micro_batch,
-            workers=workers,
-            draws_per_pass=draws_per_pass,
+        super().__init__(model, experiments)
+        self._device = self._records.device
+        self._local_steps = experiments[0].plan.training.local_steps
+        self._is_private = not experiments[0].streams.is_reproducible
+        on_cpu = self._device.type == "cpu"
+        self.workers = (workers or torch.get_num_threads()) if on_cpu else 1
+        bounds = {"micro_batch": micro_batch, "draws_per_pass": draws_per_pass}
+        for name, bound in {"workers": self.workers, **bounds}.items():
+            if bound is not None:
+                whole_number(name, bound, at_least=1)
+        self._draws_per_pass = draws_per_pass
+        self._updates: list[Tensor] = []
+        self._all_updates = torch.empty(0)
+        self._prepared: tuple[list[Cohort], list[PreparedPass]] | None = None
+        self._local = threading.local()
+        # Threads start when they are first needed, and end with the engine.
+        self._pool = ThreadPoolExecutor(
+            self.workers, initializer=torch.set_num_threads, initargs=(1,)
         )
-        self._layout = self._runner.networks[0].layout
+        inputs, targets = self._records.gather(self._records.indices[:3])
+        first = ClippedNetwork(self._model, loss, inputs, targets)
+        copies = [
+            ClippedNetwork(self._model, loss, inputs, targets, path=first.path)
+            for _ in range(self.workers - 1)
+        ]
+        self.networks = [first, *copies]
+        self._dimension = first.layout.dimension
+        self.micro_batch = micro_batch or self._default_micro_batch(first.path)
+        self._device_draws: DeviceDraws | None = None
+        if not on_cpu and not self._is_private:
+            self._device_draws = DeviceDraws(first, self._records, micro_batch=self.micro_batch)
 
     @property
     def path(self) -> ClippingPath:
         """How the model's gradients are clipped, and why so."""
-        return self._runner.networks[0].path
+        return self.networks[0].path
 
     @property
     def raw_nonfinite_count(self) -> int:
@@ -85,60 +188,32 @@ class StackedEngine:
         It depends on private records and carries no noise: it is for the client's own eyes, in
         a simulation for the developer's, and must not enter a record, a log or a file.
         """
-        return sum(network.raw_nonfinite_count for network in self._runner.networks)
-
-    def initial_states(self) -> list[EngineState]:
-        """Every experiment before its first round."""
-        own = self._layout.flatten(self._model)
-        states = []
-        for experiment in self._experiments:
-            start = own if experiment.initial is None else experiment.initial.to(own)
-            if start.shape != own.shape:
-                raise InputError(
-                    "initial", given=tuple(start.shape), allowed=f"a vector {tuple(own.shape)}"
-                )
-            states.append(EngineState(start.clone()))
-        return states
-
-    def rounds(self, states: Sequence[EngineState]) -> Iterator[tuple[RoundRecord, ...]]:
-        """Do the remaining rounds of fixed plans; after each, the states are complete.
-
-        Yields:
-            The records of one round, one for each experiment. Their seconds are the stack's.
-        """
-        if len({state.next_round for state in states}) != 1 or len(states) != len(
-            self._experiments
-        ):
-            raise InputError(
-                "states",
-                given=[state.next_round for state in states],
-                allowed=f"{len(self._experiments)} states at the same round",
-            )
-        return train_rounds(
-            self,
-            [experiment.server_step for experiment in self._experiments],
-            states,
-            rounds=self._rounds,
-            choose=self._planned,
-            evaluator=self._evaluator,
-            evaluate_every=self._evaluate_every,
-        )
+        return sum(network.raw_nonfinite_count for network in self.networks)
 
     def updates(self, parameters: Sequence[Tensor], cohorts: Sequence[Cohort]) -> list[Arrived]:
-        """The noisy updates of a round of every experiment.
+        """The noisy updates [draws, D] of a round of every experiment, from its parameters [D].
 
         They lie in memory that the next call uses again. With merged noise they are rows whose sum
         is that of the updates, without the noise of their last steps.
         """
-        if self._prepared is not None and _same(self._prepared, cohorts):
-            cohorts = self._prepared
-        updates, self._prepared = self._runner.updates_and_upcoming(
-            parameters, cohorts, lambda: self._upcoming(cohorts[0].round + 1)
-        )
+        updates = self._cleared_updates(parameters, cohorts)
+        if self._device_draws is None:
+            self._run_by_draw(cohorts, parameters, updates)
+        else:
+            ready = self._prepared is not None and _same(self._prepared[0], cohorts)
+            passes = self._prepared[1] if self._prepared and ready else self._prepare(cohorts)
+            self._device_draws.run(
+                passes,
+                parameters,
+                self._all_updates,
+                meanwhile=lambda: self._prepare_ahead(cohorts[0].round + 1),
+            )
         return [Arrived(*pair) for pair in zip(cohorts, updates, strict=True)]
 
-    def _planned(self, t: int) -> list[Cohort]:
-        return [cohort_of(experiment.plan, t) for experiment in self._experiments]
+    def _prepare_ahead(self, t: int) -> None:
+        """Prepare a round to come, if its cohorts are known and can be done."""
+        upcoming = self._upcoming(t)
+        self._prepared = (upcoming, self._prepare(upcoming)) if upcoming else None
 
     def _upcoming(self, t: int) -> list[Cohort] | None:
         """The cohorts of a round to come, None if they are not known or cannot be done."""
@@ -147,64 +222,285 @@ class StackedEngine:
         except InputError:  # the round under way can still be done; the next will say what is wrong
             return None
 
+    def _prepare(self, cohorts: Sequence[Cohort]) -> list[PreparedPass]:
+        """Batches, names of noise and factors of all passes of a round, for an accelerator."""
+        passes, first = [], 0
+        for draws in self._chunks(cohorts):
+            packed = [
+                pack(
+                    [draw.rows(step) for draw in draws],
+                    [
+                        draw.experiment.streams.words("noise", 2, **draw.name, step=step)
+                        for draw in draws
+                    ],
+                    scale=[draw.scale(step) for draw in draws],
+                    spread=[draw.spread(step) for draw in draws],
+                    clip=[draw.clip for draw in draws],
+                    multiple=1 if len(draws) == 1 else _WIDTH_MULTIPLE,
+                    pinned=self._device.type == "cuda",
+                )
+                for step in range(self._local_steps)
+            ]
+            owners = tuple(draw.number for draw in draws)
+            passes.append(PreparedPass(first, owners, _evenly_shared(owners), tuple(packed)))
+            first += len(draws)
+        return passes
 
-class BatchedEngine:
-    """Trains one experiment fast; takes the arguments of ``ReferenceEngine`` and gives its results.
-
-    Args:
-        plan: cohorts, noise, clip.
-        model: any module whose examples do not mix; its parameters are w_{0,0}.
-        records: the clients' data.
-        streams: where batches and noise come from.
-        optimiser: step sizes, momentum, average.
-        aggregation: how updates are combined.
-        merged_noise: one noise vector a round for all last local steps, see ``merged_noise``.
-        settings: of ``StackedEngine``.
-    """
-
-    def __init__(
-        self,
-        plan: TrainingPlan,
-        model: nn.Module,
-        records: ClientRecords,
-        *,
-        streams: Streams,
-        optimiser: Optimiser | None = None,
-        aggregation: AggregationRule | None = None,
-        merged_noise: bool = False,
-        **settings: Any,
+    def _run_by_draw(
+        self, cohorts: Sequence[Cohort], parameters: Sequence[Tensor], updates: list[Tensor]
     ) -> None:
-        experiment = Experiment(
-            plan=plan,
-            records=records,
-            streams=streams,
-            optimiser=optimiser or Optimiser(),
-            aggregation=aggregation or Mean(),
-            merged_noise=merged_noise,
+        idle: queue.SimpleQueue[ClippedNetwork] = queue.SimpleQueue()
+        for network in self.networks:
+            idle.put(network)
+
+        def run(task: tuple[list[Draw], PartialSums | None, int]) -> None:
+            network = idle.get()
+            draws, sums, number = task
+            try:
+                if sums is None:
+                    self._run(network, draws, parameters, updates)
+                else:
+                    self._run_into_sum(network, number, draws, parameters, sums)
+            finally:
+                idle.put(network)
+
+        tasks = list(self._tasks(cohorts, updates))
+        with one_thread_each():
+            if self.workers == 1:
+                for task in tasks:
+                    run(task)
+            else:
+                list(self._pool.map(run, tasks))
+
+    def _tasks(
+        self, cohorts: Sequence[Cohort], updates: list[Tensor]
+    ) -> Iterator[tuple[list[Draw], PartialSums | None, int]]:
+        """Draws that share a pass, the partial sums they add to, and their turn there."""
+        if not any(map(self._has_partial_sums, range(len(cohorts)))):
+            yield from ((draws, None, 0) for draws in self._chunks(cohorts))
+            return
+        for e, cohort in enumerate(cohorts):
+            passes = [range(i, i + 1) for i in range(len(cohort))]
+            sums = None
+            if self._has_partial_sums(e):
+                if self._local_steps == 1 and self._draws_per_pass is None:
+                    passes = joined(cohort.batch_sizes.tolist())
+                sums = PartialSums(updates[e], passes=len(passes))
+            for number, positions in enumerate(passes):
+                yield [Draw(self._experiments[e], e, cohort, i) for i in positions], sums, number
+
+    def _chunks(self, cohorts: Sequence[Cohort]) -> Iterator[list[Draw]]:
+        """Draws that share a pass: one on a CPU, whole experiments or parts of one elsewhere."""
+        draws = [
+            Draw(experiment, number, cohort, position)
+            for number, (experiment, cohort) in enumerate(
+                zip(self._experiments, cohorts, strict=True)
+            )
+            for position in range(len(cohort))
+        ]
+        limit = self._draws_per_pass
+        if self._is_private:  # on an accelerator the noise of several is made at once
+            wide = _FORMED_NUMBERS.get(self._device.type, 1) // self._dimension
+            limit = 1 if self._device.type == "cpu" else max(1, wide)
+        if limit is None:
+            widest = max(int(cohort.batch_sizes.max()) for cohort in cohorts)
+            limit = 1 if self._device_draws is None else max(1, self.micro_batch // widest)
+        size = len(cohorts[0])
+        if limit >= size and all(len(cohort) == size for cohort in cohorts):
+            limit -= limit % size  # whole experiments: their draws start from shared weights
+        for start in range(0, len(draws), limit):
+            yield draws[start : start + limit]
+
+    @torch.no_grad()
+    def _run(
+        self,
+        network: ClippedNetwork,
+        draws: list[Draw],
+        parameters: Sequence[Tensor],
+        updates: list[Tensor],
+    ) -> None:
+        """Local steps of the draws of one pass; writes their updates."""
+        places = [updates[draw.number][draw.position] for draw in draws]
+        if len(draws) == 1:  # straight into its place
+            moved = places[0][None].zero_()
+            self._take_steps(network, draws, parameters, moved, self._local_steps)
+            return
+        moved = parameters[0].new_zeros(len(draws), self._dimension)
+        self._take_steps(network, draws, parameters, moved, self._local_steps)
+        for place, row in zip(places, moved, strict=True):
+            place.copy_(row)
+
+    @torch.no_grad()
+    def _run_into_sum(
+        self, network: ClippedNetwork, number: int, draws: list[Draw],
+        parameters: Sequence[Tensor], sums: PartialSums,
+    ) -> None:  # fmt: skip
+        """Adds the updates of draws, without the last step's noise, to a partial sum in their turn.
+
+        Draws that take more than one step have weights of their own, so each comes alone.
+        """
+        last = self._local_steps - 1
+        with sums.turn(number) as row:
+            weights = parameters[draws[0].number][None]
+            moved = None
+            if last > 0:
+                moved = torch.zeros_like(weights)
+                self._take_steps(network, draws, parameters, moved, last)
+                weights = weights - moved
+            self._add_one_sum(network, draws, last, weights, row)
+            if moved is not None:
+                row().add_(moved)
+
+    def _add_one_sum(
+        self, network: ClippedNetwork, draws: list[Draw], step: int, weights: Tensor,
+        total: Callable[[], Tensor],
+    ) -> None:  # fmt: skip
+        """Add alpha / B times the clipped sums of all draws of an experiment to one row [1, D]."""
+        rows = [draw.rows(step) for draw in draws]
+        inputs, targets = self._records.gather(np.concatenate(rows))
+        if not len(inputs):
+            return
+        scales = [draw.scale(step) for draw in draws]
+        network.clipped_sums(
+            weights,
+            inputs[None],
+            targets[None],
+            clip=weights.new_tensor([draws[0].clip]),
+            scale=weights.new_tensor(np.repeat(scales, [part.size for part in rows]))[None],
+            total=total,
+            micro_batch=self.micro_batch,
         )
-        self._stack = StackedEngine(model, [experiment], **settings)
 
-    @property
-    def path(self) -> ClippingPath:
-        """How the model's gradients are clipped, and why so."""
-        return self._stack.path
+    def _take_steps(
+        self, network: ClippedNetwork, draws: list[Draw], parameters: Sequence[Tensor],
+        moved: Tensor, steps: int,
+    ) -> None:  # fmt: skip
+        """The first ``steps`` local steps of the draws; adds them to ``moved``, which is zero."""
+        owners = tuple(draw.number for draw in draws)
+        weights = _weights_of(_evenly_shared(owners), parameters)
+        total = moved
+        for step in range(steps):
+            if step > 0:
+                weights = _weights_of(owners, parameters) - moved
+                total = torch.zeros_like(moved)
+            if self._is_private:
+                self._add_private_steps(network, draws, step, weights, total)
+            else:
+                self._add_sums(network, draws, step, weights, total)
+                self._scale_and_add_noise(draws, step, total)
+            if step > 0:
+                moved += total
 
-    @property
-    def raw_nonfinite_count(self) -> int:
-        """SENSITIVE, see ``StackedEngine.raw_nonfinite_count``."""
-        return self._stack.raw_nonfinite_count
+    def _add_private_steps(
+        self, network: ClippedNetwork, draws: list[Draw], step: int, weights: Tensor,
+        total: Tensor,
+    ) -> None:  # fmt: skip
+        """Add the steps alpha (sum / B + sigma noise) [draws, D], each on its lattice.
 
-    def initial_state(self) -> EngineState:
-        """The model as given, before the first round."""
-        return self._stack.initial_states()[0]
+        Only sums with their noise leave it; those of public clients have none.
+        """
+        per_group = len(draws) // weights.shape[0]
+        rows, sums, exponents, keys, factors = [], [], [], [], []
+        for row, draw in enumerate(draws):
+            at = weights[row // per_group]
+            multiplier = float(draw.cohort.noise_multipliers[draw.position])
+            if multiplier == 0.0:
+                self._add_sums(network, [draw], step, at[None], total[row : row + 1])
+                total[row] *= draw.scale(step)
+                continue
+            lattice = Lattice(multiplier, draw.clip)
+            rows.append(row)
+            sums.append(self._private_sum(network, draw.rows(step), at, lattice))
+            exponents.append(lattice.exponent)
+            keys.append(draw.experiment.streams.noise_key(**draw.name, step=step))
+            factors.append(lattice.unit * draw.scale(step))
+        if rows:
+            totals = torch.stack(sums)
+            noisy = release(totals, exponents, keys, factors=factors, dtype=total.dtype)
+            total[rows] += noisy
 
-    def rounds(self, state: EngineState) -> Iterator[RoundRecord]:
-        """Do the remaining rounds; after each, ``state`` is complete and its record is yielded."""
-        return (record for (record,) in self._stack.rounds([state]))
+    def _private_sum(
+        self, network: ClippedNetwork, rows: IntArray, weights: Tensor, lattice: Lattice
+    ) -> Tensor:
+        """Clipped gradients of these stored rows, each by itself on the lattice, [D] integers."""
+        total = torch.zeros(weights.numel(), dtype=torch.int64, device=self._device)
+        formed = _FORMED_NUMBERS.get(self._device.type, 1 << 22) // weights.numel()
+        at_a_time = max(1, min(self.micro_batch, formed))
+        for start in range(0, rows.size, at_a_time):
+            inputs, targets = self._records.gather(rows[start : start + at_a_time])
+            total += lattice.clipped_sum(network.gradients(weights, inputs, targets))
+        return total
 
-    def updates(self, parameters: Sequence[Tensor], cohorts: Sequence[Cohort]) -> list[Arrived]:
-        """See ``StackedEngine.updates``."""
-        return self._stack.updates(parameters, cohorts)
+    def _add_sums(
+        self, network: ClippedNetwork, draws: list[Draw], step: int, weights: Tensor,
+        total: Tensor,
+    ) -> None:  # fmt: skip
+        multiple = 1 if len(draws) == 1 else _WIDTH_MULTIPLE
+        rows, mask = pad_batches([draw.rows(step) for draw in draws], multiple=multiple)
+        if rows.shape[1] == 0:
+            return
+        inputs, targets = self._records.gather(rows.reshape(-1))
+        network.clipped_sums(
+            weights,
+            inputs.view(*rows.shape, *inputs.shape[1:]),
+            targets.view(*rows.shape, *targets.shape[1:]),
+            clip=weights.new_tensor([draw.clip for draw in draws]),
+            mask=None if mask.all() else torch.as_tensor(mask, device=self._device),
+            total=total,
+            micro_batch=self.micro_batch,
+        )
+
+    def _scale_and_add_noise(self, draws: list[Draw], step: int, total: Tensor) -> None:
+        """From the clipped sums to the step alpha (sum / B + sigma noise), in place."""
+        scale = [draw.scale(step) for draw in draws]
+        spread = [draw.spread(step) for draw in draws]
+        noise = self._noise_memory(total)
+        for row, draw in enumerate(draws):
+            if spread[row] > 0:
+                standard_noise_(noise[row], draw.experiment.streams, **draw.name, step=step)
+            else:
+                noise[row] = 0
+        if len(draws) == 1:
+            total.mul_(scale[0]).add_(noise, alpha=spread[0])
+            return
+        total.mul_(total.new_tensor(scale)[:, None])
+        total.addcmul_(noise, total.new_tensor(spread)[:, None])
+
+    def _cleared_updates(
+        self, parameters: Sequence[Tensor], cohorts: Sequence[Cohort]
+    ) -> list[Tensor]:
+        """Zeros for the updates; fresh memory every round would cost more than the noise."""
+        rows = [
+            min(len(cohort), PARTIAL_SUMS) if self._has_partial_sums(e) else len(cohort)
+            for e, cohort in enumerate(cohorts)
+        ]
+        shapes = [(n, p.numel()) for n, p in zip(rows, parameters, strict=True)]
+        if [tuple(update.shape) for update in self._updates] != shapes:
+            self._all_updates = parameters[0].new_empty(sum(rows), parameters[0].numel())
+            self._updates = list(torch.split(self._all_updates, rows))
+        if self._device.type != "cpu":  # a CPU's workers clear their own rows, side by side
+            self._all_updates.zero_()
+        return self._updates
+
+    def _has_partial_sums(self, experiment: int) -> bool:
+        """Whether an experiment's draws, each alone in its pass, add to partial sums."""
+        alone = self._device_draws is None and self._draws_per_pass in (None, 1)
+        return alone and self._experiments[experiment].merged_noise
+
+    def _noise_memory(self, like: Tensor) -> Tensor:
+        """Memory that a worker keeps and writes over, in its core's cache, shaped like ``like``."""
+        kept: Tensor | None = getattr(self._local, "noise", None)
+        if kept is None or kept.shape != like.shape or kept.dtype != like.dtype:
+            kept = self._local.noise = torch.empty_like(like)
+        return kept
+
+    def _default_micro_batch(self, path: ClippingPath) -> int:
+        """As many examples as fit a bound on memory; on a CPU the bound is always the same."""
+        limit = float(_CPU_PASS_BYTES)
+        if self._device.type == "cuda":
+            free = torch.cuda.mem_get_info(self._device)[0]
+            limit = min(float(_DEVICE_PASS_BYTES), _DEVICE_PASS_SHARE * free)
+        return max(1, int(limit / (4 * path.floats_per_example)))
 
 
 def _same(some: Sequence[Cohort], others: Sequence[Cohort]) -> bool:
@@ -214,25 +510,99 @@ def _same(some: Sequence[Cohort], others: Sequence[Cohort]) -> bool:
     )
 
 
-def _check_stack(experiments: Sequence[Experiment]) -> None:
-    if not experiments:
-        raise InputError("experiments", given=[], allowed="at least one")
-    first = experiments[0]
-    for experiment in experiments:
-        experiment.records.check_against(experiment.plan)
-        ours, theirs = experiment.plan.training, first.plan.training
-        if (ours.rounds, ours.local_steps) != (theirs.rounds, theirs.local_steps):
-            raise InputError.because(
-                "experiments side by side need as many rounds and local steps each; "
-                f"one has {ours.rounds} x {ours.local_steps}, another {theirs.rounds} x "
-                f"{theirs.local_steps}."
-            )
-        if experiment.streams.is_reproducible != first.streams.is_reproducible:
-            raise InputError.because(
-                "experiments side by side are all simulations with a seed, or all private."
-            )
-        if not experiment.records.shares_rows_with(first.records):
-            raise InputError.because(
-                "experiments side by side must read the same stored rows; "
-                "use ClientRecords.repartitioned for another partition of them."
-            )
+def _evenly_shared(owners: tuple[int, ...]) -> tuple[int, ...]:
+    """The experiments among the owners if each has equally many draws, else the owners."""
+    experiments, counts = np.unique(owners, return_counts=True)
+    return tuple(experiments.tolist()) if np.all(counts == counts[0]) else owners
+
+
+def _weights_of(owners: tuple[int, ...], parameters: Sequence[Tensor]) -> Tensor:
+    """[owners, D]: the parameters of these experiments."""
+    if len(owners) == 1:
+        return parameters[owners[0]][None]
+    return torch.stack([parameters[owner] for owner in owners])
+
+
+#: Few, because each is cleared and added up once a round; several, because workers differ in speed.
+PARTIAL_SUMS = 4
+#: Examples of a joined pass, about: more would no longer stay in a core's cache.
+_EXAMPLES = 512
+
+
+class PartialSums:
+    """The accumulators of one experiment in one round.
+
+    Passes must be started in the order of their numbers: the first that is not done then never
+    waits for another.
+
+    Args:
+        rows: [sums, D], one row a partial sum; what is in them does not matter.
+        passes: how many will add.
+
+    Example:
+        >>> sums = PartialSums(torch.empty(2, 1), passes=3)
+        >>> for number in range(3):
+        ...     with sums.turn(number) as row:
+        ...         _ = row().add_(number + 1)
+        >>> sums.rows.tolist()
+        [[4.0], [2.0]]
+    """
+
+    def __init__(self, rows: Tensor, *, passes: int) -> None:
+        self.rows = rows
+        self._done = [threading.Event() for _ in range(passes)]
+
+    @contextmanager
+    def turn(self, number: int) -> Iterator[Callable[[], Tensor]]:
+        """What pass ``number`` does; the next one at its partial sum may add afterwards.
+
+        It is given a function for the row [1, D] to add to, which waits, when first called, until
+        all earlier passes at that row are done.
+        """
+        count = len(self.rows)
+        row = self.rows[number % count : number % count + 1]
+        has_come = False
+
+        def when_due() -> Tensor:
+            nonlocal has_come
+            if not has_come:
+                has_come = True
+                if number < count:  # the first at this row
+                    row.zero_()
+                else:
+                    self._done[number - count].wait()
+            return row
+
+        try:
+            yield when_due
+            when_due()  # a pass that added nothing keeps its place in the order all the same
+        finally:  # also after an error, or others would wait for ever
+            self._done[number].set()
+
+
+def joined(batch_sizes: Sequence[int]) -> list[range]:
+    """Which draws share a pass where only their sum counts: at least one pass a partial sum.
+
+    Draws that start from the same weights, take one step and are only added up need no sums of
+    their own: the examples of several draws go through a pass as one batch, each clipped by itself
+    and weighted by its own draw's alpha / B. Larger products and fewer operations an example. How
+    draws are joined depends on the cohort alone, not on the number of workers, so every bit of the
+    result stays the same on any machine.
+
+    Args:
+        batch_sizes: public (expected) batch size of each draw.
+
+    Returns:
+        The draws of each pass, in order.
+
+    Example:
+        >>> joined([128] * 10)
+        [range(0, 3), range(3, 6), range(6, 8), range(8, 10)]
+        >>> joined([128] * 2)
+        [range(0, 1), range(1, 2)]
+    """
+    draws = len(batch_sizes)
+    passes = min(draws, max(PARTIAL_SUMS, math.ceil(sum(batch_sizes) / _EXAMPLES)))
+    each, more = divmod(draws, max(1, passes))
+    ends = [number * each + min(number, more) for number in range(passes + 1)]
+    return [range(start, end) for start, end in itertools.pairwise(ends)]

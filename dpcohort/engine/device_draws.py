@@ -27,8 +27,8 @@ from torch import Tensor
 from dpcohort._validate import IntArray
 from dpcohort.engine.clipping import ClippedNetwork
 from dpcohort.engine.counter_noise import add_noise_
+from dpcohort.engine.experiment import ClientRecords
 from dpcohort.engine.randomness import WordArray, pad_batches
-from dpcohort.engine.records import ClientRecords
 
 __all__ = [
     "CapturedPass",

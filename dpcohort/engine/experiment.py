@@ -1,21 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One training to be run, alone or side by side with others, and what it reads of its plan."""
+"""Trainings to be run side by side: what each reads of its plan, its records, its merged noise.
+
+**Records** of all clients lie on the device in one store and are gathered by index. Rows of inputs
+and targets are kept once; a partition says which rows are whose, in compressed form
+(``indices[offsets[k]:offsets[k + 1]]`` are the rows of client k). Images lie channels-last, so that
+a gathered batch is already in the layout convolutions like best.
+
+**Merged noise** is one noise vector a round in place of one for each draw, where only the mean of
+the draws counts. The noise of a draw's *last* local step enters nothing but its update: no gradient
+is taken after it. Under the plain mean of M draws those noises enter the model as
+
+    1/M sum_i alpha sigma_i n_i,    n_i independent and standard normal,
+
+and that has the very law of ``s n`` with one standard normal n and s = sqrt(sum_i (alpha
+sigma_i)^2) / M. Drawing n instead of the n_i saves M - 1 normal vectors a round and changes nothing
+that anybody sees who sees the models only. The earlier steps of a draw keep noise of their own,
+because gradients are taken behind it.
+
+It is for simulation. Whoever sees single updates, as the server of a deployment does, would see
+them without the noise of their last step: the switch is therefore refused where streams cannot be
+drawn again, and with every rule but the plain mean. What is accounted for is the same mechanism, so
+plans, ledgers and receipts stay as they are.
+"""
 
 from __future__ import annotations
 
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from dpcohort._validate import FloatArray, IntArray
+from dpcohort._validate import FloatArray, IntArray, whole_number
 from dpcohort.aggregation import AggregationRule, Cohort, Mean
-from dpcohort.engine.merged_noise import MergedMean, refuse_unmergeable
+from dpcohort.aggregation.rule import sum_of_rows
+from dpcohort.engine.clipping import FlatLayout
 from dpcohort.engine.randomness import Streams, noise_std
-from dpcohort.engine.records import ClientRecords
-from dpcohort.engine.rounds import Optimiser, ServerStep
+from dpcohort.engine.rounds import (
+    Arrived,
+    EngineState,
+    Evaluator,
+    Optimiser,
+    ServerStep,
+    train_rounds,
+)
 from dpcohort.errors import InputError
+from dpcohort.round_record import RoundRecord
 
 if TYPE_CHECKING:
     from dpcohort.accounting import Contract
@@ -24,10 +58,17 @@ if TYPE_CHECKING:
     from dpcohort.training import Training
 
 __all__ = [
+    "ClientRecords",
+    "Engine",
     "Experiment",
+    "MergedMean",
     "TrainingPlan",
+    "add_merged_noise_",
     "cohort_of",
     "draw_numbers",
+    "merged_noise_",
+    "merged_std",
+    "refuse_unmergeable",
 ]
 
 
@@ -43,7 +84,7 @@ class Experiment:
         aggregation: how updates are combined.
         initial: initial parameters [D]; None takes the model's own.
         merged_noise: draw the noise of all last local steps of a round as one vector, of the same
-            law (``merged_noise``). Only in simulation, and only with the plain mean.
+            law. Only in simulation, and only with the plain mean.
     """
 
     plan: TrainingPlan
@@ -61,10 +102,9 @@ class Experiment:
     @property
     def server_step(self) -> ServerStep:
         """What its server does with updates."""
-        combining: AggregationRule = self.aggregation
         if self.merged_noise:
-            combining = MergedMean(self.plan, self.optimiser, self.streams)
-        return ServerStep(combining, self.optimiser)
+            return MergedMean(self.plan, self.optimiser, self.streams), self.optimiser
+        return self.aggregation, self.optimiser
 
     def step_size(self, round: int, step: int) -> float:
         """Of one local step of a round, alpha_{t^g,t^l}."""
@@ -81,37 +121,30 @@ class TrainingPlan(Protocol):
     @property
     def training(self) -> Training:
         """Rounds, cohort size, local steps and clip."""
-        ...
 
     @property
     def schedule(self) -> Schedule:
         """All cohorts, [rounds, cohort size] client positions."""
-        ...
 
     @property
     def contract(self) -> Contract:
         """The sampler in force."""
-        ...
 
     @property
     def population(self) -> Population:
         """The clients' sizes."""
-        ...
 
     @property
     def noise_multipliers(self) -> FloatArray:
         """z_k of each client; 0 for public ones."""
-        ...
 
     @property
     def batch_sizes(self) -> IntArray:
         """Public denominator B_k of each client."""
-        ...
 
     @property
     def sampling_rates(self) -> FloatArray:
         """r_k of each client."""
-        ...
 
 
 def draw_numbers(clients: IntArray) -> IntArray:
@@ -164,3 +197,320 @@ def cohort_of(plan: TrainingPlan, round: int, clients: IntArray | None = None) -
         batch_sizes=batches,
         noise_stds=noise_std(multipliers, plan.training.clip, batches),
     )
+
+
+class ClientRecords:
+    """Inputs and targets of all clients.
+
+    Args:
+        inputs: [rows, ...] floats, or integers for models that start with an embedding.
+        targets: [rows, ...].
+        indices: rows of client 0, then of client 1, and so on.
+        offsets: where in ``indices`` each client starts; one longer than there are clients.
+        device: where the records are kept.
+        dtype: floating type to which inputs are brought when gathered; None keeps their own.
+        transform: applied to each gathered batch after that, for example a fixed normalisation.
+
+    Example:
+        >>> records = ClientRecords(np.arange(6.0).reshape(3, 2), np.array([0, 1, 0]),
+        ...                         indices=np.array([2, 0, 1]), offsets=np.array([0, 1, 3]))
+        >>> records.sizes.tolist(), records.rows(1, np.array([1])).tolist()
+        ([1, 2], [1])
+    """
+
+    def __init__(
+        self,
+        inputs: Any,
+        targets: Any,
+        *,
+        indices: IntArray,
+        offsets: IntArray,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype | None = None,
+        transform: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        stored = torch.as_tensor(inputs)
+        if stored.is_floating_point() and dtype is not None:
+            stored = stored.to(dtype)
+        self._is_image = stored.dim() == 4
+        if self._is_image:
+            stored = stored.permute(0, 2, 3, 1).contiguous()
+        self._inputs = stored.to(device)
+        self._targets = torch.as_tensor(targets).to(device)
+        self.indices = np.array(indices, dtype=np.int64)  # a copy: torch wants it writable
+        self.offsets = np.asarray(offsets, dtype=np.int64)
+        self.dtype = dtype
+        self.transform = transform
+        self._check()
+
+    def repartitioned(self, partition: Any) -> ClientRecords:
+        """The same rows in other hands, without a second copy: for experiments side by side.
+
+        Args:
+            partition: anything with ``indices`` and ``offsets``.
+        """
+        other = copy.copy(self)
+        other.indices = np.array(partition.indices, dtype=np.int64)
+        other.offsets = np.asarray(partition.offsets, dtype=np.int64)
+        other._check()
+        return other
+
+    def __len__(self) -> int:
+        return int(self.offsets.size) - 1
+
+    @property
+    def sizes(self) -> IntArray:
+        """Number of records of each client."""
+        return np.diff(self.offsets)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the records are."""
+        return self._inputs.device
+
+    def shares_rows_with(self, other: ClientRecords) -> bool:
+        """Whether both look at the very same stored rows."""
+        return self._inputs is other._inputs and self._targets is other._targets
+
+    def rows(self, client: int, positions: IntArray) -> IntArray:
+        """Rows of the store at the given positions among a client's records."""
+        start = int(self.offsets[client])
+        return self.indices[start + positions]
+
+    def gather(self, rows: IntArray | Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of the given rows, ready for the model."""
+        index = torch.as_tensor(rows, device=self.device)
+        inputs = self._inputs.index_select(0, index)
+        if self._is_image:
+            inputs = inputs.permute(0, 3, 1, 2)
+        # Integers stay integers (they are tokens) unless they are bytes of an image.
+        if self.dtype is not None and (inputs.is_floating_point() or inputs.dtype == torch.uint8):
+            inputs = inputs.to(self.dtype)
+        if self.transform is not None:
+            inputs = self.transform(inputs)
+        return inputs, self._targets.index_select(0, index)
+
+    def fit(self, model: nn.Module) -> nn.Module:
+        """A copy of the model where the records are, in their floating type."""
+        copied = copy.deepcopy(model).to(self.device)
+        return copied if self.dtype is None else copied.to(self.dtype)
+
+    def check_against(self, plan: TrainingPlan) -> None:
+        """Refuse data whose clients are not the plan's: the noise was made for other sizes."""
+        planned = np.asarray(plan.population.sizes, dtype=np.int64)
+        if planned.size != len(self):
+            raise InputError.because(
+                f"the plan has {planned.size} clients but the data has {len(self)}. "
+                "Plan for this partition, or load the one the plan was made for."
+            )
+        if np.any(planned != self.sizes):
+            client = int(np.flatnonzero(planned != self.sizes)[0])
+            raise InputError.because(
+                f"client {client} has {int(self.sizes[client])} records but was planned with "
+                f"{int(planned[client])}; its noise would not fit. "
+                "Plan for this partition, or load the one the plan was made for."
+            )
+
+    def _check(self) -> None:
+        rows = self._inputs.shape[0]
+        if self._targets.shape[0] != rows:
+            raise InputError.because(
+                f"there are {rows} inputs but {self._targets.shape[0]} targets."
+            )
+        increasing = self.offsets.size >= 2 and bool(np.all(np.diff(self.offsets) >= 0))
+        if not increasing or self.offsets[0] != 0 or self.offsets[-1] != self.indices.size:
+            raise InputError(
+                "offsets",
+                given=self.offsets.tolist(),
+                allowed=f"increasing from 0 to the number of indices, {self.indices.size}",
+            )
+        if self.indices.size and not 0 <= self.indices.min() <= self.indices.max() < rows:
+            raise InputError(
+                "indices",
+                given=[int(self.indices.min()), int(self.indices.max())],
+                allowed=f"row numbers from 0 to {rows - 1}",
+            )
+
+
+def merged_std(noise_stds: FloatArray, step_size: float) -> float:
+    """Standard deviation of the noise on a round's mean, sqrt(sum_i (alpha sigma_i)^2) / M.
+
+    Args:
+        noise_stds: sigma_i = z C / B of each draw.
+        step_size: alpha of the last local step; all draws of a round take the same.
+
+    Example:
+        >>> merged_std(np.array([3.0, 4.0]), 0.1)
+        0.25
+    """
+    return float(step_size * np.linalg.norm(noise_stds) / noise_stds.size)
+
+
+def add_merged_noise_(
+    mean: Tensor, cohort: Cohort, plan: TrainingPlan, optimiser: Optimiser, streams: Streams
+) -> Tensor:
+    """Add to the mean of a cohort's updates the noise that their last local steps left out.
+
+    The stream is named by seed, purpose and round, and its purpose is its own: it never coincides
+    with the noise of a draw.
+
+    Args:
+        mean: [D], changed in place.
+        cohort: the draws of the round.
+        plan: how many local steps there are.
+        optimiser: their step sizes.
+        streams: where the noise comes from.
+
+    Returns:
+        The mean.
+    """
+    last = plan.training.local_steps - 1
+    std = merged_std(cohort.noise_stds, optimiser.step_size(plan, round=cohort.round, step=last))
+    if std == 0.0:  # public clients only
+        return mean
+    noise = merged_noise_(torch.empty_like(mean), streams, round=cohort.round)
+    return mean.add_(noise, alpha=std)
+
+
+@dataclass(frozen=True, eq=False)
+class MergedMean:
+    """The plain mean of updates that lack the noise of their last step, and that noise once."""
+
+    plan: TrainingPlan
+    optimiser: Optimiser
+    streams: Streams
+
+    def combine(self, updates: Tensor, cohort: Cohort) -> Tensor:
+        """The mean, with its noise."""
+        # On an accelerator the sum may be of other rows than the draws: see the engine's draws.
+        mean = sum_of_rows(updates).div_(len(cohort))
+        return add_merged_noise_(mean, cohort, self.plan, self.optimiser, self.streams)
+
+
+def merged_noise_(out: Tensor, streams: Streams, *, round: int) -> Tensor:
+    """Fill ``out`` with the standard normal noise of a round.
+
+    Example:
+        >>> noise = merged_noise_(torch.empty(3), Streams.seeded(0), round=0)
+        >>> torch.equal(noise, merged_noise_(torch.empty(3), Streams.seeded(0), round=1))
+        False
+    """
+    return streams.normal_(out, purpose="merged noise", round=round, client=0)
+
+
+def refuse_unmergeable(streams: Streams, aggregation: AggregationRule) -> None:
+    """Raise unless this is a simulation of the plain mean.
+
+    Example:
+        >>> refuse_unmergeable(Streams.seeded(0), Mean())
+        >>> refuse_unmergeable(Streams.from_entropy(), Mean())
+        Traceback (most recent call last):
+        ...
+        dpcohort.errors.InputError: merged_noise is for simulation: ...
+    """
+    if not streams.is_reproducible:
+        raise InputError.because(
+            "merged_noise is for simulation: updates would carry no noise of their last step, and "
+            "streams from entropy are there to protect somebody. Leave it off, or use a seed."
+        )
+    # A subclass, or a rule around the mean, may look at single updates.
+    if type(aggregation) is not Mean:
+        raise InputError.because(
+            f"merged_noise goes with the plain mean only; {type(aggregation).__name__} looks at "
+            "single updates, which would carry no noise of their last step. Leave it off."
+        )
+
+
+class Engine(ABC):
+    """What trains experiments side by side: seeds, rules or settings that share shapes.
+
+    Args:
+        model: the module they train, any whose examples do not mix; it is not changed.
+        experiments: plans, streams and optimisers; as many rounds and local steps each.
+    """
+
+    def __init__(self, model: nn.Module, experiments: Sequence[Experiment]) -> None:
+        _check_side_by_side(experiments)
+        self._experiments = list(experiments)
+        self._records = experiments[0].records
+        self._model = self._records.fit(model)
+
+    @abstractmethod
+    def updates(self, parameters: Sequence[Tensor], cohorts: Sequence[Cohort]) -> list[Arrived]:
+        """The noisy updates of a round of every experiment.
+
+        Args:
+            parameters: the model [D] of each.
+            cohorts: who is drawn in each.
+        """
+
+    def initial_states(self) -> list[EngineState]:
+        """Every experiment before its first round."""
+        own = FlatLayout(self._model).flatten(self._model)
+        states = []
+        for experiment in self._experiments:
+            start = own if experiment.initial is None else experiment.initial.to(own)
+            if start.shape != own.shape:
+                raise InputError(
+                    "initial", given=tuple(start.shape), allowed=f"a vector {tuple(own.shape)}"
+                )
+            states.append(EngineState(start.clone()))
+        return states
+
+    def rounds(
+        self,
+        states: Sequence[EngineState],
+        *,
+        evaluator: Evaluator | None = None,
+        evaluate_every: int = 1,
+    ) -> Iterator[tuple[RoundRecord, ...]]:
+        """Do the remaining rounds of fixed plans; after each, the states are complete.
+
+        Args:
+            states: of the experiments, all at the same round.
+            evaluator: test set, None for none.
+            evaluate_every: rounds between evaluations; the last round is always evaluated.
+
+        Yields:
+            The records of one round, one for each experiment. Their seconds are those of all.
+        """
+        at = [state.next_round for state in states]
+        if len(set(at)) != 1 or len(at) != len(self._experiments):
+            allowed = f"{len(self._experiments)} states at the same round"
+            raise InputError("states", given=at, allowed=allowed)
+        return train_rounds(
+            self,
+            [experiment.server_step for experiment in self._experiments],
+            states,
+            rounds=self._experiments[0].plan.training.rounds,
+            choose=self._planned,
+            evaluator=evaluator,
+            evaluate_every=whole_number("evaluate_every", evaluate_every, at_least=1),
+        )
+
+    def _planned(self, t: int) -> list[Cohort]:
+        return [cohort_of(experiment.plan, t) for experiment in self._experiments]
+
+
+def _check_side_by_side(experiments: Sequence[Experiment]) -> None:
+    if not experiments:
+        raise InputError("experiments", given=[], allowed="at least one")
+    first = experiments[0]
+    for experiment in experiments:
+        experiment.records.check_against(experiment.plan)
+        ours, theirs = experiment.plan.training, first.plan.training
+        if (ours.rounds, ours.local_steps) != (theirs.rounds, theirs.local_steps):
+            raise InputError.because(
+                "experiments side by side need as many rounds and local steps each; "
+                f"one has {ours.rounds} x {ours.local_steps}, another {theirs.rounds} x "
+                f"{theirs.local_steps}."
+            )
+        if experiment.streams.is_reproducible != first.streams.is_reproducible:
+            raise InputError.because(
+                "experiments side by side are all simulations with a seed, or all private."
+            )
+        if not experiment.records.shares_rows_with(first.records):
+            raise InputError.because(
+                "experiments side by side must read the same stored rows; "
+                "use ClientRecords.repartitioned for another partition of them."
+            )

@@ -56,7 +56,7 @@ __all__ = [
     "standard_noise_",
 ]
 
-Purpose = Literal["batch", "noise", "merged noise", "model"]
+Purpose = Literal["batch", "noise", "merged noise"]
 WordArray = NDArray[np.uint64]
 
 _EMPTY_BUFFER = np.zeros(4, dtype=np.uint64)  # Philox makes four words at a time
@@ -124,10 +124,6 @@ class Streams:
         }
         return np.asarray(philox.random_raw(count), dtype=np.uint64)
 
-    def noise_name(self, *, round: int, client: int, draw: int = 0, step: int = 0) -> WordArray:
-        """Two words that name the noise of one local step on an accelerator."""
-        return self.words("noise", 2, round=round, client=client, draw=draw, step=step)
-
     def noise_key(self, *, round: int, client: int, draw: int = 0, step: int = 0) -> bytes:
         """A key for the private noise of one release: used once, never given again.
 
@@ -188,13 +184,6 @@ class Streams:
         filled = torch.zeros(1, out.numel(), dtype=out.dtype, device=out.device)
         add_noise_(filled, filled, names, scale=0 * one, spread=one, accumulate=False)
         return out.copy_(filled.view(out.shape))
-
-    def generator(self, purpose: Purpose = "model") -> torch.Generator:
-        """A CPU generator for what belongs to no round, such as the initial weights."""
-        words = self.words(purpose, _MT_STATE_WORDS // 2, round=0, client=0)
-        generator = torch.Generator()
-        generator.set_state(_twister_state(words))
-        return generator
 
     def _key(self, purpose: str) -> WordArray:
         if purpose not in self._keys:

@@ -18,7 +18,7 @@ import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -30,8 +30,7 @@ from torch.nn import functional as F  # noqa: N812
 from dpcohort._validate import number, whole_number
 from dpcohort.aggregation import AggregationRule, Cohort, Mean
 from dpcohort.aggregation.rule import combine_round
-from dpcohort.engine.layout import FlatLayout
-from dpcohort.engine.partial_sums import one_thread_each
+from dpcohort.engine.clipping.per_example import FlatLayout
 from dpcohort.errors import InputError
 from dpcohort.round_record import RoundRecord, TestResult
 from dpcohort.training import LARGEST_STEP
@@ -50,6 +49,8 @@ __all__ = [
     "ServerStep",
     "StepSize",
     "Trainer",
+    "evaluator_on",
+    "one_thread_each",
     "train_rounds",
 ]
 
@@ -82,15 +83,13 @@ class EngineState:
 
     def to_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
         """Named arrays for a file without code in it (safetensors, npz)."""
-        arrays = {
-            "parameters": self.parameters.detach().cpu().numpy().copy(),
-            "next_round": np.asarray(self.next_round, dtype=np.int64),
+        return {
+            name: value.detach().cpu().numpy().copy()
+            if isinstance(value, Tensor)
+            else np.asarray(value, dtype=np.int64)
+            for name, value in vars(self).items()
+            if value is not None
         }
-        for name in ("momentum", "average", "memory"):
-            value: Tensor | None = getattr(self, name)
-            if value is not None:
-                arrays[name] = value.detach().cpu().numpy().copy()
-        return arrays
 
     @classmethod
     def from_arrays(
@@ -104,43 +103,40 @@ class EngineState:
         missing = [name for name in ("parameters", "next_round") if name not in arrays]
         if missing:
             raise InputError("state", given=sorted(arrays), allowed=f"arrays with {missing[0]!r}")
-        vectors: dict[str, Tensor] = {}
-        for name in ("parameters", "momentum", "average"):
-            if name in arrays:
-                vectors[name] = torch.tensor(np.asarray(arrays[name]), device=device)
-        if any(v.shape != vectors["parameters"].shape or v.dim() != 1 for v in vectors.values()):
-            shapes = {name: tuple(v.shape) for name, v in vectors.items()}
+        held = {
+            name: torch.tensor(np.asarray(arrays[name]), device=device)
+            for name in ("parameters", "momentum", "average", "memory")
+            if name in arrays
+        }
+        memory, length = held.pop("memory", None), held["parameters"].numel()
+        if any(v.shape != held["parameters"].shape or v.dim() != 1 for v in held.values()):
+            shapes = {name: tuple(v.shape) for name, v in held.items()}
             raise InputError("state", given=shapes, allowed="vectors of one length")
-        memory = None
-        if "memory" in arrays:
-            memory = torch.tensor(np.asarray(arrays["memory"]), device=device)
-            if memory.dim() != 2 or memory.shape[1] != vectors["parameters"].numel():
-                raise InputError(
-                    "memory of the state",
-                    given=tuple(memory.shape),
-                    allowed=f"rows of length {vectors['parameters'].numel()}",
-                )
-        return cls(
-            parameters=vectors["parameters"],
-            next_round=int(np.asarray(arrays["next_round"]).item()),
-            momentum=vectors.get("momentum"),
-            average=vectors.get("average"),
-            memory=memory,
-        )
+        if memory is not None and (memory.dim() != 2 or memory.shape[1] != length):
+            allowed = f"rows of length {length}"
+            raise InputError("memory of the state", given=tuple(memory.shape), allowed=allowed)
+        next_round = int(np.asarray(arrays["next_round"]).item())
+        return cls(next_round=next_round, memory=memory, **held)
 
     def clone(self) -> EngineState:
         """An independent copy."""
-        return EngineState(
-            parameters=self.parameters.clone(),
-            next_round=self.next_round,
-            momentum=None if self.momentum is None else self.momentum.clone(),
-            average=None if self.average is None else self.average.clone(),
-            memory=None if self.memory is None else self.memory.clone(),
-        )
+        return copy.deepcopy(self)
 
 
-class Evaluator:
-    """Evaluates parameter vectors of one model on one test set.
+#: Tests parameters [D] of a model on a test set.
+Evaluator = Callable[[Tensor], TestResult]
+
+
+def evaluator_on(
+    model: nn.Module,
+    inputs: Any,
+    targets: Any,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    chunk: int = 2000,
+) -> Evaluator:
+    """A function that tests parameter vectors of one model on one test set.
 
     Args:
         model: the classifier; it is copied.
@@ -151,59 +147,41 @@ class Evaluator:
         chunk: examples at a time.
 
     Example:
-        >>> evaluator = Evaluator(nn.Linear(1, 2), torch.tensor([[1.0], [-1.0]]), [0, 1])
-        >>> result = evaluator.evaluate(torch.tensor([1.0, -1.0, 0.0, 0.0]))
+        >>> evaluate = evaluator_on(nn.Linear(1, 2), torch.tensor([[1.0], [-1.0]]), [0, 1])
+        >>> result = evaluate(torch.tensor([1.0, -1.0, 0.0, 0.0]))
         >>> result.accuracy, result.class_accuracy
         (1.0, (1.0, 1.0))
     """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        inputs: Any,
-        targets: Any,
-        *,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
-        chunk: int = 2000,
-    ) -> None:
-        whole_number("chunk", chunk, at_least=1)
-        self._model = copy.deepcopy(model).to(device=device, dtype=dtype).eval()
-        self._layout = FlatLayout(self._model)
-        self._inputs = torch.as_tensor(inputs).to(device)
-        if self._inputs.is_floating_point():
-            self._inputs = self._inputs.to(dtype)
-        if self._inputs.dim() == 4:
-            self._inputs = self._inputs.contiguous(memory_format=torch.channels_last)
-            self._model = self._model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._targets = torch.as_tensor(targets).to(device)
-        self._chunk = chunk
-        if self._inputs.shape[0] == 0 or self._inputs.shape[0] != self._targets.shape[0]:
-            raise InputError.because(
-                f"a test set needs inputs and as many targets, not {self._inputs.shape[0]} and "
-                f"{self._targets.shape[0]}."
-            )
+    whole_number("chunk", chunk, at_least=1)
+    copied = copy.deepcopy(model).to(device=device, dtype=dtype).eval()
+    layout = FlatLayout(copied)
+    x, y = torch.as_tensor(inputs).to(device), torch.as_tensor(targets).to(device)
+    if x.is_floating_point():
+        x = x.to(dtype)
+    if x.dim() == 4:
+        x = x.contiguous(memory_format=torch.channels_last)
+        copied = copied.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if len(x) == 0 or len(x) != len(y):
+        raise InputError.because(
+            f"a test set needs inputs and as many targets, not {len(x)} and {len(y)}."
+        )
 
     @torch.inference_mode()
-    def evaluate(self, parameters: Tensor) -> TestResult:
-        """Results of the model with these parameters."""
-        self._layout.assign(self._model, parameters)
-        losses, hits, classes = [], [], 0
-        for start in range(0, self._inputs.shape[0], self._chunk):
-            y = self._targets[start : start + self._chunk]
-            outputs = self._model(self._inputs[start : start + self._chunk])
-            classes = outputs.shape[1]
-            losses.append(F.cross_entropy(outputs, y, reduction="none").double())
-            hits.append(outputs.argmax(1) == y)
-        hit = torch.cat(hits).double()
-        counts = torch.bincount(self._targets, minlength=classes)
-        right = torch.bincount(self._targets, weights=hit, minlength=classes)
+    def evaluate(parameters: Tensor) -> TestResult:
+        layout.assign(copied, parameters)
+        outputs = torch.cat([copied(part) for part in torch.split(x, chunk)])
+        losses = F.cross_entropy(outputs, y, reduction="none").double()
+        hit = (outputs.argmax(1) == y).double()
+        counts = torch.bincount(y, minlength=outputs.shape[1])
+        right = torch.bincount(y, weights=hit, minlength=outputs.shape[1])
         return TestResult(
             accuracy=float(hit.mean()),
-            loss=float(torch.cat(losses).mean()),
+            loss=float(losses.mean()),
             class_accuracy=tuple((right / counts).tolist()),
             class_counts=tuple(counts.tolist()),
         )
+
+    return evaluate
 
 
 class StepSize(Protocol):
@@ -342,6 +320,23 @@ class Arrived:
     updates: Tensor
 
 
+@contextmanager
+def one_thread_each() -> Iterator[None]:
+    """Keep torch to one thread meanwhile: sums then add up in one order, whatever the machine.
+
+    Example:
+        >>> with one_thread_each():
+        ...     torch.get_num_threads()
+        1
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 class Trainer(Protocol):
     """Computes the updates of a round, for one training or for several side by side."""
 
@@ -357,25 +352,22 @@ class Trainer(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class ServerStep:
-    """What the server of one training does with updates: combine them, and step."""
+#: What the server of a training combines updates by, and steps with.
+ServerStep = tuple[AggregationRule, Optimiser]
 
-    aggregation: AggregationRule
-    optimiser: Optimiser
 
-    def take(self, state: EngineState, arrived: Arrived | None) -> None:
-        """Move the model by what came; too little leaves it as it was."""
-        if arrived is None:
-            state.next_round += 1
-            return
-        # What goes element by element has the same bits with any number of threads.
-        simple = isinstance(self.aggregation, Mean)
-        with nullcontext() if simple else one_thread_each():
-            combined, state.memory = combine_round(
-                self.aggregation, arrived.updates, arrived.cohort, state.memory
-            )
-        self.optimiser.apply(state, combined)
+def _take_step(server: ServerStep, state: EngineState, arrived: Arrived | None) -> None:
+    """Move the model by what came; too little leaves it as it was."""
+    if arrived is None:
+        state.next_round += 1
+        return
+    aggregation, optimiser = server
+    # What goes element by element has the same bits with any number of threads.
+    with nullcontext() if isinstance(aggregation, Mean) else one_thread_each():
+        combined, state.memory = combine_round(
+            aggregation, arrived.updates, arrived.cohort, state.memory
+        )
+    optimiser.apply(state, combined)
 
 
 def train_rounds(
@@ -410,12 +402,12 @@ def train_rounds(
         arrived = trainer.updates([state.parameters for state in states], cohorts)
         saw(arrived)
         for step, state, came in zip(steps, states, arrived, strict=True):
-            step.take(state, came)
+            _take_step(step, state, came)
         if states[0].parameters.is_cuda:
             torch.cuda.synchronize(states[0].parameters.device)
         seconds = time.perf_counter() - started
         due = (t + 1) % evaluate_every == 0 or t + 1 == rounds
-        test = evaluator.evaluate if evaluator is not None and due else None
+        test = evaluator if due else None
         yield tuple(
             RoundRecord(
                 round=t,

@@ -41,53 +41,51 @@ def synthetic_images(
         torch.Size([2, 3, 16, 16])
     """
     draw = _KINDS[choice("whitening", name, _KINDS)]
-    return draw(_Dice(seed), count, shape)
+    return draw(torch.Generator().manual_seed(seed), count, shape)
 
 
-class _Dice:
-    """Uniform and normal numbers of one stream, a number or an image for each drawing."""
-
-    def __init__(self, seed: int) -> None:
-        self._source = torch.Generator().manual_seed(seed)
-
-    def uniform(self, count: int, *shape: int) -> Tensor:
-        return torch.rand(count, *(shape or (1, 1)), generator=self._source)
-
-    def normal(self, count: int, *shape: int) -> Tensor:
-        return torch.randn(count, *(shape or (1, 1)), generator=self._source)
+def _uniform(dice: torch.Generator, count: int, *shape: int) -> Tensor:
+    """Uniform numbers of the stream, one or an image for each drawing."""
+    return torch.rand(count, *(shape or (1, 1)), generator=dice)
 
 
-def _leaves(dice: _Dice, count: int, shape: tuple[int, int, int]) -> Tensor:
+def _normal(dice: torch.Generator, count: int, *shape: int) -> Tensor:
+    return torch.randn(count, *(shape or (1, 1)), generator=dice)
+
+
+def _leaves(dice: torch.Generator, count: int, shape: tuple[int, int, int]) -> Tensor:
     channels, height, width = shape
     y, x = _places(torch.arange(float(height)), torch.arange(float(width)))
-    images = dice.uniform(count, channels, 1, 1).expand(count, *shape).clone()
+    images = _uniform(dice, count, channels, 1, 1).expand(count, *shape).clone()
     for _ in range(_LEAVES):
         # Radii with density r^-2 between the smallest and the largest.
         share = _SMALLEST / _LARGEST
-        radius = _SMALLEST / (dice.uniform(count) * (1 - share) + share)
-        down = y - (dice.uniform(count) * (height + 8) - 4)
-        across = x - (dice.uniform(count) * (width + 8) - 4)
+        radius = _SMALLEST / (_uniform(dice, count) * (1 - share) + share)
+        down = y - (_uniform(dice, count) * (height + 8) - 4)
+        across = x - (_uniform(dice, count) * (width + 8) - 4)
         inside = radius - _distance(dice, count, across, down, turn=math.pi, thin=0.4)
         cover = torch.sigmoid(2 * inside)[:, None]
-        colour = dice.uniform(count, 1, 1, 1)
+        colour = _uniform(dice, count, 1, 1, 1)
         if channels > 1:
-            colour = (colour + 0.35 * dice.normal(count, channels, 1, 1)).clamp(0, 1)
+            colour = (colour + 0.35 * _normal(dice, count, channels, 1, 1)).clamp(0, 1)
         images = images * (1 - cover) + colour * cover
     return images
 
 
 def _distance(
-    dice: _Dice, count: int, across: Tensor, down: Tensor, *, turn: float, thin: float
+    dice: torch.Generator, count: int, across: Tensor, down: Tensor, *, turn: float, thin: float
 ) -> Tensor:
     """From the middle of an ellipse or a rectangle, turned and thinned at random."""
-    angle = turn * dice.uniform(count)
+    angle = turn * _uniform(dice, count)
     along = across * angle.cos() + down * angle.sin()
-    beside = (down * angle.cos() - across * angle.sin()) / (thin + (1 - thin) * dice.uniform(count))
-    is_box = dice.uniform(count) < 0.5
+    beside = (down * angle.cos() - across * angle.sin()) / (
+        thin + (1 - thin) * _uniform(dice, count)
+    )
+    is_box = _uniform(dice, count) < 0.5
     return torch.where(is_box, torch.maximum(along.abs(), beside.abs()), along.hypot(beside))
 
 
-def _silhouettes(dice: _Dice, count: int, shape: tuple[int, int, int]) -> Tensor:
+def _silhouettes(dice: torch.Generator, count: int, shape: tuple[int, int, int]) -> Tensor:
     channels, height, width = shape
     y, x = _places(torch.linspace(-1, 1, height), torch.linspace(-1, 1, width))
     inside, shade = _object(dice, count, x, y, pixels=min(height, width))
@@ -96,30 +94,32 @@ def _silhouettes(dice: _Dice, count: int, shape: tuple[int, int, int]) -> Tensor
     return _filling_the_frame(images).expand(count, channels, height, width)
 
 
-def _object(dice: _Dice, count: int, x: Tensor, y: Tensor, *, pixels: int) -> tuple[Tensor, Tensor]:
+def _object(
+    dice: torch.Generator, count: int, x: Tensor, y: Tensor, *, pixels: int
+) -> tuple[Tensor, Tensor]:
     """How deep inside the object a place is, in pixels, and the shade of the part it is in."""
-    mirrored = dice.uniform(count) < 0.75
-    parts = 1 + (_PARTS * dice.uniform(count)).floor()
+    mirrored = _uniform(dice, count) < 0.75
+    parts = 1 + (_PARTS * _uniform(dice, count)).floor()
     inside = torch.full((count, *x.shape), -9.0)
     shade = torch.zeros(count, *x.shape)
     for part in range(_PARTS):
         is_body = part == 0
         depth = _part(dice, count, x, y, mirrored, is_body=is_body) * pixels / 2
         depth = depth.where(parts > part, torch.tensor(-9.0))
-        is_cut = (dice.uniform(count) < 0.15) & (not is_body)
+        is_cut = (_uniform(dice, count) < 0.15) & (not is_body)
         inside = torch.where(is_cut, torch.minimum(inside, -depth), torch.maximum(inside, depth))
-        own = 0.25 + 0.75 * dice.uniform(count)
+        own = 0.25 + 0.75 * _uniform(dice, count)
         shade = torch.where((depth > 0) & ~is_cut, own, shade)
     return inside, shade
 
 
 def _part(
-    dice: _Dice, count: int, x: Tensor, y: Tensor, mirrored: Tensor, *, is_body: bool
+    dice: torch.Generator, count: int, x: Tensor, y: Tensor, mirrored: Tensor, *, is_body: bool
 ) -> Tensor:
     """How deep inside one part a place is: an ellipse or a box, tapered; limbs come in pairs."""
-    middle_x, middle_y = 1.4 * dice.uniform(count) - 0.7, 1.4 * dice.uniform(count) - 0.7
-    wide, tall = (0.12 + 0.7 * dice.uniform(count) ** 1.5 for _ in range(2))
-    angle = 1.2 * (dice.uniform(count) - 0.5)
+    middle_x, middle_y = 1.4 * _uniform(dice, count) - 0.7, 1.4 * _uniform(dice, count) - 0.7
+    wide, tall = (0.12 + 0.7 * _uniform(dice, count) ** 1.5 for _ in range(2))
+    angle = 1.2 * (_uniform(dice, count) - 0.5)
     if is_body:
         middle_x, middle_y, angle = 0.1 * middle_x, 0.3 * middle_y, 0 * angle
         wide, tall = wide + 0.2, tall + 0.25
@@ -128,26 +128,26 @@ def _part(
         middle_x = torch.where(mirrored, middle_x.abs(), middle_x)
     along = (x - middle_x) * angle.cos() + (y - middle_y) * angle.sin()
     beside = (y - middle_y) * angle.cos() - (x - middle_x) * angle.sin()
-    taper = 0.8 * (dice.uniform(count) - 0.5)
+    taper = 0.8 * (_uniform(dice, count) - 0.5)
     along = along / (1 + taper * beside.clamp(-1, 1)) / wide
     beside = beside / tall
-    is_box = dice.uniform(count) < 0.5
+    is_box = _uniform(dice, count) < 0.5
     distance = torch.where(is_box, torch.maximum(along.abs(), beside.abs()), along.hypot(beside))
     return (1 - distance) * torch.minimum(wide, tall)
 
 
-def _surface(dice: _Dice, count: int, x: Tensor, y: Tensor, shade: Tensor) -> Tensor:
+def _surface(dice: torch.Generator, count: int, x: Tensor, y: Tensor, shade: Tensor) -> Tensor:
     """Plain or in parts, with stripes, a gradient, folds and grain."""
-    is_plain = dice.uniform(count) < 0.6
-    colour = torch.where(is_plain, 0.3 + 0.7 * dice.uniform(count), shade)
-    waves = math.pi * (1 + 6 * dice.uniform(count))
-    phase = 2 * math.pi * dice.uniform(count)
-    stripes = torch.where(dice.uniform(count) < 0.5, x, y) * waves + phase
-    colour = colour + 0.35 * dice.uniform(count) ** 2 * stripes.cos()
-    colour = colour + 0.15 * dice.normal(count) * y
-    coarse = dice.normal(count, 1, 7, 7)
+    is_plain = _uniform(dice, count) < 0.6
+    colour = torch.where(is_plain, 0.3 + 0.7 * _uniform(dice, count), shade)
+    waves = math.pi * (1 + 6 * _uniform(dice, count))
+    phase = 2 * math.pi * _uniform(dice, count)
+    stripes = torch.where(_uniform(dice, count) < 0.5, x, y) * waves + phase
+    colour = colour + 0.35 * _uniform(dice, count) ** 2 * stripes.cos()
+    colour = colour + 0.15 * _normal(dice, count) * y
+    coarse = _normal(dice, count, 1, 7, 7)
     folds = F.interpolate(coarse, size=tuple(x.shape), mode="bilinear")[:, 0]
-    return colour + 0.1 * folds + 0.04 * dice.normal(count, *x.shape)
+    return colour + 0.1 * folds + 0.04 * _normal(dice, count, *x.shape)
 
 
 def _filling_the_frame(images: Tensor) -> Tensor:
@@ -176,7 +176,7 @@ def _places(rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
     return y, x
 
 
-_KINDS: dict[str, Callable[[_Dice, int, tuple[int, int, int]], Tensor]] = {
+_KINDS: dict[str, Callable[[torch.Generator, int, tuple[int, int, int]], Tensor]] = {
     "leaves": _leaves,
     "silhouettes": _silhouettes,
 }

@@ -18,10 +18,18 @@ from torch import nn
 from dpcohort._validate import choice, whole_number
 from dpcohort.aggregation import AggregationRule, Mean
 from dpcohort.data import Dataset, Partition, load_dataset, paper_partition
-from dpcohort.engine import ClientRecords, Evaluator, Experiment, Optimiser, ServerStep, Streams
+from dpcohort.engine import (
+    ClientRecords,
+    Evaluator,
+    Experiment,
+    Optimiser,
+    ServerStep,
+    Streams,
+    evaluator_on,
+)
+from dpcohort.engine.clipping.per_example import FlatLayout
+from dpcohort.engine.experiment import MergedMean, refuse_unmergeable
 from dpcohort.engine.lattice import delta_of_sampling
-from dpcohort.engine.layout import FlatLayout
-from dpcohort.engine.merged_noise import MergedMean, refuse_unmergeable
 from dpcohort.errors import InputError
 from dpcohort.models import build_model, check_trainable, split_features, without_features
 from dpcohort.plan import Plan
@@ -74,7 +82,7 @@ class TrainingJob(ABC):
     @property
     def server_step(self) -> ServerStep:
         """What the server does with updates."""
-        return ServerStep(self.aggregation, self.optimiser)
+        return self.aggregation, self.optimiser
 
     def initial(self) -> torch.Tensor:
         """The initial parameters as one vector, on the CPU."""
@@ -223,7 +231,7 @@ class Job(TrainingJob):
         """What the server does with updates."""
         if not self.merged_noise:
             return super().server_step
-        return ServerStep(MergedMean(self.plan, self.optimiser, self.streams), self.optimiser)
+        return MergedMean(self.plan, self.optimiser, self.streams), self.optimiser
 
     def chooser(
         self, journal: Journal, arrays: Mapping[str, Any], records: ClientRecords | None = None
@@ -251,7 +259,7 @@ class Job(TrainingJob):
         model, data = split_features(self.model, self.data, device=self.device)
         inputs = data.normalised(data.test_inputs)
         labels = data.test_labels.copy()
-        return Evaluator(model, inputs, labels, device=self.device)
+        return evaluator_on(model, inputs, labels, device=self.device)
 
 
 def make_job(

@@ -14,7 +14,7 @@ from dpcohort._validate import IntArray
 from dpcohort.atomic_file import atomic_writer, write_text
 from dpcohort.data.partition import load_partition, save_partition
 from dpcohort.engine import EngineState
-from dpcohort.engine.layout import FlatLayout
+from dpcohort.engine.clipping.per_example import FlatLayout
 from dpcohort.errors import DpcohortError, InputError, VerificationError
 from dpcohort.plan import Plan
 from dpcohort.round_record import RoundRecord

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from dpcohort._validate import FloatArray, IntArray
 from dpcohort.adaptive.rule import ReportTerms
 from dpcohort.engine import ClientRecords, Loss, Streams, cross_entropy
+from dpcohort.engine.clipping.per_example import FlatLayout
 from dpcohort.engine.lattice import Lattice
-from dpcohort.engine.layout import FlatLayout
 from dpcohort.engine.randomness import draw_positions
 from dpcohort.errors import InputError
 from dpcohort.plan import Plan

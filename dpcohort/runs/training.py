@@ -24,7 +24,6 @@ from dpcohort.engine import (
     Evaluator,
     Optimiser,
     ReferenceEngine,
-    StackedEngine,
     Trainer,
     train_rounds,
 )
@@ -150,19 +149,11 @@ def train_job(
         raise InputError("callbacks", given=deaf[0], allowed=allowed)
     experiment = job.experiment()
     kind = ReferenceEngine if job.engine == "reference" else BatchedEngine
-    engine = kind(
-        job.plan,
-        job.trained,
-        experiment.records,
-        streams=experiment.streams,
-        optimiser=experiment.optimiser,
-        aggregation=experiment.aggregation,
-        merged_noise=experiment.merged_noise,
-    )
+    engine = kind(job.trained, [experiment])
     with owner_only(job.private):
         part = Part(job, Recorder(job, out, resume=resume))
         with closing([part]):
-            part.begin(engine.initial_state(), experiment.records)
+            part.begin(engine.initial_states()[0], experiment.records)
             run_rounds(
                 [part],
                 engine,
@@ -193,7 +184,7 @@ def train_side_by_side(
     places = outs if outs is not None else [None] * len(jobs)
     first = jobs[0].records()
     held = [first if job is jobs[0] else first.repartitioned(job.partition) for job in jobs]
-    engine = StackedEngine(
+    engine = BatchedEngine(
         jobs[0].trained,
         [job.experiment(records) for job, records in zip(jobs, held, strict=True)],
     )

@@ -13,8 +13,8 @@ from dpcohort import Population, Training
 from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.adaptive.rule import ReportTerms
 from dpcohort.engine import Streams
+from dpcohort.engine.clipping.per_example import FlatLayout
 from dpcohort.engine.lattice import Lattice
-from dpcohort.engine.layout import FlatLayout
 from dpcohort.engine.randomness import draw_positions
 from dpcohort.errors import BudgetExceededError, InputError
 from dpcohort.runs.journal import Journal

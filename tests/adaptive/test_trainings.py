@@ -18,7 +18,6 @@ from dpcohort.engine import (
     ClientRecords,
     EngineState,
     Experiment,
-    StackedEngine,
     Streams,
 )
 from dpcohort.engine.experiment import cohort_of
@@ -112,7 +111,7 @@ def test_an_engine_prepares_no_round_that_is_not_chosen(
 
     def engine_of(*plans):
         streams = Streams.seeded(0)
-        return StackedEngine(
+        return BatchedEngine(
             model, [Experiment(plan=plan, records=records, streams=streams) for plan in plans]
         )
 
@@ -126,13 +125,13 @@ def test_an_engine_trains_the_cohort_it_is_told_whatever_it_has_prepared(
     plan_of, model, records_of
 ):
     plan = plan_of()
-    engine = StackedEngine(
+    engine = BatchedEngine(
         model, [Experiment(plan=plan, records=records_of(), streams=Streams.seeded(0))]
     )
     told = [cohort_of(plan, 1, np.array([3, 4]))]
     (expected,) = engine.updates([ZEROS], told)
     expected = expected.updates.clone()
-    engine._prepared = [cohort_of(plan, 1, np.array([1, 2]))]
+    engine._prepared = ([cohort_of(plan, 1, np.array([1, 2]))], [])
     (arrived,) = engine.updates([ZEROS], told)
     assert arrived.cohort is told[0]
     assert torch.equal(arrived.updates, expected)

@@ -21,7 +21,7 @@ from dpcohort.aggregation.rule import (
 )
 from dpcohort.audit.claims import Claim
 from dpcohort.audit.under_test import GradientProbe, StepPlan, output_itself
-from dpcohort.engine import BatchedEngine, ClientRecords, ReferenceEngine, Streams
+from dpcohort.engine import BatchedEngine, ClientRecords, Experiment, ReferenceEngine, Streams
 from dpcohort.errors import InputError
 
 
@@ -59,12 +59,13 @@ def test_engines_take_any_rule() -> None:
     engines: list[Any] = [ReferenceEngine, BatchedEngine]
     for engine in engines:
         built = engine(
-            plan, GradientProbe(6), records, streams=Streams.seeded(0), aggregation=rule,
+            GradientProbe(6),
+            [Experiment(plan=plan, records=records, streams=Streams.seeded(0), aggregation=rule)],
             loss=output_itself,
-        )  # fmt: skip
-        state = built.initial_state()
+        )
+        state = built.initial_states()[0]
         start = state.parameters.clone()
-        list(built.rounds(state))
+        list(built.rounds([state]))
         # Client 1 has no noise, and all its gradients are ones, clipped to norm 1.
         expected = torch.full((6,), 0.1 / 6**0.5, dtype=torch.float64)
         torch.testing.assert_close(start - state.parameters, expected, rtol=1e-4, atol=0.0)

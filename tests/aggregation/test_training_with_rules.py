@@ -11,7 +11,7 @@ from dpcohort import Population, Training, make_plan
 from dpcohort.aggregation import AGGREGATIONS, for_plan
 from dpcohort.data import load_dataset
 from dpcohort.data.partition import paper_partition
-from dpcohort.engine import ClientRecords, Evaluator, ReferenceEngine, Streams
+from dpcohort.engine import ClientRecords, Experiment, ReferenceEngine, Streams, evaluator_on
 from dpcohort.models import build_model
 from dpcohort.selection.rules import GradientBound, PaymentCap
 
@@ -41,18 +41,25 @@ def train(digits, partition):
         offsets=partition.offsets,
     )
     model = build_model("logistic", input_shape=digits.input_shape, classes=digits.classes, seed=0)
-    evaluator = Evaluator(model, digits.normalised(digits.test_inputs), digits.test_labels)
+    evaluator = evaluator_on(model, digits.normalised(digits.test_inputs), digits.test_labels)
 
     def accuracy(selection, aggregation, **options):
         plan = make_plan(clients, settings, selection=selection, seed=1)
         engine = ReferenceEngine(
-            plan, model, records, streams=Streams.seeded(0),
-            aggregation=for_plan(aggregation, plan, **options),
-        )  # fmt: skip
-        state = engine.initial_state()
-        list(engine.rounds(state))
+            model,
+            [
+                Experiment(
+                    plan=plan,
+                    records=records,
+                    streams=Streams.seeded(0),
+                    aggregation=for_plan(aggregation, plan, **options),
+                )
+            ],
+        )
+        state = engine.initial_states()[0]
+        list(engine.rounds([state]))
         assert bool(torch.isfinite(state.parameters).all())
-        return evaluator.evaluate(state.parameters).accuracy
+        return evaluator(state.parameters).accuracy
 
     return accuracy
 

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from dpcohort.audit import StepUnderTest
-from dpcohort.engine import draws, experiment, randomness, reference
-from dpcohort.engine.clipping import factors, network
+from dpcohort.engine import batched, experiment, randomness, reference
+from dpcohort.engine.clipping import clip_factors, network
 from dpcohort.engine.randomness import standard_noise_
 
 Fault = Callable[[pytest.MonkeyPatch], None]
@@ -32,7 +32,7 @@ def one_thread() -> Iterator[None]:
 
 def _replace_noise(broken: Callable[..., Any]) -> Fault:
     def apply(patch: pytest.MonkeyPatch) -> None:
-        for module in (draws, reference):
+        for module in (batched, reference):
             patch.setattr(module, "standard_noise_", broken)
 
     return apply
@@ -40,7 +40,7 @@ def _replace_noise(broken: Callable[..., Any]) -> Fault:
 
 def _replace_batches(broken: Callable[..., Any]) -> Fault:
     def apply(patch: pytest.MonkeyPatch) -> None:
-        for module in (draws, reference):
+        for module in (batched, reference):
             patch.setattr(module, "draw_positions", broken)
 
     return apply
@@ -90,7 +90,7 @@ def _batch_once_a_round(streams: Any, sampler: str, **rest: Any) -> Any:
 
 
 def _clip_mean(patch: pytest.MonkeyPatch) -> None:
-    right = draws.DrawRunner._add_sums
+    right = batched.BatchedEngine._add_sums
     patch.setattr(network, "clip_factors", lambda squared, clip: torch.ones_like(squared))
 
     def clipped(self: Any, net: Any, group: Any, step: int, w: Any, total: Any) -> None:
@@ -100,7 +100,7 @@ def _clip_mean(patch: pytest.MonkeyPatch) -> None:
         clip = group[0].clip
         total.mul_((clip / norm.clamp(min=1e-300)).clamp(max=1.0)[:, None])
 
-    patch.setattr(draws.DrawRunner, "_add_sums", clipped)
+    patch.setattr(batched.BatchedEngine, "_add_sums", clipped)
 
 
 def _clip_each_layer(patch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,7 @@ def _clip_each_layer(patch: pytest.MonkeyPatch) -> None:
         self._pass(w, x, y)
         for layer in self._layers:
             own = layer.squared_norms.view(mask.shape)
-            layer.add_clipped_sum(factors.clip_factors(own, clip[:, None]) * mask, total())
+            layer.add_clipped_sum(clip_factors(own, clip[:, None]) * mask, total())
         self._release()
 
     patch.setattr(network.ClippedNetwork, "_add_banked", broken)
@@ -120,24 +120,24 @@ def _clip_each_layer(patch: pytest.MonkeyPatch) -> None:
 
 
 def _divide_by_realised(patch: pytest.MonkeyPatch) -> None:
-    right = draws.DrawRunner._add_sums
+    right = batched.BatchedEngine._add_sums
 
     def broken(self: Any, net: Any, group: Any, step: int, w: Any, total: Any) -> None:
         right(self, net, group, step, w, total)
         size = float(group[0].cohort.batch_sizes[group[0].position])
         total.mul_(size / max(1, group[0].rows(step).size))
 
-    patch.setattr(draws.DrawRunner, "_add_sums", broken)
+    patch.setattr(batched.BatchedEngine, "_add_sums", broken)
 
 
 def _second_batch_for_free(patch: pytest.MonkeyPatch) -> None:
-    right = draws.DrawRunner._add_sums
+    right = batched.BatchedEngine._add_sums
 
     def broken(self: Any, net: Any, group: Any, step: int, w: Any, total: Any) -> None:
         right(self, net, group, step, w, total)
         right(self, net, group, step + 1000, w, total)
 
-    patch.setattr(draws.DrawRunner, "_add_sums", broken)
+    patch.setattr(batched.BatchedEngine, "_add_sums", broken)
 
 
 def _draws_not_told_apart(patch: pytest.MonkeyPatch) -> None:
@@ -147,13 +147,13 @@ def _draws_not_told_apart(patch: pytest.MonkeyPatch) -> None:
 
 
 def _skip_empty(patch: pytest.MonkeyPatch) -> None:
-    right = draws.DrawRunner._scale_and_add_noise
+    right = batched.BatchedEngine._scale_and_add_noise
 
     def broken(self: Any, group: Any, step: int, total: Any) -> None:
         if group[0].rows(step).size:
             right(self, group, step, total)
 
-    patch.setattr(draws.DrawRunner, "_scale_and_add_noise", broken)
+    patch.setattr(batched.BatchedEngine, "_scale_and_add_noise", broken)
 
 
 #: Name of the fault: how to break the engine, the test that must see it, the samplers it breaks.
@@ -186,7 +186,7 @@ FAULTS: dict[str, tuple[Fault, str, tuple[str, ...]]] = {
         "C", ("poisson", "fixed"),
     ),
     "clip too large by 1 percent": (
-        _replace_factors(lambda squared, clip: factors.clip_factors(squared, clip * 1.01)),
+        _replace_factors(lambda squared, clip: clip_factors(squared, clip * 1.01)),
         "B", ("poisson", "fixed"),
     ),
     "clip of the mean": (_clip_mean, "B", ("poisson", "fixed")),

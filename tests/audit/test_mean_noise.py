@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from dpcohort.audit import Claim, EngineUnderTest, canary, mean_noise, noise_law, sensitivity
-from dpcohort.engine import ReferenceEngine, merged_noise, randomness, reference
-from dpcohort.engine.draws import DrawRunner
-from dpcohort.engine.experiment import Experiment
+from dpcohort.engine import BatchedEngine, Experiment, experiment, randomness, reference
 
 CLAIM = Claim(sampler="poisson", clip=0.7, noise_multiplier=1.3)
 
@@ -28,29 +26,23 @@ def engine(way: str) -> EngineUnderTest:
 
 
 def _missing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(merged_noise, "add_merged_noise_", lambda mean, *_: mean)
+    patch.setattr(experiment, "add_merged_noise_", lambda mean, *_: mean)
 
 
 def _std(broken: Callable[[Any, float], float]) -> Fault:
-    return lambda patch: patch.setattr(merged_noise, "merged_std", broken)
+    return lambda patch: patch.setattr(experiment, "merged_std", broken)
 
 
 def _same_in_every_round(patch: pytest.MonkeyPatch) -> None:
-    right = merged_noise.merged_noise_
+    right = experiment.merged_noise_
     patch.setattr(
-        merged_noise, "merged_noise_", lambda out, streams, round: right(out, streams, round=0)
+        experiment, "merged_noise_", lambda out, streams, round: right(out, streams, round=0)
     )
 
 
 def _also_per_draw(patch: pytest.MonkeyPatch) -> None:
     """Every draw keeps the noise of its last step as well."""
-    update, run = ReferenceEngine._client_update, DrawRunner._run_into_sum
-
-    def slow(self: Any, weights: Any, cohort: Any, i: int) -> Any:
-        patch.setattr(self, "_merged_noise", False)
-        found = update(self, weights, cohort, i)
-        patch.setattr(self, "_merged_noise", True)
-        return found
+    run = BatchedEngine._run_into_sum
 
     def fast(self: Any, network: Any, number: int, draws: Any, parameters: Any, sums: Any) -> None:
         run(self, network, number, draws, parameters, sums)
@@ -62,8 +54,7 @@ def _also_per_draw(patch: pytest.MonkeyPatch) -> None:
             )
             row.add_(own, alpha=float(draw.cohort.noise_stds[draw.position]))
 
-    patch.setattr(ReferenceEngine, "_client_update", slow)
-    patch.setattr(DrawRunner, "_run_into_sum", fast)
+    patch.setattr(BatchedEngine, "_run_into_sum", fast)
     patch.setattr(Experiment, "adds_noise_at", lambda self, step: True)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dpcohort.data.dataset import Normalisation
-from dpcohort.data.load import Archive, DataFile, Source
+from dpcohort.data.load import DataFile, Source
 
 _REPOSITORY = Path(__file__).parents[2]
 
@@ -82,7 +82,7 @@ def small_idx_source():
             for name, data in content.items()
         ),
         archives=tuple(
-            Archive(name=name, size=len(data), md5=hashlib.md5(data).hexdigest())
+            DataFile(names=(name,), size=len(data), md5=hashlib.md5(data).hexdigest())
             for name, data in packed.items()
         ),
         urls=(),

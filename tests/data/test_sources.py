@@ -90,8 +90,8 @@ def test_every_spelling_of_a_folder_is_found(no_data_elsewhere, tmp_path, name, 
     lay(tmp_path / "data" / folder, source, suffix)
     found = find_set(source, tmp_path / "data")
     assert found is not None
-    assert found.is_complete
-    assert found.folder == tmp_path / "data" / folder
+    assert None not in found[1]
+    assert found[0] == tmp_path / "data" / folder
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
@@ -99,7 +99,7 @@ def test_files_are_found_gzipped_or_not(no_data_elsewhere, tmp_path, suffix):
     lay(tmp_path / "mnist", SOURCES["mnist"], suffix)
     found = find_set(SOURCES["mnist"], tmp_path)
     assert found is not None
-    assert found.is_complete
+    assert None not in found[1]
 
 
 def test_the_folder_given_wins_over_the_variable_and_that_over_the_cache(
@@ -112,7 +112,7 @@ def test_the_folder_given_wins_over_the_variable_and_that_over_the_cache(
         lay(root / "mnist", source)
         found = find_set(source, tmp_path / "given")
         assert found is not None
-        assert found.folder == root / "mnist"
+        assert found[0] == root / "mnist"
 
 
 def test_a_system_package_is_found_last(no_data_elsewhere, tmp_path):
@@ -121,7 +121,7 @@ def test_a_system_package_is_found_last(no_data_elsewhere, tmp_path):
     lay(tmp_path / "usr", source)
     found = find_set(source)
     assert found is not None
-    assert found.folder == tmp_path / "usr"
+    assert found[0] == tmp_path / "usr"
 
 
 def test_a_named_folder_is_better_evidence_than_the_folder_itself(no_data_elsewhere, tmp_path):
@@ -129,7 +129,7 @@ def test_a_named_folder_is_better_evidence_than_the_folder_itself(no_data_elsewh
     lay(tmp_path / "mnist", SOURCES["mnist"])
     found = find_set(SOURCES["mnist"], tmp_path)
     assert found is not None
-    assert found.folder == tmp_path / "mnist"
+    assert found[0] == tmp_path / "mnist"
 
 
 def test_a_whole_set_later_wins_over_half_a_set_before(no_data_elsewhere, tmp_path):
@@ -138,11 +138,11 @@ def test_a_whole_set_later_wins_over_half_a_set_before(no_data_elsewhere, tmp_pa
     (half / source.files[3].name).unlink()
     first = find_set(source, tmp_path / "given")
     assert first is not None
-    assert not first.is_complete
+    assert None in first[1]
     lay(no_data_elsewhere / "mnist", source)
     found = find_set(source, tmp_path / "given")
     assert found is not None
-    assert found.folder == no_data_elsewhere / "mnist"
+    assert found[0] == no_data_elsewhere / "mnist"
 
 
 def test_the_error_names_the_places_and_the_commands(no_data_elsewhere, tmp_path):

@@ -13,13 +13,12 @@ from dpcohort.engine import (
     ClientRecords,
     ConstantStep,
     EngineState,
-    Evaluator,
     Experiment,
     InverseTimeStep,
     Optimiser,
     ReferenceEngine,
-    StackedEngine,
     Streams,
+    evaluator_on,
 )
 from dpcohort.errors import InputError
 
@@ -28,8 +27,8 @@ COHORTS = [[0, 1, 0], [2, 3, 3]]  # a client twice in each round: two draws
 
 
 def final(engine: Any) -> torch.Tensor:
-    state = engine.initial_state()
-    for _ in engine.rounds(state):
+    state = engine.initial_states()[0]
+    for _ in engine.rounds([state]):
         pass
     return state.parameters
 
@@ -61,12 +60,17 @@ def equal_in_64_bits(
     records = make_records(network.inputs, SIZES)
     options = {"streams": Streams.seeded(3), "optimiser": Optimiser(local_step=ConstantStep(0.5))}
     slow = ReferenceEngine(
-        plan, network.model, records, vectorised=network.path != "loop", **options
+        network.model,
+        [Experiment(plan=plan, records=records, **options)],
+        vectorised=network.path != "loop",
     )
-    expected, start = final(slow), slow.initial_state().parameters
+    expected, start = final(slow), slow.initial_states()[0].parameters
     for draws_per_pass in (1, 2, 3):
         fast = BatchedEngine(
-            plan, network.model, records, draws_per_pass=draws_per_pass, workers=1, **options
+            network.model,
+            [Experiment(plan=plan, records=records, **options)],
+            draws_per_pass=draws_per_pass,
+            workers=1,
         )
         assert fast.path.kind == network.path, fast.path.reason
         assert moved_apart(final(fast), expected, start) < 1e-9
@@ -79,12 +83,16 @@ def test_equals_the_reference_in_32_bits(network: Any, make_plan: Any, make_reco
     records = make_records(network.inputs, SIZES, dtype=torch.float32)
     options = {"streams": Streams.seeded(3), "optimiser": Optimiser(local_step=ConstantStep(0.5))}
     slow = ReferenceEngine(
-        plan, network.model, records, vectorised=network.path != "loop", **options
+        network.model,
+        [Experiment(plan=plan, records=records, **options)],
+        vectorised=network.path != "loop",
     )
-    fast = BatchedEngine(plan, network.model, records, workers=1, **options)
+    fast = BatchedEngine(
+        network.model, [Experiment(plan=plan, records=records, **options)], workers=1
+    )
     got, expected = final(fast), final(slow)
     assert got.dtype == torch.float32
-    assert moved_apart(got, expected, slow.initial_state().parameters) < 1e-5
+    assert moved_apart(got, expected, slow.initial_states()[0].parameters) < 1e-5
 
 
 def test_micro_batches_change_nothing_but_rounding(
@@ -92,11 +100,18 @@ def test_micro_batches_change_nothing_but_rounding(
 ) -> None:
     plan = make_plan(SIZES, COHORTS, local_steps=2, clip=0.3)
     records = make_records(network.inputs, SIZES)
-    whole = BatchedEngine(plan, network.model, records, streams=Streams.seeded(3), workers=1)
-    start, expected = whole.initial_state().parameters, final(whole)
+    whole = BatchedEngine(
+        network.model,
+        [Experiment(plan=plan, records=records, streams=Streams.seeded(3))],
+        workers=1,
+    )
+    start, expected = whole.initial_states()[0].parameters, final(whole)
     for size in (1, 7):
         parts = BatchedEngine(
-            plan, network.model, records, streams=Streams.seeded(3), workers=1, micro_batch=size
+            network.model,
+            [Experiment(plan=plan, records=records, streams=Streams.seeded(3))],
+            workers=1,
+            micro_batch=size,
         )
         assert moved_apart(final(parts), expected, start) < 1e-12
 
@@ -112,8 +127,16 @@ def small_setting(make_plan: Any, make_records: Any, **options: Any) -> tuple[An
 
 def test_workers_change_no_bit(make_plan: Any, make_records: Any) -> None:
     plan, model, records = small_setting(make_plan, make_records, local_steps=2)
-    one = final(BatchedEngine(plan, model, records, streams=Streams.seeded(1), workers=1))
-    three = final(BatchedEngine(plan, model, records, streams=Streams.seeded(1), workers=3))
+    one = final(
+        BatchedEngine(
+            model, [Experiment(plan=plan, records=records, streams=Streams.seeded(1))], workers=1
+        )
+    )
+    three = final(
+        BatchedEngine(
+            model, [Experiment(plan=plan, records=records, streams=Streams.seeded(1))], workers=3
+        )
+    )
     assert torch.equal(one, three)
 
 
@@ -123,19 +146,26 @@ def test_resumes_to_the_same_bytes(make_plan: Any, make_records: Any) -> None:
     optimiser = Optimiser(local_step=InverseTimeStep(2.0), server_momentum=0.5, average_decay=0.9)
 
     def engine() -> BatchedEngine:
-        return BatchedEngine(plan, model, records, streams=Streams.seeded(4), optimiser=optimiser)
+        return BatchedEngine(
+            model,
+            [
+                Experiment(
+                    plan=plan, records=records, streams=Streams.seeded(4), optimiser=optimiser
+                )
+            ],
+        )
 
-    through = engine().initial_state()
-    rounds = [record.round for record in engine().rounds(through)]
+    through = engine().initial_states()[0]
+    rounds = [record.round for (record,) in engine().rounds([through])]
     assert rounds == list(range(6))
     for stop in range(1, 6):
-        state = engine().initial_state()
-        for record in engine().rounds(state):
+        state = engine().initial_states()[0]
+        for (record,) in engine().rounds([state]):
             if record.round + 1 == stop:
                 break
         state = EngineState.from_arrays(state.to_arrays())
         assert state.next_round == stop
-        for _ in engine().rounds(state):
+        for _ in engine().rounds([state]):
             pass
         for name, array in through.to_arrays().items():
             assert state.to_arrays()[name].tobytes() == array.tobytes()
@@ -162,13 +192,13 @@ def test_stacked_experiments_equal_separate_runs(make_plan: Any, make_records: A
     ]
     alone = []
     for experiment in experiments:
-        engine = StackedEngine(model, [experiment])
+        engine = BatchedEngine(model, [experiment])
         (state,) = engine.initial_states()
         for _ in engine.rounds([state]):
             pass
         alone.append(state)
     for draws_per_pass, tolerance in ((None, 0.0), (9, 1e-12), (4, 1e-12)):
-        engine = StackedEngine(model, experiments, draws_per_pass=draws_per_pass)
+        engine = BatchedEngine(model, experiments, draws_per_pass=draws_per_pass)
         states = engine.initial_states()
         for records_of_round in engine.rounds(states):
             assert len(records_of_round) == 3
@@ -190,16 +220,18 @@ def test_an_empty_batch_is_pure_noise(make_plan: Any, make_records: Any) -> None
     )
     expected = 0.1 * 0.7 * 0.5 / 4 * noise.mean(0)
     for engine in (ReferenceEngine, BatchedEngine):
-        built = engine(plan, model, records, streams=Streams.seeded(8))
-        change = built.initial_state().parameters - final(built)
+        built = engine(model, [Experiment(plan=plan, records=records, streams=Streams.seeded(8))])
+        change = built.initial_states()[0].parameters - final(built)
         torch.testing.assert_close(change, expected, rtol=1e-9, atol=1e-15)
 
 
 def test_a_batch_of_one(make_plan: Any, make_records: Any) -> None:
     plan, model, records = small_setting(make_plan, make_records, sampler="fixed", batch_size=1)
-    slow = ReferenceEngine(plan, model, records, streams=Streams.seeded(8))
-    fast = BatchedEngine(plan, model, records, streams=Streams.seeded(8))
-    start = slow.initial_state().parameters
+    slow = ReferenceEngine(
+        model, [Experiment(plan=plan, records=records, streams=Streams.seeded(8))]
+    )
+    fast = BatchedEngine(model, [Experiment(plan=plan, records=records, streams=Streams.seeded(8))])
+    start = slow.initial_states()[0].parameters
     assert moved_apart(final(fast), final(slow), start) < 1e-9
 
 
@@ -208,12 +240,19 @@ def test_public_clients_get_no_noise(make_plan: Any, make_records: Any) -> None:
         make_plan, make_records, sampler="fixed", noise=[0.0] * 4, batch_size=9, cohorts=[[1, 1]]
     )
     # Client 1 has 9 records and uses all: without noise, the seed cannot matter.
-    one = final(BatchedEngine(plan, model, records, streams=Streams.seeded(1)))
-    two = final(BatchedEngine(plan, model, records, streams=Streams.seeded(2)))
+    one = final(
+        BatchedEngine(model, [Experiment(plan=plan, records=records, streams=Streams.seeded(1))])
+    )
+    two = final(
+        BatchedEngine(model, [Experiment(plan=plan, records=records, streams=Streams.seeded(2))])
+    )
     assert torch.equal(one, two)
-    assert not torch.equal(one, BatchedEngine(
-        plan, model, records, streams=Streams.seeded(2)
-    ).initial_state().parameters)  # fmt: skip
+    assert not torch.equal(
+        one,
+        BatchedEngine(model, [Experiment(plan=plan, records=records, streams=Streams.seeded(2))])
+        .initial_states()[0]
+        .parameters,
+    )
 
 
 def test_records_that_are_not_finite_contribute_nothing(network: Any, make_plan: Any) -> None:
@@ -232,14 +271,22 @@ def test_records_that_are_not_finite_contribute_nothing(network: Any, make_plan:
         offsets=np.array([0, 10]), dtype=torch.float64,
     )  # fmt: skip
     only_good = make_plan([10], [[0]], sampler="fixed", batch_size=10, noise=[0.0], clip=0.4)
-    engine = BatchedEngine(plan, network.model, records, streams=Streams.seeded(0))
-    start = engine.initial_state().parameters
+    engine = BatchedEngine(
+        network.model, [Experiment(plan=plan, records=records, streams=Streams.seeded(0))]
+    )
+    start = engine.initial_states()[0].parameters
     change = final(engine) - start
-    expected = final(BatchedEngine(only_good, network.model, good, streams=Streams.seeded(0)))
+    expected = final(
+        BatchedEngine(
+            network.model, [Experiment(plan=only_good, records=good, streams=Streams.seeded(0))]
+        )
+    )
     torch.testing.assert_close(change, (expected - start) / 2, rtol=1e-9, atol=1e-14)
     assert engine.raw_nonfinite_count == 10
     slow = ReferenceEngine(
-        plan, network.model, records, streams=Streams.seeded(0), vectorised=network.path != "loop"
+        network.model,
+        [Experiment(plan=plan, records=records, streams=Streams.seeded(0))],
+        vectorised=network.path != "loop",
     )
     torch.testing.assert_close(final(slow) - start, change, rtol=1e-9, atol=1e-14)
 
@@ -249,32 +296,39 @@ def test_huge_records_stay_within_the_clip(network: Any, make_plan: Any, make_re
         pytest.skip("tokens are integers")
     plan = make_plan([20], [[0]], sampler="fixed", batch_size=20, noise=[0.0], clip=0.4)
     records = make_records(network.inputs * 1e200, [20])
-    engine = BatchedEngine(plan, network.model, records, streams=Streams.seeded(0))
-    change = final(engine) - engine.initial_state().parameters
+    engine = BatchedEngine(
+        network.model, [Experiment(plan=plan, records=records, streams=Streams.seeded(0))]
+    )
+    change = final(engine) - engine.initial_states()[0].parameters
     assert float(change.norm()) <= 0.1 * 0.4 * (1 + 1e-6)
 
 
 def test_diverged_weights_give_noise_and_no_crash(make_plan: Any, make_records: Any) -> None:
     plan, model, records = small_setting(make_plan, make_records)
-    engine = BatchedEngine(plan, model, records, streams=Streams.seeded(1))
-    state = engine.initial_state()
+    engine = BatchedEngine(
+        model, [Experiment(plan=plan, records=records, streams=Streams.seeded(1))]
+    )
+    state = engine.initial_states()[0]
     state.parameters.fill_(float("nan"))
-    assert len(list(engine.rounds(state))) == 2
+    assert len(list(engine.rounds([state]))) == 2
 
 
 def test_records_hold_only_public_things(make_plan: Any, make_records: Any) -> None:
     plan, model, records = small_setting(make_plan, make_records)
-    evaluator = Evaluator(model, torch.randn(30, 4), torch.zeros(30, dtype=torch.int64))
+    evaluator = evaluator_on(model, torch.randn(30, 4), torch.zeros(30, dtype=torch.int64))
     engine = BatchedEngine(
-        plan,
         model,
-        records,
-        streams=Streams.seeded(1),
-        optimiser=Optimiser(average_decay=0.9),
-        evaluator=evaluator,
-        evaluate_every=2,
+        [
+            Experiment(
+                plan=plan,
+                records=records,
+                streams=Streams.seeded(1),
+                optimiser=Optimiser(average_decay=0.9),
+            )
+        ],
     )
-    first, second = list(engine.rounds(engine.initial_state()))
+    states = engine.initial_states()
+    (first,), (second,) = engine.rounds(states, evaluator=evaluator, evaluate_every=2)
     assert first.clients == (0, 1, 0)
     assert first.noise_stds == pytest.approx([0.7 * 0.5 / 4] * 3)
     assert first.test is None
@@ -287,13 +341,15 @@ def test_records_hold_only_public_things(make_plan: Any, make_records: Any) -> N
 def test_the_model_given_is_not_changed(make_plan: Any, make_records: Any) -> None:
     plan, model, records = small_setting(make_plan, make_records)
     before = [p.clone() for p in model.parameters()]
-    final(BatchedEngine(plan, model, records, streams=Streams.seeded(1)))
+    final(BatchedEngine(model, [Experiment(plan=plan, records=records, streams=Streams.seeded(1))]))
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
 def test_entropy_gives_another_result_each_time(make_plan: Any, make_records: Any) -> None:
     plan, model, records = small_setting(make_plan, make_records)
-    engine = BatchedEngine(plan, model, records, streams=Streams.from_entropy())
+    engine = BatchedEngine(
+        model, [Experiment(plan=plan, records=records, streams=Streams.from_entropy())]
+    )
     assert not torch.equal(final(engine), final(engine))
 
 
@@ -303,22 +359,24 @@ def test_stacks_that_do_not_fit_are_refused(make_plan: Any, make_records: Any) -
     streams = Streams.seeded(0)
     one = Experiment(plan=plan, records=records, streams=streams)
     with pytest.raises(InputError, match="as many rounds"):
-        StackedEngine(model, [one, Experiment(plan=longer, records=records, streams=streams)])
+        BatchedEngine(model, [one, Experiment(plan=longer, records=records, streams=streams)])
     elsewhere = small_setting(make_plan, make_records)[2]
     with pytest.raises(InputError, match="same stored rows"):
-        StackedEngine(model, [one, Experiment(plan=plan, records=elsewhere, streams=streams)])
+        BatchedEngine(model, [one, Experiment(plan=plan, records=elsewhere, streams=streams)])
     with pytest.raises(InputError, match="at least one"):
-        StackedEngine(model, [])
+        BatchedEngine(model, [])
     short = Experiment(plan=plan, records=records, streams=streams, initial=torch.zeros(3))
     with pytest.raises(InputError, match="initial"):
-        StackedEngine(model, [short]).initial_states()
-    engine = StackedEngine(model, [one])
+        BatchedEngine(model, [short]).initial_states()
+    engine = BatchedEngine(model, [one])
     with pytest.raises(InputError, match="states"):
         next(engine.rounds([]))
 
 
 def test_a_client_without_planned_noise_is_refused(make_plan: Any, make_records: Any) -> None:
     plan, model, records = small_setting(make_plan, make_records, noise=[1.0, float("nan"), 1, 1])
-    engine = BatchedEngine(plan, model, records, streams=Streams.seeded(0))
+    engine = BatchedEngine(
+        model, [Experiment(plan=plan, records=records, streams=Streams.seeded(0))]
+    )
     with pytest.raises(InputError, match=r"noise_multipliers\[1\]"):
-        next(engine.rounds(engine.initial_state()))
+        next(engine.rounds(engine.initial_states()))

@@ -17,9 +17,7 @@ from dpcohort.engine import (
     Experiment,
     Optimiser,
     ReferenceEngine,
-    StackedEngine,
     Streams,
-    cross_entropy,
 )
 from dpcohort.engine.device_draws import (
     CapturedPass,
@@ -28,7 +26,6 @@ from dpcohort.engine.device_draws import (
     UncapturableError,
     pack,
 )
-from dpcohort.engine.draws import DrawRunner
 from dpcohort.engine.experiment import cohort_of
 
 SIZES = [20, 9, 15, 16]
@@ -45,8 +42,8 @@ def all_bits() -> Iterator[None]:
 
 
 def final(engine: Any) -> torch.Tensor:
-    state = engine.initial_state()
-    for _ in engine.rounds(state):
+    state = engine.initial_states()[0]
+    for _ in engine.rounds([state]):
         pass
     return state.parameters
 
@@ -67,10 +64,10 @@ def test_prepared_passes_give_the_same_sums(
         Experiment(plan=plan, records=records, streams=Streams.seeded(seed)) for seed in (1, 2)
     ]
     model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
-    runner = DrawRunner(model, cross_entropy, experiments, draws_per_pass=draws_per_pass)
+    runner = BatchedEngine(model, experiments, draws_per_pass=draws_per_pass)
     cohorts = [cohort_of(plan, 0)] * 2
     parameters = [torch.randn(43, dtype=torch.float64) for _ in experiments]
-    expected = torch.cat(runner.updates(parameters, cohorts))
+    expected = torch.cat([each.updates for each in runner.updates(parameters, cohorts)])
     got = torch.empty(6, 43, dtype=torch.float64)
     device = DeviceDraws(runner.networks[0], records, micro_batch=7)
     assert not device.records_passes
@@ -93,14 +90,14 @@ def test_prepared_passes_leave_merged_noise_out(
     options: dict[str, Any] = {"plan": plan, "records": records, "streams": Streams.seeded(1)}
     merged = Experiment(**options, merged_noise=True)
     model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
-    runner = DrawRunner(model, cross_entropy, [merged])
+    runner = BatchedEngine(model, [merged])
     cohorts, parameters = [cohort_of(plan, 0)], [torch.randn(43, dtype=torch.float64)]
-    (sums,) = runner.updates(parameters, cohorts)
+    sums = runner.updates(parameters, cohorts)[0].updates
     got = torch.empty(3, 43, dtype=torch.float64)
     device = DeviceDraws(runner.networks[0], records, micro_batch=7)
     device.run(runner._prepare(cohorts), parameters, got, meanwhile=lambda: None)
     torch.testing.assert_close(got.sum(0), sums.sum(0), rtol=1e-10, atol=1e-14)
-    noisy = DrawRunner(model, cross_entropy, [Experiment(**options)])._prepare(cohorts)
+    noisy = BatchedEngine(model, [Experiment(**options)])._prepare(cohorts)
     spreads = [step.spread.tolist() for step in noisy[0].steps]
     assert any(spread > 0 for spread in spreads[-1]) == (local_steps == 1)
 
@@ -111,9 +108,9 @@ def test_records_that_are_not_finite_get_a_second_look(make_plan: Any, make_reco
     plan = make_plan([60], [[0, 0]], noise=[0.0], sampler="fixed", batch_size=60)
     records = make_records(inputs, [60])
     experiment = Experiment(plan=plan, records=records, streams=Streams.seeded(1))
-    runner = DrawRunner(nn.Linear(4, 3).double(), cross_entropy, [experiment])
+    runner = BatchedEngine(nn.Linear(4, 3).double(), [experiment])
     cohorts, parameters = [cohort_of(plan, 0)], [torch.zeros(15, dtype=torch.float64)]
-    expected = torch.cat(runner.updates(parameters, cohorts))
+    expected = torch.cat([each.updates for each in runner.updates(parameters, cohorts)])
     got = torch.empty(2, 15, dtype=torch.float64)
     device = DeviceDraws(runner.networks[0], records, micro_batch=1000)
     device.run(runner._prepare(cohorts), parameters, got, meanwhile=lambda: None)
@@ -129,14 +126,20 @@ def test_a_gpu_equals_the_reference_in_64_bits(
     records = make_records(network.inputs, SIZES, device=cuda)
     options = {"streams": Streams.seeded(3), "optimiser": Optimiser(local_step=ConstantStep(0.5))}
     slow = ReferenceEngine(
-        plan, network.model, records, vectorised=network.path != "loop", **options
+        network.model,
+        [Experiment(plan=plan, records=records, **options)],
+        vectorised=network.path != "loop",
     )
-    expected, start = final(slow), slow.initial_state().parameters
+    expected, start = final(slow), slow.initial_states()[0].parameters
     for draws_per_pass in (None, 2):
-        fast = BatchedEngine(plan, network.model, records, draws_per_pass=draws_per_pass, **options)
+        fast = BatchedEngine(
+            network.model,
+            [Experiment(plan=plan, records=records, **options)],
+            draws_per_pass=draws_per_pass,
+        )
         assert fast.path.kind == network.path, fast.path.reason
         assert moved_apart(final(fast), expected, start) < 1e-9
-        device = fast._stack._runner._device_draws
+        device = fast._device_draws
         assert device is not None
         assert device.records_passes == (network.path == "banked")
         if device.records_passes:
@@ -151,10 +154,12 @@ def test_a_gpu_merges_noise_like_the_reference(
     for local_steps in (1, 3):
         plan = make_plan(SIZES, COHORTS, local_steps=local_steps, clip=0.3)
         slow = ReferenceEngine(
-            plan, network.model, records, vectorised=network.path != "loop", **options
+            network.model,
+            [Experiment(plan=plan, records=records, **options)],
+            vectorised=network.path != "loop",
         )
-        expected, start = final(slow), slow.initial_state().parameters
-        fast = BatchedEngine(plan, network.model, records, **options)
+        expected, start = final(slow), slow.initial_states()[0].parameters
+        fast = BatchedEngine(network.model, [Experiment(plan=plan, records=records, **options)])
         assert moved_apart(final(fast), expected, start) < 1e-9
 
 
@@ -168,10 +173,12 @@ def test_a_gpu_equals_the_reference_in_32_bits(
     records = make_records(network.inputs, SIZES, dtype=torch.float32, device=cuda)
     options = {"streams": Streams.seeded(3), "optimiser": Optimiser(local_step=ConstantStep(0.5))}
     slow = ReferenceEngine(
-        plan, network.model, records, vectorised=network.path != "loop", **options
+        network.model,
+        [Experiment(plan=plan, records=records, **options)],
+        vectorised=network.path != "loop",
     )
-    fast = BatchedEngine(plan, network.model, records, **options)
-    start = slow.initial_state().parameters
+    fast = BatchedEngine(network.model, [Experiment(plan=plan, records=records, **options)])
+    start = slow.initial_states()[0].parameters
     assert moved_apart(final(fast), final(slow), start) < 1e-5
 
 
@@ -187,13 +194,13 @@ def test_a_gpu_stack_equals_each_alone(cuda: str, make_plan: Any, make_records: 
     ]
     alone = []
     for experiment in experiments:
-        engine = StackedEngine(model, [experiment])
+        engine = BatchedEngine(model, [experiment])
         (state,) = engine.initial_states()
         for _ in engine.rounds([state]):
             pass
         alone.append(state.parameters)
     for draws_per_pass in (None, 4):
-        engine = StackedEngine(model, experiments, draws_per_pass=draws_per_pass)
+        engine = BatchedEngine(model, experiments, draws_per_pass=draws_per_pass)
         states = engine.initial_states()
         for _ in engine.rounds(states):
             pass
@@ -212,19 +219,25 @@ def test_a_gpu_leaves_out_records_that_are_not_finite(
     )  # fmt: skip
     cohorts = [[1], [1], [1], [0], [0], [1]]  # recorded before the first spoilt record comes
     plan = make_plan([20, 20], cohorts, sampler="fixed", batch_size=20, noise=[0.5, 0.0])
-    slow = ReferenceEngine(plan, nn.Linear(4, 3).double(), records, streams=Streams.seeded(0))
-    fast = BatchedEngine(plan, nn.Linear(4, 3).double(), records, streams=Streams.seeded(0))
-    start = slow.initial_state()
-    states = [engine.initial_state() for engine in (slow, fast)]
+    slow = ReferenceEngine(
+        nn.Linear(4, 3).double(),
+        [Experiment(plan=plan, records=records, streams=Streams.seeded(0))],
+    )
+    fast = BatchedEngine(
+        nn.Linear(4, 3).double(),
+        [Experiment(plan=plan, records=records, streams=Streams.seeded(0))],
+    )
+    start = slow.initial_states()[0]
+    states = [engine.initial_states()[0] for engine in (slow, fast)]
     for engine, state in zip((slow, fast), states, strict=True):
         state.parameters.copy_(start.parameters)
-        for _ in engine.rounds(state):
+        for _ in engine.rounds([state]):
             pass
     assert moved_apart(states[1].parameters, states[0].parameters, start.parameters) < 1e-9
     assert fast.raw_nonfinite_count == 20
-    diverged = fast.initial_state()
+    diverged = fast.initial_states()[0]
     diverged.parameters.fill_(float("nan"))
-    assert len(list(fast.rounds(diverged))) == 6
+    assert len(list(fast.rounds([diverged]))) == 6
 
 
 def test_a_model_that_cannot_be_recorded_is_trained_all_the_same(
@@ -243,11 +256,11 @@ def test_a_model_that_cannot_be_recorded_is_trained_all_the_same(
     records = make_records(torch.randn(60, 4, dtype=torch.float64), SIZES, device=cuda)
     model = Waits().double()
     slow = ReferenceEngine(
-        plan, model, records, streams=Streams.seeded(0), vectorised=False
-    )  # fmt: skip
-    fast = BatchedEngine(plan, model, records, streams=Streams.seeded(0))
-    assert moved_apart(final(fast), final(slow), slow.initial_state().parameters) < 1e-9
-    device = fast._stack._runner._device_draws
+        model, [Experiment(plan=plan, records=records, streams=Streams.seeded(0))], vectorised=False
+    )
+    fast = BatchedEngine(model, [Experiment(plan=plan, records=records, streams=Streams.seeded(0))])
+    assert moved_apart(final(fast), final(slow), slow.initial_states()[0].parameters) < 1e-9
+    device = fast._device_draws
     assert device is not None
     assert not device.records_passes
 

@@ -9,26 +9,25 @@ import torch
 from torch import nn
 
 from dpcohort.aggregation import Mean
-from dpcohort.engine import Experiment, Streams, cross_entropy
-from dpcohort.engine.draws import Draw, DrawRunner
+from dpcohort.engine import Experiment, Streams
+from dpcohort.engine.batched import BatchedEngine, Draw, joined
 from dpcohort.engine.experiment import cohort_of
-from dpcohort.engine.partial_sums import joined
 from dpcohort.errors import InputError
 
 
-def runner(make_plan: Any, make_records: Any, **options: Any) -> tuple[DrawRunner, Any]:
+def runner(make_plan: Any, make_records: Any, **options: Any) -> tuple[BatchedEngine, Any]:
     plan = make_plan([6, 7], [[0, 1, 1]])
     records = make_records(torch.randn(13, 4), [6, 7])
     experiment = Experiment(plan=plan, records=records, streams=Streams.seeded(0))
     model = nn.Linear(4, 3).double()
-    return DrawRunner(model, cross_entropy, [experiment], **options), plan
+    return BatchedEngine(model, [experiment], **options), plan
 
 
 def test_two_draws_of_one_client_have_their_own_batch_and_noise(
     make_plan: Any, make_records: Any
 ) -> None:
     draws, plan = runner(make_plan, make_records)
-    (updates,) = draws.updates([torch.zeros(15, dtype=torch.float64)], [cohort_of(plan, 0)])
+    updates = draws.updates([torch.zeros(15, dtype=torch.float64)], [cohort_of(plan, 0)])[0].updates
     assert not torch.any(updates[1] == updates[2])
 
 
@@ -46,8 +45,8 @@ def test_with_merged_noise_draws_add_to_a_few_partial_sums(
         experiment = Experiment(
             plan=plan, records=records, streams=Streams.seeded(0), merged_noise=merged
         )
-        draws = DrawRunner(nn.Linear(4, 3).double(), cross_entropy, [experiment], **options)
-        found.append(draws.updates(start, cohorts)[0])
+        draws = BatchedEngine(nn.Linear(4, 3).double(), [experiment], **options)
+        found.append(draws.updates(start, cohorts)[0].updates)
     assert len(found[0]) == 6
     assert len(found[1]) == rows
     torch.testing.assert_close(found[1].sum(0), found[0].sum(0), rtol=1e-12, atol=1e-15)
@@ -66,9 +65,9 @@ def test_draws_of_a_joined_pass_are_divided_by_batch_sizes_of_their_own(
     records = make_records(torch.randn(13, 4), [6, 7])
     options = {"plan": plan, "records": records, "streams": Streams.seeded(0)}
     single, together = (
-        DrawRunner(nn.Linear(4, 3).double(), cross_entropy, [experiment]).updates(
-            [torch.zeros(15, dtype=torch.float64)], [cohort_of(plan, 0)]
-        )[0]
+        BatchedEngine(nn.Linear(4, 3).double(), [experiment])
+        .updates([torch.zeros(15, dtype=torch.float64)], [cohort_of(plan, 0)])[0]
+        .updates
         for experiment in (Experiment(**options), Experiment(**options, merged_noise=True))
     )
     assert len(together) == 4

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from dpcohort.engine.layout import FlatLayout
-from dpcohort.engine.rounds import Evaluator
+from dpcohort.engine.clipping.per_example import FlatLayout
+from dpcohort.engine.rounds import evaluator_on
 from dpcohort.errors import InputError
 
 
@@ -18,8 +18,8 @@ def test_chunks_give_what_one_pass_gives() -> None:
     inputs, targets = torch.randn(23, 1, 5, 5).double(), torch.randint(0, 3, (23,))
     outputs = model(inputs).detach()
     vector = FlatLayout(model).flatten(model)
-    evaluator = Evaluator(model, inputs, targets, chunk=7, dtype=torch.float64)
-    result = evaluator.evaluate(vector)
+    evaluator = evaluator_on(model, inputs, targets, chunk=7, dtype=torch.float64)
+    result = evaluator(vector)
     hits = outputs.argmax(1) == targets
     assert result.accuracy == pytest.approx(float(hits.double().mean()))
     assert result.loss == pytest.approx(float(F.cross_entropy(outputs, targets)))
@@ -33,14 +33,14 @@ def test_chunks_give_what_one_pass_gives() -> None:
 def test_the_model_given_is_not_changed() -> None:
     model = nn.Linear(2, 2)
     before = model.weight.clone()
-    Evaluator(model, torch.zeros(1, 2), [0]).evaluate(torch.ones(6))
+    evaluator_on(model, torch.zeros(1, 2), [0])(torch.ones(6))
     assert torch.equal(model.weight, before)
 
 
 def test_a_test_set_must_fit() -> None:
     with pytest.raises(InputError, match="test set"):
-        Evaluator(nn.Linear(2, 2), torch.zeros(3, 2), [0])
+        evaluator_on(nn.Linear(2, 2), torch.zeros(3, 2), [0])
     with pytest.raises(InputError, match="test set"):
-        Evaluator(nn.Linear(2, 2), torch.zeros(0, 2), [])
+        evaluator_on(nn.Linear(2, 2), torch.zeros(0, 2), [])
     with pytest.raises(InputError, match="chunk"):
-        Evaluator(nn.Linear(2, 2), torch.zeros(1, 2), [0], chunk=0)
+        evaluator_on(nn.Linear(2, 2), torch.zeros(1, 2), [0], chunk=0)

@@ -18,10 +18,9 @@ from dpcohort.engine import (
     InverseTimeStep,
     Optimiser,
     ReferenceEngine,
-    StackedEngine,
     Streams,
 )
-from dpcohort.engine.merged_noise import merged_noise_, merged_std, refuse_unmergeable
+from dpcohort.engine.experiment import merged_noise_, merged_std, refuse_unmergeable
 from dpcohort.errors import InputError
 
 SIZES = [20, 9, 15, 16]
@@ -34,8 +33,8 @@ NOISE = [0.7, 0.0, 1.9, 0.2]  # client 1 is public
 
 
 def final(engine: Any) -> torch.Tensor:
-    state = engine.initial_state()
-    for _ in engine.rounds(state):
+    state = engine.initial_states()[0]
+    for _ in engine.rounds([state]):
         pass
     return state.parameters
 
@@ -69,11 +68,15 @@ def test_equals_the_reference_in_64_bits(
         "merged_noise": True,
     }
     slow = ReferenceEngine(
-        plan, network.model, records, vectorised=network.path != "loop", **options
+        network.model,
+        [Experiment(plan=plan, records=records, **options)],
+        vectorised=network.path != "loop",
     )
-    expected, start = final(slow), slow.initial_state().parameters
+    expected, start = final(slow), slow.initial_states()[0].parameters
     for choice in ({}, {"draws_per_pass": 4, "micro_batch": 10}):
-        fast = BatchedEngine(plan, network.model, records, workers=1, **choice, **options)
+        fast = BatchedEngine(
+            network.model, [Experiment(plan=plan, records=records, **options)], workers=1, **choice
+        )
         assert moved_apart(final(fast), expected, start) < 1e-9
 
 
@@ -88,8 +91,10 @@ def test_it_is_the_training_with_the_last_noises_exchanged(
     streams, step_sizes = Streams.seeded(5), InverseTimeStep(2.0)
     optimiser, alpha = Optimiser(local_step=step_sizes), step_sizes.at(local_steps - 1, local_steps)
     options: dict[str, Any] = {"streams": streams, "optimiser": optimiser}
-    separate = final(BatchedEngine(plan, model, records, **options))
-    merged = final(BatchedEngine(plan, model, records, **options, merged_noise=True))
+    separate = final(BatchedEngine(model, [Experiment(plan=plan, records=records, **options)]))
+    merged = final(
+        BatchedEngine(model, [Experiment(plan=plan, records=records, **options, merged_noise=True)])
+    )
     stds = [NOISE[k] * 0.3 / 4 for k in COHORTS[0]]
     own = torch.zeros_like(merged)
     seen: dict[int, int] = {}
@@ -109,7 +114,13 @@ def test_workers_change_no_bit(make_plan: Any, make_records: Any) -> None:
         found = [
             final(
                 BatchedEngine(
-                    plan, model, records, streams=Streams.seeded(1), workers=w, merged_noise=True
+                    model,
+                    [
+                        Experiment(
+                            plan=plan, records=records, streams=Streams.seeded(1), merged_noise=True
+                        )
+                    ],
+                    workers=w,
                 )
             )
             for w in (1, 2, 7)
@@ -123,16 +134,25 @@ def test_resumes_to_the_same_bytes(make_plan: Any, make_records: Any) -> None:
 
     def engine(workers: int) -> BatchedEngine:
         return BatchedEngine(
-            plan, model, records, streams=Streams.seeded(4), optimiser=optimiser,
-            workers=workers, merged_noise=True,
-        )  # fmt: skip
+            model,
+            [
+                Experiment(
+                    plan=plan,
+                    records=records,
+                    streams=Streams.seeded(4),
+                    optimiser=optimiser,
+                    merged_noise=True,
+                )
+            ],
+            workers=workers,
+        )
 
-    through = engine(1).initial_state()
-    assert len(list(engine(1).rounds(through))) == 3
-    state = engine(2).initial_state()
-    next(iter(engine(2).rounds(state)))
+    through = engine(1).initial_states()[0]
+    assert len(list(engine(1).rounds([through]))) == 3
+    state = engine(2).initial_states()[0]
+    next(iter(engine(2).rounds([state])))
     state = EngineState.from_arrays(state.to_arrays())
-    assert len(list(engine(3).rounds(state))) == 2
+    assert len(list(engine(3).rounds([state]))) == 2
     for name, array in through.to_arrays().items():
         assert state.to_arrays()[name].tobytes() == array.tobytes()
 
@@ -146,14 +166,14 @@ def test_a_stack_may_mix_both(make_plan: Any, make_records: Any) -> None:
     ]
     alone = []
     for experiment in experiments:
-        engine = StackedEngine(model, [experiment])
+        engine = BatchedEngine(model, [experiment])
         (state,) = engine.initial_states()
         list(engine.rounds([state]))
         alone.append(state.parameters)
     assert torch.equal(alone[0], alone[2])
     assert not torch.equal(alone[0], alone[1])
     for draws_per_pass, tolerance in ((None, 0.0), (4, 1e-12), (18, 1e-12)):
-        together = StackedEngine(model, experiments, draws_per_pass=draws_per_pass, workers=2)
+        together = BatchedEngine(model, experiments, draws_per_pass=draws_per_pass, workers=2)
         states = together.initial_states()
         list(together.rounds(states))
         for state, expected in zip(states, alone, strict=True):
@@ -166,8 +186,11 @@ def test_empty_batches_leave_the_noise(make_plan: Any, make_records: Any) -> Non
     stds = np.array([NOISE[k] * 0.3 / 4 for k in COHORTS[0]])
     noise = merged_noise_(torch.empty(43, dtype=torch.float64), Streams.seeded(8), round=0)
     for engine in (ReferenceEngine, BatchedEngine):
-        built = engine(plan, model, records, streams=Streams.seeded(8), merged_noise=True)
-        change = built.initial_state().parameters - final(built)
+        built = engine(
+            model,
+            [Experiment(plan=plan, records=records, streams=Streams.seeded(8), merged_noise=True)],
+        )
+        change = built.initial_states()[0].parameters - final(built)
         torch.testing.assert_close(change, merged_std(stds, 0.1) * noise, rtol=1e-9, atol=1e-15)
 
 
@@ -176,7 +199,16 @@ def test_public_clients_get_no_noise(make_plan: Any, make_records: Any) -> None:
         make_plan, make_records, sampler="fixed", noise=[0.0] * 4, batch_size=9, cohorts=[[1, 1]]
     )
     one, two = (
-        final(BatchedEngine(plan, model, records, streams=Streams.seeded(seed), merged_noise=True))
+        final(
+            BatchedEngine(
+                model,
+                [
+                    Experiment(
+                        plan=plan, records=records, streams=Streams.seeded(seed), merged_noise=True
+                    )
+                ],
+            )
+        )
         for seed in (1, 2)
     )
     assert torch.equal(one, two)
@@ -199,12 +231,20 @@ def stay_within_the_clip(network: Any, make_plan: Any, dtype: torch.dtype) -> No
         dtype=dtype,
     )  # fmt: skip
     engine = BatchedEngine(
-        plan, network.model, records, streams=Streams.seeded(0), merged_noise=True,
-        optimiser=Optimiser(local_step=ConstantStep(1.0)),
-    )  # fmt: skip
-    state = engine.initial_state()
+        network.model,
+        [
+            Experiment(
+                plan=plan,
+                records=records,
+                streams=Streams.seeded(0),
+                merged_noise=True,
+                optimiser=Optimiser(local_step=ConstantStep(1.0)),
+            )
+        ],
+    )
+    state = engine.initial_states()[0]
     state.parameters.zero_()
-    list(engine.rounds(state))
+    list(engine.rounds([state]))
     assert torch.isfinite(state.parameters).all()
     assert float(state.parameters.double().norm()) <= 0.4 * 10 / 20 * (1 + 1e-6)
     assert engine.raw_nonfinite_count >= 10
@@ -219,10 +259,12 @@ def test_an_error_in_a_worker_comes_out(
         [1.5, 0.5, 0.5, 0.5]
     )  # draw 0 fails; draw 4 adds to the same sum
     engine = BatchedEngine(
-        plan, model, records, streams=Streams.seeded(0), workers=2, merged_noise=True
+        model,
+        [Experiment(plan=plan, records=records, streams=Streams.seeded(0), merged_noise=True)],
+        workers=2,
     )
     with pytest.raises(InputError, match="rate"):
-        next(engine.rounds(engine.initial_state()))
+        next(engine.rounds(engine.initial_states()))
 
 
 def test_the_stream_is_its_own() -> None:
@@ -251,12 +293,34 @@ def test_it_is_for_simulations_of_the_plain_mean(
 ) -> None:
     plan, model, records = setting(make_plan, make_records)
     with pytest.raises(InputError, match="for simulation"):
-        kind(plan, model, records, streams=Streams.from_entropy(), merged_noise=True)
+        kind(
+            model,
+            [
+                Experiment(
+                    plan=plan, records=records, streams=Streams.from_entropy(), merged_noise=True
+                )
+            ],
+        )
     for rule in (TrimmedMean(), _Looking()):
         with pytest.raises(InputError, match=type(rule).__name__):
             kind(
-                plan, model, records, streams=Streams.seeded(0), aggregation=rule,
-                merged_noise=True,
-            )  # fmt: skip
+                model,
+                [
+                    Experiment(
+                        plan=plan,
+                        records=records,
+                        streams=Streams.seeded(0),
+                        aggregation=rule,
+                        merged_noise=True,
+                    )
+                ],
+            )
     refuse_unmergeable(Streams.seeded(0), Mean())
-    kind(plan, model, records, streams=Streams.from_entropy(), aggregation=_Looking())
+    kind(
+        model,
+        [
+            Experiment(
+                plan=plan, records=records, streams=Streams.from_entropy(), aggregation=_Looking()
+            )
+        ],
+    )

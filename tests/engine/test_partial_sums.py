@@ -6,12 +6,11 @@ import threading
 import pytest
 import torch
 
-from dpcohort.engine.partial_sums import (
+from dpcohort.engine.batched import (
     PARTIAL_SUMS,
     PartialSums,
     joined,
     one_thread_each,
-    use_one_thread,
 )
 
 
@@ -93,16 +92,3 @@ def test_threads_are_given_back() -> None:
     with one_thread_each():
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == 2
-
-
-def test_a_worker_keeps_to_its_thread() -> None:
-    seen = []
-
-    def work() -> None:
-        use_one_thread()
-        seen.append(torch.get_num_threads())
-
-    worker = threading.Thread(target=work)
-    worker.start()
-    worker.join()
-    assert seen == [1]

@@ -19,7 +19,6 @@ from dpcohort.engine import (
     Experiment,
     Optimiser,
     ReferenceEngine,
-    StackedEngine,
     Streams,
 )
 from dpcohort.engine.lattice import Lattice, release
@@ -78,14 +77,19 @@ def update(
         model = Outputs(np.shape(inputs)[1])
         nn.init.zeros_(model.layer.weight)
     trained = ENGINES[engine](
-        plan, model, records, loss=loss, optimiser=STEP,
-        streams=streams or Streams(None, zeros),
-    )  # fmt: skip
-    state = trained.initial_state()
+        model,
+        [
+            Experiment(
+                plan=plan, records=records, optimiser=STEP, streams=streams or Streams(None, zeros)
+            )
+        ],
+        loss=loss,
+    )
+    state = trained.initial_states()[0]
     if weights is not None:
         state.parameters.mul_(weights)
     start = state.parameters.clone()
-    for _ in trained.rounds(state):
+    for _ in trained.rounds([state]):
         pass
     return (start - state.parameters).double().cpu() * count
 
@@ -106,12 +110,15 @@ def test_both_engines_release_the_same(make_plan: Any, make_records: Any, networ
     records = make_records(network.inputs, [6, 5])
     results = []
     for engine in ENGINES.values():
-        trained = engine(plan, network.model, records, streams=Streams(None, zeros), optimiser=STEP)
-        state = trained.initial_state()
-        for _ in trained.rounds(state):
+        trained = engine(
+            network.model,
+            [Experiment(plan=plan, records=records, streams=Streams(None, zeros), optimiser=STEP)],
+        )
+        state = trained.initial_states()[0]
+        for _ in trained.rounds([state]):
             pass
         results.append(state.parameters)
-    start = trained.initial_state().parameters
+    start = trained.initial_states()[0].parameters
     gap = (results[0] - results[1]).norm() / (results[0] - start).norm()
     assert float(gap) < 1e-4
     assert float((results[0] - start).norm()) > 0
@@ -216,7 +223,7 @@ def test_no_weights_let_a_record_count_for_more(
         return release(totals, *terms, **kept)
 
     monkeypatch.setattr("dpcohort.engine.lattice.release", spied)
-    monkeypatch.setattr("dpcohort.engine.draws.release", spied)
+    monkeypatch.setattr("dpcohort.engine.batched.release", spied)
     update(engine, make_plan, inputs, **how)
     update(engine, make_plan, np.concatenate([inputs[:1] * 1e30, inputs[1:]]), **how)
     update(engine, make_plan, np.concatenate([inputs[:1] * 0, inputs[1:]]), **how)
@@ -234,12 +241,14 @@ def test_private_training_uses_no_generator_of_torch(
 
     plan, records = make_plan([6, 5], [[0, 1]]), make_records(network.inputs, [6, 5])
     for engine in ENGINES.values():
-        trained = engine(plan, network.model, records, streams=Streams.from_entropy())
+        trained = engine(
+            network.model, [Experiment(plan=plan, records=records, streams=Streams.from_entropy())]
+        )
         with monkeypatch.context() as patch:
             for name in ("normal_", "uniform_", "random_"):
                 patch.setattr(torch.Tensor, name, refuse)
             patch.setattr(torch, "randn", refuse)
-            for _ in trained.rounds(trained.initial_state()):
+            for _ in trained.rounds(trained.initial_states()):
                 pass
 
 
@@ -249,12 +258,14 @@ def test_workers_change_no_bit_of_a_private_sum(make_plan: Any, make_records: An
     found = []
     for workers in (1, 3):
         trained = BatchedEngine(
-            plan, Outputs(5), records, loss=lambda o, t: o[:, 0], workers=workers,
-            streams=Streams(None, zeros),
-        )  # fmt: skip
-        state = trained.initial_state()
+            Outputs(5),
+            [Experiment(plan=plan, records=records, streams=Streams(None, zeros))],
+            loss=lambda o, t: o[:, 0],
+            workers=workers,
+        )
+        state = trained.initial_states()[0]
         state.parameters.zero_()
-        for _ in trained.rounds(state):
+        for _ in trained.rounds([state]):
             pass
         found.append(state.parameters)
     assert torch.equal(found[0], found[1])
@@ -265,7 +276,7 @@ def test_private_and_seeded_do_not_stand_side_by_side(make_plan: Any, make_recor
     streams = (Streams.seeded(0), Streams.from_entropy())
     stack = [Experiment(plan=plan, records=records, streams=one) for one in streams]
     with pytest.raises(InputError, match="all private"):
-        StackedEngine(Outputs(5), stack)
+        BatchedEngine(Outputs(5), stack)
 
 
 def test_noise_that_no_lattice_holds_is_refused(make_plan: Any) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import dpcohort.engine.reference
-from dpcohort.engine import Evaluator, Optimiser, ReferenceEngine, Streams
+from dpcohort.engine import Experiment, Optimiser, ReferenceEngine, Streams, evaluator_on
 from dpcohort.engine.clipping import CLIP_SLACK
 from dpcohort.engine.randomness import draw_positions
 
@@ -38,9 +38,9 @@ def test_one_round_by_hand(make_plan: Any, make_records: Any) -> None:
             total += gradient / max(1.0, float(gradient.norm()) / (0.3 * (1 - CLIP_SLACK)))
         noise = streams.normal_(torch.empty_like(expected), **name)
         update += 0.1 * (total / 2 + 2.0 * 0.3 / 2 * noise) / 2
-    engine = ReferenceEngine(plan, model, records, streams=streams)
-    state = engine.initial_state()
-    (record,) = engine.rounds(state)
+    engine = ReferenceEngine(model, [Experiment(plan=plan, records=records, streams=streams)])
+    state = engine.initial_states()[0]
+    ((record,),) = engine.rounds([state])
     torch.testing.assert_close(state.parameters, expected - update, rtol=1e-12, atol=1e-12)
     assert record.clients == (1, 1)
 
@@ -49,15 +49,18 @@ def test_it_evaluates_when_asked(make_plan: Any, make_records: Any) -> None:
     plan = make_plan([8], [[0]] * 3)
     records = make_records(torch.randn(8, 3), [8], dtype=torch.float32)
     model = nn.Linear(3, 3)
-    evaluator = Evaluator(model, torch.randn(5, 3), torch.zeros(5, dtype=torch.int64))
+    evaluator = evaluator_on(model, torch.randn(5, 3), torch.zeros(5, dtype=torch.int64))
     engine = ReferenceEngine(
-        plan,
         model,
-        records,
-        streams=Streams.seeded(0),
-        optimiser=Optimiser(average_decay=0.5),
-        evaluator=evaluator,
-        evaluate_every=2,
+        [
+            Experiment(
+                plan=plan,
+                records=records,
+                streams=Streams.seeded(0),
+                optimiser=Optimiser(average_decay=0.5),
+            )
+        ],
     )
-    tested = [record.test is not None for record in engine.rounds(engine.initial_state())]
+    rounds = engine.rounds(engine.initial_states(), evaluator=evaluator, evaluate_every=2)
+    tested = [record.test is not None for (record,) in rounds]
     assert tested == [False, True, True]

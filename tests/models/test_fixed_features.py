@@ -12,6 +12,7 @@ from dpcohort.engine import (
     BatchedEngine,
     ClientRecords,
     ConstantStep,
+    Experiment,
     Optimiser,
     ReferenceEngine,
     Streams,
@@ -132,15 +133,19 @@ def test_both_engines_clip_alike_and_take_the_fast_path(name, more, features):
     ends = []
     for engine in (ReferenceEngine, BatchedEngine):
         trained = engine(
-            plan,
             model,
-            records,
-            streams=Streams.seeded(3),
-            optimiser=Optimiser(local_step=ConstantStep(0.5)),
+            [
+                Experiment(
+                    plan=plan,
+                    records=records,
+                    streams=Streams.seeded(3),
+                    optimiser=Optimiser(local_step=ConstantStep(0.5)),
+                )
+            ],
         )
-        state = trained.initial_state()
+        state = trained.initial_states()[0]
         start = state.parameters.clone()
-        for _ in trained.rounds(state):
+        for _ in trained.rounds([state]):
             pass
         ends.append(state.parameters)
     assert trained.path.kind == "banked", trained.path.reason

@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpcohort.engine import ConstantStep, Optimiser, StackedEngine
-from dpcohort.engine.draws import DrawRunner
+from dpcohort.engine import BatchedEngine, ConstantStep, Optimiser
 from dpcohort.errors import InputError, VerificationError
 from dpcohort.runs import Run, train, verify_run
 from dpcohort.runs.folder import read_log
@@ -109,14 +108,14 @@ def test_merged_noise_changes_the_noise_and_nothing_that_is_counted(
 
 
 def test_the_ledger_is_on_disk_before_the_round_is_computed(plan, digits, tmp_path, monkeypatch):
-    compute = StackedEngine.updates
+    compute = BatchedEngine.updates
     seen = []
 
     def watched(self, parameters, cohorts):
         seen.append((cohorts[0].round, len(read_log(tmp_path / "run" / "ledger.jsonl")) - 1))
         return compute(self, parameters, cohorts)
 
-    monkeypatch.setattr(StackedEngine, "updates", watched)
+    monkeypatch.setattr(BatchedEngine, "updates", watched)
     train(plan, "logistic", digits, out=tmp_path / "run", **QUICK)
     assert seen == [(t, t + 1) for t in range(ROUNDS)]
 
@@ -329,7 +328,7 @@ def test_each_gets_the_result_it_would_get_alone(digits, tmp_path, merged_noise)
 
 def test_every_round_is_counted_before_it_is_computed(digits, tmp_path, monkeypatch):
     order = []
-    count, updates = Journal.count, DrawRunner.updates_and_upcoming
+    count, updates = Journal.count, BatchedEngine.updates
 
     def counted(self, *arguments):
         order.append("count")
@@ -340,7 +339,7 @@ def test_every_round_is_counted_before_it_is_computed(digits, tmp_path, monkeypa
         return updates(self, *arguments)
 
     monkeypatch.setattr(Journal, "count", counted)
-    monkeypatch.setattr(DrawRunner, "updates_and_upcoming", computed)
+    monkeypatch.setattr(BatchedEngine, "updates", computed)
     train_side_by_side(jobs(digits), outs=[tmp_path / "first", tmp_path / "second"])
     assert order == ["count", "count", "compute"] * ROUNDS
 

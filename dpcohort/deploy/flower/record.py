@@ -24,7 +24,7 @@ from dpcohort.deploy.flower.federation import Federation
 from dpcohort.deploy.guard.protocol import RunReceipt
 from dpcohort.deploy.guard.terms import layout_sha256
 from dpcohort.engine import ClientRecords
-from dpcohort.engine.layout import FlatLayout
+from dpcohort.engine.clipping.per_example import FlatLayout
 from dpcohort.errors import InputError
 from dpcohort.models import build_model
 from dpcohort.plain_text import one_line
@@ -112,8 +112,8 @@ class FederatedJob(TrainingJob):
     @property
     def layout(self) -> str:
         """Hash of the order of the parameters, which guards compare."""
-        spans = FlatLayout(self.model).spans
-        return layout_sha256([(name, span.shape) for name, span in spans.items()])
+        places = FlatLayout(self.model).places
+        return layout_sha256([(name, shape) for name, (_, shape) in places.items()])
 
     def chooser(
         self, journal: Journal, arrays: Mapping[str, Any], records: ClientRecords | None = None

@@ -32,7 +32,7 @@ from dpcohort.deploy.flower.messages import (
 )
 from dpcohort.deploy.flower.record import FederatedJob, FederatedRecorder, RoundExchange
 from dpcohort.deploy.guard.protocol import DrawRequest, RunReceipt
-from dpcohort.engine import Arrived, EngineState, Evaluator
+from dpcohort.engine import Arrived, EngineState, Evaluator, evaluator_on
 from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
 from dpcohort.runs.run import Callback, Run
@@ -293,4 +293,4 @@ def _evaluator(job: FederatedJob) -> Evaluator | None:
             f"the test data has records of shape {tuple(data.input_shape)}, the model takes "
             f"{tuple(federation.model.input_shape)}."
         )
-    return Evaluator(job.model, data.normalised(data.test_inputs), data.test_labels.copy())
+    return evaluator_on(job.model, data.normalised(data.test_inputs), data.test_labels.copy())

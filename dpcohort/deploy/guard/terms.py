@@ -107,7 +107,7 @@ def layout_sha256(parameters: Sequence[tuple[str, Sequence[int]]]) -> str:
     """The hash of a model's flat layout: name and shape of each parameter, in order.
 
     Both sides take it from ``FlatLayout(model)``:
-    ``[(name, span.shape) for name, span in layout.spans.items()]``.
+    ``[(name, shape) for name, (_, shape) in layout.places.items()]``.
 
     Example:
         >>> layout_sha256([("weight", (2, 3)), ("bias", (2,))])[:8]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The client's part of Algorithm 1 on the lattice: T^l noisy steps, and the difference they make.
 
-Gradients come from the engine's own :class:`~dpcohort.engine.clipping.PerExampleGradients`, one
+Gradients come from the engine's own :func:`~dpcohort.engine.clipping.per_example_gradients`, one
 record at a time. In a batch, the last bits of a record's gradient can depend on the records beside
 it, and a server that chooses the weights could make last bits count; alone they cannot. For the
 same reason a model that draws random numbers or remembers records is refused: removing a record
@@ -24,10 +24,15 @@ from numpy.typing import NDArray
 from dpcohort._validate import IntArray
 from dpcohort.deploy.guard.files import GuardedData
 from dpcohort.deploy.guard.terms import ModelTerms, layout_sha256
-from dpcohort.engine.clipping import PerExampleGradients, refuse_unfit_layers
+from dpcohort.engine.clipping import (
+    FlatLayout,
+    cross_entropy,
+    per_example_gradients,
+    refuse_unfit_layers,
+)
+from dpcohort.engine.clipping.per_example import Gradients
 from dpcohort.engine.lattice import KEY_BYTES, Bytes, Lattice
 from dpcohort.engine.randomness import draw_batch
-from dpcohort.engine.reference import cross_entropy
 from dpcohort.errors import InputError
 from dpcohort.models import build_model
 
@@ -85,13 +90,13 @@ class LocalTraining:
             input_dtype=torch.int64 if tokens else torch.float32,
         )
         refuse_unfit_layers(built)
-        self._gradients = PerExampleGradients(built, cross_entropy, vectorised=False)
+        self._gradients = per_example_gradients(built, cross_entropy, vectorised=False)
         _refuse_memory(self._gradients, built, data.inputs)
-        layout = self._gradients.layout
+        layout = FlatLayout(built)
         #: D, the number of trained parameters.
         self.dimension = layout.dimension
         #: Hash of their order.
-        self.layout = layout_sha256([(name, span.shape) for name, span in layout.spans.items()])
+        self.layout = layout_sha256([(name, shape) for name, (_, shape) in layout.places.items()])
 
     @_one_thread()
     def update(
@@ -145,14 +150,12 @@ class LocalTraining:
             return point.new_zeros(1, self.dimension)
 
 
-def _refuse_memory(
-    gradients: PerExampleGradients, model: torch.nn.Module, like: NDArray[Any]
-) -> None:
+def _refuse_memory(gradients: Gradients, model: torch.nn.Module, like: NDArray[Any]) -> None:
     """Refuse a model whose gradient at a record changes with what it was run on before.
 
     Tried on made-up records, so that a failure says nothing about the client's.
     """
-    start = gradients.layout.flatten(model)
+    start = FlatLayout(model).flatten(model)
     weights = start + 0.1 * torch.cos(torch.arange(start.numel()))  # a zero would hide the rest
     tokens = like.dtype == np.int64
     shape = like.shape[1:]

@@ -3,17 +3,29 @@
 
 from __future__ import annotations
 
-from dpcohort.engine.clipping.factors import CLIP_SLACK, clip_factors, clip_rows
 from dpcohort.engine.clipping.network import ClippedNetwork, ClippingPath
-from dpcohort.engine.clipping.per_example import Loss, PerExampleGradients, refuse_unfit_layers
+from dpcohort.engine.clipping.per_example import (
+    CLIP_SLACK,
+    FlatLayout,
+    Loss,
+    can_be_mapped,
+    clip_factors,
+    clip_rows,
+    cross_entropy,
+    per_example_gradients,
+    refuse_unfit_layers,
+)
 
 __all__ = [
     "CLIP_SLACK",
     "ClippedNetwork",
     "ClippingPath",
+    "FlatLayout",
     "Loss",
-    "PerExampleGradients",
+    "can_be_mapped",
     "clip_factors",
     "clip_rows",
+    "cross_entropy",
+    "per_example_gradients",
     "refuse_unfit_layers",
 ]

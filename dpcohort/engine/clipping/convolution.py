@@ -19,12 +19,12 @@ from torch.nn import functional as F  # noqa: N812
 from dpcohort.engine.clipping import kernels
 from dpcohort.engine.clipping.layers import (
     BankedLayer,
-    OuterSum,
-    UnsupportedUseError,
+    add_outer_sums,
     gram_is_cheaper,
+    outer_sum_norms,
     row_norms,
 )
-from dpcohort.engine.layout import FlatLayout
+from dpcohort.engine.clipping.per_example import FlatLayout
 
 __all__ = ["BankedConvolution", "output_size", "patch_lines", "patches"]
 
@@ -38,11 +38,6 @@ _FEW_CHANNELS = 4
 
 class BankedConvolution(BankedLayer):
     """A convolution over one or two dimensions, with stride, zero padding and dilation."""
-
-    _lines: Tensor | None = None
-    _formed: Tensor | None = None
-    _outer: OuterSum | None = None
-    _bias: Tensor | None = None
 
     def __init__(self, layer: nn.Module, prefix: str, layout: FlatLayout) -> None:
         super().__init__(layer, prefix, layout)
@@ -69,7 +64,7 @@ class BankedConvolution(BankedLayer):
     def forward(self, inputs: Tensor) -> Tensor:
         """The convolution; one dimension is two with a height of one."""
         if inputs.dim() != (3 if self._is_1d else 4):
-            raise UnsupportedUseError(f"a convolution got shape {tuple(inputs.shape)}")
+            raise NotImplementedError(f"a convolution got shape {tuple(inputs.shape)}")
         if self._is_1d:
             return self._attach(inputs[:, :, None]).squeeze(2)
         return self._attach(inputs)
@@ -77,7 +72,8 @@ class BankedConvolution(BankedLayer):
     def compute(self, inputs: Tensor) -> Tensor:
         """Convolve each group's rows with its weights."""
         weight, bias = self.bank_weight, self.bank_bias
-        self._inputs = inputs = inputs.contiguous(memory_format=torch.channels_last)
+        inputs = inputs.contiguous(memory_format=torch.channels_last)
+        self.kept["inputs"] = inputs
         if self._has_lines:
             return self._compute_by_lines(inputs, weight, bias)
         _, stride, padding, dilation = self._geometry
@@ -93,8 +89,8 @@ class BankedConvolution(BankedLayer):
         matrix = weight.reshape(groups, outputs, -1)
         if bias is not None:
             matrix = torch.cat([matrix, bias[:, :, None]], dim=2)
-        self._lines = lines
-        by_group = self.current.by_group(lines).transpose(2, 3)
+        self.kept["lines"] = lines
+        by_group = self.by_group(lines).transpose(2, 3)
         product = torch.matmul(by_group, matrix.transpose(1, 2)[:, None])
         return product.view(inputs.shape[0], height, width, outputs).permute(0, 3, 1, 2)
 
@@ -103,7 +99,7 @@ class BankedConvolution(BankedLayer):
         weight, (_, stride, padding, dilation) = self.bank_weight, self._geometry
         gradient = gradient.contiguous(memory_format=torch.channels_last)
         groups = zip(
-            gradient.chunk(len(weight)), self.inputs.chunk(len(weight)), weight, strict=True
+            gradient.chunk(len(weight)), self.kept["inputs"].chunk(len(weight)), weight, strict=True
         )
         parts = [
             torch.ops.aten.convolution_backward(
@@ -115,22 +111,23 @@ class BankedConvolution(BankedLayer):
 
     def observe(self, gradient: Tensor) -> Tensor:
         """Form the gradient of every example, or use the Gram way where that is cheaper."""
-        inputs = self.inputs
+        inputs = self.kept["inputs"]
         rows, outputs = gradient.shape[:2]
         g = gradient.permute(0, 2, 3, 1).reshape(rows, -1, outputs)
-        if self._lines is not None:
-            self._formed = torch.bmm(self._lines, g)
-            return row_norms(self._formed).square()
+        if self._has_lines:
+            self.kept["formed"] = torch.bmm(self.kept["lines"], g)
+            return row_norms(self.kept["formed"]).square()
         positions, fan_in = g.shape[1], inputs.shape[1] * self._kernel[0] * self._kernel[1]
         if positions == 1 or gram_is_cheaper(positions, fan_in, outputs):
-            self._outer = OuterSum(patches(inputs, *self._geometry)[0], g)
-            norms = self._outer.squared_norms()
+            columns, _ = patches(inputs, *self._geometry)
+            norms, _ = outer_sum_norms(columns, g)
+            self.kept |= {"columns": columns, "g": g}
         else:
-            self._formed = self._form(inputs, g, fan_in)
-            norms = row_norms(self._formed).square()
-        if "bias" in self.spans:
-            self._bias = g.sum(1)
-            norms = norms + self._bias.square().sum(1)
+            self.kept["formed"] = self._form(inputs, g, fan_in)
+            norms = row_norms(self.kept["formed"]).square()
+        if "bias" in self.places:
+            self.kept["bias"] = g.sum(1)
+            norms = norms + self.kept["bias"].square().sum(1)
         return norms
 
     def _form(self, inputs: Tensor, gradient: Tensor, fan_in: int) -> Tensor:
@@ -147,37 +144,32 @@ class BankedConvolution(BankedLayer):
 
     def add_clipped_sum(self, factors: Tensor, total: Tensor) -> None:
         """Weight and bias, brought from the order of the patches to that of the parameters."""
-        target = self.spans["weight"].of(total)
+        target = self.part("weight", total)
         draws, outputs, channels = target.shape[:3]
-        if self._formed is not None:
-            product = torch.bmm(factors[:, None], self._formed.view(*factors.shape, -1))
-        elif self._outer is not None:
-            product = self._outer.clipped_sum(factors)
+        fan_in = channels * self._kernel[0] * self._kernel[1]
+        if "formed" in self.kept:
+            product = torch.bmm(factors[:, None], self.kept["formed"].view(*factors.shape, -1))
+        elif "columns" in self.kept:
+            zeros = total.new_zeros(draws, outputs, fan_in)
+            product = add_outer_sums(zeros, self.kept["columns"], self.kept["g"], None, factors)
         else:
             return
         if self._has_lines:
             lines = product.view(draws, -1, outputs)
-            fan_in = channels * self._kernel[0] * self._kernel[1]
             target.add_(lines[:, :fan_in].transpose(1, 2).reshape(target.shape))
-            if "bias" in self.spans:
-                self.spans["bias"].of(total).add_(lines[:, fan_in])
+            if "bias" in self.places:
+                self.part("bias", total).add_(lines[:, fan_in])
             return
         patched = product.reshape(draws, outputs, *self._kernel, channels)
         target.add_(patched.permute(0, 1, 4, 2, 3).reshape(target.shape))
-        if self._bias is not None:
-            self._add_formed("bias", self._bias, factors, total)
+        if "bias" in self.kept:
+            self._add_formed("bias", factors, total)
 
     @property
     def bank_weight(self) -> Tensor:
         """The bank's part [groups, outputs, inputs, height, width] for the weight."""
         weight = super().bank_weight
         return weight[:, :, :, None] if self._is_1d else weight
-
-    def _drop(self) -> None:
-        self._lines = None
-        self._formed = None
-        self._outer = None
-        self._bias = None
 
 
 def patches(

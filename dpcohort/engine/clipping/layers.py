@@ -9,7 +9,7 @@ have told the clipping factors, the sum of the clipped gradients. Per-example gr
 formed where that is cheaper than doing without.
 
 A linear map applied at positions t = 1..T of an example has the gradient G = sum_t g_t a_t^T (g:
-gradient of the output, a: input). ``OuterSum`` knows three ways to its norm:
+gradient of the output, a: input). ``outer_sum_norms`` knows three ways to its norm:
 
 * T = 1: |G|^2 = |g|^2 |a|^2, for next to nothing.
 * direct: form G for every example; its clipped sum then costs almost nothing more.
@@ -30,49 +30,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from dpcohort.engine.layout import FlatLayout, Span
+from dpcohort.engine.clipping.per_example import FlatLayout
 
 __all__ = [
-    "Bank",
     "BankedEmbedding",
     "BankedLayer",
     "BankedLinear",
     "BankedNormalisation",
-    "OuterSum",
-    "UnsupportedUseError",
+    "add_outer_sums",
     "gram_is_cheaper",
     "outer_norms",
+    "outer_sum_norms",
     "row_norms",
 ]
-
-
-class UnsupportedUseError(Exception):
-    """A layer is used in a way its fast path does not cover; the caller takes the slow one."""
-
-
-class Bank:
-    """What all layers of one pass share: weights, and how rows belong to groups and draws.
-
-    Attributes:
-        weights: [groups, D], the models of the pass.
-        draws: number of draws; a multiple of the number of groups.
-        rows: number of examples; a multiple of the number of draws.
-    """
-
-    def __init__(self, weights: Tensor, *, draws: int, rows: int) -> None:
-        self.weights = weights
-        self.groups = weights.shape[0]
-        self.draws = draws
-        self.rows = rows
-        self.anchor = torch.empty((), device=weights.device, requires_grad=True)
-
-    def by_group(self, values: Tensor) -> Tensor:
-        """[rows, ...] as [groups, rows of a group, ...]."""
-        return values.reshape(self.groups, self.rows // self.groups, *values.shape[1:])
-
-    def by_draw(self, values: Tensor) -> Tensor:
-        """[rows, ...] as [draws, rows of a draw, ...]."""
-        return values.reshape(self.draws, self.rows // self.draws, *values.shape[1:])
 
 
 class BankedLayer(nn.Module, ABC):
@@ -84,14 +54,16 @@ class BankedLayer(nn.Module, ABC):
 
     def __init__(self, layer: nn.Module, prefix: str, layout: FlatLayout) -> None:
         super().__init__()
-        self.spans: dict[str, Span] = {
-            name: layout.spans[f"{prefix}.{name}" if prefix else name]
+        self.places = {
+            name: layout.places[f"{prefix}.{name}" if prefix else name]
             for name, parameter in layer.named_parameters(recurse=False)
             if parameter.requires_grad
         }
-        self.bank: Bank | None = None
+        self._bank: Tensor | None = None
+        self._rows = 0
         self.squared_norms: Tensor | None = None
-        self._inputs: Tensor | None = None
+        #: What belongs to single examples of the pass under way, its ``inputs`` among it.
+        self.kept: dict[str, Tensor] = {}
         self.calls = 0
         self.outputs_per_row = 0
 
@@ -116,65 +88,60 @@ class BankedLayer(nn.Module, ABC):
     def add_clipped_sum(self, factors: Tensor, total: Tensor) -> None:
         """Add the sums of clipped gradients, [draws] by factors [draws, rows], to [draws, D]."""
 
-    def bind(self, bank: Bank) -> None:
-        """Begin a pass with these weights."""
-        self.bank = bank
-        self.calls = 0
-        self.squared_norms = None
+    def bind(self, bank: Tensor, rows: int) -> None:
+        """Begin a pass with these weights [groups, D], of so many examples."""
+        self._bank, self._rows, self.calls = bank, rows, 0
+        self.squared_norms, self.kept = None, {}
 
     def release(self) -> None:
         """End a pass: let go of everything that belongs to single examples."""
-        self.bank = None
-        self.squared_norms = None
-        self._inputs = None
-        self._drop()
+        self._bank, self.squared_norms, self.kept = None, None, {}
 
-    @abstractmethod
-    def _drop(self) -> None:
-        """Forget what was kept of the pass besides the inputs."""
+    def part(self, name: str, matrix: Tensor) -> Tensor:
+        """One parameter of every row of a [rows, D] matrix, as a view [rows, *shape]."""
+        place, shape = self.places[name]
+        return matrix[:, place].view(matrix.shape[0], *shape)
+
+    @property
+    def bank(self) -> Tensor:
+        """The weights [groups, D] of the pass under way."""
+        if self._bank is None:
+            raise NotImplementedError("a banked layer was called outside of a pass")
+        return self._bank
 
     @property
     def bank_weight(self) -> Tensor:
         """The bank's part [groups, *shape] for the layer's weight."""
-        return self.spans["weight"].of(self.current.weights)
+        return self.part("weight", self.bank)
 
     @property
     def bank_bias(self) -> Tensor | None:
         """The bank's part for the bias, None if the layer has none."""
-        return self.spans["bias"].of(self.current.weights) if "bias" in self.spans else None
+        return self.part("bias", self.bank) if "bias" in self.places else None
 
-    @property
-    def inputs(self) -> Tensor:
-        """What the layer was given in the pass under way."""
-        if self._inputs is None:
-            raise RuntimeError("unreachable: backward comes after forward")
-        return self._inputs
+    def by_group(self, values: Tensor) -> Tensor:
+        """[rows, ...] as [groups, rows of a group, ...]."""
+        groups = len(self.bank)
+        return values.reshape(groups, self._rows // groups, *values.shape[1:])
 
-    @property
-    def current(self) -> Bank:
-        """The bank of the pass under way."""
-        if self.bank is None:
-            raise UnsupportedUseError("a banked layer was called outside of a pass")
-        return self.bank
-
-    def _add_formed(self, name: str, formed: Tensor, factors: Tensor, total: Tensor) -> None:
-        """Add the sums of one parameter's gradients that are there, [rows, size], to its place."""
-        target = self.spans[name].of(total)
-        product = torch.bmm(factors[:, None], self.current.by_draw(formed))
+    def _add_formed(self, name: str, factors: Tensor, total: Tensor) -> None:
+        """Add the sums of one parameter's gradients, kept under its name, [rows, size]."""
+        target, formed = self.part(name, total), self.kept[name]
+        product = torch.bmm(factors[:, None], formed.reshape(*factors.shape, *formed.shape[1:]))
         target.add_(product.view(target.shape))
 
     def _attach(self, inputs: Tensor) -> Tensor:
         """Run ``compute`` as a node of the autograd graph."""
-        bank = self.current
+        anchor = torch.empty((), device=self.bank.device, requires_grad=True)
         self.calls += 1
         if self.calls > 1:
-            raise UnsupportedUseError(f"a {type(self).__name__} is used more than once")
-        if inputs.shape[0] != bank.rows:
-            raise UnsupportedUseError(
-                f"a {type(self).__name__} got {inputs.shape[0]} rows for {bank.rows} examples"
+            raise NotImplementedError(f"a {type(self).__name__} is used more than once")
+        if inputs.shape[0] != self._rows:
+            raise NotImplementedError(
+                f"a {type(self).__name__} got {inputs.shape[0]} rows for {self._rows} examples"
             )
-        output: Tensor = _Node.apply(inputs, bank.anchor, self)  # type: ignore[no-untyped-call]
-        self.outputs_per_row = output.numel() // max(1, bank.rows)
+        output: Tensor = _Node.apply(inputs, anchor, self)  # type: ignore[no-untyped-call]
+        self.outputs_per_row = output.numel() // max(1, self._rows)
         return output
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -188,7 +155,8 @@ class _Node(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, anchor: Tensor, layer: BankedLayer) -> Tensor:
         ctx.layer = layer
-        return layer.compute(inputs.detach())
+        layer.kept["inputs"] = inputs.detach()
+        return layer.compute(layer.kept["inputs"])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None]:
@@ -242,8 +210,8 @@ def outer_norms(of_inputs: Tensor, of_gradients: Tensor) -> Tensor:
     return products.masked_fill_(doubtful, float("nan"))
 
 
-class OuterSum:
-    """The gradients sum_t g_t a_t^T of a batch, kept in whichever form is cheapest.
+def outer_sum_norms(inputs: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor | None]:
+    """|G|^2 of each row for G = sum_t g_t a_t^T, and G itself where it had to be formed.
 
     Args:
         inputs: a, [rows, T, inputs].
@@ -251,44 +219,39 @@ class OuterSum:
 
     Example:
         >>> a, g = torch.ones(1, 1, 4), torch.full((1, 1, 1), 3.0)
-        >>> OuterSum(a, g).squared_norms().tolist()
-        [36.0]
+        >>> outer_sum_norms(a, g)
+        (tensor([36.]), None)
     """
+    positions = inputs.shape[1]
+    if positions == 1:
+        return outer_norms(row_norms(inputs), row_norms(gradients)).square(), None
+    if gram_is_cheaper(positions, inputs.shape[2], gradients.shape[2]):
+        return _gram(inputs, gradients), None
+    formed = torch.bmm(gradients.transpose(1, 2), inputs)
+    return row_norms(formed).square(), formed
 
-    def __init__(self, inputs: Tensor, gradients: Tensor) -> None:
-        self._inputs = inputs
-        self._gradients = gradients
-        self._formed: Tensor | None = None
-        self._positions = inputs.shape[1]
-        self._use_gram = gram_is_cheaper(self._positions, inputs.shape[2], gradients.shape[2])
 
-    def squared_norms(self) -> Tensor:
-        """|G|^2 of each row."""
-        a, g = self._inputs, self._gradients
-        if self._positions == 1:
-            return outer_norms(row_norms(a), row_norms(g)).square()
-        if self._use_gram:
-            return _gram(a, g)
-        self._formed = torch.bmm(g.transpose(1, 2), a)
-        return row_norms(self._formed).square()
+def add_outer_sums(
+    total: Tensor, inputs: Tensor, gradients: Tensor, formed: Tensor | None, factors: Tensor
+) -> Tensor:
+    """Add the sums over rows of factor times G, factors [draws, rows], to [draws, outputs, inputs].
 
-    def clipped_sum(self, factors: Tensor) -> Tensor:
-        """Sum over rows of factor times G: factors [draws, rows] to [draws, outputs, inputs]."""
-        shape = (factors.shape[0], self._gradients.shape[2], self._inputs.shape[2])
-        return self.add_clipped_sum(factors, factors.new_zeros(shape))
-
-    def add_clipped_sum(self, factors: Tensor, total: Tensor) -> Tensor:
-        """Add that sum to ``total``, [draws, outputs, inputs]."""
-        draws, rows = factors.shape
-        a, g = self._inputs, self._gradients
-        if self._formed is not None:
-            flat = self._formed.view(draws, rows, -1)
-            return total.add_(torch.bmm(factors[:, None], flat).view(total.shape))
-        weighted = g.view(draws, rows, *g.shape[1:]) * factors[:, :, None, None]
-        return total.baddbmm_(
-            weighted.reshape(draws, rows * self._positions, -1).transpose(1, 2),
-            a.reshape(draws, rows * self._positions, -1),
-        )
+    Args:
+        total: where to add.
+        inputs: a, as in ``outer_sum_norms``.
+        gradients: g.
+        formed: G if it was formed.
+        factors: [draws, rows].
+    """
+    draws, rows = factors.shape
+    if formed is not None:
+        flat = formed.view(draws, rows, -1)
+        return total.add_(torch.bmm(factors[:, None], flat).view(total.shape))
+    weighted = gradients.view(draws, rows, *gradients.shape[1:]) * factors[:, :, None, None]
+    joined = rows * inputs.shape[1]
+    return total.baddbmm_(
+        weighted.reshape(draws, joined, -1).transpose(1, 2), inputs.reshape(draws, joined, -1)
+    )
 
 
 def _gram(inputs: Tensor, gradients: Tensor) -> Tensor:
@@ -300,10 +263,6 @@ def _gram(inputs: Tensor, gradients: Tensor) -> Tensor:
 class BankedLinear(BankedLayer):
     """A linear layer; the gradient of one example is a sum of outer products over positions."""
 
-    _outer: OuterSum | None = None
-    _bias: Tensor | None = None
-    _gradient: Tensor | None = None  # kept in place of the above for one position an example
-
     @classmethod
     def supports(cls, layer: nn.Module) -> bool:
         """Every plain ``nn.Linear`` with a trained weight."""
@@ -312,7 +271,6 @@ class BankedLinear(BankedLayer):
     def compute(self, inputs: Tensor) -> Tensor:
         """Outputs x W^T + b."""
         weight, bias = self.bank_weight, self.bank_bias
-        self._inputs = inputs
         if len(weight) == 1:
             return F.linear(inputs, weight[0], None if bias is None else bias[0])
         flat = inputs.reshape(len(weight), -1, inputs.shape[-1])
@@ -332,49 +290,45 @@ class BankedLinear(BankedLayer):
 
     def observe(self, gradient: Tensor) -> Tensor:
         """|G|^2 of the weight, plus that of the bias."""
-        inputs = self.inputs
+        inputs = self.kept["inputs"]
         if gradient.dim() == 2 and gradient.device.type == "cpu":
             return self._observe_one(inputs, gradient)
         rows = gradient.shape[0]
         g = gradient.reshape(rows, -1, gradient.shape[-1])
-        self._outer = OuterSum(inputs.reshape(rows, -1, inputs.shape[-1]), g)
-        norms = self._outer.squared_norms()
-        if "bias" in self.spans:
-            self._bias = g.sum(1)
-            norms = norms + self._bias.square().sum(1)
+        a = inputs.reshape(rows, -1, inputs.shape[-1])
+        norms, formed = outer_sum_norms(a, g)
+        self.kept |= {"a": a, "g": g} | ({} if formed is None else {"formed": formed})
+        if "bias" in self.places:
+            self.kept["bias"] = g.sum(1)
+            norms = norms + self.kept["bias"].square().sum(1)
         return norms
 
     def _observe_one(self, inputs: Tensor, gradient: Tensor) -> Tensor:
         """One position an example, on a CPU: g a^T, and g for the bias, in few operations."""
-        self._gradient = gradient
+        self.kept["gradient"] = gradient
         of_gradient = row_norms(gradient)
         norms = outer_norms(row_norms(inputs), of_gradient).square_()
-        return norms.add_(of_gradient.square_()) if "bias" in self.spans else norms
+        return norms.add_(of_gradient.square_()) if "bias" in self.places else norms
 
     def add_clipped_sum(self, factors: Tensor, total: Tensor) -> None:
         """Weight and bias."""
-        if self._gradient is not None:
-            self._add_one_position(self._gradient, factors, total)
-            return
-        if self._outer is None:
-            return
-        self._outer.add_clipped_sum(factors, self.spans["weight"].of(total))
-        if self._bias is not None:
-            self._add_formed("bias", self._bias, factors, total)
+        kept = self.kept
+        if "gradient" in kept:
+            self._add_one_position(kept["gradient"], factors, total)
+        elif "g" in kept:
+            weight = self.part("weight", total)
+            add_outer_sums(weight, kept["a"], kept["g"], kept.get("formed"), factors)
+            if "bias" in kept:
+                self._add_formed("bias", factors, total)
 
     def _add_one_position(self, gradient: Tensor, factors: Tensor, total: Tensor) -> None:
         draws = len(factors)
-        parts = zip(self.inputs.chunk(draws), gradient.chunk(draws), strict=True)
+        parts = zip(self.kept["inputs"].chunk(draws), gradient.chunk(draws), strict=True)
         for draw, (a, g) in enumerate(parts):
             weighted = g * factors[draw, :, None]
-            self.spans["weight"].of(total)[draw].addmm_(weighted.t(), a)
-            if "bias" in self.spans:
-                self.spans["bias"].of(total)[draw].add_(weighted.sum(0))
-
-    def _drop(self) -> None:
-        self._outer = None
-        self._bias = None
-        self._gradient = None
+            self.part("weight", total)[draw].addmm_(weighted.t(), a)
+            if "bias" in self.places:
+                self.part("bias", total)[draw].add_(weighted.sum(0))
 
 
 #: Up to so many tokens an example, all pairs of tokens are compared; beyond, they are sorted.
@@ -383,8 +337,6 @@ _ALL_PAIRS = 64
 
 class BankedEmbedding(BankedLayer):
     """An embedding; an example's gradient adds up, word by word, where a word occurs again."""
-
-    _gradients: Tensor | None = None
 
     def __init__(self, layer: nn.Module, prefix: str, layout: FlatLayout) -> None:
         super().__init__(layer, prefix, layout)
@@ -403,10 +355,8 @@ class BankedEmbedding(BankedLayer):
 
     def compute(self, inputs: Tensor) -> Tensor:
         """The rows of each group's table."""
-        bank = self.current
-        self._inputs = inputs
-        group = torch.arange(bank.groups, device=inputs.device)
-        group = group.repeat_interleave(bank.rows // bank.groups)
+        groups = len(self.bank)
+        group = torch.arange(groups, device=inputs.device).repeat_interleave(self._rows // groups)
         return self.bank_weight[group.view(-1, *[1] * (inputs.dim() - 1)), inputs]
 
     def input_gradient(self, gradient: Tensor) -> Tensor:
@@ -416,28 +366,26 @@ class BankedEmbedding(BankedLayer):
     def observe(self, gradient: Tensor) -> Tensor:
         """Squared norm of the gradient summed over equal tokens."""
         rows = gradient.shape[0]
-        tokens = self.inputs.reshape(rows, -1)
+        tokens = self.kept["inputs"].reshape(rows, -1)
         g = gradient.reshape(rows, -1, gradient.shape[-1])
         if self._padding_idx is not None:
             g = g * (tokens != self._padding_idx)[:, :, None]
-        self._gradients = g
+        self.kept["gradients"] = g
         return _pairwise(tokens, g) if tokens.shape[1] <= _ALL_PAIRS else _sorted(tokens, g)
 
     def add_clipped_sum(self, factors: Tensor, total: Tensor) -> None:
         """Scatter the clipped gradients to their words."""
-        if self._gradients is None:
+        if "gradients" not in self.kept:
             return
-        table = self.spans["weight"].of(total)
+        table = self.part("weight", total)
         draws, words, width = table.shape
-        weighted = self.current.by_draw(self._gradients) * factors[:, :, None, None]
+        g = self.kept["gradients"]
+        weighted = g.reshape(*factors.shape, *g.shape[1:]) * factors[:, :, None, None]
         start = torch.arange(draws, device=total.device)[:, None, None] * words
-        where = (self.inputs.reshape(*factors.shape, -1) + start).reshape(-1)
+        where = (self.kept["inputs"].reshape(*factors.shape, -1) + start).reshape(-1)
         added = torch.zeros(draws * words, width, dtype=total.dtype, device=total.device)
         added.index_add_(0, where, weighted.reshape(-1, width))
         table.add_(added.view(draws, words, width))
-
-    def _drop(self) -> None:
-        self._gradients = None
 
 
 def _pairwise(tokens: Tensor, gradients: Tensor) -> Tensor:
@@ -475,7 +423,6 @@ class BankedNormalisation(BankedLayer):
             if isinstance(norm, nn.GroupNorm)
             else partial(F.layer_norm, normalized_shape=norm.normalized_shape, eps=norm.eps)
         )
-        self._formed: dict[str, Tensor] = {}
 
     @classmethod
     def supports(cls, layer: nn.Module) -> bool:
@@ -489,8 +436,7 @@ class BankedNormalisation(BankedLayer):
 
     def compute(self, inputs: Tensor) -> Tensor:
         """Scale and shift."""
-        self._inputs = inputs
-        grouped = self.current.by_group(inputs)
+        grouped = self.by_group(inputs)
         scaled = grouped * self._spread(self.bank_weight, grouped)
         if self.bank_bias is not None:
             scaled = scaled + self._spread(self.bank_bias, grouped)
@@ -498,23 +444,23 @@ class BankedNormalisation(BankedLayer):
 
     def input_gradient(self, gradient: Tensor) -> Tensor:
         """The product g * weight."""
-        grouped = self.current.by_group(gradient)
+        grouped = self.by_group(gradient)
         return (grouped * self._spread(self.bank_weight, grouped)).view(gradient.shape)
 
     def observe(self, gradient: Tensor) -> Tensor:
         """Form both gradients of every example."""
         norms = gradient.new_zeros(gradient.shape[0])
-        for name in self.spans:
-            values = gradient * self.inputs if name == "weight" else gradient
-            formed = self._collect(values).flatten(1)
-            self._formed[name] = formed
-            norms = norms + formed.square().sum(1)
+        for name in self.places:
+            values = gradient * self.kept["inputs"] if name == "weight" else gradient
+            self.kept[name] = self._collect(values).flatten(1)
+            norms = norms + self.kept[name].square().sum(1)
         return norms
 
     def add_clipped_sum(self, factors: Tensor, total: Tensor) -> None:
         """Scale and shift."""
-        for name, formed in self._formed.items():
-            self._add_formed(name, formed, factors, total)
+        for name in self.places:
+            if name in self.kept:
+                self._add_formed(name, factors, total)
 
     def _spread(self, parameter: Tensor, like: Tensor) -> Tensor:
         """[groups, *shape] so that it broadcasts over [groups, rows, ...]."""
@@ -527,7 +473,4 @@ class BankedNormalisation(BankedLayer):
         """[rows, ...] summed to [rows, *shape]."""
         if self._by_channel:
             return values.flatten(2).sum(2) if values.dim() > 2 else values
-        return values.reshape(values.shape[0], -1, *self.spans["weight"].shape).sum(1)
-
-    def _drop(self) -> None:
-        self._formed = {}
+        return values.reshape(values.shape[0], -1, *self.places["weight"][1]).sum(1)

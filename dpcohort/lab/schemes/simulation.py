@@ -28,11 +28,10 @@ from dpcohort.engine import (
     Arrived,
     ClippedNetwork,
     EngineState,
-    Evaluator,
-    PerExampleGradients,
-    ServerStep,
     cross_entropy,
     draw_positions,
+    evaluator_on,
+    per_example_gradients,
     train_rounds,
 )
 from dpcohort.errors import InputError
@@ -100,7 +99,7 @@ class Simulation:
         self._model = self._records.fit(job.trained)
         some = self._records.gather(self._records.indices[:2])
         self._network = ClippedNetwork(self._model, cross_entropy, *some)
-        self._gradients = PerExampleGradients(
+        self._gradients = per_example_gradients(
             self._model, cross_entropy, vectorised=self._network.path.kind != "loop"
         )
         self.dimension = self._network.layout.dimension
@@ -109,7 +108,7 @@ class Simulation:
         inputs, labels = data.normalised(data.test_inputs), data.test_labels
         order = np.random.default_rng(_SERVER_STREAM).permutation(len(labels))
         self._server, self._evaluator = (
-            Evaluator(model, inputs[part], labels[part].copy())
+            evaluator_on(model, inputs[part], labels[part].copy())
             for part in np.split(order, [round(_SERVER_SHARE * len(labels))])
         )
 
@@ -184,11 +183,11 @@ class Simulation:
 
     def evaluate(self, weights: Tensor) -> TestResult:
         """Results on the public test records."""
-        return self._evaluator.evaluate(weights)
+        return self._evaluator(weights)
 
     def server_loss(self, weights: Tensor) -> float:
         """Loss on the server's own public records: it costs no privacy to look at it."""
-        return self._server.evaluate(weights).loss
+        return self._server(weights).loss
 
 
 class _SchemeTrainer:
@@ -242,7 +241,7 @@ def train_scheme(
     trainer = _SchemeTrainer(update)
     rounds = train_rounds(
         trainer,
-        [ServerStep(Mean(), simulation.optimiser)],
+        [(Mean(), simulation.optimiser)],
         [state],
         rounds=simulation.training.rounds,
         choose=lambda t: [_all_at_once(t)],

@@ -11,7 +11,7 @@ from dpcohort.deploy.guard import training as module
 from dpcohort.deploy.guard.files import GuardedData
 from dpcohort.deploy.guard.terms import ModelTerms
 from dpcohort.deploy.guard.training import LocalTraining
-from dpcohort.engine.clipping import PerExampleGradients, clip_factors
+from dpcohort.engine.clipping import clip_factors, per_example_gradients
 from dpcohort.engine.lattice import Lattice
 from dpcohort.engine.reference import cross_entropy
 from dpcohort.errors import InputError
@@ -44,7 +44,7 @@ def no_noise(monkeypatch):
 def reference(data, weights, clip, batch, step_sizes):
     """Algorithm 1 without noise, by the engine's own parts."""
     built = build_model("mlp", input_shape=(5,), classes=3, seed=0, options={"hidden": [4]})
-    gradients = PerExampleGradients(built, cross_entropy)
+    gradients = per_example_gradients(built, cross_entropy)
     start = torch.from_numpy(weights)
     point = start.clone()
     for alpha in step_sizes:

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from dpcohort.engine import cross_entropy
-from dpcohort.engine.clipping import ClippedNetwork, PerExampleGradients, clip_factors
+from dpcohort.engine.clipping import ClippedNetwork, clip_factors, per_example_gradients
 from dpcohort.engine.clipping.convolution import BankedConvolution, patches
 
 
@@ -54,7 +54,7 @@ def test_norms_of_wide_convolutions_are_those_of_torch_func(squared_norms: Any) 
     weights = net.layout.flatten(model)
     assert net.path.kind == "banked", net.path.reason
     norms = squared_norms(net, weights[None], images[None], targets[None])[0]
-    raw = PerExampleGradients(model, cross_entropy)(weights, images, targets)
+    raw = per_example_gradients(model, cross_entropy)(weights, images, targets)
     torch.testing.assert_close(norms, raw.square().sum(1), rtol=1e-9, atol=1e-12)
 
 
@@ -88,7 +88,7 @@ def test_norms_and_sums_of_pooled_convolutions_are_those_of_torch_func(
     assert net.path.kind == "banked"
     own = net.layout.flatten(model)
     weights = own + 0.1 * torch.randn(groups, own.numel(), generator=generator).double()
-    slow, clip = PerExampleGradients(model, cross_entropy), torch.full((4,), 0.4).double()
+    slow, clip = per_example_gradients(model, cross_entropy), torch.full((4,), 0.4).double()
     norms = squared_norms(net, weights, inputs, targets)
     sums = net.clipped_sums(weights, inputs, targets, clip=clip)
     for k in range(4):

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from dpcohort.engine.clipping.factors import (
+from dpcohort.engine.clipping.per_example import (
     CLIP_SLACK,
     clip_factors,
     clip_rows,

@@ -10,7 +10,7 @@ from torch import nn
 
 from dpcohort.engine.clipping import kernels
 from dpcohort.engine.clipping.convolution import patch_lines, patches
-from dpcohort.engine.clipping.pooling import MaxPool
+from dpcohort.engine.clipping.network import MaxPool
 
 SHAPES: list[tuple[Any, ...]] = [
     ((3, 3), (1, 1), (1, 1), (1, 1)),

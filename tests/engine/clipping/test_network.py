@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dpcohort.engine import cross_entropy
-from dpcohort.engine.clipping import ClippedNetwork, PerExampleGradients, clip_factors
+from dpcohort.engine.clipping import ClippedNetwork, clip_factors, per_example_gradients
 from dpcohort.errors import InputError
 
 
@@ -30,7 +30,7 @@ def test_norms_and_sums_are_those_of_torch_func(
 ) -> None:
     net, weights, inputs, targets = setting(network)
     weights = weights[:groups]
-    slow = PerExampleGradients(network.model, cross_entropy, vectorised=network.path != "loop")
+    slow = per_example_gradients(network.model, cross_entropy, vectorised=network.path != "loop")
     clip = torch.tensor([0.1, 0.3, 1.0, 1e6], dtype=torch.float64)
     mask = torch.rand(4, 15, generator=torch.Generator().manual_seed(2)) > 0.2
     norms = squared_norms(net, weights, inputs, targets)
@@ -128,7 +128,7 @@ def test_nothing_of_an_example_is_kept(network: Any) -> None:
     for layer in net._layers:
         left = [v for v in vars(layer).values() if isinstance(v, Tensor)]
         assert left == []
-        assert layer.bank is None
+        assert layer.kept == {}
 
 
 @pytest.mark.parametrize("least", [1, 100], ids=["always", "in a crowd"])

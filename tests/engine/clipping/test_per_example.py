@@ -9,14 +9,18 @@ import torch
 from torch import nn
 
 from dpcohort.engine import cross_entropy
-from dpcohort.engine.clipping.per_example import PerExampleGradients, refuse_unfit_layers
+from dpcohort.engine.clipping.per_example import (
+    FlatLayout,
+    per_example_gradients,
+    refuse_unfit_layers,
+)
 from dpcohort.errors import InputError
 
 
 def test_rows_are_the_gradients_of_single_examples(network: Any) -> None:
     targets = torch.zeros(60, dtype=torch.int64)
-    slow = PerExampleGradients(network.model, cross_entropy, vectorised=False)
-    weights = slow.layout.flatten(network.model)
+    slow = per_example_gradients(network.model, cross_entropy, vectorised=False)
+    weights = FlatLayout(network.model).flatten(network.model)
     raw = slow(weights, network.inputs[:4], targets[:4])
     for i in range(4):
         network.model.zero_grad()
@@ -26,7 +30,7 @@ def test_rows_are_the_gradients_of_single_examples(network: Any) -> None:
         torch.testing.assert_close(raw[i], expected, rtol=1e-9, atol=1e-14)
     assert slow(weights, network.inputs[:0], targets[:0]).shape == (0, weights.numel())
     if network.path != "loop":
-        fast = PerExampleGradients(network.model, cross_entropy)
+        fast = per_example_gradients(network.model, cross_entropy)
         torch.testing.assert_close(
             fast(weights, network.inputs[:4], targets[:4]), raw, rtol=1e-9, atol=1e-14
         )
