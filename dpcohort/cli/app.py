@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import Annotated, Any
 
 import click
@@ -67,6 +70,22 @@ flower     Execute a plan with real clients over Flower, where no server can ove
 _HOMES = {name: module for module, names in MODULES.items() for name in names}
 
 
+def _loaded(name: str) -> ModuleType:
+    """A module, imported while the garbage collector rests.
+
+    What modules hold stays until the end. Neither now nor when the process ends does the collector
+    have to look through it, which takes a tenth of the time of a short command.
+    """
+    if name not in sys.modules:
+        gc.disable()
+        try:
+            import_module(name)
+            gc.freeze()
+        finally:
+            gc.enable()
+    return sys.modules[name]
+
+
 class _Group(TyperGroup):
     """Loads the one command that is run; lists all of them from the table."""
 
@@ -79,7 +98,7 @@ class _Group(TyperGroup):
         """The command itself, from its module."""
         if cmd_name not in _HOMES:
             return None
-        module = import_module(f"dpcohort.cli.{_HOMES[cmd_name]}")
+        module = _loaded(f"dpcohort.cli.{_HOMES[cmd_name]}")
         names = ("command", "app", cmd_name.replace("-", "_"))
         found = next(getattr(module, name) for name in names if hasattr(module, name))
         holder = typer.Typer(rich_markup_mode="rich", add_completion=False)
