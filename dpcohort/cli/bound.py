@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
 from dpcohort.cli.output import console, print_json
 from dpcohort.cli.source import ClientsOption, JsonOption, SetOption, SourceArgument, read_config
@@ -35,15 +35,15 @@ def command(
     source: SourceArgument = None,
     clients: ClientsOption = None,
     changes: SetOption = None,
-    gradient_bound: Annotated[float, typer.Option(help="B1, largest gradient norm.")] = 1.0,
-    initial_gap: Annotated[float, typer.Option(help="F(w1) - F*, where training starts.")] = 2.303,
+    gradient_bound: Annotated[float, Option(help="B1, largest gradient norm.")] = 1.0,
+    initial_gap: Annotated[float, Option(help="F(w1) - F*, where training starts.")] = 2.303,
     strong_convexity: Annotated[
-        float | None, typer.Option(help="mu; gives Theorem 1 and Corollary 1 as well.")
+        float | None, Option(help="mu; gives Theorem 1 and Corollary 1 as well.")
     ] = None,
-    dissimilarity: Annotated[float, typer.Option(help="B2; 0 with one local step.")] = 0.0,
-    clipping_gap: Annotated[float, typer.Option(help="max_t ||Delta_t||_1.")] = 0.0,
+    dissimilarity: Annotated[float, Option(help="B2; 0 with one local step.")] = 0.0,
+    clipping_gap: Annotated[float, Option(help="max_t ||Delta_t||_1.")] = 0.0,
     as_printed: Annotated[
-        bool, typer.Option("--as-printed", help="The paper's statements, uncorrected.")
+        bool, Option("--as-printed", help="The paper's statements, uncorrected.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -184,11 +184,11 @@ def _print(
             ("Corollary 1, T → ∞", limit.total),
         ]
     for name, value in rows:
-        console.print(f"{name:<32} {value:>12.5g}", markup=False)
+        console.print(f"{name:<32} {value:>12.5g}")
     console.print()
-    console.print(theorem_2.sentence, markup=False)
+    console.print(theorem_2.sentence)
     if convex is not None:
-        console.print(convex.sentence, markup=False)
+        console.print(convex.sentence)
     console.print(f"Best length (Corollary 2, best selection for each T): {best.sentence}")
     weight = "" if eta is None else f" The plan uses η = {eta:.4g}."
     console.print(f"Below η₀ = {threshold:.4g} unbiased selection is optimal.{weight}")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from dpcohort.cli.output import console, print_json
 from dpcohort.cli.rule_table import compare_rule_pairs
@@ -29,49 +29,32 @@ _SOME = "For some of them: --selection unbiased,privacy-aware --aggregation mean
 def command(
     sources: Annotated[
         list[Path] | None,
-        typer.Argument(
+        Argument(
             metavar="RUN RUN... | CONFIG",
             help="Run folders (or folders of seeds), the first is the baseline; or one config: "
             "with a grid table, or with --rules.",
-            show_default=False,
         ),
     ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", help="The config, as the argument.", show_default=False),
-    ] = None,
+    config: Annotated[Path | None, Option(help="The config, as the argument.")] = None,
     rules: Annotated[
-        str | None,
-        typer.Option(
-            "--rules",
-            metavar="all",
-            help="Compare every selection with every aggregation.",
-            show_default=False,
-        ),
+        str | None, Option(metavar="all", help="Compare every selection with every aggregation.")
     ] = None,
     selection: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="RULE,RULE...",
             help="Compare these selections, as in unbiased,threshold(threshold=1); or all.",
-            show_default=False,
         ),
     ] = None,
     aggregation: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RULE,RULE...", help="Compare these aggregations; or all.", show_default=False
-        ),
+        str | None, Option(metavar="RULE,RULE...", help="Compare these aggregations; or all.")
     ] = None,
     changes: SetOption = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds of a config's runs.")] = 5,
+    seeds: Annotated[int, Option(min=1, help="Seeds of a config's runs.")] = 5,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Keep a config's runs in this folder.")
+        Path | None, Option("--out", "-o", help="Keep a config's runs in this folder.")
     ] = None,
-    csv: Annotated[
-        Path | None,
-        typer.Option("--csv", help="Write the table of rules here too.", show_default=False),
-    ] = None,
+    csv: Annotated[Path | None, Option(help="Write the table of rules here too.")] = None,
     device: DeviceOption = None,
     data_dir: DataDirOption = None,
     as_json: JsonOption = False,
@@ -118,12 +101,10 @@ def command(
         return
     console.print(groups_table(summaries))
     for comparison in comparisons:
-        console.print(comparison.sentence, markup=False, soft_wrap=True)
+        console.print(comparison.sentence, soft_wrap=True)
 
 
-def judge(
-    groups: dict[str, Sequence[Run]],
-) -> tuple[dict[str, SeedSummary], list[Comparison]]:
+def judge(groups: dict[str, Sequence[Run]]) -> tuple[dict[str, SeedSummary], list[Comparison]]:
     """Each group's results, and each later group against the first."""
     from dpcohort.runs.comparison import compare_runs
     from dpcohort.runs.evaluation import summarise_seeds
@@ -203,7 +184,7 @@ def _train_grid(
         if not quiet and (done == total or done % max(1, total // 10) == 0):
             tested = [run.test_accuracy for run in runs if run.curve().accuracy.size]
             accuracy = f"  accuracy {100 * sum(tested) / len(tested):.1f} %" if tested else ""
-            console.print(f"{name}: round {done}/{total}{accuracy}", markup=False)
+            console.print(f"{name}: round {done}/{total}{accuracy}")
 
     found: Any = train_grid(config, seeds=seeds, out=out, device=device, on_round=show)
     groups: dict[str, Sequence[Run]] = found

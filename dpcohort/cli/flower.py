@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from dpcohort.cli.output import console, print_json
 from dpcohort.cli.source import JsonOption, SetOption, plan_of, shape_from
@@ -30,14 +31,11 @@ app = typer.Typer(
 
 @app.command("demo")
 def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", help="The run folder to write.")] = Path(
+    out: Annotated[Path, Option("--out", "-o", help="The run folder to write.")] = Path(
         "out/flower-demo"
     ),
-    rounds: Annotated[int, typer.Option(min=1, max=100, help="Rounds of the run.")] = 3,
-    keep: Annotated[
-        Path | None,
-        typer.Option(help="Keep kit, ledgers and logs in this folder.", show_default=False),
-    ] = None,
+    rounds: Annotated[int, Option(min=1, max=100, help="Rounds of the run.")] = 3,
+    keep: Annotated[Path | None, Option(help="Keep kit, ledgers and logs in this folder.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """A SuperLink, a gate and three clients on this machine, offline: about a minute."""
@@ -50,7 +48,7 @@ def demo(
     def say(words: str) -> None:
         if not as_json:
             elapsed = time.monotonic() - began
-            console.print(f"{elapsed:5.1f} s  {words}", markup=False, soft_wrap=True)
+            console.print(f"{elapsed:5.1f} s  {words}", soft_wrap=True)
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         # As Ctrl-C, so that what was started is ended.
@@ -62,52 +60,36 @@ def demo(
     for client, draws in result["draws"].items():
         console.print(
             f"{one_line(client)}: {draws['planned']} draws planned, {draws['counted']} counted by "
-            "its own ledger",
-            markup=False,
+            "its own ledger"
         )
     console.print(
         f"Test accuracy {100 * result['accuracy']:.1f} %. {result['verification']['clients']} "
         "receipts verified: no client spent more than it promised. "
         f"{result['seconds']:.0f} s in all; every process has ended.",
-        markup=False,
         soft_wrap=True,
     )
-    console.print(f"Run: {out}   Next: dpcohort verify {out}", markup=False, soft_wrap=True)
+    console.print(f"Run: {out}   Next: dpcohort verify {out}", soft_wrap=True)
 
 
 @app.command("init")
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The kit's folder, new.")],
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", help="A config: plan, model, step sizes.", show_default=False),
-    ] = None,
-    plan: Annotated[
-        Path | None,
-        typer.Option("--plan", help="A saved plan; needs --model, too.", show_default=False),
-    ] = None,
+    folder: Annotated[Path, Argument(metavar="DIR", help="The kit's folder, new.")],
+    config: Annotated[Path | None, Option(help="A config: plan, model, step sizes.")] = None,
+    plan: Annotated[Path | None, Option(help="A saved plan; needs --model, too.")] = None,
     changes: SetOption = None,
-    run: Annotated[str, typer.Option(help="Name of the run, for its clients' owners.")] = "run-1",
-    model: Annotated[
-        str | None, typer.Option(help="With --plan: name of the model.", show_default=False)
-    ] = None,
-    input_shape: Annotated[
-        str | None, typer.Option(help="With --plan: such as 1x28x28.", show_default=False)
-    ] = None,
-    classes: Annotated[
-        int | None, typer.Option(help="With --plan: number of classes.", show_default=False)
-    ] = None,
-    learning_rate: Annotated[
-        float | None, typer.Option(help="With --plan: local step size.", show_default=False)
-    ] = None,
-    test: Annotated[str, typer.Option(help="Public test data of the server, if any.")] = "",
-    host: Annotated[str, typer.Option(help="How clients reach the gate.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Where the gate listens.")] = 9443,
-    superlink_port: Annotated[int, typer.Option(help="SuperLink, on 127.0.0.1 only.")] = 8000,
-    days: Annotated[int, typer.Option(help="How long the certificates are valid.")] = 30,
-    timeout: Annotated[float, typer.Option(help="Seconds for a round.")] = 600.0,
+    run: Annotated[str, Option(help="Name of the run, for its clients' owners.")] = "run-1",
+    model: Annotated[str | None, Option(help="With --plan: name of the model.")] = None,
+    input_shape: Annotated[str | None, Option(help="With --plan: such as 1x28x28.")] = None,
+    classes: Annotated[int | None, Option(help="With --plan: number of classes.")] = None,
+    learning_rate: Annotated[float | None, Option(help="With --plan: local step size.")] = None,
+    test: Annotated[str, Option(help="Public test data of the server, if any.")] = "",
+    host: Annotated[str, Option(help="How clients reach the gate.")] = "127.0.0.1",
+    port: Annotated[int, Option(help="Where the gate listens.")] = 9443,
+    superlink_port: Annotated[int, Option(help="SuperLink, on 127.0.0.1 only.")] = 8000,
+    days: Annotated[int, Option(help="How long the certificates are valid.")] = 30,
+    timeout: Annotated[float, Option(help="Seconds for a round.")] = 600.0,
     trial: Annotated[
-        bool, typer.Option("--trial", help="Guards may be asked by their own user.")
+        bool, Option("--trial", help="Guards may be asked by their own user.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -145,24 +127,23 @@ def init(
         found = {"out": str(kit.path), "run": run, "clients": drawn}
         print_json({**found, "plan": settings.plan.sha256})
         return
-    console.print(f"Kit for {drawn} clients: {kit.path}", markup=False, soft_wrap=True)
+    console.print(f"Kit for {drawn} clients: {kit.path}", soft_wrap=True)
     console.print(
         "  README.md        for the operator; read it first\n"
         "  app/             the Flower app\n"
         "  server/          stays on the server\n"
-        "  clients/NAME/    for the owner of NAME, nobody else (it holds a private key)",
-        markup=False,
+        "  clients/NAME/    for the owner of NAME, nobody else (it holds a private key)"
     )
 
 
 @app.command("gate")
 def gate(
-    superlink: Annotated[int, typer.Option(help="Port of the SuperLink on 127.0.0.1.")],
-    certificate: Annotated[Path, typer.Option(help="The server's certificate.")],
-    key: Annotated[Path, typer.Option(help="Its private key.")],
-    authority: Annotated[Path, typer.Option(help="Certificate of the authority (ca.crt).")],
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 9443,
+    superlink: Annotated[int, Option(help="Port of the SuperLink on 127.0.0.1.")],
+    certificate: Annotated[Path, Option(help="The server's certificate.")],
+    key: Annotated[Path, Option(help="Its private key.")],
+    authority: Annotated[Path, Option(help="Certificate of the authority (ca.crt).")],
+    host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, Option(help="Port to listen on; 0 takes a free one.")] = 9443,
 ) -> None:
     """Forward the calls of nodes to a SuperLink, and no others."""
     from dpcohort.deploy.flower.certificates import check_certificate
@@ -180,8 +161,7 @@ def gate(
     signal.signal(signal.SIGTERM, _interrupt)
     console.print(
         f"ready: POST /v1/fleet/... on {host}:{door.port} goes to 127.0.0.1:{superlink}, nothing "
-        "else does. End it with Ctrl-C.",
-        markup=False,
+        "else does. End it with Ctrl-C."
     )
     door.start()
     try:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from dpcohort.cli.output import console, print_json, print_text
 from dpcohort.cli.source import JsonOption, shape_from
@@ -26,22 +27,17 @@ app = typer.Typer(
 )
 
 TermsOption = Annotated[
-    Path | None,
-    typer.Option("--terms", metavar="FILE.toml", help="The owner's terms.", show_default=False),
+    Path | None, Option("--terms", metavar="FILE.toml", help="The owner's terms.")
 ]
 DataOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--data", metavar="FILE.npz", help="inputs and labels of the client.", show_default=False
-    ),
+    Path | None, Option("--data", metavar="FILE.npz", help="inputs and labels of the client.")
 ]
 CounterOption = Annotated[
-    Path | None,
-    typer.Option("--counter", help="The ledger's counter, if not LEDGER.counter."),
+    Path | None, Option("--counter", help="The ledger's counter, if not LEDGER.counter.")
 ]
 NewLedgerOption = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--new-ledger", help="Make the ledger, for data that have none, and pin its id in --terms."
     ),
 ]
@@ -52,13 +48,8 @@ def serve(
     context: typer.Context,
     terms: TermsOption = None,
     data: DataOption = None,
-    ledger: Annotated[
-        Path | None,
-        typer.Option("--ledger", help="The client's ledger.", show_default=False),
-    ] = None,
-    socket: Annotated[
-        Path | None, typer.Option("--socket", help="Where to listen.", show_default=False)
-    ] = None,
+    ledger: Annotated[Path | None, Option(help="The client's ledger.")] = None,
+    socket: Annotated[Path | None, Option(help="Where to listen.")] = None,
     counter: CounterOption = None,
     new_ledger: NewLedgerOption = False,
 ) -> None:
@@ -97,8 +88,8 @@ def serve(
 
 @app.command("pin")
 def pin(
-    terms: Annotated[Path, typer.Option("--terms", metavar="FILE.toml", help="The terms.")],
-    ledger: Annotated[Path, typer.Option("--ledger", help="The client's ledger.")],
+    terms: Annotated[Path, Option(metavar="FILE.toml", help="The terms.")],
+    ledger: Annotated[Path, Option(help="The client's ledger.")],
     counter: CounterOption = None,
     new_ledger: NewLedgerOption = False,
     as_json: JsonOption = False,
@@ -119,14 +110,9 @@ def _pinned(terms: Path, ledger: Path, identity: str) -> str:
 
 @app.command("check")
 def check(
-    terms: Annotated[Path, typer.Option("--terms", metavar="FILE.toml", help="The terms.")],
+    terms: Annotated[Path, Option(metavar="FILE.toml", help="The terms.")],
     data: DataOption = None,
-    records: Annotated[
-        int | None,
-        typer.Option(
-            "--records", min=1, help="Number of records, without data.", show_default=False
-        ),
-    ] = None,
+    records: Annotated[int | None, Option(min=1, help="Number of records, without data.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check terms, and say what each run may spend; nothing is started or written."""
@@ -154,25 +140,17 @@ def check(
 
 @app.command("new")
 def new(
-    path: Annotated[Path, typer.Argument(help="Where to write them; - for the terminal.")] = Path(
+    path: Annotated[Path, Argument(help="Where to write them; - for the terminal.")] = Path(
         "terms.toml"
     ),
-    plan: Annotated[
-        Path | None,
-        typer.Option("--plan", help="Propose what a saved plan asks for.", show_default=False),
-    ] = None,
-    client: Annotated[
-        str | None, typer.Option("--client", help="Which client of it.", show_default=False)
-    ] = None,
-    run: Annotated[str, typer.Option("--run", help="Name of the run.")] = "run-1",
-    model: Annotated[str, typer.Option("--model", help="Name of the model.")] = "logistic",
-    input_shape: Annotated[str, typer.Option("--input-shape", help="Of a record.")] = "64",
-    classes: Annotated[int, typer.Option("--classes", help="Number of classes.")] = 10,
-    user: Annotated[
-        list[str] | None,
-        typer.Option("--user", help="A user that may ask; may be repeated.", show_default=False),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
+    plan: Annotated[Path | None, Option(help="Propose what a saved plan asks for.")] = None,
+    client: Annotated[str | None, Option(help="Which client of it.")] = None,
+    run: Annotated[str, Option(help="Name of the run.")] = "run-1",
+    model: Annotated[str, Option(help="Name of the model.")] = "logistic",
+    input_shape: Annotated[str, Option(help="Of a record.")] = "64",
+    classes: Annotated[int, Option(help="Number of classes.")] = 10,
+    user: Annotated[list[str] | None, Option(help="A user that may ask; may be repeated.")] = None,
+    force: Annotated[bool, Option("--force", help="Replace a file that exists.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write terms for the owner to read, change and keep."""
@@ -211,4 +189,4 @@ def _log(line: str) -> None:
 
 
 def _say(text: str) -> None:
-    console.print(text, markup=False, soft_wrap=True)
+    console.print(text, soft_wrap=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from dpcohort.cli.output import console, print_json, print_text
 from dpcohort.cli.source import JsonOption
@@ -33,34 +34,26 @@ app = typer.Typer(
     help="A client's own ledger over all runs: caps, accepted terms, what was spent.",
 )
 
-PathArgument = Annotated[Path, typer.Argument(metavar="PATH", help="The ledger file.")]
+PathArgument = Annotated[Path, Argument(metavar="PATH", help="The ledger file.")]
 CounterOption = Annotated[
-    Path | None,
-    typer.Option("--counter", help="Its counter, if not PATH.counter.", show_default=False),
+    Path | None, Option("--counter", help="Its counter, if not PATH.counter.")
 ]
-DatasetOption = Annotated[str, typer.Option("--dataset", help="Name of the data set.")]
+DatasetOption = Annotated[str, Option("--dataset", help="Name of the data set.")]
 
 
 @app.command("init")
 def init(
     path: PathArgument,
     dataset: DatasetOption,
-    epsilon: Annotated[float, typer.Option(help="Epsilon for the lifetime of the data.")],
-    delta: Annotated[float, typer.Option(help="Delta for the lifetime of the data.")],
-    neighbours: Annotated[str, typer.Option(help="zero-out or replace-one.")] = "zero-out",
+    epsilon: Annotated[float, Option(help="Epsilon for the lifetime of the data.")],
+    delta: Annotated[float, Option(help="Delta for the lifetime of the data.")],
+    neighbours: Annotated[str, Option(help="zero-out or replace-one.")] = "zero-out",
     across_runs: Annotated[
         str,
-        typer.Option(
-            help="composed, or summed: also holds when terms are chosen from earlier outputs."
-        ),
+        Option(help="composed, or summed: also holds when terms are chosen from earlier outputs."),
     ] = "composed",
     data: Annotated[
-        Path | None,
-        typer.Option(
-            "--data",
-            help="The data file: the same bytes under a second name are refused.",
-            show_default=False,
-        ),
+        Path | None, Option(help="The data file: the same bytes under a second name are refused.")
     ] = None,
     counter: CounterOption = None,
     as_json: JsonOption = False,
@@ -96,11 +89,10 @@ def init(
 def accept(
     path: PathArgument,
     dataset: DatasetOption,
-    run: Annotated[str, typer.Option("--run", help="Name of the run.")],
+    run: Annotated[str, Option(help="Name of the run.")],
     terms: Annotated[
         Path,
-        typer.Option(
-            "--terms",
+        Option(
             metavar="FILE.toml",
             help="epsilon, delta, clip, sampling_rate, local_steps, rounds, draws, "
             "least_noise_multiplier[, sampler, neighbours].",
@@ -147,10 +139,7 @@ def verify(
     path: PathArgument,
     counter: CounterOption = None,
     head: Annotated[
-        str | None,
-        typer.Option(
-            "--head", help="A head hash from an old receipt: it must be there.", show_default=False
-        ),
+        str | None, Option(help="A head hash from an old receipt: it must be there.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -170,15 +159,9 @@ def verify(
 @app.command("export")
 def export(
     path: PathArgument,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Write to this file instead.", show_default=False),
-    ] = None,
+    out: Annotated[Path | None, Option(help="Write to this file instead.")] = None,
     backup: Annotated[
-        Path | None,
-        typer.Option(
-            "--backup", help="Write a whole copy of the ledger here instead.", show_default=False
-        ),
+        Path | None, Option(help="Write a whole copy of the ledger here instead.")
     ] = None,
 ) -> None:
     """Write every entry as a line of JSON, without the outputs' bytes; or back the ledger up."""
@@ -201,10 +184,7 @@ def export(
 def receipt(
     path: PathArgument,
     dataset: DatasetOption,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Write it to this file too, as JSON.", show_default=False),
-    ] = None,
+    out: Annotated[Path | None, Option(help="Write it to this file too, as JSON.")] = None,
     counter: CounterOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -231,4 +211,4 @@ def _fingerprint(path: Path) -> str:
 
 
 def _say(text: str) -> None:
-    console.print(text, markup=False, soft_wrap=True)
+    console.print(text, soft_wrap=True)

@@ -58,12 +58,12 @@ _WORTH_TELLING = 500
 def print_error(message: str) -> None:
     """One message on stderr, never marked up: it may quote a user's file."""
     _errors.print("error: ", style="bold red", end="")
-    _errors.print(message, markup=False, soft_wrap=True)
+    _errors.print(message, soft_wrap=True)
 
 
 def print_note(message: str) -> None:
     """Something to know that stops nothing, on stderr."""
-    _errors.print(f"note: {message}", markup=False, soft_wrap=True)
+    _errors.print(f"note: {message}", soft_wrap=True)
 
 
 def print_progress(work: str, done: int, total: int) -> None:

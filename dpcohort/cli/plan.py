@@ -101,7 +101,6 @@ def explain(
         Argument(
             metavar="[SOURCE]",
             help="A config (.toml), a list of clients (.csv), a saved plan (.json) or a run.",
-            show_default=False,
         ),
     ] = None,
     clients: ClientsOption = None,

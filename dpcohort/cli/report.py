@@ -95,7 +95,6 @@ def figure(
             help="Run folders (or folders of runs, one a seed), a plan, a config, a list of "
             "clients, a recipe or its result; then which figure: "
             f"{', '.join(NAMES)}. A run alone is its accuracy, a result its cells.",
-            show_default=False,
         ),
     ] = None,
     clients: ClientsOption = None,

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from dpcohort.cli.output import console, print_json
 from dpcohort.cli.source import DataDirOption, DeviceOption, JsonOption, data_changes
@@ -27,26 +27,21 @@ __all__ = ["command", "showing_progress"]
 
 def command(
     name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NAME|all",
-            help="A recipe, a recipe's file (.toml), or all.",
-            show_default=False,
-        ),
+        str | None, Argument(metavar="NAME|all", help="A recipe, a recipe's file (.toml), or all.")
     ] = None,
-    show_list: Annotated[bool, typer.Option("--list", help="Show the recipes.")] = False,
+    show_list: Annotated[bool, Option("--list", help="Show the recipes.")] = False,
     quick: Annotated[
-        bool, typer.Option("--quick", help="A reduced version: minutes on two cores.")
+        bool, Option("--quick", help="A reduced version: minutes on two cores.")
     ] = False,
     smallest: Annotated[
-        bool, typer.Option("--smallest", help="Two rounds on embedded digits: does it run?")
+        bool, Option("--smallest", help="Two rounds on embedded digits: does it run?")
     ] = False,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Repetitions; the recipe's if not given.")
+        int | None, Option(min=1, help="Repetitions; the recipe's if not given.")
     ] = None,
     device: DeviceOption = None,
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Where results, figures and finished cells go.")
+        Path, Option("--out", "-o", help="Where results, figures and finished cells go.")
     ] = Path("reproduced"),
     data_dir: DataDirOption = None,
     as_json: JsonOption = False,
@@ -103,7 +98,7 @@ def _reproduce(recipe: Recipe, out: Path, device: str | None, *, quiet: bool) ->
     if not quiet:
         _print(result)
         shown = ", ".join(str(p) for p in [path, *pictures])
-        console.print(f"Wrote {shown}", markup=False, soft_wrap=True)
+        console.print(f"Wrote {shown}", soft_wrap=True)
     return values
 
 
@@ -184,7 +179,7 @@ class _Lines:
         if done:
             seconds = (self._clock() - self._began) * (total - done) / done
             left = f", about {_duration(seconds)} left"
-        console.print(f"{self._title}: {10 * tenth} %{left}: {what}", markup=False, soft_wrap=True)
+        console.print(f"{self._title}: {10 * tenth} %{left}: {what}", soft_wrap=True)
 
 
 def _duration(seconds: float) -> str:
@@ -203,30 +198,29 @@ def _print(result: RecipeResult) -> None:
     from dpcohort.lab.recipes.judgement import REDUCED, result_note
 
     recipe = result.recipe
-    console.print(f"{recipe.header.title} ({recipe.header.of})", markup=False, style="bold")
+    console.print(f"{recipe.header.title} ({recipe.header.of})", style="bold")
     warning = REDUCED[recipe.form]
     if warning:
-        console.print(warning, markup=False, style="bold yellow")
+        console.print(warning, style="bold yellow")
     if result.cells:
         console.print(_table(result))
     for panel in result.extra.get("panels", ()):
         console.print(
             f"{panel['panel']}: distance to unbiased {panel['distance_to_unbiased']:.2f}, "
-            f"probabilities {panel['smallest']:g} to {panel['largest']:g}",
-            markup=False,
+            f"probabilities {panel['smallest']:g} to {panel['largest']:g}"
         )
     for finding in result.findings:
         word = {True: "yes", False: "NO", None: "-"}[finding.holds]
-        console.print(f"{word:>3}  {finding.text} ({finding.detail})", markup=False, soft_wrap=True)
+        console.print(f"{word:>3}  {finding.text} ({finding.detail})", soft_wrap=True)
     if result.cells:
         kept = "every receipt certifies" if result.promises_hold else "NOT EVERY RECEIPT CERTIFIES"
         raw = any(found.cell.adaptive == "biased-raw" for found in result.cells)
         limit = ", for the training steps alone where raw losses were seen (NOT PRIVATE)" * raw
         words = f"Budgets: {kept} at the client's declared budget{limit}."
-        console.print(words, markup=False, soft_wrap=True)
-        console.print(result_note(recipe), markup=False, soft_wrap=True)
+        console.print(words, soft_wrap=True)
+        console.print(result_note(recipe), soft_wrap=True)
     if warning:
-        console.print(warning, markup=False, style="bold yellow")
+        console.print(warning, style="bold yellow")
 
 
 def _table(result: RecipeResult) -> Table:
@@ -282,6 +276,5 @@ def _print_list(as_json: bool) -> None:
         size = f"{count} cells x {recipe.seeds} seeds" if count else "no training"
         console.print(
             f"{recipe.name:<{width}}  {recipe.header.of}: {recipe.header.title} ({size})",
-            markup=False,
             soft_wrap=True,
         )

@@ -65,9 +65,7 @@ def compare_rule_pairs(
         if not as_json:
             accuracy = row.failed or _accuracy(row)
             console.print(
-                f"{done}/{total} {row.selection}, {row.aggregation}: {accuracy}",
-                markup=False,
-                soft_wrap=True,
+                f"{done}/{total} {row.selection}, {row.aggregation}: {accuracy}", soft_wrap=True
             )
 
     found = compare_rules(pairs, skipped, out=out, on_row=show)
@@ -118,15 +116,14 @@ def _tell_skipped(found: RuleTable) -> None:
     console.print(
         "accuracy: mean over seeds and half of its 95 % interval. noise/C: norm of the noise that "
         "reaches the model in a round. ε used: largest certified share of a promised ε. bias: "
-        "‖p − p^u‖₁. heard by ε: draws over records, the strictest tenth of the clients first.",
-        markup=False,
+        "‖p − p^u‖₁. heard by ε: draws over records, the strictest tenth of the clients first."
     )
     why = attrgetter("reason")
     for reason, pairs in groupby(sorted(found.skipped, key=why), key=why):
         left_out = list(pairs)
         few = ", ".join(f"{p.selection} with {p.aggregation}" for p in left_out[:2])
         more = f" and {len(left_out) - 2} more" if len(left_out) > 2 else ""
-        console.print(f"left out: {few}{more}: {reason}", markup=False, soft_wrap=True)
+        console.print(f"left out: {few}{more}: {reason}", soft_wrap=True)
 
 
 def _counted(count: int, thing: str) -> str:

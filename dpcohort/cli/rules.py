@@ -35,7 +35,6 @@ def command(
             metavar="[KIND|NAME]",
             help="selection, adaptive or aggregation; or a rule's name (also module:Class), to "
             "read about it.",
-            show_default=False,
         ),
     ] = None,
     as_json: JsonOption = False,

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from dpcohort._validate import choice
 from dpcohort.cli.output import console, print_json
@@ -33,26 +33,24 @@ _STAMP = "NOT PRIVATE (simulation): every run is seeded."
 def command(
     source: Annotated[
         Path | None,
-        typer.Argument(
+        Argument(
             metavar="[CONFIG]",
             help="A config with data (.toml): train the schemes on it. Without it, list them.",
-            show_default=False,
         ),
     ] = None,
     names: Annotated[
-        str, typer.Option("--schemes", metavar="A,B", help="Which schemes, or: all.")
+        str, Option("--schemes", metavar="A,B", help="Which schemes, or: all.")
     ] = "all",
     mode: Annotated[
         str,
-        typer.Option(
+        Option(
             help="honest (noise by our accountant), formula (as published, certified beside it), "
             "or both."
         ),
     ] = "honest",
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds, one after the other.")] = 1,
+    seeds: Annotated[int, Option(min=1, help="Seeds, one after the other.")] = 1,
     receipt: Annotated[
-        str | None,
-        typer.Option(metavar="CLIENT", help="Show this client's receipts too.", show_default=False),
+        str | None, Option(metavar="CLIENT", help="Show this client's receipts too.")
     ] = None,
     changes: SetOption = None,
     data_dir: DataDirOption = None,
@@ -81,13 +79,13 @@ def command(
     console.print(_results(groups))
     for group in groups:
         for words in group[0].notes:
-            console.print(f"{_label(group[0])}: {words}", markup=False, soft_wrap=True)
+            console.print(f"{_label(group[0])}: {words}", soft_wrap=True)
     if receipt is not None:
         for group in groups:
             found = next(r for r in group[0].receipts if r.client == receipt)
-            console.print(found.text(), markup=False, soft_wrap=True)
-    console.print(_WARNING, markup=False, soft_wrap=True)
-    console.print(_STAMP, markup=False)
+            console.print(found.text(), soft_wrap=True)
+    console.print(_WARNING, soft_wrap=True)
+    console.print(_STAMP)
 
 
 def _chosen(names: str, mode: str) -> list[Scheme]:
@@ -117,13 +115,13 @@ def _list(chosen: Sequence[Scheme], *, as_json: bool) -> None:
         return
     for card in cards:
         _describe(card)
-    console.print(_WARNING, markup=False, soft_wrap=True)
-    console.print("Next: dpcohort schemes CONFIG [--schemes A,B] [--mode both]", markup=False)
+    console.print(_WARNING, soft_wrap=True)
+    console.print("Next: dpcohort schemes CONFIG [--schemes A,B] [--mode both]")
 
 
 def _describe(card: Card) -> None:
     console.print(card.name, style="bold", end="")
-    console.print(f"  {card.title}", markup=False, soft_wrap=True)
+    console.print(f"  {card.title}", soft_wrap=True)
     rows = [
         ("unit", f"one {card.unit} ({card.neighbours}), against who sees {card.sees}"),
         ("accountant", card.accountant),
@@ -132,7 +130,7 @@ def _describe(card: Card) -> None:
         ("reference", f"{card.reference} ({card.source})"),
     ]
     for name, words in rows:
-        console.print(f"  {name:<11}{words}", markup=False, soft_wrap=True)
+        console.print(f"  {name:<11}{words}", soft_wrap=True)
 
 
 def _train(
@@ -158,11 +156,7 @@ def _train(
     groups = []
     for place, scheme in enumerate(chosen, start=1):
         if not quiet:
-            console.print(
-                f"{place}/{len(chosen)} {scheme.card.name} ({scheme.mode})",
-                style="dim",
-                markup=False,
-            )
+            console.print(f"{place}/{len(chosen)} {scheme.card.name} ({scheme.mode})", style="dim")
         groups.append([scheme.run(simulation) for simulation in simulations])
     return groups
 

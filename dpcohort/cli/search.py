@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from dpcohort.cli.output import console, print_json
 from dpcohort.cli.reproduce import showing_progress
@@ -25,31 +25,27 @@ _SHOWN = 10
 
 def command(
     source: Annotated[
-        str, typer.Argument(metavar="RECIPE|CONFIG", help="A recipe, or a config with a grid.")
+        str, Argument(metavar="RECIPE|CONFIG", help="A recipe, or a config with a grid.")
     ],
     changes: SetOption = None,
-    seeds: Annotated[
-        int | None, typer.Option(min=1, help="Repetitions of each setting.", show_default=False)
-    ] = None,
+    seeds: Annotated[int | None, Option(min=1, help="Repetitions of each setting.")] = None,
     held_out: Annotated[
-        float | None,
-        typer.Option(help="Share of a config's records to hold out, 0.1 if not given."),
+        float | None, Option(help="Share of a config's records to hold out, 0.1 if not given.")
     ] = None,
     baseline: Annotated[
-        bool, typer.Option("--baseline", help="The recipe's search for its baselines.")
+        bool, Option("--baseline", help="The recipe's search for its baselines.")
     ] = False,
     at: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="AXIS=VALUE",
             help="Score at another value of a recipe's axis, e.g. --at B=32; may be repeated.",
-            show_default=False,
         ),
     ] = None,
     device: DeviceOption = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="search-NAME[-baseline][-AXIS-VALUE].json if not given."),
+        Option("--out", "-o", help="search-NAME[-baseline][-AXIS-VALUE].json if not given."),
     ] = None,
     data_dir: DataDirOption = None,
     as_json: JsonOption = False,
@@ -110,12 +106,12 @@ def command(
     best = sorted(result.tried, key=lambda tried: -tried.mean)
     for tried in best[:_SHOWN]:
         score = "diverged" if tried.diverged else f"{tried.mean:6.2f} %"
-        console.print(f"{score}  {' '.join(tried.settings)}", markup=False)
+        console.print(f"{score}  {' '.join(tried.settings)}")
     if len(best) > _SHOWN:
-        console.print(f"and {len(best) - _SHOWN} more, all in {path}", markup=False)
-    console.print(f"Chosen: {' '.join(result.chosen.settings)}", markup=False, soft_wrap=True)
-    console.print(UNCHARGED, markup=False, soft_wrap=True)
-    console.print(f"Wrote {path}", markup=False, soft_wrap=True)
+        console.print(f"and {len(best) - _SHOWN} more, all in {path}")
+    console.print(f"Chosen: {' '.join(result.chosen.settings)}", soft_wrap=True)
+    console.print(UNCHARGED, soft_wrap=True)
+    console.print(f"Wrote {path}", soft_wrap=True)
 
 
 def _places(at: Sequence[str]) -> dict[str, str]:

@@ -149,9 +149,7 @@ data = typer.Typer(
     no_args_is_help=True, help="List, check and fetch data sets.", pretty_exceptions_enable=False
 )
 
-FolderOption = Annotated[
-    Path | None, Option("--data-dir", help="Folder to look in first.", show_default=False)
-]
+FolderOption = Annotated[Path | None, Option("--data-dir", help="Folder to look in first.")]
 
 
 @data.command("list")

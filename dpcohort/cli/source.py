@@ -40,7 +40,6 @@ SourceArgument = Annotated[
     Argument(
         metavar="[SOURCE]",
         help="A config (.toml), a list of clients (.csv) or a saved plan (.json).",
-        show_default=False,
     ),
 ]
 ClientsOption = Annotated[
@@ -49,7 +48,6 @@ ClientsOption = Annotated[
         "--clients",
         metavar="FILE.csv",
         help="Clients as id,size,epsilon,delta[,batch_size][,public]; replaces a config's own.",
-        show_default=False,
     ),
 ]
 SetOption = Annotated[
@@ -58,16 +56,13 @@ SetOption = Annotated[
         "--set",
         metavar="KEY=VALUE",
         help="Change a setting, e.g. --set training.rounds=200; may be repeated.",
-        show_default=False,
     ),
 ]
 JsonOption = Annotated[bool, Option("--json", help="Print JSON for programs.")]
-DeviceOption = Annotated[
-    str | None, Option(help="auto, cpu or cuda; the config's if not given.", show_default=False)
-]
+DeviceOption = Annotated[str | None, Option(help="auto, cpu or cuda; the config's if not given.")]
 
 DataDirOption = Annotated[
-    Path | None, Option("--data-dir", help="Where to look for the data first.", show_default=False)
+    Path | None, Option("--data-dir", help="Where to look for the data first.")
 ]
 
 

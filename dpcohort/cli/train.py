@@ -49,9 +49,7 @@ def train(
             help="Batches and noise from the operating system's entropy; cannot be reproduced.",
         ),
     ] = False,
-    tensorboard: Annotated[
-        Path | None, Option(help="Write TensorBoard events here.", show_default=False)
-    ] = None,
+    tensorboard: Annotated[Path | None, Option(help="Write TensorBoard events here.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Train; the ledger is written before every round, so a crash never hides spending."""

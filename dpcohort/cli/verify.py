@@ -115,7 +115,6 @@ def audit(
         Option(
             metavar="MODULE:FUNCTION",
             help="Audit this step instead of dpcohort's own trainings; docs/audit.md has its form.",
-            show_default=False,
         ),
     ] = None,
     full: Annotated[
@@ -143,12 +142,10 @@ def audit(
             metavar="A,B",
             help="Of our trainings only these: batched, reference, guard, simulation. By default "
             "all, without --full all but the slow reference.",
-            show_default=False,
         ),
     ] = None,
     normals: Annotated[
-        int | None,
-        Option(metavar="N", help="Numbers whose tail --full counts.", show_default=False, min=1),
+        int | None, Option(metavar="N", help="Numbers whose tail --full counts.", min=1)
     ] = None,
     seed: Annotated[int, Option(min=0, help="Of the tests and of simulations.")] = 0,
     as_json: JsonOption = False,
