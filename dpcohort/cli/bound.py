@@ -8,8 +8,15 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from dpcohort.cli.output import console, print_json
-from dpcohort.cli.source import ClientsOption, JsonOption, SetOption, SourceArgument, read_config
+from dpcohort.cli.terminal import (
+    ClientsOption,
+    JsonOption,
+    SetOption,
+    SourceArgument,
+    console,
+    print_json,
+    read_config,
+)
 from dpcohort.config import Config
 from dpcohort.errors import InputError
 from dpcohort.lab.error_terms import Constants, error_terms
@@ -28,10 +35,10 @@ from dpcohort.selection.path import SelectionPath
 from dpcohort.selection.problem import selected
 from dpcohort.selection.rules import rule_from_settings
 
-__all__ = ["command"]
+__all__ = ["bound"]
 
 
-def command(
+def bound(
     source: SourceArgument = None,
     clients: ClientsOption = None,
     changes: SetOption = None,

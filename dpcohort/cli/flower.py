@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from dpcohort.cli.output import console, print_json
-from dpcohort.cli.source import JsonOption, SetOption, plan_of, shape_from
+from dpcohort.cli.terminal import (
+    JsonOption,
+    SetOption,
+    console,
+    plan_of,
+    print_json,
+    say,
+    shape_from,
+)
 from dpcohort.config import load_config
 from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
@@ -20,16 +27,16 @@ from dpcohort.plain_text import one_line
 if TYPE_CHECKING:
     from dpcohort.deploy.flower.kit import KitSettings
 
-__all__ = ["app"]
+__all__ = ["flower"]
 
-app = typer.Typer(
+flower = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Execute a plan with real clients over Flower, where no server can overspend a client.",
 )
 
 
-@app.command("demo")
+@flower.command("demo")
 def demo(
     out: Annotated[Path, Option("--out", "-o", help="The run folder to write.")] = Path(
         "out/flower-demo"
@@ -48,7 +55,7 @@ def demo(
     def say(words: str) -> None:
         if not as_json:
             elapsed = time.monotonic() - began
-            console.print(f"{elapsed:5.1f} s  {words}", soft_wrap=True)
+            say(f"{elapsed:5.1f} s  {words}")
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         # As Ctrl-C, so that what was started is ended.
@@ -62,16 +69,15 @@ def demo(
             f"{one_line(client)}: {draws['planned']} draws planned, {draws['counted']} counted by "
             "its own ledger"
         )
-    console.print(
+    say(
         f"Test accuracy {100 * result['accuracy']:.1f} %. {result['verification']['clients']} "
         "receipts verified: no client spent more than it promised. "
-        f"{result['seconds']:.0f} s in all; every process has ended.",
-        soft_wrap=True,
+        f"{result['seconds']:.0f} s in all; every process has ended."
     )
-    console.print(f"Run: {out}   Next: dpcohort verify {out}", soft_wrap=True)
+    say(f"Run: {out}   Next: dpcohort verify {out}")
 
 
-@app.command("init")
+@flower.command("init")
 def init(
     folder: Annotated[Path, Argument(metavar="DIR", help="The kit's folder, new.")],
     config: Annotated[Path | None, Option(help="A config: plan, model, step sizes.")] = None,
@@ -127,7 +133,7 @@ def init(
         found = {"out": str(kit.path), "run": run, "clients": drawn}
         print_json({**found, "plan": settings.plan.sha256})
         return
-    console.print(f"Kit for {drawn} clients: {kit.path}", soft_wrap=True)
+    say(f"Kit for {drawn} clients: {kit.path}")
     console.print(
         "  README.md        for the operator; read it first\n"
         "  app/             the Flower app\n"
@@ -136,7 +142,7 @@ def init(
     )
 
 
-@app.command("gate")
+@flower.command("gate")
 def gate(
     superlink: Annotated[int, Option(help="Port of the SuperLink on 127.0.0.1.")],
     certificate: Annotated[Path, Option(help="The server's certificate.")],

@@ -13,14 +13,13 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from dpcohort.cli.output import console, print_json, print_text
-from dpcohort.cli.source import JsonOption, shape_from
+from dpcohort.cli.terminal import JsonOption, print_json, print_text, say, shape_from
 from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
 
-__all__ = ["app"]
+__all__ = ["guard"]
 
-app = typer.Typer(
+guard = typer.Typer(
     invoke_without_command=True,
     pretty_exceptions_enable=False,
     help="Hold a client's data and answer a server within the owner's terms, and no further.",
@@ -43,7 +42,7 @@ NewLedgerOption = Annotated[
 ]
 
 
-@app.callback()
+@guard.callback()
 def serve(
     context: typer.Context,
     terms: TermsOption = None,
@@ -75,18 +74,18 @@ def serve(
     )
     with service:
         if new_ledger:
-            _say(_pinned(terms, ledger, str(service.handler.terms.ledger_id)))
+            say(_pinned(terms, ledger, str(service.handler.terms.ledger_id)))
         for line in terms_in_words(service.handler.terms, service.handler.records):
-            _say(line)
-        _say(f"ready: listening at {socket}. End it with Ctrl-C.")
+            say(line)
+        say(f"ready: listening at {socket}. End it with Ctrl-C.")
         sys.stdout.flush()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: service.interrupt())
         service.serve_forever()
-    _say("stopped. What was counted stays counted.")
+    say("stopped. What was counted stays counted.")
 
 
-@app.command("pin")
+@guard.command("pin")
 def pin(
     terms: Annotated[Path, Option(metavar="FILE.toml", help="The terms.")],
     ledger: Annotated[Path, Option(help="The client's ledger.")],
@@ -101,14 +100,14 @@ def pin(
     if as_json:
         print_json({"terms": str(terms), "ledger": str(ledger), "ledger_id": found})
         return
-    _say(_pinned(terms, ledger, found))
+    say(_pinned(terms, ledger, found))
 
 
 def _pinned(terms: Path, ledger: Path, identity: str) -> str:
     return f"{ledger} is the ledger {identity}, pinned in {terms}: no other is served from."
 
 
-@app.command("check")
+@guard.command("check")
 def check(
     terms: Annotated[Path, Option(metavar="FILE.toml", help="The terms.")],
     data: DataOption = None,
@@ -135,10 +134,10 @@ def check(
         print_json({**values, "cap": found.cap().to_dict(), "model": found.model.sha256()})
         return
     for line in terms_in_words(found, records):
-        _say(line)
+        say(line)
 
 
-@app.command("new")
+@guard.command("new")
 def new(
     path: Annotated[Path, Argument(help="Where to write them; - for the terminal.")] = Path(
         "terms.toml"
@@ -180,13 +179,9 @@ def new(
     if as_json:
         print_json({"path": str(path)})
         return
-    _say(f"Wrote {path}. Read it, change it, then: dpcohort guard check --terms {path} --data ...")
+    say(f"Wrote {path}. Read it, change it, then: dpcohort guard check --terms {path} --data ...")
 
 
 def _log(line: str) -> None:
     """One line of what was asked and answered, never of what was computed."""
     print_text(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {one_line(line)}", to_errors=True)
-
-
-def _say(text: str) -> None:
-    console.print(text, soft_wrap=True)

@@ -11,8 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from dpcohort.cli.output import console, print_json, print_text
-from dpcohort.cli.source import JsonOption
+from dpcohort.cli.terminal import JsonOption, print_json, print_text, say
 from dpcohort.deploy.formats import checked_name
 from dpcohort.deploy.ledger import (
     ClientLedger,
@@ -26,9 +25,9 @@ from dpcohort.deploy.ledger import (
 from dpcohort.errors import InputError
 from dpcohort.plain_text import json_visible
 
-__all__ = ["app"]
+__all__ = ["ledger"]
 
-app = typer.Typer(
+ledger = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="A client's own ledger over all runs: caps, accepted terms, what was spent.",
@@ -41,7 +40,7 @@ CounterOption = Annotated[
 DatasetOption = Annotated[str, Option("--dataset", help="Name of the data set.")]
 
 
-@app.command("init")
+@ledger.command("init")
 def init(
     path: PathArgument,
     dataset: DatasetOption,
@@ -78,14 +77,14 @@ def init(
         print_json({**found, "ledger": identity, "new": is_new})
     else:
         what = "a new ledger" if is_new else "ledger"
-        _say(
+        say(
             f"{path}: {dataset} may spend epsilon {epsilon:g} at delta {delta:g} over all runs "
             f"({what}, {identity}). "
             "Next: dpcohort ledger accept"
         )
 
 
-@app.command("accept")
+@ledger.command("accept")
 def accept(
     path: PathArgument,
     dataset: DatasetOption,
@@ -111,14 +110,14 @@ def accept(
         found = {"dataset": dataset, "run": run, "terms": accepted.to_dict()}
         print_json({**found, "certified_epsilon": certified, "affordable_draws": fit})
         return
-    _say(
+    say(
         f"Accepted {run} on {dataset}: at most {accepted.draws} draws of {accepted.local_steps} "
         f"steps, epsilon {certified:.5g} of {accepted.epsilon:g} at delta {accepted.delta:g}. "
         f"{fit} of them fit the lifetime cap now."
     )
 
 
-@app.command("show")
+@ledger.command("show")
 def show(path: PathArgument, counter: CounterOption = None, as_json: JsonOption = False) -> None:
     """Show every data set: its cap, its runs, what was spent."""
     state = read_state(path, counter=counter)
@@ -129,12 +128,12 @@ def show(path: PathArgument, counter: CounterOption = None, as_json: JsonOption 
         print_json({**found, "datasets": [receipt.to_dict() for receipt in receipts]})
         return
     if not receipts:
-        _say("No data set is registered yet. Register one with: dpcohort ledger init")
+        say("No data set is registered yet. Register one with: dpcohort ledger init")
     for receipt in receipts:
-        _say(receipt.text())
+        say(receipt.text())
 
 
-@app.command("verify")
+@ledger.command("verify")
 def verify(
     path: PathArgument,
     counter: CounterOption = None,
@@ -149,14 +148,14 @@ def verify(
         print_json(found.to_dict())
     else:
         for finding in found.findings:
-            _say(f"{finding['what']}: {finding['detail']}")
+            say(f"{finding['what']}: {finding['detail']}")
         verdict = "all hold" if found.holds else f"{len(found.findings)} found wrong"
-        _say(f"{found.entries} entries, head {found.head}: {verdict}.")
+        say(f"{found.entries} entries, head {found.head}: {verdict}.")
     if not found.holds:
         raise typer.Exit(1)
 
 
-@app.command("export")
+@ledger.command("export")
 def export(
     path: PathArgument,
     out: Annotated[Path | None, Option(help="Write to this file instead.")] = None,
@@ -170,7 +169,7 @@ def export(
 
     if backup is not None:
         back_up(path, backup)
-        _say(f"{backup} is a whole copy of {path}.")
+        say(f"{backup} is a whole copy of {path}.")
         return
     lines = exported_lines(path)
     if out is None:
@@ -180,7 +179,7 @@ def export(
         write_text(out, "".join(f"{line}\n" for line in lines))
 
 
-@app.command("receipt")
+@ledger.command("receipt")
 def receipt(
     path: PathArgument,
     dataset: DatasetOption,
@@ -197,7 +196,7 @@ def receipt(
     if as_json:
         print_json(found.to_dict())
     else:
-        _say(found.text())
+        say(found.text())
     if not found.holds:
         raise typer.Exit(1)
 
@@ -208,7 +207,3 @@ def _fingerprint(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise InputError.because(f"{path} cannot be read: {error.strerror}.") from None
-
-
-def _say(text: str) -> None:
-    console.print(text, soft_wrap=True)

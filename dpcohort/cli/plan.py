@@ -10,15 +10,19 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from dpcohort._validate import choice
-from dpcohort.cli.output import console, new_table, print_json, print_progress, sparkline
-from dpcohort.cli.source import (
+from dpcohort.cli.terminal import (
     ClientsOption,
     JsonOption,
     SetOption,
     SourceArgument,
+    console,
     is_run_place,
+    new_table,
     plan_from,
+    print_json,
+    print_progress,
     read_config,
+    sparkline,
 )
 from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from dpcohort._validate import FloatArray, IntArray, choice, nearest
-from dpcohort.cli.output import console, print_json
-from dpcohort.cli.source import (
+from dpcohort.cli.terminal import (
     ClientsOption,
     JsonOption,
     SetOption,
+    console,
     is_run_place,
     plan_from,
+    print_json,
     read_config,
+    say,
 )
 from dpcohort.config import Config, commented_config, loads_config
 from dpcohort.errors import DataMissingError, InputError
@@ -69,14 +71,14 @@ def report(
             }
         )
     else:
-        console.print(written.headline.sentence, soft_wrap=True)
+        say(written.headline.sentence)
         for problem in broken[:_SHOWN]:
-            console.print(f"  {problem.where}: {problem.message}", style="red", soft_wrap=True)
+            say(f"  {problem.where}: {problem.message}", style="red")
         left = len(written.problems) - min(_SHOWN, len(broken))
         if left:
             console.print(f"  {left} more on the page: missing, broken or noted.")
         megabytes = out.stat().st_size / 1e6
-        console.print(f"Wrote {out} ({megabytes:.1f} MB).", soft_wrap=True)
+        say(f"Wrote {out} ({megabytes:.1f} MB).")
     if open_it:
         import webbrowser
 

@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from dpcohort.cli.output import console, print_json
-from dpcohort.cli.source import DataDirOption, DeviceOption, JsonOption, data_changes
+from dpcohort.cli.terminal import (
+    DataDirOption,
+    DeviceOption,
+    JsonOption,
+    console,
+    data_changes,
+    print_json,
+    say,
+)
 from dpcohort.errors import DataMissingError, InputError
 from dpcohort.lab.recipes.reading import load_recipe, recipe_names
 from dpcohort.lab.recipes.recipe import Form, Recipe
@@ -22,10 +29,10 @@ if TYPE_CHECKING:
     from dpcohort.lab.recipes.execution import Progress
     from dpcohort.lab.recipes.judgement import RecipeResult
 
-__all__ = ["command", "showing_progress"]
+__all__ = ["reproduce", "showing_progress"]
 
 
-def command(
+def reproduce(
     name: Annotated[
         str | None, Argument(metavar="NAME|all", help="A recipe, a recipe's file (.toml), or all.")
     ] = None,
@@ -98,7 +105,7 @@ def _reproduce(recipe: Recipe, out: Path, device: str | None, *, quiet: bool) ->
     if not quiet:
         _print(result)
         shown = ", ".join(str(p) for p in [path, *pictures])
-        console.print(f"Wrote {shown}", soft_wrap=True)
+        say(f"Wrote {shown}")
     return values
 
 
@@ -179,7 +186,7 @@ class _Lines:
         if done:
             seconds = (self._clock() - self._began) * (total - done) / done
             left = f", about {_duration(seconds)} left"
-        console.print(f"{self._title}: {10 * tenth} %{left}: {what}", soft_wrap=True)
+        say(f"{self._title}: {10 * tenth} %{left}: {what}")
 
 
 def _duration(seconds: float) -> str:
@@ -211,14 +218,14 @@ def _print(result: RecipeResult) -> None:
         )
     for finding in result.findings:
         word = {True: "yes", False: "NO", None: "-"}[finding.holds]
-        console.print(f"{word:>3}  {finding.text} ({finding.detail})", soft_wrap=True)
+        say(f"{word:>3}  {finding.text} ({finding.detail})")
     if result.cells:
         kept = "every receipt certifies" if result.promises_hold else "NOT EVERY RECEIPT CERTIFIES"
         raw = any(found.cell.adaptive == "biased-raw" for found in result.cells)
         limit = ", for the training steps alone where raw losses were seen (NOT PRIVATE)" * raw
         words = f"Budgets: {kept} at the client's declared budget{limit}."
-        console.print(words, soft_wrap=True)
-        console.print(result_note(recipe), soft_wrap=True)
+        say(words)
+        say(result_note(recipe))
     if warning:
         console.print(warning, style="bold yellow")
 
@@ -274,7 +281,4 @@ def _print_list(as_json: bool) -> None:
     for recipe in recipes:
         count = len(recipe.cells)
         size = f"{count} cells x {recipe.seeds} seeds" if count else "no training"
-        console.print(
-            f"{recipe.name:<{width}}  {recipe.header.of}: {recipe.header.title} ({size})",
-            soft_wrap=True,
-        )
+        say(f"{recipe.name:<{width}}  {recipe.header.of}: {recipe.header.title} ({size})")

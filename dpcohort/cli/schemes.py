@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from dpcohort._validate import choice
-from dpcohort.cli.output import console, print_json
-from dpcohort.cli.source import DataDirOption, JsonOption, SetOption, data_changes
+from dpcohort.cli.terminal import (
+    DataDirOption,
+    JsonOption,
+    SetOption,
+    console,
+    data_changes,
+    print_json,
+    say,
+)
 from dpcohort.errors import InputError
 from dpcohort.lab.schemes import SCHEMES, Scheme, make_scheme, scheme_cards
 
@@ -21,7 +28,7 @@ if TYPE_CHECKING:
 
     from dpcohort.lab.schemes import Card, SchemeResult
 
-__all__ = ["command"]
+__all__ = ["schemes"]
 
 _WARNING = (
     "An epsilon protects its own unit against its own observer. Rows that differ in either must "
@@ -30,7 +37,7 @@ _WARNING = (
 _STAMP = "NOT PRIVATE (simulation): every run is seeded."
 
 
-def command(
+def schemes(
     source: Annotated[
         Path | None,
         Argument(
@@ -79,12 +86,12 @@ def command(
     console.print(_results(groups))
     for group in groups:
         for words in group[0].notes:
-            console.print(f"{_label(group[0])}: {words}", soft_wrap=True)
+            say(f"{_label(group[0])}: {words}")
     if receipt is not None:
         for group in groups:
             found = next(r for r in group[0].receipts if r.client == receipt)
-            console.print(found.text(), soft_wrap=True)
-    console.print(_WARNING, soft_wrap=True)
+            say(found.text())
+    say(_WARNING)
     console.print(_STAMP)
 
 
@@ -115,13 +122,13 @@ def _list(chosen: Sequence[Scheme], *, as_json: bool) -> None:
         return
     for card in cards:
         _describe(card)
-    console.print(_WARNING, soft_wrap=True)
+    say(_WARNING)
     console.print("Next: dpcohort schemes CONFIG [--schemes A,B] [--mode both]")
 
 
 def _describe(card: Card) -> None:
     console.print(card.name, style="bold", end="")
-    console.print(f"  {card.title}", soft_wrap=True)
+    say(f"  {card.title}")
     rows = [
         ("unit", f"one {card.unit} ({card.neighbours}), against who sees {card.sees}"),
         ("accountant", card.accountant),
@@ -130,7 +137,7 @@ def _describe(card: Card) -> None:
         ("reference", f"{card.reference} ({card.source})"),
     ]
     for name, words in rows:
-        console.print(f"  {name:<11}{words}", soft_wrap=True)
+        say(f"  {name:<11}{words}")
 
 
 def _train(

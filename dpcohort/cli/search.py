@@ -10,20 +10,28 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from dpcohort.cli.output import console, print_json
 from dpcohort.cli.reproduce import showing_progress
-from dpcohort.cli.source import DataDirOption, DeviceOption, JsonOption, SetOption, data_changes
+from dpcohort.cli.terminal import (
+    DataDirOption,
+    DeviceOption,
+    JsonOption,
+    SetOption,
+    console,
+    data_changes,
+    print_json,
+    say,
+)
 from dpcohort.errors import InputError
 from dpcohort.lab.recipes import load_recipe, recipe_names
 from dpcohort.lab.recipes.recipe import Cell
 from dpcohort.limits import LARGEST_CONFIG
 
-__all__ = ["command"]
+__all__ = ["search"]
 
 _SHOWN = 10
 
 
-def command(
+def search(
     source: Annotated[
         str, Argument(metavar="RECIPE|CONFIG", help="A recipe, or a config with a grid.")
     ],
@@ -109,9 +117,9 @@ def command(
         console.print(f"{score}  {' '.join(tried.settings)}")
     if len(best) > _SHOWN:
         console.print(f"and {len(best) - _SHOWN} more, all in {path}")
-    console.print(f"Chosen: {' '.join(result.chosen.settings)}", soft_wrap=True)
-    console.print(UNCHARGED, soft_wrap=True)
-    console.print(f"Wrote {path}", soft_wrap=True)
+    say(f"Chosen: {' '.join(result.chosen.settings)}")
+    say(UNCHARGED)
+    say(f"Wrote {path}")
 
 
 def _places(at: Sequence[str]) -> dict[str, str]:

@@ -17,8 +17,7 @@ from typer import Argument, Option
 
 from dpcohort._version import __version__
 from dpcohort.atomic_file import write_text
-from dpcohort.cli.output import console, new_table, print_json
-from dpcohort.cli.source import JsonOption
+from dpcohort.cli.terminal import JsonOption, console, new_table, print_json, say
 from dpcohort.config import EXAMPLES, commented_config
 from dpcohort.errors import FileFormatError, InputError
 
@@ -192,7 +191,7 @@ def check(
         print_json([{**asdict(s), "path": s.path and str(s.path)} for s in statuses])
     else:
         for status in statuses:
-            console.print(f"{status.state:<8} {status.name}: {status.detail}", soft_wrap=True)
+            say(f"{status.state:<8} {status.name}: {status.detail}")
     bad = [status.name for status in statuses if status.state != "ok"]
     if bad:
         raise FileFormatError(
@@ -216,10 +215,9 @@ def _read(name: str, *, as_json: bool) -> None:
         print_json(told)
         return
     shape = "x".join(map(str, read.input_shape))
-    console.print(
+    say(
         f"ok       {name}: {len(read):,} training and {len(read.test_labels):,} test records of "
-        f"shape {shape}, {read.classes} classes",
-        soft_wrap=True,
+        f"shape {shape}, {read.classes} classes"
     )
 
 

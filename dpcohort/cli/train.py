@@ -21,8 +21,17 @@ from rich.table import Table
 from rich.text import Text
 from typer import Argument, Option
 
-from dpcohort.cli.output import console, print_json, sparkline
-from dpcohort.cli.source import DataDirOption, DeviceOption, JsonOption, SetOption, data_changes
+from dpcohort.cli.terminal import (
+    DataDirOption,
+    DeviceOption,
+    JsonOption,
+    SetOption,
+    console,
+    data_changes,
+    print_json,
+    say,
+    sparkline,
+)
 from dpcohort.config import load_config
 from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
@@ -130,9 +139,7 @@ def _print_runs(runs: Sequence[Run], out: Path) -> None:
     kept = "all promises hold" if found["promises_hold"] else "NOT ALL PROMISES HOLD"
     receipts = "1 receipt" if found["receipts"] == 1 else f"{found['receipts']} receipts"
     console.print(f"{receipts}, {kept}. {found['stamp']}")
-    console.print(
-        f"Run: {out}   Next: dpcohort verify {out}, dpcohort report {out}", soft_wrap=True
-    )
+    say(f"Run: {out}   Next: dpcohort verify {out}, dpcohort report {out}")
 
 
 _QUIET_SECONDS = 60.0  # without a new round it says so
@@ -188,7 +195,7 @@ def _watch_lines(path: Path, interval: float) -> None:
     told, warned = 0, False
     for run, quiet in _states(path, interval):
         for line in run.history[told:]:
-            console.print(round_sentence(line, run), soft_wrap=True)
+            say(round_sentence(line, run))
         told, warned = run.rounds_done, warned and run.rounds_done == told
         if quiet > _QUIET_SECONDS and not warned:
             warned = True
@@ -237,7 +244,7 @@ def _tell(run: Run, *, as_json: bool) -> None:
     found = "" if accuracy is None else f", test accuracy {100 * accuracy:.1f} %"
     console.print(f"{_title(run)}: {state}, round {run.rounds_done}/{total}{found}.")
     step = "verify" if run.is_finished else "train CONFIG --resume --out"
-    console.print(f"Next: dpcohort {step} {run.path}", soft_wrap=True)
+    say(f"Next: dpcohort {step} {run.path}")
 
 
 def _accuracy(run: Run) -> float | None:

@@ -18,8 +18,7 @@ import typer
 from typer import Argument, Option
 
 from dpcohort._validate import choice, number, whole_number
-from dpcohort.cli.output import console, new_table, print_json
-from dpcohort.cli.source import JsonOption
+from dpcohort.cli.terminal import JsonOption, console, new_table, print_json, say
 from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
 
@@ -67,10 +66,7 @@ def _print_verification(verification: Verification) -> None:
         f"{verification.tightest:.1%} of a budget spent; plan {verification.plan[:12]}"
     )
     for finding in verification.findings[:_SHOWN]:
-        console.print(
-            f"  {finding.kind}: {one_line(finding.subject)}: {one_line(finding.message, _LONGEST)}",
-            soft_wrap=True,
-        )
+        say(f"  {finding.kind}: {one_line(finding.subject)}: {one_line(finding.message, _LONGEST)}")
     if len(verification.findings) > _SHOWN:
         console.print(f"  ... and {len(verification.findings) - _SHOWN} more (--json has all)")
 
@@ -87,7 +83,7 @@ def receipt(
     if as_json:
         print_json(found.to_dict())
     else:
-        console.print(found.text(), soft_wrap=True)
+        say(found.text())
     if not found.holds:
         raise typer.Exit(1)
 
@@ -280,8 +276,8 @@ def _conclude(
     else:
         word, style = ("REFUTED", "bold red") if refuted else ("no claim refuted", "bold green")
         console.print(word, style=style, end="")
-        console.print(f": {'; '.join(refuted)}" if refuted else "", soft_wrap=True)
+        say(f": {'; '.join(refuted)}" if refuted else "")
         chance = f"A correct training fails this audit with probability at most {total:.1e}."
-        console.print(f"{chance} {_LIMIT}", soft_wrap=True)
+        say(f"{chance} {_LIMIT}")
     if refuted:
         raise typer.Exit(1)

@@ -10,13 +10,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from dpcohort.cli import output
-from dpcohort.cli.output import print_error, print_json, print_progress, print_text, sparkline
+from dpcohort.cli import terminal as screens
+from dpcohort.cli.terminal import print_error, print_json, print_progress, print_text, sparkline
 
 
 def test_progress_is_one_line_that_goes_away(monkeypatch):
     screen = io.StringIO()
-    monkeypatch.setattr(output, "_errors", Console(file=screen, force_terminal=True))
+    monkeypatch.setattr(screens, "_errors", Console(file=screen, force_terminal=True))
     print_progress("certifying", 200, 1000)
     assert screen.getvalue().endswith("certifying 200 of 1,000")
     print_progress("certifying", 1000, 1000)
@@ -27,7 +27,7 @@ def test_progress_is_silent_for_short_work_and_in_a_pipe(monkeypatch, capsys):
     print_progress("certifying", 200, 1000)
     assert capsys.readouterr().err == ""
     screen = io.StringIO()
-    monkeypatch.setattr(output, "_errors", Console(file=screen, force_terminal=True))
+    monkeypatch.setattr(screens, "_errors", Console(file=screen, force_terminal=True))
     print_progress("certifying", 2, 10)
     assert screen.getvalue() == ""
 
@@ -68,7 +68,7 @@ def test_words_of_others_cannot_steer_the_terminal(capsys):
 
 def test_tables_and_live_views_show_text_as_text():
     file = io.StringIO()
-    screen = type(output.console)(file=file, force_terminal=True, markup=False, width=120)
+    screen = type(screens.console)(file=file, force_terminal=True, markup=False, width=120)
     table = Table("client")
     table.add_row(Text(HOSTILE))
     table.add_row(f"[bold]{HOSTILE}")

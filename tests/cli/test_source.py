@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpcohort.cli.source import plan_from, read_config
+from dpcohort.cli.terminal import plan_from, read_config
 from dpcohort.errors import InputError
 
 
