@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
@@ -19,6 +19,7 @@ from dpcohort.cli.terminal import (
     SetOption,
     console,
     data_changes,
+    new_table,
     print_json,
     say,
     sparkline,
@@ -29,12 +30,12 @@ from dpcohort.errors import InputError
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from dpcohort.config import Config
     from dpcohort.lab.rule_comparison import RuleRow, RuleTable
-    from dpcohort.runs.comparison import Comparison
     from dpcohort.runs.evaluation import SeedSummary
     from dpcohort.runs.run import Run
 
-__all__ = ["compare", "compare_rule_pairs", "groups_table", "judge", "pairs_table"]
+__all__ = ["compare", "groups_table", "pairs_table"]
 
 
 _SOME = "For some of them: --selection unbiased,privacy-aware --aggregation mean"
@@ -84,27 +85,31 @@ def compare(
         for option, words in (("--selection", selection), ("--aggregation", aggregation)):
             if words is not None and not all(word.strip() for word in words.split(",")):
                 raise InputError(option, given=words, allowed="names of rules, or all")
+        settings = load_config(places[0]).with_overrides(data_changes(changes, data_dir))
         every = "all" if rules == "all" else None
-        compare_rule_pairs(
-            places[0],
-            selection=selection or every,
-            aggregation=aggregation or every,
-            changes=data_changes(changes, data_dir),
-            seeds=seeds,
-            out=out,
-            csv=csv,
-            device=device,
-            as_json=as_json,
-        )
+        wanted = (("selection", selection or every), ("aggregation", aggregation or every))
+        found = _compared_rules(settings, dict(wanted), seeds, out, device, quiet=as_json)
+        if csv is not None:
+            write_text(csv, found.to_csv())
+        if as_json:
+            print_json(found.to_dict())
+        else:
+            console.print(pairs_table(found))
+            _explain_pairs(found)
         return
     if csv is not None:
         raise InputError.because("--csv is for rules: add --rules all, or --selection RULE,RULE.")
     if is_config:
-        changes = data_changes(changes, data_dir)
-        groups = _train_grid(places[0], changes, seeds, out, device, quiet=as_json)
+        settings = load_config(places[0]).with_overrides(data_changes(changes, data_dir))
+        groups = _train_grid(settings, seeds, out, device, quiet=as_json)
     else:
         groups = _load_groups(places, changes, out)
-    summaries, comparisons = judge(groups)
+    from dpcohort.runs.comparison import compare_runs
+    from dpcohort.runs.evaluation import summarise_seeds
+
+    first, *others = groups
+    summaries = {name: summarise_seeds(runs) for name, runs in groups.items()}
+    comparisons = [compare_runs(groups[n], groups[first], names=(n, first)) for n in others]
     if as_json:
         print_json(
             {
@@ -118,29 +123,12 @@ def compare(
         say(comparison.sentence)
 
 
-def judge(groups: dict[str, Sequence[Run]]) -> tuple[dict[str, SeedSummary], list[Comparison]]:
-    """Each group's results, and each later group against the first."""
-    from dpcohort.runs.comparison import compare_runs
-    from dpcohort.runs.evaluation import summarise_seeds
-
-    names = list(groups)
-    summaries = {name: summarise_seeds(groups[name]) for name in names}
-    comparisons = [
-        compare_runs(groups[name], groups[names[0]], names=(name, names[0])) for name in names[1:]
-    ]
-    return summaries, comparisons
-
-
 def groups_table(summaries: dict[str, SeedSummary]) -> Table:
     """Accuracy of each group with its confidence interval."""
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("runs", overflow="fold")
-    for name in ("test accuracy", "95 % CI", "loss", "worst class", "seeds"):
-        table.add_column(name, justify="right")
+    numbers = ("test accuracy", "95 % CI", "loss", "worst class", "seeds")
+    table = new_table("runs", numbers=numbers, overflow="fold")
     for name, summary in summaries.items():
         found, worst = summary.accuracy, summary.worst_class
         interval = f"{100 * found.low:.1f} to {100 * found.high:.1f}" if found.count > 1 else "-"
@@ -180,19 +168,9 @@ def _load_groups(
 
 
 def _train_grid(
-    source: Path,
-    changes: list[str] | None,
-    seeds: int,
-    out: Path | None,
-    device: str | None,
-    *,
-    quiet: bool,
+    config: Config, seeds: int, out: Path | None, device: str | None, *, quiet: bool
 ) -> dict[str, Sequence[Run]]:
-    from dpcohort.config import load_config
     from dpcohort.runs.training import train_grid
-
-    config = load_config(source)
-    config = config.with_overrides(changes) if changes else config
 
     def show(name: str, done: int, total: int, runs: Sequence[Run]) -> None:
         if not quiet and (done == total or done % max(1, total // 10) == 0):
@@ -200,41 +178,30 @@ def _train_grid(
             accuracy = f"  accuracy {100 * sum(tested) / len(tested):.1f} %" if tested else ""
             console.print(f"{name}: round {done}/{total}{accuracy}")
 
-    found: Any = train_grid(config, seeds=seeds, out=out, device=device, on_round=show)
-    groups: dict[str, Sequence[Run]] = found
-    return groups
+    return {**train_grid(config, seeds=seeds, out=out, device=device, on_round=show)}
 
 
-_WIDE = 110
-
-
-def compare_rule_pairs(
-    source: Path,
-    *,
-    selection: str | None,
-    aggregation: str | None,
-    changes: list[str],
+def _compared_rules(
+    config: Config,
+    wanted: dict[str, str | None],
     seeds: int,
     out: Path | None,
-    csv: Path | None,
     device: str | None,
-    as_json: bool,
-) -> None:
-    """Plan and check every pair, then train them all and print the table."""
-    config = load_config(source).with_overrides(changes)
+    *,
+    quiet: bool,
+) -> RuleTable:
+    """Plan and check every pair of the wanted rules, or of the config's own, and train them all."""
     # torch is loaded only now, when the configuration is known to be good.
     from dpcohort.lab.rule_comparison import RuleChoice, chosen_rules, compare_rules, rule_pairs
+    from dpcohort.report.plan_summary import counted
 
-    chosen = {}
-    for section, text, own in (
-        ("selection", selection, config.rule),
-        ("aggregation", aggregation, config.aggregation[0]),
-    ):
-        chosen[section] = (
-            [RuleChoice(section=section, name=own, label=own)]
-            if text is None
-            else chosen_rules(section, text)
-        )
+    own = {"selection": config.rule, "aggregation": config.aggregation[0]}
+    chosen = {
+        section: [RuleChoice(section=section, name=own[section], label=own[section])]
+        if text is None
+        else chosen_rules(section, text)
+        for section, text in wanted.items()
+    }
     pairs, skipped = rule_pairs(
         config,
         selections=chosen["selection"],
@@ -242,36 +209,28 @@ def compare_rule_pairs(
         seeds=seeds,
         device=device,
     )
-    if not as_json:
-        words = f"{_counted(len(pairs), 'pair')} of rules, {_counted(seeds, 'seed')} each"
-        left = f"; {_counted(len(skipped), 'pair')} left out." if skipped else "."
-        console.print(f"{words}{left}")
+    if not quiet:
+        left = f"; {counted(len(skipped), 'pair')} left out." if skipped else "."
+        console.print(
+            f"{counted(len(pairs), 'pair')} of rules, {counted(seeds, 'seed')} each{left}"
+        )
 
     def show(done: int, total: int, row: RuleRow) -> None:
-        if not as_json:
+        if not quiet:
             accuracy = row.failed or _accuracy(row)
             say(f"{done}/{total} {row.selection}, {row.aggregation}: {accuracy}")
 
-    found = compare_rules(pairs, skipped, out=out, on_row=show)
-    if csv is not None:
-        write_text(csv, found.to_csv())
-    if as_json:
-        print_json(found.to_dict())
-        return
-    console.print(pairs_table(found))
-    _tell_skipped(found)
+    return compare_rules(pairs, skipped, out=out, on_row=show)
 
 
 def pairs_table(found: RuleTable) -> Table:
     """Accuracy, noise, certificate, bias and participation of each pair, best first."""
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("rules", overflow="fold")
+    table = new_table("rules", overflow="fold")
+    table.collapse_padding = True
     # Two names and the numbers do not fit into 80 columns.
-    between = ", " if console.width >= _WIDE else ",\n"
+    between = ", " if console.width >= 110 else ",\n"
     for name in ("accuracy %", "noise/C", "ε used", "bias", "heard by ε", "s"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in sorted(found.rows, key=lambda r: 1.0 if r.accuracy is None else -r.accuracy.mean):
@@ -296,7 +255,7 @@ def _accuracy(row: RuleRow) -> str:
     return f"{100 * found.mean:.1f}{spread} %"
 
 
-def _tell_skipped(found: RuleTable) -> None:
+def _explain_pairs(found: RuleTable) -> None:
     console.print(
         "accuracy: mean over seeds and half of its 95 % interval. noise/C: norm of the noise that "
         "reaches the model in a round. ε used: largest certified share of a promised ε. bias: "
@@ -308,7 +267,3 @@ def _tell_skipped(found: RuleTable) -> None:
         few = ", ".join(f"{p.selection} with {p.aggregation}" for p in left_out[:2])
         more = f" and {len(left_out) - 2} more" if len(left_out) > 2 else ""
         say(f"left out: {few}{more}: {reason}")
-
-
-def _counted(count: int, thing: str) -> str:
-    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
