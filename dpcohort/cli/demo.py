@@ -206,9 +206,8 @@ def _print_results(
 def _table(groups: dict[str, Sequence[Run]], title: str) -> Table:
     from dpcohort.runs.evaluation import mean_interval
 
-    table = new_table("setting", title=title)
-    for name in ("noise / C", "test accuracy", "95 % CI"):
-        table.add_column(name, justify="right")
+    numbers = ("noise / C", "test accuracy", "95 % CI")
+    table = new_table("setting", title=title, numbers=numbers)
     table.add_column("over the rounds")
     for name, runs in groups.items():
         curves = [run.curve().accuracy for run in runs]

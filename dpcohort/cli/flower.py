@@ -6,7 +6,7 @@ from __future__ import annotations
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -23,9 +23,6 @@ from dpcohort.cli.terminal import (
 from dpcohort.config import load_config
 from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
-
-if TYPE_CHECKING:
-    from dpcohort.deploy.flower.kit import KitSettings
 
 __all__ = ["flower"]
 
@@ -101,22 +98,15 @@ def init(
 ) -> None:
     """Write a runnable Flower app and everything for server and clients."""
     from dpcohort.deploy.flower.adapter import flower_version
-    from dpcohort.deploy.flower.kit import write_kit
+    from dpcohort.deploy.flower.kit import KitSettings, write_kit
+    from dpcohort.deploy.guard.terms import ModelTerms
+    from dpcohort.plan import Plan
 
     flower_version()
-    shared: dict[str, Any] = {
-        "run": run,
-        "host": host,
-        "gate_port": port,
-        "superlink_port": superlink_port,
-        "days": days,
-        "timeout": timeout,
-        "trial": trial,
-    }
     if (config is None) == (plan is None):
         raise InputError.because("give either --config FILE.toml or --plan plan.json.")
     if config is not None:
-        settings = _from_config(config, changes, test, shared)
+        chosen = _from_config(config, changes, test)
     else:
         given = {"--model": model, "--input-shape": input_shape, "--classes": classes}
         missing = [name for name, value in given.items() if value is None]
@@ -126,7 +116,24 @@ def init(
             )
         if changes:
             raise InputError.because("--set changes a config; a finished plan cannot be changed.")
-        settings = _from_plan(plan, model, input_shape, classes, learning_rate, test, shared)
+        saved = Plan.load(plan)
+        saved.verify_unless_made_here()
+        chosen = {
+            "plan": saved,
+            "model": ModelTerms(name=model, input_shape=shape_from(input_shape), classes=classes),
+            "optimiser": {} if learning_rate is None else {"learning_rate": learning_rate},
+            "test": test,
+        }
+    settings = KitSettings(
+        run=run,
+        host=host,
+        gate_port=port,
+        superlink_port=superlink_port,
+        days=days,
+        timeout=timeout,
+        trial=trial,
+        **chosen,
+    )
     kit = write_kit(folder, settings)
     drawn = int(settings.plan.drawn.sum())
     if as_json:
@@ -181,10 +188,8 @@ def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _from_config(
-    path: Path, changes: list[str] | None, test: str, shared: dict[str, Any]
-) -> KitSettings:
-    from dpcohort.deploy.flower.kit import KitSettings
+def _from_config(path: Path, changes: list[str] | None, test: str) -> dict[str, Any]:
+    """What a config says about a kit."""
     from dpcohort.deploy.guard.terms import ModelTerms
     from dpcohort.runs.configured_plan import configured_data, data_section
 
@@ -192,42 +197,17 @@ def _from_config(
     data = configured_data(config)
     section = data_section(config)
     rule, rule_settings = config.aggregation
-    return KitSettings(
-        plan=plan_of(config),
-        model=ModelTerms(
+    return {
+        "plan": plan_of(config),
+        "model": ModelTerms(
             name=config.model.name,
             input_shape=data.input_shape,
             classes=data.classes,
             options=config.model.options,
         ),
-        optimiser=config.optimiser.model_dump(exclude_none=True, exclude_defaults=True),
-        aggregation={"rule": rule, **rule_settings},
-        normalisation=data.normalisation,
-        seed=config.run.seed,
-        test=test or ("" if "/" in section.name else section.name),
-        **shared,
-    )
-
-
-def _from_plan(
-    path: Path,
-    model: str,
-    input_shape: str,
-    classes: int,
-    learning_rate: float | None,
-    test: str,
-    shared: dict[str, Any],
-) -> KitSettings:
-    from dpcohort.deploy.flower.kit import KitSettings
-    from dpcohort.deploy.guard.terms import ModelTerms
-    from dpcohort.plan import Plan
-
-    plan = Plan.load(path)
-    plan.verify_unless_made_here()
-    return KitSettings(
-        plan=plan,
-        model=ModelTerms(name=model, input_shape=shape_from(input_shape), classes=classes),
-        optimiser={} if learning_rate is None else {"learning_rate": learning_rate},
-        test=test,
-        **shared,
-    )
+        "optimiser": config.optimiser.model_dump(exclude_none=True, exclude_defaults=True),
+        "aggregation": {"rule": rule, **rule_settings},
+        "normalisation": data.normalisation,
+        "seed": config.run.seed,
+        "test": test or ("" if "/" in section.name else section.name),
+    }

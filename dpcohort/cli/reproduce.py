@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from dpcohort.cli.terminal import (
     JsonOption,
     console,
     data_changes,
+    new_table,
     print_json,
     say,
 )
@@ -152,7 +154,7 @@ def showing_progress(title: str, *, quiet: bool) -> Iterator[Progress | None]:
         yield None
         return
     if not console.is_terminal:
-        yield _Lines(title)
+        yield _lines(title)
         return
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
@@ -168,25 +170,20 @@ def showing_progress(title: str, *, quiet: bool) -> Iterator[Progress | None]:
         yield show
 
 
-class _Lines:
+def _lines(title: str) -> Progress:
     """Progress in a pipe: a line for each tenth, with the time left."""
+    shown, began = -1, time.monotonic()
 
-    def __init__(self, title: str) -> None:
-        import time
-
-        self._title, self._shown = title, -1
-        self._clock, self._began = time.monotonic, time.monotonic()
-
-    def __call__(self, done: int, total: int, what: str) -> None:
+    def show(done: int, total: int, what: str) -> None:
+        nonlocal shown
         tenth = 10 * done // max(1, total)
-        if tenth == self._shown:
-            return
-        self._shown = tenth
-        left = ""
-        if done:
-            seconds = (self._clock() - self._began) * (total - done) / done
-            left = f", about {_duration(seconds)} left"
-        say(f"{self._title}: {10 * tenth} %{left}: {what}")
+        if tenth != shown:
+            shown = tenth
+            seconds = (time.monotonic() - began) * (total - done) / max(1, done)
+            left = f", about {_duration(seconds)} left" if done else ""
+            say(f"{title}: {10 * tenth} %{left}: {what}")
+
+    return show
 
 
 def _duration(seconds: float) -> str:
@@ -231,54 +228,42 @@ def _print(result: RecipeResult) -> None:
 
 
 def _table(result: RecipeResult) -> Table:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
     judged = any(found.cell.paper is not None or found.verdict for found in result.cells)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("cell", overflow="fold")
+    ours = "ours (mean ± 95 % CI)"
+    table = new_table(
+        "cell", numbers=("paper", ours, "difference") if judged else (ours,), overflow="fold"
+    )
     if judged:
-        table.add_column("paper", justify="right")
-    table.add_column("ours (mean ± 95 % CI)", justify="right")
-    if judged:
-        table.add_column("difference", justify="right")
         table.add_column("verdict", overflow="fold")
     for found in result.cells:
         accuracy, paper = found.accuracy, found.cell.paper
         spread = f" ± {accuracy.half_width:.2f}" if accuracy.count > 1 else " (one seed)"
-        ours = f"{accuracy.mean:.2f}{spread}"
-        if not judged:
-            table.add_row(Text(found.cell.label), ours)
-            continue
-        table.add_row(
-            Text(found.cell.label),
-            "-" if paper is None else f"{paper:.2f}",
-            ours,
-            "-" if found.difference is None else f"{found.difference:+.2f}",
-            found.verdict,
-        )
+        cells = [f"{accuracy.mean:.2f}{spread}"]
+        if judged:
+            difference = "-" if found.difference is None else f"{found.difference:+.2f}"
+            cells = ["-" if paper is None else f"{paper:.2f}", *cells, difference, found.verdict]
+        table.add_row(Text(found.cell.label), *cells)
     return table
 
 
 def _print_list(as_json: bool) -> None:
     recipes = [load_recipe(name) for name in recipe_names()]
+    listed = [
+        {
+            "name": recipe.name,
+            "title": recipe.header.title,
+            "of": recipe.header.of,
+            "cells": len(recipe.cells),
+            "seeds": recipe.seeds,
+        }
+        for recipe in recipes
+    ]
     if as_json:
-        print_json(
-            [
-                {
-                    "name": r.name,
-                    "title": r.header.title,
-                    "of": r.header.of,
-                    "cells": len(r.cells),
-                    "seeds": r.seeds,
-                }
-                for r in recipes
-            ]
-        )
+        print_json(listed)
         return
-    width = max(len(r.name) for r in recipes)
-    for recipe in recipes:
-        count = len(recipe.cells)
-        size = f"{count} cells x {recipe.seeds} seeds" if count else "no training"
-        say(f"{recipe.name:<{width}}  {recipe.header.of}: {recipe.header.title} ({size})")
+    width = max(len(recipe.name) for recipe in recipes)
+    for row in listed:
+        size = f"{row['cells']} cells x {row['seeds']} seeds" if row["cells"] else "no training"
+        say(f"{row['name']:<{width}}  {row['of']}: {row['title']} ({size})")

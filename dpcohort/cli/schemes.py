@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
@@ -17,6 +18,7 @@ from dpcohort.cli.terminal import (
     SetOption,
     console,
     data_changes,
+    new_table,
     print_json,
     say,
 )
@@ -173,16 +175,10 @@ def _label(outcome: SchemeResult) -> str:
 
 
 def _results(groups: Sequence[Sequence[SchemeResult]]) -> Table:
-    from rich import box
-    from rich.table import Table
-
     from dpcohort.runs.evaluation import mean_interval
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("scheme", "unit", "observer sees"):
-        table.add_column(name, overflow="fold")
-    for name in ("accuracy", "noise a round", "rounds", "certified / promised", "kept", "s"):
-        table.add_column(name, justify="right")
+    numbers = ("accuracy", "noise a round", "rounds", "certified / promised", "kept", "s")
+    table = new_table("scheme", "unit", "observer sees", numbers=numbers, overflow="fold")
     for group in groups:
         first, accuracy = group[0], mean_interval([outcome.accuracy for outcome in group])
         spread = f" ± {100 * accuracy.half_width:.1f}" if len(group) > 1 else ""
@@ -194,15 +190,11 @@ def _results(groups: Sequence[Sequence[SchemeResult]]) -> Table:
             first.card.unit,
             first.card.sees,
             f"{100 * accuracy.mean:.1f}{spread} %",
-            f"{_mean([outcome.noise_std for outcome in group]):.3g}",
-            f"{_mean([outcome.rounds for outcome in group]):.0f}",
+            f"{fmean(outcome.noise_std for outcome in group):.3g}",
+            f"{fmean(outcome.rounds for outcome in group):.0f}",
             f"{share:.3f}",
             f"{private - broken}/{private}",
-            f"{_mean([outcome.seconds for outcome in group]):.1f}",
+            f"{fmean(outcome.seconds for outcome in group):.1f}",
             style="red" if broken else None,
         )
     return table
-
-
-def _mean(values: Sequence[Any]) -> float:
-    return float(sum(values)) / len(values)

@@ -153,28 +153,23 @@ def watch(
 ) -> None:
     """Watch a run; it ends with the run, or with Ctrl-C, and never touches the run's files."""
     if once or as_json:
-        _tell(_load(path), as_json=as_json)
-        return
-    try:
-        if console.is_terminal:
-            _watch_live(path, interval)
-        else:
-            _watch_lines(path, interval)
-    except KeyboardInterrupt:
-        console.print("Stopped watching; the run goes on by itself.")
-
-
-def _load(path: Path) -> Run:
-    from dpcohort.runs.run import Run
-
-    return Run.load(path)
+        run, _ = next(_states(path, interval))
+    else:
+        try:
+            run = (_watch_live if console.is_terminal else _watch_lines)(path, interval)
+        except KeyboardInterrupt:
+            console.print("Stopped watching; the run goes on by itself.")
+            return
+    _tell(run, as_json=as_json)
 
 
 def _states(path: Path, interval: float) -> Iterator[tuple[Run, float]]:
     """The run each time it was looked at, and the seconds since its last round."""
+    from dpcohort.runs.run import Run
+
     seen, since = -1, time.monotonic()
     while True:
-        run = _load(path)
+        run = Run.load(path)
         if run.rounds_done != seen:
             seen, since = run.rounds_done, time.monotonic()
         yield run, time.monotonic() - since
@@ -183,15 +178,15 @@ def _states(path: Path, interval: float) -> Iterator[tuple[Run, float]]:
         time.sleep(interval)
 
 
-def _watch_live(path: Path, interval: float) -> None:
+def _watch_live(path: Path, interval: float) -> Run:
     with Live(Text(str(path)), console=console, refresh_per_second=4, transient=True) as live:
         for run, quiet in _states(path, interval):
             if run.history:
                 live.update(picture(_title(run), run.history[-1], run, _time_left(run, quiet)))
-    _tell(run, as_json=False)
+    return run
 
 
-def _watch_lines(path: Path, interval: float) -> None:
+def _watch_lines(path: Path, interval: float) -> Run:
     told, warned = 0, False
     for run, quiet in _states(path, interval):
         for line in run.history[told:]:
@@ -200,7 +195,7 @@ def _watch_lines(path: Path, interval: float) -> None:
         if quiet > _QUIET_SECONDS and not warned:
             warned = True
             console.print(_quiet_words(quiet))
-    _tell(run, as_json=False)
+    return run
 
 
 def _title(run: Run) -> str:

@@ -157,11 +157,10 @@ def audit(
         raise InputError.because("--simulation and --returns are for a --step: give one.")
     if step is not None and (only is not None or device != "cpu"):
         raise InputError.because("--only and --device are for dpcohort's own trainings.")
-    subjects = (
-        _own_trainings(device, only, full=full)
-        if step is None
-        else [_own_step(step, returns, sampler, simulation)]
-    )
+    if step is None:
+        subjects = _own_trainings(device, only, full=full)
+    else:
+        subjects = [_own_step(step, returns, sampler, simulation)]
     from dpcohort.audit import Claim
 
     audited: list[tuple[_Subject, list[Finding]]] = []
@@ -255,13 +254,9 @@ def _conclude(
     total = math.fsum(finding.false_alarm_rate for _, finding in every)
     refuted = [f"{subject.name}: {found.test}" for subject, found in every if not found.passed]
     if as_json:
-        told = [
-            {
-                "name": subject.name,
-                "private": subject.private,
-                "findings": [asdict(finding) for finding in findings],
-            }
-            for subject, findings in audited
+        trainings = [
+            {"name": one.name, "private": one.private, "findings": [asdict(f) for f in findings]}
+            for one, findings in audited
         ]
         print_json(
             {
@@ -270,7 +265,7 @@ def _conclude(
                 "form": "full" if full else "quick",
                 "device": device,
                 "false_alarm_rate": total,
-                "trainings": told,
+                "trainings": trainings,
             }
         )
     else:

@@ -21,15 +21,6 @@ from dpcohort.plan import Plan
 if TYPE_CHECKING:
     from dpcohort.plan import Plan
 
-__all__ = [
-    "adaptive_plan_table",
-    "adaptive_plan_values",
-    "counted",
-    "plan_table",
-    "plan_values",
-    "summarise",
-]
-
 
 def summarise(plan: Plan) -> dict[str, Any]:
     """The numbers of a plan that fit in a sentence each, ready for JSON.
