@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +24,7 @@ from dpcohort.errors import InputError
 from dpcohort.lab.recipes import load_recipe, recipe_names
 from dpcohort.lab.recipes.recipe import Cell
 from dpcohort.limits import LARGEST_CONFIG
+from dpcohort.text_files import read_utf8
 
 __all__ = ["search"]
 
@@ -63,7 +63,10 @@ def search(
     The test set is never looked at. Nothing is charged to the clients' budgets, as in the paper.
     """
     overrides = data_changes(changes, data_dir)
-    places = _places(at or [])
+    for text in at or []:
+        if "=" not in text:
+            raise InputError("--at", given=text, allowed="AXIS=VALUE, such as s=30")
+    places = dict(text.split("=", 1) for text in at or [])
     from dpcohort.lab.recipes.search import (
         UNCHARGED,
         recipe_search,
@@ -73,7 +76,11 @@ def search(
         write_search,
     )
 
-    is_recipe = source in recipe_names() or not source.endswith(".toml") or _holds_recipe(source)
+    is_recipe = (
+        source in recipe_names()
+        or not source.endswith(".toml")
+        or (b"[recipe]" in read_utf8(source, at_most_bytes=LARGEST_CONFIG))
+    )
     if not is_recipe:
         if baseline or at:
             flag = "--baseline" if baseline else "--at"
@@ -87,12 +94,13 @@ def search(
             )
         recipe = load_recipe(source).in_form("full", changes=overrides)
         section = recipe_search(recipe, baseline=baseline)
-        name, settings, cells = (
-            recipe.name,
-            section_settings(section),
-            searched_cells(recipe, section, places),
-        )
+        name, settings = recipe.name, section_settings(section)
+        cells = searched_cells(recipe, section, places)
         section_seeds, share = section.seeds, section.held_out
+    # What of the command line decides what is tried, for the file to tell.
+    options = ["--baseline"] if baseline else []
+    options += [f"--at {shlex.quote(f'{axis}={value}')}" for axis, value in places.items()]
+    options += [f"--set {shlex.quote(change)}" for change in changes or []]
     with showing_progress(f"search {name}", quiet=as_json) as progress:
         result = run_search(
             name,
@@ -102,7 +110,7 @@ def search(
             share=share,
             device=device,
             progress=progress,
-            options=_options(baseline, places, changes or []),
+            options=options,
             source=shlex.quote(Path(source).name) if source.endswith(".toml") else "",
         )
     parts = [name, *(["baseline"] if baseline else []), *(f"{a}-{v}" for a, v in places.items())]
@@ -122,20 +130,6 @@ def search(
     say(f"Wrote {path}")
 
 
-def _places(at: Sequence[str]) -> dict[str, str]:
-    for text in at:
-        if "=" not in text:
-            raise InputError("--at", given=text, allowed="AXIS=VALUE, such as s=30")
-    return dict(text.split("=", 1) for text in at)
-
-
-def _options(baseline: bool, places: Mapping[str, str], changes: Sequence[str]) -> list[str]:
-    """What of the command line decides what is tried, for the file to tell."""
-    words = ["--baseline"] if baseline else []
-    words += [f"--at {shlex.quote(f'{axis}={value}')}" for axis, value in places.items()]
-    return words + [f"--set {shlex.quote(change)}" for change in changes]
-
-
 def _of_config(path: Path, overrides: list[str]) -> tuple[str, list[Cell], list[tuple[str, ...]]]:
     from dpcohort.config import load_config
     from dpcohort.lab.recipes.search import search_grid
@@ -150,9 +144,3 @@ def _of_config(path: Path, overrides: list[str]) -> tuple[str, list[Cell], list[
         )
     cell = Cell(mechanism=path.stem, axes={}, config=config)
     return path.stem, [cell], search_grid(config.grid)
-
-
-def _holds_recipe(source: str) -> bool:
-    from dpcohort.text_files import read_utf8
-
-    return b"[recipe]" in read_utf8(source, at_most_bytes=LARGEST_CONFIG)
