@@ -123,13 +123,11 @@ def _show(config: Config, given: dict[str, Any], *, as_printed: bool, as_json: b
         steps = asdict(best)
         del steps["probabilities"]
         print_json(
-            {
-                "eta": chosen.eta,
-                "unbiased_optimal_below_eta": threshold,
-                "theorem_2": {**asdict(theorem_2), "vacuous": theorem_2.vacuous},
-                "best_total_steps": steps,
-                **{name: {**asdict(b), "vacuous": b.vacuous} for name, b in convex.items()},
-            }
+            eta=chosen.eta,
+            unbiased_optimal_below_eta=threshold,
+            theorem_2={**asdict(theorem_2), "vacuous": theorem_2.vacuous},
+            best_total_steps=steps,
+            **{name: {**asdict(b), "vacuous": b.vacuous} for name, b in convex.items()},
         )
         return
     _print(theorem_2, convex)

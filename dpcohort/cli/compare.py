@@ -112,10 +112,8 @@ def compare(
     comparisons = [compare_runs(groups[n], groups[first], names=(n, first)) for n in others]
     if as_json:
         print_json(
-            {
-                "groups": {name: s.to_dict() for name, s in summaries.items()},
-                "comparisons": [comparison.to_dict() for comparison in comparisons],
-            }
+            groups={name: s.to_dict() for name, s in summaries.items()},
+            comparisons=[comparison.to_dict() for comparison in comparisons],
         )
         return
     console.print(groups_table(summaries))

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
@@ -13,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from dpcohort.cli.terminal import JsonOption, print_json, print_text, say, shape_from
+from dpcohort.cli.terminal import JsonOption, print_json, print_text, say, shape_from, write_new
 from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
 
@@ -153,7 +152,6 @@ def new(
     as_json: JsonOption = False,
 ) -> None:
     """Write terms for the owner to read, change and keep."""
-    from dpcohort.atomic_file import write_text
     from dpcohort.deploy.guard.terms import ModelTerms, commented_terms, terms_from_plan
     from dpcohort.plan import Plan
 
@@ -166,20 +164,9 @@ def new(
         users = [int(one) if one.isdecimal() else one for one in user or []]
         found = Plan.load(plan)
         text = terms_from_plan(found, client, run=run, model=known, allowed_users=users)
-    if str(path) == "-":
-        if as_json:
-            print_json({"path": "-", "text": text})
-        else:
-            print_text(text, end="")
-        return
-    if path.exists() and not force:
-        raise InputError.because(f"{path} exists already. Choose another name, or use --force.")
-    write_text(path, text)
-    os.chmod(path, 0o600)
-    if as_json:
-        print_json({"path": str(path)})
-        return
-    say(f"Wrote {path}. Read it, change it, then: dpcohort guard check --terms {path} --data ...")
+    if write_new(path, text, force=force, as_json=as_json, mode=0o600):
+        step = f"dpcohort guard check --terms {path} --data ..."
+        say(f"Wrote {path}. Read it, change it, then: {step}")
 
 
 def _log(line: str) -> None:

@@ -61,12 +61,10 @@ def report(
     broken = [problem for problem in written.problems if problem.kind == "broken"]
     if as_json:
         print_json(
-            {
-                "out": str(out),
-                "kind": written.kind,
-                "headline": written.headline.sentence,
-                "problems": [asdict(problem) for problem in written.problems],
-            }
+            out=str(out),
+            kind=written.kind,
+            headline=written.headline.sentence,
+            problems=[asdict(problem) for problem in written.problems],
         )
     else:
         say(written.headline.sentence)

@@ -78,11 +78,9 @@ def schemes(
     groups = _train(source, chosen, changes, data_dir, seeds, receipt, quiet=as_json)
     if as_json:
         print_json(
-            {
-                "warning": _WARNING,
-                "stamp": _STAMP,
-                "schemes": [[outcome.to_dict() for outcome in group] for group in groups],
-            }
+            warning=_WARNING,
+            stamp=_STAMP,
+            schemes=[[outcome.to_dict() for outcome in group] for group in groups],
         )
         return
     console.print(_results(groups))

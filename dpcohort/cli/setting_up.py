@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``dpcohort new``, ``doctor`` and ``data``: a config to start from, what is installed., data."""
+"""``dpcohort new``, ``doctor`` and ``data``: a config to start from, what is installed, data sets."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ import typer
 from typer import Argument, Option
 
 from dpcohort._version import __version__
-from dpcohort.atomic_file import write_text
-from dpcohort.cli.terminal import JsonOption, console, new_table, print_json, say
+from dpcohort.cli.terminal import JsonOption, console, new_table, print_json, say, write_new
 from dpcohort.config import EXAMPLES, commented_config
-from dpcohort.errors import FileFormatError, InputError
+from dpcohort.errors import FileFormatError
 
 __all__ = ["data", "doctor", "examine", "new"]
 
@@ -36,17 +35,7 @@ def new(
 ) -> None:
     """Write a commented config to start from."""
     text = commented_config(example)
-    if str(path) == "-":
-        if as_json:
-            print_json({"path": "-", "example": example, "text": text})
-        else:
-            print(text, end="")
-        return
-    if path.exists() and not force:
-        raise InputError.because(f"{path} exists already. Choose another name, or use --force.")
-    write_text(path, text)
-    if as_json:
-        print_json({"path": str(path), "example": example})
+    if not write_new(path, text, force=force, as_json=as_json, example=example):
         return
     has_data = "\n[data]" in text
     following = f"dpcohort train {path} --out RUN" if has_data else f"dpcohort plan {path}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -76,11 +77,18 @@ def print_progress(work: str, done: int, total: int) -> None:
     _errors.file.flush()
 
 
-def print_json(value: Any) -> None:
-    """The value as JSON on stdout; what is not a finite number becomes null."""
+def print_json(value: Any = None, /, **values: Any) -> None:
+    """The value, or the named values, as JSON on stdout; what is not a finite number is null.
+
+    Example:
+        >>> print_json(rounds=3)
+        {
+          "rounds": 3
+        }
+    """
     from dpcohort.runs.folder import finite_json
 
-    print(json_visible(json.dumps(finite_json(value), indent=2, ensure_ascii=False)))
+    print(json_visible(json.dumps(finite_json(values or value), indent=2, ensure_ascii=False)))
 
 
 def print_text(text: str, *, to_errors: bool = False, end: str = "\n") -> None:
@@ -166,6 +174,41 @@ DeviceOption = Annotated[str | None, Option(help="auto, cpu or cuda; the config'
 DataDirOption = Annotated[
     Path | None, Option("--data-dir", help="Where to look for the data first.")
 ]
+
+
+def write_new(
+    path: Path, text: str, *, force: bool, as_json: bool, mode: int | None = None, **told: Any
+) -> bool:
+    """Write a text to a new file; print it where the path is ``-``.
+
+    Args:
+        path: where.
+        text: what.
+        force: replace a file that exists.
+        as_json: say so in JSON.
+        mode: of the file, if it is for its owner only.
+        told: more for the JSON.
+
+    Returns:
+        Whether it remains to be said what comes next.
+
+    Raises:
+        InputError: the file exists already.
+    """
+    from dpcohort.atomic_file import write_text
+
+    to_terminal = str(path) == "-"
+    if not to_terminal:
+        if path.exists() and not force:
+            raise InputError.because(f"{path} exists already. Choose another name, or use --force.")
+        write_text(path, text)
+        if mode is not None:
+            os.chmod(path, mode)
+    if as_json:
+        print_json(path=str(path), **told, **({"text": text} if to_terminal else {}))
+    elif to_terminal:
+        print_text(text, end="")
+    return not (as_json or to_terminal)
 
 
 def data_changes(changes: list[str] | None, data_dir: Path | None) -> list[str]:

@@ -225,14 +225,12 @@ def _tell(run: Run, *, as_json: bool) -> None:
     total = run.plan.training.rounds
     if as_json:
         print_json(
-            {
-                "run": str(run.path),
-                "rounds_done": run.rounds_done,
-                "rounds": total,
-                "finished": run.is_finished,
-                "test_accuracy": accuracy,
-                "private": run.is_private,
-            }
+            run=str(run.path),
+            rounds_done=run.rounds_done,
+            rounds=total,
+            finished=run.is_finished,
+            test_accuracy=accuracy,
+            private=run.is_private,
         )
         return
     state = "finished" if run.is_finished else "not finished"

@@ -259,14 +259,12 @@ def _conclude(
             for one, findings in audited
         ]
         print_json(
-            {
-                "passed": not refuted,
-                "refuted": refuted,
-                "form": "full" if full else "quick",
-                "device": device,
-                "false_alarm_rate": total,
-                "trainings": trainings,
-            }
+            passed=not refuted,
+            refuted=refuted,
+            form="full" if full else "quick",
+            device=device,
+            false_alarm_rate=total,
+            trainings=trainings,
         )
     else:
         word, style = ("REFUTED", "bold red") if refuted else ("no claim refuted", "bold green")
