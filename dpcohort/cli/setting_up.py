@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``dpcohort new``, ``doctor`` and ``data``: a config to start from, what is installed, data sets."""
+"""``dpcohort new``, ``doctor`` and ``data``: a config to start from, what is installed, data."""
 
 from __future__ import annotations
 
