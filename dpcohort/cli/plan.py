@@ -28,6 +28,7 @@ from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
 
 if TYPE_CHECKING:
+    from dpcohort.explain import ClientExplanation
     from dpcohort.what_if import SweptValue
 
 __all__ = ["explain", "plan", "what_if"]
@@ -129,6 +130,7 @@ def explain(
         made = configured_any_plan(config, progress=print_progress)
         if not config.is_adaptive:  # a plan forgets where a rule of one's own came from
             rule = rule_from_settings(config.rule, **config.rule_settings)
+    explanation: ClientExplanation
     if made.adaptive is None:
         explanation = explain_client(made, client, larger_epsilon=epsilon, rule=rule)
     elif epsilon is None:
