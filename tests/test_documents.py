@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from dpcohort.cli import main
-from dpcohort.cli.app import COMMANDS, app
-from dpcohort.cli.output import console
+from dpcohort.cli import COMMANDS, app, main
+from dpcohort.cli.terminal import console
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [

@@ -108,7 +108,13 @@ _LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
 # Below this mu the difference m(a) - m(b) loses digits, and a short Gauss rule of its derivative
 # does not; above it the difference is good to 1e-12.
 _NARROW = 0.1
-_GAUSS_POINTS, _GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(4)
+# As numpy.polynomial.legendre.leggauss(4) has them; that module takes long to load.
+_GAUSS_POINTS = np.array(
+    [-0.8611363115940526, -0.33998104358485626, 0.33998104358485626, 0.8611363115940526]
+)
+_GAUSS_WEIGHTS = np.array(
+    [0.34785484513745357, 0.6521451548625464, 0.6521451548625464, 0.34785484513745357]
+)
 
 # phi(39) is below the smallest double.
 _FAR = 39.0

@@ -1,19 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: one file a command, and one place where errors become exit codes."""
+"""The command line: all commands by name, and one place where errors become exit codes.
+
+The module of a command is imported when the command is used.
+"""
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from importlib import import_module
+from types import ModuleType
+from typing import Annotated, Any
 
+import click
+import typer
+from click.shell_completion import CompletionItem
+from typer import Option
+from typer.core import TyperCommand, TyperGroup
+
+from dpcohort._version import __version__
+from dpcohort.errors import DpcohortError
 from dpcohort.limits import exhausted
 
-__all__ = ["main"]
+__all__ = ["COMMANDS", "app", "home_of", "main"]
 
 #: Exit code after Ctrl-C; typer turns the interrupt into it without a word.
 _STOPPED = 130
@@ -59,7 +73,7 @@ def _notes() -> Iterator[None]:
             message: Warning | str, category: type[Warning], *place: Any, **more: Any
         ) -> None:
             if category.__module__.startswith("dpcohort."):
-                from dpcohort.cli.output import print_note
+                from dpcohort.cli.terminal import print_note
 
                 print_note(str(message))
             else:
@@ -70,9 +84,6 @@ def _notes() -> Iterator[None]:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    from dpcohort.cli.app import app
-    from dpcohort.errors import DpcohortError
-
     try:
         app(args=None if arguments is None else list(arguments), prog_name="dpcohort")
     except SystemExit as stop:
@@ -94,6 +105,135 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _print_error(message: str) -> None:
-    from dpcohort.cli.output import print_error
+    from dpcohort.cli.terminal import print_error
 
     print_error(message)
+
+
+#: What ``dpcohort --help`` says, in its order, without loading a command: the first line of each.
+COMMANDS = dict(
+    line.split(maxsplit=1)
+    for line in """
+new        Write a commented config to start from.
+plan       Select, schedule, calibrate and certify; nothing is trained.
+explain    Say why a client has its probability and noise, and what would change them.
+rules      List all rules: what each needs, what it leaks, where it comes from.
+schemes    List privacy schemes with their units, or train them on the same data and budgets.
+what-if    Try several values of one setting, without drawing a schedule or training.
+bound      Show every term of Theorems 1 and 2, the best T, and when a bound says nothing.
+figure     Draw a figure, one style for all, safe for the colour-blind, text kept as text in PDFs.
+train      Train; the ledger is written before every round, so a crash never hides spending.
+watch      Watch a run; it ends with the run, or with Ctrl-C, and never touches the run's files.
+verify     Replay every receipt from the ledger with the independent accountant.
+receipt    Show a client's receipt, counted from the ledger and certified anew.
+audit      Test from outside what a training claims; exit code 1 if a claim is refuted.
+report     Write one self-contained page: charts, privacy table, and a what-if explorer.
+compare    Compare test accuracy over the same seeds: runs, settings or rules; say what it means.
+reproduce  Train every cell of a table or figure, and set it beside the paper's numbers.
+search     Try every setting of a grid on a validation split of the training records.
+doctor     Show what is installed, what is missing and how to get it.
+demo       Plan for 20 clients with budgets of their own, train on the digits, compare four ways.
+data       List, check and fetch data sets.
+ledger     A client's own ledger over all runs: caps, accepted terms, what was spent.
+guard      Hold a client's data and answer a server within the owner's terms, and no further.
+flower     Execute a plan with real clients over Flower, where no server can overspend a client.
+""".strip().splitlines()
+)
+#: Modules that hold several commands, and the names of these; any other has one of its own name.
+_SHARED_HOMES = {
+    "setting_up": ("new", "doctor", "data"),
+    "plan": ("plan", "explain", "what-if"),
+    "train": ("train", "watch"),
+    "verify": ("verify", "receipt", "audit"),
+    "report": ("report", "figure"),
+}
+
+
+def home_of(command: str) -> str:
+    """The module of this package that a command is in.
+
+    Example:
+        >>> home_of("figure"), home_of("demo")
+        ('report', 'demo')
+    """
+    return next((home for home, names in _SHARED_HOMES.items() if command in names), command)
+
+
+def _loaded(name: str) -> ModuleType:
+    """A module, imported while the garbage collector rests.
+
+    What modules hold stays until the end. Neither now nor when the process ends does the collector
+    have to look through it, which takes a tenth of the time of a short command.
+    """
+    if name not in sys.modules:
+        gc.disable()
+        try:
+            import_module(name)
+            gc.freeze()
+        finally:
+            gc.enable()
+    return sys.modules[name]
+
+
+class _Group(TyperGroup):
+    """Loads the one command that is run; lists all of them from the table."""
+
+    def __init__(self, **settings: Any) -> None:
+        listed = {name: TyperCommand(name, help=words) for name, words in COMMANDS.items()}
+        super().__init__(**{**settings, "commands": listed})
+        self._listing = TyperGroup(**{**settings, "commands": listed})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command itself, from its module."""
+        if cmd_name not in COMMANDS:
+            return None
+        found = getattr(_loaded(f"dpcohort.cli.{home_of(cmd_name)}"), cmd_name.replace("-", "_"))
+        holder = typer.Typer(rich_markup_mode="rich", add_completion=False)
+        holder.callback()(_options)  # a group, although it has but one command
+        if isinstance(found, typer.Typer):
+            holder.add_typer(found, name=cmd_name)
+        else:
+            holder.command(cmd_name)(found)
+        group = typer.main.get_command(holder)
+        assert isinstance(group, TyperGroup)
+        return group.commands[cmd_name]
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options, and the commands with what the table says about them."""
+        self._listing.format_help(ctx, formatter)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """What a shell may put there, with what the table says about it."""
+        found = [
+            CompletionItem(name, help=command.get_short_help_str())
+            for name, command in self.commands.items()
+            if name.startswith(incomplete)
+        ]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+
+
+app = typer.Typer(
+    name="dpcohort",
+    cls=_Group,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Differentially private federated learning in which every client brings its own privacy "
+    "budget. Start with [bold]dpcohort demo[/bold] or [bold]dpcohort new[/bold].",
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"dpcohort {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, Option("--version", callback=_print_version, is_eager=True, help="Show it.")
+    ] = False,
+) -> None:
+    """Options before the command."""

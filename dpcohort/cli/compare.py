@@ -4,74 +4,72 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
-from dpcohort.cli.output import console, print_json
-from dpcohort.cli.rule_table import compare_rule_pairs
-from dpcohort.cli.source import DataDirOption, DeviceOption, JsonOption, SetOption, data_changes
+from dpcohort.atomic_file import write_text
+from dpcohort.cli.terminal import (
+    DataDirOption,
+    DeviceOption,
+    JsonOption,
+    SetOption,
+    console,
+    data_changes,
+    new_table,
+    print_json,
+    say,
+    sparkline,
+)
+from dpcohort.config import load_config
 from dpcohort.errors import InputError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dpcohort.runs.comparison import Comparison
+    from dpcohort.config import Config
+    from dpcohort.lab.rule_comparison import RuleRow, RuleTable
     from dpcohort.runs.evaluation import SeedSummary
     from dpcohort.runs.run import Run
 
-__all__ = ["command", "groups_table", "judge"]
+__all__ = ["compare", "groups_table", "pairs_table"]
+
 
 _SOME = "For some of them: --selection unbiased,privacy-aware --aggregation mean"
 
 
-def command(
+def compare(
     sources: Annotated[
         list[Path] | None,
-        typer.Argument(
+        Argument(
             metavar="RUN RUN... | CONFIG",
             help="Run folders (or folders of seeds), the first is the baseline; or one config: "
             "with a grid table, or with --rules.",
-            show_default=False,
         ),
     ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", help="The config, as the argument.", show_default=False),
-    ] = None,
+    config: Annotated[Path | None, Option(help="The config, as the argument.")] = None,
     rules: Annotated[
-        str | None,
-        typer.Option(
-            "--rules",
-            metavar="all",
-            help="Compare every selection with every aggregation.",
-            show_default=False,
-        ),
+        str | None, Option(metavar="all", help="Compare every selection with every aggregation.")
     ] = None,
     selection: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="RULE,RULE...",
             help="Compare these selections, as in unbiased,threshold(threshold=1); or all.",
-            show_default=False,
         ),
     ] = None,
     aggregation: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RULE,RULE...", help="Compare these aggregations; or all.", show_default=False
-        ),
+        str | None, Option(metavar="RULE,RULE...", help="Compare these aggregations; or all.")
     ] = None,
     changes: SetOption = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds of a config's runs.")] = 5,
+    seeds: Annotated[int, Option(min=1, help="Seeds of a config's runs.")] = 5,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Keep a config's runs in this folder.")
+        Path | None, Option("--out", "-o", help="Keep a config's runs in this folder.")
     ] = None,
-    csv: Annotated[
-        Path | None,
-        typer.Option("--csv", help="Write the table of rules here too.", show_default=False),
-    ] = None,
+    csv: Annotated[Path | None, Option(help="Write the table of rules here too.")] = None,
     device: DeviceOption = None,
     data_dir: DataDirOption = None,
     as_json: JsonOption = False,
@@ -87,65 +85,48 @@ def command(
         for option, words in (("--selection", selection), ("--aggregation", aggregation)):
             if words is not None and not all(word.strip() for word in words.split(",")):
                 raise InputError(option, given=words, allowed="names of rules, or all")
+        settings = load_config(places[0]).with_overrides(data_changes(changes, data_dir))
         every = "all" if rules == "all" else None
-        compare_rule_pairs(
-            places[0],
-            selection=selection or every,
-            aggregation=aggregation or every,
-            changes=data_changes(changes, data_dir),
-            seeds=seeds,
-            out=out,
-            csv=csv,
-            device=device,
-            as_json=as_json,
-        )
+        wanted = (("selection", selection or every), ("aggregation", aggregation or every))
+        found = _compared_rules(settings, dict(wanted), seeds, out, device, quiet=as_json)
+        if csv is not None:
+            write_text(csv, found.to_csv())
+        if as_json:
+            print_json(found.to_dict())
+        else:
+            console.print(pairs_table(found))
+            _explain_pairs(found)
         return
     if csv is not None:
         raise InputError.because("--csv is for rules: add --rules all, or --selection RULE,RULE.")
     if is_config:
-        changes = data_changes(changes, data_dir)
-        groups = _train_grid(places[0], changes, seeds, out, device, quiet=as_json)
+        settings = load_config(places[0]).with_overrides(data_changes(changes, data_dir))
+        groups = _train_grid(settings, seeds, out, device, quiet=as_json)
     else:
         groups = _load_groups(places, changes, out)
-    summaries, comparisons = judge(groups)
+    from dpcohort.runs.comparison import compare_runs
+    from dpcohort.runs.evaluation import summarise_seeds
+
+    first, *others = groups
+    summaries = {name: summarise_seeds(runs) for name, runs in groups.items()}
+    comparisons = [compare_runs(groups[n], groups[first], names=(n, first)) for n in others]
     if as_json:
         print_json(
-            {
-                "groups": {name: s.to_dict() for name, s in summaries.items()},
-                "comparisons": [comparison.to_dict() for comparison in comparisons],
-            }
+            groups={name: s.to_dict() for name, s in summaries.items()},
+            comparisons=[comparison.to_dict() for comparison in comparisons],
         )
         return
     console.print(groups_table(summaries))
     for comparison in comparisons:
-        console.print(comparison.sentence, markup=False, soft_wrap=True)
-
-
-def judge(
-    groups: dict[str, Sequence[Run]],
-) -> tuple[dict[str, SeedSummary], list[Comparison]]:
-    """Each group's results, and each later group against the first."""
-    from dpcohort.runs.comparison import compare_runs
-    from dpcohort.runs.evaluation import summarise_seeds
-
-    names = list(groups)
-    summaries = {name: summarise_seeds(groups[name]) for name in names}
-    comparisons = [
-        compare_runs(groups[name], groups[names[0]], names=(name, names[0])) for name in names[1:]
-    ]
-    return summaries, comparisons
+        say(comparison.sentence)
 
 
 def groups_table(summaries: dict[str, SeedSummary]) -> Table:
     """Accuracy of each group with its confidence interval."""
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("runs", overflow="fold")
-    for name in ("test accuracy", "95 % CI", "loss", "worst class", "seeds"):
-        table.add_column(name, justify="right")
+    numbers = ("test accuracy", "95 % CI", "loss", "worst class", "seeds")
+    table = new_table("runs", numbers=numbers, overflow="fold")
     for name, summary in summaries.items():
         found, worst = summary.accuracy, summary.worst_class
         interval = f"{100 * found.low:.1f} to {100 * found.high:.1f}" if found.count > 1 else "-"
@@ -185,26 +166,102 @@ def _load_groups(
 
 
 def _train_grid(
-    source: Path,
-    changes: list[str] | None,
-    seeds: int,
-    out: Path | None,
-    device: str | None,
-    *,
-    quiet: bool,
+    config: Config, seeds: int, out: Path | None, device: str | None, *, quiet: bool
 ) -> dict[str, Sequence[Run]]:
-    from dpcohort.config import load_config
     from dpcohort.runs.training import train_grid
-
-    config = load_config(source)
-    config = config.with_overrides(changes) if changes else config
 
     def show(name: str, done: int, total: int, runs: Sequence[Run]) -> None:
         if not quiet and (done == total or done % max(1, total // 10) == 0):
             tested = [run.test_accuracy for run in runs if run.curve().accuracy.size]
             accuracy = f"  accuracy {100 * sum(tested) / len(tested):.1f} %" if tested else ""
-            console.print(f"{name}: round {done}/{total}{accuracy}", markup=False)
+            console.print(f"{name}: round {done}/{total}{accuracy}")
 
-    found: Any = train_grid(config, seeds=seeds, out=out, device=device, on_round=show)
-    groups: dict[str, Sequence[Run]] = found
-    return groups
+    return {**train_grid(config, seeds=seeds, out=out, device=device, on_round=show)}
+
+
+def _compared_rules(
+    config: Config,
+    wanted: dict[str, str | None],
+    seeds: int,
+    out: Path | None,
+    device: str | None,
+    *,
+    quiet: bool,
+) -> RuleTable:
+    """Plan and check every pair of the wanted rules, or of the config's own, and train them all."""
+    # torch is loaded only now, when the configuration is known to be good.
+    from dpcohort.lab.rule_comparison import RuleChoice, chosen_rules, compare_rules, rule_pairs
+    from dpcohort.report.plan_summary import counted
+
+    own = {"selection": config.rule, "aggregation": config.aggregation[0]}
+    chosen = {
+        section: [RuleChoice(section=section, name=own[section], label=own[section])]
+        if text is None
+        else chosen_rules(section, text)
+        for section, text in wanted.items()
+    }
+    pairs, skipped = rule_pairs(
+        config,
+        selections=chosen["selection"],
+        aggregations=chosen["aggregation"],
+        seeds=seeds,
+        device=device,
+    )
+    if not quiet:
+        left = f"; {counted(len(skipped), 'pair')} left out." if skipped else "."
+        console.print(
+            f"{counted(len(pairs), 'pair')} of rules, {counted(seeds, 'seed')} each{left}"
+        )
+
+    def show(done: int, total: int, row: RuleRow) -> None:
+        if not quiet:
+            accuracy = row.failed or _accuracy(row)
+            say(f"{done}/{total} {row.selection}, {row.aggregation}: {accuracy}")
+
+    return compare_rules(pairs, skipped, out=out, on_row=show)
+
+
+def pairs_table(found: RuleTable) -> Table:
+    """Accuracy, noise, certificate, bias and participation of each pair, best first."""
+    from rich.text import Text
+
+    table = new_table("rules", overflow="fold")
+    table.collapse_padding = True
+    # Two names and the numbers do not fit into 80 columns.
+    between = ", " if console.width >= 110 else ",\n"
+    for name in ("accuracy %", "noise/C", "ε used", "bias", "heard by ε", "s"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in sorted(found.rows, key=lambda r: 1.0 if r.accuracy is None else -r.accuracy.mean):
+        table.add_row(
+            Text(f"{row.selection}{between}{row.aggregation}"),
+            "failed" if row.accuracy is None else _accuracy(row).removesuffix(" %"),
+            f"{row.noise:.3g}",
+            f"{100 * row.certified:.1f} %",
+            "-" if row.bias is None else f"{row.bias:.2f}",
+            sparkline(row.heard),
+            f"{row.seconds:.1f}",
+        )
+    return table
+
+
+def _accuracy(row: RuleRow) -> str:
+    found = row.accuracy
+    if found is None:
+        return "-"
+    half = (found.high - found.low) / 2
+    spread = f" ± {100 * half:.1f}" if found.count > 1 else ""
+    return f"{100 * found.mean:.1f}{spread} %"
+
+
+def _explain_pairs(found: RuleTable) -> None:
+    console.print(
+        "accuracy: mean over seeds and half of its 95 % interval. noise/C: norm of the noise that "
+        "reaches the model in a round. ε used: largest certified share of a promised ε. bias: "
+        "‖p − p^u‖₁. heard by ε: draws over records, the strictest tenth of the clients first."
+    )
+    why = attrgetter("reason")
+    for reason, pairs in groupby(sorted(found.skipped, key=why), key=why):
+        left_out = list(pairs)
+        few = ", ".join(f"{p.selection} with {p.aggregation}" for p in left_out[:2])
+        more = f" and {len(left_out) - 2} more" if len(left_out) > 2 else ""
+        say(f"left out: {few}{more}: {reason}")

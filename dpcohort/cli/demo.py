@@ -15,8 +15,15 @@ import numpy as np
 from rich.live import Live
 from typer import Option
 
-from dpcohort.cli.output import console, new_table, print_json, sparkline
-from dpcohort.cli.source import JsonOption, plan_of
+from dpcohort.cli.terminal import (
+    JsonOption,
+    console,
+    new_table,
+    plan_of,
+    print_json,
+    say,
+    sparkline,
+)
 from dpcohort.config import Config, commented_config, loads_config
 from dpcohort.errors import InputError
 from dpcohort.plan import Plan
@@ -28,7 +35,7 @@ if TYPE_CHECKING:
 
     from dpcohort.runs.run import Run
 
-__all__ = ["SETTINGS", "command", "demo_config"]
+__all__ = ["SETTINGS", "demo", "demo_config"]
 
 #: What is compared. The first is the paper's baseline, the last is what dpcohort does by default.
 SETTINGS = {
@@ -44,7 +51,7 @@ SETTINGS = {
 _CHANGES = ["training.sampling_rate=0.3", "training.cohort_size=5", "privacy.guard=lift"]
 
 
-def command(
+def demo(
     out: Annotated[Path, Option("--out", "-o", help="Folder for what it writes.")] = Path(
         "out/demo"
     ),
@@ -179,7 +186,7 @@ def _print_results(
 ) -> None:
     console.print(_table(groups, f"{len(next(iter(groups.values())))} seeds"))
     for pair in results["comparisons"]:
-        console.print(pair["sentence"], soft_wrap=True)
+        say(pair["sentence"])
     heard = ", ".join(
         f"ε {group['epsilon_low']:.2g}-{group['epsilon_high']:.2g}: {group['heard']:.2f}"
         for group in results["heard"]
@@ -190,18 +197,17 @@ def _print_results(
     console.print(f"{kept}. {results['stamp']}")
     console.print(f"\n{seconds:.0f} s. Written:")
     for name in results["files"]:
-        console.print(f"  {name}", soft_wrap=True)
+        say(f"  {name}")
     last = Path(results["files"][-1])
     for step in (f"verify {last}", f"report {last.parent} -o demo.html", "new --from digits"):
-        console.print(f"Next: dpcohort {step}", soft_wrap=True)
+        say(f"Next: dpcohort {step}")
 
 
 def _table(groups: dict[str, Sequence[Run]], title: str) -> Table:
     from dpcohort.runs.evaluation import mean_interval
 
-    table = new_table("setting", title=title)
-    for name in ("noise / C", "test accuracy", "95 % CI"):
-        table.add_column(name, justify="right")
+    numbers = ("noise / C", "test accuracy", "95 % CI")
+    table = new_table("setting", title=title, numbers=numbers)
     table.add_column("over the rounds")
     for name, runs in groups.items():
         curves = [run.curve().accuracy for run in runs]

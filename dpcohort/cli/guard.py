@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
@@ -11,54 +10,44 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from dpcohort.cli.output import console, print_json, print_text
-from dpcohort.cli.source import JsonOption, shape_from
+from dpcohort.cli.terminal import JsonOption, print_json, print_text, say, shape_from, write_new
 from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
 
-__all__ = ["app"]
+__all__ = ["guard"]
 
-app = typer.Typer(
+guard = typer.Typer(
     invoke_without_command=True,
     pretty_exceptions_enable=False,
     help="Hold a client's data and answer a server within the owner's terms, and no further.",
 )
 
 TermsOption = Annotated[
-    Path | None,
-    typer.Option("--terms", metavar="FILE.toml", help="The owner's terms.", show_default=False),
+    Path | None, Option("--terms", metavar="FILE.toml", help="The owner's terms.")
 ]
 DataOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--data", metavar="FILE.npz", help="inputs and labels of the client.", show_default=False
-    ),
+    Path | None, Option("--data", metavar="FILE.npz", help="inputs and labels of the client.")
 ]
 CounterOption = Annotated[
-    Path | None,
-    typer.Option("--counter", help="The ledger's counter, if not LEDGER.counter."),
+    Path | None, Option("--counter", help="The ledger's counter, if not LEDGER.counter.")
 ]
 NewLedgerOption = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--new-ledger", help="Make the ledger, for data that have none, and pin its id in --terms."
     ),
 ]
 
 
-@app.callback()
+@guard.callback()
 def serve(
     context: typer.Context,
     terms: TermsOption = None,
     data: DataOption = None,
-    ledger: Annotated[
-        Path | None,
-        typer.Option("--ledger", help="The client's ledger.", show_default=False),
-    ] = None,
-    socket: Annotated[
-        Path | None, typer.Option("--socket", help="Where to listen.", show_default=False)
-    ] = None,
+    ledger: Annotated[Path | None, Option(help="The client's ledger.")] = None,
+    socket: Annotated[Path | None, Option(help="Where to listen.")] = None,
     counter: CounterOption = None,
     new_ledger: NewLedgerOption = False,
 ) -> None:
@@ -84,21 +73,21 @@ def serve(
     )
     with service:
         if new_ledger:
-            _say(_pinned(terms, ledger, str(service.handler.terms.ledger_id)))
+            say(_pinned(terms, ledger, str(service.handler.terms.ledger_id)))
         for line in terms_in_words(service.handler.terms, service.handler.records):
-            _say(line)
-        _say(f"ready: listening at {socket}. End it with Ctrl-C.")
+            say(line)
+        say(f"ready: listening at {socket}. End it with Ctrl-C.")
         sys.stdout.flush()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: service.interrupt())
         service.serve_forever()
-    _say("stopped. What was counted stays counted.")
+    say("stopped. What was counted stays counted.")
 
 
-@app.command("pin")
+@guard.command("pin")
 def pin(
-    terms: Annotated[Path, typer.Option("--terms", metavar="FILE.toml", help="The terms.")],
-    ledger: Annotated[Path, typer.Option("--ledger", help="The client's ledger.")],
+    terms: Annotated[Path, Option(metavar="FILE.toml", help="The terms.")],
+    ledger: Annotated[Path, Option(help="The client's ledger.")],
     counter: CounterOption = None,
     new_ledger: NewLedgerOption = False,
     as_json: JsonOption = False,
@@ -110,23 +99,18 @@ def pin(
     if as_json:
         print_json({"terms": str(terms), "ledger": str(ledger), "ledger_id": found})
         return
-    _say(_pinned(terms, ledger, found))
+    say(_pinned(terms, ledger, found))
 
 
 def _pinned(terms: Path, ledger: Path, identity: str) -> str:
     return f"{ledger} is the ledger {identity}, pinned in {terms}: no other is served from."
 
 
-@app.command("check")
+@guard.command("check")
 def check(
-    terms: Annotated[Path, typer.Option("--terms", metavar="FILE.toml", help="The terms.")],
+    terms: Annotated[Path, Option(metavar="FILE.toml", help="The terms.")],
     data: DataOption = None,
-    records: Annotated[
-        int | None,
-        typer.Option(
-            "--records", min=1, help="Number of records, without data.", show_default=False
-        ),
-    ] = None,
+    records: Annotated[int | None, Option(min=1, help="Number of records, without data.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check terms, and say what each run may spend; nothing is started or written."""
@@ -149,34 +133,25 @@ def check(
         print_json({**values, "cap": found.cap().to_dict(), "model": found.model.sha256()})
         return
     for line in terms_in_words(found, records):
-        _say(line)
+        say(line)
 
 
-@app.command("new")
+@guard.command("new")
 def new(
-    path: Annotated[Path, typer.Argument(help="Where to write them; - for the terminal.")] = Path(
+    path: Annotated[Path, Argument(help="Where to write them; - for the terminal.")] = Path(
         "terms.toml"
     ),
-    plan: Annotated[
-        Path | None,
-        typer.Option("--plan", help="Propose what a saved plan asks for.", show_default=False),
-    ] = None,
-    client: Annotated[
-        str | None, typer.Option("--client", help="Which client of it.", show_default=False)
-    ] = None,
-    run: Annotated[str, typer.Option("--run", help="Name of the run.")] = "run-1",
-    model: Annotated[str, typer.Option("--model", help="Name of the model.")] = "logistic",
-    input_shape: Annotated[str, typer.Option("--input-shape", help="Of a record.")] = "64",
-    classes: Annotated[int, typer.Option("--classes", help="Number of classes.")] = 10,
-    user: Annotated[
-        list[str] | None,
-        typer.Option("--user", help="A user that may ask; may be repeated.", show_default=False),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
+    plan: Annotated[Path | None, Option(help="Propose what a saved plan asks for.")] = None,
+    client: Annotated[str | None, Option(help="Which client of it.")] = None,
+    run: Annotated[str, Option(help="Name of the run.")] = "run-1",
+    model: Annotated[str, Option(help="Name of the model.")] = "logistic",
+    input_shape: Annotated[str, Option(help="Of a record.")] = "64",
+    classes: Annotated[int, Option(help="Number of classes.")] = 10,
+    user: Annotated[list[str] | None, Option(help="A user that may ask; may be repeated.")] = None,
+    force: Annotated[bool, Option("--force", help="Replace a file that exists.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write terms for the owner to read, change and keep."""
-    from dpcohort.atomic_file import write_text
     from dpcohort.deploy.guard.terms import ModelTerms, commented_terms, terms_from_plan
     from dpcohort.plan import Plan
 
@@ -189,26 +164,11 @@ def new(
         users = [int(one) if one.isdecimal() else one for one in user or []]
         found = Plan.load(plan)
         text = terms_from_plan(found, client, run=run, model=known, allowed_users=users)
-    if str(path) == "-":
-        if as_json:
-            print_json({"path": "-", "text": text})
-        else:
-            print_text(text, end="")
-        return
-    if path.exists() and not force:
-        raise InputError.because(f"{path} exists already. Choose another name, or use --force.")
-    write_text(path, text)
-    os.chmod(path, 0o600)
-    if as_json:
-        print_json({"path": str(path)})
-        return
-    _say(f"Wrote {path}. Read it, change it, then: dpcohort guard check --terms {path} --data ...")
+    if write_new(path, text, force=force, as_json=as_json, mode=0o600):
+        step = f"dpcohort guard check --terms {path} --data ..."
+        say(f"Wrote {path}. Read it, change it, then: {step}")
 
 
 def _log(line: str) -> None:
     """One line of what was asked and answered, never of what was computed."""
     print_text(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {one_line(line)}", to_errors=True)
-
-
-def _say(text: str) -> None:
-    console.print(text, markup=False, soft_wrap=True)

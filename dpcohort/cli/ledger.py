@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from dpcohort.cli.output import console, print_json, print_text
-from dpcohort.cli.source import JsonOption
+from dpcohort.cli.terminal import JsonOption, print_json, print_text, say
 from dpcohort.deploy.formats import checked_name
 from dpcohort.deploy.ledger import (
     ClientLedger,
@@ -25,42 +25,34 @@ from dpcohort.deploy.ledger import (
 from dpcohort.errors import InputError
 from dpcohort.plain_text import json_visible
 
-__all__ = ["app"]
+__all__ = ["ledger"]
 
-app = typer.Typer(
+ledger = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="A client's own ledger over all runs: caps, accepted terms, what was spent.",
 )
 
-PathArgument = Annotated[Path, typer.Argument(metavar="PATH", help="The ledger file.")]
+PathArgument = Annotated[Path, Argument(metavar="PATH", help="The ledger file.")]
 CounterOption = Annotated[
-    Path | None,
-    typer.Option("--counter", help="Its counter, if not PATH.counter.", show_default=False),
+    Path | None, Option("--counter", help="Its counter, if not PATH.counter.")
 ]
-DatasetOption = Annotated[str, typer.Option("--dataset", help="Name of the data set.")]
+DatasetOption = Annotated[str, Option("--dataset", help="Name of the data set.")]
 
 
-@app.command("init")
+@ledger.command("init")
 def init(
     path: PathArgument,
     dataset: DatasetOption,
-    epsilon: Annotated[float, typer.Option(help="Epsilon for the lifetime of the data.")],
-    delta: Annotated[float, typer.Option(help="Delta for the lifetime of the data.")],
-    neighbours: Annotated[str, typer.Option(help="zero-out or replace-one.")] = "zero-out",
+    epsilon: Annotated[float, Option(help="Epsilon for the lifetime of the data.")],
+    delta: Annotated[float, Option(help="Delta for the lifetime of the data.")],
+    neighbours: Annotated[str, Option(help="zero-out or replace-one.")] = "zero-out",
     across_runs: Annotated[
         str,
-        typer.Option(
-            help="composed, or summed: also holds when terms are chosen from earlier outputs."
-        ),
+        Option(help="composed, or summed: also holds when terms are chosen from earlier outputs."),
     ] = "composed",
     data: Annotated[
-        Path | None,
-        typer.Option(
-            "--data",
-            help="The data file: the same bytes under a second name are refused.",
-            show_default=False,
-        ),
+        Path | None, Option(help="The data file: the same bytes under a second name are refused.")
     ] = None,
     counter: CounterOption = None,
     as_json: JsonOption = False,
@@ -85,22 +77,21 @@ def init(
         print_json({**found, "ledger": identity, "new": is_new})
     else:
         what = "a new ledger" if is_new else "ledger"
-        _say(
+        say(
             f"{path}: {dataset} may spend epsilon {epsilon:g} at delta {delta:g} over all runs "
             f"({what}, {identity}). "
             "Next: dpcohort ledger accept"
         )
 
 
-@app.command("accept")
+@ledger.command("accept")
 def accept(
     path: PathArgument,
     dataset: DatasetOption,
-    run: Annotated[str, typer.Option("--run", help="Name of the run.")],
+    run: Annotated[str, Option(help="Name of the run.")],
     terms: Annotated[
         Path,
-        typer.Option(
-            "--terms",
+        Option(
             metavar="FILE.toml",
             help="epsilon, delta, clip, sampling_rate, local_steps, rounds, draws, "
             "least_noise_multiplier[, sampler, neighbours].",
@@ -119,14 +110,14 @@ def accept(
         found = {"dataset": dataset, "run": run, "terms": accepted.to_dict()}
         print_json({**found, "certified_epsilon": certified, "affordable_draws": fit})
         return
-    _say(
+    say(
         f"Accepted {run} on {dataset}: at most {accepted.draws} draws of {accepted.local_steps} "
         f"steps, epsilon {certified:.5g} of {accepted.epsilon:g} at delta {accepted.delta:g}. "
         f"{fit} of them fit the lifetime cap now."
     )
 
 
-@app.command("show")
+@ledger.command("show")
 def show(path: PathArgument, counter: CounterOption = None, as_json: JsonOption = False) -> None:
     """Show every data set: its cap, its runs, what was spent."""
     state = read_state(path, counter=counter)
@@ -137,20 +128,17 @@ def show(path: PathArgument, counter: CounterOption = None, as_json: JsonOption 
         print_json({**found, "datasets": [receipt.to_dict() for receipt in receipts]})
         return
     if not receipts:
-        _say("No data set is registered yet. Register one with: dpcohort ledger init")
+        say("No data set is registered yet. Register one with: dpcohort ledger init")
     for receipt in receipts:
-        _say(receipt.text())
+        say(receipt.text())
 
 
-@app.command("verify")
+@ledger.command("verify")
 def verify(
     path: PathArgument,
     counter: CounterOption = None,
     head: Annotated[
-        str | None,
-        typer.Option(
-            "--head", help="A head hash from an old receipt: it must be there.", show_default=False
-        ),
+        str | None, Option(help="A head hash from an old receipt: it must be there.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -160,25 +148,19 @@ def verify(
         print_json(found.to_dict())
     else:
         for finding in found.findings:
-            _say(f"{finding['what']}: {finding['detail']}")
+            say(f"{finding['what']}: {finding['detail']}")
         verdict = "all hold" if found.holds else f"{len(found.findings)} found wrong"
-        _say(f"{found.entries} entries, head {found.head}: {verdict}.")
+        say(f"{found.entries} entries, head {found.head}: {verdict}.")
     if not found.holds:
         raise typer.Exit(1)
 
 
-@app.command("export")
+@ledger.command("export")
 def export(
     path: PathArgument,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Write to this file instead.", show_default=False),
-    ] = None,
+    out: Annotated[Path | None, Option(help="Write to this file instead.")] = None,
     backup: Annotated[
-        Path | None,
-        typer.Option(
-            "--backup", help="Write a whole copy of the ledger here instead.", show_default=False
-        ),
+        Path | None, Option(help="Write a whole copy of the ledger here instead.")
     ] = None,
 ) -> None:
     """Write every entry as a line of JSON, without the outputs' bytes; or back the ledger up."""
@@ -187,7 +169,7 @@ def export(
 
     if backup is not None:
         back_up(path, backup)
-        _say(f"{backup} is a whole copy of {path}.")
+        say(f"{backup} is a whole copy of {path}.")
         return
     lines = exported_lines(path)
     if out is None:
@@ -197,14 +179,11 @@ def export(
         write_text(out, "".join(f"{line}\n" for line in lines))
 
 
-@app.command("receipt")
+@ledger.command("receipt")
 def receipt(
     path: PathArgument,
     dataset: DatasetOption,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Write it to this file too, as JSON.", show_default=False),
-    ] = None,
+    out: Annotated[Path | None, Option(help="Write it to this file too, as JSON.")] = None,
     counter: CounterOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -217,7 +196,7 @@ def receipt(
     if as_json:
         print_json(found.to_dict())
     else:
-        _say(found.text())
+        say(found.text())
     if not found.holds:
         raise typer.Exit(1)
 
@@ -228,7 +207,3 @@ def _fingerprint(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise InputError.because(f"{path} cannot be read: {error.strerror}.") from None
-
-
-def _say(text: str) -> None:
-    console.print(text, markup=False, soft_wrap=True)

@@ -10,23 +10,26 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from dpcohort._validate import choice
-from dpcohort.cli.output import console, new_table, print_json, print_progress, sparkline
-from dpcohort.cli.source import (
+from dpcohort.cli.terminal import (
     ClientsOption,
     JsonOption,
     SetOption,
     SourceArgument,
+    console,
     is_run_place,
+    new_table,
     plan_from,
+    print_json,
+    print_progress,
     read_config,
+    sparkline,
 )
 from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
 
 if TYPE_CHECKING:
-    from dpcohort.config import Config
     from dpcohort.explain import ClientExplanation
-    from dpcohort.what_if import Scenario, SweptValue
+    from dpcohort.what_if import SweptValue
 
 __all__ = ["explain", "plan", "what_if"]
 
@@ -101,7 +104,6 @@ def explain(
         Argument(
             metavar="[SOURCE]",
             help="A config (.toml), a list of clients (.csv), a saved plan (.json) or a run.",
-            show_default=False,
         ),
     ] = None,
     clients: ClientsOption = None,
@@ -116,20 +118,6 @@ def explain(
         from dpcohort.runs.folder import RunFolder
 
         source = RunFolder.find(source).plan
-    explanation = _explained(client, source, clients, changes, epsilon)
-    if as_json:
-        print_json(explanation.to_dict())
-    else:
-        console.print(explanation.text())
-
-
-def _explained(
-    client: str,
-    source: Path | None,
-    clients: Path | None,
-    changes: list[str] | None,
-    epsilon: float | None,
-) -> ClientExplanation:
     from dpcohort.explain import explain_adaptive_client, explain_client
     from dpcohort.runs.configured_plan import configured_any_plan
     from dpcohort.selection.rules import rule_from_settings
@@ -142,14 +130,20 @@ def _explained(
         made = configured_any_plan(config, progress=print_progress)
         if not config.is_adaptive:  # a plan forgets where a rule of one's own came from
             rule = rule_from_settings(config.rule, **config.rule_settings)
+    explanation: ClientExplanation
     if made.adaptive is None:
-        return explain_client(made, client, larger_epsilon=epsilon, rule=rule)
-    if epsilon is not None:
+        explanation = explain_client(made, client, larger_epsilon=epsilon, rule=rule)
+    elif epsilon is None:
+        explanation = explain_adaptive_client(made, client)
+    else:
         raise InputError.because(
             f"--epsilon asks for another probability, and {made.selection.rule} has none before "
             "the training: it chooses each cohort then."
         )
-    return explain_adaptive_client(made, client)
+    if as_json:
+        print_json(explanation.to_dict())
+    else:
+        console.print(explanation.text())
 
 
 #: What can be varied, and the values that are tried if none are given.
@@ -179,28 +173,17 @@ def what_if(
     as_json: JsonOption = False,
 ) -> None:
     """Try several values of one setting, without drawing a schedule or training."""
-    from dpcohort.what_if import sweep
-
-    scenario = _scenario(read_config(source, clients, changes))
-    choice("setting", setting, _USUAL)
-    outcomes = sweep(scenario, setting, _parsed(setting, values or _USUAL[setting]), client=client)
-    if as_json:
-        print_json({"setting": setting, "outcomes": [o.to_dict() for o in outcomes]})
-    else:
-        _print_outcomes(setting, outcomes, client)
-
-
-def _scenario(config: Config) -> Scenario:
     from dpcohort.runs.configured_plan import configured_population
-    from dpcohort.what_if import Scenario
+    from dpcohort.what_if import Scenario, sweep
 
+    config = read_config(source, clients, changes)
     if config.is_adaptive:
         raise InputError.because(
             f"the rule {config.rule} chooses each cohort during the training, so there are no "
             "probabilities to try settings on. dpcohort plan CONFIG --set KEY=VALUE shows its caps "
             "and noise."
         )
-    return Scenario(
+    scenario = Scenario(
         population=configured_population(config),
         training=config.training,
         rule=config.rule,
@@ -208,6 +191,12 @@ def _scenario(config: Config) -> Scenario:
         contract=config.contract,
         noise_model=config.noise_model,
     )
+    choice("setting", setting, _USUAL)
+    outcomes = sweep(scenario, setting, _parsed(setting, values or _USUAL[setting]), client=client)
+    if as_json:
+        print_json({"setting": setting, "outcomes": [o.to_dict() for o in outcomes]})
+    else:
+        _print_outcomes(setting, outcomes, client)
 
 
 def _parsed(setting: str, text: str) -> list[float | str]:

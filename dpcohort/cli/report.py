@@ -4,20 +4,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from dpcohort._validate import FloatArray, IntArray, choice, nearest
-from dpcohort.cli.output import console, print_json
-from dpcohort.cli.source import (
+from dpcohort._validate import IntArray, choice, nearest
+from dpcohort.cli.terminal import (
     ClientsOption,
     JsonOption,
     SetOption,
+    console,
     is_run_place,
     plan_from,
+    print_json,
     read_config,
+    say,
 )
 from dpcohort.config import Config, commented_config, loads_config
 from dpcohort.errors import DataMissingError, InputError
@@ -58,25 +61,20 @@ def report(
     broken = [problem for problem in written.problems if problem.kind == "broken"]
     if as_json:
         print_json(
-            {
-                "out": str(out),
-                "kind": written.kind,
-                "headline": written.headline.sentence,
-                "problems": [
-                    {"kind": p.kind, "where": p.where, "message": p.message}
-                    for p in written.problems
-                ],
-            }
+            out=str(out),
+            kind=written.kind,
+            headline=written.headline.sentence,
+            problems=[asdict(problem) for problem in written.problems],
         )
     else:
-        console.print(written.headline.sentence, soft_wrap=True)
+        say(written.headline.sentence)
         for problem in broken[:_SHOWN]:
-            console.print(f"  {problem.where}: {problem.message}", style="red", soft_wrap=True)
+            say(f"  {problem.where}: {problem.message}", style="red")
         left = len(written.problems) - min(_SHOWN, len(broken))
         if left:
             console.print(f"  {left} more on the page: missing, broken or noted.")
         megabytes = out.stat().st_size / 1e6
-        console.print(f"Wrote {out} ({megabytes:.1f} MB).", soft_wrap=True)
+        say(f"Wrote {out} ({megabytes:.1f} MB).")
     if open_it:
         import webbrowser
 
@@ -95,7 +93,6 @@ def figure(
             help="Run folders (or folders of runs, one a seed), a plan, a config, a list of "
             "clients, a recipe or its result; then which figure: "
             f"{', '.join(NAMES)}. A run alone is its accuracy, a result its cells.",
-            show_default=False,
         ),
     ] = None,
     clients: ClientsOption = None,
@@ -124,7 +121,9 @@ def figure(
     name, sources = _name_and_sources(list(words or []))
     place = Path(f"{name}.png") if out is None else out
     picture_format(place)
-    if name == "selection" and not any(_is_made(source) for source in sources):
+    # What there is to draw is in a run or a plan that was made.
+    made = any(source.is_dir() or source.suffix.lower() == ".json" for source in sources)
+    if name == "selection" and not made:
         told = _selection(sources, clients, changes, eta, place)
     else:
         if clients is not None or changes:
@@ -197,16 +196,12 @@ def _is_result(place: Path) -> bool:
     return b'"dpcohort reproduction"' in read_bounded(place, LARGEST_RESULT)
 
 
-def _is_made(place: Path) -> bool:
-    """A run or a plan: what there is to draw is in it."""
-    return place.is_dir() or place.suffix.lower() == ".json"
-
-
 def _selection(
     sources: list[Path], clients: Path | None, changes: list[str] | None, eta: str, out: Path
 ) -> dict[str, dict[str, Any]]:
     from dpcohort.report.figures import save_selection_figure
     from dpcohort.runs.configured_plan import configured_population
+    from dpcohort.selection.rules import rule_from_settings
 
     if len(sources) > 1:
         raise InputError("source", given=[str(s) for s in sources], allowed="one config or list")
@@ -215,8 +210,17 @@ def _selection(
     config = paper_figure_config() if paper else read_config(source, clients, changes)
     if paper and changes:
         config = config.with_overrides(changes)
-    panels = _panels(config, [_eta(word) for word in eta.split(",")])
-    save_selection_figure(configured_population(config), panels, out)
+    etas = [_eta(word) for word in eta.split(",")]
+    population = configured_population(config)
+    problem, _ = selection_problem(
+        population, config.training, contract=config.contract, noise_model=config.noise_model
+    )
+    panels = {}
+    for weight in etas:
+        chosen = rule_from_settings("privacy-aware", eta=weight).select(problem)
+        panels[f"privacy-aware, η = {chosen.eta:g}"] = chosen.probabilities
+    panels["unbiased"] = population.unbiased
+    save_selection_figure(population, panels, out)
     return {"panels": {title: p.tolist() for title, p in panels.items()}}
 
 
@@ -318,19 +322,3 @@ def _eta(word: str) -> float | str:
         return float(word)
     except ValueError:
         raise InputError("eta", given=word, allowed="a number or auto") from None
-
-
-def _panels(config: Config, etas: list[float | str]) -> dict[str, FloatArray]:
-    from dpcohort.runs.configured_plan import configured_population
-    from dpcohort.selection.rules import rule_from_settings
-
-    population = configured_population(config)
-    problem, _ = selection_problem(
-        population, config.training, contract=config.contract, noise_model=config.noise_model
-    )
-    panels = {}
-    for eta in etas:
-        chosen = rule_from_settings("privacy-aware", eta=eta).select(problem)
-        panels[f"privacy-aware, η = {chosen.eta:g}"] = chosen.probabilities
-    panels["unbiased"] = population.unbiased
-    return panels

@@ -3,15 +3,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from dpcohort.cli.output import console, print_json
-from dpcohort.cli.source import DataDirOption, DeviceOption, JsonOption, data_changes
+from dpcohort.cli.terminal import (
+    DataDirOption,
+    DeviceOption,
+    JsonOption,
+    console,
+    data_changes,
+    new_table,
+    print_json,
+    say,
+)
 from dpcohort.errors import DataMissingError, InputError
 from dpcohort.lab.recipes.reading import load_recipe, recipe_names
 from dpcohort.lab.recipes.recipe import Form, Recipe
@@ -22,31 +31,26 @@ if TYPE_CHECKING:
     from dpcohort.lab.recipes.execution import Progress
     from dpcohort.lab.recipes.judgement import RecipeResult
 
-__all__ = ["command", "showing_progress"]
+__all__ = ["reproduce", "showing_progress"]
 
 
-def command(
+def reproduce(
     name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NAME|all",
-            help="A recipe, a recipe's file (.toml), or all.",
-            show_default=False,
-        ),
+        str | None, Argument(metavar="NAME|all", help="A recipe, a recipe's file (.toml), or all.")
     ] = None,
-    show_list: Annotated[bool, typer.Option("--list", help="Show the recipes.")] = False,
+    show_list: Annotated[bool, Option("--list", help="Show the recipes.")] = False,
     quick: Annotated[
-        bool, typer.Option("--quick", help="A reduced version: minutes on two cores.")
+        bool, Option("--quick", help="A reduced version: minutes on two cores.")
     ] = False,
     smallest: Annotated[
-        bool, typer.Option("--smallest", help="Two rounds on embedded digits: does it run?")
+        bool, Option("--smallest", help="Two rounds on embedded digits: does it run?")
     ] = False,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Repetitions; the recipe's if not given.")
+        int | None, Option(min=1, help="Repetitions; the recipe's if not given.")
     ] = None,
     device: DeviceOption = None,
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Where results, figures and finished cells go.")
+        Path, Option("--out", "-o", help="Where results, figures and finished cells go.")
     ] = Path("reproduced"),
     data_dir: DataDirOption = None,
     as_json: JsonOption = False,
@@ -103,7 +107,7 @@ def _reproduce(recipe: Recipe, out: Path, device: str | None, *, quiet: bool) ->
     if not quiet:
         _print(result)
         shown = ", ".join(str(p) for p in [path, *pictures])
-        console.print(f"Wrote {shown}", markup=False, soft_wrap=True)
+        say(f"Wrote {shown}")
     return values
 
 
@@ -150,7 +154,7 @@ def showing_progress(title: str, *, quiet: bool) -> Iterator[Progress | None]:
         yield None
         return
     if not console.is_terminal:
-        yield _Lines(title)
+        yield _lines(title)
         return
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
@@ -166,25 +170,20 @@ def showing_progress(title: str, *, quiet: bool) -> Iterator[Progress | None]:
         yield show
 
 
-class _Lines:
+def _lines(title: str) -> Progress:
     """Progress in a pipe: a line for each tenth, with the time left."""
+    shown, began = -1, time.monotonic()
 
-    def __init__(self, title: str) -> None:
-        import time
-
-        self._title, self._shown = title, -1
-        self._clock, self._began = time.monotonic, time.monotonic()
-
-    def __call__(self, done: int, total: int, what: str) -> None:
+    def show(done: int, total: int, what: str) -> None:
+        nonlocal shown
         tenth = 10 * done // max(1, total)
-        if tenth == self._shown:
-            return
-        self._shown = tenth
-        left = ""
-        if done:
-            seconds = (self._clock() - self._began) * (total - done) / done
-            left = f", about {_duration(seconds)} left"
-        console.print(f"{self._title}: {10 * tenth} %{left}: {what}", markup=False, soft_wrap=True)
+        if tenth != shown:
+            shown = tenth
+            seconds = (time.monotonic() - began) * (total - done) / max(1, done)
+            left = f", about {_duration(seconds)} left" if done else ""
+            say(f"{title}: {10 * tenth} %{left}: {what}")
+
+    return show
 
 
 def _duration(seconds: float) -> str:
@@ -203,85 +202,68 @@ def _print(result: RecipeResult) -> None:
     from dpcohort.lab.recipes.judgement import REDUCED, result_note
 
     recipe = result.recipe
-    console.print(f"{recipe.header.title} ({recipe.header.of})", markup=False, style="bold")
+    console.print(f"{recipe.header.title} ({recipe.header.of})", style="bold")
     warning = REDUCED[recipe.form]
     if warning:
-        console.print(warning, markup=False, style="bold yellow")
+        console.print(warning, style="bold yellow")
     if result.cells:
         console.print(_table(result))
     for panel in result.extra.get("panels", ()):
         console.print(
             f"{panel['panel']}: distance to unbiased {panel['distance_to_unbiased']:.2f}, "
-            f"probabilities {panel['smallest']:g} to {panel['largest']:g}",
-            markup=False,
+            f"probabilities {panel['smallest']:g} to {panel['largest']:g}"
         )
     for finding in result.findings:
         word = {True: "yes", False: "NO", None: "-"}[finding.holds]
-        console.print(f"{word:>3}  {finding.text} ({finding.detail})", markup=False, soft_wrap=True)
+        say(f"{word:>3}  {finding.text} ({finding.detail})")
     if result.cells:
         kept = "every receipt certifies" if result.promises_hold else "NOT EVERY RECEIPT CERTIFIES"
         raw = any(found.cell.adaptive == "biased-raw" for found in result.cells)
         limit = ", for the training steps alone where raw losses were seen (NOT PRIVATE)" * raw
         words = f"Budgets: {kept} at the client's declared budget{limit}."
-        console.print(words, markup=False, soft_wrap=True)
-        console.print(result_note(recipe), markup=False, soft_wrap=True)
+        say(words)
+        say(result_note(recipe))
     if warning:
-        console.print(warning, markup=False, style="bold yellow")
+        console.print(warning, style="bold yellow")
 
 
 def _table(result: RecipeResult) -> Table:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
     judged = any(found.cell.paper is not None or found.verdict for found in result.cells)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("cell", overflow="fold")
+    ours = "ours (mean ± 95 % CI)"
+    table = new_table(
+        "cell", numbers=("paper", ours, "difference") if judged else (ours,), overflow="fold"
+    )
     if judged:
-        table.add_column("paper", justify="right")
-    table.add_column("ours (mean ± 95 % CI)", justify="right")
-    if judged:
-        table.add_column("difference", justify="right")
         table.add_column("verdict", overflow="fold")
     for found in result.cells:
         accuracy, paper = found.accuracy, found.cell.paper
         spread = f" ± {accuracy.half_width:.2f}" if accuracy.count > 1 else " (one seed)"
-        ours = f"{accuracy.mean:.2f}{spread}"
-        if not judged:
-            table.add_row(Text(found.cell.label), ours)
-            continue
-        table.add_row(
-            Text(found.cell.label),
-            "-" if paper is None else f"{paper:.2f}",
-            ours,
-            "-" if found.difference is None else f"{found.difference:+.2f}",
-            found.verdict,
-        )
+        cells = [f"{accuracy.mean:.2f}{spread}"]
+        if judged:
+            difference = "-" if found.difference is None else f"{found.difference:+.2f}"
+            cells = ["-" if paper is None else f"{paper:.2f}", *cells, difference, found.verdict]
+        table.add_row(Text(found.cell.label), *cells)
     return table
 
 
 def _print_list(as_json: bool) -> None:
     recipes = [load_recipe(name) for name in recipe_names()]
+    listed = [
+        {
+            "name": recipe.name,
+            "title": recipe.header.title,
+            "of": recipe.header.of,
+            "cells": len(recipe.cells),
+            "seeds": recipe.seeds,
+        }
+        for recipe in recipes
+    ]
     if as_json:
-        print_json(
-            [
-                {
-                    "name": r.name,
-                    "title": r.header.title,
-                    "of": r.header.of,
-                    "cells": len(r.cells),
-                    "seeds": r.seeds,
-                }
-                for r in recipes
-            ]
-        )
+        print_json(listed)
         return
-    width = max(len(r.name) for r in recipes)
-    for recipe in recipes:
-        count = len(recipe.cells)
-        size = f"{count} cells x {recipe.seeds} seeds" if count else "no training"
-        console.print(
-            f"{recipe.name:<{width}}  {recipe.header.of}: {recipe.header.title} ({size})",
-            markup=False,
-            soft_wrap=True,
-        )
+    width = max(len(recipe.name) for recipe in recipes)
+    for row in listed:
+        size = f"{row['cells']} cells x {row['seeds']} seeds" if row["cells"] else "no training"
+        say(f"{row['name']:<{width}}  {row['of']}: {row['title']} ({size})")

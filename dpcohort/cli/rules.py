@@ -9,15 +9,22 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument
 
 from dpcohort._validate import choice
-from dpcohort.cli.output import console, new_table, print_error, print_json, print_note
-from dpcohort.cli.source import JsonOption
+from dpcohort.cli.terminal import (
+    JsonOption,
+    console,
+    new_table,
+    print_error,
+    print_json,
+    print_note,
+    say,
+)
 from dpcohort.errors import InputError
 from dpcohort.plugins import REGISTRIES, RuleCard, is_named_function, named_function
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["command", "rules_table"]
+__all__ = ["rules", "rules_table"]
 
 _TITLES = {
     "selection": "Selection, fixed before training ([selection] rule = ...)",
@@ -28,14 +35,13 @@ _TITLES = {
 _MAKES_ONE = {"select": "selection", "choose": "adaptive", "combine": "aggregation"}
 
 
-def command(
+def rules(
     which: Annotated[
         str | None,
         Argument(
             metavar="[KIND|NAME]",
             help="selection, adaptive or aggregation; or a rule's name (also module:Class), to "
             "read about it.",
-            show_default=False,
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -98,9 +104,9 @@ def _tell_about(name: str, *, as_json: bool) -> None:
         return
     text = inspect.getdoc(registry.find(name)) or card.summary
     console.print(f"{card.name} ({card.kind}, {card.home})\n")
-    console.print(text.split("\nExample:")[0].rstrip(), soft_wrap=True)
+    say(text.split("\nExample:")[0].rstrip())
     told = f"\nneeds      {card.needs}\nleaks      {card.leaks}\nreference  {card.reference}"
-    console.print(told, soft_wrap=True)
+    say(told)
 
 
 def _kind_of(name: str) -> str:

@@ -6,13 +6,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from dpcohort._validate import choice
-from dpcohort.cli.output import console, print_json
-from dpcohort.cli.source import DataDirOption, JsonOption, SetOption, data_changes
+from dpcohort.cli.terminal import (
+    DataDirOption,
+    JsonOption,
+    SetOption,
+    console,
+    data_changes,
+    new_table,
+    print_json,
+    say,
+)
 from dpcohort.errors import InputError
 from dpcohort.lab.schemes import SCHEMES, Scheme, make_scheme, scheme_cards
 
@@ -21,7 +30,7 @@ if TYPE_CHECKING:
 
     from dpcohort.lab.schemes import Card, SchemeResult
 
-__all__ = ["command"]
+__all__ = ["schemes"]
 
 _WARNING = (
     "An epsilon protects its own unit against its own observer. Rows that differ in either must "
@@ -30,29 +39,27 @@ _WARNING = (
 _STAMP = "NOT PRIVATE (simulation): every run is seeded."
 
 
-def command(
+def schemes(
     source: Annotated[
         Path | None,
-        typer.Argument(
+        Argument(
             metavar="[CONFIG]",
             help="A config with data (.toml): train the schemes on it. Without it, list them.",
-            show_default=False,
         ),
     ] = None,
     names: Annotated[
-        str, typer.Option("--schemes", metavar="A,B", help="Which schemes, or: all.")
+        str, Option("--schemes", metavar="A,B", help="Which schemes, or: all.")
     ] = "all",
     mode: Annotated[
         str,
-        typer.Option(
+        Option(
             help="honest (noise by our accountant), formula (as published, certified beside it), "
             "or both."
         ),
     ] = "honest",
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds, one after the other.")] = 1,
+    seeds: Annotated[int, Option(min=1, help="Seeds, one after the other.")] = 1,
     receipt: Annotated[
-        str | None,
-        typer.Option(metavar="CLIENT", help="Show this client's receipts too.", show_default=False),
+        str | None, Option(metavar="CLIENT", help="Show this client's receipts too.")
     ] = None,
     changes: SetOption = None,
     data_dir: DataDirOption = None,
@@ -71,23 +78,21 @@ def command(
     groups = _train(source, chosen, changes, data_dir, seeds, receipt, quiet=as_json)
     if as_json:
         print_json(
-            {
-                "warning": _WARNING,
-                "stamp": _STAMP,
-                "schemes": [[outcome.to_dict() for outcome in group] for group in groups],
-            }
+            warning=_WARNING,
+            stamp=_STAMP,
+            schemes=[[outcome.to_dict() for outcome in group] for group in groups],
         )
         return
     console.print(_results(groups))
     for group in groups:
         for words in group[0].notes:
-            console.print(f"{_label(group[0])}: {words}", markup=False, soft_wrap=True)
+            say(f"{_label(group[0])}: {words}")
     if receipt is not None:
         for group in groups:
             found = next(r for r in group[0].receipts if r.client == receipt)
-            console.print(found.text(), markup=False, soft_wrap=True)
-    console.print(_WARNING, markup=False, soft_wrap=True)
-    console.print(_STAMP, markup=False)
+            say(found.text())
+    say(_WARNING)
+    console.print(_STAMP)
 
 
 def _chosen(names: str, mode: str) -> list[Scheme]:
@@ -117,13 +122,13 @@ def _list(chosen: Sequence[Scheme], *, as_json: bool) -> None:
         return
     for card in cards:
         _describe(card)
-    console.print(_WARNING, markup=False, soft_wrap=True)
-    console.print("Next: dpcohort schemes CONFIG [--schemes A,B] [--mode both]", markup=False)
+    say(_WARNING)
+    console.print("Next: dpcohort schemes CONFIG [--schemes A,B] [--mode both]")
 
 
 def _describe(card: Card) -> None:
     console.print(card.name, style="bold", end="")
-    console.print(f"  {card.title}", markup=False, soft_wrap=True)
+    say(f"  {card.title}")
     rows = [
         ("unit", f"one {card.unit} ({card.neighbours}), against who sees {card.sees}"),
         ("accountant", card.accountant),
@@ -132,7 +137,7 @@ def _describe(card: Card) -> None:
         ("reference", f"{card.reference} ({card.source})"),
     ]
     for name, words in rows:
-        console.print(f"  {name:<11}{words}", markup=False, soft_wrap=True)
+        say(f"  {name:<11}{words}")
 
 
 def _train(
@@ -158,11 +163,7 @@ def _train(
     groups = []
     for place, scheme in enumerate(chosen, start=1):
         if not quiet:
-            console.print(
-                f"{place}/{len(chosen)} {scheme.card.name} ({scheme.mode})",
-                style="dim",
-                markup=False,
-            )
+            console.print(f"{place}/{len(chosen)} {scheme.card.name} ({scheme.mode})", style="dim")
         groups.append([scheme.run(simulation) for simulation in simulations])
     return groups
 
@@ -172,16 +173,10 @@ def _label(outcome: SchemeResult) -> str:
 
 
 def _results(groups: Sequence[Sequence[SchemeResult]]) -> Table:
-    from rich import box
-    from rich.table import Table
-
     from dpcohort.runs.evaluation import mean_interval
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("scheme", "unit", "observer sees"):
-        table.add_column(name, overflow="fold")
-    for name in ("accuracy", "noise a round", "rounds", "certified / promised", "kept", "s"):
-        table.add_column(name, justify="right")
+    numbers = ("accuracy", "noise a round", "rounds", "certified / promised", "kept", "s")
+    table = new_table("scheme", "unit", "observer sees", numbers=numbers, overflow="fold")
     for group in groups:
         first, accuracy = group[0], mean_interval([outcome.accuracy for outcome in group])
         spread = f" ± {100 * accuracy.half_width:.1f}" if len(group) > 1 else ""
@@ -193,15 +188,11 @@ def _results(groups: Sequence[Sequence[SchemeResult]]) -> Table:
             first.card.unit,
             first.card.sees,
             f"{100 * accuracy.mean:.1f}{spread} %",
-            f"{_mean([outcome.noise_std for outcome in group]):.3g}",
-            f"{_mean([outcome.rounds for outcome in group]):.0f}",
+            f"{fmean(outcome.noise_std for outcome in group):.3g}",
+            f"{fmean(outcome.rounds for outcome in group):.0f}",
             f"{share:.3f}",
             f"{private - broken}/{private}",
-            f"{_mean([outcome.seconds for outcome in group]):.1f}",
+            f"{fmean(outcome.seconds for outcome in group):.1f}",
             style="red" if broken else None,
         )
     return table
-
-
-def _mean(values: Sequence[Any]) -> float:
-    return float(sum(values)) / len(values)

@@ -4,52 +4,56 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from dpcohort.cli.output import console, print_json
 from dpcohort.cli.reproduce import showing_progress
-from dpcohort.cli.source import DataDirOption, DeviceOption, JsonOption, SetOption, data_changes
+from dpcohort.cli.terminal import (
+    DataDirOption,
+    DeviceOption,
+    JsonOption,
+    SetOption,
+    console,
+    data_changes,
+    print_json,
+    say,
+)
 from dpcohort.errors import InputError
 from dpcohort.lab.recipes import load_recipe, recipe_names
 from dpcohort.lab.recipes.recipe import Cell
 from dpcohort.limits import LARGEST_CONFIG
+from dpcohort.text_files import read_utf8
 
-__all__ = ["command"]
+__all__ = ["search"]
 
 _SHOWN = 10
 
 
-def command(
+def search(
     source: Annotated[
-        str, typer.Argument(metavar="RECIPE|CONFIG", help="A recipe, or a config with a grid.")
+        str, Argument(metavar="RECIPE|CONFIG", help="A recipe, or a config with a grid.")
     ],
     changes: SetOption = None,
-    seeds: Annotated[
-        int | None, typer.Option(min=1, help="Repetitions of each setting.", show_default=False)
-    ] = None,
+    seeds: Annotated[int | None, Option(min=1, help="Repetitions of each setting.")] = None,
     held_out: Annotated[
-        float | None,
-        typer.Option(help="Share of a config's records to hold out, 0.1 if not given."),
+        float | None, Option(help="Share of a config's records to hold out, 0.1 if not given.")
     ] = None,
     baseline: Annotated[
-        bool, typer.Option("--baseline", help="The recipe's search for its baselines.")
+        bool, Option("--baseline", help="The recipe's search for its baselines.")
     ] = False,
     at: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="AXIS=VALUE",
             help="Score at another value of a recipe's axis, e.g. --at B=32; may be repeated.",
-            show_default=False,
         ),
     ] = None,
     device: DeviceOption = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="search-NAME[-baseline][-AXIS-VALUE].json if not given."),
+        Option("--out", "-o", help="search-NAME[-baseline][-AXIS-VALUE].json if not given."),
     ] = None,
     data_dir: DataDirOption = None,
     as_json: JsonOption = False,
@@ -59,7 +63,10 @@ def command(
     The test set is never looked at. Nothing is charged to the clients' budgets, as in the paper.
     """
     overrides = data_changes(changes, data_dir)
-    places = _places(at or [])
+    for text in at or []:
+        if "=" not in text:
+            raise InputError("--at", given=text, allowed="AXIS=VALUE, such as s=30")
+    places = dict(text.split("=", 1) for text in at or [])
     from dpcohort.lab.recipes.search import (
         UNCHARGED,
         recipe_search,
@@ -69,7 +76,11 @@ def command(
         write_search,
     )
 
-    is_recipe = source in recipe_names() or not source.endswith(".toml") or _holds_recipe(source)
+    is_recipe = (
+        source in recipe_names()
+        or not source.endswith(".toml")
+        or (b"[recipe]" in read_utf8(source, at_most_bytes=LARGEST_CONFIG))
+    )
     if not is_recipe:
         if baseline or at:
             flag = "--baseline" if baseline else "--at"
@@ -83,12 +94,13 @@ def command(
             )
         recipe = load_recipe(source).in_form("full", changes=overrides)
         section = recipe_search(recipe, baseline=baseline)
-        name, settings, cells = (
-            recipe.name,
-            section_settings(section),
-            searched_cells(recipe, section, places),
-        )
+        name, settings = recipe.name, section_settings(section)
+        cells = searched_cells(recipe, section, places)
         section_seeds, share = section.seeds, section.held_out
+    # What of the command line decides what is tried, for the file to tell.
+    options = ["--baseline"] if baseline else []
+    options += [f"--at {shlex.quote(f'{axis}={value}')}" for axis, value in places.items()]
+    options += [f"--set {shlex.quote(change)}" for change in changes or []]
     with showing_progress(f"search {name}", quiet=as_json) as progress:
         result = run_search(
             name,
@@ -98,7 +110,7 @@ def command(
             share=share,
             device=device,
             progress=progress,
-            options=_options(baseline, places, changes or []),
+            options=options,
             source=shlex.quote(Path(source).name) if source.endswith(".toml") else "",
         )
     parts = [name, *(["baseline"] if baseline else []), *(f"{a}-{v}" for a, v in places.items())]
@@ -110,26 +122,12 @@ def command(
     best = sorted(result.tried, key=lambda tried: -tried.mean)
     for tried in best[:_SHOWN]:
         score = "diverged" if tried.diverged else f"{tried.mean:6.2f} %"
-        console.print(f"{score}  {' '.join(tried.settings)}", markup=False)
+        console.print(f"{score}  {' '.join(tried.settings)}")
     if len(best) > _SHOWN:
-        console.print(f"and {len(best) - _SHOWN} more, all in {path}", markup=False)
-    console.print(f"Chosen: {' '.join(result.chosen.settings)}", markup=False, soft_wrap=True)
-    console.print(UNCHARGED, markup=False, soft_wrap=True)
-    console.print(f"Wrote {path}", markup=False, soft_wrap=True)
-
-
-def _places(at: Sequence[str]) -> dict[str, str]:
-    for text in at:
-        if "=" not in text:
-            raise InputError("--at", given=text, allowed="AXIS=VALUE, such as s=30")
-    return dict(text.split("=", 1) for text in at)
-
-
-def _options(baseline: bool, places: Mapping[str, str], changes: Sequence[str]) -> list[str]:
-    """What of the command line decides what is tried, for the file to tell."""
-    words = ["--baseline"] if baseline else []
-    words += [f"--at {shlex.quote(f'{axis}={value}')}" for axis, value in places.items()]
-    return words + [f"--set {shlex.quote(change)}" for change in changes]
+        console.print(f"and {len(best) - _SHOWN} more, all in {path}")
+    say(f"Chosen: {' '.join(result.chosen.settings)}")
+    say(UNCHARGED)
+    say(f"Wrote {path}")
 
 
 def _of_config(path: Path, overrides: list[str]) -> tuple[str, list[Cell], list[tuple[str, ...]]]:
@@ -146,9 +144,3 @@ def _of_config(path: Path, overrides: list[str]) -> tuple[str, list[Cell], list[
         )
     cell = Cell(mechanism=path.stem, axes={}, config=config)
     return path.stem, [cell], search_grid(config.grid)
-
-
-def _holds_recipe(source: str) -> bool:
-    from dpcohort.text_files import read_utf8
-
-    return b"[recipe]" in read_utf8(source, at_most_bytes=LARGEST_CONFIG)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``dpcohort new``, ``doctor`` and ``data``: a config to start from, what is installed., data."""
+"""``dpcohort new``, ``doctor`` and ``data``: a config to start from, what is installed, data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import importlib.util
 import os
 import platform
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -16,13 +16,11 @@ import typer
 from typer import Argument, Option
 
 from dpcohort._version import __version__
-from dpcohort.atomic_file import write_text
-from dpcohort.cli.output import console, new_table, print_json
-from dpcohort.cli.source import JsonOption
+from dpcohort.cli.terminal import JsonOption, console, new_table, print_json, say, write_new
 from dpcohort.config import EXAMPLES, commented_config
-from dpcohort.errors import FileFormatError, InputError
+from dpcohort.errors import FileFormatError
 
-__all__ = ["Component", "data", "doctor", "examine", "new"]
+__all__ = ["data", "doctor", "examine", "new"]
 
 
 def new(
@@ -37,38 +35,11 @@ def new(
 ) -> None:
     """Write a commented config to start from."""
     text = commented_config(example)
-    if str(path) == "-":
-        if as_json:
-            print_json({"path": "-", "example": example, "text": text})
-        else:
-            print(text, end="")
-        return
-    if path.exists() and not force:
-        raise InputError.because(f"{path} exists already. Choose another name, or use --force.")
-    write_text(path, text)
-    if as_json:
-        print_json({"path": str(path), "example": example})
+    if not write_new(path, text, force=force, as_json=as_json, example=example):
         return
     has_data = "\n[data]" in text
     following = f"dpcohort train {path} --out RUN" if has_data else f"dpcohort plan {path}"
     console.print(f"Wrote {path}. Look at it, change it, then: {following}")
-
-
-@dataclass(frozen=True)
-class Component:
-    """One thing that dpcohort needs for something.
-
-    Attributes:
-        name: what.
-        found: its version or value; None if it is missing.
-        needed_for: what does not work without it.
-        remedy: the command that gets it.
-    """
-
-    name: str
-    found: str | None
-    needed_for: str
-    remedy: str | None = None
 
 
 _PLANNING = "pip install dpcohort"
@@ -92,48 +63,47 @@ def doctor(as_json: JsonOption = False) -> None:
 
     components = examine()
     if as_json:
-        print_json([asdict(one) for one in components])
+        print_json(components)
         return
     table = new_table("", "what", "found", "for", close=True)
     for one in components:
-        mark = Text("ok", "green") if one.found else Text("missing", "yellow")
-        table.add_row(mark, one.name, one.found or "-", one.needed_for)
+        mark = Text("ok", "green") if one["found"] else Text("missing", "yellow")
+        table.add_row(mark, one["name"], one["found"] or "-", one["needed_for"])
     console.print(table)
-    missing = [one for one in components if one.found is None]
-    for remedy in dict.fromkeys(one.remedy for one in missing):
+    missing = [one for one in components if one["found"] is None]
+    for remedy in dict.fromkeys(one["remedy"] for one in missing):
         console.print(f"To get what is missing: {remedy}")
     if not missing:
         console.print("Everything is here.")
 
 
-def examine() -> list[Component]:
-    """Look at this machine; imports nothing heavy.
+def examine() -> list[dict[str, str | None]]:
+    """Look at this machine for what dpcohort needs for something; imports nothing heavy.
+
+    Returns:
+        Of each thing its ``name``, what was ``found`` (its version or value, None if it is
+        missing), what it is ``needed_for``, and the ``remedy``: the command that gets it.
 
     Example:
-        >>> examine()[0].name
+        >>> examine()[0]["name"]
         'dpcohort'
     """
     from dpcohort.data import describe_datasets
 
     python = f"{platform.python_version()} ({sys.platform})"
-    return [
-        Component("dpcohort", __version__, "this"),
-        Component("Python", python, "3.11 or newer"),
-        Component("cores", str(os.cpu_count()), "speed"),
-        *(
-            Component(distribution, _version(distribution, module), purpose, remedy)
-            for distribution, module, purpose, remedy in _PACKAGES
-        ),
-        *(
-            Component(
-                f"data: {row.name}",
-                row.found,
-                f"{row.train_records:,} records",
-                row.how_to_get[0] if row.how_to_get else None,
-            )
-            for row in describe_datasets()
-        ),
+    rows: list[tuple[str, str | None, str, str | None]] = [
+        ("dpcohort", __version__, "this", None),
+        ("Python", python, "3.11 or newer", None),
+        ("cores", str(os.cpu_count()), "speed", None),
     ]
+    for package, module, purpose, command in _PACKAGES:
+        rows.append((package, _version(package, module), purpose, command))
+    for held in describe_datasets():
+        remedy = held.how_to_get[0] if held.how_to_get else None
+        records = f"{held.train_records:,} records"
+        rows.append((f"data: {held.name}", held.found, records, remedy))
+    names = ("name", "found", "needed_for", "remedy")
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def _version(distribution: str, module: str) -> str | None:
@@ -149,9 +119,7 @@ data = typer.Typer(
     no_args_is_help=True, help="List, check and fetch data sets.", pretty_exceptions_enable=False
 )
 
-FolderOption = Annotated[
-    Path | None, Option("--data-dir", help="Folder to look in first.", show_default=False)
-]
+FolderOption = Annotated[Path | None, Option("--data-dir", help="Folder to look in first.")]
 
 
 @data.command("list")
@@ -194,7 +162,7 @@ def check(
         print_json([{**asdict(s), "path": s.path and str(s.path)} for s in statuses])
     else:
         for status in statuses:
-            console.print(f"{status.state:<8} {status.name}: {status.detail}", soft_wrap=True)
+            say(f"{status.state:<8} {status.name}: {status.detail}")
     bad = [status.name for status in statuses if status.state != "ok"]
     if bad:
         raise FileFormatError(
@@ -218,10 +186,9 @@ def _read(name: str, *, as_json: bool) -> None:
         print_json(told)
         return
     shape = "x".join(map(str, read.input_shape))
-    console.print(
+    say(
         f"ok       {name}: {len(read):,} training and {len(read.test_labels):,} test records of "
-        f"shape {shape}, {read.classes} classes",
-        soft_wrap=True,
+        f"shape {shape}, {read.classes} classes"
     )
 
 

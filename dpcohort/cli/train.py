@@ -21,8 +21,17 @@ from rich.table import Table
 from rich.text import Text
 from typer import Argument, Option
 
-from dpcohort.cli.output import console, print_json, sparkline
-from dpcohort.cli.source import DataDirOption, DeviceOption, JsonOption, SetOption, data_changes
+from dpcohort.cli.terminal import (
+    DataDirOption,
+    DeviceOption,
+    JsonOption,
+    SetOption,
+    console,
+    data_changes,
+    print_json,
+    say,
+    sparkline,
+)
 from dpcohort.config import load_config
 from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
@@ -49,9 +58,7 @@ def train(
             help="Batches and noise from the operating system's entropy; cannot be reproduced.",
         ),
     ] = False,
-    tensorboard: Annotated[
-        Path | None, Option(help="Write TensorBoard events here.", show_default=False)
-    ] = None,
+    tensorboard: Annotated[Path | None, Option(help="Write TensorBoard events here.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Train; the ledger is written before every round, so a crash never hides spending."""
@@ -132,9 +139,7 @@ def _print_runs(runs: Sequence[Run], out: Path) -> None:
     kept = "all promises hold" if found["promises_hold"] else "NOT ALL PROMISES HOLD"
     receipts = "1 receipt" if found["receipts"] == 1 else f"{found['receipts']} receipts"
     console.print(f"{receipts}, {kept}. {found['stamp']}")
-    console.print(
-        f"Run: {out}   Next: dpcohort verify {out}, dpcohort report {out}", soft_wrap=True
-    )
+    say(f"Run: {out}   Next: dpcohort verify {out}, dpcohort report {out}")
 
 
 _QUIET_SECONDS = 60.0  # without a new round it says so
@@ -148,28 +153,23 @@ def watch(
 ) -> None:
     """Watch a run; it ends with the run, or with Ctrl-C, and never touches the run's files."""
     if once or as_json:
-        _tell(_load(path), as_json=as_json)
-        return
-    try:
-        if console.is_terminal:
-            _watch_live(path, interval)
-        else:
-            _watch_lines(path, interval)
-    except KeyboardInterrupt:
-        console.print("Stopped watching; the run goes on by itself.")
-
-
-def _load(path: Path) -> Run:
-    from dpcohort.runs.run import Run
-
-    return Run.load(path)
+        run, _ = next(_states(path, interval))
+    else:
+        try:
+            run = (_watch_live if console.is_terminal else _watch_lines)(path, interval)
+        except KeyboardInterrupt:
+            console.print("Stopped watching; the run goes on by itself.")
+            return
+    _tell(run, as_json=as_json)
 
 
 def _states(path: Path, interval: float) -> Iterator[tuple[Run, float]]:
     """The run each time it was looked at, and the seconds since its last round."""
+    from dpcohort.runs.run import Run
+
     seen, since = -1, time.monotonic()
     while True:
-        run = _load(path)
+        run = Run.load(path)
         if run.rounds_done != seen:
             seen, since = run.rounds_done, time.monotonic()
         yield run, time.monotonic() - since
@@ -178,24 +178,24 @@ def _states(path: Path, interval: float) -> Iterator[tuple[Run, float]]:
         time.sleep(interval)
 
 
-def _watch_live(path: Path, interval: float) -> None:
+def _watch_live(path: Path, interval: float) -> Run:
     with Live(Text(str(path)), console=console, refresh_per_second=4, transient=True) as live:
         for run, quiet in _states(path, interval):
             if run.history:
                 live.update(picture(_title(run), run.history[-1], run, _time_left(run, quiet)))
-    _tell(run, as_json=False)
+    return run
 
 
-def _watch_lines(path: Path, interval: float) -> None:
+def _watch_lines(path: Path, interval: float) -> Run:
     told, warned = 0, False
     for run, quiet in _states(path, interval):
         for line in run.history[told:]:
-            console.print(round_sentence(line, run), soft_wrap=True)
+            say(round_sentence(line, run))
         told, warned = run.rounds_done, warned and run.rounds_done == told
         if quiet > _QUIET_SECONDS and not warned:
             warned = True
             console.print(_quiet_words(quiet))
-    _tell(run, as_json=False)
+    return run
 
 
 def _title(run: Run) -> str:
@@ -225,21 +225,19 @@ def _tell(run: Run, *, as_json: bool) -> None:
     total = run.plan.training.rounds
     if as_json:
         print_json(
-            {
-                "run": str(run.path),
-                "rounds_done": run.rounds_done,
-                "rounds": total,
-                "finished": run.is_finished,
-                "test_accuracy": accuracy,
-                "private": run.is_private,
-            }
+            run=str(run.path),
+            rounds_done=run.rounds_done,
+            rounds=total,
+            finished=run.is_finished,
+            test_accuracy=accuracy,
+            private=run.is_private,
         )
         return
     state = "finished" if run.is_finished else "not finished"
     found = "" if accuracy is None else f", test accuracy {100 * accuracy:.1f} %"
     console.print(f"{_title(run)}: {state}, round {run.rounds_done}/{total}{found}.")
     step = "verify" if run.is_finished else "train CONFIG --resume --out"
-    console.print(f"Next: dpcohort {step} {run.path}", soft_wrap=True)
+    say(f"Next: dpcohort {step} {run.path}")
 
 
 def _accuracy(run: Run) -> float | None:

@@ -18,8 +18,7 @@ import typer
 from typer import Argument, Option
 
 from dpcohort._validate import choice, number, whole_number
-from dpcohort.cli.output import console, new_table, print_json
-from dpcohort.cli.source import JsonOption
+from dpcohort.cli.terminal import JsonOption, console, new_table, print_json, say
 from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
 
@@ -67,10 +66,7 @@ def _print_verification(verification: Verification) -> None:
         f"{verification.tightest:.1%} of a budget spent; plan {verification.plan[:12]}"
     )
     for finding in verification.findings[:_SHOWN]:
-        console.print(
-            f"  {finding.kind}: {one_line(finding.subject)}: {one_line(finding.message, _LONGEST)}",
-            soft_wrap=True,
-        )
+        say(f"  {finding.kind}: {one_line(finding.subject)}: {one_line(finding.message, _LONGEST)}")
     if len(verification.findings) > _SHOWN:
         console.print(f"  ... and {len(verification.findings) - _SHOWN} more (--json has all)")
 
@@ -87,7 +83,7 @@ def receipt(
     if as_json:
         print_json(found.to_dict())
     else:
-        console.print(found.text(), soft_wrap=True)
+        say(found.text())
     if not found.holds:
         raise typer.Exit(1)
 
@@ -115,7 +111,6 @@ def audit(
         Option(
             metavar="MODULE:FUNCTION",
             help="Audit this step instead of dpcohort's own trainings; docs/audit.md has its form.",
-            show_default=False,
         ),
     ] = None,
     full: Annotated[
@@ -143,12 +138,10 @@ def audit(
             metavar="A,B",
             help="Of our trainings only these: batched, reference, guard, simulation. By default "
             "all, without --full all but the slow reference.",
-            show_default=False,
         ),
     ] = None,
     normals: Annotated[
-        int | None,
-        Option(metavar="N", help="Numbers whose tail --full counts.", show_default=False, min=1),
+        int | None, Option(metavar="N", help="Numbers whose tail --full counts.", min=1)
     ] = None,
     seed: Annotated[int, Option(min=0, help="Of the tests and of simulations.")] = 0,
     as_json: JsonOption = False,
@@ -164,11 +157,10 @@ def audit(
         raise InputError.because("--simulation and --returns are for a --step: give one.")
     if step is not None and (only is not None or device != "cpu"):
         raise InputError.because("--only and --device are for dpcohort's own trainings.")
-    subjects = (
-        _own_trainings(device, only, full=full)
-        if step is None
-        else [_own_step(step, returns, sampler, simulation)]
-    )
+    if step is None:
+        subjects = _own_trainings(device, only, full=full)
+    else:
+        subjects = [_own_step(step, returns, sampler, simulation)]
     from dpcohort.audit import Claim
 
     audited: list[tuple[_Subject, list[Finding]]] = []
@@ -262,29 +254,23 @@ def _conclude(
     total = math.fsum(finding.false_alarm_rate for _, finding in every)
     refuted = [f"{subject.name}: {found.test}" for subject, found in every if not found.passed]
     if as_json:
-        told = [
-            {
-                "name": subject.name,
-                "private": subject.private,
-                "findings": [asdict(finding) for finding in findings],
-            }
-            for subject, findings in audited
+        trainings = [
+            {"name": one.name, "private": one.private, "findings": [asdict(f) for f in findings]}
+            for one, findings in audited
         ]
         print_json(
-            {
-                "passed": not refuted,
-                "refuted": refuted,
-                "form": "full" if full else "quick",
-                "device": device,
-                "false_alarm_rate": total,
-                "trainings": told,
-            }
+            passed=not refuted,
+            refuted=refuted,
+            form="full" if full else "quick",
+            device=device,
+            false_alarm_rate=total,
+            trainings=trainings,
         )
     else:
         word, style = ("REFUTED", "bold red") if refuted else ("no claim refuted", "bold green")
         console.print(word, style=style, end="")
-        console.print(f": {'; '.join(refuted)}" if refuted else "", soft_wrap=True)
+        say(f": {'; '.join(refuted)}" if refuted else "")
         chance = f"A correct training fails this audit with probability at most {total:.1e}."
-        console.print(f"{chance} {_LIMIT}", soft_wrap=True)
+        say(f"{chance} {_LIMIT}")
     if refuted:
         raise typer.Exit(1)

@@ -33,25 +33,6 @@ if TYPE_CHECKING:
 
     from dpcohort.report.html.sources import Reproduction
 
-__all__ = [
-    "LINES",
-    "PALETTE",
-    "accuracy_band",
-    "accuracy_figure",
-    "budgets_figure",
-    "cells_figure",
-    "log_scale",
-    "noise_figure",
-    "paper_style",
-    "papers_noise",
-    "participation_figure",
-    "picture_format",
-    "save_figure",
-    "save_plan_figure",
-    "save_selection_figure",
-    "selection_figure",
-]
-
 
 #: Colours that stay apart with every common kind of colour blindness (Okabe and Ito, 2008).
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -94,6 +75,16 @@ def paper_style() -> Iterator[None]:
 
     with matplotlib.rc_context({**_STYLE, "axes.prop_cycle": cycler(color=PALETTE)}):
         yield
+
+
+@contextmanager
+def _one_panel(width: float, height: float) -> Iterator[tuple[Figure, Axes]]:
+    """A figure of this size in inches with one panel, drawn in the style of papers."""
+    from matplotlib.figure import Figure
+
+    with paper_style():
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure, figure.subplots()
 
 
 def log_scale(*axes: Axis) -> None:
@@ -155,13 +146,9 @@ def accuracy_figure(groups: Mapping[str, Sequence[Run]]) -> Figure:
     Raises:
         InputError: there is no group, or one was never evaluated.
     """
-    from matplotlib.figure import Figure
-
     if not groups:
         raise InputError("groups", given={}, allowed="at least one group of runs")
-    with paper_style():
-        figure = Figure(figsize=(4.2, 3.0), layout="constrained")
-        axis = figure.subplots()
+    with _one_panel(4.2, 3.0) as (figure, axis):
         for position, (name, runs) in enumerate(groups.items()):
             rounds, found = accuracy_band(runs)
             _draw(axis, name, LINES[position % len(LINES)], rounds, found)
@@ -191,8 +178,6 @@ def budgets_figure(receipts: Sequence[Receipt]) -> Figure:
     Raises:
         InputError: no receipt has a budget.
     """
-    from matplotlib.figure import Figure
-
     pairs = [
         (receipt.promised_epsilon, receipt.certified_epsilon, receipt.holds)
         for receipt in receipts
@@ -200,9 +185,7 @@ def budgets_figure(receipts: Sequence[Receipt]) -> Figure:
     ]
     if not pairs:
         raise InputError.because("no receipt has a budget, so there is nothing to show.")
-    with paper_style():
-        figure = Figure(figsize=(3.4, 3.2), layout="constrained")
-        axis = figure.subplots()
+    with _one_panel(3.4, 3.2) as (figure, axis):
         low, high = min(min(p[:2]) for p in pairs), max(max(p[:2]) for p in pairs)
         axis.plot(
             [low, high], [low, high], color="#555555", linewidth=0.8, label="promised = spent"
@@ -230,14 +213,10 @@ def cells_figure(found: Reproduction) -> Figure:
     Raises:
         InputError: nothing was measured.
     """
-    from matplotlib.figure import Figure
-
     rows = [cell for cell in found.cells if cell.mean is not None]
     if not rows:
         raise InputError.because(f"{found.path} holds no cell that was measured.")
-    with paper_style():
-        figure = Figure(figsize=(5.2, 1.1 + 0.24 * len(rows)), layout="constrained")
-        axis = figure.subplots()
+    with _one_panel(5.2, 1.1 + 0.24 * len(rows)) as (figure, axis):
         for row, cell in enumerate(rows):
             if cell.low is not None and cell.high is not None:
                 axis.plot([cell.low, cell.high], [row, row], color=PALETTE[0], linewidth=1.2)
@@ -287,17 +266,13 @@ def noise_figure(plan: Plan) -> Figure:
     Raises:
         InputError: no drawn client has a budget.
     """
-    from matplotlib.figure import Figure
-
     held = np.flatnonzero(plan.drawn & ~plan.population.public)
     if held.size == 0:
         raise InputError.because("no drawn client of this plan has a budget, so there is no noise.")
     raw = plan.has_raw_reports
     deployed = "deployed" if raw else "deployed and certified"
     epsilon, batches = plan.population.epsilon[held], plan.batch_sizes[held]
-    with paper_style():
-        figure = Figure(figsize=(4.2, 3.0), layout="constrained")
-        axis = figure.subplots()
+    with _one_panel(4.2, 3.0) as (figure, axis):
         for name, z, marker, colour in (
             ("the paper's formula", papers_noise(plan), "x", PALETTE[1]),
             (deployed, plan.noise_multipliers, "o", PALETTE[0]),
@@ -337,8 +312,6 @@ def participation_figure(
         >>> len(participation_figure({"aware": plan}, groups=2).axes[0].patches)
         2
     """
-    from matplotlib.figure import Figure
-
     if len({plan.population.ids for plan in plans.values()}) != 1:
         raise InputError(
             "plans", given=f"{len(plans)} plans", allowed="one or more plans of the same clients"
@@ -354,9 +327,7 @@ def participation_figure(
         name: who_was_heard(plan, known.get(name), groups=groups) for name, plan in plans.items()
     }
     names = [group.name.removeprefix("decile ") for group in next(iter(heard.values()))]
-    with paper_style():
-        figure = Figure(figsize=(4.6, 3.0), layout="constrained")
-        axis = figure.subplots()
+    with _one_panel(4.6, 3.0) as (figure, axis):
         width = 0.8 / len(heard)
         for position, (name, found) in enumerate(heard.items()):
             places = np.arange(len(found)) + (position - (len(heard) - 1) / 2) * width

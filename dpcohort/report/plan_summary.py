@@ -21,15 +21,6 @@ from dpcohort.plan import Plan
 if TYPE_CHECKING:
     from dpcohort.plan import Plan
 
-__all__ = [
-    "adaptive_plan_table",
-    "adaptive_plan_values",
-    "counted",
-    "plan_table",
-    "plan_values",
-    "summarise",
-]
-
 
 def summarise(plan: Plan) -> dict[str, Any]:
     """The numbers of a plan that fit in a sentence each, ready for JSON.
@@ -98,7 +89,7 @@ def plan_table(plan: Plan, *, rows: int = 12) -> RenderableType:
     if plan.adaptive is not None:
         return adaptive_plan_table(plan, rows=rows)
     summary = summarise(plan)
-    return Group(_headline(plan, summary), "", _clients_table(plan, _most_changed(plan, rows)))
+    return Group(_headline(plan, summary), "", _clients_table(plan, rows))
 
 
 def _headline(plan: Plan, summary: dict[str, Any]) -> Text:
@@ -150,19 +141,19 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def _most_changed(plan: Plan, rows: int) -> IntArray:
-    """Positions of the clients with the largest change of probability, ordered by the change."""
+def _ends(order: IntArray, rows: int) -> IntArray:
+    """The first and the last of an order, as many of either as there are rows for."""
+    if order.size <= rows:
+        return order
+    half = rows // 2
+    return np.concatenate([order[:half], order[half - rows :]])
+
+
+def _clients_table(plan: Plan, rows: int) -> Table:
+    """The clients with the largest change of probability, ordered by the change."""
     change = plan.selection.probabilities - plan.selection.unbiased
-    if change.size <= rows:
-        chosen = np.arange(change.size)
-    else:
-        less, more = rows // 2, rows - rows // 2
-        order = np.argsort(change, kind="stable")
-        chosen = np.concatenate([order[:less], order[-more:]])
-    return chosen[np.argsort(-change[chosen], kind="stable")].astype(np.int64)
-
-
-def _clients_table(plan: Plan, positions: IntArray) -> Table:
+    shown = _ends(np.argsort(change, kind="stable"), rows)
+    positions = shown[np.argsort(-change[shown], kind="stable")]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("client", overflow="fold", min_width=8)
     for name in ("records", "ε", "by size", "chosen", "heard", "draws", "noise z", "spends ε"):
@@ -263,7 +254,9 @@ def _clients(plan: Plan, rows: int) -> Table:
     table.add_column("client", overflow="fold")
     for name in ("size", "epsilon", "draws", "reports", "z", "report std", "certified"):
         table.add_column(name, justify="right")
-    for k in _shown(plan, rows).tolist():
+    # The strictest and the loosest clients.
+    order = np.argsort(np.nan_to_num(plan.population.epsilon, nan=np.inf), kind="stable")
+    for k in _ends(order, rows).tolist():
         public = bool(plan.population.public[k])
         certified = "-" if public or plan.has_raw_reports else f"{plan.certified_epsilon[k]:.4g}"
         table.add_row(
@@ -277,12 +270,3 @@ def _clients(plan: Plan, rows: int) -> Table:
             certified,
         )
     return table
-
-
-def _shown(plan: Plan, rows: int) -> IntArray:
-    """The strictest and the loosest clients, as many of either."""
-    order = np.argsort(np.nan_to_num(plan.population.epsilon, nan=np.inf), kind="stable")
-    if order.size <= rows:
-        return order
-    half = rows // 2
-    return np.concatenate([order[:half], order[half - rows :]])

@@ -9,8 +9,7 @@ import pytest
 import typer.main
 
 from dpcohort import __version__
-from dpcohort.cli import main
-from dpcohort.cli.app import COMMANDS, MODULES, app
+from dpcohort.cli import COMMANDS, app, home_of, main
 
 
 def test_version(terminal):
@@ -27,7 +26,6 @@ def test_every_command_explains_itself(terminal):
 def test_the_list_says_what_the_commands_say(terminal):
     group = typer.main.get_command(app)
     assert group.list_commands(None) == list(COMMANDS)
-    assert {name for names in MODULES.values() for name in names} == set(COMMANDS)
     for name, summary in COMMANDS.items():
         loaded = group.get_command(None, name)
         assert loaded.name == name
@@ -74,9 +72,8 @@ def test_a_command_loads_what_it_needs_and_no_more(words, tmp_path):
     )
     loaded = set(done.stdout.rpartition("LOADED")[2].split())
     assert not loaded & UNUSED[words]
-    own = {module for module, names in MODULES.items() if words.split()[0] in names}
-    modules = {name.removeprefix("dpcohort.cli.") for name in loaded} & set(MODULES)
-    assert modules == own
+    modules = {name.removeprefix("dpcohort.cli.") for name in loaded} & set(map(home_of, COMMANDS))
+    assert modules == {home_of(words.split()[0])} & set(map(home_of, COMMANDS))
 
 
 def test_an_unknown_command_is_code_2(terminal):
@@ -125,7 +122,7 @@ def test_interrupt_is_code_130(monkeypatch, capsys):
     def stop(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dpcohort.cli.app.app", stop)
+    monkeypatch.setattr("dpcohort.cli.app", stop)
     assert main([]) == 130
 
 
@@ -182,7 +179,7 @@ def test_room_that_ran_out_is_a_message_and_code_2(monkeypatch, capsys, error, w
     def fail(*arguments: object, **options: object) -> None:
         raise error
 
-    monkeypatch.setattr("dpcohort.cli.app.app", fail)
+    monkeypatch.setattr("dpcohort.cli.app", fail)
     assert main([]) == 2
     assert words in capsys.readouterr().err
 
@@ -191,7 +188,7 @@ def test_a_mistake_of_ours_is_still_seen(monkeypatch):
     def fail(*arguments: object, **options: object) -> None:
         raise RuntimeError("a mistake")
 
-    monkeypatch.setattr("dpcohort.cli.app.app", fail)
+    monkeypatch.setattr("dpcohort.cli.app", fail)
     with pytest.raises(RuntimeError, match="a mistake"):
         main([])
 

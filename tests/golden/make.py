@@ -38,7 +38,7 @@ HERE = Path(__file__).parent
 #: Where names that are not public live; the first home that has one counts.
 HOMES: dict[str, tuple[str, ...]] = {
     "main": ("dpcohort.cli",),
-    "app": ("dpcohort.cli.app",),
+    "app": ("dpcohort.cli.app", "dpcohort.cli"),
     "load_any_plan": ("dpcohort.adaptive.plan_file", "dpcohort.plan_file:load_plan"),
     "Event": ("dpcohort.accounting.events",),
     "ClientLedger": ("dpcohort.deploy.ledger", "dpcohort.client_ledger"),

@@ -26,19 +26,6 @@ from dpcohort.plan import Plan
 from dpcohort.report.figures import papers_noise
 from dpcohort.selection.path import SelectionPath
 
-__all__ = [
-    "EPSILON_FACTORS",
-    "MOST_POINTS",
-    "ROUND_FACTORS",
-    "ClientPoint",
-    "adaptive_points",
-    "client_points",
-    "explorer_data",
-    "grouped_points",
-    "interpolation_margin",
-]
-
-
 #: Stops of the sliders, relative to the plan.
 ROUND_FACTORS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
 _FEW_ROUND_FACTORS = (0.5, 1.0, 2.0)

@@ -58,20 +58,6 @@ from dpcohort.runs.folder import RunFolder, finite_json
 from dpcohort.runs.receipts import NOT_PRIVATE, read_receipts
 from dpcohort.runs.run import Run
 
-__all__ = [
-    "Report",
-    "data_block",
-    "facts_of",
-    "flat",
-    "make_report",
-    "render",
-    "report_of_reproduction",
-    "report_of_runs",
-    "rerun_commands",
-    "write_report",
-]
-
-
 #: In the order in which the page runs them.
 _SCRIPTS = ("solver.js", "noise.js", "frame.js", "charts.js", "explorer.js", "page.js")
 
@@ -307,12 +293,16 @@ def report_of_runs(groups: Sequence[Group], *, method: str = "pld") -> Report:
     first = baseline_of(groups)
     groups = [groups[first], *groups[:first], *groups[first + 1 :]]
     curves = tuple(accuracy_curve(group) for group in groups)
-    best = _best(groups, curves)
+    # The group spoken about: the most accurate one that is not the baseline.
+    others = range(1, len(groups)) or range(1)
+    best = max(others, key=lambda k: curves[k].mean[-1] if curves[k].mean else -1.0)
     run = next((run for run in groups[best].runs if run.plan is not None), groups[best].runs[0])
     everyone = _clients(run, method)
     grouped = len(everyone) > MOST_POINTS
     # Broken promises first: nobody should have to look for them.
-    rows = _tightest(everyone) if grouped else sorted(everyone, key=lambda point: point.holds)
+    rows = sorted(everyone, key=lambda point: point.holds)
+    if grouped:
+        rows = sorted(everyone, key=lambda p: 1.0 if p.share is None else -p.share)[:_TIGHTEST]
     served, note = _served([group.runs[0] for group in groups], [g.name for g in groups])
     runs = [run for group in groups for run in group.runs]
     return Report(
@@ -323,7 +313,7 @@ def report_of_runs(groups: Sequence[Group], *, method: str = "pld") -> Report:
         problems=_problems(runs),
         cards=_cards(groups[best], curves[best], everyone),
         curves=curves,
-        comparisons=_comparisons(groups),
+        comparisons=_comparisons(groups[0], groups[1:]),
         classes={group.name: class_accuracy(group) for group in groups},
         shown=_shown_clients(groups[best], run, len(groups)),
         points=tuple(grouped_points(everyone) if grouped else everyone),
@@ -372,13 +362,6 @@ def _clients(run: ReadRun, method: str) -> list[ClientPoint]:
         reports = 0 * run.draws if run.reports is None else run.reports
         return adaptive_points(run.plan, run.draws, reports, method=method)
     return client_points(run.plan, run.draws, method=method)
-
-
-def _best(groups: Sequence[Group], curves: Sequence[AccuracyCurve]) -> int:
-    """The group spoken about: the most accurate one that is not the baseline."""
-    baseline = baseline_of(groups)
-    others = [k for k in range(len(groups)) if k != baseline] or [baseline]
-    return max(others, key=lambda k: curves[k].mean[-1] if curves[k].mean else -1.0)
 
 
 def _title(names: Sequence[str], best: int) -> str:
@@ -432,20 +415,16 @@ def _cards(
     return tuple(cards)
 
 
-def _comparisons(groups: Sequence[Group]) -> tuple[str, ...]:
-    if len(groups) < 2:
-        return ()
-    baseline = groups[baseline_of(groups)]
+def _comparisons(baseline: Group, others: Sequence[Group]) -> tuple[str, ...]:
     found = []
-    for group in groups:
-        if group is not baseline:
-            comparison = compared(group, baseline)
-            found.append(
-                f"{group.name} and {baseline.name} share no seed on the same data, so they are "
-                "not compared."
-                if comparison is None
-                else comparison.sentence
-            )
+    for group in others:
+        comparison = compared(group, baseline)
+        found.append(
+            f"{group.name} and {baseline.name} share no seed on the same data, so they are not "
+            "compared."
+            if comparison is None
+            else comparison.sentence
+        )
     return tuple(found)
 
 
@@ -505,11 +484,6 @@ def _explorer(run: ReadRun) -> dict[str, Any]:
         return explorer_data(run.plan)
     except DpcohortError as error:
         return {"available": False, "why": f"The explorer is not shown: {error}"}
-
-
-def _tightest(points: list[ClientPoint]) -> list[ClientPoint]:
-    order = sorted(points, key=lambda p: -(p.share if p.share is not None else -1.0))
-    return order[:_TIGHTEST]
 
 
 def facts_of(run: ReadRun) -> dict[str, dict[str, str]]:

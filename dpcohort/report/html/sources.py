@@ -28,28 +28,6 @@ from dpcohort.runs.receipts import source_of
 from dpcohort.runs.verification import Verification, verify_run
 from dpcohort.text_files import parse_json
 
-__all__ = [
-    "AccuracyCurve",
-    "Group",
-    "Headline",
-    "Notice",
-    "ReadRun",
-    "Reproduction",
-    "ReproductionCell",
-    "accuracy_curve",
-    "baseline_of",
-    "class_accuracy",
-    "compared",
-    "comparison_words",
-    "headline_of",
-    "read_groups",
-    "read_reproduction",
-    "read_run",
-    "same_budgets",
-    "verdict_of",
-]
-
-
 Kind = Literal["broken", "missing", "note"]
 
 #: So many folders deep runs are looked for: demo/runs/RULE/seed-0.
@@ -174,7 +152,12 @@ def read_groups(paths: Sequence[str | Path], *, method: str = "pld") -> list[Gro
         dpcohort.errors.DataMissingError: there is no run at no-such-run. ...
     """
     found: dict[str, list[ReadRun]] = {}
-    folders = [(source, folder) for source in paths for folder in _folders(Path(source))]
+    folders: list[tuple[str | Path, Path]] = []
+    for source in paths:
+        inside = _run_folders(Path(source), _DEEPEST)
+        if not inside:
+            raise no_run(Path(source))
+        folders.extend((source, folder) for folder in inside)
     for source, folder in folders:
         run = read_run(folder, method=method)
         name = run.label
@@ -184,28 +167,13 @@ def read_groups(paths: Sequence[str | Path], *, method: str = "pld") -> list[Gro
     return [Group(name=name, runs=tuple(runs)) for name, runs in found.items()]
 
 
-def _folders(path: Path) -> list[Path]:
-    """The run folder itself, or those in it."""
-    inside = [path] if _has_part_of_a_run(path) else _below(path, _DEEPEST)
-    if not inside:
-        raise no_run(path)
-    return inside
-
-
-def _below(path: Path, depth: int) -> list[Path]:
-    """Run folders in a folder: its seeds, or groups of seeds, as ``compare`` and ``demo`` leave."""
-    found = []
-    for place in sorted(p for p in path.glob("[!.]*") if p.is_dir()):
-        if _has_part_of_a_run(place):
-            found.append(place)
-        elif depth > 1:
-            found.extend(_below(place, depth - 1))
-    return found
-
-
-def _has_part_of_a_run(path: Path) -> bool:
+def _run_folders(path: Path, depth: int) -> list[Path]:
+    """The run folder itself, or those in it: seeds, or groups of seeds, as ``compare`` leaves."""
     folder = RunFolder(path)
-    return folder.is_run or (folder.plan.is_file() and folder.ledger.is_file())
+    if folder.is_run or (folder.plan.is_file() and folder.ledger.is_file()):
+        return [path]
+    inside = sorted(place for place in path.glob("[!.]*") if place.is_dir()) if depth else []
+    return [found for place in inside for found in _run_folders(place, depth - 1)]
 
 
 def read_run(path: str | Path, *, method: str = "pld") -> ReadRun:

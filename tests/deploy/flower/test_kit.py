@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpcohort.cli.app import app as cli
+from dpcohort.cli import app as cli
 from dpcohort.deploy.flower.certificates import check_certificate
 from dpcohort.deploy.flower.federation import Federation
 from dpcohort.deploy.flower.kit import Kit, file_name, kit_text, write_kit

@@ -5,18 +5,28 @@ import io
 import json
 import math
 
+import pytest
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from dpcohort.cli import output
-from dpcohort.cli.output import print_error, print_json, print_progress, print_text, sparkline
+from dpcohort.cli import terminal as screens
+from dpcohort.cli.terminal import (
+    plan_from,
+    print_error,
+    print_json,
+    print_progress,
+    print_text,
+    read_config,
+    sparkline,
+)
+from dpcohort.errors import InputError
 
 
 def test_progress_is_one_line_that_goes_away(monkeypatch):
     screen = io.StringIO()
-    monkeypatch.setattr(output, "_errors", Console(file=screen, force_terminal=True))
+    monkeypatch.setattr(screens, "_errors", Console(file=screen, force_terminal=True))
     print_progress("certifying", 200, 1000)
     assert screen.getvalue().endswith("certifying 200 of 1,000")
     print_progress("certifying", 1000, 1000)
@@ -27,7 +37,7 @@ def test_progress_is_silent_for_short_work_and_in_a_pipe(monkeypatch, capsys):
     print_progress("certifying", 200, 1000)
     assert capsys.readouterr().err == ""
     screen = io.StringIO()
-    monkeypatch.setattr(output, "_errors", Console(file=screen, force_terminal=True))
+    monkeypatch.setattr(screens, "_errors", Console(file=screen, force_terminal=True))
     print_progress("certifying", 2, 10)
     assert screen.getvalue() == ""
 
@@ -68,7 +78,7 @@ def test_words_of_others_cannot_steer_the_terminal(capsys):
 
 def test_tables_and_live_views_show_text_as_text():
     file = io.StringIO()
-    screen = type(output.console)(file=file, force_terminal=True, markup=False, width=120)
+    screen = type(screens.console)(file=file, force_terminal=True, markup=False, width=120)
     table = Table("client")
     table.add_row(Text(HOSTILE))
     table.add_row(f"[bold]{HOSTILE}")
@@ -80,3 +90,24 @@ def test_tables_and_live_views_show_text_as_text():
     assert r"[bold]\x1b[2J" in shown
     for sequence in ("\x9b", "\u202e", "\u200b", "\x1b[2J", "\x1b[32m"):
         assert sequence not in shown
+
+
+def test_clients_replace_a_configs_own(config, tmp_path):
+    other = tmp_path / "other.csv"
+    other.write_text("id,size,epsilon,delta\nonly,500,1,1e-5\n")
+    changed = read_config(config, other)
+    assert changed.population().ids == ("only",)
+    assert changed.training.rounds == 20
+
+
+def test_two_lists_of_clients_are_one_too_many(clients):
+    with pytest.raises(InputError, match="two lists"):
+        read_config(clients, clients)
+
+
+def test_a_plan_is_read_not_made(config, tmp_path):
+    plan = plan_from(config)
+    plan.save(tmp_path / "plan.json")
+    assert plan_from(tmp_path / "plan.json") == plan
+    with pytest.raises(InputError, match="finished plan"):
+        plan_from(tmp_path / "plan.json", None, ["training.rounds=3"])
