@@ -18,32 +18,19 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpcohort._validate import BoolArray, FloatArray, IntArray, float_array
-from dpcohort.accounting.certify import certify_epsilon
+from dpcohort.accounting.calibration import calibrate_noise
+from dpcohort.accounting.closed_forms import gaussian_mu, paper_noise_multiplier
+from dpcohort.accounting.closed_forms import noise_level as paper_noise_level
 from dpcohort.accounting.contract import (
     Contract,
     Neighbours,
     Sampler,
     broadcast_fields,
 )
-from dpcohort.accounting.gaussian import gaussian_mu
-from dpcohort.accounting.paper import noise_level as paper_noise_level
-from dpcohort.accounting.paper import paper_noise_multiplier
-from dpcohort.accounting.tight import calibrate_noise
+from dpcohort.accounting.events import certify_epsilon
 from dpcohort.clients import Population
 from dpcohort.errors import BudgetExceededError
 from dpcohort.progress import Progress, silent
-
-__all__ = [
-    "CALIBRATION_LIMIT",
-    "DeployedNoise",
-    "Guard",
-    "NoiseLevels",
-    "PaperAudit",
-    "audit_paper_noise",
-    "deploy_noise",
-    "noise_levels",
-]
-
 
 Guard = Literal["refuse", "lift"]
 

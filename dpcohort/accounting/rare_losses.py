@@ -36,32 +36,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort._validate import BoolArray, FloatArray
+from dpcohort.accounting.closed_forms import ndtr
 from dpcohort.accounting.composition import (
     SMALLEST_TAIL,
+    Cells,
     Chernoff,
     Composition,
+    GridLoss,
     GridSteps,
+    LossPair,
     Profile,
     fast_length,
     log_gap,
     profile_of_law,
 )
-from dpcohort.accounting.gaussian import ndtr
-from dpcohort.accounting.pairs import Cells, GridLoss, LossPair
-
-__all__ = [
-    "FAR",
-    "LARGEST_EXPONENT",
-    "MOST_POINTS",
-    "ORDERS",
-    "Interval",
-    "LevelSketch",
-    "RareLosses",
-    "first_epsilon",
-    "level_of",
-    "loss_nodes",
-]
-
 
 #: A loss this far above ε counts as infinite, for e^-10 of its δ.
 FAR = 10.0

@@ -13,7 +13,6 @@ import numpy as np
 from dpcohort._validate import FloatArray, float_array, number
 from dpcohort.errors import InputError
 from dpcohort.plugins import REGISTRIES
-from dpcohort.selection.path import SelectionPath
 from dpcohort.selection.problem import (
     Eta,
     PlannedRule,
@@ -22,23 +21,7 @@ from dpcohort.selection.problem import (
     evaluated,
     resolve_eta,
 )
-from dpcohort.selection.solver import solve_selection
-
-__all__ = [
-    "BestThreshold",
-    "EpsilonProportional",
-    "GradientBound",
-    "InverseNoise",
-    "MinimumEpsilon",
-    "ParticipationCounts",
-    "PaymentCap",
-    "PlannedRule",
-    "PrivacyAware",
-    "Threshold",
-    "Unbiased",
-    "Uniform",
-    "rule_from_settings",
-]
+from dpcohort.selection.solver import SelectionPath, solve_selection
 
 
 def rule_from_settings(name: str, **settings: Any) -> PlannedRule:

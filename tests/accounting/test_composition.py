@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from dpcohort.accounting import composition
-from dpcohort.accounting.composition import Composition, Sketch, log_gap
-from dpcohort.accounting.gaussian import gaussian_delta
-from dpcohort.accounting.pairs import LossPair
+from dpcohort.accounting.closed_forms import gaussian_delta
+from dpcohort.accounting.composition import Composition, LossPair, Sketch, log_gap
 
 KINDS = ["remove", "add", "replace", "fixed"]
 CASES = [(1.0, 0.2, 30), (0.2, 0.5, 400), (0.6, 0.05, 200), (1.5, 0.5, 40), (0.05, 0.21, 1000)]

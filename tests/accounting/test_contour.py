@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.special import comb
 
-from dpcohort.accounting.contour import (
+from dpcohort.accounting.calibration import (
     Clients,
     Contour,
     LossGrid,
@@ -27,8 +27,7 @@ from dpcohort.accounting.contour import (
     saddle_point_log_delta,
     span,
 )
-from dpcohort.accounting.gaussian import gaussian_delta
-from dpcohort.accounting.paper import amplified_budget
+from dpcohort.accounting.closed_forms import amplified_budget, gaussian_delta
 
 
 def clients(pair: Pair, epsilon: float, delta: float, rate: float, steps: float) -> Clients:

@@ -16,16 +16,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpcohort.accounting import events
-from dpcohort.accounting.certify import certify_delta, certify_epsilon
+from dpcohort.accounting.closed_forms import gaussian_delta
+from dpcohort.accounting.composition import LossPair
 from dpcohort.accounting.events import (
     Event,
     History,
     affordable_steps,
     calibrate_remaining,
+    certify_delta,
+    certify_epsilon,
     composed_epsilon,
 )
-from dpcohort.accounting.gaussian import gaussian_delta
-from dpcohort.accounting.pairs import LossPair
 from dpcohort.errors import BudgetExceededError, InputError
 
 POISSON = Event(noise_multiplier=2.0, sampling_rate=0.1, steps=40)

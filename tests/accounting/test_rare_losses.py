@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 from dpcohort.accounting import rare_losses
-from dpcohort.accounting.composition import Composition
-from dpcohort.accounting.gaussian import gaussian_delta
-from dpcohort.accounting.pairs import GridLoss, LossPair
-from dpcohort.accounting.paper import amplified_budget
+from dpcohort.accounting.closed_forms import amplified_budget, gaussian_delta
+from dpcohort.accounting.composition import Composition, GridLoss, LossPair
 from dpcohort.accounting.rare_losses import (
     LevelSketch,
     RareLosses,

@@ -6,15 +6,16 @@ import math
 import numpy as np
 import pytest
 
-from dpcohort.selection.instance import Costs, certify
-from dpcohort.selection.solver import solve_selection
-from dpcohort.selection.water_filling import (
+from dpcohort.selection.instance import (
+    Costs,
     _halfway,
     _ordinal,
+    certify,
     fill,
     fill_to_gap,
     solve_by_filling,
 )
+from dpcohort.selection.solver import solve_selection
 
 
 @pytest.mark.parametrize("seed", range(10))
