@@ -780,13 +780,13 @@ def _rare_search(excess_at: Callable[[float], float], guess: float, high: float)
 
 def _first_excess(client: Clients, noise: float) -> float:
     from dpcohort.accounting.composition import LossPair
-    from dpcohort.accounting.rare_losses import RareLosses
+    from dpcohort.accounting.rare_losses import rare_delta
 
     shift = float(client.shift(np.array(math.log(noise))))
     pair = LossPair(kind=client.pair, shift=shift, rate=float(client.rate[0]))
     promised = math.exp(float(client.log_delta[0]))
-    steps = RareLosses([(pair, int(client.steps[0]))], expected=promised)
-    delta = steps.delta(float(client.epsilon[0]))
+    parts = [(pair, int(client.steps[0]))]
+    delta = rare_delta(parts, float(client.epsilon[0]), expected=promised)
     return math.log(max(delta, 1e-300)) - float(client.log_delta[0])
 
 

@@ -26,14 +26,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dpcohort._validate import FloatArray, choice, float_array, number, whole_number
 from dpcohort.accounting.closed_forms import gaussian_delta
-from dpcohort.accounting.composition import TINY_RATE, Composition, LossPair, Sketch, pairs_of_step
+from dpcohort.accounting.composition import (
+    TINY_RATE,
+    LossPair,
+    Sketch,
+    grid_delta,
+    grid_epsilon,
+    pairs_of_step,
+)
 from dpcohort.accounting.contract import (
     MOST_STEPS,
     Neighbours,
@@ -44,10 +51,6 @@ from dpcohort.accounting.contract import (
     whole_steps,
 )
 from dpcohort.errors import BudgetExceededError, InputError
-
-if TYPE_CHECKING:
-    from dpcohort.accounting.rare_losses import RareLosses
-
 
 #: About how much of ε may be lost to the grid.
 TOLERANCE = 1e-4
@@ -362,13 +365,15 @@ def composed_delta(
         if case == 0:
             return 0.0
         return gaussian_delta(epsilon=epsilon, mu=case) if case < math.inf else 1.0
-    worst = _worst(
-        case,
-        tolerance,
-        lambda steps: steps.delta(epsilon),
-        lambda steps, worst: steps.keeps(epsilon=epsilon, delta=worst),
-        expected,
-    )
+
+    def value(parts: _Parts, trial: float) -> float:
+        if not _is_tiny(parts):
+            return grid_delta(parts, epsilon, tolerance=trial)
+        from dpcohort.accounting.rare_losses import rare_delta  # few plans have such rates
+
+        return rare_delta(parts, epsilon, coarseness=trial / TOLERANCE, expected=expected)
+
+    worst = _worst(case, tolerance, value, lambda worst: (epsilon, worst))
     return min(worst, _plain_delta(case))
 
 
@@ -387,39 +392,48 @@ def composed_epsilon(
         return _gaussian_epsilon(case, delta)
     if _plain_delta(case) <= delta:
         return 0.0
-    return _worst(
-        case,
-        tolerance,
-        lambda steps: steps.epsilon(delta),
-        lambda steps, worst: steps.keeps(epsilon=worst, delta=delta),
-    )
+
+    def value(parts: _Parts, trial: float) -> float:
+        if not _is_tiny(parts):
+            return grid_epsilon(parts, delta, tolerance=trial)
+        from dpcohort.accounting.rare_losses import rare_epsilon  # few plans have such rates
+
+        return rare_epsilon(parts, delta, coarseness=trial / TOLERANCE)
+
+    return _worst(case, tolerance, value, lambda worst: (worst, delta))
+
+
+def _is_tiny(parts: _Parts) -> bool:
+    return max(pair.rate for pair, _ in parts) < TINY_RATE
 
 
 def _worst(
     directions: Sequence[_Parts],
     tolerance: float,
-    value: Callable[[Composition | RareLosses], float],
-    keeps: Callable[[RareLosses, float], bool],
-    expected: float = 1e-7,
+    value: Callable[[_Parts, float], float],
+    promise: Callable[[float], tuple[float, float]],
 ) -> float:
     """The value in the worse direction of neighbours.
 
     A direction that is seen not to be the worse one, by a quick bound or on a coarser grid, is done
     with.
+
+    Args:
+        directions: the steps in each direction.
+        tolerance: about how much of ε may be lost to the grid.
+        value: of steps, at a tolerance.
+        promise: the (ε, δ) that a direction keeps if it is no worse than a value.
     """
     worst = 0.0
     for parts in directions:
-        tiny = max(pair.rate for pair, _ in parts) < TINY_RATE
-        if tiny:
-            from dpcohort.accounting.rare_losses import RareLosses  # few plans have such rates
+        if worst > 0 and _is_tiny(parts):
+            from dpcohort.accounting.rare_losses import rarely_exceeds
 
-            if worst > 0 and keeps(RareLosses(parts), worst):
+            epsilon, delta = promise(worst)
+            if rarely_exceeds(parts, epsilon=epsilon, delta=delta):
                 continue
         for trial in (_COARSE * tolerance, tolerance) if worst > 0 else (tolerance,):
-            if tiny:
-                found = value(RareLosses(parts, coarseness=trial / TOLERANCE, expected=expected))
-            else:
-                found = value(Composition(parts, tolerance=trial))
+            found = value(parts, trial)
             if found <= worst:
                 break
         worst = max(worst, found)
