@@ -278,10 +278,6 @@ class Clients:
         columns = {name: column[index] for name, column in vars(self).items() if name != "pair"}
         return Clients(pair=self.pair, **columns)
 
-    def facing(self, pair: Pair) -> Clients:
-        """The same clients under another pair of distributions."""
-        return replace(self, pair=pair)
-
     def shift(self, log_noise: FloatArray) -> FloatArray:
         """Mu of one step at noise multiplier z: 1/z, or 2/z where a batch swaps two records."""
         return np.asarray((2.0 if self.pair == "fixed" else 1.0) * np.exp(-log_noise))
@@ -468,26 +464,9 @@ _COST_LIMIT = 40_000_000
 _TINY = 1e-300
 
 
-@dataclass(frozen=True, kw_only=True)
-class Contour:
-    """Where to integrate, one entry a client.
-
-    Attributes:
-        order: t0, the real part of the line of integration.
-        step: h, the step along it.
-        far_order: t1, which bounds what is aliased from the right.
-    """
-
-    order: FloatArray
-    step: FloatArray
-    far_order: FloatArray
-
-    def take(self, index: IntArray) -> Contour:
-        """The same for some of the clients."""
-        return Contour(**{name: column[index] for name, column in vars(self).items()})
-
-
-def place_contour(clients: Clients, mu: FloatArray, far_order: FloatArray) -> Contour:
+def place_contour(
+    clients: Clients, mu: FloatArray, far_order: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
     """The line and the step with which both aliasing sums are 1e-5 of the promised delta.
 
     With A = log(1/delta) + 11.5 and B = A + T K(t1) - epsilon t1, t0 = t1 A/(A + B) and
@@ -497,13 +476,17 @@ def place_contour(clients: Clients, mu: FloatArray, far_order: FloatArray) -> Co
         clients: the clients.
         mu: sensitivity over noise of one step.
         far_order: a first guess of t1.
+
+    Returns:
+        t0, the real part of the line of integration; h, the step along it; and t1, which bounds
+        what is aliased from the right.
     """
     far, at = solve_order(clients, mu, far_order, _far_residual, tolerance=0.1)
     left = _ALIAS - clients.log_delta
     right = left + clients.steps * at[0] - clients.epsilon * far
     # far from the answer delta can be so much smaller than promised that the bound is no help
     total = left + np.maximum(right, 0.1 * left)
-    return Contour(order=far * left / total, step=2 * math.pi * far / total, far_order=far)
+    return far * left / total, 2 * math.pi * far / total, far
 
 
 def _far_residual(clients: Clients, t: FloatArray, at: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -516,7 +499,8 @@ def _far_residual(clients: Clients, t: FloatArray, at: FloatArray) -> tuple[Floa
 def contour_log_delta(
     clients: Clients,
     mu: FloatArray,
-    contour: Contour,
+    order: FloatArray,
+    step: FloatArray,
     *,
     points: IntArray,
     smoothing: FloatArray,
@@ -528,7 +512,8 @@ def contour_log_delta(
     Args:
         clients: the clients.
         mu: sensitivity over noise of one step.
-        contour: from :func:`place_contour`.
+        order: t0 of :func:`place_contour`.
+        step: its h.
         points: terms of the trapezoidal rule.
         smoothing: s^2, squared mu of the Gaussian mechanism that is added to the composition.
         fineness: factor on the number of nodes inside M.
@@ -545,15 +530,15 @@ def contour_log_delta(
         >>> clients = Clients.of(
         ...     "remove", epsilon=one, delta=1e-5 * one, rate=0.1 * one, steps=50 * one
         ... )
-        >>> contour = place_contour(clients, 0.4 * one, 10.0 * one)
+        >>> order, step, _ = place_contour(clients, 0.4 * one, 10.0 * one)
         >>> log_delta, price, tail = contour_log_delta(
-        ...     clients, 0.4 * one, contour, points=np.array([200]), smoothing=0 * one
+        ...     clients, 0.4 * one, order, step, points=np.array([200]), smoothing=0 * one
         ... )
         >>> bool(tail[0] < 1e-9)
         True
     """
-    lower, upper = span(clients.pair, clients.rate, mu, contour.order, clients.reach)
-    turns = frequency(clients.pair, clients.rate, mu, points * contour.step)
+    lower, upper = span(clients.pair, clients.rate, mu, order, clients.reach)
+    turns = frequency(clients.pair, clients.rate, mu, points * step)
     # more nodes than this is over the limit anyway, and must fit an integer
     required = np.minimum((upper - lower) * turns * fineness / (2 * math.pi) + 2.0, 1e9)
     sizes = grid_sizes(required)
@@ -568,7 +553,7 @@ def contour_log_delta(
             clients.pair, clients.rate[i], mu[i], lower[i], upper[i], int(sizes[i[0]]), shift
         )
         log_delta[i], rate[i], tail[i] = _integrate(
-            clients.take(i), mu[i], grid, contour.take(i), points[i[0]], smoothing[i]
+            clients.take(i), mu[i], grid, order[i], step[i], points[i[0]], smoothing[i]
         )
     return log_delta, rate, tail
 
@@ -577,12 +562,12 @@ def _integrate(
     clients: Clients,
     mu: FloatArray,
     grid: LossGrid,
-    contour: Contour,
+    order: FloatArray,
+    step: FloatArray,
     points: int,
     smoothing: FloatArray,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Log delta, its derivative in s^2 and the size of the last terms, for one block."""
-    order, step = contour.order, contour.step
     value, weight, mirror = tilt(grid, order)
     phi = _characteristic(grid.loss, weight, mirror, step, points)
     theta = step[:, None] * np.arange(phi.shape[1])
@@ -798,7 +783,7 @@ def _chernoff_noise(clients: Clients, low: FloatArray, high: FloatArray) -> Floa
         middle = 0.5 * (low + high)
         kept = np.ones(clients.size, dtype=np.bool_)
         for pair in pairs:
-            some = clients.facing(pair)
+            some = replace(clients, pair=pair)
             orders[pair], at = saddle_order(some, some.shift(middle), orders[pair])
             kept &= chernoff_log_delta(some, orders[pair], at) <= clients.log_delta
         low, high = np.where(kept, low, middle), np.where(kept, middle, high)
@@ -891,10 +876,10 @@ def find_noise(
     exact = _confirm(clients, state, log_noise, np.flatnonzero(solved))
     if clients.pair == "remove":
         index = np.flatnonzero(exact)
-        some = clients.take(index).facing("add")
+        some = replace(clients.take(index), pair="add")
         worse = index[~_keeps_promise(some, log_noise[index], state.slope[index])]
         if worse.size:
-            other = clients.take(worse).facing("add")
+            other = replace(clients.take(worse), pair="add")
             log_noise[worse], exact[worse] = find_noise(
                 other, low=log_noise[worse], high=high[worse]
             )
@@ -1000,13 +985,13 @@ def _refine(clients: Clients, state: _State) -> BoolArray:
     for _ in range(20):
         some = clients.take(active)
         mu = some.shift(state.log_noise[active])
-        contour = place_contour(some, mu, state.far_order[active])
-        state.far_order[active] = contour.far_order
+        order, step, far_order = place_contour(some, mu, state.far_order[active])
+        state.far_order[active] = far_order
         share = np.where(near[active], _SMOOTHING_SHARE, _FIRST_SHARE)
         fresh = share * -state.slope[active] / state.smoothing_rate[active]
         state.smoothing[active] = np.where(final[active], state.smoothing[active], fresh)
         final[active] |= near[active]
-        f = _integral(some, mu, contour, state, active) - some.log_delta
+        f = _integral(some, mu, order, step, state, active) - some.log_delta
         price = state.smoothing_rate[active] * state.smoothing[active]
         f = np.where(final[active], f, f - price - _SMOOTHING_SHARE * state.slope[active])
         finite = np.isfinite(f)
@@ -1030,18 +1015,23 @@ def _refine(clients: Clients, state: _State) -> BoolArray:
 
 
 def _integral(
-    clients: Clients, mu: FloatArray, contour: Contour, state: _State, index: IntArray
+    clients: Clients,
+    mu: FloatArray,
+    order: FloatArray,
+    step: FloatArray,
+    state: _State,
+    index: IntArray,
 ) -> FloatArray:
     """Log delta with as many points as the tail needs; the number is remembered."""
     width = np.sqrt(state.smoothing[index])
     # at this many points smoothing alone has brought the terms to e^-72
-    enough = np.maximum(np.ceil(12.0 / (width * contour.step)), 8.0)
+    enough = np.maximum(np.ceil(12.0 / (width * step)), 8.0)
     unknown = state.points[index] == 0
     points = state.points[index].astype(np.float64)
     if unknown.any():
-        at = cumulants(clients.take(np.flatnonzero(unknown)), mu[unknown], contour.order[unknown])
+        at = cumulants(clients.take(np.flatnonzero(unknown)), mu[unknown], order[unknown])
         spread = np.sqrt(clients.steps[unknown] * at[2]) + 1e-150
-        points[unknown] = 6.0 / (spread * contour.step[unknown])
+        points[unknown] = 6.0 / (spread * step[unknown])
     points = np.clip(np.ceil(points), 8.0, np.minimum(enough, 1e7))
     log_delta = np.full(clients.size, np.nan)
     todo = np.arange(clients.size)
@@ -1049,7 +1039,8 @@ def _integral(
         found, rate, tail = contour_log_delta(
             clients.take(todo),
             mu[todo],
-            contour.take(todo),
+            order[todo],
+            step[todo],
             points=_rounded(points[todo]),
             smoothing=state.smoothing[index[todo]],
         )
@@ -1080,11 +1071,12 @@ def _confirm(clients: Clients, state: _State, log_noise: FloatArray, index: IntA
     for _ in range(3):
         some = clients.take(index)
         mu = some.shift(log_noise[index])
-        placed = place_contour(some, mu, state.far_order[index])
+        order, step, _ = place_contour(some, mu, state.far_order[index])
         found, _, tail = contour_log_delta(
             some,
             mu,
-            replace(placed, step=0.8 * placed.step),
+            order,
+            0.8 * step,
             points=_rounded(1.5 * state.points[index].astype(np.float64)),
             smoothing=state.smoothing[index],
             fineness=1.2,
@@ -1114,19 +1106,19 @@ def _keeps_promise(clients: Clients, log_noise: FloatArray, slope: FloatArray) -
     keeps[index] = bounded
     index, order = index[~bounded], order[~bounded]
     some, mu = clients.take(index), mu[~bounded]
-    contour = place_contour(some, mu, 2.0 * order)
+    line, step, far_order = place_contour(some, mu, 2.0 * order)
     rate = 0.5 * order * (1.0 + order)
     state = _State(
         log_noise=log_noise[index],
         low=log_noise[index],
         high=log_noise[index],
         slope=slope[index],
-        far_order=contour.far_order,
+        far_order=far_order,
         smoothing_rate=rate,
         smoothing=_SMOOTHING_SHARE * -slope[index] / rate,
         points=np.zeros(index.size, dtype=np.int64),
     )
-    log_delta = _integral(some, mu, contour, state, np.arange(index.size))
+    log_delta = _integral(some, mu, line, step, state, np.arange(index.size))
     keeps[index] = log_delta <= some.log_delta  # False for NaN
     return keeps
 

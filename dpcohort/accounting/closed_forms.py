@@ -254,7 +254,7 @@ def _mills(x: FloatArray) -> FloatArray:
     return np.asarray(_MILLS_AT_ZERO * erfcx(_ROOT_HALF * x))
 
 
-# The paper's noise exactly as printed: Lemmas 1 and 2, V_k and the variance of Algorithm 1.
+# The paper's noise exactly as printed: Lemmas 1 and 2, V_k and the noise of Algorithm 1.
 #
 # These formulas are a record of the paper (arXiv 2602.22633), not a proof of privacy. Three steps
 # of the printed argument do not hold in general:
@@ -300,35 +300,6 @@ def amplified_budget(
     return float_or_array(_amplified(eps, rate)), float_or_array(target / rate)
 
 
-def composition_variance(
-    *, epsilon: ArrayLike, delta: ArrayLike, steps: ArrayLike, sensitivity: ArrayLike
-) -> Any:
-    """Lemma 2: the noise variance 8 T S^2 log(e + epsilon/delta) / epsilon^2 for T uses.
-
-    Printed "for any epsilon > 0", which is false for large epsilon; nothing here checks it.
-
-    Args:
-        epsilon: above 0.
-        delta: between 0 and 1.
-        steps: T, a whole number, at least 0.
-        sensitivity: S, above 0.
-
-    Returns:
-        The variance per coordinate.
-
-    Example:
-        >>> round(composition_variance(epsilon=1.0, delta=1e-5, steps=10, sensitivity=1.0), 3)
-        921.036
-    """
-    eps, target, count, width = broadcast_fields(
-        epsilon=_epsilon(epsilon),
-        delta=_checked_delta(delta),
-        steps=_whole("steps", steps),
-        sensitivity=float_array("sensitivity", sensitivity, above=0),
-    )
-    return float_or_array(8.0 * count * width**2 * _log_term(eps, target) / eps**2)
-
-
 def noise_level(
     *, epsilon: ArrayLike, delta: ArrayLike, sampling_rate: ArrayLike, size: ArrayLike
 ) -> Any:
@@ -358,48 +329,6 @@ def noise_level(
         size=float_array("size", size, above=0),
     )
     return float_or_array((_unit_multiplier(eps, target, rate) / (records * rate)) ** 2)
-
-
-def noise_variance(
-    *,
-    epsilon: ArrayLike,
-    delta: ArrayLike,
-    sampling_rate: ArrayLike,
-    size: ArrayLike,
-    draws: ArrayLike,
-    local_steps: ArrayLike,
-    clip: ArrayLike,
-) -> Any:
-    """NoiseComputation of Algorithm 1, Equation (6): sigma_k^2 = V_k T_k T^l C^2.
-
-    The variance per coordinate of the noise on the mean of a batch. Not proved to be private, see
-    the module; the certificate decides.
-
-    Args:
-        epsilon: above 0.
-        delta: between 0 and 1.
-        sampling_rate: r_k, in (0, 1].
-        size: |M_k|, number of records, above 0.
-        draws: T_k, how often the client is drawn, a whole number, at least 0.
-        local_steps: T^l, a whole number, at least 0.
-        clip: C, above 0.
-
-    Returns:
-        sigma_k^2.
-
-    Example:
-        >>> budget = {"epsilon": 1.0, "delta": 1e-5, "sampling_rate": 0.1, "size": 500}
-        >>> round(noise_variance(**budget, draws=10, local_steps=5, clip=1.0), 5)
-        0.19542
-    """
-    level = noise_level(epsilon=epsilon, delta=delta, sampling_rate=sampling_rate, size=size)
-    level, drawn, local, bound = broadcast_fields(
-        noise_level=np.asarray(level),
-        draws=_whole("draws", draws),
-        local_steps=_whole("local_steps", local_steps),
-        clip=float_array("clip", clip, above=0),
-    )
-    return float_or_array(level * drawn * local * bound**2)
 
 
 def paper_noise_multiplier(

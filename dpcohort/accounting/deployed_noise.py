@@ -11,7 +11,8 @@ formula or the contour integral), a pessimistic privacy-loss distribution decide
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -93,126 +94,110 @@ def deploy_noise(
     lifted = np.zeros(len(population), dtype=np.bool_)
     held = np.flatnonzero((steps > 0) & ~population.public)
     if held.size:
-        promises = _Promises(
-            epsilon=np.minimum(calibrated_epsilon[held], population.epsilon[held]),
-            delta=population.delta[held],
-            sampling_rate=sampling_rates[held],
-            steps=steps[held],
-            contract=contract,
-            progress=progress,
-        )
+        promises: _Promises = {
+            "epsilon": np.minimum(calibrated_epsilon[held], population.epsilon[held]),
+            "delta": population.delta[held],
+            "sampling_rate": sampling_rates[held],
+            "steps": steps[held],
+        }
         if contract.accountant == "paper":
-            z, spent, lifted[held] = _guarded_paper_noise(population, held, promises, guard)
+            z = paper_noise_multiplier(**promises)
+            spent = _certified(promises, z, contract, progress)
+            lifted[held] = broken = _broken(promises, spent)
+            if guard == "refuse" and broken.any():
+                ids = [population.ids[row] for row in held]
+                raise BudgetExceededError(_refusal(ids, promises, spent, broken, contract))
+            if broken.any():
+                tight = _certified_tight_noise(_some(promises, broken), contract)
+                z[broken], spent[broken] = tight
         else:
-            z, spent = _certified_tight_noise(promises)
+            z, spent = _certified_tight_noise(promises, contract, progress)
         noise_multiplier[held], certified[held] = z, spent
     return DeployedNoise(
         noise_multiplier=noise_multiplier, certified_epsilon=certified, lifted=lifted
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Promises:
-    """What the noise of some clients has to keep: one entry a client, under one contract."""
-
-    epsilon: FloatArray
-    delta: FloatArray
-    sampling_rate: FloatArray
-    steps: IntArray | FloatArray
-    contract: Contract
-    progress: Progress = silent
-
-    def of(self, some: BoolArray | slice) -> dict[str, Any]:
-        """Everything but epsilon of some of the clients, as accounting is asked about it."""
-        return {
-            "delta": self.delta[some],
-            "sampling_rate": self.sampling_rate[some],
-            "steps": self.steps[some],
-        }
-
-    def only(self, some: BoolArray) -> _Promises:
-        """The promises of some of the clients."""
-        return replace(self, epsilon=self.epsilon[some], **self.of(some), progress=silent)
-
-    def broken(self, spent: FloatArray) -> BoolArray:
-        """Promises that are not kept; a certificate that is not a number keeps none."""
-        return ~(spent <= self.epsilon)
-
-    def tight(self) -> Any:
-        """The smallest noise that keeps them."""
-        rules = {"sampler": self.contract.sampler, "neighbours": self.contract.neighbours}
-        return calibrate_noise(epsilon=self.epsilon, **self.of(slice(None)), **rules)
-
-    def paper(self) -> Any:
-        """The noise of the printed formula."""
-        return paper_noise_multiplier(epsilon=self.epsilon, **self.of(slice(None)))
-
-    def certified(self, noise_multiplier: FloatArray) -> FloatArray:
-        """The epsilon that this noise spends."""
-        spent = np.empty_like(noise_multiplier)
-        for start in range(0, spent.size, _CERTIFIED_AT_ONCE):
-            self.progress("certifying", start, spent.size)
-            block = slice(start, start + _CERTIFIED_AT_ONCE)
-            spent[block] = certify_epsilon(
-                **self.of(block),
-                noise_multiplier=noise_multiplier[block],
-                sampler=self.contract.sampler,
-                neighbours=self.contract.neighbours,
-                method="pld",
-            )
-        self.progress("certifying", spent.size, spent.size)
-        return spent
+# What the noise of some clients has to keep: ``epsilon``, ``delta``, ``sampling_rate`` and
+# ``steps``, one entry a client, as accounting is asked about them.
+_Promises = dict[str, Any]
 
 
-def _certified_tight_noise(promises: _Promises) -> tuple[FloatArray, FloatArray]:
-    z = promises.tight()
-    spent = promises.certified(z)
+def _some(promises: _Promises, some: BoolArray | slice) -> _Promises:
+    return {name: column[some] for name, column in promises.items()}
+
+
+def _broken(promises: _Promises, spent: FloatArray) -> BoolArray:
+    """Promises that are not kept; a certificate that is not a number keeps none."""
+    kept: BoolArray = spent <= promises["epsilon"]
+    return ~kept
+
+
+def _tight(promises: _Promises, contract: Contract) -> Any:
+    """The smallest noise that keeps them."""
+    return calibrate_noise(**promises, sampler=contract.sampler, neighbours=contract.neighbours)
+
+
+def _certified(
+    promises: _Promises,
+    noise_multiplier: FloatArray,
+    contract: Contract,
+    progress: Progress = silent,
+) -> FloatArray:
+    """The epsilon that this noise spends."""
+    spent = np.empty_like(noise_multiplier)
+    asked = {name: column for name, column in promises.items() if name != "epsilon"}
+    for start in range(0, spent.size, _CERTIFIED_AT_ONCE):
+        progress("certifying", start, spent.size)
+        block = slice(start, start + _CERTIFIED_AT_ONCE)
+        spent[block] = certify_epsilon(
+            **_some(asked, block),
+            noise_multiplier=noise_multiplier[block],
+            sampler=contract.sampler,
+            neighbours=contract.neighbours,
+            method="pld",
+        )
+    progress("certifying", spent.size, spent.size)
+    return spent
+
+
+def _certified_tight_noise(
+    promises: _Promises, contract: Contract, progress: Progress = silent
+) -> tuple[FloatArray, FloatArray]:
+    z = _tight(promises, contract)
+    spent = _certified(promises, z, contract, progress)
     for attempt in range(_RAISES):
-        over = promises.broken(spent)
+        over = _broken(promises, spent)
         if not over.any():
             return z, spent
         z[over] *= 1 + _RAISE * 2**attempt
-        spent[over] = promises.only(over).certified(z[over])
+        spent[over] = _certified(_some(promises, over), z[over], contract)
     raise BudgetExceededError(
-        f"the noise of {int(promises.broken(spent).sum())} clients could not be certified; the "
+        f"the noise of {int(_broken(promises, spent).sum())} clients could not be certified; the "
         "budgets or deltas are beyond what double precision can prove. Raise epsilon or delta."
     )
 
 
-def _guarded_paper_noise(
-    population: Population, held: IntArray, promises: _Promises, guard: Guard
-) -> tuple[FloatArray, FloatArray, BoolArray]:
-    z = promises.paper()
-    spent = promises.certified(z)
-    broken = promises.broken(spent)
-    if not broken.any():
-        return z, spent, broken
-    if guard == "refuse":
-        raise BudgetExceededError(_refusal(population, held, promises, spent, broken))
-    z[broken], spent[broken] = _certified_tight_noise(promises.only(broken))
-    return z, spent, broken
-
-
 def _refusal(
-    population: Population,
-    held: IntArray,
+    ids: Sequence[str],
     promises: _Promises,
     spent: FloatArray,
     broken: BoolArray,
+    contract: Contract,
     shown: int = 5,
 ) -> str:
     count = int(broken.sum())
     clients = "client" if count == 1 else "clients"
     rows = [
-        f"  {population.ids[held[i]]}: promised epsilon {promises.epsilon[i]:.4g}, "
-        f"the paper's noise spends {spent[i]:.4g} ({promises.steps[i]} steps)"
+        f"  {ids[i]}: promised epsilon {promises['epsilon'][i]:.4g}, "
+        f"the paper's noise spends {spent[i]:.4g} ({promises['steps'][i]} steps)"
         for i in np.flatnonzero(broken)[:shown]
     ]
     if count > shown:
         rows.append(f"  ... and {count - shown} more")
     return (
         f"the paper's noise does not keep the promise of {count} {clients} "
-        f"({promises.contract.sampler} batches, {promises.contract.neighbours} neighbours):\n"
+        f"({contract.sampler} batches, {contract.neighbours} neighbours):\n"
         + "\n".join(rows)
         + "\nUse the guard 'lift' to give them the tight noise, or the accountant 'tight'."
     )
@@ -402,11 +387,9 @@ def audit_paper_noise(
             steps=float_array("steps", steps, at_least=1),
         )
     )
-    promises = _Promises(
-        epsilon=declared, delta=target, sampling_rate=rate, steps=count, contract=contract
-    )
-    paper, tight = promises.paper(), promises.tight()
-    certified = promises.certified(paper)
+    promises = {"epsilon": declared, "delta": target, "sampling_rate": rate, "steps": count}
+    paper, tight = paper_noise_multiplier(**promises), _tight(promises, contract)
+    certified = _certified(promises, paper, contract)
     return PaperAudit(
         sampler=contract.sampler,
         neighbours=contract.neighbours,

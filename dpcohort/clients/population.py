@@ -62,16 +62,10 @@ LARGE_DELTA = (
 MARK_PUBLIC = "For data that needs no privacy mark the client public; then it has no epsilon."
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClientColumns:
-    """The columns of a population before they are checked; numbers as float64, NaN = not given."""
-
-    ids: tuple[str, ...]
-    sizes: FloatArray
-    epsilon: FloatArray
-    delta: FloatArray
-    batch_sizes: FloatArray
-    public: BoolArray
+# The columns of a population, by the names of its attributes, before they are checked; numbers as
+# float64, NaN = not given.
+_Columns = dict[str, Any]
+_COLUMNS = ("ids", "sizes", "epsilon", "delta", "batch_sizes", "public")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +92,7 @@ def columns_of(
     delta: object,
     batch_sizes: object = None,
     public: object = None,
-) -> ClientColumns:
+) -> _Columns:
     """Columns from whatever holds numbers; lengths and kinds are checked, values not yet.
 
     Args:
@@ -111,7 +105,7 @@ def columns_of(
 
     Example:
         >>> columns = columns_of(ids=None, sizes=[5, 7], epsilon=1.0, delta=[1e-5, None])
-        >>> columns.ids, columns.delta
+        >>> columns["ids"], columns["delta"]
         (('client-0', 'client-1'), array([1.e-05,    nan]))
     """
     rows = as_floats("sizes", sizes)
@@ -121,16 +115,16 @@ def columns_of(
     is_public = _as_truths(public, count)
     batches = as_floats("batch_sizes", np.zeros(count) if batch_sizes is None else batch_sizes)
     batches[batches == 0] = np.nan
-    columns = ClientColumns(
-        ids=numbered("client", count) if ids is None else as_ids(ids),
-        sizes=rows,
-        epsilon=_spread("epsilon", epsilon, is_public),
-        delta=_spread("delta", delta, is_public),
-        batch_sizes=batches,
-        public=is_public,
-    )
-    for field in ("ids", "epsilon", "delta", "batch_sizes"):
-        if (length := len(getattr(columns, field))) != count:
+    columns: _Columns = {
+        "ids": numbered("client", count) if ids is None else as_ids(ids),
+        "sizes": rows,
+        "epsilon": _spread("epsilon", epsilon, is_public),
+        "delta": _spread("delta", delta, is_public),
+        "batch_sizes": batches,
+        "public": is_public,
+    }
+    for field, column in columns.items():
+        if (length := len(column)) != count:
             allowed = f"one for each of the {count} clients"
             raise InputError(field, given=f"{length} values", allowed=allowed)
     return columns
@@ -189,7 +183,7 @@ def _as_truths(given: object, count: int) -> BoolArray:
     return array
 
 
-def first_problem(columns: ClientColumns, *, allow_large_delta: bool = False) -> Problem | None:
+def first_problem(columns: _Columns, *, allow_large_delta: bool = False) -> Problem | None:
     """The problem of the first client that has one, or None.
 
     Args:
@@ -197,21 +191,17 @@ def first_problem(columns: ClientColumns, *, allow_large_delta: bool = False) ->
         allow_large_delta: accept delta >= 1/size.
 
     Example:
-        >>> columns = ClientColumns(
-        ...     ids=("a", "b"), sizes=np.array([100.0, 0.0]), epsilon=np.array([1.0, 1.0]),
-        ...     delta=np.array([1e-5, 1e-5]), batch_sizes=np.array([np.nan, np.nan]),
-        ...     public=np.array([False, False]))
+        >>> columns = columns_of(ids=["a", "b"], sizes=[100, 0], epsilon=1.0, delta=1e-5)
         >>> problem = first_problem(columns)
         >>> problem.row, problem.field, problem.given
         (1, 'size', 0)
     """
-    found = [*bad_ids(columns.ids), *_number_problems(columns, allow_large_delta)]
+    found = [*bad_ids(columns["ids"]), *_number_problems(columns, allow_large_delta)]
     return min(found, key=lambda problem: problem.row, default=None)
 
 
-def _number_problems(columns: ClientColumns, allow_large_delta: bool) -> Iterator[Problem]:
-    sizes, epsilon, delta = columns.sizes, columns.epsilon, columns.delta
-    batches, public = columns.batch_sizes, columns.public
+def _number_problems(columns: _Columns, allow_large_delta: bool) -> Iterator[Problem]:
+    sizes, epsilon, delta, batches, public = (columns[name] for name in _COLUMNS[1:])
     with np.errstate(invalid="ignore", over="ignore"):  # NaN and inf are never inside: meant
         whole = (sizes >= 1) & (sizes <= MAX_SIZE) & (np.floor(sizes) == sizes)
         good_epsilon = public | ((epsilon > 0) & (epsilon <= MAX_EPSILON))
@@ -352,7 +342,7 @@ _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0"
 _BLOCK = 2048
 
 
-def read_clients_csv(path: str | Path, *, allow_large_delta: bool = False) -> ClientColumns:
+def read_clients_csv(path: str | Path, *, allow_large_delta: bool = False) -> _Columns:
     r"""Read and check all clients of a file: ``id,size,epsilon,delta[,batch_size][,public]``.
 
     The columns may be in any order. A public client has ``true``, ``yes`` or ``1`` in the column
@@ -373,7 +363,7 @@ def read_clients_csv(path: str | Path, *, allow_large_delta: bool = False) -> Cl
         >>> path = Path(tempfile.mkdtemp()) / "clients.csv"
         >>> _ = path.write_text("id,size,epsilon,delta,public\na,500,1.5,1e-5,\nb,90,,,true\n")
         >>> columns = read_clients_csv(path)
-        >>> columns.ids, columns.public.tolist()
+        >>> columns["ids"], columns["public"].tolist()
         (('a', 'b'), [False, True])
     """
     content = read_utf8(path, at_most_bytes=LARGEST_CLIENT_LIST)
@@ -397,7 +387,7 @@ def read_clients_csv(path: str | Path, *, allow_large_delta: bool = False) -> Cl
         problem = early
     if problem is not None:
         raise _located(path, content, fields, problem)
-    if not columns.ids:
+    if not columns["ids"]:
         raise FileFormatError(path, "there is a header but no client below it")
     return columns
 
@@ -439,7 +429,7 @@ def write_clients_csv(path: str | Path, clients: Population) -> None:
 
 def _parse(
     path: str | Path, content: bytes, header_line: int, fields: list[str]
-) -> tuple[ClientColumns, Problem | None]:
+) -> tuple[_Columns, Problem | None]:
     """All columns up to the first row with a cell that cannot be read, and that row's problem."""
     reader = csv.reader(_text(content), strict=True)
     while reader.line_num < header_line:
@@ -474,14 +464,14 @@ def _parse(
     def column(field: str, missing: float | bool = np.nan) -> NDArray[Any]:
         return np.concatenate(parts[field])[:end] if parts[field] else np.full(end, missing)
 
-    columns = ClientColumns(
-        ids=tuple(ids[:end]),
-        sizes=column("size"),
-        epsilon=column("epsilon"),
-        delta=column("delta"),
-        batch_sizes=column("batch_size"),
-        public=column("public", missing=False),
-    )
+    columns = {
+        "ids": tuple(ids[:end]),
+        "sizes": column("size"),
+        "epsilon": column("epsilon"),
+        "delta": column("delta"),
+        "batch_sizes": column("batch_size"),
+        "public": column("public", missing=False),
+    }
     return columns, problem
 
 
@@ -624,9 +614,6 @@ def _header_problem(cells: list[str], names: list[str]) -> str | None:
 DEFAULT_SAMPLING_RATE = 0.1
 
 
-_COLUMNS = ("ids", "sizes", "epsilon", "delta", "batch_sizes", "public")
-
-
 class Public(Enum):
     """The kind of a client whose data needs no privacy; its one member is ``PUBLIC``."""
 
@@ -745,7 +732,7 @@ class Population:
         columns = columns_of(**{field: getattr(self, field) for field in _COLUMNS})
         problem = first_problem(columns, allow_large_delta=self.allow_large_delta)
         if problem is not None:
-            where = "" if problem.field == "id" else f" of client {columns.ids[problem.row]!r}"
+            where = "" if problem.field == "id" else f" of client {columns['ids'][problem.row]!r}"
             raise problem.error(f"{problem.field}{where}")
         self._settle(columns)
 
@@ -958,19 +945,14 @@ class Population:
         """
         return np.asarray(self.batches(training) / self.sizes, dtype=np.float64)
 
-    def _settle(self, columns: ClientColumns) -> None:
+    def _settle(self, columns: _Columns) -> None:
         """Take the columns over, in their final types and closed for writing."""
-        arrays: dict[str, NDArray[Any]] = {
-            "sizes": columns.sizes.astype(np.int64),
-            "epsilon": columns.epsilon,
-            "delta": columns.delta,
-            "batch_sizes": np.nan_to_num(columns.batch_sizes, nan=0.0).astype(np.int64),
-            "public": columns.public,
-        }
-        object.__setattr__(self, "ids", columns.ids)
-        for field, array in arrays.items():
-            array.setflags(write=False)
-            object.__setattr__(self, field, array)
+        for field in ("sizes", "batch_sizes"):
+            columns[field] = np.nan_to_num(columns[field], nan=0.0).astype(np.int64)
+        for field, column in columns.items():
+            if field != "ids":
+                column.setflags(write=False)
+            object.__setattr__(self, field, column)
 
     @cached_property
     def _positions(self) -> dict[str, int]:

@@ -204,28 +204,19 @@ class Costs(NamedTuple):
     cap: FloatArray | None = None
     clipping_gap: float = 0.0
 
-    def piece(self, part: slice) -> Costs:
-        """The same instance for a contiguous part of the clients, infinite costs as caps at 0."""
-        noise = self.noise[part]
-        linear = None if self.linear is None else self.linear[part]
-        floor = None if self.floor is None else self.floor[part]
-        cap = None if self.cap is None else self.cap[part]
-        if max(float(noise.max()), 0.0 if linear is None else float(linear.max())) > LARGEST_COST:
-            shut = noise > LARGEST_COST
-            if linear is not None:
-                shut |= linear > LARGEST_COST
-                linear = np.where(shut, 0.0, linear)
-            noise = np.where(shut, 0.0, noise)
-            cap = np.where(shut, 0.0, 1.0 if cap is None else cap)
-        return Costs(self.unbiased[part], noise, linear, floor, cap, self.clipping_gap)
 
-
-class Certificate(NamedTuple):
-    """What is proved about a selection: ``lower_bound <= optimum <= objective``."""
-
-    objective: float
-    lower_bound: float
-    gap: float
+def piece_of(costs: Costs, part: slice) -> Costs:
+    """The same instance for a contiguous part of the clients, infinite costs as caps at 0."""
+    unbiased, noise = costs.unbiased[part], costs.noise[part]
+    linear, floor, cap = (None if column is None else column[part] for column in costs[2:5])
+    if max(float(noise.max()), 0.0 if linear is None else float(linear.max())) > LARGEST_COST:
+        shut = noise > LARGEST_COST
+        if linear is not None:
+            shut |= linear > LARGEST_COST
+            linear = np.where(shut, 0.0, linear)
+        noise = np.where(shut, 0.0, noise)
+        cap = np.where(shut, 0.0, 1.0 if cap is None else cap)
+    return Costs(unbiased, noise, linear, floor, cap, costs.clipping_gap)
 
 
 def objective_of(probabilities: FloatArray, costs: Costs) -> float:
@@ -239,7 +230,7 @@ def objective_of(probabilities: FloatArray, costs: Costs) -> float:
     return _totals(probabilities, costs)[0]
 
 
-def certify(probabilities: FloatArray, costs: Costs) -> Certificate:
+def certify(probabilities: FloatArray, costs: Costs) -> tuple[float, float, float]:
     """Objective, lower bound on the optimum and their difference, from the probabilities alone.
 
     The gap includes an allowance of some machine precisions for rounding, so that the lower bound
@@ -247,12 +238,12 @@ def certify(probabilities: FloatArray, costs: Costs) -> Certificate:
 
     Example:
         >>> costs = Costs(np.array([0.5, 0.5]), np.array([0.0, 400.0]))
-        >>> certify(np.array([0.99, 0.01]), costs).gap < 0.01
+        >>> certify(np.array([0.99, 0.01]), costs)[2] < 0.01
         True
     """
     objective, mass, cheapest = _totals(probabilities, costs)
     if objective == 0.0 or not math.isfinite(objective):
-        return Certificate(objective, objective, 0.0)
+        return objective, objective, 0.0
     # What the rounding of the sum of p may hide, for every unit of a price.
     imbalance = abs(mass - 1.0) + _EPSILON
 
@@ -267,7 +258,7 @@ def certify(probabilities: FloatArray, costs: Costs) -> Certificate:
         loss = min(loss, *(loss_at(price) for price in prices))
     gap = loss / objective + _ROUNDING * (1.0 + objective)
     lower_bound = max(objective - gap, 0.0)
-    return Certificate(objective, lower_bound, objective - lower_bound)
+    return objective, lower_bound, objective - lower_bound
 
 
 def pieces(size: int) -> Iterator[slice]:
@@ -293,7 +284,7 @@ def _totals(probabilities: FloatArray, costs: Costs) -> tuple[float, float, floa
     """F, the sum of p, and the smallest marginal cost of a client that can still be raised."""
     bias, noise, mass, cheapest, dearest = costs.clipping_gap, 0.0, 0.0, math.inf, 0.0
     for part in pieces(probabilities.size):
-        p, local = probabilities[part], costs.piece(part)
+        p, local = probabilities[part], piece_of(costs, part)
         marginal = _marginal(p, local)
         bias += float(np.abs(p - local.unbiased).sum())
         work = marginal if local.linear is None else marginal + 0.5 * local.linear
@@ -318,7 +309,7 @@ def _supporting_prices(
     """Prices x at which nobody would rather be raised, or nobody lowered; one price if both."""
     least, most = -math.inf, math.inf
     for part in pieces(probabilities.size):
-        p, local = probabilities[part], costs.piece(part)
+        p, local = probabilities[part], piece_of(costs, part)
         marginal = _marginal(p, local)
         # Where p equals u up to rounding, raising is paid at x and lowering at y.
         distance = p - local.unbiased
@@ -338,7 +329,7 @@ def _shortfall(probabilities: FloatArray, costs: Costs, price: float, objective:
     """Delta: what all clients together could still gain at the prices x and x + 2 F."""
     total = 0.0
     for part in pieces(probabilities.size):
-        p, local = probabilities[part], costs.piece(part)
+        p, local = probabilities[part], piece_of(costs, part)
         u = local.unbiased
         above = _marginal(p, local) - price
         below = above - 2.0 * objective
@@ -384,12 +375,8 @@ _SAMPLE_ABOVE = 1 << 16
 _SAMPLE_SIZE = 1 << 13
 
 
-class Filled(NamedTuple):
-    """Probabilities with the prices that support them: x above u and y below it."""
-
-    probabilities: FloatArray
-    lower: float
-    upper: float
+#: Probabilities with the prices that support them: x above u and y below it.
+Filled = tuple[FloatArray, float, float]
 
 
 class _Prices:
@@ -461,7 +448,7 @@ def fill(
 
     Example:
         >>> costs = Costs(np.array([0.5, 0.5]), np.array([1.0, 3.0]))
-        >>> fill(costs, np.zeros(2), np.ones(2), half_width=0.0).probabilities
+        >>> fill(costs, np.zeros(2), np.ones(2), half_width=0.0)[0]
         array([0.75, 0.25])
     """
     prices = _Prices(costs, floor, cap, 2.0 * half_width)
@@ -485,7 +472,7 @@ def fill(
     probabilities = _mixed(prices, low, high, low_total, high_total, target)
     probabilities = _share_alike(probabilities, costs, floor, cap, (low, high), 2.0 * half_width)
     middle = 0.5 * (low + high)
-    return Filled(probabilities, middle, middle + 2.0 * half_width)
+    return probabilities, middle, middle + 2.0 * half_width
 
 
 def solve_by_filling(costs: Costs) -> Filled:
@@ -493,22 +480,22 @@ def solve_by_filling(costs: Costs) -> Filled:
 
     Example:
         >>> costs = Costs(np.array([0.5, 0.5]), np.array([0.0, 400.0]), cap=np.array([0.7, 1.0]))
-        >>> solve_by_filling(costs).probabilities
+        >>> solve_by_filling(costs)[0]
         array([0.7, 0.3])
     """
-    floor, cap = _bounds(costs)
+    floor, cap = bounds_of(costs)
     unmoved = _unmoved(costs, floor, cap)
     if unmoved is not None:
         return unmoved
     width, price = _start(costs, floor, cap)
     for _ in range(100):
         answer = fill(costs, floor, cap, half_width=width, guess=price)
-        value = objective_of(answer.probabilities, costs)
+        value = objective_of(answer[0], costs)
         # F is flat around its minimum: only where f = F(p) to the last bits is p exact as well.
         if abs(value - width) <= 2.0**-51 * width or value == 0.0:
             break
         # The prices move with the width; keep y - x centred where it was.
-        width, price = value, answer.lower + width - value
+        width, price = value, answer[1] + width - value
     return answer
 
 
@@ -520,12 +507,12 @@ def fill_to_gap(costs: Costs, gap: float) -> Filled | None:
 
     Example:
         >>> costs = Costs(np.array([0.5, 0.5]), np.array([0.0, 400.0]))
-        >>> fill_to_gap(costs, 0.2).probabilities
+        >>> fill_to_gap(costs, 0.2)[0]
         array([0.6, 0.4])
     """
-    floor, cap = _bounds(costs)
+    floor, cap = bounds_of(costs)
     freely = fill(costs, floor, cap, half_width=0.0)
-    if float(np.abs(freely.probabilities - costs.unbiased).sum()) <= gap:
+    if float(np.abs(freely[0] - costs.unbiased).sum()) <= gap:
         return freely
     nearest = np.clip(costs.unbiased, floor, cap)
     mass = float(nearest.sum())
@@ -536,14 +523,14 @@ def fill_to_gap(costs: Costs, gap: float) -> Filled | None:
     add, take = 0.5 * (spare + missing), 0.5 * (spare - missing)
     if min(add, take) < -1e-13:
         return None
-    up = fill(costs, nearest, cap, half_width=0.0, target=mass + max(add, 0.0))
-    down = fill(costs, floor, nearest, half_width=0.0, target=mass - max(take, 0.0))
+    up, lower, _ = fill(costs, nearest, cap, half_width=0.0, target=mass + max(add, 0.0))
+    down, upper, _ = fill(costs, floor, nearest, half_width=0.0, target=mass - max(take, 0.0))
     # Nobody is both raised and lowered; choosing, not adding, keeps tiny probabilities exact.
-    p = np.where(up.probabilities > nearest, up.probabilities, down.probabilities)
-    return Filled(p, up.lower, down.lower)
+    return np.where(up > nearest, up, down), lower, upper
 
 
-def _bounds(costs: Costs) -> tuple[FloatArray, FloatArray]:
+def bounds_of(costs: Costs) -> tuple[FloatArray, FloatArray]:
+    """Floor and cap of everybody."""
     size = costs.unbiased.size
     floor = np.zeros(size) if costs.floor is None else costs.floor
     cap = np.ones(size) if costs.cap is None else np.minimum(costs.cap, 1.0)
@@ -562,14 +549,14 @@ def _unmoved(costs: Costs, floor: FloatArray, cap: FloatArray) -> Filled | None:
     if top - bottom > width:
         return None
     middle = 0.5 * (top + bottom) if math.isfinite(top - bottom) else 0.0
-    return Filled(u.copy(), middle - 0.5 * width, middle + 0.5 * width)
+    return u.copy(), middle - 0.5 * width, middle + 0.5 * width
 
 
 def _start(costs: Costs, floor: FloatArray, cap: FloatArray) -> tuple[float, float | None]:
     """A width f and a price to begin with; any will do, good ones save passes."""
     if costs.unbiased.size > _SAMPLE_ABOVE:
         every = slice(None, None, costs.unbiased.size // _SAMPLE_SIZE)
-        sample = costs.piece(every)
+        sample = piece_of(costs, every)
         factor = costs.unbiased.size / sample.unbiased.size
         # Marginal costs a u and prices mean the same in the sample as in the whole.
         scaled = Costs(
@@ -583,8 +570,8 @@ def _start(costs: Costs, floor: FloatArray, cap: FloatArray) -> tuple[float, flo
         if scaled.floor is not None and scaled.cap is not None:
             feasible = scaled.floor.sum() < 1.0 < scaled.cap.sum()
             if feasible and bool((scaled.floor <= scaled.cap).all()):
-                answer = solve_by_filling(scaled)
-                return 0.5 * (answer.upper - answer.lower), answer.lower
+                _, lower, upper = solve_by_filling(scaled)
+                return 0.5 * (upper - lower), lower
     spread = cap - floor
     room = float(spread.sum())
     share = (1.0 - float(floor.sum())) / room if room > 0.0 else 0.0
@@ -657,7 +644,7 @@ def _in_proportion(
     with np.errstate(divide="ignore"):
         stiffness = np.where(weights > 0.0, 1.0 / weights, 1e280)
     costs = Costs(weights, stiffness)
-    shares = fill(costs, bottom, top, half_width=0.0, target=mass).probabilities
+    shares, _, _ = fill(costs, bottom, top, half_width=0.0, target=mass)
     return np.where(weights > 0.0, shares, bottom)
 
 

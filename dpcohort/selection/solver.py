@@ -41,6 +41,7 @@ from dpcohort.selection.instance import (
     SMALLEST_COST,
     Costs,
     bounded_costs,
+    bounds_of,
     certify,
     checked_bound,
     checked_costs,
@@ -453,8 +454,8 @@ def solve_selection(
     costs, unavoidable = bounded_costs(
         u, a, b, checked_bound("floor", floor, u), checked_bound("cap", cap, u), gap
     )
-    found = solve_by_filling(costs)
-    return certified(found.probabilities, costs, (found.lower, found.upper), unavoidable)
+    p, lower, upper = solve_by_filling(costs)
+    return certified(p, costs, (lower, upper), unavoidable)
 
 
 def certified(
@@ -667,10 +668,7 @@ class SelectionPath:
                 p = np.zeros_like(self._unbiased)
                 p[slice(None) if kinds.finite is None else kinds.finite] = inverse / inverse.sum()
         else:
-            costs = self._costs
-            floor = np.zeros_like(self._unbiased) if costs.floor is None else costs.floor
-            cap = np.ones_like(floor) if costs.cap is None else np.minimum(costs.cap, 1.0)
-            p = fill(costs, floor, cap, half_width=0.0).probabilities
+            p, _, _ = fill(self._costs, *bounds_of(self._costs), half_width=0.0)
         p.setflags(write=False)
         return p
 
