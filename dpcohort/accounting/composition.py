@@ -302,15 +302,14 @@ def _share_above(
 
 
 def pairs_of_step(
-    *, noise_multiplier: float, sampling_rate: float, sampler: str, neighbours: str
+    noise_multiplier: float, sampling_rate: float, sampler: str, neighbours: str | None
 ) -> tuple[LossPair, ...]:
     """The dominating pairs of one step; its privacy is the worst over them.
 
     Zero-out is not symmetric, so both orders of the two data sets are needed.
 
     Example:
-        >>> [pair.kind for pair in pairs_of_step(noise_multiplier=2.0, sampling_rate=0.1,
-        ...                                      sampler="poisson", neighbours="zero-out")]
+        >>> [pair.kind for pair in pairs_of_step(2.0, 0.1, "poisson", "zero-out")]
         ['remove', 'add']
     """
     shift = 1 / noise_multiplier
@@ -596,12 +595,6 @@ class Profile:
     """An upper bound on δ(ε) at every ε from ``first_loss`` up.
 
     Between grid points the bound is linear in e^ε, as the true profile of a grid loss is.
-
-    Example:
-        >>> profile = Profile(first_loss=0.0, step=1.0, above=np.array([1.0, 0.1]),
-        ...                   at_points=np.array([0.06, 0.0]), added=0.01, slop=0.0)
-        >>> profile.delta(0.0), profile.delta(5.0)
-        (0.07..., 0.01)
     """
 
     first_loss: float
@@ -611,35 +604,44 @@ class Profile:
     added: float
     slop: float
 
-    def delta(self, epsilon: float) -> float:
-        """Upper bound on δ at this ε (1 where the window says nothing)."""
-        position = (epsilon - self.slop - self.first_loss) / self.step
-        if position < 0:
-            return 1.0
-        index = math.floor(position) + 1
-        if index >= self.above.size:
-            return min(1.0, self.added)
-        share = -math.expm1((position - index) * self.step)
-        value = self.at_points[index] + share * (self.above[index] - self.at_points[index])
-        return float(min(1.0, value + self.added))
 
-    def epsilon(self, delta: float) -> float | None:
-        """Smallest ε ≥ 0 whose δ is at most this one, None if the window does not reach it."""
-        room = delta - self.added
-        if room <= 0:
-            return None
-        index = int(np.searchsorted(-self.at_points, -room))
-        if index == self.at_points.size:
-            return None
-        loss = self.first_loss + index * self.step
-        if index > 0:
-            # δ is met at this point, not at the one before: solve between the two.
-            spread = self.above[index] - self.at_points[index]
-            share = (room - self.at_points[index]) / spread if spread > 0 else 0.0
-            loss += math.log1p(-min(share, -math.expm1(-self.step)))
-        elif loss > 0:
-            return None
-        return max(0.0, loss + self.slop)
+def profile_delta(profile: Profile, epsilon: float) -> float:
+    """Upper bound on δ at this ε (1 where the window says nothing).
+
+    Example:
+        >>> profile = Profile(first_loss=0.0, step=1.0, above=np.array([1.0, 0.1]),
+        ...                   at_points=np.array([0.06, 0.0]), added=0.01, slop=0.0)
+        >>> profile_delta(profile, 0.0), profile_delta(profile, 5.0)
+        (0.07..., 0.01)
+    """
+    position = (epsilon - profile.slop - profile.first_loss) / profile.step
+    if position < 0:
+        return 1.0
+    index = math.floor(position) + 1
+    if index >= profile.above.size:
+        return min(1.0, profile.added)
+    share = -math.expm1((position - index) * profile.step)
+    value = profile.at_points[index] + share * (profile.above[index] - profile.at_points[index])
+    return float(min(1.0, value + profile.added))
+
+
+def profile_epsilon(profile: Profile, delta: float) -> float | None:
+    """Smallest ε ≥ 0 whose δ is at most this one, None if the window does not reach it."""
+    room = delta - profile.added
+    if room <= 0:
+        return None
+    index = int(np.searchsorted(-profile.at_points, -room))
+    if index == profile.at_points.size:
+        return None
+    loss = profile.first_loss + index * profile.step
+    if index > 0:
+        # δ is met at this point, not at the one before: solve between the two.
+        spread = profile.above[index] - profile.at_points[index]
+        share = (room - profile.at_points[index]) / spread if spread > 0 else 0.0
+        loss += math.log1p(-min(share, -math.expm1(-profile.step)))
+    elif loss > 0:
+        return None
+    return max(0.0, loss + profile.slop)
 
 
 def grid_delta(
@@ -664,7 +666,7 @@ def grid_delta(
         tilt, expected = min(tilt, largest_tilt), min(expected, log_delta)
         grid = sketch.grid((tilt, epsilon, expected), tolerance=tolerance)
         profile, chernoff = _bounds(parts, grid)
-        found, rough = profile.delta(epsilon), chernoff_delta(chernoff, epsilon)
+        found, rough = profile_delta(profile, epsilon), chernoff_delta(chernoff, epsilon)
         best = min(best, found, rough)
         if profile.added > 1e-3 * found:
             log_delta = min(expected - 8, math.log(max(found - profile.added, 1e-280)))
@@ -692,7 +694,7 @@ def grid_epsilon(
     for _ in range(_ATTEMPTS):
         grid = sketch.grid((tilt, expected, log_delta), tolerance=tolerance, least=least)
         profile, chernoff = _bounds(parts, grid)
-        found = profile.epsilon(delta)
+        found = profile_epsilon(profile, delta)
         best = min(best, chernoff_epsilon(chernoff, delta), math.inf if found is None else found)
         poor = tilt > _MILD_TILT and chernoff_delta(chernoff, best) > _POOR_TILT * delta
         near = found is not None and abs(found - expected) <= expected / 2
@@ -763,7 +765,7 @@ def profile_of_law(
     Example:
         >>> one = profile_of_law(np.array([0.9, 0.1]), 0.0, loss=np.array([0.0, 1.0]), step=1.0,
         ...                      tilt=0.0, log_moment=0.0, over=0.0, infinity=0.0, slop=0.0)
-        >>> round(one.delta(0.0), 4)
+        >>> round(profile_delta(one, 0.0), 4)
         0.0632
     """
     rounding = 8 * _UNIT * (law.size + tilt * float(np.abs(loss[[0, -1]]).max()))

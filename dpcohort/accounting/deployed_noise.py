@@ -273,42 +273,29 @@ def noise_levels(
             epsilon=eps, delta=dlt, sampling_rate=batch / size, size=size
         )
     elif calibrated and eps.size <= CALIBRATION_LIMIT:
-        level[private], floor[private] = _through_two_calibrations(
-            eps, dlt, size, batch, expected_draws[private], local_steps, contract
+        # The line goes through one draw and twice the expected draws.
+        few = np.full(eps.size, local_steps, dtype=np.int64)
+        many = few * np.maximum(2, np.ceil(2 * expected_draws[private])).astype(np.int64)
+        z = calibrate_noise(
+            epsilon=eps,
+            delta=dlt,
+            sampling_rate=batch / size,
+            steps=np.stack([few, many]),
+            sampler=contract.sampler,
+            neighbours=contract.neighbours,
         )
+        variance_few, variance_many = (z / batch) ** 2
+        slope = (variance_many - variance_few) / (many - few)
+        start = variance_few - slope * few
+        # Where the variance grows faster than a line, a line through the origin stays above it.
+        level[private] = np.where(start < 0, variance_many / many, slope)
+        floor[private] = np.maximum(start, 0)
     else:
         # z^2 = 1 / ln(1 + mu^2 / (r^2 T)) = r^2 T / mu^2 + 1/2 - ... as T grows.
         mu = gaussian_mu(epsilon=eps, delta=dlt)
         level[private] = (contract.sensitivity / (size * mu)) ** 2
         floor[private] = 0.5 * (contract.sensitivity / batch) ** 2
     return NoiseLevels(level=level, floor=floor)
-
-
-def _through_two_calibrations(
-    epsilon: FloatArray,
-    delta: FloatArray,
-    size: FloatArray,
-    batch: FloatArray,
-    expected_draws: FloatArray,
-    local_steps: int,
-    contract: Contract,
-) -> tuple[FloatArray, FloatArray]:
-    """(level, floor) of the line through one draw and twice the expected draws."""
-    few = np.full(epsilon.size, local_steps, dtype=np.int64)
-    many = few * np.maximum(2, np.ceil(2 * expected_draws)).astype(np.int64)
-    z = calibrate_noise(
-        epsilon=epsilon,
-        delta=delta,
-        sampling_rate=batch / size,
-        steps=np.stack([few, many]),
-        sampler=contract.sampler,
-        neighbours=contract.neighbours,
-    )
-    variance_few, variance_many = (z / batch) ** 2
-    level = (variance_many - variance_few) / (many - few)
-    floor = variance_few - level * few
-    # Where the variance grows faster than a line, a line through the origin stays above it.
-    return np.where(floor < 0, variance_many / many, level), np.maximum(floor, 0)
 
 
 # What the paper's noise really buys: declared against certified ε, and the variance wasted.

@@ -87,17 +87,14 @@ class Event:
     neighbours: Neighbours | None = None
 
     def __post_init__(self) -> None:
-        noise = number("noise_multiplier", self.noise_multiplier, above=0)
-        rate = number("sampling_rate", self.sampling_rate, above=0, at_most=1)
-        steps = whole_number("steps", self.steps, at_least=0, at_most=MOST_STEPS)
-        relation = resolve_neighbours(self.sampler, self.neighbours)
+        checked = {
+            "noise_multiplier": number("noise_multiplier", self.noise_multiplier, above=0),
+            "sampling_rate": number("sampling_rate", self.sampling_rate, above=0, at_most=1),
+            "steps": whole_number("steps", self.steps, at_least=0, at_most=MOST_STEPS),
+            "neighbours": resolve_neighbours(self.sampler, self.neighbours),
+        }
         # Frozen, so the normalised values go in through the back door, once.
-        for name, value in (
-            ("noise_multiplier", noise),
-            ("sampling_rate", rate),
-            ("steps", steps),
-            ("neighbours", relation),
-        ):
+        for name, value in checked.items():
             object.__setattr__(self, name, value)
 
     def to_dict(self) -> dict[str, Any]:
@@ -474,12 +471,7 @@ def _simplify(events: Sequence[Event]) -> float | list[list[tuple[LossPair, int]
         return sensitivity * math.sqrt(squared)
     directions: list[list[tuple[LossPair, int]]] = []
     for (shift, rate, sampler), steps in sorted(counts.items()):
-        pairs = pairs_of_step(
-            noise_multiplier=1 / shift,
-            sampling_rate=rate,
-            sampler=sampler,
-            neighbours=neighbours,
-        )
+        pairs = pairs_of_step(1 / shift, rate, sampler, neighbours)
         directions = directions or [[] for _ in pairs]
         for parts, pair in zip(directions, pairs, strict=True):
             parts.append((pair, steps))
@@ -722,18 +714,10 @@ def _library_is_sound(events: tuple[Event, ...], delta: float) -> bool:
 
 def _spacing(events: tuple[Event, ...], delta: float) -> tuple[float, float]:
     """Grid spacing for the library, and the finest one that stays affordable."""
-    parts = [
-        (
-            pairs_of_step(
-                noise_multiplier=event.noise_multiplier,
-                sampling_rate=event.sampling_rate,
-                sampler="poisson",
-                neighbours=str(event.neighbours),
-            )[0],
-            event.steps,
-        )
-        for event in events
-    ]
+    parts = []
+    for event in events:
+        z, rate, relation = event.noise_multiplier, event.sampling_rate, event.neighbours
+        parts.append((pairs_of_step(z, rate, "poisson", relation)[0], event.steps))
     sketch = Sketch(parts, math.log(delta))
     grid = sketch.grid(sketch.at_delta(math.log(delta)), tolerance=TOLERANCE)
     return grid.step, grid.length / _MOST_POINTS

@@ -50,6 +50,8 @@ from dpcohort.accounting.composition import (
     grid_delta,
     grid_epsilon,
     masses_between,
+    profile_delta,
+    profile_epsilon,
     profile_of_law,
     tilt_steps,
 )
@@ -95,21 +97,12 @@ class LevelSketch:
 
     Example:
         >>> pair = LossPair(kind="remove", shift=2.0, rate=1e-5)
-        >>> sketch = LevelSketch(
-        ...     [(pair, 50_000)], epsilon=0.2, log_delta=math.log(1e-5), coarseness=1.0
-        ... )
+        >>> sketch = LevelSketch([(pair, 50_000)], 0.2, math.log(1e-5), coarseness=1.0)
         >>> len(sketch.steps), len(sketch.bounds), sketch.steps[0] < sketch.steps[-1]
         (3, 2, True)
     """
 
-    def __init__(
-        self,
-        parts: Sequence[tuple[LossPair, int]],
-        *,
-        epsilon: float,
-        log_delta: float,
-        coarseness: float,
-    ) -> None:
+    def __init__(self, parts: Parts, epsilon: float, log_delta: float, coarseness: float) -> None:
         loss, weight = loss_nodes(parts, math.exp(log_delta))
         top = epsilon + FAR + _drift(parts)
         self._loss = np.maximum(loss[loss <= top], -(epsilon + FAR))
@@ -201,9 +194,7 @@ def _gained(size: FloatArray, weight: FloatArray, step: float) -> float:
     return float(weight @ np.minimum(size * step, step**2 / 6))
 
 
-def loss_nodes(
-    parts: Sequence[tuple[LossPair, int]], delta: float
-) -> tuple[FloatArray, FloatArray]:
+def loss_nodes(parts: Parts, delta: float) -> tuple[FloatArray, FloatArray]:
     """Losses, and the number of steps that have about that loss.
 
     Example:
@@ -223,7 +214,7 @@ def loss_nodes(
     )
 
 
-def first_epsilon(parts: Sequence[tuple[LossPair, int]], delta: float) -> float:
+def first_epsilon(parts: Parts, delta: float) -> float:
     """About the ε at which losses that come alone, or the limit of many, give this δ.
 
     Example:
@@ -281,17 +272,13 @@ def rare_delta(
         return 0.0
     best, log_delta = 1.0, math.log(expected)
     for _ in range(_ATTEMPTS):
-        sketch = LevelSketch(
-            parts,
-            epsilon=max(epsilon, _LEAST_EPSILON),
-            log_delta=log_delta,
-            coarseness=coarseness,
+        bounds = _profile(
+            parts, LevelSketch(parts, max(epsilon, _LEAST_EPSILON), log_delta, coarseness)
         )
-        bounds = _profile(parts, sketch)
         if bounds is None:
             return min(best, grid_delta(parts, epsilon))
         profile, chernoff = bounds
-        found = profile.delta(epsilon)
+        found = profile_delta(profile, epsilon)
         best = min(best, found, chernoff_delta(chernoff, epsilon))
         off = math.log(max(best, 1e-280)) - log_delta
         if abs(off) < 3 or log_delta < _SMALLEST_LOG_DELTA:
@@ -306,14 +293,11 @@ def rare_epsilon(parts: Parts, delta: float, *, coarseness: float = 1.0) -> floa
     best = _largest_sum(parts)
     target = first_epsilon(parts, delta)
     for _ in range(_ATTEMPTS):
-        sketch = LevelSketch(
-            parts, epsilon=target, log_delta=math.log(delta), coarseness=coarseness
-        )
-        bounds = _profile(parts, sketch)
+        bounds = _profile(parts, LevelSketch(parts, target, math.log(delta), coarseness))
         if bounds is None:
             return min(best, grid_epsilon(parts, delta))
         profile, chernoff = bounds
-        found = profile.epsilon(delta)
+        found = profile_epsilon(profile, delta)
         best = min(best, chernoff_epsilon(chernoff, delta))
         if found is None:
             target *= 4

@@ -11,7 +11,15 @@ import pytest
 
 from dpcohort.accounting import composition
 from dpcohort.accounting.closed_forms import gaussian_delta
-from dpcohort.accounting.composition import LossPair, Sketch, grid_delta, grid_epsilon, log_gap
+from dpcohort.accounting.composition import (
+    LossPair,
+    Sketch,
+    grid_delta,
+    grid_epsilon,
+    log_gap,
+    profile_delta,
+    profile_epsilon,
+)
 
 KINDS = ["remove", "add", "replace", "fixed"]
 CASES = [(1.0, 0.2, 30), (0.2, 0.5, 400), (0.6, 0.05, 200), (1.5, 0.5, 40), (0.05, 0.21, 1000)]
@@ -138,13 +146,13 @@ def test_profile_between_points_is_linear_in_e_to_the_epsilon():
     profile, _ = composition._bounds([(pair, 30)], grid)
     index = int(np.searchsorted(-profile.at_points, -1e-6))
     low = profile.first_loss + profile.slop + index * profile.step
-    ends = profile.delta(low), profile.delta(low + profile.step)
+    ends = profile_delta(profile, low), profile_delta(profile, low + profile.step)
     share = math.expm1(0.3 * profile.step) / math.expm1(profile.step)
-    middle = profile.delta(low + 0.3 * profile.step)
+    middle = profile_delta(profile, low + 0.3 * profile.step)
     assert middle == pytest.approx(ends[0] + share * (ends[1] - ends[0]), rel=1e-9)
-    assert profile.epsilon(middle) == pytest.approx(low + 0.3 * profile.step, rel=1e-9)
-    assert profile.delta(profile.first_loss - 1) == 1.0
-    assert profile.epsilon(profile.added / 2) is None
+    assert profile_epsilon(profile, middle) == pytest.approx(low + 0.3 * profile.step, rel=1e-9)
+    assert profile_delta(profile, profile.first_loss - 1) == 1.0
+    assert profile_epsilon(profile, profile.added / 2) is None
 
 
 @pytest.mark.parametrize("factor", [0.999, 0.5, 0.0])

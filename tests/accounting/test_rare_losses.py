@@ -95,9 +95,7 @@ PAIR = LossPair(kind="remove", shift=1 / 0.536, rate=1e-5)
 
 
 def sketch(steps: int, coarseness: float = 1.0) -> LevelSketch:
-    return LevelSketch(
-        [(PAIR, steps)], epsilon=0.1, log_delta=math.log(1e-5), coarseness=coarseness
-    )
+    return LevelSketch([(PAIR, steps)], 0.1, math.log(1e-5), coarseness)
 
 
 def test_many_steps_need_more_levels_than_few() -> None:
