@@ -4,9 +4,9 @@
 :func:`calibrate_noise` finds the optimum of each (epsilon, delta, sampling rate, steps) by the
 contour integral below and adds :data:`MARGIN` to it. Two cases have closed forms: all records in
 every batch, and a single step. Tiny sampling rates are calibrated by a pessimistic distribution
-(:mod:`dpcohort.accounting.rare_losses`). The integral is double precision
-arithmetic with a second, finer evaluation as its check, not interval arithmetic; what is deployed
-is certified by an independent computation besides (:mod:`dpcohort.accounting.events`).
+(:mod:`dpcohort.accounting.rare_losses`). The integral is double precision arithmetic with a second,
+finer evaluation as its check, not interval arithmetic; what is deployed is certified by an
+independent computation besides (:mod:`dpcohort.accounting.events`).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Gaussian mechanism in closed form: delta from mu, and the largest mu a budget allows.
+"""Closed forms: the Gaussian mechanism (delta from mu and back), and the noise the paper prints.
 
 mu = sensitivity / noise standard deviation, so mu = 1/z for a noise multiplier z. The exact curve
 (Balle and Wang, 2018) is

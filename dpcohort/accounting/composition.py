@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many steps together: (ε, δ) of a composition of grid losses, never understated.
+"""One step as a privacy loss on a grid, and (ε, δ) of many steps together, never understated.
 
 For independent losses L_1 + ... + L_T = S on one grid, δ(ε) = E[(1 - e^{ε-S})₊] under P. The
 distribution of S is a power of a discrete Fourier transform. Transforming the mass itself would
@@ -13,8 +13,8 @@ relative to δ and any δ that float64 can hold is within reach. Everything left
 the mass above the transform's window (Chernoff bound), losses declared infinite, the error of
 both transforms and of the power. What wraps around the window can only be counted twice.
 
-The tilt, the spacing and the window of the grid are chosen from a rough sketch of the losses, which
-comes first below. Nothing of it enters a bound: a poor choice makes a certificate looser, never
+The tilt, the spacing and the window of the grid are chosen from a rough sketch of the losses
+(:class:`Sketch`). Nothing of it enters a bound: a poor choice makes a certificate looser, never
 wrong.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What noisy steps spend: an event of equal steps, a history of events, and what still fits.
+"""What noisy steps spend: an event of equal steps, a history, what still fits, the certificate.
 
 Certified ε and δ come from a privacy loss distribution (PLD) of our own. Every number returned is
 an upper bound: nothing is dropped that could make it larger, rounding included. The method shares

@@ -3,7 +3,8 @@
 
 A client k holds |M_k| records and promises each of them (epsilon_k, delta_k)-differential
 privacy. A client whose data needs no privacy is *public*: a kind of its own, so that an infinite
-epsilon never appears by accident.
+epsilon never appears by accident. A population comes from arrays or from a CSV file; either way
+the first client that is wrong is named.
 """
 
 from __future__ import annotations
