@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpcohort._validate import FloatArray, float_array
+from dpcohort._validate import FloatArray, float_array, number
 from dpcohort.errors import InputError
 
 #: Smaller costs count as 0, which changes F by less than 1e-139.
@@ -95,15 +95,34 @@ def _as_floats(field: str, values: ArrayLike) -> FloatArray:
         raise InputError(field, given=values, allowed="numbers only") from None
 
 
-def bounded_costs(
-    u: FloatArray,
-    a: FloatArray,
-    b: FloatArray | None,
-    floor: FloatArray | None,
-    cap: FloatArray | None,
-    gap: float,
-) -> tuple[Costs, bool]:
+def checked_instance(
+    unbiased: ArrayLike,
+    noise_costs: ArrayLike,
+    linear_costs: ArrayLike | None,
+    floor: ArrayLike | None,
+    cap: ArrayLike | None,
+    clipping_gap: float,
+) -> Costs:
+    """The instance as it was given, its values checked; linear costs that are all 0 are left out.
+
+    Example:
+        >>> checked_instance([0.5, 0.5], [0, 4], [0, 0], None, 0.75, 0.0).cap
+        array([0.75, 0.75])
+    """
+    u = checked_unbiased(unbiased)
+    noise = checked_costs("noise_costs", noise_costs, u.size)
+    gap = number("clipping_gap", clipping_gap, at_least=0, below=LARGEST_COST)
+    linear = None if linear_costs is None else checked_costs("linear_costs", linear_costs, u.size)
+    if linear is not None and not linear.any():
+        linear = None
+    return Costs(
+        u, noise, linear, checked_bound("floor", floor, u), checked_bound("cap", cap, u), gap
+    )
+
+
+def bounded_costs(costs: Costs) -> tuple[Costs, bool]:
     """The instance with infinite costs turned into caps, and whether a floor forces one of them."""
+    u, a, b, floor, cap, gap = costs
     a = np.where(a < SMALLEST_COST, 0.0, a)
     barred = a > LARGEST_COST
     if b is not None:

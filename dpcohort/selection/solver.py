@@ -43,9 +43,7 @@ from dpcohort.selection.instance import (
     bounded_costs,
     bounds_of,
     certify,
-    checked_bound,
-    checked_costs,
-    checked_unbiased,
+    checked_instance,
     fill,
     fill_to_gap,
     objective_of,
@@ -445,15 +443,14 @@ def solve_selection(
         >>> solution.gap < 1e-14 * solution.objective
         True
     """
-    u = checked_unbiased(unbiased)
-    a = checked_costs("noise_costs", noise_costs, u.size)
-    gap = number("clipping_gap", clipping_gap, at_least=0, below=LARGEST_COST)
-    b = None if linear_costs is None else checked_costs("linear_costs", linear_costs, u.size)
-    if (b is None or not b.any()) and floor is None and cap is None:
-        return _solve_pure(u, a, gap)
-    costs, unavoidable = bounded_costs(
-        u, a, b, checked_bound("floor", floor, u), checked_bound("cap", cap, u), gap
-    )
+    given = checked_instance(unbiased, noise_costs, linear_costs, floor, cap, clipping_gap)
+    return _solved(given)
+
+
+def _solved(given: Costs) -> Solution:
+    if given.linear is None and given.floor is None and given.cap is None:
+        return _solve_pure(given)
+    costs, unavoidable = bounded_costs(given)
     p, lower, upper = solve_by_filling(costs)
     return certified(p, costs, (lower, upper), unavoidable)
 
@@ -496,8 +493,9 @@ class Kinds(NamedTuple):
     decided: Decided
 
 
-def sort_out(u: FloatArray, a: FloatArray, gap: float) -> Kinds:
+def sort_out(costs: Costs) -> Kinds:
     """Tells public clients and infinite costs from the rest."""
+    u, a, gap = costs.unbiased, costs.noise, costs.clipping_gap
     if float(a.min()) >= SMALLEST_COST and float(a.max()) <= LARGEST_COST:
         return Kinds(u, a, None, None, Decided(clipping_gap=gap))
     barred, public = a > LARGEST_COST, a < SMALLEST_COST
@@ -538,12 +536,12 @@ def assembled(u: FloatArray, kinds: Kinds, thresholds: tuple[float, float] | Non
     return everybody
 
 
-def _solve_pure(u: FloatArray, a: FloatArray, gap: float) -> Solution:
+def _solve_pure(costs: Costs) -> Solution:
     """Problem 1 as printed (with a clipping gap)."""
-    kinds = sort_out(u, a, gap)
+    kinds = sort_out(costs)
     found = find_thresholds(kinds.mass, kinds.noise, kinds.decided) if kinds.mass.size else None
-    p = assembled(u, kinds, found)
-    solution = certified(p, Costs(u, a, clipping_gap=gap), found or (0.0, 0.0))
+    p = assembled(costs.unbiased, kinds, found)
+    solution = certified(p, costs, found or (0.0, 0.0))
     if found is not None:
         return solution
     # Nobody moves: any pair of thresholds 2 F apart around all marginal costs will do.
@@ -610,22 +608,13 @@ class SelectionPath:
         cap: ArrayLike | None = None,
         clipping_gap: float = 0.0,
     ) -> None:
-        self._unbiased = u = checked_unbiased(unbiased)
-        self._noise = c = checked_costs("noise_costs", noise_costs, u.size)
-        linear = None
-        if linear_costs is not None:
-            linear = checked_costs("linear_costs", linear_costs, u.size)
-            linear = linear if linear.any() else None
-        self._linear = linear
-        self._floor, self._cap = checked_bound("floor", floor, u), checked_bound("cap", cap, u)
-        self._clipping_gap = number("clipping_gap", clipping_gap, at_least=0, below=LARGEST_COST)
+        given = checked_instance(unbiased, noise_costs, linear_costs, floor, cap, clipping_gap)
+        self._given, self._unbiased, self._clipping_gap = given, given.unbiased, given.clipping_gap
         #: The instance at eta = 1, infinite costs turned into caps at 0.
-        self._costs, self._unavoidable = bounded_costs(
-            u, c, linear, self._floor, self._cap, self._clipping_gap
-        )
-        self._one_sort = linear is None and floor is None and cap is None
+        self._costs, self._unavoidable = bounded_costs(given)
+        self._one_sort = given.linear is None and floor is None and cap is None
         if self._one_sort:
-            self._kinds = sort_out(u, c, self._clipping_gap)
+            self._kinds = sort_out(given)
 
     @cached_property
     def _sorted(self) -> SortedCosts:
@@ -686,19 +675,14 @@ class SelectionPath:
         eta = number("eta", eta, at_least=0)
         moves = self._one_sort and eta > self.threshold and self._scales(eta)
         if not moves:
-            linear = None if self._linear is None else scaled_costs(eta, self._linear)
-            solution = solve_selection(
-                self._unbiased,
-                scaled_costs(eta, self._noise),
-                linear_costs=linear,
-                floor=self._floor,
-                cap=self._cap,
-                clipping_gap=self._clipping_gap,
-            )
-            return replace(solution, eta=eta)
+            noise, linear = scaled_costs(eta, self._given.noise), self._given.linear
+            if linear is not None:
+                linear = scaled_costs(eta, linear)
+                linear = linear if linear.any() else None
+            return replace(_solved(self._given._replace(noise=noise, linear=linear)), eta=eta)
         lower, upper = self._sorted.thresholds(eta)
         p = assembled(self._unbiased, self._kinds, (lower / eta, upper / eta))
-        scaled = Costs(self._unbiased, eta * self._noise, clipping_gap=self._clipping_gap)
+        scaled = self._given._replace(noise=eta * self._given.noise)
         return certified(p, scaled, (lower, upper), eta=eta)
 
     def at_gap(self, gap: float) -> Solution:

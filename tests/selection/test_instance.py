@@ -31,11 +31,11 @@ def test_good_arrays_pass_without_a_copy():
 
 def test_infinite_costs_become_caps_at_the_floor():
     a, b = np.array([1.0, math.inf]), np.array([1.0, 1.0])
-    costs, unavoidable = bounded_costs(U, a, b, None, None, 0.0)
+    costs, unavoidable = bounded_costs(Costs(U, a, b))
     assert costs.cap.tolist() == [1.0, 0.0]
     assert np.isfinite(costs.noise).all()
     assert not unavoidable
-    costs, unavoidable = bounded_costs(U, a, b, np.array([0.0, 0.5]), None, 0.0)
+    costs, unavoidable = bounded_costs(Costs(U, a, b, np.array([0.0, 0.5])))
     assert costs.cap.tolist() == [1.0, 0.5]
     assert unavoidable
 
