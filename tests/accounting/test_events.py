@@ -426,7 +426,7 @@ class TestMutants:
         monkeypatch.setattr(
             events,
             "pairs_of_step",
-            lambda **_: (LossPair(kind="add", shift=1 / self.Z, rate=self.R),),
+            lambda *_: (LossPair(kind="add", shift=1 / self.Z, rate=self.R),),
         )
         assert self.epsilon("poisson", "zero-out") < self.lower("zero-out")
 
@@ -437,7 +437,7 @@ class TestMutants:
         monkeypatch.setattr(
             events,
             "pairs_of_step",
-            lambda **_: (LossPair(kind=kind, shift=1 / self.Z, rate=self.R),),
+            lambda *_: (LossPair(kind=kind, shift=1 / self.Z, rate=self.R),),
         )
         assert self.epsilon("fixed", "replace-one") < self.lower("zero-out", sensitivity=2.0)
 
@@ -447,7 +447,7 @@ class TestMutants:
         monkeypatch.setattr(
             events,
             "pairs_of_step",
-            lambda **_: (LossPair(kind="remove", shift=1 / self.Z, rate=self.R),),
+            lambda *_: (LossPair(kind="remove", shift=1 / self.Z, rate=self.R),),
         )
         assert self.epsilon("poisson", "replace-one") < self.lower("replace-one")
 
