@@ -16,9 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dpcohort._validate import FloatArray
-from dpcohort.accounting.certify import certify_epsilon
 from dpcohort.accounting.contract import Neighbours, Sampler
-from dpcohort.accounting.events import Event, composed_epsilon
+from dpcohort.accounting.events import Event, certify_epsilon, composed_epsilon
 
 DELTA = 1e-5
 CONTRACTS: list[tuple[Sampler, Neighbours]] = [

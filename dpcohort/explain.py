@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpcohort._validate import FloatArray, number
-from dpcohort.accounting.certify import certify_epsilon
-from dpcohort.accounting.paper import paper_noise_multiplier
-from dpcohort.accounting.tight import calibrate_noise
+from dpcohort.accounting.calibration import calibrate_noise
+from dpcohort.accounting.closed_forms import paper_noise_multiplier
+from dpcohort.accounting.events import certify_epsilon
 from dpcohort.clients import Budget
 from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line

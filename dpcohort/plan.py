@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort._validate import BoolArray, FloatArray, IntArray, choice, whole_number
-from dpcohort.accounting.certify import certify_epsilon, history_epsilon
 from dpcohort.accounting.contract import Contract
 from dpcohort.accounting.deployed_noise import (
     DeployedNoise,
@@ -30,7 +29,7 @@ from dpcohort.accounting.deployed_noise import (
     deploy_noise,
     noise_levels,
 )
-from dpcohort.accounting.events import Event, History
+from dpcohort.accounting.events import Event, History, certify_epsilon, history_epsilon
 from dpcohort.clients import Population
 from dpcohort.errors import InputError, VerificationError
 from dpcohort.plain_text import one_line

@@ -12,7 +12,6 @@ Both kinds give every draw of every round the marginal probabilities asked for:
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args
@@ -22,22 +21,9 @@ import numpy as np
 from dpcohort._validate import FloatArray, IntArray, choice, whole_number
 from dpcohort.errors import InputError
 
-__all__ = ["Draws", "Schedule", "VirtualClient", "draw_schedule"]
+__all__ = ["Draws", "Schedule", "draw_schedule"]
 
 Draws = Literal["systematic", "independent"]
-
-
-@dataclass(frozen=True)
-class VirtualClient:
-    """One draw in one round: a client drawn twice is two of these, with independent batches.
-
-    Attributes:
-        client: position of the client in the population.
-        draw: 0 for the client's first draw in this round, 1 for its second, and so on.
-    """
-
-    client: int
-    draw: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -98,20 +84,6 @@ class Schedule:
         counts = np.bincount(self.cohorts.ravel(), minlength=self.clients).astype(np.int64)
         counts.setflags(write=False)
         return counts
-
-    def cohort(self, round_index: int) -> list[VirtualClient]:
-        """The draws of one round, repeated clients numbered.
-
-        Example:
-            >>> Schedule(cohorts=np.array([[4, 1, 4]]), clients=5).cohort(0)[2]
-            VirtualClient(client=4, draw=1)
-        """
-        seen: Counter[int] = Counter()
-        members = []
-        for client in self.cohorts[round_index].tolist():
-            members.append(VirtualClient(client=client, draw=seen[client]))
-            seen[client] += 1
-        return members
 
     @cached_property
     def sha256(self) -> str:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpcohort.errors import InputError
-from dpcohort.schedule import Schedule, VirtualClient, draw_schedule
+from dpcohort.schedule import Schedule, draw_schedule
 
 
 def _draw(p, rounds, cohort_size, draws="systematic", seed=0):
@@ -75,13 +75,6 @@ def test_a_client_of_probability_zero_is_never_drawn(draws):
 def test_counts_are_of_draws_not_of_rounds():
     schedule = Schedule(cohorts=np.array([[0, 0, 2], [2, 0, 0]]), clients=4)
     assert schedule.counts.tolist() == [4, 0, 2, 0]
-
-
-def test_virtual_clients_are_numbered_within_the_round():
-    schedule = Schedule(cohorts=np.array([[2, 0, 2], [2, 1, 1]]), clients=3)
-    assert schedule.cohort(0) == [VirtualClient(2, 0), VirtualClient(0, 0), VirtualClient(2, 1)]
-    assert schedule.cohort(1) == [VirtualClient(2, 0), VirtualClient(1, 0), VirtualClient(1, 1)]
-    assert schedule.counts.tolist() == [1, 2, 3]
 
 
 def test_hash_depends_on_every_draw():

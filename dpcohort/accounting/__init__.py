@@ -12,30 +12,20 @@ from typing import TYPE_CHECKING
 from dpcohort._lazy import names_on_use
 
 if TYPE_CHECKING:
-    from dpcohort.accounting.certify import certify_delta, certify_epsilon
-    from dpcohort.accounting.contract import Contract
-    from dpcohort.accounting.deployed_noise import PaperAudit, audit_paper_noise, deploy_noise
-    from dpcohort.accounting.events import Event, History, affordable_steps, calibrate_remaining
-    from dpcohort.accounting.gaussian import gaussian_delta, gaussian_mu
-    from dpcohort.accounting.paper import paper_noise_multiplier
-    from dpcohort.accounting.tight import calibrate_noise
-
-__all__ = [
-    "Contract",
-    "Event",
-    "History",
-    "PaperAudit",
-    "affordable_steps",
-    "audit_paper_noise",
-    "calibrate_noise",
-    "calibrate_remaining",
-    "certify_delta",
-    "certify_epsilon",
-    "deploy_noise",
-    "gaussian_delta",
-    "gaussian_mu",
-    "paper_noise_multiplier",
-]
+    from dpcohort.accounting.calibration import calibrate_noise as calibrate_noise
+    from dpcohort.accounting.closed_forms import gaussian_delta as gaussian_delta
+    from dpcohort.accounting.closed_forms import gaussian_mu as gaussian_mu
+    from dpcohort.accounting.closed_forms import paper_noise_multiplier as paper_noise_multiplier
+    from dpcohort.accounting.contract import Contract as Contract
+    from dpcohort.accounting.deployed_noise import PaperAudit as PaperAudit
+    from dpcohort.accounting.deployed_noise import audit_paper_noise as audit_paper_noise
+    from dpcohort.accounting.deployed_noise import deploy_noise as deploy_noise
+    from dpcohort.accounting.events import Event as Event
+    from dpcohort.accounting.events import History as History
+    from dpcohort.accounting.events import affordable_steps as affordable_steps
+    from dpcohort.accounting.events import calibrate_remaining as calibrate_remaining
+    from dpcohort.accounting.events import certify_delta as certify_delta
+    from dpcohort.accounting.events import certify_epsilon as certify_epsilon
 
 _HOMES = {
     "Contract": "contract",
@@ -44,14 +34,15 @@ _HOMES = {
     "PaperAudit": "deployed_noise",
     "affordable_steps": "events",
     "audit_paper_noise": "deployed_noise",
-    "calibrate_noise": "tight",
+    "calibrate_noise": "calibration",
     "calibrate_remaining": "events",
-    "certify_delta": "certify",
-    "certify_epsilon": "certify",
+    "certify_delta": "events",
+    "certify_epsilon": "events",
     "deploy_noise": "deployed_noise",
-    "gaussian_delta": "gaussian",
-    "gaussian_mu": "gaussian",
-    "paper_noise_multiplier": "paper",
+    "gaussian_delta": "closed_forms",
+    "gaussian_mu": "closed_forms",
+    "paper_noise_multiplier": "closed_forms",
 }
 
+__all__ = list(_HOMES)
 __getattr__ = names_on_use(__name__, _HOMES)

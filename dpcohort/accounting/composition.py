@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many steps together: (ε, δ) of a composition of grid losses, never understated.
+"""One step as a privacy loss on a grid, and (ε, δ) of many steps together, never understated.
 
 For independent losses L_1 + ... + L_T = S on one grid, δ(ε) = E[(1 - e^{ε-S})₊] under P. The
 distribution of S is a power of a discrete Fourier transform. Transforming the mass itself would
@@ -13,8 +13,8 @@ relative to δ and any δ that float64 can hold is within reach. Everything left
 the mass above the transform's window (Chernoff bound), losses declared infinite, the error of
 both transforms and of the power. What wraps around the window can only be counted twice.
 
-The tilt, the spacing and the window of the grid are chosen from a rough sketch of the losses, which
-comes first below. Nothing of it enters a bound: a poor choice makes a certificate looser, never
+The tilt, the spacing and the window of the grid are chosen from a rough sketch of the losses
+(:class:`Sketch`). Nothing of it enters a bound: a poor choice makes a certificate looser, never
 wrong.
 """
 
@@ -22,31 +22,305 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import Literal
 
 import numpy as np
 
 from dpcohort._validate import FloatArray
-from dpcohort.accounting.pairs import GridLoss, LossPair
+from dpcohort.accounting.closed_forms import ndtr, ndtri
 
-__all__ = [
-    "NEGLIGIBLE",
-    "SMALLEST_TAIL",
-    "TINY_RATE",
-    "Chernoff",
-    "Composition",
-    "Grid",
-    "GridSteps",
-    "Profile",
-    "Sketch",
-    "Target",
-    "fast_length",
-    "log_gap",
-    "profile_of_law",
-]
+# One step of training as a pair of distributions, and its privacy loss on a grid.
+#
+# A step adds N(0, z²) noise to a clipped sum of a random batch. Whatever the data and the other
+# records are, its outputs on two neighbouring data sets are no easier to tell apart than the two
+# one-dimensional Gaussian mixtures P and Q below (unit noise, s = 1/z, r the sampling rate):
+#
+# =========  =============================  =============================  ====================
+# kind       P                              Q                              covers
+# =========  =============================  =============================  ====================
+# remove     (1-r) N(0,1) + r N(s,1)        N(0,1)                         Poisson, zero-out
+# add        N(0,1)                         (1-r) N(0,1) + r N(-s,1)       Poisson, zero-out
+# replace    (1-r) N(0,1) + r N(s,1)        (1-r) N(0,1) + r N(-s,1)       Poisson, replace-one
+# fixed      the symmetric pair with the profile of "remove" at 2s for     fixed, replace-one
+#            ε ≥ 0 (Dong, Roth, Su 2019, subsampling theorem)
+# =========  =============================  =============================  ====================
+#
+# The privacy loss L = ln P/Q is put on the grid {i·h} so that composition can only be overstated.
+# Two moves are used, both safe because (1 - e^{ε-S})₊ is increasing in every loss and convex in
+# every e^{-loss} of the sum S: the mass of a cell goes to the two ends of the cell so that its P-
+# and Q-mass are kept ("connect the dots", arXiv 2207.04380), and rounding errors, the tail above
+# the grid (to +∞) and the tail below it (to the first point) go upwards.
+
+
+_UNIT = 2.0**-53
+_OVERFLOW = 30.0  # above this exponent, expm1 is replaced by its logarithm
+_SKETCH_DENSITY = 6.0  # sketch nodes per standard deviation
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridLoss:
+    """A privacy loss on the grid {i·h}: mass[j] sits at loss (first + j)·h, the rest at +∞.
+
+    Attributes:
+        first: index of the first grid point.
+        mass: probabilities under P, at least those of a loss that dominates the true one.
+        infinity: probability of an unbounded loss (the tail cut off above the grid).
+        slop: how far rounding may have understated the loss of a point.
+
+    Example:
+        >>> pair = LossPair(kind="remove", shift=1.0, rate=0.5)
+        >>> grid = pair.discretize(0.25, tail=1e-6, lowest=-0.5)
+        >>> grid.first, bool(abs(grid.mass.sum() + grid.infinity - 1) < 1e-12)
+        (-2, True)
+    """
+
+    first: int
+    mass: FloatArray
+    infinity: float
+    slop: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossPair:
+    """The dominating pair of one step (see the table above).
+
+    Attributes:
+        kind: which row of the table.
+        shift: distance between the Gaussians in units of the noise: s, or 2s for ``fixed``.
+        rate: sampling rate r.
+
+    Example:
+        >>> pair = LossPair(kind="remove", shift=1.0, rate=1.0)
+        >>> pair.loss(np.array([0.5, 1.5]))
+        array([0., 1.])
+    """
+
+    kind: Literal["remove", "add", "replace", "fixed"]
+    shift: float
+    rate: float
+
+    @property
+    def distance(self) -> float:
+        """Total variation distance of P and Q, rounded up."""
+        half = self.shift if self.kind == "replace" else self.shift / 2
+        return min(1.0, self.rate * math.erf(half / math.sqrt(2)) * (1 + 1e-14))
+
+    def loss(self, x: FloatArray) -> FloatArray:
+        """Privacy loss at output x; increasing in x."""
+        if self.kind == "add":
+            return -self._remove_loss(-x)
+        if self.kind == "replace":
+            return self._remove_loss(x) - self._remove_loss(-x)
+        return self._remove_loss(x)
+
+    def output(self, loss: FloatArray) -> FloatArray:
+        """The output x with this privacy loss; ±inf outside the range of the loss."""
+        if self.kind == "add":
+            return -self._remove_output(-loss)
+        if self.kind == "replace":
+            # With v = e^{s x - L/2}: v - 1/v = 2 (1-r)/r e^{s²/2} sinh(L/2).
+            half = np.abs(loss) / 2
+            with np.errstate(divide="ignore", over="ignore"):
+                log_sinh = np.where(
+                    half > _OVERFLOW, half - np.log(2.0), np.log(np.sinh(np.minimum(half, 31.0)))
+                )
+                log_y = np.log1p(-self.rate) - np.log(self.rate) + self.shift**2 / 2 + log_sinh
+                lift = np.where(
+                    log_y > _OVERFLOW,
+                    log_y + np.log(2.0),
+                    np.arcsinh(np.exp(np.minimum(log_y, 31.0))),
+                )
+            return np.asarray(np.sign(loss) * (half + lift) / self.shift, dtype=np.float64)
+        return self._remove_output(loss)
+
+    def sketch(
+        self, tail: float, *, nodes_per_deviation: float = _SKETCH_DENSITY
+    ) -> tuple[FloatArray, FloatArray]:
+        """Losses and their approximate probabilities, for choosing a grid (never for a bound)."""
+        symmetric = self.kind == "fixed"
+        low = self.shift / 2 if symmetric else -9.0
+        high = self._top(tail)
+        # Half a bell needs more nodes than a whole one, on which equal weights are nearly exact.
+        density = 3 * nodes_per_deviation if symmetric else nodes_per_deviation
+        count = int(np.clip(density * (high - low), 64, 4096))
+        width = (high - low) / count
+        x = low + width * np.arange(0.5, count)
+        loss = self.loss(x)
+        base = np.exp(-(x**2) / 2) * width / np.sqrt(2 * np.pi)
+        if self.kind == "add":
+            return loss, base / base.sum()
+        moved = np.exp(-((x - self.shift) ** 2) / 2) * width / np.sqrt(2 * np.pi)
+        mass = (1 - self.rate) * base + self.rate * moved
+        if not symmetric:
+            return loss, mass / mass.sum()
+        atom = max(1 - float(base.sum() + mass.sum()), 0.0)
+        return np.concatenate([-loss, [0.0], loss]), np.concatenate([base, [atom], mass])
+
+    def discretize(self, step: float, *, tail: float, lowest: float) -> GridLoss:
+        """The loss on the grid {i·step}, never understated.
+
+        Args:
+            step: grid spacing h.
+            tail: about how much probability may be declared an infinite loss.
+            lowest: losses below this are raised to about this.
+        """
+        last = int(np.ceil(self.loss(np.array([self._top(tail)]))[0] / step)) + 1
+        lowest_point = min(math.floor(lowest / step), last - 2)
+        symmetric = self.kind == "fixed"
+        first = 0 if symmetric else lowest_point
+        losses = step * np.arange(first, last + 1, dtype=np.float64)
+        mass, below, above, q_above = masses_between(self, losses, first, step)
+        slop = 128 * _UNIT * float(np.abs(losses[[0, -1]]).max())
+        if not symmetric:
+            mass[0] += below
+            return GridLoss(first=first, mass=mass, infinity=above, slop=slop)
+        # Positive losses as ``remove``, their mirror image, and an atom at 0.
+        mass[0] += q_above
+        mass[last] += (1 - self.rate) * (2 * float(ndtr(self.shift / 2)) - 1)
+        cut = min(max(lowest_point + last, 0), last)
+        mass[cut] += mass[:cut].sum()
+        return GridLoss(first=cut - last, mass=mass[cut:], infinity=above, slop=slop)
+
+    def _remove_loss(self, x: FloatArray) -> FloatArray:
+        exponent = self.shift * x - self.shift**2 / 2
+        small = np.log1p(self.rate * np.expm1(np.minimum(exponent, _OVERFLOW)))
+        with np.errstate(divide="ignore"):
+            large = np.logaddexp(np.log1p(-self.rate), np.log(self.rate) + exponent)
+        return np.where(exponent > _OVERFLOW, large, small)
+
+    def _remove_output(self, loss: FloatArray) -> FloatArray:
+        with np.errstate(divide="ignore"):
+            ratio = np.expm1(np.minimum(loss, _OVERFLOW)) / self.rate
+            small = np.log1p(np.maximum(ratio, -1.0))
+            rest = np.log1p(-(1 - self.rate) * np.exp(-np.maximum(loss, 1.0)))
+            large = loss + rest - np.log(self.rate)
+        return np.where(loss > _OVERFLOW, large, small) / self.shift + self.shift / 2
+
+    def _top(self, tail: float) -> float:
+        """An output above which P has at most ``tail`` (for ``fixed``: the positive part of P)."""
+        top = -float(ndtri(tail / 2))
+        if self.kind == "add":
+            return top
+        moved = min(tail / (2 * self.rate), 0.5)
+        return max(top, self.shift - float(ndtri(moved)), self.shift / 2 + 1.0)
+
+
+def masses_between(
+    pair: LossPair, losses: FloatArray, first: int, step: float, x: FloatArray | None = None
+) -> tuple[FloatArray, float, float, float]:
+    """P-mass of grid points, that of the cells between them split over their two ends.
+
+    Args:
+        pair: the step.
+        losses: of the points, ``step`` apart.
+        first: number of the first point on the grid; for ``fixed`` at least 0.
+        step: grid spacing.
+        x: the outputs that bound the cells, if not those with these losses.
+
+    Returns:
+        The masses, rounded up; for ``fixed`` with the mirror images of the points, from the mirror
+        image of the last one up to it. Then what lies outside: P-mass below and above, Q-mass
+        above.
+
+    Example:
+        >>> pair = LossPair(kind="remove", shift=1.0, rate=0.5)
+        >>> mass, below, above, _ = masses_between(pair, np.array([-0.25, 0.0, 0.25]), -1, 0.25)
+        >>> bool(abs(below + mass.sum() + above - 1) < 1e-12)
+        True
+    """
+    x = pair.output(losses) if x is None else x
+    base = _normal_cells(x)
+    moved = base if pair.kind == "add" else _normal_cells(x - pair.shift)
+    mirror = _normal_cells(x + pair.shift) if pair.kind in ("add", "replace") else base
+    p = base if pair.kind == "add" else (1 - pair.rate) * base + pair.rate * moved
+    q = (1 - pair.rate) * base + pair.rate * mirror if mirror is not base else base
+    # P - Q = r (moved - mirror): formed directly, it keeps its accuracy when s is tiny.
+    difference = pair.rate * (moved[0] - mirror[0])[1:-1]
+    difference_error = pair.rate * (moved[1] + mirror[1])[1:-1]
+    high, error = _share_above(
+        losses[:-1], step, p[:, 1:-1], q[:, 1:-1], difference, difference_error
+    )
+    p_mass, q_mass = p.sum(axis=0)[1:-1], q.sum(axis=0)[1:-1]
+    high_up, high_down = (np.clip(share, 0.0, p_mass) for share in (high + error, high - error))
+    mass = np.append(p_mass - high_up, 0.0)
+    mass[1:] += high_up
+    below, above, q_above = float(p[0, 0]), float(p[0, -1]), float(q[0, -1])
+    if pair.kind != "fixed":
+        return mass, below, above, q_above
+    # A mirrored point carries the Q-mass of its original; there, upwards is towards 0.
+    low = np.minimum(high_down * np.exp(-losses[1:]), q_mass)
+    last = first + losses.size - 1
+    both = np.zeros(2 * last + 1)
+    both[last + first :] += mass
+    both[: last - first] += low[::-1]
+    both[1 : last - first + 1] += (q_mass - low)[::-1]
+    return both, below, above, q_above
+
+
+def _normal_cells(x: FloatArray) -> FloatArray:
+    """Standard normal mass below, between and above consecutive x; and its rounding error between.
+
+    Differences are taken between the smaller tails, which keeps relative accuracy far out.
+    """
+    tail = ndtr(-np.abs(x))
+    left, right = tail[:-1], tail[1:]
+    cells = np.zeros((2, x.size + 1))
+    mass = np.abs(right - left)
+    straddles = (x[:-1] < 0) & (x[1:] > 0)
+    mass[straddles] = (0.5 - left[straddles]) + (0.5 - right[straddles])
+    square = np.minimum(x * x, 1e4)  # an infinite x has no tail and no error
+    error = 8 * _UNIT * (1 + square) * tail
+    cells[0, 1:-1], cells[1, 1:-1] = mass, error[1:] + error[:-1]
+    cells[0, 0] = tail[0] if x[0] < 0 else 1 - tail[0]
+    cells[0, -1] = tail[-1] if x[-1] > 0 else 1 - tail[-1]
+    return cells
+
+
+def _share_above(
+    low: FloatArray,
+    step: float,
+    p: FloatArray,
+    q: FloatArray,
+    difference: FloatArray,
+    difference_error: FloatArray,
+) -> tuple[FloatArray, FloatArray]:
+    """P-mass for the upper end of each cell, (p - q e^l)/(1 - e^{-h}), and its rounding error.
+
+    Written through ``difference`` = p - q so that nothing cancels twice: for l ≥ 0 as
+    difference - q (e^l - 1), for l < 0 as e^l difference - p (e^l - 1). The second row of p, q
+    is their rounding error.
+    """
+    growth = np.expm1(np.minimum(low, 700.0))  # a smaller growth only raises the share
+    decay = np.minimum(1.0 + growth, 1.0)
+    second, second_error = np.where(low >= 0, q, p) * [growth, np.abs(growth)]
+    error = decay * difference_error + second_error + 4 * _UNIT * np.abs(second)
+    scale = -np.expm1(-step)
+    return (decay * difference - second) / scale, error / scale
+
+
+def pairs_of_step(
+    noise_multiplier: float, sampling_rate: float, sampler: str, neighbours: str | None
+) -> tuple[LossPair, ...]:
+    """The dominating pairs of one step; its privacy is the worst over them.
+
+    Zero-out is not symmetric, so both orders of the two data sets are needed.
+
+    Example:
+        >>> [pair.kind for pair in pairs_of_step(2.0, 0.1, "poisson", "zero-out")]
+        ['remove', 'add']
+    """
+    shift = 1 / noise_multiplier
+    if sampler == "fixed":
+        return (LossPair(kind="fixed", shift=2 * shift, rate=sampling_rate),)
+    if neighbours == "replace-one":
+        return (LossPair(kind="replace", shift=shift, rate=sampling_rate),)
+    return (
+        LossPair(kind="remove", shift=shift, rate=sampling_rate),
+        LossPair(kind="add", shift=shift, rate=sampling_rate),
+    )
 
 
 NEGLIGIBLE = 1e-6  # what a cut tail may add to δ, relatively
@@ -99,17 +373,8 @@ def log_gap(order: float) -> float:
     return -math.log1p(order) - order * math.log1p(1 / order)
 
 
-class Target(NamedTuple):
-    """Where the answer is expected: the saddle t of δ(ε), ε, and ln δ.
-
-    Example:
-        >>> Target(tilt=3.0, epsilon=1.0, log_delta=-11.5).epsilon
-        1.0
-    """
-
-    tilt: float
-    epsilon: float
-    log_delta: float
+#: Where the answer is expected: the saddle t of δ(ε), ε, and ln δ.
+Target = tuple[float, float, float]
 
 
 class Sketch:
@@ -136,9 +401,8 @@ class Sketch:
         orders = np.exp(np.linspace(low, high, _ORDERS))
         scan = self._scan(orders)
         # Orders that put weight on the loss at which the tail was cut are of no use.
-        usable = max(2, int(np.argmax(np.append(scan.at_cut, np.inf) > _LARGEST_WEIGHT_AT_CUT)))
-        self._orders = orders[:usable]
-        self._overview = _Scan(*(column[:usable] for column in scan))
+        usable = max(2, int(np.argmax(np.append(scan[3], np.inf) > _LARGEST_WEIGHT_AT_CUT)))
+        self._orders, self._overview = orders[:usable], scan[:, :usable]
 
     def log_moment(self, orders: FloatArray) -> FloatArray:
         """Σ n_i ln E[e^{t L_i}] at every order t."""
@@ -152,24 +416,20 @@ class Sketch:
 
     def at_epsilon(self, epsilon: float) -> Target:
         """Where to look for δ at this ε."""
-        tilt = self._saddle(lambda scan: scan.epsilon - epsilon)
-        here = self._scan(np.array([tilt]))
+        tilt, (log_moment, own_epsilon, log_delta, _) = self._saddle(epsilon=epsilon)
         # Off its own saddle only the Chernoff bound says something about δ.
-        on_saddle = abs(here.epsilon[0] - epsilon) * tilt < 1
-        chernoff = here.log_moment[0] - epsilon * tilt + log_gap(tilt)
-        log_delta = here.log_delta[0] if on_saddle else chernoff - 3.0
-        return Target(tilt=tilt, epsilon=epsilon, log_delta=min(float(log_delta), 0.0))
+        if not abs(own_epsilon - epsilon) * tilt < 1:
+            log_delta = log_moment - epsilon * tilt + log_gap(tilt) - 3.0
+        return tilt, epsilon, min(float(log_delta), 0.0)
 
     def at_delta(self, log_delta: float) -> Target:
         """Where to look for ε at this δ."""
-        tilt = self._saddle(lambda scan: log_delta - scan.log_delta)
-        here = self._scan(np.array([tilt]))
-        on_saddle = abs(here.log_delta[0] - log_delta) < 1
-        chernoff = (here.log_moment[0] - log_delta + log_gap(tilt)) / tilt
-        epsilon = float(here.epsilon[0] if on_saddle else chernoff)
+        tilt, (log_moment, epsilon, own_log_delta, _) = self._saddle(log_delta=log_delta)
+        if not abs(own_log_delta - log_delta) < 1:
+            epsilon = (log_moment - log_delta + log_gap(tilt)) / tilt
         if epsilon <= 0:
-            return self.at_epsilon(0.0)._replace(log_delta=log_delta)
-        return Target(tilt=tilt, epsilon=epsilon, log_delta=log_delta)
+            tilt, epsilon, _ = self.at_epsilon(0.0)
+        return tilt, float(epsilon), log_delta
 
     def grid(self, target: Target, *, tolerance: float, least: float = 0.25) -> Grid:
         """A grid on which ε is overstated by about ``tolerance``.
@@ -179,13 +439,12 @@ class Sketch:
         tilt, epsilon, log_delta = target
         tilted = [_tilted(loss, log_mass, tilt) for loss, log_mass, _ in self._nodes]
         counts = [count for _, _, count in self._nodes]
-        deviation = math.sqrt(
-            sum(
-                n * float(w @ (loss - w @ loss) ** 2)
-                for (loss, w), n in zip(tilted, counts, strict=True)
-            )
+        variance = sum(
+            n * float(w @ (loss - w @ loss) ** 2)
+            for (loss, w), n in zip(tilted, counts, strict=True)
         )
-        deviation = max(deviation, 1e-6 / tilt)  # a sketch may miss all but one node
+        # a sketch may miss all but one node
+        deviation = max(math.sqrt(variance), 1e-6 / tilt)
         step = _spacing(
             tilted, counts, allowed=2 * tolerance * max(epsilon, least * deviation) / (1 + tilt)
         )
@@ -206,8 +465,14 @@ class Sketch:
             lowest=tuple(lowest),
         )
 
-    def _saddle(self, excess: Callable[[_Scan], FloatArray]) -> float:
-        """The order at which an increasing function of it crosses 0, or the last usable one."""
+    def _saddle(
+        self, *, epsilon: float | None = None, log_delta: float = 0.0
+    ) -> tuple[float, FloatArray]:
+        """The order whose saddle has this ε, or this ln δ, or the last usable one; and its scan."""
+
+        def excess(scan: FloatArray) -> FloatArray:  # increasing in the order
+            return np.asarray(scan[1] - epsilon if epsilon is not None else log_delta - scan[2])
+
         orders, scan = self._orders, self._overview
         for refine in (True, False):
             values = excess(scan)
@@ -218,10 +483,13 @@ class Sketch:
                 orders = np.geomspace(*ends, 8)
                 scan = self._scan(orders)
         share = float(np.clip(-low / (high - low), 0.0, 1.0)) if high > low else 1.0
-        return float(ends[0] ** (1 - share) * ends[1] ** share)
+        tilt = float(ends[0] ** (1 - share) * ends[1] ** share)
+        return tilt, self._scan(np.array([tilt]))[:, 0]
 
-    def _scan(self, orders: FloatArray) -> _Scan:
-        """Saddle-point estimates: the ε whose saddle is each order t, and ln δ there.
+    def _scan(self, orders: FloatArray) -> FloatArray:
+        """Saddle-point estimates: ln M at each order t, the ε whose saddle it is, and ln δ there.
+
+        The last row is the expected number of losses at the cut.
 
         δ(ε) = 1/(2πi) ∫ M(t) e^{-εt} / (t (1+t)) dt along a line through the t at which the
         integrand is stationary.
@@ -247,7 +515,7 @@ class Sketch:
             - np.log(orders * (1 + orders))
             - 0.5 * np.log(2 * np.pi * variance)
         )
-        return _Scan(log_moment, epsilon, np.minimum.accumulate(log_delta), at_cut)
+        return np.stack([log_moment, epsilon, np.minimum.accumulate(log_delta), at_cut])
 
     def _lowest(self, node: tuple[FloatArray, FloatArray, int], tilt: float) -> float:
         """The loss up to which all smaller ones may be raised without a visible effect."""
@@ -283,13 +551,6 @@ class Sketch:
         return low, length, float(tilt + margins[best])
 
 
-class _Scan(NamedTuple):
-    log_moment: FloatArray
-    epsilon: FloatArray
-    log_delta: FloatArray
-    at_cut: FloatArray  # expected number of losses at the cut
-
-
 def _tilted(loss: FloatArray, log_mass: FloatArray, tilt: float) -> tuple[FloatArray, FloatArray]:
     exponent = tilt * loss + log_mass
     weights = np.exp(exponent - exponent.max())
@@ -315,7 +576,6 @@ def _spacing(
     return step
 
 
-_UNIT = 2.0**-53
 _USUAL_LOG_DELTA = math.log(1e-12)
 _ATTEMPTS = 4
 # Where rare large losses decide δ there is no useful saddle: if the Chernoff bound is this much
@@ -326,17 +586,15 @@ _LARGEST_EXPONENT = 300.0
 _FFT_ERROR = 8 * _UNIT  # relative error of a transform per doubling of its length
 
 
+#: The losses of all steps on one grid, and how often each is taken.
+GridSteps = Sequence[tuple[GridLoss, int]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Profile:
     """An upper bound on δ(ε) at every ε from ``first_loss`` up.
 
     Between grid points the bound is linear in e^ε, as the true profile of a grid loss is.
-
-    Example:
-        >>> profile = Profile(first_loss=0.0, step=1.0, above=np.array([1.0, 0.1]),
-        ...                   at_points=np.array([0.06, 0.0]), added=0.01, slop=0.0)
-        >>> profile.delta(0.0), profile.delta(5.0)
-        (0.07..., 0.01)
     """
 
     first_loss: float
@@ -346,126 +604,137 @@ class Profile:
     added: float
     slop: float
 
-    def delta(self, epsilon: float) -> float:
-        """Upper bound on δ at this ε (1 where the window says nothing)."""
-        position = (epsilon - self.slop - self.first_loss) / self.step
-        if position < 0:
-            return 1.0
-        index = math.floor(position) + 1
-        if index >= self.above.size:
-            return min(1.0, self.added)
-        share = -math.expm1((position - index) * self.step)
-        value = self.at_points[index] + share * (self.above[index] - self.at_points[index])
-        return float(min(1.0, value + self.added))
 
-    def epsilon(self, delta: float) -> float | None:
-        """Smallest ε ≥ 0 whose δ is at most this one, None if the window does not reach it."""
-        room = delta - self.added
-        if room <= 0:
-            return None
-        index = int(np.searchsorted(-self.at_points, -room))
-        if index == self.at_points.size:
-            return None
-        loss = self.first_loss + index * self.step
-        if index > 0:
-            # δ is met at this point, not at the one before: solve between the two.
-            spread = self.above[index] - self.at_points[index]
-            share = (room - self.at_points[index]) / spread if spread > 0 else 0.0
-            loss += math.log1p(-min(share, -math.expm1(-self.step)))
-        elif loss > 0:
-            return None
-        return max(0.0, loss + self.slop)
+def profile_delta(profile: Profile, epsilon: float) -> float:
+    """Upper bound on δ at this ε (1 where the window says nothing).
+
+    Example:
+        >>> profile = Profile(first_loss=0.0, step=1.0, above=np.array([1.0, 0.1]),
+        ...                   at_points=np.array([0.06, 0.0]), added=0.01, slop=0.0)
+        >>> profile_delta(profile, 0.0), profile_delta(profile, 5.0)
+        (0.07..., 0.01)
+    """
+    position = (epsilon - profile.slop - profile.first_loss) / profile.step
+    if position < 0:
+        return 1.0
+    index = math.floor(position) + 1
+    if index >= profile.above.size:
+        return min(1.0, profile.added)
+    share = -math.expm1((position - index) * profile.step)
+    value = profile.at_points[index] + share * (profile.above[index] - profile.at_points[index])
+    return float(min(1.0, value + profile.added))
 
 
-class Composition:
-    """Independent steps, given as (pair, number of steps); one direction of neighbours.
+def profile_epsilon(profile: Profile, delta: float) -> float | None:
+    """Smallest ε ≥ 0 whose δ is at most this one, None if the window does not reach it."""
+    room = delta - profile.added
+    if room <= 0:
+        return None
+    index = int(np.searchsorted(-profile.at_points, -room))
+    if index == profile.at_points.size:
+        return None
+    loss = profile.first_loss + index * profile.step
+    if index > 0:
+        # δ is met at this point, not at the one before: solve between the two.
+        spread = profile.above[index] - profile.at_points[index]
+        share = (room - profile.at_points[index]) / spread if spread > 0 else 0.0
+        loss += math.log1p(-min(share, -math.expm1(-profile.step)))
+    elif loss > 0:
+        return None
+    return max(0.0, loss + profile.slop)
+
+
+def grid_delta(
+    parts: Sequence[tuple[LossPair, int]], epsilon: float, *, tolerance: float = 1e-4
+) -> float:
+    """Upper bound on δ at this ε of independent steps; one direction of neighbours.
 
     Args:
         parts: the distinct steps and how often each is taken.
+        epsilon: at least 0.
         tolerance: aim for this relative excess of ε (the grid is chosen for it).
 
     Example:
         >>> pair = LossPair(kind="remove", shift=1 / 1.5, rate=0.2)
-        >>> steps = Composition([(pair, 100)])
-        >>> 7.5537 < steps.epsilon(1e-5) < 7.555
-        True
-        >>> 0.99e-5 < steps.delta(7.555) < 1e-5
+        >>> 0.99e-5 < grid_delta([(pair, 100)], 7.555) < 1e-5
         True
     """
+    best, log_delta, largest_tilt = 1.0, _USUAL_LOG_DELTA, math.inf
+    for _ in range(_ATTEMPTS):
+        sketch = Sketch(parts, log_delta)
+        tilt, epsilon, expected = sketch.at_epsilon(epsilon)
+        tilt, expected = min(tilt, largest_tilt), min(expected, log_delta)
+        grid = sketch.grid((tilt, epsilon, expected), tolerance=tolerance)
+        profile, chernoff = _bounds(parts, grid)
+        found, rough = profile_delta(profile, epsilon), chernoff_delta(chernoff, epsilon)
+        best = min(best, found, rough)
+        if profile.added > 1e-3 * found:
+            log_delta = min(expected - 8, math.log(max(found - profile.added, 1e-280)))
+        elif rough > _POOR_TILT * found and tilt > _MILD_TILT:
+            largest_tilt = _MILD_TILT
+        else:
+            break
+    return best
 
-    def __init__(self, parts: Sequence[tuple[LossPair, int]], *, tolerance: float = 1e-4) -> None:
-        self._parts = [(pair, count) for pair, count in parts if count > 0]
-        self._tolerance = tolerance
 
-    def delta(self, epsilon: float) -> float:
-        """Upper bound on δ at this ε."""
-        if not self._parts:
-            return 0.0
-        best, log_delta, largest_tilt = 1.0, _USUAL_LOG_DELTA, math.inf
-        for _ in range(_ATTEMPTS):
-            sketch = Sketch(self._parts, log_delta)
-            target = sketch.at_epsilon(epsilon)
-            target = target._replace(
-                log_delta=min(target.log_delta, log_delta), tilt=min(target.tilt, largest_tilt)
-            )
-            profile, chernoff = self._profile(sketch.grid(target, tolerance=self._tolerance))
-            found = profile.delta(epsilon)
-            best = min(best, found, chernoff.delta(epsilon))
-            if profile.added > 1e-3 * found:
-                rest = max(found - profile.added, 1e-280)
-                log_delta = min(target.log_delta - 8, math.log(rest))
-            elif chernoff.delta(epsilon) > _POOR_TILT * found and target.tilt > _MILD_TILT:
-                largest_tilt = _MILD_TILT
-            else:
-                break
-        return best
+def grid_epsilon(
+    parts: Sequence[tuple[LossPair, int]], delta: float, *, tolerance: float = 1e-4
+) -> float:
+    """Upper bound on the smallest ε ≥ 0 at this δ, as :func:`grid_delta` is one on δ.
 
-    def epsilon(self, delta: float) -> float:
-        """Upper bound on the smallest ε ≥ 0 at this δ."""
-        if not self._parts:
-            return 0.0
-        sketch = Sketch(self._parts, math.log(delta))
-        target = sketch.at_delta(math.log(delta))
-        best, least = math.inf, 0.25
-        for _ in range(_ATTEMPTS):
-            grid = sketch.grid(target, tolerance=self._tolerance, least=least)
-            profile, chernoff = self._profile(grid)
-            found = profile.epsilon(delta)
-            best = min(best, chernoff.epsilon(delta), math.inf if found is None else found)
-            poor = target.tilt > _MILD_TILT and chernoff.delta(best) > _POOR_TILT * delta
-            near = found is not None and abs(found - target.epsilon) <= target.epsilon / 2
-            if best == 0 or (near and not poor):
-                break
-            least = 0.025
-            expected = target.epsilon / 2 if found is None else best
-            target = sketch.at_epsilon(expected)._replace(log_delta=math.log(delta))
-            if poor:
-                target = target._replace(tilt=_MILD_TILT)
-        return best
+    Example:
+        >>> pair = LossPair(kind="remove", shift=1 / 1.5, rate=0.2)
+        >>> 7.5537 < grid_epsilon([(pair, 100)], 1e-5) < 7.555
+        True
+    """
+    log_delta = math.log(delta)
+    sketch = Sketch(parts, log_delta)
+    tilt, expected, log_delta = sketch.at_delta(log_delta)
+    best, least = math.inf, 0.25
+    for _ in range(_ATTEMPTS):
+        grid = sketch.grid((tilt, expected, log_delta), tolerance=tolerance, least=least)
+        profile, chernoff = _bounds(parts, grid)
+        found = profile_epsilon(profile, delta)
+        best = min(best, chernoff_epsilon(chernoff, delta), math.inf if found is None else found)
+        poor = tilt > _MILD_TILT and chernoff_delta(chernoff, best) > _POOR_TILT * delta
+        near = found is not None and abs(found - expected) <= expected / 2
+        if best == 0 or (near and not poor):
+            break
+        least = 0.025
+        tilt, expected = sketch.at_epsilon(expected / 2 if found is None else best)[:2]
+        if poor:
+            tilt = _MILD_TILT
+    return best
 
-    def _profile(self, grid: Grid) -> tuple[Profile, Chernoff]:
-        """Bounds on this grid: a sharp one around the expected answer, a rough one everywhere."""
-        steps = GridSteps.of(self._parts, grid)
-        log_moment, tilted = steps.tilt(grid.tilt)
-        first = math.floor(grid.low / grid.step) - 1
-        length = fast_length(math.ceil(grid.length / grid.step) + 16)
-        law, error = _law_of_sum(steps.losses, tilted, steps.counts, first, length)
-        loss = grid.step * (first + np.arange(length, dtype=np.float64))
 
-        order = grid.high_order
-        over = math.exp(min(steps.tilt(order)[0] - order * float(loss[-1]), 0.0))
-        profile = profile_of_law(
-            law,
-            error,
-            loss=loss,
-            tilt=grid.tilt,
-            log_moment=log_moment,
-            step=grid.step,
-            over=over,
-            infinity=steps.infinity,
-            slop=steps.slop,
-        )
-        return profile, Chernoff(grid.tilt, log_moment, steps.infinity, steps.slop)
+def _bounds(parts: Sequence[tuple[LossPair, int]], grid: Grid) -> tuple[Profile, Chernoff]:
+    """Bounds on this grid: a sharp one around the expected answer, a rough one everywhere."""
+    total = sum(count for _, count in parts)
+    tail = max(NEGLIGIBLE * math.exp(max(grid.log_delta, -650.0)) / total, SMALLEST_TAIL)
+    steps = [
+        (pair.discretize(grid.step, tail=tail, lowest=lowest), count)
+        for (pair, count), lowest in zip(parts, grid.lowest, strict=True)
+    ]
+    infinity, slop = beyond_grid(steps)
+    log_moment, tilted = tilt_steps(steps, grid.step, grid.tilt)
+    first = math.floor(grid.low / grid.step) - 1
+    length = fast_length(math.ceil(grid.length / grid.step) + 16)
+    law, error = _law_of_sum(steps, tilted, first, length)
+    loss = grid.step * (first + np.arange(length, dtype=np.float64))
+    order = grid.high_order
+    above = tilt_steps(steps, grid.step, order)[0] - order * float(loss[-1])
+    profile = profile_of_law(
+        law,
+        error,
+        loss=loss,
+        tilt=grid.tilt,
+        log_moment=log_moment,
+        step=grid.step,
+        over=math.exp(min(above, 0.0)),
+        infinity=infinity,
+        slop=slop,
+    )
+    return profile, (grid.tilt, log_moment, infinity, slop)
 
 
 def profile_of_law(
@@ -496,7 +765,7 @@ def profile_of_law(
     Example:
         >>> one = profile_of_law(np.array([0.9, 0.1]), 0.0, loss=np.array([0.0, 1.0]), step=1.0,
         ...                      tilt=0.0, log_moment=0.0, over=0.0, infinity=0.0, slop=0.0)
-        >>> round(one.delta(0.0), 4)
+        >>> round(profile_delta(one, 0.0), 4)
         0.0632
     """
     rounding = 8 * _UNIT * (law.size + tilt * float(np.abs(loss[[0, -1]]).max()))
@@ -522,85 +791,70 @@ def profile_of_law(
     )
 
 
-@dataclass(frozen=True)
-class GridSteps:
-    """The losses of all steps on one grid, and how often each is taken.
+def beyond_grid(steps: GridSteps) -> tuple[float, float]:
+    """Probability of a loss declared infinite, and how far rounding may have understated the sum.
+
+    Example:
+        >>> loss = GridLoss(first=0, mass=np.array([0.5]), infinity=0.5, slop=0.0)
+        >>> infinity, slop = beyond_grid([(loss, 2)])
+        >>> round(infinity, 12), slop
+        (0.75, 0.0)
+    """
+    finite = sum(
+        count * (math.log1p(-loss.infinity) if loss.infinity < 1 else -math.inf)
+        for loss, count in steps
+    )
+    return -math.expm1(finite), sum(count * loss.slop for loss, count in steps)
+
+
+def tilt_steps(steps: GridSteps, step: float, order: float) -> tuple[float, list[FloatArray]]:
+    """Σ n ln M(t) (rounded up), and each loss's mass tilted by e^{tL} and normalised.
 
     Example:
         >>> loss = GridLoss(first=0, mass=np.array([0.5, 0.5]), infinity=0.0, slop=0.0)
-        >>> log_moment, _ = GridSteps([loss], [2], 1.0).tilt(0.0)
-        >>> bool(abs(log_moment) < 1e-12)
+        >>> bool(abs(tilt_steps([(loss, 2)], 1.0, 0.0)[0]) < 1e-12)
         True
     """
-
-    losses: list[GridLoss]
-    counts: list[int]
-    step: float
-
-    @classmethod
-    def of(cls, parts: Sequence[tuple[LossPair, int]], grid: Grid) -> GridSteps:
-        """The losses of these steps on this grid."""
-        total = sum(count for _, count in parts)
-        tail = max(NEGLIGIBLE * math.exp(max(grid.log_delta, -650.0)) / total, SMALLEST_TAIL)
-        losses = [
-            pair.discretize(grid.step, tail=tail, lowest=lowest)
-            for (pair, _), lowest in zip(parts, grid.lowest, strict=True)
-        ]
-        return cls(losses, [count for _, count in parts], grid.step)
-
-    @property
-    def infinity(self) -> float:
-        """Probability that at least one loss was declared infinite."""
-        finite = 0.0
-        for loss, count in zip(self.losses, self.counts, strict=True):
-            finite += count * (math.log1p(-loss.infinity) if loss.infinity < 1 else -math.inf)
-        return -math.expm1(finite)
-
-    @property
-    def slop(self) -> float:
-        """How far rounding may have understated the sum."""
-        return sum(n * loss.slop for loss, n in zip(self.losses, self.counts, strict=True))
-
-    def tilt(self, order: float) -> tuple[float, list[FloatArray]]:
-        """Σ n ln M(t) (rounded up), and each loss's mass tilted by e^{tL} and normalised."""
-        log_moment, tilted = 0.0, []
-        for grid, count in zip(self.losses, self.counts, strict=True):
-            exponent = order * self.step * (grid.first + np.arange(grid.mass.size))
-            peak = float(exponent[grid.mass > 0].max())
-            weights = grid.mass * np.exp(np.minimum(exponent - peak, 0.0))
-            total = float(weights.sum())
-            tilted.append(weights / total)
-            log_moment += count * (peak + math.log(total))
-            log_moment += 8 * _UNIT * count * (16 + abs(peak) + abs(math.log(total)))
-        return log_moment, tilted
+    log_moment, tilted = 0.0, []
+    for grid, count in steps:
+        exponent = order * step * (grid.first + np.arange(grid.mass.size))
+        peak = float(exponent[grid.mass > 0].max())
+        weights = grid.mass * np.exp(np.minimum(exponent - peak, 0.0))
+        total = float(weights.sum())
+        tilted.append(weights / total)
+        log_moment += count * (peak + math.log(total))
+        log_moment += 8 * _UNIT * count * (16 + abs(peak) + abs(math.log(total)))
+    return log_moment, tilted
 
 
-@dataclass(frozen=True)
-class Chernoff:
-    """δ ≤ M e^{-εt} t^t/(1+t)^{1+t}: looser than a profile, but valid at every ε.
+#: A bound looser than a profile, but valid at every ε, δ ≤ M e^{-εt} t^t/(1+t)^{1+t}: the order t,
+#: ln M, the probability of an infinite loss, and how far rounding may have understated a sum.
+Chernoff = tuple[float, float, float, float]
+
+
+def chernoff_delta(bound: Chernoff, epsilon: float) -> float:
+    """Upper bound on δ at this ε.
 
     Example:
-        >>> bound = Chernoff(tilt=1.0, log_moment=0.0, infinity=0.0, slop=0.0)
-        >>> bound.delta(0.0), bound.epsilon(0.25)
-        (0.25, 0.0)
+        >>> chernoff_delta((1.0, 0.0, 0.0, 0.0), 0.0)
+        0.25
     """
+    tilt, log_moment, infinity, slop = bound
+    exponent = log_moment - tilt * (epsilon - slop) + log_gap(tilt)
+    return math.exp(min(exponent, 0.0)) + infinity
 
-    tilt: float
-    log_moment: float
-    infinity: float
-    slop: float
 
-    def delta(self, epsilon: float) -> float:
-        """Upper bound on δ at this ε."""
-        exponent = self.log_moment - self.tilt * (epsilon - self.slop) + log_gap(self.tilt)
-        return math.exp(min(exponent, 0.0)) + self.infinity
+def chernoff_epsilon(bound: Chernoff, delta: float) -> float:
+    """Upper bound on ε at this δ.
 
-    def epsilon(self, delta: float) -> float:
-        """Upper bound on ε at this δ."""
-        if delta <= self.infinity:
-            return math.inf
-        bound = self.log_moment - math.log(delta - self.infinity) + log_gap(self.tilt)
-        return max(0.0, bound / self.tilt + self.slop)
+    Example:
+        >>> chernoff_epsilon((1.0, 0.0, 0.0, 0.0), 0.25)
+        0.0
+    """
+    tilt, log_moment, infinity, slop = bound
+    if delta <= infinity:
+        return math.inf
+    return max(0.0, (log_moment - math.log(delta - infinity) + log_gap(tilt)) / tilt + slop)
 
 
 def _discounted_sums(terms: FloatArray, factor: float) -> FloatArray:
@@ -628,9 +882,8 @@ def _fast_lengths() -> list[int]:
 
 
 def _law_of_sum(
-    losses: Sequence[GridLoss],
+    steps: GridSteps,
     tilted: Sequence[FloatArray],
-    counts: Sequence[int],
     first: int,
     length: int,
 ) -> tuple[FloatArray, float]:
@@ -638,7 +891,7 @@ def _law_of_sum(
 
     Example:
         >>> loss = GridLoss(first=0, mass=np.array([0.5, 0.5]), infinity=0.0, slop=0.0)
-        >>> law, error = _law_of_sum([loss], [loss.mass], [2], first=0, length=4)
+        >>> law, error = _law_of_sum([(loss, 2)], [loss.mass], first=0, length=4)
         >>> [round(float(p), 9) for p in law[:3]], error < 1e-12
         ([0.25, 0.5, 0.25], True)
     """
@@ -648,7 +901,7 @@ def _law_of_sum(
     origin = 0
     covers = []
     depth = math.log2(length)
-    for loss, mass, count in zip(losses, tilted, counts, strict=True):
+    for (loss, count), mass in zip(steps, tilted, strict=True):
         index = np.arange(mass.size)
         centre = round(float(mass @ index))
         folded = np.bincount((index - centre) % length, weights=mass, minlength=length)

@@ -20,19 +20,6 @@ from numpy.typing import ArrayLike
 from dpcohort._validate import FloatArray, choice, float_array
 from dpcohort.errors import InputError
 
-__all__ = [
-    "MOST_STEPS",
-    "AccountantName",
-    "Contract",
-    "Neighbours",
-    "Sampler",
-    "broadcast_fields",
-    "float_or_array",
-    "resolve_neighbours",
-    "whole_steps",
-]
-
-
 Sampler = Literal["poisson", "fixed"]
 Neighbours = Literal["zero-out", "replace-one"]
 AccountantName = Literal["tight", "paper"]

@@ -11,39 +11,27 @@ formula or the contour integral), a pessimistic privacy-loss distribution decide
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dpcohort._validate import BoolArray, FloatArray, IntArray, float_array
-from dpcohort.accounting.certify import certify_epsilon
+from dpcohort.accounting.calibration import calibrate_noise
+from dpcohort.accounting.closed_forms import gaussian_mu, paper_noise_multiplier
+from dpcohort.accounting.closed_forms import noise_level as paper_noise_level
 from dpcohort.accounting.contract import (
     Contract,
     Neighbours,
     Sampler,
     broadcast_fields,
 )
-from dpcohort.accounting.gaussian import gaussian_mu
-from dpcohort.accounting.paper import noise_level as paper_noise_level
-from dpcohort.accounting.paper import paper_noise_multiplier
-from dpcohort.accounting.tight import calibrate_noise
+from dpcohort.accounting.events import certify_epsilon
 from dpcohort.clients import Population
 from dpcohort.errors import BudgetExceededError
 from dpcohort.progress import Progress, silent
-
-__all__ = [
-    "CALIBRATION_LIMIT",
-    "DeployedNoise",
-    "Guard",
-    "NoiseLevels",
-    "PaperAudit",
-    "audit_paper_noise",
-    "deploy_noise",
-    "noise_levels",
-]
-
 
 Guard = Literal["refuse", "lift"]
 
@@ -106,126 +94,110 @@ def deploy_noise(
     lifted = np.zeros(len(population), dtype=np.bool_)
     held = np.flatnonzero((steps > 0) & ~population.public)
     if held.size:
-        promises = _Promises(
-            epsilon=np.minimum(calibrated_epsilon[held], population.epsilon[held]),
-            delta=population.delta[held],
-            sampling_rate=sampling_rates[held],
-            steps=steps[held],
-            contract=contract,
-            progress=progress,
-        )
+        promises: _Promises = {
+            "epsilon": np.minimum(calibrated_epsilon[held], population.epsilon[held]),
+            "delta": population.delta[held],
+            "sampling_rate": sampling_rates[held],
+            "steps": steps[held],
+        }
         if contract.accountant == "paper":
-            z, spent, lifted[held] = _guarded_paper_noise(population, held, promises, guard)
+            z = paper_noise_multiplier(**promises)
+            spent = _certified(promises, z, contract, progress)
+            lifted[held] = broken = _broken(promises, spent)
+            if guard == "refuse" and broken.any():
+                ids = [population.ids[row] for row in held]
+                raise BudgetExceededError(_refusal(ids, promises, spent, broken, contract))
+            if broken.any():
+                tight = _certified_tight_noise(_some(promises, broken), contract)
+                z[broken], spent[broken] = tight
         else:
-            z, spent = _certified_tight_noise(promises)
+            z, spent = _certified_tight_noise(promises, contract, progress)
         noise_multiplier[held], certified[held] = z, spent
     return DeployedNoise(
         noise_multiplier=noise_multiplier, certified_epsilon=certified, lifted=lifted
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Promises:
-    """What the noise of some clients has to keep: one entry a client, under one contract."""
-
-    epsilon: FloatArray
-    delta: FloatArray
-    sampling_rate: FloatArray
-    steps: IntArray | FloatArray
-    contract: Contract
-    progress: Progress = silent
-
-    def of(self, some: BoolArray | slice) -> dict[str, Any]:
-        """Everything but epsilon of some of the clients, as accounting is asked about it."""
-        return {
-            "delta": self.delta[some],
-            "sampling_rate": self.sampling_rate[some],
-            "steps": self.steps[some],
-        }
-
-    def only(self, some: BoolArray) -> _Promises:
-        """The promises of some of the clients."""
-        return replace(self, epsilon=self.epsilon[some], **self.of(some), progress=silent)
-
-    def broken(self, spent: FloatArray) -> BoolArray:
-        """Promises that are not kept; a certificate that is not a number keeps none."""
-        return ~(spent <= self.epsilon)
-
-    def tight(self) -> Any:
-        """The smallest noise that keeps them."""
-        rules = {"sampler": self.contract.sampler, "neighbours": self.contract.neighbours}
-        return calibrate_noise(epsilon=self.epsilon, **self.of(slice(None)), **rules)
-
-    def paper(self) -> Any:
-        """The noise of the printed formula."""
-        return paper_noise_multiplier(epsilon=self.epsilon, **self.of(slice(None)))
-
-    def certified(self, noise_multiplier: FloatArray) -> FloatArray:
-        """The epsilon that this noise spends."""
-        spent = np.empty_like(noise_multiplier)
-        for start in range(0, spent.size, _CERTIFIED_AT_ONCE):
-            self.progress("certifying", start, spent.size)
-            block = slice(start, start + _CERTIFIED_AT_ONCE)
-            spent[block] = certify_epsilon(
-                **self.of(block),
-                noise_multiplier=noise_multiplier[block],
-                sampler=self.contract.sampler,
-                neighbours=self.contract.neighbours,
-                method="pld",
-            )
-        self.progress("certifying", spent.size, spent.size)
-        return spent
+# What the noise of some clients has to keep: ``epsilon``, ``delta``, ``sampling_rate`` and
+# ``steps``, one entry a client, as accounting is asked about them.
+_Promises = dict[str, Any]
 
 
-def _certified_tight_noise(promises: _Promises) -> tuple[FloatArray, FloatArray]:
-    z = promises.tight()
-    spent = promises.certified(z)
+def _some(promises: _Promises, some: BoolArray | slice) -> _Promises:
+    return {name: column[some] for name, column in promises.items()}
+
+
+def _broken(promises: _Promises, spent: FloatArray) -> BoolArray:
+    """Promises that are not kept; a certificate that is not a number keeps none."""
+    kept: BoolArray = spent <= promises["epsilon"]
+    return ~kept
+
+
+def _tight(promises: _Promises, contract: Contract) -> Any:
+    """The smallest noise that keeps them."""
+    return calibrate_noise(**promises, sampler=contract.sampler, neighbours=contract.neighbours)
+
+
+def _certified(
+    promises: _Promises,
+    noise_multiplier: FloatArray,
+    contract: Contract,
+    progress: Progress = silent,
+) -> FloatArray:
+    """The epsilon that this noise spends."""
+    spent = np.empty_like(noise_multiplier)
+    asked = {name: column for name, column in promises.items() if name != "epsilon"}
+    for start in range(0, spent.size, _CERTIFIED_AT_ONCE):
+        progress("certifying", start, spent.size)
+        block = slice(start, start + _CERTIFIED_AT_ONCE)
+        spent[block] = certify_epsilon(
+            **_some(asked, block),
+            noise_multiplier=noise_multiplier[block],
+            sampler=contract.sampler,
+            neighbours=contract.neighbours,
+            method="pld",
+        )
+    progress("certifying", spent.size, spent.size)
+    return spent
+
+
+def _certified_tight_noise(
+    promises: _Promises, contract: Contract, progress: Progress = silent
+) -> tuple[FloatArray, FloatArray]:
+    z = _tight(promises, contract)
+    spent = _certified(promises, z, contract, progress)
     for attempt in range(_RAISES):
-        over = promises.broken(spent)
+        over = _broken(promises, spent)
         if not over.any():
             return z, spent
         z[over] *= 1 + _RAISE * 2**attempt
-        spent[over] = promises.only(over).certified(z[over])
+        spent[over] = _certified(_some(promises, over), z[over], contract)
     raise BudgetExceededError(
-        f"the noise of {int(promises.broken(spent).sum())} clients could not be certified; the "
+        f"the noise of {int(_broken(promises, spent).sum())} clients could not be certified; the "
         "budgets or deltas are beyond what double precision can prove. Raise epsilon or delta."
     )
 
 
-def _guarded_paper_noise(
-    population: Population, held: IntArray, promises: _Promises, guard: Guard
-) -> tuple[FloatArray, FloatArray, BoolArray]:
-    z = promises.paper()
-    spent = promises.certified(z)
-    broken = promises.broken(spent)
-    if not broken.any():
-        return z, spent, broken
-    if guard == "refuse":
-        raise BudgetExceededError(_refusal(population, held, promises, spent, broken))
-    z[broken], spent[broken] = _certified_tight_noise(promises.only(broken))
-    return z, spent, broken
-
-
 def _refusal(
-    population: Population,
-    held: IntArray,
+    ids: Sequence[str],
     promises: _Promises,
     spent: FloatArray,
     broken: BoolArray,
+    contract: Contract,
     shown: int = 5,
 ) -> str:
     count = int(broken.sum())
     clients = "client" if count == 1 else "clients"
     rows = [
-        f"  {population.ids[held[i]]}: promised epsilon {promises.epsilon[i]:.4g}, "
-        f"the paper's noise spends {spent[i]:.4g} ({promises.steps[i]} steps)"
+        f"  {ids[i]}: promised epsilon {promises['epsilon'][i]:.4g}, "
+        f"the paper's noise spends {spent[i]:.4g} ({promises['steps'][i]} steps)"
         for i in np.flatnonzero(broken)[:shown]
     ]
     if count > shown:
         rows.append(f"  ... and {count - shown} more")
     return (
         f"the paper's noise does not keep the promise of {count} {clients} "
-        f"({promises.contract.sampler} batches, {promises.contract.neighbours} neighbours):\n"
+        f"({contract.sampler} batches, {contract.neighbours} neighbours):\n"
         + "\n".join(rows)
         + "\nUse the guard 'lift' to give them the tight noise, or the accountant 'tight'."
     )
@@ -301,42 +273,29 @@ def noise_levels(
             epsilon=eps, delta=dlt, sampling_rate=batch / size, size=size
         )
     elif calibrated and eps.size <= CALIBRATION_LIMIT:
-        level[private], floor[private] = _through_two_calibrations(
-            eps, dlt, size, batch, expected_draws[private], local_steps, contract
+        # The line goes through one draw and twice the expected draws.
+        few = np.full(eps.size, local_steps, dtype=np.int64)
+        many = few * np.maximum(2, np.ceil(2 * expected_draws[private])).astype(np.int64)
+        z = calibrate_noise(
+            epsilon=eps,
+            delta=dlt,
+            sampling_rate=batch / size,
+            steps=np.stack([few, many]),
+            sampler=contract.sampler,
+            neighbours=contract.neighbours,
         )
+        variance_few, variance_many = (z / batch) ** 2
+        slope = (variance_many - variance_few) / (many - few)
+        start = variance_few - slope * few
+        # Where the variance grows faster than a line, a line through the origin stays above it.
+        level[private] = np.where(start < 0, variance_many / many, slope)
+        floor[private] = np.maximum(start, 0)
     else:
         # z^2 = 1 / ln(1 + mu^2 / (r^2 T)) = r^2 T / mu^2 + 1/2 - ... as T grows.
         mu = gaussian_mu(epsilon=eps, delta=dlt)
         level[private] = (contract.sensitivity / (size * mu)) ** 2
         floor[private] = 0.5 * (contract.sensitivity / batch) ** 2
     return NoiseLevels(level=level, floor=floor)
-
-
-def _through_two_calibrations(
-    epsilon: FloatArray,
-    delta: FloatArray,
-    size: FloatArray,
-    batch: FloatArray,
-    expected_draws: FloatArray,
-    local_steps: int,
-    contract: Contract,
-) -> tuple[FloatArray, FloatArray]:
-    """(level, floor) of the line through one draw and twice the expected draws."""
-    few = np.full(epsilon.size, local_steps, dtype=np.int64)
-    many = few * np.maximum(2, np.ceil(2 * expected_draws)).astype(np.int64)
-    z = calibrate_noise(
-        epsilon=epsilon,
-        delta=delta,
-        sampling_rate=batch / size,
-        steps=np.stack([few, many]),
-        sampler=contract.sampler,
-        neighbours=contract.neighbours,
-    )
-    variance_few, variance_many = (z / batch) ** 2
-    level = (variance_many - variance_few) / (many - few)
-    floor = variance_few - level * few
-    # Where the variance grows faster than a line, a line through the origin stays above it.
-    return np.where(floor < 0, variance_many / many, level), np.maximum(floor, 0)
 
 
 # What the paper's noise really buys: declared against certified ε, and the variance wasted.
@@ -415,11 +374,9 @@ def audit_paper_noise(
             steps=float_array("steps", steps, at_least=1),
         )
     )
-    promises = _Promises(
-        epsilon=declared, delta=target, sampling_rate=rate, steps=count, contract=contract
-    )
-    paper, tight = promises.paper(), promises.tight()
-    certified = promises.certified(paper)
+    promises = {"epsilon": declared, "delta": target, "sampling_rate": rate, "steps": count}
+    paper, tight = paper_noise_multiplier(**promises), _tight(promises, contract)
+    certified = _certified(promises, paper, contract)
     return PaperAudit(
         sampler=contract.sampler,
         neighbours=contract.neighbours,

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What noisy steps spend: an event of equal steps, a history of events, and what still fits.
+"""What noisy steps spend: an event of equal steps, a history, what still fits, the certificate.
 
 Certified ε and δ come from a privacy loss distribution (PLD) of our own. Every number returned is
 an upper bound: nothing is dropped that could make it larger, rounding included. The method shares
 no code and no formula with the calibrator (contour integrals), so each checks the other. One step's
-dominating pairs are in :mod:`.pairs`, their composition in :mod:`.composition`; without subsampling
+dominating pairs and their composition are in :mod:`.composition`; without subsampling
 (r = 1) the Gaussian mechanism's closed form is used. At tiny rates the composition is that of
 :mod:`.rare_losses`, which the calibrator uses there too.
 
@@ -24,29 +24,33 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal, get_args
 
-from dpcohort._validate import choice, number, whole_number
-from dpcohort.accounting.composition import TINY_RATE, Composition
-from dpcohort.accounting.contract import MOST_STEPS, Neighbours, Sampler, resolve_neighbours
-from dpcohort.accounting.gaussian import gaussian_delta
-from dpcohort.accounting.pairs import LossPair, pairs_of_step
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dpcohort._validate import FloatArray, choice, float_array, number, whole_number
+from dpcohort.accounting.closed_forms import gaussian_delta
+from dpcohort.accounting.composition import (
+    TINY_RATE,
+    LossPair,
+    Sketch,
+    grid_delta,
+    grid_epsilon,
+    pairs_of_step,
+)
+from dpcohort.accounting.contract import (
+    MOST_STEPS,
+    Neighbours,
+    Sampler,
+    broadcast_fields,
+    float_or_array,
+    resolve_neighbours,
+    whole_steps,
+)
 from dpcohort.errors import BudgetExceededError, InputError
-
-if TYPE_CHECKING:
-    from dpcohort.accounting.rare_losses import RareLosses
-
-__all__ = [
-    "TOLERANCE",
-    "Event",
-    "History",
-    "affordable_steps",
-    "calibrate_remaining",
-    "composed_delta",
-    "composed_epsilon",
-]
 
 #: About how much of ε may be lost to the grid.
 TOLERANCE = 1e-4
@@ -83,17 +87,14 @@ class Event:
     neighbours: Neighbours | None = None
 
     def __post_init__(self) -> None:
-        noise = number("noise_multiplier", self.noise_multiplier, above=0)
-        rate = number("sampling_rate", self.sampling_rate, above=0, at_most=1)
-        steps = whole_number("steps", self.steps, at_least=0, at_most=MOST_STEPS)
-        relation = resolve_neighbours(self.sampler, self.neighbours)
+        checked = {
+            "noise_multiplier": number("noise_multiplier", self.noise_multiplier, above=0),
+            "sampling_rate": number("sampling_rate", self.sampling_rate, above=0, at_most=1),
+            "steps": whole_number("steps", self.steps, at_least=0, at_most=MOST_STEPS),
+            "neighbours": resolve_neighbours(self.sampler, self.neighbours),
+        }
         # Frozen, so the normalised values go in through the back door, once.
-        for name, value in (
-            ("noise_multiplier", noise),
-            ("sampling_rate", rate),
-            ("steps", steps),
-            ("neighbours", relation),
-        ):
+        for name, value in checked.items():
             object.__setattr__(self, name, value)
 
     def to_dict(self) -> dict[str, Any]:
@@ -361,13 +362,15 @@ def composed_delta(
         if case == 0:
             return 0.0
         return gaussian_delta(epsilon=epsilon, mu=case) if case < math.inf else 1.0
-    worst = _worst(
-        case,
-        tolerance,
-        lambda steps: steps.delta(epsilon),
-        lambda steps, worst: steps.keeps(epsilon=epsilon, delta=worst),
-        expected,
-    )
+
+    def value(parts: _Parts, trial: float) -> float:
+        if not _is_tiny(parts):
+            return grid_delta(parts, epsilon, tolerance=trial)
+        from dpcohort.accounting.rare_losses import rare_delta  # few plans have such rates
+
+        return rare_delta(parts, epsilon, coarseness=trial / TOLERANCE, expected=expected)
+
+    worst = _worst(case, tolerance, value, lambda worst: (epsilon, worst))
     return min(worst, _plain_delta(case))
 
 
@@ -386,39 +389,48 @@ def composed_epsilon(
         return _gaussian_epsilon(case, delta)
     if _plain_delta(case) <= delta:
         return 0.0
-    return _worst(
-        case,
-        tolerance,
-        lambda steps: steps.epsilon(delta),
-        lambda steps, worst: steps.keeps(epsilon=worst, delta=delta),
-    )
+
+    def value(parts: _Parts, trial: float) -> float:
+        if not _is_tiny(parts):
+            return grid_epsilon(parts, delta, tolerance=trial)
+        from dpcohort.accounting.rare_losses import rare_epsilon  # few plans have such rates
+
+        return rare_epsilon(parts, delta, coarseness=trial / TOLERANCE)
+
+    return _worst(case, tolerance, value, lambda worst: (worst, delta))
+
+
+def _is_tiny(parts: _Parts) -> bool:
+    return max(pair.rate for pair, _ in parts) < TINY_RATE
 
 
 def _worst(
     directions: Sequence[_Parts],
     tolerance: float,
-    value: Callable[[Composition | RareLosses], float],
-    keeps: Callable[[RareLosses, float], bool],
-    expected: float = 1e-7,
+    value: Callable[[_Parts, float], float],
+    promise: Callable[[float], tuple[float, float]],
 ) -> float:
     """The value in the worse direction of neighbours.
 
     A direction that is seen not to be the worse one, by a quick bound or on a coarser grid, is done
     with.
+
+    Args:
+        directions: the steps in each direction.
+        tolerance: about how much of ε may be lost to the grid.
+        value: of steps, at a tolerance.
+        promise: the (ε, δ) that a direction keeps if it is no worse than a value.
     """
     worst = 0.0
     for parts in directions:
-        tiny = max(pair.rate for pair, _ in parts) < TINY_RATE
-        if tiny:
-            from dpcohort.accounting.rare_losses import RareLosses  # few plans have such rates
+        if worst > 0 and _is_tiny(parts):
+            from dpcohort.accounting.rare_losses import rarely_exceeds
 
-            if worst > 0 and keeps(RareLosses(parts), worst):
+            epsilon, delta = promise(worst)
+            if rarely_exceeds(parts, epsilon=epsilon, delta=delta):
                 continue
         for trial in (_COARSE * tolerance, tolerance) if worst > 0 else (tolerance,):
-            if tiny:
-                found = value(RareLosses(parts, coarseness=trial / TOLERANCE, expected=expected))
-            else:
-                found = value(Composition(parts, tolerance=trial))
+            found = value(parts, trial)
             if found <= worst:
                 break
         worst = max(worst, found)
@@ -459,12 +471,7 @@ def _simplify(events: Sequence[Event]) -> float | list[list[tuple[LossPair, int]
         return sensitivity * math.sqrt(squared)
     directions: list[list[tuple[LossPair, int]]] = []
     for (shift, rate, sampler), steps in sorted(counts.items()):
-        pairs = pairs_of_step(
-            noise_multiplier=1 / shift,
-            sampling_rate=rate,
-            sampler=sampler,
-            neighbours=neighbours,
-        )
+        pairs = pairs_of_step(1 / shift, rate, sampler, neighbours)
         directions = directions or [[] for _ in pairs]
         for parts, pair in zip(directions, pairs, strict=True):
             parts.append((pair, steps))
@@ -499,3 +506,238 @@ def _gaussian_epsilon(mu: float, delta: float) -> float:
         root += margin
         margin *= 2
     return root
+
+
+# The certificate: what a deployed (noise multiplier, rate, steps) really spends.
+#
+# Two independent pessimistic computations are offered. ``pld`` is our own
+# (above); it covers every sampler and counts its own rounding errors.
+# ``dp-accounting`` is Google's library; it covers Poisson sampling. ``auto`` asks the library where
+# it is sound and us elsewhere: fixed batches, tiny sampling rates, and targets of δ that are so
+# small against the number of steps that the rounding noise of the library's transform, which it
+# does not count, would show.
+
+
+Method = Literal["auto", "pld", "dp-accounting"]
+
+_MOST_POINTS = 2e6
+# The library's transform leaves noise of about 1e-13 per step in δ: stay 10,000 times above it.
+_LEAST_DELTA_PER_STEP = 1e-9
+_LARGEST_NOISE = 1e6
+# Its grid masses are second differences of δ, which cancel on a finer grid.
+_FINEST_GRID = 1e-6
+
+
+def certify_epsilon(
+    *,
+    noise_multiplier: ArrayLike,
+    delta: ArrayLike,
+    sampling_rate: ArrayLike,
+    steps: ArrayLike,
+    sampler: str = "poisson",
+    neighbours: str | None = None,
+    method: str = "auto",
+) -> Any:
+    """An upper bound on the ε that a client spends, independent of how its noise was chosen.
+
+    Args:
+        noise_multiplier: z, noise on the clipped sum in units of the clip; 0 gives ε = inf.
+        delta: in (0, 1).
+        sampling_rate: r in (0, 1].
+        steps: number of noisy steps; 0 gives ε = 0.
+        sampler: ``poisson`` or ``fixed``.
+        neighbours: ``zero-out`` or ``replace-one``; by default the sampler's own.
+        method: ``auto``, ``pld`` (ours) or ``dp-accounting`` (Poisson only).
+
+    Returns:
+        A float for scalars, otherwise an array of the broadcast shape.
+
+    Example:
+        >>> ours, google = (
+        ...     certify_epsilon(noise_multiplier=1.5, delta=1e-5, sampling_rate=0.2, steps=100,
+        ...                     method=method)
+        ...     for method in ("pld", "dp-accounting"))
+        >>> round(ours, 2), round(google, 2), abs(ours / google - 1) < 5e-4
+        (7.55, 7.55, True)
+    """
+
+    def answer(event: Event, target: float) -> float:
+        if method == "pld" or (method == "auto" and not _library_is_sound((event,), target)):
+            return composed_epsilon((event,), target)
+        return float(_library((event,), target).get_epsilon_for_delta(target))
+
+    return _certified(
+        answer,
+        (noise_multiplier, sampling_rate, steps),
+        (sampler, neighbours, method),
+        without_noise=math.inf,
+        delta=float_array("delta", delta, above=0, below=1),
+    )
+
+
+def certify_delta(
+    *,
+    noise_multiplier: ArrayLike,
+    epsilon: ArrayLike,
+    sampling_rate: ArrayLike,
+    steps: ArrayLike,
+    sampler: str = "poisson",
+    neighbours: str | None = None,
+    method: str = "auto",
+) -> Any:
+    """An upper bound on the δ that a client spends at this ε.
+
+    Args:
+        noise_multiplier: z, noise on the clipped sum in units of the clip; 0 gives δ = 1.
+        epsilon: at least 0.
+        sampling_rate: r in (0, 1].
+        steps: number of noisy steps; 0 gives δ = 0.
+        sampler: ``poisson`` or ``fixed``.
+        neighbours: ``zero-out`` or ``replace-one``; by default the sampler's own.
+        method: ``auto``, ``pld`` (ours) or ``dp-accounting`` (Poisson only).
+
+    Returns:
+        A float for scalars, otherwise an array of the broadcast shape.
+
+    Example:
+        >>> delta = certify_delta(noise_multiplier=8.0, epsilon=1.0, sampling_rate=0.2, steps=100,
+        ...                       sampler="fixed")
+        >>> 0.0111 < delta < 0.0112
+        True
+    """
+
+    def answer(event: Event, target: float) -> float:
+        expected = 1e-5 if method == "dp-accounting" else composed_delta((event,), target)
+        if method == "pld" or expected >= 1:
+            return expected
+        if method == "auto" and not _library_is_sound((event,), expected):
+            return expected
+        return float(_library((event,), expected).get_delta_for_epsilon(target))
+
+    return _certified(
+        answer,
+        (noise_multiplier, sampling_rate, steps),
+        (sampler, neighbours, method),
+        without_noise=1.0,
+        epsilon=float_array("epsilon", epsilon, at_least=0, allow_infinite=True),
+    )
+
+
+def _certified(
+    answer: Callable[[Event, float], float],
+    spent_by: tuple[ArrayLike, ArrayLike, ArrayLike],
+    contract: tuple[str, str | None, str],
+    *,
+    without_noise: float,
+    **asked: FloatArray,
+) -> Any:
+    """The answer for every client; equal clients are asked about once.
+
+    Args:
+        answer: function of an event and the value asked about.
+        spent_by: noise multiplier, sampling rate and steps.
+        contract: sampler, neighbours and method.
+        without_noise: the answer where there is no noise.
+        **asked: the one value (``epsilon`` or ``delta``) that the answer is for, already checked.
+    """
+    sampler, neighbours, method = contract
+    relation = resolve_neighbours(sampler, neighbours)
+    choice("method", method, get_args(Method))
+    if method == "dp-accounting" and sampler == "fixed":
+        raise InputError(
+            "method",
+            given=method,
+            allowed="'auto' or 'pld' when sampler = 'fixed'",
+            next_step="dp-accounting has no tight bound for batches of fixed size.",
+        )
+    noise, rate, steps = spent_by
+    columns = broadcast_fields(
+        **asked,
+        noise_multiplier=float_array("noise_multiplier", noise, at_least=0, allow_infinite=True),
+        sampling_rate=float_array("sampling_rate", rate, above=0, at_most=1),
+        steps=whole_steps(steps),
+    )
+
+    @cache
+    def one(target: float, z: float, r: float, count: float) -> float:
+        if count == 0 or math.inf in (z, target):
+            return 0.0
+        if z == 0:
+            return without_noise
+        event = Event(
+            noise_multiplier=z,
+            sampling_rate=r,
+            steps=int(count),
+            sampler="fixed" if sampler == "fixed" else "poisson",
+            neighbours=relation,
+        )
+        return answer(event, target)
+
+    rows = zip(*(column.ravel().tolist() for column in columns), strict=True)
+    found = np.array([one(*row) for row in rows]).reshape(columns[0].shape)
+    return float_or_array(found)
+
+
+def history_epsilon(history: History, delta: float, method: str = "auto") -> float:
+    """An upper bound on the ε of a client's whole history, as ``certify_epsilon`` gives of steps.
+
+    Args:
+        history: all events of one client.
+        delta: in (0, 1).
+        method: ``auto`` asks dp-accounting where it is sound, ``pld`` our own composition.
+
+    Example:
+        >>> events = (Event(noise_multiplier=2.0, sampling_rate=0.1, steps=50),
+        ...           Event(noise_multiplier=20.0, sampling_rate=1.0, steps=10))
+        >>> ours, theirs = (history_epsilon(History(events), 1e-5, m) for m in ("pld", "auto"))
+        >>> abs(ours / theirs - 1) < 1e-3
+        True
+    """
+    choice("method", method, get_args(Method))
+    events = tuple(event for event in history.events if event.steps > 0)
+    if method == "pld" or not events or not _library_is_sound(events, delta):
+        return history.epsilon(delta)
+    return float(_library(events, delta).get_epsilon_for_delta(delta))
+
+
+def _library_is_sound(events: tuple[Event, ...], delta: float) -> bool:
+    if delta < _LEAST_DELTA_PER_STEP * sum(event.steps for event in events):
+        return False
+    for event in events:
+        if event.sampler == "fixed" or event.sampling_rate < TINY_RATE:
+            return False  # it has no bound, or one grid for losses of all sizes
+        if not 1 / _LARGEST_SHIFT <= event.noise_multiplier <= _LARGEST_NOISE:
+            return False
+    spacing, least = _spacing(events, delta)
+    return spacing >= max(least, _FINEST_GRID)
+
+
+def _spacing(events: tuple[Event, ...], delta: float) -> tuple[float, float]:
+    """Grid spacing for the library, and the finest one that stays affordable."""
+    parts = []
+    for event in events:
+        z, rate, relation = event.noise_multiplier, event.sampling_rate, event.neighbours
+        parts.append((pairs_of_step(z, rate, "poisson", relation)[0], event.steps))
+    sketch = Sketch(parts, math.log(delta))
+    grid = sketch.grid(sketch.at_delta(math.log(delta)), tolerance=TOLERANCE)
+    return grid.step, grid.length / _MOST_POINTS
+
+
+@lru_cache(maxsize=8)
+def _library(events: tuple[Event, ...], delta: float) -> Any:
+    """The library's privacy loss distribution, on a grid about as fine as ours."""
+    import dp_accounting
+    from dp_accounting.pld import privacy_loss_distribution
+
+    relations, spacing = dp_accounting.NeighboringRelation, max(_spacing(events, delta))
+    total: Any = None
+    for event in events:
+        zero_out = event.neighbours == "zero-out"
+        part = privacy_loss_distribution.from_gaussian_mechanism(
+            event.noise_multiplier,
+            sampling_prob=event.sampling_rate,
+            value_discretization_interval=spacing,
+            neighboring_relation=relations.REPLACE_SPECIAL if zero_out else relations.REPLACE_ONE,
+        ).self_compose(event.steps)
+        total = part if total is None else total.compose(part)
+    return total

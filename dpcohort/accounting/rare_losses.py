@@ -30,38 +30,31 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort._validate import BoolArray, FloatArray
+from dpcohort.accounting.closed_forms import ndtr
 from dpcohort.accounting.composition import (
     SMALLEST_TAIL,
     Chernoff,
-    Composition,
+    GridLoss,
     GridSteps,
+    LossPair,
     Profile,
+    beyond_grid,
+    chernoff_delta,
+    chernoff_epsilon,
     fast_length,
-    log_gap,
+    grid_delta,
+    grid_epsilon,
+    masses_between,
+    profile_delta,
+    profile_epsilon,
     profile_of_law,
+    tilt_steps,
 )
-from dpcohort.accounting.gaussian import ndtr
-from dpcohort.accounting.pairs import Cells, GridLoss, LossPair
-
-__all__ = [
-    "FAR",
-    "LARGEST_EXPONENT",
-    "MOST_POINTS",
-    "ORDERS",
-    "Interval",
-    "LevelSketch",
-    "RareLosses",
-    "first_epsilon",
-    "level_of",
-    "loss_nodes",
-]
-
 
 #: A loss this far above ε counts as infinite, for e^-10 of its δ.
 FAR = 10.0
@@ -104,24 +97,14 @@ class LevelSketch:
 
     Example:
         >>> pair = LossPair(kind="remove", shift=2.0, rate=1e-5)
-        >>> sketch = LevelSketch(
-        ...     [(pair, 50_000)], epsilon=0.2, log_delta=math.log(1e-5), coarseness=1.0
-        ... )
+        >>> sketch = LevelSketch([(pair, 50_000)], 0.2, math.log(1e-5), coarseness=1.0)
         >>> len(sketch.steps), len(sketch.bounds), sketch.steps[0] < sketch.steps[-1]
         (3, 2, True)
     """
 
-    def __init__(
-        self,
-        parts: Sequence[tuple[LossPair, int]],
-        *,
-        epsilon: float,
-        log_delta: float,
-        coarseness: float,
-    ) -> None:
+    def __init__(self, parts: Parts, epsilon: float, log_delta: float, coarseness: float) -> None:
         loss, weight = loss_nodes(parts, math.exp(log_delta))
-        drift = sum(-count * math.log1p(-pair.rate) for pair, count in parts)
-        top = epsilon + FAR + drift
+        top = epsilon + FAR + _drift(parts)
         self._loss = np.maximum(loss[loss <= top], -(epsilon + FAR))
         self._weight = weight[loss <= top]
         self._size = np.abs(self._loss)
@@ -211,9 +194,7 @@ def _gained(size: FloatArray, weight: FloatArray, step: float) -> float:
     return float(weight @ np.minimum(size * step, step**2 / 6))
 
 
-def loss_nodes(
-    parts: Sequence[tuple[LossPair, int]], delta: float
-) -> tuple[FloatArray, FloatArray]:
+def loss_nodes(parts: Parts, delta: float) -> tuple[FloatArray, FloatArray]:
     """Losses, and the number of steps that have about that loss.
 
     Example:
@@ -233,7 +214,7 @@ def loss_nodes(
     )
 
 
-def first_epsilon(parts: Sequence[tuple[LossPair, int]], delta: float) -> float:
+def first_epsilon(parts: Parts, delta: float) -> float:
     """About the ε at which losses that come alone, or the limit of many, give this δ.
 
     Example:
@@ -253,6 +234,11 @@ def first_epsilon(parts: Sequence[tuple[LossPair, int]], delta: float) -> float:
 
 ComplexArray = NDArray[np.complex128]
 
+#: The distinct steps and how often each is taken.
+Parts = Sequence[tuple[LossPair, int]]
+#: Of outputs of a step: its two ends.
+Interval = tuple[float, float]
+
 _UNIT = 2.0**-53
 _FFT_ERROR = 8 * _UNIT  # relative error of a transform per doubling of its length
 _ATTEMPTS = 6
@@ -266,154 +252,126 @@ _SPARSE = 0.75
 _MOST_EVENTS = 500.0
 
 
-class RareLosses:
-    """Independent steps at tiny rates, given as (pair, number of steps); one direction.
+def rare_delta(
+    parts: Parts, epsilon: float, *, coarseness: float = 1.0, expected: float = 1e-7
+) -> float:
+    """Upper bound on δ at this ε of independent steps at tiny rates; one direction of neighbours.
 
     Args:
         parts: the distinct steps and how often each is taken.
+        epsilon: at least 0.
         coarseness: factor on the variance that rounding may add; 1 is accurate.
         expected: about which δ is asked for; where it is much smaller, its bound is looser.
 
     Example:
-        >>> pair = LossPair(kind="remove", shift=1 / 0.45, rate=1e-5)
-        >>> steps = RareLosses([(pair, 1000)])
-        >>> epsilon = steps.epsilon(1e-5)
-        >>> bool(0.9e-5 < steps.delta(epsilon) <= 1.1e-5)
+        >>> parts = [(LossPair(kind="remove", shift=1 / 0.45, rate=1e-5), 1000)]
+        >>> bool(0.9e-5 < rare_delta(parts, rare_epsilon(parts, 1e-5)) <= 1.1e-5)
         True
     """
-
-    def __init__(
-        self,
-        parts: Sequence[tuple[LossPair, int]],
-        *,
-        coarseness: float = 1.0,
-        expected: float = 1e-7,
-    ) -> None:
-        self._parts = [(pair, count) for pair, count in parts if count > 0]
-        self._coarseness = coarseness
-        self._expected = expected
-
-    def delta(self, epsilon: float) -> float:
-        """Upper bound on δ at this ε, close where it is about as large as expected, or larger."""
-        if not self._parts or epsilon >= self._largest_sum():
-            return 0.0
-        best, log_delta = 1.0, math.log(self._expected)
-        for _ in range(_ATTEMPTS):
-            sketch = LevelSketch(
-                self._parts,
-                epsilon=max(epsilon, _LEAST_EPSILON),
-                log_delta=log_delta,
-                coarseness=self._coarseness,
-            )
-            bounds = _profile(self._parts, sketch)
-            if bounds is None:
-                return min(best, Composition(self._parts).delta(epsilon))
-            profile, chernoff = bounds
-            found = profile.delta(epsilon)
-            best = min(best, found, chernoff.delta(epsilon))
-            off = math.log(max(best, 1e-280)) - log_delta
-            if abs(off) < 3 or log_delta < _SMALLEST_LOG_DELTA:
-                break
-            # below what was left out anyway nothing is known, but that there is less
-            log_delta += off if profile.added < 0.1 * found else min(off, -8.0)
-        return best
-
-    def epsilon(self, delta: float) -> float:
-        """Upper bound on the smallest ε ≥ 0 at this δ."""
-        if not self._parts:
-            return 0.0
-        best = self._largest_sum()
-        target = first_epsilon(self._parts, delta)
-        for _ in range(_ATTEMPTS):
-            sketch = LevelSketch(
-                self._parts, epsilon=target, log_delta=math.log(delta), coarseness=self._coarseness
-            )
-            bounds = _profile(self._parts, sketch)
-            if bounds is None:
-                return min(best, Composition(self._parts).epsilon(delta))
-            profile, chernoff = bounds
-            found = profile.epsilon(delta)
-            best = min(best, chernoff.epsilon(delta))
-            if found is None:
-                target *= 4
-                continue
-            best = min(best, found)
-            if best <= _LEAST_EPSILON or 0.5 * target <= found <= 1.25 * target:
-                break
-            target = max(found, _LEAST_EPSILON)
-        return best
-
-    def keeps(self, *, epsilon: float, delta: float) -> bool:
-        """Whether δ at this ε is at most this one already by a Chernoff bound on a sparse grid.
-
-        That is how the direction that is hardly ever the worse one is usually done with.
-        """
-        if epsilon >= self._largest_sum():
-            return True
-        if epsilon <= 0:
-            return False
-        loss, weight = loss_nodes(self._parts, delta)
-        orders = np.geomspace(1 / epsilon, 100 * math.log(1 / delta) / epsilon, ORDERS)
-        exponent = np.minimum(np.multiply.outer(orders, loss), LARGEST_EXPONENT)
-        bounds = np.expm1(exponent) @ weight - orders * epsilon
-        enough = np.flatnonzero(bounds <= math.log(delta))
-        if enough.size == 0:
-            return False
-        order = float(orders[min(enough[0] + 1, orders.size - 1)])
-        step = max(0.5 / (order**2 * float(weight @ np.abs(loss))), epsilon / MOST_POINTS)
-        drift = sum(-count * math.log1p(-pair.rate) for pair, count in self._parts)
-        losses = [
-            level_of(
-                pair,
-                step,
-                inside=None,
-                bound=math.inf,
-                lowest=-min(14 / order, MOST_POINTS * step),
-                top=epsilon + FAR + drift,
-            )[0]
-            for pair, _ in self._parts
-        ]
-        steps = GridSteps(losses, [count for _, count in self._parts], step)
-        log_delta = steps.tilt(order)[0] - order * (epsilon - steps.slop) + log_gap(order)
-        return math.exp(min(log_delta, 0.0)) + steps.infinity <= delta
-
-    def _largest_sum(self) -> float:
-        """The sum of all losses if every one is as large as it can be."""
-        if any(pair.kind != "add" for pair, _ in self._parts):
-            return math.inf
-        return sum(-n * math.log1p(-pair.rate) * (1 + 1e-14) for pair, n in self._parts)
+    if epsilon >= _largest_sum(parts):
+        return 0.0
+    best, log_delta = 1.0, math.log(expected)
+    for _ in range(_ATTEMPTS):
+        bounds = _profile(
+            parts, LevelSketch(parts, max(epsilon, _LEAST_EPSILON), log_delta, coarseness)
+        )
+        if bounds is None:
+            return min(best, grid_delta(parts, epsilon))
+        profile, chernoff = bounds
+        found = profile_delta(profile, epsilon)
+        best = min(best, found, chernoff_delta(chernoff, epsilon))
+        off = math.log(max(best, 1e-280)) - log_delta
+        if abs(off) < 3 or log_delta < _SMALLEST_LOG_DELTA:
+            break
+        # below what was left out anyway nothing is known, but that there is less
+        log_delta += off if profile.added < 0.1 * found else min(off, -8.0)
+    return best
 
 
-class Interval(NamedTuple):
-    """Of outputs of a step, or of sums of losses."""
+def rare_epsilon(parts: Parts, delta: float, *, coarseness: float = 1.0) -> float:
+    """Upper bound on the smallest ε ≥ 0 at this δ, as :func:`rare_delta` is one on δ."""
+    best = _largest_sum(parts)
+    target = first_epsilon(parts, delta)
+    for _ in range(_ATTEMPTS):
+        bounds = _profile(parts, LevelSketch(parts, target, math.log(delta), coarseness))
+        if bounds is None:
+            return min(best, grid_epsilon(parts, delta))
+        profile, chernoff = bounds
+        found = profile_epsilon(profile, delta)
+        best = min(best, chernoff_epsilon(chernoff, delta))
+        if found is None:
+            target *= 4
+            continue
+        best = min(best, found)
+        if best <= _LEAST_EPSILON or 0.5 * target <= found <= 1.25 * target:
+            break
+        target = max(found, _LEAST_EPSILON)
+    return best
 
-    low: float
-    high: float
+
+def rarely_exceeds(parts: Parts, *, epsilon: float, delta: float) -> bool:
+    """Whether δ at this ε is at most this one already by a Chernoff bound on a sparse grid.
+
+    That is how the direction that is hardly ever the worse one is usually done with.
+    """
+    if epsilon >= _largest_sum(parts):
+        return True
+    if epsilon <= 0:
+        return False
+    loss, weight = loss_nodes(parts, delta)
+    orders = np.geomspace(1 / epsilon, 100 * math.log(1 / delta) / epsilon, ORDERS)
+    exponent = np.minimum(np.multiply.outer(orders, loss), LARGEST_EXPONENT)
+    bounds = np.expm1(exponent) @ weight - orders * epsilon
+    enough = np.flatnonzero(bounds <= math.log(delta))
+    if enough.size == 0:
+        return False
+    order = float(orders[min(enough[0] + 1, orders.size - 1)])
+    step = max(0.5 / (order**2 * float(weight @ np.abs(loss))), epsilon / MOST_POINTS)
+    lowest, top = -min(14 / order, MOST_POINTS * step), epsilon + FAR + _drift(parts)
+    steps = [
+        (level_of(pair, step, inside=None, bound=math.inf, lowest=lowest, top=top)[0], count)
+        for pair, count in parts
+    ]
+    infinity, slop = beyond_grid(steps)
+    log_moment = tilt_steps(steps, step, order)[0]
+    return chernoff_delta((order, log_moment, infinity, slop), epsilon) <= delta
 
 
-def _range_of_sum(played: GridSteps, sketch: LevelSketch, tilt: float) -> Interval:
+def _drift(parts: Parts) -> float:
+    """The sum of all losses of records that are not drawn, at most."""
+    return sum(-count * math.log1p(-pair.rate) for pair, count in parts)
+
+
+def _largest_sum(parts: Parts) -> float:
+    """The sum of all losses if every one is as large as it can be."""
+    if any(pair.kind != "add" for pair, _ in parts):
+        return math.inf
+    return sum(-n * math.log1p(-pair.rate) * (1 + 1e-14) for pair, n in parts)
+
+
+def _range_of_sum(
+    played: GridSteps, step: float, sketch: LevelSketch, tilt: float
+) -> tuple[float, float]:
     """A range that the sum leaves with probability e^log_tail at most on each side (Chernoff).
 
     It is wide enough, too, for little of the tilted law to wrap around.
     """
-    parts = [_sparser(loss, played.step) for loss in played.losses]
-    loss = np.concatenate([loss for loss, _ in parts])
-    weight = np.concatenate(
-        [count * mass for (_, mass), count in zip(parts, played.counts, strict=True)]
-    )
-    here = played.tilt(tilt)[0]
+    sparse = [(*_sparser(loss, step), count) for loss, count in played]
+    loss = np.concatenate([loss for loss, _, _ in sparse])
+    weight = np.concatenate([count * mass for _, mass, count in sparse])
+    here = tilt_steps(played, step, tilt)[0]
     tilted = weight * np.exp(np.minimum(tilt * loss, LARGEST_EXPONENT))
 
     def bound(sign: float, weight: FloatArray, log_tail: float, base: float, log: float) -> float:
         order = sign * _chernoff_order(sign * loss, weight, log_tail)
-        return (played.tilt(base + order)[0] - log - log_tail) / order
+        return (tilt_steps(played, step, base + order)[0] - log - log_tail) / order
 
     high, low = (bound(sign, weight, sketch.log_tail, 0.0, 0.0) for sign in (1.0, -1.0))
     # what has wrapped around from above grows when the tilt is taken back
     log_room = sketch.log_room - (tilt - sketch.tilts[-1]) * (high - low)
     up, down = (bound(sign, tilted, log_room, tilt, here) for sign in (1.0, -1.0))
-    most = MOST_POINTS * played.step
-    return Interval(min(low, max(down, low - most)), max(high, min(up, high + most)))
+    most = MOST_POINTS * step
+    return min(low, max(down, low - most)), max(high, min(up, high + most))
 
 
 def _sparser(loss: GridLoss, step: float) -> tuple[FloatArray, FloatArray]:
@@ -437,118 +395,111 @@ def _chernoff_order(loss: FloatArray, weight: FloatArray, log_tail: float) -> fl
     return float(orders[np.argmin((moments - log_tail) / orders)])
 
 
-class _Sum(NamedTuple):
-    """Tilted probabilities of the sums (first + j)·step, and the largest error of one."""
-
-    first: int
-    step: float
-    law: FloatArray
-    error: float
-
-    def coarser(self, step: float, *, tilt: float, change: float) -> tuple[_Sum, float]:
-        """The same on a sparser grid, each sum going to its two neighbours, under another tilt.
-
-        Args:
-            step: the new spacing, a multiple of the old one.
-            tilt: the new order of the tilt.
-            change: the new order less the old one.
-
-        Returns:
-            The new law, and the logarithm of what it was divided by.
-        """
-        ratio = round(step / self.step)
-        index = self.first + np.arange(self.law.size)
-        below = index // ratio
-        over = (index - ratio * below) * self.step
-        share = np.expm1(-over) / math.expm1(-step)
-        exponent = change * self.step * index
-        peak = float(exponent.max())
-        mass = (np.maximum(self.law, 0.0) + self.error) * np.exp(exponent - peak - tilt * over)
-        first = int(below[0])
-        size = int(below[-1]) - first + 2
-        law = np.bincount(below - first, mass * (1 - share), size)
-        law += np.bincount(below - first + 1, mass * share * math.exp(tilt * step), size)
-        total = float(law.sum())
-        # relative errors of the exponents above, with room to spare
-        rounding = 8 * _UNIT * (16 + abs(peak) + tilt * step + float(np.abs(exponent).max()))
-        return _Sum(first, step, law / total, 0.0), peak + math.log(total) + rounding
+# The law of a sum: the number of its first point on a grid, tilted probabilities of the points, and
+# the largest error of one.
+_Law = tuple[int, FloatArray, float]
 
 
-def _profile(
-    parts: Sequence[tuple[LossPair, int]], sketch: LevelSketch
-) -> tuple[Profile, Chernoff] | None:
+def _coarser(
+    law: _Law, old_step: float, step: float, *, tilt: float, change: float
+) -> tuple[_Law, float]:
+    """The same on a sparser grid, each sum going to its two neighbours, under another tilt.
+
+    Args:
+        law: on the old grid.
+        old_step: its spacing.
+        step: the new spacing, a multiple of the old one.
+        tilt: the new order of the tilt.
+        change: the new order less the old one.
+
+    Returns:
+        The new law, and the logarithm of what it was divided by.
+    """
+    first, masses, error = law
+    ratio = round(step / old_step)
+    index = first + np.arange(masses.size)
+    below = index // ratio
+    over = (index - ratio * below) * old_step
+    share = np.expm1(-over) / math.expm1(-step)
+    exponent = change * old_step * index
+    peak = float(exponent.max())
+    mass = (np.maximum(masses, 0.0) + error) * np.exp(exponent - peak - tilt * over)
+    first = int(below[0])
+    size = int(below[-1]) - first + 2
+    coarse = np.bincount(below - first, mass * (1 - share), size)
+    coarse += np.bincount(below - first + 1, mass * share * math.exp(tilt * step), size)
+    total = float(coarse.sum())
+    # relative errors of the exponents above, with room to spare
+    rounding = 8 * _UNIT * (16 + abs(peak) + tilt * step + float(np.abs(exponent).max()))
+    return (first, coarse / total, 0.0), peak + math.log(total) + rounding
+
+
+def _profile(parts: Parts, sketch: LevelSketch) -> tuple[Profile, Chernoff] | None:
     """Bounds on δ(ε), level after level from the lowest; None where that takes too many points."""
-    counts = [count for _, count in parts]
     inside: list[Interval | None] = [None for _ in parts]
-    total = _Sum(0, sketch.steps[0], np.ones(1), 0.0)
+    law: _Law = 0, np.ones(1), 0.0
     log_moment = infinity = over = slop = 0.0
     for position, step in enumerate(sketch.steps):
         bound = sketch.bounds[position] if position < len(sketch.bounds) else math.inf
+        lowest = -min(14 / sketch.tilts[-1], sketch.epsilon + FAR, MOST_POINTS * step)
         levels = [
-            level_of(
-                pair,
-                step,
-                inside=within,
-                bound=bound,
-                lowest=-min(14 / sketch.tilts[-1], sketch.epsilon + FAR, MOST_POINTS * step),
-                top=sketch.top,
-            )
+            level_of(pair, step, inside=within, bound=bound, lowest=lowest, top=sketch.top)
             for (pair, _), within in zip(parts, inside, strict=True)
         ]
         inside = [outputs for _, outputs in levels]
-        played = GridSteps([loss for loss, _ in levels], counts, step)
+        played = [(loss, n) for (loss, _), (_, n) in zip(levels, parts, strict=True)]
         tilt = sketch.tilts[position]
         if position > 0:
             change = tilt - sketch.tilts[position - 1]
-            total, added = total.coarser(step, tilt=tilt, change=change)
+            law, added = _coarser(law, sketch.steps[position - 1], step, tilt=tilt, change=change)
             log_moment += added
-        added, tilted = played.tilt(tilt)
-        reach = _range_of_sum(played, sketch, tilt)
-        first = total.first + math.floor(reach.low / step) - 1
-        length = total.law.size + math.ceil((reach.high - reach.low) / step) + 4
+        added, tilted = tilt_steps(played, step, tilt)
+        low, high = _range_of_sum(played, step, sketch, tilt)
+        first = law[0] + math.floor(low / step) - 1
+        length = law[1].size + math.ceil((high - low) / step) + 4
         if length > _MOST_SUMS:
             return None
-        total = _plus(total, played, tilted, first, fast_length(length))
-        log_moment += added
-        infinity += played.infinity
+        law = _plus(law, played, tilted, first, fast_length(length))
+        lost, understated = beyond_grid(played)
+        log_moment, infinity, slop = log_moment + added, infinity + lost, slop + understated
         # The sum leaves its range upwards, or downwards, where it is not seen by the levels above.
         over += 2 * math.exp(sketch.log_tail)
-        slop += played.slop
+    first, masses, error = law
     profile = profile_of_law(
-        total.law,
-        total.error,
-        loss=total.step * (total.first + np.arange(total.law.size, dtype=np.float64)),
-        step=total.step,
-        tilt=sketch.tilts[-1],
+        masses,
+        error,
+        loss=step * (first + np.arange(masses.size, dtype=np.float64)),
+        step=step,
+        tilt=tilt,
         log_moment=log_moment,
         over=over,
         infinity=infinity,
         slop=slop,
     )
-    return profile, Chernoff(sketch.tilts[-1], log_moment, profile.added, slop)
+    return profile, (tilt, log_moment, profile.added, slop)
 
 
 def _plus(
-    total: _Sum, played: GridSteps, tilted: Sequence[FloatArray], first: int, length: int
-) -> _Sum:
+    law: _Law, played: GridSteps, tilted: Sequence[FloatArray], first: int, length: int
+) -> _Law:
     """The sum so far and all plays of a level, on ``length`` points from ``first``."""
     modes = [int(np.argmax(mass)) for mass in tilted]
     shares = [float(mass[mode]) for mass, mode in zip(tilted, modes, strict=True)]
-    log_none = sum(n * math.log(share) for n, share in zip(played.counts, shares, strict=True))
+    log_none = sum(n * math.log(share) for (_, n), share in zip(played, shares, strict=True))
     if min(shares) > _SPARSE and log_none > -_MOST_EVENTS:
         values, off, origin, none = _transformed_events(played, tilted, modes, log_none, length)
     else:
         values, off, origin, none = _transformed_sum(played, tilted, length)
-    before, error = _transform(total.law, 0, length)
+    before, error = _transform(law[1], 0, length)
     values_error = off * (np.abs(before) + error) + np.abs(values) * error
-    law = np.fft.irfft(values * before, length)
-    law_error = 2 * float(values_error.mean())
-    law_error += _FFT_ERROR * math.log2(length) * math.sqrt(float(law @ law))
-    start = total.first + origin - first
-    law = np.roll(law, start % length)
+    total = np.fft.irfft(values * before, length)
+    total_error = 2 * float(values_error.mean())
+    total_error += _FFT_ERROR * math.log2(length) * math.sqrt(float(total @ total))
+    start = law[0] + origin - first
+    total = np.roll(total, start % length)
     if none > 0:
-        law[(start + np.arange(total.law.size)) % length] += none * total.law
-    return _Sum(first, total.step, law, law_error + 4 * _UNIT * float(law.max()))
+        total[(start + np.arange(law[1].size)) % length] += none * law[1]
+    return first, total, total_error + 4 * _UNIT * float(total.max())
 
 
 # The transformed law of all plays of a level, less that of one sum; the error of each value; that
@@ -566,7 +517,7 @@ def _transform(mass: FloatArray, centre: int, length: int) -> tuple[ComplexArray
 def _transformed_sum(played: GridSteps, tilted: Sequence[FloatArray], length: int) -> _Plays:
     log_size, angle, error = (np.zeros(length // 2 + 1) for _ in range(3))
     origin = 0
-    for loss, mass, count in zip(played.losses, tilted, played.counts, strict=True):
+    for (loss, count), mass in zip(played, tilted, strict=True):
         centre = round(float(mass @ np.arange(mass.size)))
         spectrum, off = _transform(mass, centre, length)
         size = np.abs(spectrum) + off
@@ -588,7 +539,7 @@ def _transformed_events(
     """(1 + odds)^T - 1 times the probability of no event, without cancellation."""
     log_size, angle, error = (np.zeros(length // 2 + 1) for _ in range(3))
     origin = 0
-    for loss, mass, mode, count in zip(played.losses, tilted, modes, played.counts, strict=True):
+    for (loss, count), mass, mode in zip(played, tilted, modes, strict=True):
         odds = mass / mass[mode]
         odds[mode] = 0.0  # what is left adds up to at most 1/3
         spectrum, off = _transform(odds, mode, length)
@@ -645,22 +596,21 @@ def level_of(
         >>> round(float(small.mass.sum()), 12), bool(large.mass.max() > 0.999)
         (1.0, True)
     """
-    if bound == math.inf:
-        outer = Interval(-math.inf, math.inf)
-    else:
-        ends = pair.output(np.array([-bound, bound]))
-        outer = Interval(float(ends[0]), float(ends[1]))
+    outer = -math.inf, math.inf
+    if bound < math.inf:
+        low, high = pair.output(np.array([-bound, bound])).tolist()
+        outer = low, high
     if inside is not None:
-        outer = Interval(min(outer.low, inside.low), max(outer.high, inside.high))
+        outer = min(outer[0], inside[0]), max(outer[1], inside[1])
     if pair.kind == "fixed":
-        pieces = [Interval(pair.shift / 2 if inside is None else inside.high, outer.high)]
+        pieces = [(pair.shift / 2 if inside is None else inside[1], outer[1])]
     elif inside is None:
         pieces = [outer]
     else:
-        pieces = [Interval(outer.low, inside.low), Interval(inside.high, outer.high)]
+        pieces = [(outer[0], inside[0]), (inside[1], outer[1])]
     origin = 0.0 if inside is None else _log_ratio(pair, inside)
     parts = [
-        _piece(pair, piece, step, origin, lowest, top) for piece in pieces if piece.low < piece.high
+        _piece(pair, piece, step, origin, lowest, top) for piece in pieces if piece[0] < piece[1]
     ]
     grid = _joined(parts, lowest=math.floor(lowest / step))
     middle = -grid.first
@@ -677,37 +627,33 @@ def _piece(
     pair: LossPair, piece: Interval, step: float, origin: float, lowest: float, top: float
 ) -> GridLoss:
     """The losses of the outputs in an interval, less ``origin``, on the grid."""
-    ends = pair.loss(np.array([piece.low, piece.high]))
-    high = min(float(ends[1]), top) - origin
-    low = min(max(float(ends[0]), lowest) - origin, high - step)
+    left, right = piece
+    least, most = pair.loss(np.array(piece)).tolist()
+    high = min(most, top) - origin
+    low = min(max(least, lowest) - origin, high - step)
     first, last = math.floor(low / step), math.ceil(high / step)
     if pair.kind == "fixed":
         first = max(first, 0)
     losses = origin + step * np.arange(first, last + 1, dtype=np.float64)
-    x = np.clip(pair.output(losses), piece.low, piece.high)
-    if piece.low > -math.inf:
-        x[0] = piece.low
-    if piece.high < math.inf:
-        x[-1] = piece.high
-    cells = Cells.between(pair, losses, step, x)
-    mass = cells.at_points()
-    if piece.low == -math.inf:
-        mass[0] += cells.below
-    infinity = cells.above if piece.high == math.inf else 0.0
+    x = np.clip(pair.output(losses), left, right)
+    if left > -math.inf:
+        x[0] = left
+    if right < math.inf:
+        x[-1] = right
+    mass, below, above, q_above = masses_between(pair, losses, first, step, x)
+    infinity = above if right == math.inf else 0.0
     slop = (128 + 4 * pair.shift**2) * _UNIT * float(np.abs(losses[[0, -1]]).max())
-    if pair.kind != "fixed":
-        return GridLoss(first=first, mass=mass, infinity=infinity, slop=slop)
-    whole = np.zeros(2 * last + 1)
-    whole[last + first :] += mass
-    whole[: last - first + 1] += cells.mirrored(losses)
-    if piece.high == math.inf:
-        whole[0] += cells.q_above
-    return GridLoss(first=-last, mass=whole, infinity=infinity, slop=slop)
+    if pair.kind == "fixed":
+        first = -last
+        mass[0] += q_above if right == math.inf else 0.0
+    elif left == -math.inf:
+        mass[0] += below
+    return GridLoss(first=first, mass=mass, infinity=infinity, slop=slop)
 
 
 def _outside(pair: LossPair, interval: Interval) -> tuple[float, float]:
     """P- and Q-mass of the outputs beyond an interval (for ``fixed``, of its losses)."""
-    low, high, s = interval.low, interval.high, pair.shift
+    (low, high), s = interval, pair.shift
     if pair.kind == "fixed":
         base, moved = float(ndtr(-high)), float(ndtr(s - high))
         both = (2 - pair.rate) * base + pair.rate * moved

@@ -22,12 +22,11 @@ from typing import Any, get_args
 import numpy as np
 
 from dpcohort._validate import FloatArray, IntArray, choice, whole_number
+from dpcohort.accounting.calibration import calibrate_noise
+from dpcohort.accounting.closed_forms import gaussian_mu, paper_noise_multiplier
 from dpcohort.accounting.contract import Contract
 from dpcohort.accounting.deployed_noise import DeployedNoise, Guard, deploy_noise
 from dpcohort.accounting.events import Event, History, calibrate_remaining
-from dpcohort.accounting.gaussian import gaussian_mu
-from dpcohort.accounting.paper import paper_noise_multiplier
-from dpcohort.accounting.tight import calibrate_noise
 from dpcohort.adaptive.rule import AdaptiveRule, ReportMode, ReportTerms
 from dpcohort.clients import Population
 from dpcohort.errors import BudgetExceededError, InputError

@@ -30,9 +30,9 @@ from dpcohort.lab.theorems import (
 )
 from dpcohort.plan import selection_problem
 from dpcohort.runs.configured_plan import configured_population
-from dpcohort.selection.path import SelectionPath
 from dpcohort.selection.problem import selected
 from dpcohort.selection.rules import rule_from_settings
+from dpcohort.selection.solver import SelectionPath
 
 __all__ = ["bound"]
 

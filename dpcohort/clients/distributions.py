@@ -16,21 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpcohort._validate import FloatArray, IntArray, float_array, number, whole_number
-from dpcohort.clients.columns import MAX_SIZE
+from dpcohort.clients.population import MAX_SIZE
 from dpcohort.errors import InputError
-
-__all__ = [
-    "DISTRIBUTIONS",
-    "PAPER_BUDGETS",
-    "PAPER_SIZE_WEIGHTS",
-    "Choices",
-    "Distribution",
-    "Fixed",
-    "GaussianMixture",
-    "Uniform",
-    "share_out",
-]
-
 
 # A distribution that keeps fewer of its draws than this is a mistake, and slow to draw from.
 _LEAST_KEPT = 0.01

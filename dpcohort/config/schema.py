@@ -19,7 +19,6 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from dpcohort._validate import choice, did_you_mean, number, whole_number
 from dpcohort.accounting.contract import AccountantName, Neighbours, Sampler
 from dpcohort.clients import Budget, Population
-from dpcohort.clients.columns import MAX_SIZE, numbered
 from dpcohort.clients.distributions import (
     DISTRIBUTIONS,
     PAPER_BUDGETS,
@@ -28,6 +27,7 @@ from dpcohort.clients.distributions import (
     Fixed,
     share_out,
 )
+from dpcohort.clients.population import MAX_SIZE, numbered
 from dpcohort.errors import InputError
 from dpcohort.limits import MOST_CELLS, MOST_CLIENTS
 from dpcohort.plugins import REGISTRIES

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpcohort._validate import FloatArray, IntArray
-from dpcohort.accounting.paper import paper_noise_multiplier
+from dpcohort.accounting.closed_forms import paper_noise_multiplier
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.clients import Population
 from dpcohort.errors import InputError

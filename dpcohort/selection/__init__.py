@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dpcohort.selection.path import SelectionPath
 from dpcohort.selection.problem import (
     PlannedRule,
     Selection,
@@ -13,7 +12,7 @@ from dpcohort.selection.problem import (
     resolve_eta,
 )
 from dpcohort.selection.rules import rule_from_settings
-from dpcohort.selection.solver import Solution, solve_selection
+from dpcohort.selection.solver import SelectionPath, Solution, solve_selection
 
 __all__ = [
     "PlannedRule",

@@ -1,33 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An instance of Problem 1: its checked input, its objective, and how far a choice is from best."""
+"""An instance of Problem 1: its checked input, its objective, its certificate, and water filling.
+
+The certificate says how far any choice is from the best; water filling finds the best choice with
+linear costs, floors and caps.
+"""
 
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpcohort._validate import FloatArray, float_array
+from dpcohort._validate import FloatArray, float_array, number
 from dpcohort.errors import InputError
-
-__all__ = [
-    "LARGEST_COST",
-    "SMALLEST_COST",
-    "Certificate",
-    "Costs",
-    "bounded_costs",
-    "certify",
-    "checked_bound",
-    "checked_costs",
-    "checked_unbiased",
-    "objective_of",
-    "pieces",
-    "scaled_costs",
-]
-
 
 #: Smaller costs count as 0, which changes F by less than 1e-139.
 SMALLEST_COST = 1e-280
@@ -106,15 +95,34 @@ def _as_floats(field: str, values: ArrayLike) -> FloatArray:
         raise InputError(field, given=values, allowed="numbers only") from None
 
 
-def bounded_costs(
-    u: FloatArray,
-    a: FloatArray,
-    b: FloatArray | None,
-    floor: FloatArray | None,
-    cap: FloatArray | None,
-    gap: float,
-) -> tuple[Costs, bool]:
+def checked_instance(
+    unbiased: ArrayLike,
+    noise_costs: ArrayLike,
+    linear_costs: ArrayLike | None,
+    floor: ArrayLike | None,
+    cap: ArrayLike | None,
+    clipping_gap: float,
+) -> Costs:
+    """The instance as it was given, its values checked; linear costs that are all 0 are left out.
+
+    Example:
+        >>> checked_instance([0.5, 0.5], [0, 4], [0, 0], None, 0.75, 0.0).cap
+        array([0.75, 0.75])
+    """
+    u = checked_unbiased(unbiased)
+    noise = checked_costs("noise_costs", noise_costs, u.size)
+    gap = number("clipping_gap", clipping_gap, at_least=0, below=LARGEST_COST)
+    linear = None if linear_costs is None else checked_costs("linear_costs", linear_costs, u.size)
+    if linear is not None and not linear.any():
+        linear = None
+    return Costs(
+        u, noise, linear, checked_bound("floor", floor, u), checked_bound("cap", cap, u), gap
+    )
+
+
+def bounded_costs(costs: Costs) -> tuple[Costs, bool]:
     """The instance with infinite costs turned into caps, and whether a floor forces one of them."""
+    u, a, b, floor, cap, gap = costs
     a = np.where(a < SMALLEST_COST, 0.0, a)
     barred = a > LARGEST_COST
     if b is not None:
@@ -215,28 +223,19 @@ class Costs(NamedTuple):
     cap: FloatArray | None = None
     clipping_gap: float = 0.0
 
-    def piece(self, part: slice) -> Costs:
-        """The same instance for a contiguous part of the clients, infinite costs as caps at 0."""
-        noise = self.noise[part]
-        linear = None if self.linear is None else self.linear[part]
-        floor = None if self.floor is None else self.floor[part]
-        cap = None if self.cap is None else self.cap[part]
-        if max(float(noise.max()), 0.0 if linear is None else float(linear.max())) > LARGEST_COST:
-            shut = noise > LARGEST_COST
-            if linear is not None:
-                shut |= linear > LARGEST_COST
-                linear = np.where(shut, 0.0, linear)
-            noise = np.where(shut, 0.0, noise)
-            cap = np.where(shut, 0.0, 1.0 if cap is None else cap)
-        return Costs(self.unbiased[part], noise, linear, floor, cap, self.clipping_gap)
 
-
-class Certificate(NamedTuple):
-    """What is proved about a selection: ``lower_bound <= optimum <= objective``."""
-
-    objective: float
-    lower_bound: float
-    gap: float
+def piece_of(costs: Costs, part: slice) -> Costs:
+    """The same instance for a contiguous part of the clients, infinite costs as caps at 0."""
+    unbiased, noise = costs.unbiased[part], costs.noise[part]
+    linear, floor, cap = (None if column is None else column[part] for column in costs[2:5])
+    if max(float(noise.max()), 0.0 if linear is None else float(linear.max())) > LARGEST_COST:
+        shut = noise > LARGEST_COST
+        if linear is not None:
+            shut |= linear > LARGEST_COST
+            linear = np.where(shut, 0.0, linear)
+        noise = np.where(shut, 0.0, noise)
+        cap = np.where(shut, 0.0, 1.0 if cap is None else cap)
+    return Costs(unbiased, noise, linear, floor, cap, costs.clipping_gap)
 
 
 def objective_of(probabilities: FloatArray, costs: Costs) -> float:
@@ -250,7 +249,7 @@ def objective_of(probabilities: FloatArray, costs: Costs) -> float:
     return _totals(probabilities, costs)[0]
 
 
-def certify(probabilities: FloatArray, costs: Costs) -> Certificate:
+def certify(probabilities: FloatArray, costs: Costs) -> tuple[float, float, float]:
     """Objective, lower bound on the optimum and their difference, from the probabilities alone.
 
     The gap includes an allowance of some machine precisions for rounding, so that the lower bound
@@ -258,12 +257,12 @@ def certify(probabilities: FloatArray, costs: Costs) -> Certificate:
 
     Example:
         >>> costs = Costs(np.array([0.5, 0.5]), np.array([0.0, 400.0]))
-        >>> certify(np.array([0.99, 0.01]), costs).gap < 0.01
+        >>> certify(np.array([0.99, 0.01]), costs)[2] < 0.01
         True
     """
     objective, mass, cheapest = _totals(probabilities, costs)
     if objective == 0.0 or not math.isfinite(objective):
-        return Certificate(objective, objective, 0.0)
+        return objective, objective, 0.0
     # What the rounding of the sum of p may hide, for every unit of a price.
     imbalance = abs(mass - 1.0) + _EPSILON
 
@@ -278,7 +277,7 @@ def certify(probabilities: FloatArray, costs: Costs) -> Certificate:
         loss = min(loss, *(loss_at(price) for price in prices))
     gap = loss / objective + _ROUNDING * (1.0 + objective)
     lower_bound = max(objective - gap, 0.0)
-    return Certificate(objective, lower_bound, objective - lower_bound)
+    return objective, lower_bound, objective - lower_bound
 
 
 def pieces(size: int) -> Iterator[slice]:
@@ -304,7 +303,7 @@ def _totals(probabilities: FloatArray, costs: Costs) -> tuple[float, float, floa
     """F, the sum of p, and the smallest marginal cost of a client that can still be raised."""
     bias, noise, mass, cheapest, dearest = costs.clipping_gap, 0.0, 0.0, math.inf, 0.0
     for part in pieces(probabilities.size):
-        p, local = probabilities[part], costs.piece(part)
+        p, local = probabilities[part], piece_of(costs, part)
         marginal = _marginal(p, local)
         bias += float(np.abs(p - local.unbiased).sum())
         work = marginal if local.linear is None else marginal + 0.5 * local.linear
@@ -329,7 +328,7 @@ def _supporting_prices(
     """Prices x at which nobody would rather be raised, or nobody lowered; one price if both."""
     least, most = -math.inf, math.inf
     for part in pieces(probabilities.size):
-        p, local = probabilities[part], costs.piece(part)
+        p, local = probabilities[part], piece_of(costs, part)
         marginal = _marginal(p, local)
         # Where p equals u up to rounding, raising is paid at x and lowering at y.
         distance = p - local.unbiased
@@ -349,7 +348,7 @@ def _shortfall(probabilities: FloatArray, costs: Costs, price: float, objective:
     """Delta: what all clients together could still gain at the prices x and x + 2 F."""
     total = 0.0
     for part in pieces(probabilities.size):
-        p, local = probabilities[part], costs.piece(part)
+        p, local = probabilities[part], piece_of(costs, part)
         u = local.unbiased
         above = _marginal(p, local) - price
         below = above - 2.0 * objective
@@ -369,3 +368,319 @@ def _shortfall(probabilities: FloatArray, costs: Costs, price: float, objective:
             room = np.maximum(ceiling - np.maximum(p, u), 0.0)
             total -= float((above * room)[wanting].sum())
     return 2.0 * total
+
+
+# Problem 1 with linear costs, floors and caps: two monotone loops around water filling.
+#
+# For f > 0, ``F(p) <= f`` if and only if ``Q + 2 f G <= f^2`` (see above), so
+#
+# * inside, f is given and ``Q + 2 f G`` is minimised: each client's probability is a function of
+#   one price x, ``clip((x - b/2) / a)`` above u and ``clip((x + 2 f - b/2) / a)`` below it, and the
+#   sum of probabilities is piecewise linear and rising in x: a Newton step on the current piece,
+#   kept inside a bracket that bisection over the floating-point numbers closes, finds where it is
+#   1;
+# * outside, f becomes F(p). From any start the first step lands at or above F*, every later one
+#   falls, and the convergence is faster than linear because ``H(f) = min Q + 2 f G`` is concave.
+#
+# Both loops end by themselves; each pass is linear in the number of clients. Where the sum jumps (a
+# client whose marginal cost is constant) the answers on both sides of the jump are mixed.
+
+
+#: Stands in for a noise cost of 0 in divisions; the quotient is clipped to the bounds at once.
+_ALMOST_ZERO = 1e-300
+
+#: Above this many clients the loops start from the answer for an evenly spaced sample.
+_SAMPLE_ABOVE = 1 << 16
+_SAMPLE_SIZE = 1 << 13
+
+
+#: Probabilities with the prices that support them: x above u and y below it.
+Filled = tuple[FloatArray, float, float]
+
+
+class _Prices:
+    """The best probabilities of all clients as a function of the price x, for a given width 2 f."""
+
+    def __init__(self, costs: Costs, floor: FloatArray, cap: FloatArray, width: float) -> None:
+        self.unbiased, self.floor, self.cap, self.width = costs.unbiased, floor, cap, width
+        self.noise = np.maximum(costs.noise, _ALMOST_ZERO)
+        self.offset = None if costs.linear is None else 0.5 * costs.linear
+        closed = cap == floor
+        if closed.any():
+            # Their place is fixed; an infinite cost must not reach the arithmetic below.
+            self.noise = np.where(closed, 1.0, self.noise)
+            self.offset = None if self.offset is None else np.where(closed, 0.0, self.offset)
+
+    def at(self, price: float, part: slice = slice(None)) -> FloatArray:
+        """Probabilities at price x."""
+        noise = self.noise[part]
+        offset = 0.0 if self.offset is None else self.offset[part]
+        with np.errstate(over="ignore"):
+            best = (price - offset) / noise
+            if self.width > 0.0:
+                np.maximum(best, self.unbiased[part], out=best)
+                np.minimum(best, (price + self.width - offset) / noise, out=best)
+        np.maximum(best, self.floor[part], out=best)
+        np.minimum(best, self.cap[part], out=best)
+        return best
+
+    def total(self, price: float) -> tuple[float, float]:
+        """Sum of the probabilities at price x, and its slope there."""
+        total = slope = 0.0
+        for part in pieces(self.floor.size):
+            best = self.at(price, part)
+            total += float(best.sum())
+            moving = (best > self.floor[part]) & (best < self.cap[part])
+            if self.width > 0.0:
+                moving &= best != self.unbiased[part]
+            with np.errstate(over="ignore"):
+                slope += float((moving / self.noise[part]).sum())
+        return total, slope
+
+    def bracket(self) -> tuple[float, float]:
+        """Prices at which everybody is at the floor, and at the cap."""
+        offset = 0.0 if self.offset is None else self.offset
+        bottom = float((self.noise * self.floor + offset).min()) - self.width
+        top = float((self.noise * self.cap + offset).max())
+        margin = 1e-12
+        return bottom - margin * (1.0 + abs(bottom)), top + margin * (1.0 + abs(top))
+
+
+def fill(
+    costs: Costs,
+    floor: FloatArray,
+    cap: FloatArray,
+    *,
+    half_width: float,
+    target: float = 1.0,
+    guess: float | None = None,
+) -> Filled:
+    """Minimises ``Q + 2 f ||p - u||_1`` over ``floor <= p <= cap`` with ``sum p = target``.
+
+    Args:
+        costs: noise and linear costs and u; its own floor and cap are not looked at.
+        floor: lower ends; they sum to at most ``target``.
+        cap: upper ends; they sum to at least ``target``.
+        half_width: f; at 0 the unbiased probabilities play no part.
+        target: sum of the probabilities.
+        guess: a price to start from.
+
+    Example:
+        >>> costs = Costs(np.array([0.5, 0.5]), np.array([1.0, 3.0]))
+        >>> fill(costs, np.zeros(2), np.ones(2), half_width=0.0)[0]
+        array([0.75, 0.25])
+    """
+    prices = _Prices(costs, floor, cap, 2.0 * half_width)
+    low, high = prices.bracket()
+    price = guess if guess is not None and low < guess < high else 0.5 * (low + high)
+    low_total, high_total = -math.inf, math.inf
+    for step in range(200):
+        total, slope = prices.total(price)
+        if total < target:
+            low, low_total = price, total
+        else:
+            high, high_total = price, total
+        fine = 2.0**-54 * (half_width if half_width > 0.0 else abs(price))
+        if total == target or high - low <= fine or _ordinal(high) - _ordinal(low) <= 1:
+            break
+        newton = price + (target - total) / slope if slope > 0.0 else math.nan
+        # Every fourth step bisects, so that a bad run of Newton steps cannot last.
+        price = newton if step % 4 != 3 and low < newton < high else _halfway(low, high)
+    if high_total == target:
+        low, low_total = high, high_total
+    probabilities = _mixed(prices, low, high, low_total, high_total, target)
+    probabilities = _share_alike(probabilities, costs, floor, cap, (low, high), 2.0 * half_width)
+    middle = 0.5 * (low + high)
+    return probabilities, middle, middle + 2.0 * half_width
+
+
+def solve_by_filling(costs: Costs) -> Filled:
+    """The exact optimum of Problem 1 with linear costs, floors and caps.
+
+    Example:
+        >>> costs = Costs(np.array([0.5, 0.5]), np.array([0.0, 400.0]), cap=np.array([0.7, 1.0]))
+        >>> solve_by_filling(costs)[0]
+        array([0.7, 0.3])
+    """
+    floor, cap = bounds_of(costs)
+    unmoved = _unmoved(costs, floor, cap)
+    if unmoved is not None:
+        return unmoved
+    width, price = _start(costs, floor, cap)
+    for _ in range(100):
+        answer = fill(costs, floor, cap, half_width=width, guess=price)
+        value = objective_of(answer[0], costs)
+        # F is flat around its minimum: only where f = F(p) to the last bits is p exact as well.
+        if abs(value - width) <= 2.0**-51 * width or value == 0.0:
+            break
+        # The prices move with the width; keep y - x centred where it was.
+        width, price = value, answer[1] + width - value
+    return answer
+
+
+def fill_to_gap(costs: Costs, gap: float) -> Filled | None:
+    """Minimises Q with ``||p - u||_1 <= gap``; None where no probabilities are that close to u.
+
+    Raising and lowering separate: the mass that has to move is known on either side, and each side
+    is a water filling of its own.
+
+    Example:
+        >>> costs = Costs(np.array([0.5, 0.5]), np.array([0.0, 400.0]))
+        >>> fill_to_gap(costs, 0.2)[0]
+        array([0.6, 0.4])
+    """
+    floor, cap = bounds_of(costs)
+    freely = fill(costs, floor, cap, half_width=0.0)
+    if float(np.abs(freely[0] - costs.unbiased).sum()) <= gap:
+        return freely
+    nearest = np.clip(costs.unbiased, floor, cap)
+    mass = float(nearest.sum())
+    spare = gap - float(np.abs(nearest - costs.unbiased).sum())
+    missing = 1.0 - mass
+    if abs(missing) < 1e-12 and floor.max() == 0.0:
+        missing = 0.0  # only the rounding of u
+    add, take = 0.5 * (spare + missing), 0.5 * (spare - missing)
+    if min(add, take) < -1e-13:
+        return None
+    up, lower, _ = fill(costs, nearest, cap, half_width=0.0, target=mass + max(add, 0.0))
+    down, upper, _ = fill(costs, floor, nearest, half_width=0.0, target=mass - max(take, 0.0))
+    # Nobody is both raised and lowered; choosing, not adding, keeps tiny probabilities exact.
+    return np.where(up > nearest, up, down), lower, upper
+
+
+def bounds_of(costs: Costs) -> tuple[FloatArray, FloatArray]:
+    """Floor and cap of everybody."""
+    size = costs.unbiased.size
+    floor = np.zeros(size) if costs.floor is None else costs.floor
+    cap = np.ones(size) if costs.cap is None else np.minimum(costs.cap, 1.0)
+    return floor, cap
+
+
+def _unmoved(costs: Costs, floor: FloatArray, cap: FloatArray) -> Filled | None:
+    """The unbiased probabilities, if they are allowed and nobody would gain by moving."""
+    u = costs.unbiased
+    if bool(((u < floor) | (u > cap)).any()):
+        return None
+    marginal = costs.noise * u + (0.0 if costs.linear is None else 0.5 * costs.linear)
+    top = float(marginal[u > floor].max(initial=-math.inf))
+    bottom = float(marginal[u < cap].min(initial=math.inf))
+    width = 2.0 * objective_of(u, costs)
+    if top - bottom > width:
+        return None
+    middle = 0.5 * (top + bottom) if math.isfinite(top - bottom) else 0.0
+    return u.copy(), middle - 0.5 * width, middle + 0.5 * width
+
+
+def _start(costs: Costs, floor: FloatArray, cap: FloatArray) -> tuple[float, float | None]:
+    """A width f and a price to begin with; any will do, good ones save passes."""
+    if costs.unbiased.size > _SAMPLE_ABOVE:
+        every = slice(None, None, costs.unbiased.size // _SAMPLE_SIZE)
+        sample = piece_of(costs, every)
+        factor = costs.unbiased.size / sample.unbiased.size
+        # Marginal costs a u and prices mean the same in the sample as in the whole.
+        scaled = Costs(
+            sample.unbiased * factor,
+            sample.noise / factor,
+            sample.linear,
+            floor[every] * factor,
+            np.minimum(cap[every] * factor, 1.0),
+            costs.clipping_gap,
+        )
+        if scaled.floor is not None and scaled.cap is not None:
+            feasible = scaled.floor.sum() < 1.0 < scaled.cap.sum()
+            if feasible and bool((scaled.floor <= scaled.cap).all()):
+                _, lower, upper = solve_by_filling(scaled)
+                return 0.5 * (upper - lower), lower
+    spread = cap - floor
+    room = float(spread.sum())
+    share = (1.0 - float(floor.sum())) / room if room > 0.0 else 0.0
+    return objective_of(floor + share * spread, costs), None
+
+
+def _mixed(
+    prices: _Prices, low: float, high: float, low_total: float, high_total: float, target: float
+) -> FloatArray:
+    """Probabilities that sum to the target, between those at the two ends of the bracket."""
+    upper = prices.at(high)
+    if high_total == target:
+        return upper
+    if not math.isfinite(high_total):
+        high_total = float(upper.sum())
+    lower = prices.at(low)
+    if not math.isfinite(low_total):
+        low_total = float(lower.sum())
+    if high_total <= low_total:
+        return upper
+    weight = min(max((target - low_total) / (high_total - low_total), 0.0), 1.0)
+    return lower + weight * (upper - lower)
+
+
+def _share_alike(
+    probabilities: FloatArray,
+    costs: Costs,
+    floor: FloatArray,
+    cap: FloatArray,
+    bracket: tuple[float, float],
+    width: float,
+) -> FloatArray:
+    """Shares the mass of clients with one constant marginal cost in proportion to u.
+
+    How it is shared among them does not change the objective, as long as none crosses u.
+    """
+    flat = (costs.noise == 0.0) & (cap > floor)
+    if not flat.any():
+        return probabilities
+    offset = np.zeros_like(probabilities) if costs.linear is None else 0.5 * costs.linear
+    for price, raised in ((bracket, True), ((bracket[0] + width, bracket[1] + width), False)):
+        # With the stand-in for a cost of 0, a flat client's price is a hair above its offset.
+        alike = flat & (offset + _ALMOST_ZERO >= price[0]) & (offset <= price[1])
+        if np.count_nonzero(alike) < 2:
+            continue
+        weights = costs.unbiased[alike]
+        bottom, top = floor[alike], cap[alike]
+        if width > 0.0:
+            if raised:
+                bottom = np.minimum(np.maximum(bottom, weights), top)
+            else:
+                top = np.maximum(np.minimum(top, weights), bottom)
+        mass = float(probabilities[alike].sum())
+        if not weights.any():
+            weights = np.ones_like(weights)
+        probabilities[alike] = _in_proportion(mass, weights, bottom, top)
+        if width == 0.0:
+            break
+    return probabilities
+
+
+def _in_proportion(
+    mass: float, weights: FloatArray, bottom: FloatArray, top: FloatArray
+) -> FloatArray:
+    """Shares ``mass`` as ``clip(c w, bottom, top)``; what weightless clients must take is equal."""
+    mass = min(max(mass, float(bottom.sum())), float(top.sum()))
+    reach = float(np.where(weights > 0.0, top, bottom).sum())
+    if mass > reach:
+        return np.where(weights > 0.0, top, bottom + _even(mass - reach, weights, top - bottom))
+    with np.errstate(divide="ignore"):
+        stiffness = np.where(weights > 0.0, 1.0 / weights, 1e280)
+    costs = Costs(weights, stiffness)
+    shares, _, _ = fill(costs, bottom, top, half_width=0.0, target=mass)
+    return np.where(weights > 0.0, shares, bottom)
+
+
+def _even(mass: float, weights: FloatArray, room: FloatArray) -> FloatArray:
+    room = np.where(weights > 0.0, 0.0, room)
+    total = float(room.sum())
+    return room * (mass / total) if total > 0.0 else room
+
+
+def _ordinal(value: float) -> int:
+    """The place of a double among all doubles."""
+    (bits,) = struct.unpack("<q", struct.pack("<d", value))
+    return int(bits) if bits >= 0 else -(int(bits) & 0x7FFFFFFFFFFFFFFF)
+
+
+def _halfway(low: float, high: float) -> float:
+    """The double halfway between two doubles in their order: 64 halvings reach any of them."""
+    middle = (_ordinal(low) + _ordinal(high)) // 2
+    magnitude = struct.unpack("<d", struct.pack("<q", abs(middle)))[0]
+    return float(magnitude) if middle >= 0 else -float(magnitude)

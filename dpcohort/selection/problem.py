@@ -23,20 +23,6 @@ from dpcohort.plugins import full_name, naming_the_rule
 from dpcohort.selection.instance import Costs, checked_unbiased, objective_of, scaled_costs
 from dpcohort.selection.solver import solve_selection
 
-__all__ = [
-    "Eta",
-    "PlannedRule",
-    "Selection",
-    "SelectionProblem",
-    "calibrated_epsilon",
-    "evaluated",
-    "exact_costs",
-    "paper_costs",
-    "resolve_eta",
-    "selected",
-]
-
-
 #: How far from 1 rounding may take the sum of a million probabilities.
 _ROUNDING = 1e-6
 

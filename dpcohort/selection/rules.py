@@ -13,7 +13,6 @@ import numpy as np
 from dpcohort._validate import FloatArray, float_array, number
 from dpcohort.errors import InputError
 from dpcohort.plugins import REGISTRIES
-from dpcohort.selection.path import SelectionPath
 from dpcohort.selection.problem import (
     Eta,
     PlannedRule,
@@ -22,23 +21,7 @@ from dpcohort.selection.problem import (
     evaluated,
     resolve_eta,
 )
-from dpcohort.selection.solver import solve_selection
-
-__all__ = [
-    "BestThreshold",
-    "EpsilonProportional",
-    "GradientBound",
-    "InverseNoise",
-    "MinimumEpsilon",
-    "ParticipationCounts",
-    "PaymentCap",
-    "PlannedRule",
-    "PrivacyAware",
-    "Threshold",
-    "Unbiased",
-    "Uniform",
-    "rule_from_settings",
-]
+from dpcohort.selection.solver import SelectionPath, solve_selection
 
 
 def rule_from_settings(name: str, **settings: Any) -> PlannedRule:
@@ -137,9 +120,7 @@ class EpsilonProportional(PlannedRule):
             stand_in = float(private.max()) if private.size else 1.0
         weights = np.where(problem.public, stand_in, problem.epsilon)
         weights = weights / weights.max()  # epsilons near the largest double would overflow
-        settings: dict[str, object] = (
-            {} if self.public_epsilon is None else {"public_epsilon": self.public_epsilon}
-        )
+        settings = {} if self.public_epsilon is None else {"public_epsilon": self.public_epsilon}
         return evaluated(self.name, weights / weights.sum(), problem, settings=settings)
 
 
@@ -258,7 +239,7 @@ class BestThreshold(PlannedRule):
     def select(self, problem: SelectionProblem) -> Selection:
         """The unbiased probabilities of the clients at or above the best threshold."""
         p = np.where(_rank(problem) >= self.threshold(problem), problem.unbiased, 0.0)
-        settings: dict[str, object] = {"eta": self.eta}
+        settings = {"eta": self.eta}
         return evaluated(self.name, p / p.sum(), problem, settings=settings, eta=self.eta)
 
     def threshold(self, problem: SelectionProblem) -> float:

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpcohort.accounting.certify import history_epsilon
-from dpcohort.accounting.events import Event, History
+from dpcohort.accounting.events import Event, History, history_epsilon
 
 
 @pytest.mark.parametrize("neighbours", ["zero-out", "replace-one"])

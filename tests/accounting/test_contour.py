@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from scipy.special import comb
 
-from dpcohort.accounting.contour import (
+from dpcohort.accounting.calibration import (
     Clients,
-    Contour,
     LossGrid,
     Pair,
     blocks,
@@ -27,8 +26,7 @@ from dpcohort.accounting.contour import (
     saddle_point_log_delta,
     span,
 )
-from dpcohort.accounting.gaussian import gaussian_delta
-from dpcohort.accounting.paper import amplified_budget
+from dpcohort.accounting.closed_forms import amplified_budget, gaussian_delta
 
 
 def clients(pair: Pair, epsilon: float, delta: float, rate: float, steps: float) -> Clients:
@@ -48,12 +46,12 @@ def integral(
     shift: float = 0.0,
 ) -> SimpleNamespace:
     shifts = np.array([mu])
-    placed = place_contour(some, shifts, np.ones(1))
-    contour = Contour(order=placed.order, step=wider * placed.step, far_order=placed.far_order)
+    order, step, _ = place_contour(some, shifts, np.ones(1))
     log_delta, smoothing_rate, _ = contour_log_delta(
         some,
         shifts,
-        contour,
+        order,
+        wider * step,
         points=np.array([points]),
         smoothing=np.array([smoothing]),
         shift=shift,
@@ -71,7 +69,7 @@ def test_one_step_is_lemma_1_with_equality(
     inner, _ = amplified_budget(epsilon=epsilon, delta=0.1, sampling_rate=rate)
     exact = np.log(rate * gaussian_delta(epsilon=inner, mu=mu))
     some = clients(pair, epsilon, float(np.exp(exact)), rate, 1)
-    step = place_contour(some, np.array([mu]), np.ones(1)).step[0]
+    step = place_contour(some, np.array([mu]), np.ones(1))[1][0]
     width = 0.01 * min(epsilon, 1.0)  # enough to end the integral, little against epsilon
     # one step has no room for a far order (its losses end at the reach), so take a smaller step
     found = integral(some, mu, points=int(12 / (width * step)), smoothing=width**2, wider=2 / 3)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpcohort.accounting import certify
+from dpcohort.accounting import events
 from dpcohort.accounting.contract import Contract, broadcast_fields, resolve_neighbours, whole_steps
 from dpcohort.errors import InputError
 
@@ -63,8 +63,8 @@ def test_equal_clients_are_asked_once(monkeypatch):
         asked.append(events[0].noise_multiplier)
         return asked[-1]
 
-    monkeypatch.setattr(certify, "composed_epsilon", answer)
-    many = certify.certify_epsilon(
+    monkeypatch.setattr(events, "composed_epsilon", answer)
+    many = events.certify_epsilon(
         noise_multiplier=[1.0, 2.0, 1.0, 1.0], delta=0.1, sampling_rate=0.5, steps=3, method="pld"
     )
     assert asked == [1.0, 2.0]
@@ -87,7 +87,7 @@ def test_equal_clients_are_asked_once(monkeypatch):
 def test_bad_input_is_refused(change):
     good = {"noise_multiplier": 1.0, "sampling_rate": 0.5, "steps": 1, "delta": 0.1}
     with pytest.raises(InputError):
-        certify.certify_epsilon(**{**good, **change})
+        events.certify_epsilon(**{**good, **change})
 
 
 def test_fields_that_do_not_broadcast_are_named():

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from dpcohort.accounting import deployed_noise as module
-from dpcohort.accounting.certify import certify_epsilon
+from dpcohort.accounting.calibration import calibrate_noise
+from dpcohort.accounting.closed_forms import noise_level, paper_noise_multiplier
 from dpcohort.accounting.contract import Contract
 from dpcohort.accounting.deployed_noise import audit_paper_noise, deploy_noise, noise_levels
-from dpcohort.accounting.paper import noise_level, paper_noise_multiplier
-from dpcohort.accounting.tight import calibrate_noise
+from dpcohort.accounting.events import certify_epsilon
 from dpcohort.clients import Population
 from dpcohort.errors import BudgetExceededError, InputError
 

@@ -16,16 +16,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpcohort.accounting import events
-from dpcohort.accounting.certify import certify_delta, certify_epsilon
+from dpcohort.accounting.closed_forms import gaussian_delta
+from dpcohort.accounting.composition import LossPair
 from dpcohort.accounting.events import (
     Event,
     History,
     affordable_steps,
     calibrate_remaining,
+    certify_delta,
+    certify_epsilon,
     composed_epsilon,
 )
-from dpcohort.accounting.gaussian import gaussian_delta
-from dpcohort.accounting.pairs import LossPair
 from dpcohort.errors import BudgetExceededError, InputError
 
 POISSON = Event(noise_multiplier=2.0, sampling_rate=0.1, steps=40)
@@ -425,7 +426,7 @@ class TestMutants:
         monkeypatch.setattr(
             events,
             "pairs_of_step",
-            lambda **_: (LossPair(kind="add", shift=1 / self.Z, rate=self.R),),
+            lambda *_: (LossPair(kind="add", shift=1 / self.Z, rate=self.R),),
         )
         assert self.epsilon("poisson", "zero-out") < self.lower("zero-out")
 
@@ -436,7 +437,7 @@ class TestMutants:
         monkeypatch.setattr(
             events,
             "pairs_of_step",
-            lambda **_: (LossPair(kind=kind, shift=1 / self.Z, rate=self.R),),
+            lambda *_: (LossPair(kind=kind, shift=1 / self.Z, rate=self.R),),
         )
         assert self.epsilon("fixed", "replace-one") < self.lower("zero-out", sensitivity=2.0)
 
@@ -446,7 +447,7 @@ class TestMutants:
         monkeypatch.setattr(
             events,
             "pairs_of_step",
-            lambda **_: (LossPair(kind="remove", shift=1 / self.Z, rate=self.R),),
+            lambda *_: (LossPair(kind="remove", shift=1 / self.Z, rate=self.R),),
         )
         assert self.epsilon("poisson", "replace-one") < self.lower("replace-one")
 

@@ -15,8 +15,8 @@ import scipy.special
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpcohort.accounting import gaussian
-from dpcohort.accounting.gaussian import gaussian_delta, gaussian_mu, ndtri
+from dpcohort.accounting import closed_forms
+from dpcohort.accounting.closed_forms import gaussian_delta, gaussian_mu, ndtri
 from dpcohort.errors import InputError
 
 EPSILONS = [1e-8, 1e-5, 1e-3, 0.05, 0.5, 1.0, 3.0, 12.0, 60.0, 700.0]
@@ -117,4 +117,4 @@ def test_a_plan_of_a_few_clients_does_without_the_package_of_special_functions()
 
 def test_other_homes_of_the_compiled_functions_do_not_matter(monkeypatch) -> None:
     monkeypatch.setattr(PathFinder, "find_spec", lambda *_: None)
-    assert gaussian._compiled() is scipy.special
+    assert closed_forms._compiled() is scipy.special

@@ -6,9 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpcohort.accounting import noise_search
-from dpcohort.accounting.contour import Clients, Pair
-from dpcohort.accounting.noise_search import fallback_noise, find_noise
+from dpcohort.accounting import calibration
+from dpcohort.accounting.calibration import Clients, Pair, fallback_noise, find_noise
 
 
 def clients(pair: Pair = "remove", count: int = 4) -> Clients:
@@ -43,7 +42,7 @@ def test_a_worse_direction_raises_the_noise(monkeypatch: pytest.MonkeyPatch) -> 
     low, high = np.full(4, -3.0), np.full(4, 9.0)
     plain, _ = find_noise(clients(), low=low, high=high)
     verdict = np.array([True, False, True, False])
-    monkeypatch.setattr(noise_search, "_keeps_promise", lambda *_: verdict)
+    monkeypatch.setattr(calibration, "_keeps_promise", lambda *_: verdict)
     found, exact = find_noise(clients(), low=low, high=high)
     assert exact.all()
     assert (found >= plain).all()
@@ -54,7 +53,7 @@ def test_what_is_not_confirmed_falls_back_on_a_bound(monkeypatch: pytest.MonkeyP
     low, high = np.full(4, -3.0), np.full(4, 9.0)
     plain, _ = find_noise(clients(), low=low, high=high)
     monkeypatch.setattr(
-        noise_search, "_confirm", lambda some, *_: np.zeros(some.size, dtype=np.bool_)
+        calibration, "_confirm", lambda some, *_: np.zeros(some.size, dtype=np.bool_)
     )
     found, exact = find_noise(clients(), low=low, high=high)
     assert not exact.any()
@@ -87,7 +86,7 @@ def test_it_is_as_good_as_the_integral_with_a_distribution(pair: Pair) -> None:
 def test_the_chernoff_bound_alone_is_valid_and_generous(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(noise_search, "_MOST_STEPS", 0)
+    monkeypatch.setattr(calibration, "_MOST_CERTIFIED_STEPS", 0)
     exact, _ = find_noise(three_clients(pair), low=LOW, high=HIGH)
     found = fallback_noise(three_clients(pair), low=LOW, high=HIGH)
     assert (found > exact + 0.01).all()

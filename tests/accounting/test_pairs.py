@@ -9,7 +9,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from dpcohort.accounting.pairs import LossPair, pairs_of_step
+from dpcohort.accounting.composition import LossPair, pairs_of_step
 
 KINDS = ["remove", "add", "replace", "fixed"]
 PARAMETERS = [(0.1, 0.2), (2.0, 0.01), (1e-6, 1e-6), (5.0, 1e-5), (10.0, 0.9), (0.3, 1.0)]

@@ -10,7 +10,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from dpcohort.accounting import paper
+from dpcohort.accounting import closed_forms as paper
 from dpcohort.errors import InputError
 
 mpf = mp.mpf
@@ -38,17 +38,7 @@ def test_lemma_1() -> None:
             assert close(share, mpf(delta) / mpf(rate))
 
 
-def test_lemma_2() -> None:
-    with mp.workdps(50):
-        for epsilon, delta, width in GRID:
-            found = paper.composition_variance(
-                epsilon=epsilon, delta=delta, steps=37, sensitivity=width
-            )
-            term = mp.log(mp.e + mpf(epsilon) / mpf(delta))
-            assert close(found, 8 * 37 * mpf(width) ** 2 * term / mpf(epsilon) ** 2)
-
-
-def test_noise_level_and_variance_of_algorithm_1() -> None:
+def test_noise_level_of_algorithm_1() -> None:
     with mp.workdps(50):
         for epsilon, delta, rate in GRID:
             inner = amplified(epsilon, rate)
@@ -56,24 +46,25 @@ def test_noise_level_and_variance_of_algorithm_1() -> None:
             level = 8 * term / (mpf(613) ** 2 * mpf(rate) ** 2 * inner**2)
             budget = {"epsilon": epsilon, "delta": delta, "sampling_rate": rate}
             assert close(paper.noise_level(**budget, size=613), level)
-            found = paper.noise_variance(**budget, size=613, draws=9, local_steps=4, clip=0.7)
-            assert close(found, level * 9 * 4 * mpf(0.7) ** 2)
 
 
 def test_multiplier_is_the_variance_in_other_units() -> None:
     budget = {"epsilon": 2.0, "delta": 1e-5, "sampling_rate": 0.25}
     size, clip = 400, 3.0
-    variance = paper.noise_variance(**budget, size=size, draws=10, local_steps=5, clip=clip)
+    variance = paper.noise_level(**budget, size=size) * 50 * clip**2  # Equation (6)
     z = paper.paper_noise_multiplier(**budget, steps=50)
     assert z == pytest.approx(math.sqrt(variance) * (0.25 * size) / clip, rel=1e-14)
 
 
 def test_lemma_2_on_the_amplified_budget_is_the_multiplier() -> None:
-    budget = {"epsilon": 2.0, "delta": 1e-5, "sampling_rate": 0.25}
-    inner, share = paper.amplified_budget(**budget)
-    variance = paper.composition_variance(epsilon=inner, delta=share, steps=50, sensitivity=1.0)
-    z = paper.paper_noise_multiplier(**budget, steps=50)
-    assert z == pytest.approx(math.sqrt(variance), rel=1e-14)
+    with mp.workdps(50):
+        for epsilon, delta, rate in GRID:
+            inner, share = amplified(epsilon, rate), mpf(delta) / mpf(rate)
+            variance = 8 * 37 * mp.log(mp.e + inner / share) / inner**2
+            z = paper.paper_noise_multiplier(
+                epsilon=epsilon, delta=delta, sampling_rate=rate, steps=37
+            )
+            assert close(z, mp.sqrt(variance))
 
 
 def test_no_steps_no_noise() -> None:

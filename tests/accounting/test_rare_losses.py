@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from dpcohort.accounting import rare_losses
-from dpcohort.accounting.composition import Composition
-from dpcohort.accounting.gaussian import gaussian_delta
-from dpcohort.accounting.pairs import GridLoss, LossPair
-from dpcohort.accounting.paper import amplified_budget
+from dpcohort.accounting.closed_forms import amplified_budget, gaussian_delta
+from dpcohort.accounting.composition import GridLoss, LossPair, grid_delta, grid_epsilon
 from dpcohort.accounting.rare_losses import (
     LevelSketch,
-    RareLosses,
     first_epsilon,
     level_of,
     loss_nodes,
+    rare_delta,
+    rare_epsilon,
+    rarely_exceeds,
 )
 
 
@@ -31,7 +31,7 @@ def one_step_delta(shift: float, rate: float, epsilon: float) -> float:
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
 def test_a_single_step_is_the_closed_form(kind: str, epsilon: float) -> None:
     truth = one_step_delta(3.0, 1e-5, epsilon)
-    found = RareLosses([(LossPair(kind=kind, shift=3.0, rate=1e-5), 1)]).delta(epsilon)
+    found = rare_delta([(LossPair(kind=kind, shift=3.0, rate=1e-5), 1)], epsilon)
     assert truth < found < 1.02 * truth
 
 
@@ -39,60 +39,55 @@ def test_a_single_step_is_the_closed_form(kind: str, epsilon: float) -> None:
 def test_many_small_losses_are_as_close_as_on_one_grid(kind: str) -> None:
     # records are seen so often that the plain composition is accurate
     pair = LossPair(kind=kind, shift=0.4, rate=4e-4)
-    truth = Composition([(pair, 100_000)], tolerance=1e-6).delta(0.3)
-    found = RareLosses([(pair, 100_000)], expected=truth).delta(0.3)
+    truth = grid_delta([(pair, 100_000)], 0.3, tolerance=1e-6)
+    found = rare_delta([(pair, 100_000)], 0.3, expected=truth)
     assert 0.999 * truth < found < 1.2 * truth
 
 
 def test_epsilon_and_delta_are_inverse() -> None:
-    steps = RareLosses([(LossPair(kind="remove", shift=1 / 0.536, rate=1e-5), 100_000)])
-    assert steps.epsilon(steps.delta(0.1)) == pytest.approx(0.1, rel=2e-2)
+    steps = [(LossPair(kind="remove", shift=1 / 0.536, rate=1e-5), 100_000)]
+    assert rare_epsilon(steps, rare_delta(steps, 0.1)) == pytest.approx(0.1, rel=2e-2)
 
 
 def test_steps_of_two_kinds_are_between_each_alone() -> None:
     strong = LossPair(kind="remove", shift=2.0, rate=1e-5)
     weak = LossPair(kind="remove", shift=1.9, rate=1e-5)
-    both = RareLosses([(strong, 500), (weak, 500)]).delta(0.2)
-    assert RareLosses([(weak, 1000)]).delta(0.2) < both < RareLosses([(strong, 1000)]).delta(0.2)
+    both = rare_delta([(strong, 500), (weak, 500)], 0.2)
+    assert rare_delta([(weak, 1000)], 0.2) < both < rare_delta([(strong, 1000)], 0.2)
 
 
-def test_no_steps_and_sums_out_of_reach_cost_nothing() -> None:
+def test_sums_out_of_reach_cost_nothing() -> None:
     added = LossPair(kind="add", shift=2.0, rate=1e-5)
-    assert RareLosses([]).delta(0.1) == RareLosses([]).epsilon(1e-5) == 0
-    assert RareLosses([(added, 1000)]).delta(0.011) == 0
-    assert RareLosses([(added, 1000)]).keeps(epsilon=0.011, delta=1e-200)
+    assert rare_delta([(added, 1000)], 0.011) == 0
+    assert rarely_exceeds([(added, 1000)], epsilon=0.011, delta=1e-200)
 
 
 def test_what_it_keeps_by_moments_it_keeps_by_the_distribution() -> None:
     pair = LossPair(kind="add", shift=1 / 0.536, rate=1e-5)
-    steps = RareLosses([(pair, 100_000)], expected=1e-6)
-    assert steps.keeps(epsilon=0.1, delta=1e-6)
-    assert steps.delta(0.1) < 1e-6
-    assert not RareLosses([(LossPair(kind="remove", shift=2.0, rate=1e-5), 99)]).keeps(
-        epsilon=0.1, delta=1e-9
-    )
+    assert rarely_exceeds([(pair, 100_000)], epsilon=0.1, delta=1e-6)
+    assert rare_delta([(pair, 100_000)], 0.1, expected=1e-6) < 1e-6
+    other = LossPair(kind="remove", shift=2.0, rate=1e-5)
+    assert not rarely_exceeds([(other, 99)], epsilon=0.1, delta=1e-9)
 
 
 def test_too_many_points_fall_back_on_one_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = LossPair(kind="remove", shift=2.0, rate=1e-5)
     monkeypatch.setattr(rare_losses, "_MOST_SUMS", 2)
-    assert RareLosses([(pair, 50)]).delta(0.5) == Composition([(pair, 50)]).delta(0.5)
-    assert RareLosses([(pair, 50)]).epsilon(1e-6) == Composition([(pair, 50)]).epsilon(1e-6)
+    assert rare_delta([(pair, 50)], 0.5) == grid_delta([(pair, 50)], 0.5)
+    assert rare_epsilon([(pair, 50)], 1e-6) == grid_epsilon([(pair, 50)], 1e-6)
 
 
 def test_almost_no_noise_spends_the_chance_of_being_seen() -> None:
     pair = LossPair(kind="remove", shift=40.0, rate=1e-5)
     truth = -math.expm1(1000 * math.log1p(-1e-5))
-    found = RareLosses([(pair, 1000)], expected=truth).delta(1.0)
+    found = rare_delta([(pair, 1000)], 1.0, expected=truth)
     assert truth * (1 - 1e-9) < found < truth * (1 + 1e-3)
 
 
 def test_the_answer_does_not_depend_on_how_finely_losses_are_sorted() -> None:
     for kind, shift in (("remove", 1 / 0.698), ("replace", 1 / 0.7), ("fixed", 2 / 1.36)):
         parts = [(LossPair(kind=kind, shift=shift, rate=1e-5), 100_000)]
-        coarse, fine = (
-            RareLosses(parts, coarseness=c, expected=1e-9).delta(0.1) for c in (1.0, 0.1)
-        )
+        coarse, fine = (rare_delta(parts, 0.1, coarseness=c, expected=1e-9) for c in (1.0, 0.1))
         assert np.isclose(coarse, fine, rtol=0.06)
 
 
@@ -100,9 +95,7 @@ PAIR = LossPair(kind="remove", shift=1 / 0.536, rate=1e-5)
 
 
 def sketch(steps: int, coarseness: float = 1.0) -> LevelSketch:
-    return LevelSketch(
-        [(PAIR, steps)], epsilon=0.1, log_delta=math.log(1e-5), coarseness=coarseness
-    )
+    return LevelSketch([(PAIR, steps)], 0.1, math.log(1e-5), coarseness)
 
 
 def test_many_steps_need_more_levels_than_few() -> None:
@@ -121,7 +114,7 @@ def test_spacings_are_multiples_of_each_other_and_bounds_grow() -> None:
 
 def test_the_first_guess_is_near_the_answer() -> None:
     parts = [(PAIR, 100_000)]
-    assert first_epsilon(parts, 1e-5) == pytest.approx(RareLosses(parts).epsilon(1e-5), rel=0.7)
+    assert first_epsilon(parts, 1e-5) == pytest.approx(rare_epsilon(parts, 1e-5), rel=0.7)
 
 
 def test_nodes_count_all_steps() -> None:

@@ -13,15 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpcohort.accounting import certify_epsilon, tight
-from dpcohort.accounting.gaussian import gaussian_delta, gaussian_mu
-from dpcohort.accounting.paper import amplified_budget
-from dpcohort.accounting.tight import (
+from dpcohort.accounting import calibration, certify_epsilon
+from dpcohort.accounting.calibration import (
     MARGIN,
     SMALLEST_NOISE,
     calibrate_noise,
     clt_noise_multiplier,
 )
+from dpcohort.accounting.closed_forms import amplified_budget, gaussian_delta, gaussian_mu
 from dpcohort.errors import InputError
 
 GOLDEN = json.loads((Path(__file__).parent / "golden_noise.json").read_text(encoding="utf-8"))
@@ -84,7 +83,7 @@ def test_never_below_another_accountant_and_hardly_above(neighbours: str) -> Non
 
 
 def test_fixed_batches_are_never_below_our_own_distribution() -> None:
-    from dpcohort.accounting.certify import certify_delta
+    from dpcohort.accounting.events import certify_delta
 
     rng = np.random.default_rng(11)
     for _ in range(6):
@@ -176,13 +175,13 @@ def test_scalars_arrays_and_repeats_agree() -> None:
 
 def test_identical_clients_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
-    search = tight.find_noise
+    search = calibration.find_noise
 
     def spy(clients: Any, **bracket: Any) -> Any:
         sizes.append(clients.size)
         return search(clients, **bracket)
 
-    monkeypatch.setattr(tight, "find_noise", spy)
+    monkeypatch.setattr(calibration, "find_noise", spy)
     calibrate_noise(**{**BUDGET, "epsilon": np.tile([0.5, 1.0, 2.0], 500)})
     assert sizes == [3]
 

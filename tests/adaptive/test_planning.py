@@ -11,8 +11,8 @@ import pytest
 
 from dpcohort import Population, Training
 from dpcohort.accounting import Contract, calibrate_noise, calibrate_remaining
+from dpcohort.accounting.closed_forms import gaussian_mu
 from dpcohort.accounting.events import Event, History
-from dpcohort.accounting.gaussian import gaussian_mu
 from dpcohort.adaptive.planning import make_caps, report_noise
 from dpcohort.adaptive.rules import ClusteredUpdates, DonatedData, PowerOfChoice
 from dpcohort.errors import BudgetExceededError, InputError, VerificationError

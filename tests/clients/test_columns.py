@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dpcohort.clients import Population
-from dpcohort.clients.columns import (
+from dpcohort.clients.population import (
     as_floats,
     as_ids,
     bad_ids,
@@ -91,9 +91,9 @@ def test_an_epsilon_that_is_too_small_does_not(epsilon: float):
 
 def test_one_number_stands_for_all_private_clients():
     made = columns(epsilon=2, delta=np.float32(0.5), public=[False, True, False])
-    np.testing.assert_array_equal(made.epsilon, [2, np.nan, 2])
-    np.testing.assert_array_equal(made.delta, [0.5, np.nan, 0.5])
-    np.testing.assert_array_equal(columns(epsilon=np.array(2)).epsilon, [2, 2, 2])
+    np.testing.assert_array_equal(made["epsilon"], [2, np.nan, 2])
+    np.testing.assert_array_equal(made["delta"], [0.5, np.nan, 0.5])
+    np.testing.assert_array_equal(columns(epsilon=np.array(2))["epsilon"], [2, 2, 2])
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def read(tmp_path: Path, content: str | bytes, **options: bool):
 
 
 def test_more_clients_than_can_be_planned_are_refused(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("dpcohort.clients.columns.MOST_CLIENTS", 3000)
+    monkeypatch.setattr("dpcohort.clients.population.MOST_CLIENTS", 3000)
     rows = "".join(f"c{row},500,1.5,1e-5,,\n" for row in range(5000))
     with pytest.raises(FileFormatError, match="more than 3,000 clients"):
         read(tmp_path, HEADER + rows)
@@ -202,12 +202,12 @@ def test_more_clients_than_can_be_planned_are_refused(tmp_path: Path, monkeypatc
 
 def test_every_column_arrives(tmp_path: Path):
     columns = read(tmp_path, HEADER + GOOD + "b,40,,,,TRUE\nc,7,2,0.01,,\n")
-    assert columns.ids == ("a", "b", "c")
-    np.testing.assert_array_equal(columns.sizes, [500, 40, 7])
-    np.testing.assert_array_equal(columns.epsilon, [1.5, np.nan, 2])
-    np.testing.assert_array_equal(columns.delta, [1e-5, np.nan, 0.01])
-    np.testing.assert_array_equal(columns.batch_sizes, [64, np.nan, np.nan])
-    np.testing.assert_array_equal(columns.public, [False, True, False])
+    assert columns["ids"] == ("a", "b", "c")
+    np.testing.assert_array_equal(columns["sizes"], [500, 40, 7])
+    np.testing.assert_array_equal(columns["epsilon"], [1.5, np.nan, 2])
+    np.testing.assert_array_equal(columns["delta"], [1e-5, np.nan, 0.01])
+    np.testing.assert_array_equal(columns["batch_sizes"], [64, np.nan, np.nan])
+    np.testing.assert_array_equal(columns["public"], [False, True, False])
 
 
 @pytest.mark.parametrize(
@@ -226,18 +226,18 @@ def test_every_column_arrives(tmp_path: Path):
 )
 def test_the_same_client_in_many_spellings(tmp_path: Path, text: str):
     columns = read(tmp_path, text)
-    assert columns.ids == ("a",)
-    assert (columns.sizes[0], columns.epsilon[0], columns.delta[0]) == (500, 1, 1e-5)
+    assert columns["ids"] == ("a",)
+    assert (columns["sizes"][0], columns["epsilon"][0], columns["delta"][0]) == (500, 1, 1e-5)
 
 
 @pytest.mark.parametrize("word", ["true", "True", "YES", "1", " yes "])
 def test_words_for_public(tmp_path: Path, word: str):
-    assert read(tmp_path, HEADER + f"a,5,,,,{word}\n").public.tolist() == [True]
+    assert read(tmp_path, HEADER + f"a,5,,,,{word}\n")["public"].tolist() == [True]
 
 
 @pytest.mark.parametrize("word", ["false", "No", "0", ""])
 def test_words_for_not_public(tmp_path: Path, word: str):
-    assert read(tmp_path, HEADER + f"a,5,1,1e-5,,{word}\n").public.tolist() == [False]
+    assert read(tmp_path, HEADER + f"a,5,1,1e-5,,{word}\n")["public"].tolist() == [False]
 
 
 BAD_CELLS = [
@@ -310,7 +310,7 @@ def test_a_public_client_with_a_budget_is_a_contradiction(tmp_path: Path):
 
 def test_a_large_delta_is_accepted_when_allowed(tmp_path: Path):
     columns = read(tmp_path, HEADER + "a,10,1,0.5,,\n", allow_large_delta=True)
-    assert columns.delta[0] == 0.5
+    assert columns["delta"][0] == 0.5
 
 
 @pytest.mark.parametrize(("row", "cells"), [("a,500,1", 3), ("a,500,1,1e-5,,,,", 8), ("a", 1)])
@@ -389,11 +389,11 @@ def test_numbers_come_back_to_the_last_bit(tmp_path: Path):
         allow_large_delta=True,
     ).to_csv(path)
     columns = read_clients_csv(path, allow_large_delta=True)
-    assert columns.ids == tuple(ids)
-    assert columns.epsilon.tolist() == epsilon
-    assert columns.delta.tolist() == delta
-    assert columns.sizes[3] == 10**15
-    assert columns.batch_sizes[-1] == 3
+    assert columns["ids"] == tuple(ids)
+    assert columns["epsilon"].tolist() == epsilon
+    assert columns["delta"].tolist() == delta
+    assert columns["sizes"][3] == 10**15
+    assert columns["batch_sizes"][-1] == 3
 
 
 def test_writing_leaves_no_other_file_behind(tmp_path: Path):
@@ -437,8 +437,8 @@ def test_random_rows_never_break_the_reader(tmp_path: Path, rows: list[str]):
     if columns is None:
         assert "clients.csv" in str(error)
     else:
-        assert columns.ids[0] == "a"
-        assert len(set(columns.ids)) == len(columns.sizes)
+        assert columns["ids"][0] == "a"
+        assert len(set(columns["ids"])) == len(columns["sizes"])
 
 
 @fuzz
@@ -451,13 +451,13 @@ def test_a_changed_byte_is_read_or_refused(tmp_path: Path, place: int, byte: int
     if columns is None:
         assert error.exit_code == 2
     else:
-        private = columns.epsilon[~columns.public]
+        private = columns["epsilon"][~columns["public"]]
         assert ((private > 0) & (private <= 700)).all()
 
 
 def test_rows_know_the_line_they_start_on(tmp_path: Path):
     start = '\n\nid,size,epsilon,delta\r\na,1,1,1e-5\n\n"b\nb",2,1,1e-5\n  \n'
-    assert read(tmp_path, start + "c,3,1,1e-5").ids == ("a", "b\nb", "c")
+    assert read(tmp_path, start + "c,3,1,1e-5")["ids"] == ("a", "b\nb", "c")
     for bad in ("c,x,1,1e-5", "c,0,1,1e-5", "c,3", '"a",1,1,1e-5'):
         with pytest.raises(FileFormatError) as caught:
             read(tmp_path, start + bad)
@@ -466,7 +466,7 @@ def test_rows_know_the_line_they_start_on(tmp_path: Path):
 
 def test_a_header_of_several_lines_is_skipped_whole(tmp_path: Path):
     header = '"id\n",size,epsilon,delta\n'
-    assert read(tmp_path, header + "a,1,1,1e-5\n").ids == ("a",)
+    assert read(tmp_path, header + "a,1,1,1e-5\n")["ids"] == ("a",)
     with pytest.raises(FileFormatError, match=r"line 3: size = 'x'"):
         read(tmp_path, header + "a,x,1,1e-5\n")
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dpcohort import Population, Training, make_plan
-from dpcohort.accounting.paper import paper_noise_multiplier
+from dpcohort.accounting.closed_forms import paper_noise_multiplier
 from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.errors import InputError
 from dpcohort.report.figures import (

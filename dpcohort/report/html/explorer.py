@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from dpcohort._validate import FloatArray, IntArray
+from dpcohort.accounting.calibration import calibrate_noise
 from dpcohort.accounting.deployed_noise import CALIBRATION_LIMIT, noise_levels
-from dpcohort.accounting.tight import calibrate_noise
 from dpcohort.explain import explain_adaptive_client, explain_clients
 from dpcohort.plan import Plan
 from dpcohort.report.figures import papers_noise
-from dpcohort.selection.path import SelectionPath
+from dpcohort.selection.solver import SelectionPath
 
 #: Stops of the sliders, relative to the plan.
 ROUND_FACTORS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)

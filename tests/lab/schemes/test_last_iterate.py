@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr
 
-from dpcohort.accounting.gaussian import gaussian_delta
+from dpcohort.accounting.closed_forms import gaussian_delta
 from dpcohort.errors import InputError
 from dpcohort.lab.schemes.last_iterate import LastIterate, contracted
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpcohort.accounting.gaussian import gaussian_delta
+from dpcohort.accounting.closed_forms import gaussian_delta
 from dpcohort.errors import InputError
 from dpcohort.lab.schemes.client_noise import ModelClipping, clip_update
 from dpcohort.lab.schemes.sampled_gaussian import certified_noise

@@ -4,8 +4,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpcohort.accounting.certify import certify_epsilon
-from dpcohort.accounting.gaussian import gaussian_delta
+from dpcohort.accounting.closed_forms import gaussian_delta
+from dpcohort.accounting.events import certify_epsilon
 from dpcohort.errors import InputError
 from dpcohort.lab.schemes.profile import composed_epsilon_of, lower_hull
 

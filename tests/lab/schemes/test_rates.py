@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpcohort.accounting.certify import certify_epsilon
+from dpcohort.accounting.events import certify_epsilon
 from dpcohort.errors import InputError
 from dpcohort.lab.schemes.sampled_gaussian import certified_rates, common_noise, largest_rates
 

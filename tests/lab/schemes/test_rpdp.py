@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from dpcohort.accounting.certify import certify_epsilon
+from dpcohort.accounting.events import certify_epsilon
 from dpcohort.clients import Population
 from dpcohort.lab.schemes.shared_noise import RPDP, FittedCurve, fit_curve
 from dpcohort.lab.schemes.simulation import participations

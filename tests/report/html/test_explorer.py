@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dpcohort.accounting.tight import calibrate_noise
+from dpcohort.accounting.calibration import calibrate_noise
 from dpcohort.clients import Budget
 from dpcohort.plan import selection_problem
 from dpcohort.report.html.explorer import EPSILON_FACTORS, explorer_data

@@ -5,7 +5,7 @@
  *     minimise  G + sqrt(G^2 + Q),   G = g0 + ||p - u||_1,   Q = sum a_k p_k^2 + b_k p_k,
  *     over      sum p = 1,  floor <= p <= cap.
  *
- * The same two loops as dpcohort/selection/water_filling.py. For f > 0, F(p) <= f if and only if
+ * The same two loops as dpcohort/selection/instance.py. For f > 0, F(p) <= f if and only if
  * Q + 2 f G <= f^2. Inside, f is given and Q + 2 f G is minimised: every probability is a function
  * of one price, and the price at which they sum to 1 is found by Newton steps inside a bracket that
  * bisection over the doubles closes. Outside, f becomes F(p), until it stays.
