@@ -23,9 +23,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpcohort._validate import FloatArray, float_array, number, whole_number
+from dpcohort._validate import FloatArray, number, whole_number
 from dpcohort.errors import InputError
-from dpcohort.lab.error_terms import Constants, ErrorTerms, checked_distribution, convexity
+from dpcohort.lab.error_terms import (
+    Constants,
+    ErrorTerms,
+    checked_distribution,
+    checked_levels,
+    convexity,
+)
 from dpcohort.selection import solve_selection
 
 __all__ = [
@@ -206,7 +212,7 @@ def strongly_convex_bound(
     constants: Constants,
     errors: ErrorTerms,
     *,
-    total_steps: int,
+    total_steps: float,
     balance: float | None = None,
     as_printed: bool = False,
 ) -> StronglyConvexBound:
@@ -215,7 +221,7 @@ def strongly_convex_bound(
     Args:
         constants: Assumptions 1-4 in numbers, with ``strong_convexity``.
         errors: of the selection, the clipping and the noise.
-        total_steps: T, global rounds times local steps.
+        total_steps: T, global rounds times local steps; infinity gives Corollary 1.
         balance: Gamma; the one that makes the bound least when not given.
         as_printed: 18 Gamma in the clipping term and beta > B1 / (C mu), as the paper prints.
 
@@ -231,45 +237,10 @@ def strongly_convex_bound(
         >>> bound.vacuous
         False
     """
-    steps = whole_number("total_steps", total_steps, at_least=1)
-    return _strongly_convex(constants, errors, steps, balance, as_printed=as_printed)
-
-
-def strongly_convex_limit(
-    constants: Constants,
-    errors: ErrorTerms,
-    *,
-    balance: float | None = None,
-    as_printed: bool = False,
-) -> StronglyConvexBound:
-    """Corollary 1 (inequality: final gap inf): Theorem 1 as T goes to infinity.
-
-    The corollary prints B for B1. The linear part of the exact noise model goes to 0 in this
-    limit, so ``errors`` must be without it.
-
-    Example:
-        >>> from dpcohort.lab.error_terms import error_terms
-        >>> constants = Constants(smoothness=1, gradient_bound=1, clip=1, initial_gap=0.4,
-        ...                       strong_convexity=0.5)
-        >>> errors = error_terms(constants, probabilities=[0.5, 0.5], unbiased=[0.5, 0.5],
-        ...                      noise_levels=[0, 1e-6], dimension=1000)
-        >>> round(strongly_convex_limit(constants, errors).total, 6)
-        0.022361
-    """
-    return _strongly_convex(constants, errors, math.inf, balance, as_printed=as_printed)
-
-
-def _strongly_convex(
-    constants: Constants,
-    errors: ErrorTerms,
-    steps: float,
-    balance: float | None,
-    *,
-    as_printed: bool,
-) -> StronglyConvexBound:
+    endless = total_steps == math.inf
+    steps = math.inf if endless else whole_number("total_steps", total_steps, at_least=1)
     mu, distance, beta = convexity(constants, as_printed=as_printed)
     smooth, clip, gamma = constants.smoothness, constants.clip, constants.step_offset
-    endless = math.isinf(steps)
     share = 1.0 if endless else steps / (gamma + steps)  # T / (gamma + T)
     left = 0.0 if endless else 1.0 / (gamma + steps)
     sampling = 0.5 * beta**2 * smooth * clip**2 * share
@@ -313,6 +284,32 @@ def _strongly_convex(
         sharper_total=min(base + math.sqrt(unsplit), total),
         trivial=constants.gradient_bound**2 / (2.0 * mu),
         initial_gap=float(constants.initial_gap),
+    )
+
+
+def strongly_convex_limit(
+    constants: Constants,
+    errors: ErrorTerms,
+    *,
+    balance: float | None = None,
+    as_printed: bool = False,
+) -> StronglyConvexBound:
+    """Corollary 1 (inequality: final gap inf): Theorem 1 as T goes to infinity.
+
+    The corollary prints B for B1. The linear part of the exact noise model goes to 0 in this
+    limit, so ``errors`` must be without it.
+
+    Example:
+        >>> from dpcohort.lab.error_terms import error_terms
+        >>> constants = Constants(smoothness=1, gradient_bound=1, clip=1, initial_gap=0.4,
+        ...                       strong_convexity=0.5)
+        >>> errors = error_terms(constants, probabilities=[0.5, 0.5], unbiased=[0.5, 0.5],
+        ...                      noise_levels=[0, 1e-6], dimension=1000)
+        >>> round(strongly_convex_limit(constants, errors).total, 6)
+        0.022361
+    """
+    return strongly_convex_bound(
+        constants, errors, total_steps=math.inf, balance=balance, as_printed=as_printed
     )
 
 
@@ -527,13 +524,7 @@ def best_total_steps(
     most = None if max_steps is None else whole_number("max_steps", max_steps, at_least=1)
     number("tolerance", tolerance, at_least=1e-12, below=1)
     u = checked_distribution("unbiased", unbiased)
-    levels = float_array("noise_levels", noise_levels, at_least=0, allow_infinite=True)
-    if levels.shape != u.shape:
-        raise InputError(
-            "noise_levels",
-            given=f"{levels.size} entries",
-            allowed=f"{u.size} entries, one per client",
-        )
+    levels = checked_levels("noise_levels", noise_levels, u.size)
     if np.isinf(levels).all():
         raise InputError(
             "noise_levels",

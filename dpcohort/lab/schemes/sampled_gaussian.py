@@ -261,32 +261,26 @@ def renyi_epsilon(*, noise_multiplier: float, rate: float, steps: int, delta: fl
     return float(spent) * (1 + _ROUNDING)
 
 
-def renyi_noise(
-    *, epsilon: FloatArray, delta: FloatArray, sampling_rate: float, steps: int
-) -> FloatArray:
-    """The least noise multipliers by Renyi moments, to 0.1 %.
+def renyi_noise(*, epsilon: float, delta: float, rate: float, steps: int) -> float:
+    """The least noise multiplier by Renyi moments, to 0.1 %.
 
     Example:
-        >>> found = renyi_noise(epsilon=np.array([1.0]), delta=np.array([1e-5]),
-        ...                     sampling_rate=0.1, steps=100)
-        >>> bool(4.1 < found[0] < 4.4)
+        >>> 4.1 < renyi_noise(epsilon=1.0, delta=1e-5, rate=0.1, steps=100) < 4.4
         True
     """
-    found = []
-    for eps, target in zip(epsilon.tolist(), delta.tolist(), strict=True):
 
-        def keeps(noise: float, eps: float = eps, target: float = target) -> bool:
-            return _renyi(noise, sampling_rate, steps, target) <= eps
+    def keeps(noise: float) -> bool:
+        spent = renyi_epsilon(noise_multiplier=noise, rate=rate, steps=steps, delta=delta)
+        return spent <= epsilon
 
-        low, high = 0.1, 0.2
-        while not keeps(high):
-            low, high = high, 2 * high
-            if high > _LARGEST_NOISE:
-                raise InputError(
-                    "epsilon", given=eps, allowed="large enough for some noise below 1000000"
-                )
-        found.append(_closed_in(high, low, keeps))
-    return np.array(found)
+    low, high = 0.1, 0.2
+    while not keeps(high):
+        low, high = high, 2 * high
+        if high > _LARGEST_NOISE:
+            raise InputError(
+                "epsilon", given=epsilon, allowed="large enough for some noise below 1000000"
+            )
+    return _closed_in(high, low, keeps)
 
 
 def renyi_rate(*, noise_multiplier: float, epsilon: float, delta: float, steps: int) -> float:
@@ -298,12 +292,11 @@ def renyi_rate(*, noise_multiplier: float, epsilon: float, delta: float, steps: 
     """
 
     def keeps(rate: float) -> bool:
-        return _renyi(noise_multiplier, rate, steps, delta) <= epsilon
+        spent = renyi_epsilon(
+            noise_multiplier=noise_multiplier, rate=rate, steps=steps, delta=delta
+        )
+        return spent <= epsilon
 
     if keeps(1.0):
         return 1.0
     return _closed_in(_LEAST_RATE, 1.0, keeps) if keeps(_LEAST_RATE) else 0.0
-
-
-def _renyi(noise: float, rate: float, steps: int, delta: float) -> float:
-    return renyi_epsilon(noise_multiplier=noise, rate=rate, steps=steps, delta=delta)

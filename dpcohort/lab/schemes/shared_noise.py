@@ -191,13 +191,10 @@ def individual_noise(
         if mode == "honest":
             own = certified_noise(population, rates=rate, steps=steps)
         else:
-            some, own = ~population.public, np.zeros(len(population))
-            own[some] = renyi_noise(
-                epsilon=population.epsilon[some],
-                delta=population.delta[some],
-                sampling_rate=rate,
-                steps=steps,
-            )
+            own = np.zeros(len(population))
+            for k in np.flatnonzero(~population.public).tolist():
+                epsilon, delta = float(population.epsilon[k]), float(population.delta[k])
+                own[k] = renyi_noise(epsilon=epsilon, delta=delta, rate=rate, steps=steps)
         noise, clips = scale_clips(population, own)
         return noise, np.full(len(population), rate), clips
     noise, rates = sample_rates(population, rate=rate, steps=np.full(len(population), steps))
