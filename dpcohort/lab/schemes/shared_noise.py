@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from dpcohort._validate import BoolArray, FloatArray, IntArray
+from dpcohort._validate import FloatArray, IntArray
 from dpcohort.accounting import certify_epsilon
 from dpcohort.clients import Population
 from dpcohort.errors import InputError
@@ -15,9 +15,9 @@ from dpcohort.lab.schemes.client_noise import noisy_local_steps
 from dpcohort.lab.schemes.sampled_gaussian import (
     SMALLEST_RATE,
     certified_noise,
-    certified_rates,
+    certified_rate,
     common_noise,
-    largest_rates,
+    largest_rate,
     renyi_epsilon,
     renyi_noise,
     renyi_rate,
@@ -97,16 +97,22 @@ def sample_rates(
     some, z = ~population.public & (steps > 0), 0.0
     rates = np.full(len(population), float(rate))
     if some.any():
-        budgets = _budgets(population, some, steps)
-        z = common_noise(mean_rate=rate, weights=population.sizes[some], **budgets)
-        rates[some] = largest_rates(noise_multiplier=z, **budgets)
+        z = common_noise(
+            mean_rate=rate,
+            weights=population.sizes[some],
+            epsilon=population.epsilon[some],
+            delta=population.delta[some],
+            steps=steps[some].astype(np.float64),
+        )
+        for k in np.flatnonzero(some).tolist():
+            rates[k] = largest_rate(
+                noise_multiplier=z, **_budget(population, k), steps=float(steps[k])
+            )
     return z, rates
 
 
-def _budgets(population: Population, some: BoolArray, steps: IntArray) -> dict[str, FloatArray]:
-    """Budgets and steps of some clients, as the searches for rates take them."""
-    columns = {"epsilon": population.epsilon, "delta": population.delta, "steps": steps}
-    return {name: np.asarray(column[some], dtype=np.float64) for name, column in columns.items()}
+def _budget(population: Population, k: int) -> dict[str, float]:
+    return {"epsilon": float(population.epsilon[k]), "delta": float(population.delta[k])}
 
 
 def _sitting_out(people: Population, rates: FloatArray) -> list[str]:
@@ -193,17 +199,16 @@ def individual_noise(
         else:
             own = np.zeros(len(population))
             for k in np.flatnonzero(~population.public).tolist():
-                epsilon, delta = float(population.epsilon[k]), float(population.delta[k])
-                own[k] = renyi_noise(epsilon=epsilon, delta=delta, rate=rate, steps=steps)
+                own[k] = renyi_noise(**_budget(population, k), rate=rate, steps=steps)
         noise, clips = scale_clips(population, own)
         return noise, np.full(len(population), rate), clips
     noise, rates = sample_rates(population, rate=rate, steps=np.full(len(population), steps))
     # As published: rates at the same z by Renyi moments, then certified like all others.
     for k in np.flatnonzero(~population.public).tolist() if mode == "formula" else ():
-        budget = {"epsilon": float(population.epsilon[k]), "delta": float(population.delta[k])}
-        by_moments = renyi_rate(noise_multiplier=noise, steps=steps, **budget)
-        useful = by_moments if by_moments >= SMALLEST_RATE else 0.0
-        rates[k] = certified_rates([useful], noise_multiplier=noise, steps=steps, **budget)[0]
+        setting: dict[str, Any] = {"noise_multiplier": noise, "steps": steps}
+        setting |= _budget(population, k)
+        by_moments = renyi_rate(**setting)
+        rates[k] = certified_rate(by_moments if by_moments >= SMALLEST_RATE else 0.0, **setting)
     return noise, rates, np.ones(len(population))
 
 
@@ -311,21 +316,20 @@ def personal_rates(
     some = ~population.public & (steps > 0)
     if mode == "honest" or not some.any():
         return z, rates, None, []
-    claimed, largest_error = np.full(len(population), np.nan), 0.0
+    claimed, largest_error, lowered = np.full(len(population), np.nan), 0.0, 0
     for k in np.flatnonzero(some).tolist():
-        a, b, c, error = fit_curve(
-            noise_multiplier=z, steps=int(steps[k]), delta=float(population.delta[k])
-        )
+        setting: dict[str, Any] = {"noise_multiplier": z, "steps": int(steps[k])}
+        budget = _budget(population, k)
+        a, b, c, error = fit_curve(**setting, delta=budget["delta"])
         largest_error, rate = max(largest_error, error), 0.0
-        if population.epsilon[k] > c:
-            rate = float(np.clip((np.log(population.epsilon[k] - c) - b) / a, 0.0, 1.0))
-        rates[k] = rate if rate >= SMALLEST_RATE else 0.0
+        if budget["epsilon"] > c:
+            rate = float(np.clip((np.log(budget["epsilon"] - c) - b) / a, 0.0, 1.0))
         claimed[k] = np.exp(a * rate + b) + c
-    fitted, budgets = rates[some], _budgets(population, some, steps)
-    rates[some] = certified_rates(fitted, noise_multiplier=z, **budgets)
+        fitted = rate if rate >= SMALLEST_RATE else 0.0
+        rates[k] = certified_rate(fitted, **setting, **budget)
+        lowered += rates[k] < fitted
     words = (
         f"The fitted curves are off by up to {largest_error:.3g} in epsilon; "
-        f"{int((rates[some] < fitted).sum())} of {int((~population.public).sum())} rates did "
-        "not certify and were lowered."
+        f"{lowered} of {int((~population.public).sum())} rates did not certify and were lowered."
     )
     return z, rates, claimed, [words]
