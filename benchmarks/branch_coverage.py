@@ -39,12 +39,8 @@ def packages() -> list[str]:
     return [*sorted(found), TOP]
 
 
-def measured(package: str) -> float:
-    """Branch coverage of a package by its own tests, in per cent.
-
-    Raises:
-        SystemExit: its tests fail.
-    """
+def measured(package: str) -> tuple[float, str]:
+    """Branch coverage of a package by its own tests, in per cent, and what their failures say."""
     if package == TOP:
         tests = [str(path) for path in (*ROOT.glob("tests/test_*.py"), *ROOT.glob("dpcohort/*.py"))]
         own = "dpcohort/*.py"
@@ -54,20 +50,19 @@ def measured(package: str) -> float:
     files = ",".join(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob(own)))
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "COVERAGE_FILE": f"{folder}/data"}
-        coverage = [sys.executable, "-m", "coverage"]
-        for command in (
-            [*coverage, "run", "--branch", f"--include={files}", "-m", "pytest", "-q", *tests],
-            [*coverage, "json", "-q", "-o", f"{folder}/report.json"],
-        ):
-            done = subprocess.run(
+
+        def coverage(*words: str) -> subprocess.CompletedProcess[str]:
+            command = [sys.executable, "-m", "coverage", *words]
+            return subprocess.run(
                 command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
             )
-            if done.returncode:
-                raise SystemExit(
-                    f"{package}: {' '.join(command[:6])} failed\n{done.stdout[-4000:]}"
-                )
+
+        done = coverage("run", "--branch", f"--include={files}", "-m", "pytest", "-q", *tests)
+        said = (done.stdout + done.stderr)[-4000:] if done.returncode else ""
+        if coverage("json", "-q", "-o", f"{folder}/report.json").returncode:
+            raise SystemExit(f"{package}: its tests could not be measured\n{said}")
         totals = json.loads(Path(f"{folder}/report.json").read_text())["totals"]
-    return float(totals["percent_covered"])  # lines and branches together, as coverage sums up
+    return float(totals["percent_covered"]), said  # lines and branches, as coverage sums them up
 
 
 def floors() -> dict[str, float]:
@@ -87,12 +82,14 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"no package: {', '.join(sorted(unknown))}; there are {', '.join(packages())}")
     wanted, known, below = given.packages or packages(), floors(), []
     with ThreadPoolExecutor(given.jobs) as pool:
-        for package, found in zip(wanted, pool.map(measured, wanted), strict=True):
+        for package, (found, failures) in zip(wanted, pool.map(measured, wanted), strict=True):
             floor = known.get(package, 0.0)
             missing = found < floor and not given.record
-            below += [package] if missing else []
-            said = f"floor {floor:.1f}{', BELOW' if missing else ''}"
-            print(f"{package:<12} {found:6.2f} %  {said}", flush=True)
+            below += [package] if missing or failures else []
+            told = f"floor {floor:.1f}{', BELOW' if missing else ''}"
+            print(f"{package:<12} {found:6.2f} %  {told}", flush=True)
+            if failures:
+                print(f"The tests of {package} fail:\n{failures}", flush=True)
             known[package] = int(10 * found) / 10
             if given.record:
                 lines = (f"{name} = {known[name]:.1f}\n" for name in packages() if name in known)

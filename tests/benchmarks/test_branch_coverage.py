@@ -17,7 +17,7 @@ def script(monkeypatch, tmp_path):
     spec = importlib.util.spec_from_file_location("branch_coverage", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "measured", lambda package: 90.27)
+    monkeypatch.setattr(module, "measured", lambda package: (90.27, ""))
     return module
 
 
@@ -32,6 +32,12 @@ def test_a_package_below_its_floor_fails(script, monkeypatch, tmp_path, capsys, 
     script.FLOORS.write_text(f"lab = {floor}\n")
     assert script.main(["lab"]) == code
     assert ("BELOW" in capsys.readouterr().out) == bool(code)
+
+
+def test_a_package_whose_tests_fail_fails(script, monkeypatch, capsys):
+    monkeypatch.setattr(script, "measured", lambda package: (100.0, "1 failed"))
+    assert script.main(["lab"]) == 1
+    assert "The tests of lab fail:\n1 failed" in capsys.readouterr().out
 
 
 def test_what_was_measured_is_recorded_rounded_down(script, monkeypatch, tmp_path):

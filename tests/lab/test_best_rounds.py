@@ -126,7 +126,18 @@ def test_two_clients_where_a_local_minimum_misleads() -> None:
     assert 1.6 * (1 - 1.001e-6) <= best.lower_bound <= 1.6
     np.testing.assert_array_equal(best.probabilities, [1.0, 0.0])
     assert best.vacuous
+    assert best.sentence.startswith("There is no best T: the bound comes ever closer to 1.6")
     assert best_total_steps(UNIT, **clients, max_steps=12).total_steps == 6
+
+
+def test_a_bound_that_says_something_is_told_without_a_warning() -> None:
+    best = best_total_steps(UNIT, unbiased=[0.5, 0.5], noise_levels=[1e-6, 1e-6], dimension=1000)
+    assert best.sentence.endswith(f"none is below {best.lower_bound:.4g}.")
+
+
+def test_points_without_room_between_them_have_no_chord() -> None:
+    same = (10**40, 1e20, 2.0, 2.5)
+    assert theorems._chord(1e20, same, same) == (3.0, 1e20)
 
 
 def test_public_clients_do_not_always_mean_training_for_ever() -> None:
