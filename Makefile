@@ -6,8 +6,8 @@ STAMP := $(VENV)/.installed
 # Versions and hashes that setup checks where they fit the machine; `make setup LOCK=` goes without.
 LOCK ?= requirements-ci.txt
 
-.PHONY: setup lock browser demo docs pictures test mutants assurance audit-dependencies lint format \
-  clean
+.PHONY: setup lock browser demo docs pictures test coverage mutants assurance audit-dependencies \
+  lint format clean
 
 setup: $(STAMP)
 
@@ -57,6 +57,10 @@ format: setup
 
 test: lint browser
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto  # a worker for each core, a thread for each worker
+
+# Branch coverage of each package by its own tests, held to the floors of benchmarks/coverage.toml.
+coverage: setup
+	$(BIN)/python benchmarks/branch_coverage.py
 
 # Faults put into privacy-bearing code on purpose: each must make its test fail (minutes).
 mutants: setup

@@ -73,52 +73,28 @@ HOSTILE = (
 _FACTOR = 2.0**76  # a number divided by it has a square below all 32-bit floats
 
 
-@dataclass(frozen=True, kw_only=True)
 class StepPlan:
-    """The least a plan can be: every client the same, cohorts and noise as told."""
+    """The least a plan can be: cohorts and noise as told, every client with as many records."""
 
-    training: Training
-    schedule: Schedule
-    contract: Contract
-    population: Population
-    noise_multipliers: FloatArray
-    batch_sizes: IntArray
-    sampling_rates: FloatArray
-
-    @classmethod
-    def of(
-        cls, claim: Claim, *, cohorts: IntArray, size: int, batch_size: int, local_steps: int
-    ) -> StepPlan:
-        """A plan under which each client has ``size`` records."""
+    def __init__(
+        self, claim: Claim, *, cohorts: IntArray, size: int, batch_size: int, local_steps: int
+    ) -> None:
         clients, (rounds, draws) = int(cohorts.max()) + 1, cohorts.shape
-        return cls(
-            training=Training(
-                rounds=rounds,
-                cohort_size=draws,
-                batch_size=batch_size,
-                local_steps=local_steps,
-                clip=claim.clip,
-            ),
-            schedule=Schedule(cohorts=cohorts, clients=clients),
-            contract=Contract.of("tight", claim.sampler),
-            population=Population.from_arrays(
-                sizes=[size] * clients, epsilon=np.nan, delta=np.nan, public=[True] * clients
-            ),
-            noise_multipliers=np.full(clients, claim.noise_multiplier),
-            batch_sizes=np.full(clients, batch_size, dtype=np.int64),
-            sampling_rates=np.full(clients, batch_size / size),
+        self.training = Training(
+            rounds=rounds,
+            cohort_size=draws,
+            batch_size=batch_size,
+            local_steps=local_steps,
+            clip=claim.clip,
         )
-
-
-class _BareProduct(nn.Module):
-    """A product with a parameter that is in no layer known to the engines."""
-
-    def __init__(self, dimension: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(dimension))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return (inputs * self.weight).sum(1, keepdim=True)
+        self.schedule = Schedule(cohorts=cohorts, clients=clients)
+        self.contract = Contract.of("tight", claim.sampler)
+        self.population = Population.from_arrays(
+            sizes=[size] * clients, epsilon=np.nan, delta=np.nan, public=[True] * clients
+        )
+        self.noise_multipliers = np.full(clients, claim.noise_multiplier)
+        self.batch_sizes = np.full(clients, batch_size, dtype=np.int64)
+        self.sampling_rates = np.full(clients, batch_size / size)
 
 
 class GradientProbe(nn.Module):
@@ -126,7 +102,7 @@ class GradientProbe(nn.Module):
 
     Args:
         dimension: number of parameters, at least 2.
-        raw: hold the second half as a bare parameter, which no fast path covers.
+        raw: hold the first half as a bare parameter, which no fast path covers.
         hostile: one of ``HOSTILE``. With *no gradient at zero* a record of zeros has a pass that
             is not finite, so a broken record cannot be replaced by zeros. With *factors out of
             range* inputs are made smaller and outputs enlarged as much: products have the right
@@ -135,17 +111,20 @@ class GradientProbe(nn.Module):
 
     def __init__(self, dimension: int, *, raw: bool = False, hostile: str | None = None) -> None:
         super().__init__()
-        self._hostile = hostile
+        self._hostile, self._raw = hostile, raw
         self._half = dimension // 2
-        self.first = nn.Linear(self._half, 1, bias=False)
-        rest = dimension - self._half
-        self.second = _BareProduct(rest) if raw else nn.Linear(rest, 1, bias=False)
+        if raw:
+            self.bare = nn.Parameter(torch.zeros(self._half))
+        else:
+            self.first = nn.Linear(self._half, 1, bias=False)
+        self.second = nn.Linear(dimension - self._half, 1, bias=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The sum of both layers' outputs, [rows, 1]."""
         inputs, outer = hostile_factors(inputs, self._hostile)
         head, tail = inputs[:, : self._half], inputs[:, self._half :]
-        output: Tensor = (self.first(head) + self.second(tail)) * outer
+        first = (head * self.bare).sum(1, keepdim=True) if self._raw else self.first(head)
+        output: Tensor = (first + self.second(tail)) * outer
         return output
 
 
@@ -236,7 +215,7 @@ class EngineUnderTest:
     ) -> FloatArray:
         """Updates [rounds, draws, D], or means [rounds, 1, D]; the step size is 1."""
         size, dimension = gradients.shape
-        plan = StepPlan.of(
+        plan = StepPlan(
             claim, cohorts=cohorts, size=size, batch_size=batch_size, local_steps=local_steps
         )
         clients = plan.population.sizes.size
@@ -386,11 +365,15 @@ class StepUnderTest:
     the rate B / records, clips, adds up, adds noise, and returns [D] numbers. A deployment takes
     its randomness from the operating system and ignores the seed; a simulation uses it.
 
+    A failure of the function is told as what it is: an :class:`InputError` about the step.
+
     Args:
-        step: the function.
+        step: the function; or a whole ``PrivateTraining`` of the user's.
         returns: whether it returns the ``mean``, divided by the public B, or the ``sum``.
         draws_batches: whether it draws its batches; if not, it is given Poisson batches, and its
             sampler is not tested.
+        name: what the function is called in an error.
+        whole: whether it is a whole training, which is called as it stands.
 
     Example:
         >>> def step(gradients, *, clip, noise_multiplier, batch_size, rng_seed):
@@ -406,21 +389,35 @@ class StepUnderTest:
         *,
         returns: Literal["mean", "sum"] = "mean",
         draws_batches: bool = True,
+        name: str = "of this function",
+        whole: bool = False,
     ) -> None:
         choice("returns", returns, ["mean", "sum"])
-        self._step, self._returns, self.draws_batches = step, returns, draws_batches
+        self._step, self._returns, self._name = step, returns, name
+        self._training = step if whole else self._steps
+        self.draws_batches = getattr(step, "draws_batches", True) if whole else draws_batches
+        self.hostile: Mapping[str, PrivateTraining] = getattr(step, "hostile", {}) if whole else {}
 
-    def __call__(
-        self,
-        gradients: FloatArray,
-        *,
-        claim: Claim,
-        batch_size: int,
-        seed: int,
-        cohorts: IntArray,
-        local_steps: int = 1,
-    ) -> FloatArray:
+    def __call__(self, gradients: FloatArray, **settings: Any) -> FloatArray:
         """Updates [rounds, draws, D]; every step has a seed of its own."""
+        # Gradients that are not finite are given on purpose; a warning about them is no news.
+        try:
+            with np.errstate(all="ignore"), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = self._training(gradients, **settings)
+            return _as_array(found, (*settings["cohorts"].shape, gradients.shape[1]))
+        except DpcohortError:
+            raise
+        except Exception as error:  # the user's function may fail in any way
+            raise InputError.because(
+                f"the step {self._name} failed on gradients of shape {gradients.shape}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    def _steps(
+        self, gradients: FloatArray, *, claim: Claim, batch_size: int, seed: int,
+        cohorts: IntArray, local_steps: int = 1,
+    ) -> FloatArray:  # fmt: skip
         updates = []
         for t, cohort in enumerate(cohorts.tolist()):
             for draw, client in enumerate(cohort):
@@ -448,7 +445,7 @@ class StepUnderTest:
 
 def step_by_name(
     name: str, *, returns: Literal["mean", "sum"] = "mean", draws_batches: bool = True
-) -> PrivateTraining:
+) -> StepUnderTest:
     """The training behind ``module:function``, in either of the two forms.
 
     Args:
@@ -465,37 +462,12 @@ def step_by_name(
         accepted = set(inspect.signature(function).parameters)
     except (TypeError, ValueError):
         accepted = set()
-    if "cohorts" in accepted:
-        training: PrivateTraining = function
-    elif "rng_seed" in accepted:
-        training = StepUnderTest(function, returns=returns, draws_batches=draws_batches)
-    else:
+    if not accepted & {"cohorts", "rng_seed"}:
         raise InputError("--step", given=name, allowed=f"a function of one of two forms: {_FORMS}")
-    return _Explained(training, name)
-
-
-class _Explained:
-    """A training whose failures are told as what they are: failures of the user's function."""
-
-    def __init__(self, training: PrivateTraining, name: str) -> None:
-        self._training, self._name = training, name
-        self.hostile = getattr(training, "hostile", {})
-        self.draws_batches = getattr(training, "draws_batches", True)
-
-    def __call__(self, gradients: FloatArray, **settings: Any) -> FloatArray:
-        # Gradients that are not finite are given on purpose; a warning about them is no news.
-        try:
-            with np.errstate(all="ignore"), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                found = self._training(gradients, **settings)
-            return _as_array(found, (*settings["cohorts"].shape, gradients.shape[1]))
-        except DpcohortError:
-            raise
-        except Exception as error:  # the user's function may fail in any way
-            raise InputError.because(
-                f"the step {self._name} failed on gradients of shape {gradients.shape}: "
-                f"{type(error).__name__}: {error}"
-            ) from error
+    whole = "cohorts" in accepted
+    return StepUnderTest(
+        function, returns=returns, draws_batches=draws_batches, name=name, whole=whole
+    )
 
 
 def _as_array(found: Any, shape: tuple[int, ...]) -> FloatArray:

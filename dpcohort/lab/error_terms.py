@@ -20,6 +20,7 @@ __all__ = [
     "Constants",
     "ErrorTerms",
     "checked_distribution",
+    "checked_levels",
     "convexity",
     "error_terms",
     "privacy_error",
@@ -118,20 +119,25 @@ def privacy_error(
     """
     p = checked_distribution("probabilities", probabilities)
     scale = whole_number("dimension", dimension, at_least=1)
-    quadratic = _levels("noise_levels", noise_levels, p)
-    linear = (
-        np.zeros_like(p) if linear_levels is None else _levels("linear_levels", linear_levels, p)
-    )
+    quadratic = _drawn_levels("noise_levels", noise_levels, p)
+    given = np.zeros_like(p) if linear_levels is None else linear_levels
+    linear = _drawn_levels("linear_levels", given, p)
     return scale * float(np.sum(p * (p * quadratic + linear)))
 
 
-def _levels(field: str, values: ArrayLike, p: FloatArray) -> FloatArray:
-    """Noise levels with those of clients that are never drawn set to 0 (inf times 0 is 0 here)."""
+def checked_levels(field: str, values: ArrayLike, clients: int) -> FloatArray:
+    """The values as noise levels of the clients, or an error that names what is wrong."""
     levels = float_array(field, values, at_least=0, allow_infinite=True)
-    if levels.shape != p.shape:
+    if levels.shape != (clients,):
         raise InputError(
-            field, given=f"{levels.size} entries", allowed=f"{p.size} entries, one per client"
+            field, given=f"{levels.size} entries", allowed=f"{clients} entries, one per client"
         )
+    return levels
+
+
+def _drawn_levels(field: str, values: ArrayLike, p: FloatArray) -> FloatArray:
+    """Noise levels with those of clients that are never drawn set to 0 (inf times 0 is 0 here)."""
+    levels = checked_levels(field, values, p.size)
     drowned = np.flatnonzero(np.isinf(levels) & (p > 0))
     if drowned.size:
         raise InputError(

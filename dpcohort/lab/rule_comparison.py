@@ -206,15 +206,13 @@ def _with(job: Job, config: Config, selection: RuleChoice, aggregation: RuleChoi
 
 def _draw_alike(some: Sequence[Job], others: Sequence[Job]) -> bool:
     """Whether plans draw the same clients with the same noise, seed by seed."""
-    for one, other in zip(some, others, strict=True):
-        if one.plan.adaptive is not None or other.plan.adaptive is not None:
-            return False
-        noise = (one.plan.noise_multipliers, other.plan.noise_multipliers)
-        if not np.array_equal(one.plan.schedule.cohorts, other.plan.schedule.cohorts):
-            return False
-        if not np.array_equal(*noise, equal_nan=True):
-            return False
-    return True
+    plans = [(one.plan, other.plan) for one, other in zip(some, others, strict=True)]
+    return all(
+        (one.adaptive, other.adaptive) == (None, None)
+        and np.array_equal(one.schedule.cohorts, other.schedule.cohorts)
+        and np.array_equal(one.noise_multipliers, other.noise_multipliers, equal_nan=True)
+        for one, other in plans
+    )
 
 
 def _skip(selection: RuleChoice, aggregation: RuleChoice, reason: str) -> SkippedPair:
@@ -298,17 +296,14 @@ class RuleTable:
         head += ["certified", "bias", *(f"heard_{i + 1}" for i in range(deciles))]
         head += ["heard_public", "seconds", "failed"]
         text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(head)
+        writer = csv.DictWriter(text, head, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
         for row in self.rows:
-            found = row.accuracy
-            results: list[float | None] = [None] * 4
-            if found is not None:
-                results = [found.mean, found.low, found.high, found.count]
-            rest = [None] * (deciles - len(row.heard))
-            numbers = [*results, row.noise, row.certified, row.bias, *row.heard, *rest]
-            told = [*numbers, row.heard_public, row.seconds, row.failed]
-            writer.writerow([row.selection, row.aggregation, *told])
+            values = asdict(row) | {f"heard_{i + 1}": share for i, share in enumerate(row.heard)}
+            if (found := row.accuracy) is not None:
+                values |= {"accuracy": found.mean, "seeds": found.count}
+                values |= {"low": found.low, "high": found.high}
+            writer.writerow(values)
         return text.getvalue()
 
 

@@ -5,10 +5,10 @@ Two constants differ from the printed ones, both proved (docs/paper-map.md): the
 Theorem 1 has 9 Gamma, not 18 Gamma, and both theorems need C <= B1 or max(B1, C) in place of B1.
 ``as_printed=True`` gives the paper's statement, word for word.
 
-Corollary 2, the number of steps T with the least bound, is proved globally. For a given selection
-see :class:`SelectionCurve`. In :func:`best_total_steps` the selection is chosen together with T:
-with x = sqrt(T) the bound is (B1/2) v(x) + sqrt(R / x), where R = F(w_1) - F* + L B1^2 / 2 and v(x)
-is the least value of Problem 1 at eta = 2 L x. Each selection's value is concave in x and so is
+Corollary 2, the number of steps T with the least bound, is proved globally: in
+:func:`best_total_steps` the selection is chosen together with T. With x = sqrt(T) the bound is
+(B1/2) v(x) + sqrt(R / x), where R = F(w_1) - F* + L B1^2 / 2 and v(x) is the least value of
+Problem 1 at eta = 2 L x. Each selection's value is concave in x and so is
 their minimum; the bound may have several local minima. On an interval v is above its chord, and a
 chord plus sqrt(R / x) is convex with its minimum in closed form: a lower bound, hence a branch and
 bound with certificate.
@@ -23,9 +23,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpcohort._validate import FloatArray, float_array, number, whole_number
+from dpcohort._validate import FloatArray, number, whole_number
 from dpcohort.errors import InputError
-from dpcohort.lab.error_terms import Constants, ErrorTerms, checked_distribution, convexity
+from dpcohort.lab.error_terms import (
+    Constants,
+    ErrorTerms,
+    checked_distribution,
+    checked_levels,
+    convexity,
+)
 from dpcohort.selection import solve_selection
 
 __all__ = [
@@ -33,7 +39,6 @@ __all__ = [
     "BalanceCurve",
     "BestSteps",
     "NonconvexBound",
-    "SelectionCurve",
     "StronglyConvexBound",
     "best_balance",
     "best_total_steps",
@@ -179,26 +184,35 @@ def nonconvex_bound(
         alone gives 1.'
     """
     steps = whole_number("total_steps", total_steps, at_least=1)
-    curve = SelectionCurve.of(constants, errors, as_printed=as_printed)
-    root = math.sqrt(steps)
-    non_vanishing, vanishing = curve.parts(root)
+    bound = constants.gradient_bound if as_printed else constants.working_gradient_bound
+    root, half, start = math.sqrt(steps), 0.5 * bound, _start(constants, bound)
+    selection = errors.selection_error
+    inner = selection**2 + 2.0 * constants.smoothness * errors.privacy_error * root
+    non_vanishing = half * (selection + math.sqrt(inner))
+    vanishing = math.sqrt(start / root)
     return NonconvexBound(
         total_steps=steps,
-        step_size=curve.gradient_bound / (constants.clip * root),
+        step_size=bound / (constants.clip * root),
         errors=errors,
         non_vanishing=non_vanishing,
         vanishing=vanishing,
         total=non_vanishing + vanishing,
-        sharper_total=curve.sharper(root),
+        # The proof ends in y^2 <= B1 G y + R / x + B1^2 Q x / 4; this is its root.
+        sharper_total=half * selection + math.sqrt(half**2 * inner + start / root),
         trivial=float(constants.gradient_bound),
     )
+
+
+def _start(constants: Constants, bound: float) -> float:
+    """R = F(w_1) - F* + L B1^2 / 2."""
+    return constants.initial_gap + 0.5 * constants.smoothness * bound**2
 
 
 def strongly_convex_bound(
     constants: Constants,
     errors: ErrorTerms,
     *,
-    total_steps: int,
+    total_steps: float,
     balance: float | None = None,
     as_printed: bool = False,
 ) -> StronglyConvexBound:
@@ -207,7 +221,7 @@ def strongly_convex_bound(
     Args:
         constants: Assumptions 1-4 in numbers, with ``strong_convexity``.
         errors: of the selection, the clipping and the noise.
-        total_steps: T, global rounds times local steps.
+        total_steps: T, global rounds times local steps; infinity gives Corollary 1.
         balance: Gamma; the one that makes the bound least when not given.
         as_printed: 18 Gamma in the clipping term and beta > B1 / (C mu), as the paper prints.
 
@@ -223,45 +237,10 @@ def strongly_convex_bound(
         >>> bound.vacuous
         False
     """
-    steps = whole_number("total_steps", total_steps, at_least=1)
-    return _strongly_convex(constants, errors, steps, balance, as_printed=as_printed)
-
-
-def strongly_convex_limit(
-    constants: Constants,
-    errors: ErrorTerms,
-    *,
-    balance: float | None = None,
-    as_printed: bool = False,
-) -> StronglyConvexBound:
-    """Corollary 1 (inequality: final gap inf): Theorem 1 as T goes to infinity.
-
-    The corollary prints B for B1. The linear part of the exact noise model goes to 0 in this
-    limit, so ``errors`` must be without it.
-
-    Example:
-        >>> from dpcohort.lab.error_terms import error_terms
-        >>> constants = Constants(smoothness=1, gradient_bound=1, clip=1, initial_gap=0.4,
-        ...                       strong_convexity=0.5)
-        >>> errors = error_terms(constants, probabilities=[0.5, 0.5], unbiased=[0.5, 0.5],
-        ...                      noise_levels=[0, 1e-6], dimension=1000)
-        >>> round(strongly_convex_limit(constants, errors).total, 6)
-        0.022361
-    """
-    return _strongly_convex(constants, errors, math.inf, balance, as_printed=as_printed)
-
-
-def _strongly_convex(
-    constants: Constants,
-    errors: ErrorTerms,
-    steps: float,
-    balance: float | None,
-    *,
-    as_printed: bool,
-) -> StronglyConvexBound:
+    endless = total_steps == math.inf
+    steps = math.inf if endless else whole_number("total_steps", total_steps, at_least=1)
     mu, distance, beta = convexity(constants, as_printed=as_printed)
     smooth, clip, gamma = constants.smoothness, constants.clip, constants.step_offset
-    endless = math.isinf(steps)
     share = 1.0 if endless else steps / (gamma + steps)  # T / (gamma + T)
     left = 0.0 if endless else 1.0 / (gamma + steps)
     sampling = 0.5 * beta**2 * smooth * clip**2 * share
@@ -305,6 +284,32 @@ def _strongly_convex(
         sharper_total=min(base + math.sqrt(unsplit), total),
         trivial=constants.gradient_bound**2 / (2.0 * mu),
         initial_gap=float(constants.initial_gap),
+    )
+
+
+def strongly_convex_limit(
+    constants: Constants,
+    errors: ErrorTerms,
+    *,
+    balance: float | None = None,
+    as_printed: bool = False,
+) -> StronglyConvexBound:
+    """Corollary 1 (inequality: final gap inf): Theorem 1 as T goes to infinity.
+
+    The corollary prints B for B1. The linear part of the exact noise model goes to 0 in this
+    limit, so ``errors`` must be without it.
+
+    Example:
+        >>> from dpcohort.lab.error_terms import error_terms
+        >>> constants = Constants(smoothness=1, gradient_bound=1, clip=1, initial_gap=0.4,
+        ...                       strong_convexity=0.5)
+        >>> errors = error_terms(constants, probabilities=[0.5, 0.5], unbiased=[0.5, 0.5],
+        ...                      noise_levels=[0, 1e-6], dimension=1000)
+        >>> round(strongly_convex_limit(constants, errors).total, 6)
+        0.022361
+    """
+    return strongly_convex_bound(
+        constants, errors, total_steps=math.inf, balance=balance, as_printed=as_printed
     )
 
 
@@ -430,6 +435,8 @@ def _grown(rate: float, balance: float) -> float:
 _NARROWEST = 1e-14
 #: The range of T is explored by this factor until the tail is proved worse.
 _GROWTH = 16
+#: Beyond this T nothing is searched; certificates cover it all the same.
+LARGEST_STEPS = 10**60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -517,13 +524,7 @@ def best_total_steps(
     most = None if max_steps is None else whole_number("max_steps", max_steps, at_least=1)
     number("tolerance", tolerance, at_least=1e-12, below=1)
     u = checked_distribution("unbiased", unbiased)
-    levels = float_array("noise_levels", noise_levels, at_least=0, allow_infinite=True)
-    if levels.shape != u.shape:
-        raise InputError(
-            "noise_levels",
-            given=f"{levels.size} entries",
-            allowed=f"{u.size} entries, one per client",
-        )
+    levels = checked_levels("noise_levels", noise_levels, u.size)
     if np.isinf(levels).all():
         raise InputError(
             "noise_levels",
@@ -531,292 +532,101 @@ def best_total_steps(
             allowed="finite for at least one client",
             next_step="With infinite noise everywhere nothing can be learned.",
         )
-    joint = _JointCurve(
-        constants=constants,
-        unbiased=u,
-        noise_costs=levels * whole_number("dimension", dimension, at_least=1),
-        start=_start(constants, constants.working_gradient_bound),
-    )
-    return _search(joint, most, tolerance)
+    costs = levels * whole_number("dimension", dimension, at_least=1)
+    half = 0.5 * constants.working_gradient_bound
+    start = _start(constants, constants.working_gradient_bound)
+    evaluations, uncertainty = 0, 0.0  # the solver's largest gap: nothing is certified more finely
+    best: tuple[float, int, FloatArray] = (math.inf, 0, np.empty(0))
 
-
-def _start(constants: Constants, bound: float, steady: float = 0.0) -> float:
-    """R = F(w_1) - F* + L B1^2 / 2, with noise that does not grow with T."""
-    return constants.initial_gap + 0.5 * constants.smoothness * bound**2 * (1.0 + steady)
-
-
-@dataclass(frozen=True)
-class _Point:
-    """The joint bound at one T: an upper value that is attained, and a proved lower one."""
-
-    steps: int
-    root: float
-    value: float
-    lower_part: float  # (B1/2) times a lower bound on the least value of Problem 1
-    lower: float
-
-
-@dataclass(kw_only=True)
-class _JointCurve:
-    """Theorem 2's bound with the best selection at each T; remembers the best point seen."""
-
-    constants: Constants
-    unbiased: FloatArray
-    noise_costs: FloatArray
-    start: float
-    evaluations: int = 0
-    uncertainty: float = 0.0  # the solver's largest gap; no search can certify more finely
-    best_steps: int | None = None
-    best_value: float = math.inf
-    best_probabilities: FloatArray = field(default_factory=lambda: np.empty(0))
-
-    @property
-    def half(self) -> float:
-        return 0.5 * self.constants.working_gradient_bound
-
-    def at(self, steps: int) -> _Point:
+    def at(steps: int) -> _Point:
+        nonlocal evaluations, uncertainty, best
         root = math.sqrt(steps)
         answer = solve_selection(
-            self.unbiased,
-            2.0 * self.constants.smoothness * root * self.noise_costs,
-            clipping_gap=self.constants.fixed_gap,
+            u, 2.0 * constants.smoothness * root * costs, clipping_gap=constants.fixed_gap
         )
-        vanishing = math.sqrt(self.start / root)
-        value = self.half * answer.objective + vanishing
-        lower_part = self.half * answer.lower_bound
-        self.evaluations += 1
-        if value < self.best_value:
-            self.best_steps, self.best_value = steps, value
-            self.best_probabilities = answer.probabilities
+        vanishing = math.sqrt(start / root)
+        value, lower_part = half * answer.objective + vanishing, half * answer.lower_bound
         lower = min(value, lower_part + vanishing)
-        self.uncertainty = max(self.uncertainty, value - lower)
-        return _Point(steps, root, value, lower_part, lower)
+        evaluations, uncertainty = evaluations + 1, max(uncertainty, value - lower)
+        if value < best[0]:
+            best = value, steps, answer.probabilities
+        return steps, root, lower_part, lower
 
-    def chord(self, left: _Point, right: _Point) -> tuple[float, float]:
-        """Lower bound on the bound between two points, and the x where the chord's sum is least."""
-        where = right.root
-        if where - left.root <= _NARROWEST * where:  # no width left for a chord; v grows with x
-            return left.lower_part + math.sqrt(self.start / where), where
-        slope = (right.lower_part - left.lower_part) / (where - left.root)
-        if slope > 0:
-            where = min(
-                right.root, max(left.root, (0.5 * math.sqrt(self.start) / slope) ** (2 / 3))
-            )
-        below = left.lower_part + slope * (where - left.root)
-        return below + math.sqrt(self.start / where), where
-
-
-def _public_limit(curve: _JointCurve) -> tuple[float, FloatArray]:
-    """The joint bound as T grows: train on public clients only, or infinity without any."""
-    public = curve.noise_costs == 0
-    share = float(curve.unbiased[public].sum())
-    if not public.any():
-        return math.inf, np.empty(0)
-    gap = curve.constants.fixed_gap + 2.0 * max(0.0, 1.0 - share)
-    alone = np.where(public, curve.unbiased, 0.0)
-    alone = alone / share if share > 0 else public / public.sum()
-    return 2.0 * curve.half * gap, alone
-
-
-def _search(curve: _JointCurve, most: int | None, tolerance: float) -> BestSteps:
-    """Best-first branch and bound over the whole numbers T, the unbounded tail included."""
-    limit, limiting = _public_limit(curve)
+    limit, limiting = _public_limit(constants, u, costs)
     target = limit if most is None else math.inf  # the infimum counts only for unbounded T
     last = most if most is not None else LARGEST_STEPS
     heap: list[tuple[float, int, _Point, _Point]] = []
-    left = curve.at(1)
+    left = at(1)
 
     def good_enough() -> float:
         """What must lie below all that is left for the search to end."""
-        return min(curve.best_value, target) * (1 - tolerance) - 2 * curve.uncertainty
+        return min(best[0], target) * (1 - tolerance) - 2 * uncertainty
 
-    closed = left.lower  # least lower bound among the points that need no more search
-    while left.steps < last:
-        if left.lower_part >= good_enough():
+    closed = left[-1]  # least lower bound among the points that need no more search
+    while left[0] < last:
+        if left[2] >= good_enough():
             break  # v grows with T, so every larger T is at least this bad
-        right = curve.at(min(left.steps * _GROWTH, last))
-        heapq.heappush(heap, (curve.chord(left, right)[0], left.steps, left, right))
+        right = at(min(left[0] * _GROWTH, last))
+        heapq.heappush(heap, (_chord(start, left, right)[0], left[0], left, right))
         left = right
     # The tail beyond the last point: nothing when it is max_steps, else at least v there.
-    tail = math.inf if left.steps == most else left.lower_part
+    tail = math.inf if left[0] == most else left[2]
     while heap:
         if heap[0][0] >= good_enough():
             break
         _, _, low, high = heapq.heappop(heap)
-        closed = min(closed, low.lower, high.lower)
-        if high.steps - low.steps <= 1:
+        closed = min(closed, low[-1], high[-1])
+        if high[0] - low[0] <= 1:
             continue  # no whole number between them
-        middle = curve.at(_split(low, high, curve.chord(low, high)[1]))
+        middle = at(_split(low, high, _chord(start, low, high)[1]))
         for a, b in ((low, middle), (middle, high)):
-            heapq.heappush(heap, (curve.chord(a, b)[0], a.steps, a, b))
+            heapq.heappush(heap, (_chord(start, a, b)[0], a[0], a, b))
     lowest = min(closed, tail, heap[0][0] if heap else math.inf)
-    at_infinity = target <= curve.best_value
+    bound, steps, probabilities = best
+    at_infinity = target <= bound
     return BestSteps(
-        total_steps=None if at_infinity else curve.best_steps,
-        bound=min(target, curve.best_value),
-        lower_bound=min(lowest, target, curve.best_value),
-        probabilities=limiting if at_infinity else curve.best_probabilities,
-        evaluations=curve.evaluations,
-        trivial=float(curve.constants.gradient_bound),
+        total_steps=None if at_infinity else steps,
+        bound=min(target, bound),
+        lower_bound=min(lowest, target, bound),
+        probabilities=limiting if at_infinity else probabilities,
+        evaluations=evaluations,
+        trivial=float(constants.gradient_bound),
         limit=limit,
     )
 
 
+#: The joint bound at one T: T, sqrt(T), (B1/2) times a lower bound on the least value of Problem 1,
+#: and a proved lower bound on the bound there.
+_Point = tuple[int, float, float, float]
+
+
+def _chord(start: float, left: _Point, right: _Point) -> tuple[float, float]:
+    """Lower bound on the bound between two points, and the x where the chord's sum is least."""
+    (_, first, below, _), (_, where, above, _) = left, right
+    if where - first <= _NARROWEST * where:  # no width left for a chord; v grows with x
+        return below + math.sqrt(start / where), where
+    slope = (above - below) / (where - first)
+    if slope > 0:
+        where = min(where, max(first, (0.5 * math.sqrt(start) / slope) ** (2 / 3)))
+    return below + slope * (where - first) + math.sqrt(start / where), where
+
+
+def _public_limit(
+    constants: Constants, unbiased: FloatArray, costs: FloatArray
+) -> tuple[float, FloatArray]:
+    """The joint bound as T grows: train on public clients only, or infinity without any."""
+    public = costs == 0
+    share = float(unbiased[public].sum())
+    if not public.any():
+        return math.inf, np.empty(0)
+    gap = constants.fixed_gap + 2.0 * max(0.0, 1.0 - share)
+    alone = np.where(public, unbiased, 0.0)
+    alone = alone / share if share > 0 else public / public.sum()
+    return constants.working_gradient_bound * gap, alone
+
+
 def _split(low: _Point, high: _Point, where: float) -> int:
     """A whole number strictly between two points: the chord's minimum, kept off the ends."""
-    ratio = high.root / low.root
-    kept = float(min(low.root * ratio**0.9, max(low.root * ratio**0.1, where)))
-    return min(high.steps - 1, max(low.steps + 1, round(kept * kept)))
-
-
-# Corollary 2 for a given selection: the T that makes Theorem 2's bound least, from one cubic.
-#
-# With x = sqrt(T), G = G^select,clip, Q = 2 L G^DP and R = F(w_1) - F* + L B1^2 / 2 the bound is
-#
-#     (B1/2) (G + sqrt(G^2 + Q x)) + sqrt(R / x).
-#
-# Its derivative vanishes where B1^2 Q^2 x^3 = 4 R (G^2 + Q x). The coefficients of this cubic
-# change sign once, so it has one positive root (Descartes); before it the bound falls, after it
-# it grows.
-
-
-#: Beyond this T nothing is searched; certificates cover it all the same.
-LARGEST_STEPS = 10**60
-
-
-@dataclass(frozen=True, kw_only=True)
-class SelectionCurve:
-    """Theorem 2's bound for one selection, as a function of x = sqrt(T).
-
-    Attributes:
-        gradient_bound: B1.
-        start: R.
-        selection_error: G.
-        noise: Q.
-
-    Example:
-        >>> curve = SelectionCurve(gradient_bound=1, start=1.5, selection_error=0, noise=1e-3)
-        >>> curve.best().total_steps                # without selection error T = 4 R / (B1^2 Q)
-        6000
-    """
-
-    gradient_bound: float
-    start: float
-    selection_error: float
-    noise: float
-
-    @classmethod
-    def of(
-        cls,
-        constants: Constants,
-        errors: ErrorTerms,
-        *,
-        constant_noise: float = 0.0,
-        as_printed: bool = False,
-    ) -> SelectionCurve:
-        """The curve of one selection.
-
-        Args:
-            constants: Assumptions 1, 3 and 4 in numbers.
-            errors: of the selection and the noise.
-            constant_noise: the part of the noise that does not grow with T, in units of C^2: for n
-                independent draws with variance C^2 (A_k + V_k steps) it is D / N^select times the
-                sum of p_k A_k + T^l p_k (1 - p_k) V_k. It only adds to the start's part, so the
-                same proof holds.
-            as_printed: keep B1 where the proof needs max(B1, C); false for C > B1.
-        """
-        bound = constants.gradient_bound if as_printed else constants.working_gradient_bound
-        return cls(
-            gradient_bound=bound,
-            start=_start(constants, bound, number("constant_noise", constant_noise, at_least=0)),
-            selection_error=errors.selection_error,
-            noise=2.0 * constants.smoothness * errors.privacy_error,
-        )
-
-    @property
-    def noiseless(self) -> float:
-        """What is left as T grows when there is no noise, B1 G; below the bound in every case."""
-        return self.gradient_bound * self.selection_error
-
-    @property
-    def limit(self) -> float:
-        """The bound as T grows."""
-        return math.inf if self.noise > 0 else self.noiseless
-
-    def parts(self, root_steps: float) -> tuple[float, float]:
-        """The growing part at x, Theorem 2's non-vanishing error, and the falling one.
-
-        Example:
-            >>> SelectionCurve(gradient_bound=2, start=9, selection_error=0, noise=1).parts(9)
-            (3.0, 1.0)
-        """
-        inner = self.selection_error**2 + self.noise * root_steps
-        growing = 0.5 * self.gradient_bound * (self.selection_error + math.sqrt(inner))
-        return growing, math.sqrt(self.start / root_steps)
-
-    def sharper(self, root_steps: float) -> float:
-        """The bound at x before its parts are pulled apart.
-
-        The proof ends in y^2 <= B1 G y + R / x + B1^2 Q x / 4; this is its root.
-        """
-        half = 0.5 * self.gradient_bound
-        inner = self.selection_error**2 + self.noise * root_steps
-        rest = math.sqrt(half**2 * inner + self.start / root_steps)
-        return half * self.selection_error + rest
-
-    def root_bracket(self) -> tuple[float, float]:
-        """Two neighbouring floats around the root of B1^2 Q^2 x^3 = 4 R (G^2 + Q x), for Q > 0.
-
-        As x^3 = s x + c with s = 4 R / (B1^2 Q) and c = s G^2 / Q, the root is at least
-        m = max(sqrt(s), cbrt(c)) and below 2 m, since (2 m)^3 > 2 m^3 + m^3 >= 2 s m + c.
-        """
-        slope = 4.0 * self.start / self.gradient_bound**2 / self.noise
-        constant = slope * (self.selection_error**2 / self.noise)
-        low = max(math.sqrt(slope), math.cbrt(constant))
-        high = 2.0 * low
-        while low < (middle := 0.5 * (low + high)) < high:
-            # Divided by x^2, so that nothing overflows where the root is representable.
-            if middle < slope / middle + constant / middle / middle:
-                low = middle
-            else:
-                high = middle
-        return low, high
-
-    def best(self, max_steps: int | None = None) -> BestSteps:
-        """The best whole T from 1 to ``max_steps``, with its certificate."""
-        steps, bound, lowest = None, self.limit, self.limit
-        values: dict[int, float] = {}
-        if self.noise > 0 or max_steps is not None:
-            candidates, least = self._candidates(max_steps)
-            values = {t: sum(self.parts(math.sqrt(t))) for t in candidates}
-            # Where rounding cannot tell two values apart the first, nearest to the root, is taken.
-            tied = min(values.values()) * (1 + _NARROWEST)
-            steps = next(t for t, value in values.items() if value <= tied)
-            bound, lowest = values[steps], min(least, *values.values()) * (1 - _NARROWEST)
-        return BestSteps(
-            total_steps=steps,
-            bound=bound,
-            lower_bound=lowest,
-            evaluations=len(values),
-            trivial=self.gradient_bound,
-            limit=self.limit,
-        )
-
-    def _candidates(self, most: int | None) -> tuple[list[int], float]:
-        """The whole numbers T that can be best, nearest the root first, and a bound below all T.
-
-        The bound falls before the root and grows after it, so only the root's whole neighbours
-        can be best, or an end of the allowed range, where the bound is then monotone.
-        """
-        last = most if most is not None else LARGEST_STEPS
-        low, high = self.root_bracket() if self.noise > 0 else (math.inf, math.inf)
-        if low * low >= last:
-            at_end = sum(self.parts(math.sqrt(last)))
-            return [last], at_end if most is not None else self.noiseless
-        if high <= 1.0:
-            return [1], sum(self.parts(1.0))
-        # Over x in [low, high] the growing part is least at low, the falling part at high.
-        least = self.parts(low)[0] + self.parts(high)[1]
-        around = (math.floor(low * low), round(low * high), math.ceil(high * high))
-        neighbours = {min(last, max(1, t)) for t in around}
-        return sorted(neighbours, key=lambda t: abs(t - low * high)), least
+    ratio = high[1] / low[1]
+    kept = float(min(low[1] * ratio**0.9, max(low[1] * ratio**0.1, where)))
+    return min(high[0] - 1, max(low[0] + 1, round(kept * kept)))

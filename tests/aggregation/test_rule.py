@@ -47,7 +47,7 @@ class QuietestOnly:
 
 
 def test_engines_take_any_rule() -> None:
-    plan = StepPlan.of(
+    plan = StepPlan(
         Claim(sampler="fixed"), cohorts=np.array([[0, 1, 0]]), size=4, batch_size=2, local_steps=1
     )
     plan.noise_multipliers[:] = [3.0, 0.0]

@@ -389,7 +389,7 @@ def test_theorem_1_is_vacuous_when_the_assumptions_alone_say_more() -> None:
     assert said.sentence.startswith("This bound says nothing. In the limit")
 
 
-@pytest.mark.parametrize("steps", [0, math.inf])
+@pytest.mark.parametrize("steps", [0, 1.5])
 def test_steps_that_cannot_be_counted_are_refused(steps: object) -> None:
     constants, selection = instance(1)
     for bound in (strongly_convex_bound, nonconvex_bound):

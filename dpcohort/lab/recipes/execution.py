@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,15 +35,16 @@ if TYPE_CHECKING:
     from dpcohort.runs import Job, Run
 
 __all__ = [
-    "CellStore",
     "Measurement",
     "Progress",
     "Work",
     "measure",
     "measured",
     "prepare",
+    "read_cell",
     "stacks",
     "train_works",
+    "write_cell",
 ]
 
 
@@ -87,73 +88,42 @@ class Measurement(BaseModel):
     plan: str
 
 
-class CellStore:
-    """The measurements of one recipe, in a folder.
+def read_cell(path: Path, cell: Cell) -> dict[int, Measurement]:
+    """What a file holds of this cell by seed, if it was measured with the same settings.
 
-    Args:
-        folder: where the files are; None keeps them in memory.
-
-    Example:
-        >>> CellStore(None).known
-        {}
+    Raises:
+        FileFormatError: the file is no file of measurements.
     """
+    if not path.exists():
+        return {}
+    try:
+        stored = parse_json(read_utf8(path, at_most_bytes=LARGEST_CELL_FILE))
+        head = [stored[key] for key in ("format", "schema", "settings_sha256")]
+        if head != [_FORMAT, _SCHEMA, cell.sha256]:
+            return {}
+        found = [Measurement.model_validate_json(json.dumps(m)) for m in stored["measurements"]]
+        return {measurement.seed: measurement for measurement in found}
+    except FileFormatError:
+        raise
+    except (ValueError, KeyError, TypeError) as error:
+        odd = isinstance(error, ValidationError)
+        words = "a measurement is not as it was written" if odd else error
+        raise FileFormatError(
+            path, f"this file of measurements is broken ({words}); delete it and run again"
+        ) from None
 
-    def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
-        #: Every measurement by (slug, seed).
-        self.known: dict[tuple[str, int], Measurement] = {}
 
-    def load(self, cell: Cell) -> None:
-        """Take over what a file holds of this cell, if it was measured with the same settings.
-
-        Raises:
-            FileFormatError: the file is no file of measurements.
-        """
-        path = self._path(cell)
-        if path is None or not path.exists():
-            return
-        try:
-            stored = parse_json(read_utf8(path, at_most_bytes=LARGEST_CELL_FILE))
-            is_ours = stored["format"] == _FORMAT and stored["schema"] == _SCHEMA
-            if is_ours and stored["settings_sha256"] == cell.sha256:
-                for values in stored["measurements"]:
-                    found = Measurement.model_validate_json(json.dumps(values))
-                    self.known[cell.slug, found.seed] = found
-        except FileFormatError:
-            raise
-        except (ValueError, KeyError, TypeError) as error:
-            odd = isinstance(error, ValidationError)
-            words = "a measurement is not as it was written" if odd else error
-            raise FileFormatError(
-                path, f"this file of measurements is broken ({words}); delete it and run again"
-            ) from None
-
-    def add(self, cell: Cell, measurement: Measurement) -> None:
-        """Keep a measurement, on disk as well."""
-        self.known[cell.slug, measurement.seed] = measurement
-        path = self._path(cell)
-        if path is None:
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        mine = sorted(
-            (m for (slug, _), m in self.known.items() if slug == cell.slug), key=lambda m: m.seed
-        )
-        content = {
-            "format": _FORMAT,
-            "schema": _SCHEMA,
-            "cell": cell.label,
-            "settings_sha256": cell.sha256,
-            "measurements": [m.model_dump(mode="json") for m in mine],
-        }
-        write_text(path, json.dumps(content, indent=1) + "\n")
-
-    def of(self, cell: Cell, seeds: int) -> list[Measurement]:
-        """The measurements of a cell for the seeds 0 to ``seeds`` - 1, as far as they are there."""
-        found = (self.known.get((cell.slug, seed)) for seed in range(seeds))
-        return [m for m in found if m is not None]
-
-    def _path(self, cell: Cell) -> Path | None:
-        return None if self._folder is None else self._folder / f"{cell.slug}.json"
+def write_cell(path: Path, cell: Cell, measured: Mapping[int, Measurement]) -> None:
+    """Write what was measured of a cell."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = {
+        "format": _FORMAT,
+        "schema": _SCHEMA,
+        "cell": cell.label,
+        "settings_sha256": cell.sha256,
+        "measurements": [measured[seed].model_dump(mode="json") for seed in sorted(measured)],
+    }
+    write_text(path, json.dumps(content, indent=1) + "\n")
 
 
 #: Told rounds done, rounds in all (over all trainings), and what is being trained.
@@ -165,27 +135,8 @@ _STACK_PARAMETERS = 3_000_000
 _CPU_STACK = 6
 
 
-@dataclass(frozen=True, eq=False)
-class Work:
-    """One training to be done: a cell, a repetition, and the job that does it."""
-
-    cell: Cell
-    shift: int
-    job: Job
-
-    @property
-    def stack_key(self) -> tuple[Any, ...]:
-        """Trainings with the same key may run side by side."""
-        training = self.job.plan.training
-        return (
-            id(self.job.data),
-            self.job.model_name,
-            repr(sorted(self.job.model_options.items())),
-            training.rounds,
-            training.local_steps,
-            self.job.evaluate_every,
-            self.cell.adaptive,
-        )
+#: One training to be done: a cell, a repetition, and the job that does it.
+Work = tuple[Cell, int, "Job"]
 
 
 def measure(
@@ -194,7 +145,7 @@ def measure(
     folder: Path | None = None,
     device: str | None = None,
     progress: Progress | None = None,
-) -> CellStore:
+) -> dict[str, dict[int, Measurement]]:
     """Train what is not measured yet.
 
     Args:
@@ -204,24 +155,27 @@ def measure(
         progress: told how far it is.
 
     Returns:
-        All measurements.
+        All measurements, by the cell's slug and the seed.
 
     Raises:
         DataMissingError: a data set is not on this machine; nothing was trained.
         InputError: a cell cannot be trained; nothing was trained.
     """
-    store = CellStore(folder)
+
+    def path(cell: Cell) -> Path | None:
+        return None if folder is None else folder / f"{cell.slug}.json"
+
+    known = {}
     for cell in recipe.cells:
-        store.load(cell)
-    missing = [
-        (cell, seed)
-        for cell in recipe.cells
-        for seed in range(recipe.seeds)
-        if (cell.slug, seed) not in store.known
-    ]
-    for work, found in train_works(prepare(missing, device=device), progress=progress):
-        store.add(work.cell, found)
-    return store
+        file = path(cell)
+        known[cell.slug] = {} if file is None else read_cell(file, cell)
+    seeds = range(recipe.seeds)
+    missing = [(c, seed) for c in recipe.cells for seed in seeds if seed not in known[c.slug]]
+    for (cell, seed, _), found in train_works(prepare(missing, device=device), progress=progress):
+        known[cell.slug][seed] = found
+        if (file := path(cell)) is not None:
+            write_cell(file, cell, known[cell.slug])
+    return known
 
 
 def prepare(
@@ -239,7 +193,7 @@ def prepare(
         key = f"{config.data.name if config.data else ''} {config.data and config.data.dir}"
         if key not in loaded:
             loaded[key] = data(config)
-        works.append(Work(cell, shift, _job(config, loaded[key], device, cell, alike)))
+        works.append((cell, shift, _job(config, loaded[key], device, cell, alike)))
     return works
 
 
@@ -273,21 +227,27 @@ def train_works(
     """
     from dpcohort.runs import train_side_by_side
 
-    total = sum(work.job.plan.training.rounds for work in works)
+    total = sum(job.plan.training.rounds for _, _, job in works)
     done = 0
     receipts: dict[str, tuple[int, bool]] | None = {} if certify else None
     for stack in stacks(works):
+        cells, _, jobs = zip(*stack, strict=True)
+        name = cells[0].label + (f" and {len(stack) - 1} more" if len(stack) > 1 else "")
 
-        def told(rounds: int, _: Any = None, before: int = done, at: list[Work] = stack) -> None:
+        def told(
+            rounds: int, _: Any = None, before: int = done, each: int = len(stack), at: str = name
+        ) -> None:
             if progress is not None:
-                progress(before + rounds * len(at), total, _stack_name(at))
+                progress(before + rounds * each, total, at)
 
         if progress is not None:
-            progress(done, total, _first_word(stack))
+            # What is done before the first round: features of all records may take minutes.
+            features = "" if jobs[0].trained is jobs[0].model else "features of all records, then "
+            progress(done, total, f"{features}{name}")
         began = time.perf_counter()
-        runs = train_side_by_side([work.job for work in stack], on_round=told)
+        runs = train_side_by_side(jobs, on_round=told)
         seconds = (time.perf_counter() - began) / len(stack)
-        done += sum(work.job.plan.training.rounds for work in stack)
+        done += sum(job.plan.training.rounds for job in jobs)
         for work, run in zip(stack, runs, strict=True):
             yield work, measured(work, run, seconds, receipts)
 
@@ -296,25 +256,16 @@ def stacks(works: Sequence[Work]) -> Iterator[list[Work]]:
     """The works in groups that run side by side."""
     groups: dict[tuple[Any, ...], list[Work]] = {}
     for work in works:
-        groups.setdefault(work.stack_key, []).append(work)
+        cell, _, job = work
+        training, options = job.plan.training, repr(sorted(job.model_options.items()))
+        alike = (id(job.data), job.model_name, options, training.rounds, training.local_steps)
+        groups.setdefault((*alike, job.evaluate_every, cell.adaptive), []).append(work)
     for group in groups.values():
-        most = _CPU_STACK
-        if group[0].job.device != "cpu":
-            most = max(1, _STACK_PARAMETERS // group[0].job.plan.training.dimension)
+        most, (_, _, job) = _CPU_STACK, group[0]
+        if job.device != "cpu":
+            most = max(1, _STACK_PARAMETERS // job.plan.training.dimension)
         for start in range(0, len(group), most):
             yield group[start : start + most]
-
-
-def _first_word(stack: list[Work]) -> str:
-    """What is done before the first round: fixed features of all records may take minutes."""
-    job = stack[0].job
-    features = "" if job.trained is job.model else "features of all records, then "
-    return f"{features}{_stack_name(stack)}"
-
-
-def _stack_name(stack: list[Work]) -> str:
-    more = f" and {len(stack) - 1} more" if len(stack) > 1 else ""
-    return f"{stack[0].cell.label}{more}"
 
 
 def _device_name(device: str) -> str:
@@ -338,12 +289,13 @@ def measured(
         known: receipts of runs that spent the same, which share them; None checks none and says
             that no promise was shown to hold.
     """
+    _, shift, job = work
     drawn, holds = (0, False) if known is None else _certified(run, known)
     curve = run.curve()
     last = next(line.test for line in reversed(run.history) if line.test is not None)
     points = zip(curve.rounds.tolist(), curve.accuracy.tolist(), strict=True)
     return Measurement(
-        seed=work.shift,
+        seed=shift,
         accuracy=round(100 * run.test_accuracy, 4),
         last=round(100 * last.accuracy, 4),
         curve=tuple((rounds, round(100 * accuracy, 3)) for rounds, accuracy in points),
@@ -351,7 +303,7 @@ def measured(
         clients_lifted=int(run.plan.noise.lifted.sum()),
         promises_hold=holds,
         seconds=round(seconds, 3),
-        device=_device_name(work.job.device),
+        device=_device_name(job.device),
         plan=run.plan.sha256,
     )
 

@@ -23,7 +23,7 @@ from dpcohort._validate import FloatArray
 from dpcohort.atomic_file import write_text
 from dpcohort.clients import Population
 from dpcohort.errors import FileFormatError
-from dpcohort.lab.recipes.execution import CellStore, Measurement
+from dpcohort.lab.recipes.execution import Measurement
 from dpcohort.lab.recipes.recipe import Cell, ClaimSection, Form, Recipe, fits
 from dpcohort.limits import LARGEST_RESULT
 from dpcohort.plan import selection_problem
@@ -143,11 +143,12 @@ class RecipeResult:
         return sum(m.seconds for cell in self.cells for m in cell.measurements)
 
 
-def judge(recipe: Recipe, store: CellStore) -> RecipeResult:
-    """Set a recipe's measurements beside its numbers."""
+def judge(recipe: Recipe, measured: Mapping[str, Mapping[int, Measurement]]) -> RecipeResult:
+    """Set a recipe's measurements, by slug and seed, beside its numbers."""
     cells = []
     for cell in recipe.cells:
-        found = store.of(cell, recipe.seeds)
+        own = measured[cell.slug]
+        found = [own[seed] for seed in range(recipe.seeds) if seed in own]
         accuracy = mean_interval([m.accuracy for m in found])
         words = _verdict(cell, accuracy, recipe)
         cells.append(CellResult(cell=cell, measurements=found, accuracy=accuracy, verdict=words))

@@ -418,25 +418,28 @@ def _cell(
     )
 
 
-def changes_of(recipe: Recipe, mechanism: MechanismSection) -> list[list[str]]:
+def changes_of(
+    recipe: Recipe, mechanism: MechanismSection, above: tuple[str, ...] = ()
+) -> list[list[str]]:
     """The changes of a mechanism after those of the ones it builds on.
+
+    Args:
+        recipe: whose mechanisms.
+        mechanism: one of them.
+        above: those that build on it, by name.
 
     Raises:
         FileFormatError: it builds on itself, or on one that is not there.
     """
+    if mechanism.name in above:
+        raise recipe.problem("mechanisms", f"{above[0]!r} comes after itself")
+    if mechanism.after is None:
+        return [mechanism.set]
     by_name = {m.name: m for m in recipe.header.mechanisms}
-    changes: list[list[str]] = []
-    at: MechanismSection | None = mechanism
-    seen: set[str] = set()
-    while at is not None:
-        if at.name in seen:
-            raise recipe.problem("mechanisms", f"{mechanism.name!r} comes after itself")
-        seen.add(at.name)
-        changes = [at.set, *changes]
-        if at.after is not None and at.after not in by_name:
-            raise recipe.problem("mechanisms", f"after = {at.after!r} is no mechanism")
-        at = by_name[at.after] if at.after is not None else None
-    return changes
+    if mechanism.after not in by_name:
+        raise recipe.problem("mechanisms", f"after = {mechanism.after!r} is no mechanism")
+    earlier = changes_of(recipe, by_name[mechanism.after], (*above, mechanism.name))
+    return [*earlier, mechanism.set]
 
 
 def _reduced(recipe: Recipe, axis: AxisSection) -> AxisSection:

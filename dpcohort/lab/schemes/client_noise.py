@@ -7,8 +7,7 @@ Cohorts are uniform and drawn before training, and the server sees each client's
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,7 +16,13 @@ from dpcohort.accounting import gaussian_mu, paper_noise_multiplier
 from dpcohort.clients import Population
 from dpcohort.errors import BudgetExceededError
 from dpcohort.lab.schemes.sampled_gaussian import certified_noise, sampled_epsilon
-from dpcohort.lab.schemes.scheme import Card, Scheme, SchemeReceipt, SchemeResult
+from dpcohort.lab.schemes.scheme import (
+    Account,
+    Mode,
+    RoundUpdate,
+    mean_of_cohort,
+    participations,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,18 +30,22 @@ if TYPE_CHECKING:
     from dpcohort.lab.schemes.simulation import Simulation
 
 __all__ = [
-    "UDP",
-    "DPFedAvg",
-    "ModelClipping",
     "clip_update",
     "discounted_noise",
+    "dp_fedavg",
     "formula_noise",
+    "model_clipping",
     "noisy_local_steps",
+    "paper_noise",
+    "udp",
+    "udp_noise",
 ]
 
+_PLAIN_STEPS = 5  # Q of model clipping
+_DISCOUNT = 0.8  # of the number of rounds, when the loss rose (CRD)
 
-@dataclass(frozen=True, kw_only=True)
-class DPFedAvg(Scheme):
+
+def dp_fedavg(simulation: Simulation, mode: Mode) -> tuple[RoundUpdate, Account]:
     """The yardstick: DP-FedAvg with each client's own noise, as this project trains by default.
 
     A client in the cohort takes T^l steps. Each step draws a Poisson batch at rate r_k, sums
@@ -44,63 +53,42 @@ class DPFedAvg(Scheme):
     for the client's own (epsilon_k, delta_k) after its T_k T^l steps. This is Algorithm 1 of arXiv
     2602.22633 with uniform cohorts and the tight accountant; ``formula`` has the paper's own noise
     and batches of fixed size instead.
-
-    Example:
-        >>> DPFedAvg().card.neighbours, DPFedAvg(mode="formula").card.neighbours
-        ('zero-out', 'replace-one')
     """
+    people, local = simulation.population, simulation.training.local_steps
+    cohorts, rates = simulation.cohorts(), simulation.rates
+    fixed, uses = mode == "formula", np.zeros(len(people), dtype=np.int64)
+    steps = local * participations(cohorts, len(people))
+    noise = (paper_noise if fixed else certified_noise)(people, rates=rates, steps=steps)
 
-    name: ClassVar[str] = "dp-fedavg"
+    def update(t: int, k: int, weights: Tensor) -> tuple[Tensor, float]:
+        rate, own = float(rates[k]), float(noise[k])
+        return noisy_local_steps(simulation, t, k, weights, rate=rate, noise=own, fixed=fixed)
 
-    @property
-    def card(self) -> Card:
-        """The scheme in words; batches of fixed size have neighbours of their own."""
-        card = super().card
-        return card if self.mode == "honest" else replace(card, neighbours="replace-one")
+    def account() -> dict[str, Any]:
+        sampler = "fixed" if fixed else "poisson"
+        return {
+            "claimed": people.epsilon if fixed else None,
+            "certified": sampled_epsilon(people, noise, rates, local * uses, sampler=sampler),
+            "noise": noise,
+            "uses": local * uses,
+            "assumptions": ["batches are drawn by the client and known to nobody else"],
+        }
 
-    def noise_multipliers(
-        self, population: Population, *, rates: FloatArray, steps: IntArray
-    ) -> FloatArray:
-        """z_k of each client; 0 for public clients, NaN for those without steps."""
-        if self.mode == "honest":
-            return certified_noise(population, rates=rates, steps=steps)
-        found = np.where(population.public, 0.0, np.nan)
-        some = ~population.public & (steps > 0)
-        if some.any():
-            found[some] = paper_noise_multiplier(
-                epsilon=population.epsilon[some],
-                delta=population.delta[some],
-                sampling_rate=rates[some],
-                steps=steps[some],
-            )
-        return found
+    return mean_of_cohort(cohorts, update, uses), account
 
-    def run(self, simulation: Simulation) -> SchemeResult:
-        """Train, and account for it."""
-        from dpcohort.lab.schemes.simulation import mean_of_cohort, participations, train_scheme
 
-        people, local = simulation.population, simulation.training.local_steps
-        cohorts, rates = simulation.cohorts(), simulation.rates
-        fixed, uses = self.mode == "formula", np.zeros(len(people), dtype=np.int64)
-        steps = local * participations(cohorts, len(people))
-        noise = self.noise_multipliers(people, rates=rates, steps=steps)
-
-        def update(t: int, k: int, weights: Tensor) -> tuple[Tensor, float]:
-            rate, own = float(rates[k]), float(noise[k])
-            return noisy_local_steps(simulation, t, k, weights, rate=rate, noise=own, fixed=fixed)
-
-        def receipts() -> list[SchemeReceipt]:
-            sampler = "fixed" if fixed else "poisson"
-            return self.receipts(
-                people,
-                claimed=people.epsilon if fixed else None,
-                certified=sampled_epsilon(people, noise, rates, local * uses, sampler=sampler),
-                noise=noise,
-                uses=local * uses,
-                assumptions=["batches are drawn by the client and known to nobody else"],
-            )
-
-        return train_scheme(self, simulation, mean_of_cohort(cohorts, update, uses), receipts)
+def paper_noise(population: Population, *, rates: FloatArray, steps: IntArray) -> FloatArray:
+    """The paper's z_k of each client; 0 for public clients, NaN for those without steps."""
+    found = np.where(population.public, 0.0, np.nan)
+    some = ~population.public & (steps > 0)
+    if some.any():
+        found[some] = paper_noise_multiplier(
+            epsilon=population.epsilon[some],
+            delta=population.delta[some],
+            sampling_rate=rates[some],
+            steps=steps[some],
+        )
+    return found
 
 
 def noisy_local_steps(
@@ -153,8 +141,9 @@ def clip_update(update: Tensor, clip: float) -> Tensor:
     return update * min(1.0, clip * (1 - CLIP_SLACK) / max(length, 1e-300))
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelClipping(Scheme):
+def model_clipping(
+    simulation: Simulation, mode: Mode, *, update_clip: float = 1.0
+) -> tuple[RoundUpdate, Account]:
     """Model-difference clipping (Zhang et al.): the unit is everything a client holds.
 
     X. Zhang, X. Chen, M. Hong, S. Wu and J. Yi, "Understanding clipping for federated learning:
@@ -169,53 +158,36 @@ class ModelClipping(Scheme):
     own budget. The published noise formula could not be read, so there is no formula mode. No
     amplification by sampling clients is taken, because the server sees who uploads.
 
-    Attributes:
+    Args:
+        simulation: clients, data, model.
         mode: ``honest`` only.
-        local_steps: Q, plain steps of a participation.
         update_clip: c, length of an update.
-
-    Example:
-        >>> ModelClipping().card.unit
-        'client'
     """
+    number("update_clip", update_clip, above=0)
+    people, cohorts = simulation.population, simulation.cohorts()
+    uses = np.zeros(len(people), dtype=np.int64)
+    noise = certified_noise(people, rates=1.0, steps=participations(cohorts, len(people)))
 
-    name: ClassVar[str] = "model-clipping"
-    local_steps: int = 5
-    update_clip: float = 1.0
+    def update(t: int, k: int, weights: Tensor) -> tuple[Tensor, float]:
+        # SENSITIVE: Q plain steps, not clipped and without noise.
+        local, alpha = weights.clone(), simulation.step_size(t)
+        size = int(simulation.batch_sizes[k])
+        for step in range(_PLAIN_STEPS):
+            batch = simulation.batch(k, rate=1.0, round=t, step=step, batch_size=size)
+            local = local - alpha * simulation.clipped_sum(local, k, batch) / size
+        std = float(noise[k]) * update_clip
+        clipped = clip_update(weights - local, update_clip)
+        return clipped + std * simulation.noise(t, k), std
 
-    def __post_init__(self) -> None:
-        whole_number("local_steps", self.local_steps, at_least=1)
-        number("update_clip", self.update_clip, above=0)
+    def account() -> dict[str, Any]:
+        return {
+            "certified": sampled_epsilon(people, noise, 1.0, uses),
+            "noise": noise,
+            "uses": uses,
+            "assumptions": ["all of a client's records are one unit; that it took part is public"],
+        }
 
-    def run(self, simulation: Simulation) -> SchemeResult:
-        """Train, and account for it."""
-        from dpcohort.lab.schemes.simulation import mean_of_cohort, participations, train_scheme
-
-        people, cohorts = simulation.population, simulation.cohorts()
-        uses = np.zeros(len(people), dtype=np.int64)
-        noise = certified_noise(people, rates=1.0, steps=participations(cohorts, len(people)))
-
-        def update(t: int, k: int, weights: Tensor) -> tuple[Tensor, float]:
-            # SENSITIVE: Q plain steps, not clipped and without noise.
-            local, alpha = weights.clone(), simulation.step_size(t)
-            size = int(simulation.batch_sizes[k])
-            for step in range(self.local_steps):
-                batch = simulation.batch(k, rate=1.0, round=t, step=step, batch_size=size)
-                local = local - alpha * simulation.clipped_sum(local, k, batch) / size
-            std = float(noise[k]) * self.update_clip
-            clipped = clip_update(weights - local, self.update_clip)
-            return clipped + std * simulation.noise(t, k), std
-
-        def receipts() -> list[SchemeReceipt]:
-            return self.receipts(
-                people,
-                certified=sampled_epsilon(people, noise, 1.0, uses),
-                noise=noise,
-                uses=uses,
-                assumptions=["all of a client's records are one unit; that it took part is public"],
-            )
-
-        return train_scheme(self, simulation, mean_of_cohort(cohorts, update, uses), receipts)
+    return mean_of_cohort(cohorts, update, uses), account
 
 
 def formula_noise(*, epsilon: float, delta: float, rounds: float) -> float:
@@ -250,8 +222,9 @@ def discounted_noise(*, left: float, budget: float, spent: float) -> float:
     return math.sqrt(left / rest) * (1 + 1e-12)
 
 
-@dataclass(frozen=True, kw_only=True)
-class UDP(Scheme):
+def udp(
+    simulation: Simulation, mode: Mode, *, adaptive_rounds: bool = False, local_steps: int = 1
+) -> tuple[RoundUpdate, Account]:
     """UDP of Wei et al.: noise on the uploaded model, uniform clients, adaptive number of rounds.
 
     K. Wei et al., "User-level privacy-preserving federated learning: analysis and performance
@@ -283,141 +256,121 @@ class UDP(Scheme):
       sum of mu_t^2 do (fully adaptive composition: arXiv 2210.17520, 2209.15596). The certified
       epsilon is that of the cap, not of what happened to be spent.
 
-    Attributes:
+    Args:
+        simulation: clients, data, model.
         mode: ``honest``, or ``formula`` for the published noise.
         adaptive_rounds: CRD.
         local_steps: full-batch steps of an upload.
-        discount: of the number of rounds when the loss rose.
-
-    Example:
-        >>> UDP(adaptive_rounds=True).card.name
-        'udp-crd'
     """
+    people, clip = simulation.population, simulation.training.clip
+    cohorts, clients = simulation.cohorts(), len(people)
+    private = np.flatnonzero(~people.public).tolist()
+    whole_number("local_steps", local_steps, at_least=1)
+    # How far zeroing out a record moves an update, in units of alpha C / n. After a second step
+    # only the length of an update, at most steps * alpha * C, is known.
+    factor = np.ones(clients) if local_steps == 1 else local_steps * people.sizes.astype(float)
+    caps, constant = udp_noise(simulation, mode, participations(cohorts, clients), factor)
+    uses = np.zeros(clients, dtype=np.int64)
+    spent = np.zeros(clients)  # sum of 1/z^2
+    noise, used = np.zeros(clients), np.zeros(clients)  # z of the next and of the last upload
+    rounds, last_loss = simulation.training.rounds, math.inf
 
-    adaptive_rounds: bool = False
-    local_steps: int = 1
-    discount: float = 0.8
+    def charge(k: int, left: float) -> None:
+        """The noise of a client's next upload, counted before it is used."""
+        noise[k] = constant[k]
+        if adaptive_rounds:
+            noise[k] = discounted_noise(left=left, budget=caps[k], spent=spent[k])
+        spent[k] += float(noise[k]) ** -2
 
-    def __post_init__(self) -> None:
-        whole_number("local_steps", self.local_steps, at_least=1)
-        number("discount", self.discount, above=0, below=1)
+    # The published CRD charges every client for every round, whether it uploads or not.
+    charges_all = adaptive_rounds and mode == "formula"
 
-    @property
-    def name(self) -> str:
-        """What it is called on the command line."""
-        return "udp-crd" if self.adaptive_rounds else "udp"
+    def update(t: int, k: int, weights: Tensor) -> tuple[Tensor, float]:
+        if not people.public[k] and not charges_all:
+            charge(k, left=sum(k in cohort for cohort in cohorts[t:rounds]))
+        used[k] = noise[k]
+        alpha, local = simulation.step_size(t), weights.clone()
+        size = int(simulation.sizes[k])
+        for _ in range(local_steps):
+            raw = simulation.clipped_sum(local, k, np.arange(size), clip)
+            local = local - alpha * raw / size
+        std = float(used[k]) * alpha * clip / size
+        return weights - local + std * simulation.noise(t, k), std
 
-    def sensitivity(self, sizes: IntArray) -> FloatArray:
-        """How far zeroing out a record moves an update, in units of alpha C / n."""
-        if self.local_steps == 1:
-            return np.ones(len(sizes))
-        # Only the length of an update, at most steps * alpha * C, is known.
-        return self.local_steps * sizes.astype(np.float64)
+    mean = mean_of_cohort(cohorts, update, uses)
 
-    def run(self, simulation: Simulation) -> SchemeResult:
-        """Train, and account for it."""
-        from dpcohort.lab.schemes.simulation import mean_of_cohort, participations, train_scheme
+    def one_round(t: int, weights: Tensor) -> tuple[Tensor, float] | None:
+        nonlocal rounds, last_loss
+        if adaptive_rounds and t > 0:
+            loss = simulation.server_loss(weights)
+            if loss >= last_loss:  # shorten the training, never to before this round
+                rounds = max(math.ceil(_DISCOUNT * rounds), t)
+            last_loss = loss
+        if t >= rounds:
+            return None
+        for k in private if charges_all else ():
+            charge(k, left=rounds - t)
+        return mean(t, weights)
 
-        people, clip = simulation.population, simulation.training.clip
-        cohorts, clients = simulation.cohorts(), len(people)
-        private = np.flatnonzero(~people.public).tolist()
-        caps, constant = self._planned(simulation, participations(cohorts, clients))
-        uses = np.zeros(clients, dtype=np.int64)
-        spent = np.zeros(clients)  # sum of 1/z^2
-        noise, used = np.zeros(clients), np.zeros(clients)  # z of the next and of the last upload
-        rounds, last_loss = simulation.training.rounds, math.inf
-
-        def charge(k: int, left: float) -> None:
-            """The noise of a client's next upload, counted before it is used."""
-            noise[k] = constant[k]
-            if self.adaptive_rounds:
-                noise[k] = discounted_noise(left=left, budget=caps[k], spent=spent[k])
-            spent[k] += float(noise[k]) ** -2
-
-        # The published CRD charges every client for every round, whether it uploads or not.
-        charges_all = self.adaptive_rounds and self.mode == "formula"
-
-        def update(t: int, k: int, weights: Tensor) -> tuple[Tensor, float]:
-            if not people.public[k] and not charges_all:
-                charge(k, left=sum(k in cohort for cohort in cohorts[t:rounds]))
-            used[k] = noise[k]
-            alpha, local = simulation.step_size(t), weights.clone()
-            size = int(simulation.sizes[k])
-            for _ in range(self.local_steps):
-                raw = simulation.clipped_sum(local, k, np.arange(size), clip)
-                local = local - alpha * raw / size
-            std = float(used[k]) * alpha * clip / size
-            return weights - local + std * simulation.noise(t, k), std
-
-        mean = mean_of_cohort(cohorts, update, uses)
-
-        def one_round(t: int, weights: Tensor) -> tuple[Tensor, float] | None:
-            nonlocal rounds, last_loss
-            if self.adaptive_rounds and t > 0:
-                loss = simulation.server_loss(weights)
-                if loss >= last_loss:  # shorten the training, never to before this round
-                    rounds = max(math.ceil(self.discount * rounds), t)
-                last_loss = loss
-            if t >= rounds:
-                return None
-            for k in private if charges_all else ():
-                charge(k, left=rounds - t)
-            return mean(t, weights)
-
-        def receipts() -> list[SchemeReceipt]:
-            factor = self.sensitivity(people.sizes)
-            # Adaptive noise: the cap counts. Fixed noise: the uploads that were made.
-            squares = factor**2 * (caps if self.adaptive_rounds else spent)
-            with np.errstate(divide="ignore"):
-                together = 1 / np.sqrt(squares)  # noise of one release that tells as much
-            once = (squares > 0).astype(np.int64)
-            return self.receipts(
-                people,
-                claimed=people.epsilon if self.mode == "formula" else None,
-                certified=sampled_epsilon(people, together, 1.0, once, neighbours="replace-one"),
-                noise=np.where(uses > 0, used / factor, np.nan),
-                uses=uses,
-                assumptions=self._assumptions(),
-            )
-
-        def notes() -> list[str]:
-            words = (
+    def account() -> dict[str, Any]:
+        # Adaptive noise: the cap counts. Fixed noise: the uploads that were made.
+        squares = factor**2 * (caps if adaptive_rounds else spent)
+        with np.errstate(divide="ignore"):
+            together = 1 / np.sqrt(squares)  # noise of one release that tells as much
+        once = (squares > 0).astype(np.int64)
+        assumptions = [
+            "gradients are clipped record by record",
+            "an upload is one full-batch step, so a record moves it by 2 alpha C / n"
+            if local_steps == 1
+            else "several local steps: only the length of an update bounds a record",
+        ]
+        notes = []
+        if adaptive_rounds:
+            assumptions.append("the loss that shortens the training is of public server data")
+            assumptions.append("fully adaptive composition of Gaussians under a fixed cap on mu^2")
+            notes.append(
                 f"CRD: {rounds} of {simulation.training.rounds} rounds; no client uploaded more "
                 f"than {int(uses.max(initial=0))} times."
             )
-            return [words] if self.adaptive_rounds else []
+        return {
+            "claimed": people.epsilon if mode == "formula" else None,
+            "certified": sampled_epsilon(people, together, 1.0, once, neighbours="replace-one"),
+            "noise": np.where(uses > 0, used / factor, np.nan),
+            "uses": uses,
+            "assumptions": assumptions,
+            "notes": notes,
+        }
 
-        return train_scheme(self, simulation, one_round, receipts, notes)
+    return one_round, account
 
-    def _planned(self, simulation: Simulation, uploads: IntArray) -> tuple[FloatArray, FloatArray]:
-        """The cap on each client's sum of 1/z^2, fixed before training, and z without CRD."""
-        people, clients = simulation.population, len(uploads)
-        rounds, factor = simulation.training.rounds, self.sensitivity(people.sizes)
-        share = min(simulation.training.cohort_size, clients) / clients
-        caps, constant = np.full(clients, math.inf), np.zeros(clients)
-        if self.mode == "honest":
-            constant = factor * certified_noise(
-                people, rates=1.0, steps=uploads, neighbours="replace-one"
-            )
-        for k in np.flatnonzero(~people.public).tolist():
-            epsilon, delta = float(people.epsilon[k]), float(people.delta[k])
-            if self.mode == "formula":
-                published = formula_noise(epsilon=epsilon, delta=delta, rounds=share * rounds)
-                caps[k] = rounds / published**2
-                constant[k] = math.sqrt(rounds / caps[k])
-            else:
-                mu = gaussian_mu(epsilon=epsilon, delta=delta) / (2 * factor[k])
-                # A hair less, so that the certificate of the cap holds in spite of its rounding.
-                caps[k] = (mu * (1 - 1e-9)) ** 2
-        return caps, constant
 
-    def _assumptions(self) -> list[str]:
-        found = ["gradients are clipped record by record"]
-        if self.local_steps == 1:
-            found.append("an upload is one full-batch step, so a record moves it by 2 alpha C / n")
+def udp_noise(
+    simulation: Simulation, mode: Mode, uploads: IntArray, factor: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """The cap on each client's sum of 1/z^2, fixed before training, and z without CRD.
+
+    Args:
+        simulation: clients, rounds and cohorts.
+        mode: ``honest`` or ``formula``.
+        uploads: planned uploads of each client.
+        factor: how far zeroing out a record moves an update, in units of alpha C / n.
+    """
+    people, clients = simulation.population, len(uploads)
+    rounds = simulation.training.rounds
+    share = min(simulation.training.cohort_size, clients) / clients
+    caps, constant = np.full(clients, math.inf), np.zeros(clients)
+    if mode == "honest":
+        constant = factor * certified_noise(
+            people, rates=1.0, steps=uploads, neighbours="replace-one"
+        )
+    for k in np.flatnonzero(~people.public).tolist():
+        epsilon, delta = float(people.epsilon[k]), float(people.delta[k])
+        if mode == "formula":
+            published = formula_noise(epsilon=epsilon, delta=delta, rounds=share * rounds)
+            caps[k] = rounds / published**2
+            constant[k] = math.sqrt(rounds / caps[k])
         else:
-            found.append("several local steps: only the length of an update bounds a record")
-        if self.adaptive_rounds:
-            found.append("the loss that shortens the training is of public server data")
-            found.append("fully adaptive composition of Gaussians under a fixed cap on mu^2")
-        return found
+            mu = gaussian_mu(epsilon=epsilon, delta=delta) / (2 * factor[k])
+            # A hair less, so that the certificate of the cap holds in spite of its rounding.
+            caps[k] = (mu * (1 - 1e-9)) ** 2
+    return caps, constant

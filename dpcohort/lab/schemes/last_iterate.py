@@ -46,22 +46,28 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpcohort._validate import FloatArray, IntArray, number, whole_number
+from dpcohort._validate import FloatArray, number, whole_number
 from dpcohort.accounting import calibrate_noise, certify_epsilon, gaussian_delta
 from dpcohort.errors import InputError
 from dpcohort.lab.schemes.profile import composed_epsilon_of
-from dpcohort.lab.schemes.scheme import Scheme, SchemeReceipt, SchemeResult
+from dpcohort.lab.schemes.scheme import (
+    Account,
+    Mode,
+    RoundUpdate,
+    mean_of_cohort,
+    participations,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from dpcohort.lab.schemes.simulation import Simulation
 
-__all__ = ["LastIterate", "ProjectedSGD", "contracted", "least_noise"]
+__all__ = ["LastIterate", "contracted", "least_noise", "one_pass", "projected_sgd"]
 
 
 _POINTS = 200
@@ -255,8 +261,9 @@ def least_noise(
     return math.exp(high)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProjectedSGD(Scheme):
+def projected_sgd(
+    simulation: Simulation, mode: Mode, *, radius: float = 1.0
+) -> tuple[RoundUpdate, Account]:
     """Projected noisy SGD inside each client: the server sees only the last model of a pass.
 
     The federated use of last-iterate accounting. A client in the cohort makes one pass over its
@@ -265,102 +272,80 @@ class ProjectedSGD(Scheme):
     the uploads compose: what the server sees in between is not hidden, and no credit is taken for
     it.
 
-    Attributes:
+    Args:
+        simulation: clients, data, model.
         mode: ``honest`` (sharp contraction) or ``formula`` (the published one).
         radius: R, how far a client's model may go from the global one.
-
-    Example:
-        >>> ProjectedSGD().card.sees
-        "each client's last model of a pass"
     """
-
-    name: ClassVar[str] = "last-iterate"
-    radius: float = 1.0
-
-    def __post_init__(self) -> None:
-        number("radius", self.radius, above=0)
-
-    def passes(self, simulation: Simulation, k: int, noise: float = 1.0) -> LastIterate:
-        """The accountant of one client's passes.
-
-        It knows one step size, so all passes have the first round's.
-        """
-        batch = int(simulation.batch_sizes[k])
-        return LastIterate(
-            noise_multiplier=noise,
-            batch_size=batch,
-            steps=-(-int(simulation.sizes[k]) // batch),
+    people, cohorts = simulation.population, simulation.cohorts()
+    uses = np.zeros(len(people), dtype=np.int64)
+    passes = [
+        # The accountant knows one step size, so all passes have the first round's.
+        LastIterate(
+            noise_multiplier=1.0,
+            batch_size=int(batch),
+            steps=-(-int(size) // int(batch)),
             clip=simulation.training.clip,
             step_size=simulation.step_size(0),
-            radius=self.radius,
+            radius=radius,
+        )
+        for size, batch in zip(simulation.sizes, simulation.batch_sizes, strict=True)
+    ]
+    planned = participations(cohorts, len(people))
+    noise = np.zeros(len(people))  # 0 for public clients and those without a pass
+    for k in np.flatnonzero(~people.public & (planned > 0)).tolist():
+        noise[k] = least_noise(
+            passes[k],
+            epsilon=float(people.epsilon[k]),
+            delta=float(people.delta[k]),
+            count=int(planned[k]),
+            sharp=mode == "honest",
         )
 
-    def noise_multipliers(self, simulation: Simulation, uses: IntArray) -> FloatArray:
-        """z_k of each client; 0 for public clients and those without a pass."""
-        people = simulation.population
-        found = np.zeros(len(people))
+    def update(t: int, k: int, weights: Tensor) -> tuple[Tensor, float]:
+        return one_pass(simulation, t, k, weights, float(noise[k]), radius)
+
+    def account() -> dict[str, Any]:
+        return {
+            "claimed": None if mode == "honest" else spent(sharp=False),
+            "certified": spent(sharp=True),
+            "noise": noise,
+            "uses": uses,
+            "assumptions": [
+                f"every local step is projected on a ball of radius {radius:g}",
+                "only the last model of a pass leaves the client; the server sees one each "
+                "round, and rounds compose in full",
+                "a record is in one batch of a pass, and the order does not depend on the data",
+            ],
+        }
+
+    def spent(*, sharp: bool) -> FloatArray:
+        # Who made no pass spent nothing, and the published formula claims nothing of it.
+        found = np.full(len(people), 0.0 if sharp else np.nan)
         for k in np.flatnonzero(~people.public & (uses > 0)).tolist():
-            found[k] = least_noise(
-                self.passes(simulation, k),
-                epsilon=float(people.epsilon[k]),
-                delta=float(people.delta[k]),
-                count=int(uses[k]),
-                sharp=self.mode == "honest",
-            )
+            made = replace(passes[k], noise_multiplier=float(noise[k]))
+            found[k] = made.epsilon(float(people.delta[k]), passes=int(uses[k]), sharp=sharp)
         return found
 
-    def run(self, simulation: Simulation) -> SchemeResult:
-        """Train, and account for it."""
-        from dpcohort.lab.schemes.simulation import mean_of_cohort, participations, train_scheme
+    return mean_of_cohort(cohorts, update, uses), account
 
-        people, cohorts = simulation.population, simulation.cohorts()
-        uses = np.zeros(len(people), dtype=np.int64)
-        noise = self.noise_multipliers(simulation, participations(cohorts, len(people)))
 
-        def update(t: int, k: int, weights: Tensor) -> tuple[Tensor, float]:
-            return self.one_pass(simulation, t, k, weights, float(noise[k]))
-
-        def receipts() -> list[SchemeReceipt]:
-            return self.receipts(
-                people,
-                claimed=None if self.mode == "honest" else spent(sharp=False),
-                certified=spent(sharp=True),
-                noise=noise,
-                uses=uses,
-                assumptions=[
-                    f"every local step is projected on a ball of radius {self.radius:g}",
-                    "only the last model of a pass leaves the client; the server sees one each "
-                    "round, and rounds compose in full",
-                    "a record is in one batch of a pass, and the order does not depend on the data",
-                ],
-            )
-
-        def spent(*, sharp: bool) -> FloatArray:
-            # Who made no pass spent nothing, and the published formula claims nothing of it.
-            found = np.full(len(people), 0.0 if sharp else np.nan)
-            for k in np.flatnonzero(~people.public & (uses > 0)).tolist():
-                passes = self.passes(simulation, k, float(noise[k]))
-                found[k] = passes.epsilon(float(people.delta[k]), passes=int(uses[k]), sharp=sharp)
-            return found
-
-        return train_scheme(self, simulation, mean_of_cohort(cohorts, update, uses), receipts)
-
-    def one_pass(
-        self, simulation: Simulation, t: int, k: int, weights: Tensor, noise: float
-    ) -> tuple[Tensor, float]:
-        """The update, and about the noise in it (projection only takes some away)."""
-        size, batch = int(simulation.sizes[k]), int(simulation.batch_sizes[k])
-        clip, alpha = simulation.training.clip, simulation.step_size(0)
-        words = simulation.streams.words("batch", size, round=t, client=k)
-        order = np.argsort(words, kind="stable").astype(np.int64)
-        local, std = weights.clone(), noise * clip / batch
-        steps = -(-size // batch)
-        for step in range(steps):
-            positions = np.sort(order[step * batch : (step + 1) * batch])
-            raw = simulation.clipped_sum(local, k, positions, clip) / batch
-            local = local - alpha * (raw + std * simulation.noise(t, k, step=step))
-            away = local - weights
-            shrink = self.radius * (1 - _SLACK) / max(float(away.double().norm()), 1e-300)
-            local = weights + away * min(1.0, shrink)
-        spread = min(alpha * std * math.sqrt(steps), self.radius / math.sqrt(simulation.dimension))
-        return weights - local, spread
+def one_pass(
+    simulation: Simulation, t: int, k: int, weights: Tensor, noise: float, radius: float
+) -> tuple[Tensor, float]:
+    """The update, and about the noise in it (projection only takes some away)."""
+    size, batch = int(simulation.sizes[k]), int(simulation.batch_sizes[k])
+    clip, alpha = simulation.training.clip, simulation.step_size(0)
+    words = simulation.streams.words("batch", size, round=t, client=k)
+    order = np.argsort(words, kind="stable").astype(np.int64)
+    local, std = weights.clone(), noise * clip / batch
+    steps = -(-size // batch)
+    for step in range(steps):
+        positions = np.sort(order[step * batch : (step + 1) * batch])
+        raw = simulation.clipped_sum(local, k, positions, clip) / batch
+        local = local - alpha * (raw + std * simulation.noise(t, k, step=step))
+        away = local - weights
+        shrink = radius * (1 - _SLACK) / max(float(away.double().norm()), 1e-300)
+        local = weights + away * min(1.0, shrink)
+    spread = min(alpha * std * math.sqrt(steps), radius / math.sqrt(simulation.dimension))
+    return weights - local, spread

@@ -5,41 +5,42 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import get_args
+from typing import Any, get_args
 
 from dpcohort._validate import choice
 from dpcohort.errors import InputError
-from dpcohort.lab.schemes.client_noise import UDP, DPFedAvg, ModelClipping
-from dpcohort.lab.schemes.last_iterate import ProjectedSGD
-from dpcohort.lab.schemes.local_reports import CLDP, LDP
+from dpcohort.lab.schemes.client_noise import dp_fedavg, model_clipping, udp
+from dpcohort.lab.schemes.last_iterate import projected_sgd
+from dpcohort.lab.schemes.local_reports import cldp, ldp
 from dpcohort.lab.schemes.scheme import Card, Mode, Scheme
-from dpcohort.lab.schemes.shared_noise import IDP, RPDP
+from dpcohort.lab.schemes.shared_noise import idp, rpdp
 
 __all__ = ["SCHEMES", "make_scheme", "scheme_cards"]
 
-_MAKERS: dict[str, Callable[..., Scheme]] = {
-    "dp-fedavg": DPFedAvg,
-    "udp": UDP,
-    "udp-crd": partial(UDP, adaptive_rounds=True),
-    "rpdp": RPDP,
-    "last-iterate": ProjectedSGD,
-    "idp-scale": partial(IDP, variant="scale"),
-    "idp-sample": partial(IDP, variant="sample"),
-    "cldp": CLDP,
-    "ldp": LDP,
-    "model-clipping": ModelClipping,
+_SCHEMES: dict[str, Callable[..., Any]] = {
+    "dp-fedavg": dp_fedavg,
+    "udp": udp,
+    "udp-crd": partial(udp, adaptive_rounds=True),
+    "rpdp": rpdp,
+    "last-iterate": projected_sgd,
+    "idp-scale": partial(idp, variant="scale"),
+    "idp-sample": partial(idp, variant="sample"),
+    "cldp": cldp,
+    "ldp": ldp,
+    "model-clipping": model_clipping,
 }
 
 #: Names of all schemes.
-SCHEMES = tuple(_MAKERS)
+SCHEMES = tuple(_SCHEMES)
 
 
-def make_scheme(name: str, mode: str = "honest") -> Scheme:
+def make_scheme(name: str, mode: Mode = "honest", **settings: Any) -> Scheme:
     """A scheme by its name.
 
     Args:
         name: one of :data:`SCHEMES`.
         mode: ``honest``, or ``formula`` for the published noise with its certificate beside it.
+        settings: of the scheme itself, such as ``radius`` of ``last-iterate``.
 
     Raises:
         InputError: there is no such scheme (the nearest is named), or it has no formula mode.
@@ -54,7 +55,7 @@ def make_scheme(name: str, mode: str = "honest") -> Scheme:
     """
     choice("scheme", name, SCHEMES)
     choice("mode", mode, get_args(Mode))
-    scheme = _MAKERS[name](mode=mode)
+    scheme = Scheme(name=name, mode=mode, prepare=partial(_SCHEMES[name], **settings))
     if mode == "formula" and not scheme.card.formula:
         raise InputError(
             "mode",

@@ -31,9 +31,9 @@ from dpcohort.errors import InputError
 __all__ = [
     "SMALLEST_RATE",
     "certified_noise",
-    "certified_rates",
+    "certified_rate",
     "common_noise",
-    "largest_rates",
+    "largest_rate",
     "renyi_epsilon",
     "renyi_noise",
     "renyi_rate",
@@ -113,47 +113,44 @@ def sampled_epsilon(
     return found
 
 
-def largest_rates(
-    *, noise_multiplier: float, epsilon: ArrayLike, delta: ArrayLike, steps: ArrayLike
-) -> FloatArray:
-    """The largest Poisson rates with which clients keep their budgets at this noise.
+@lru_cache(maxsize=1 << 14)
+def largest_rate(*, noise_multiplier: float, epsilon: float, delta: float, steps: float) -> float:
+    """The largest Poisson rate with which a client keeps its budget at this noise.
 
     Args:
-        noise_multiplier: z, the same for all.
+        noise_multiplier: z.
         epsilon: promised.
         delta: promised.
-        steps: noisy steps of each client; a client without steps gets rate 1.
+        steps: noisy steps; a client without steps gets rate 1.
 
     Returns:
-        Rates in (0, 1], or 0 where even :data:`SMALLEST_RATE` does not certify.
+        A rate in (0, 1], or 0 where even :data:`SMALLEST_RATE` does not certify.
 
     Example:
-        >>> rates = largest_rates(noise_multiplier=2.0, epsilon=[0.5, 2.0], delta=1e-5, steps=50)
-        >>> bool(0.02 < rates[0] < rates[1] < 0.25)
+        >>> strict, mild = (
+        ...     largest_rate(noise_multiplier=2.0, epsilon=epsilon, delta=1e-5, steps=50)
+        ...     for epsilon in (0.5, 2.0)
+        ... )
+        >>> 0.02 < strict < mild < 0.25
         True
     """
-    z = number("noise_multiplier", noise_multiplier, above=0)
-    columns = np.broadcast_arrays(
-        float_array("epsilon", epsilon, above=0),
-        float_array("delta", delta, above=0, below=1),
-        float_array("steps", steps, at_least=0),
-    )
-    return np.array([_largest_rate(z, *map(float, row)) for row in zip(*columns, strict=True)])
 
+    def keeps(rate: float) -> bool:
+        return _certifies(rate, noise_multiplier, epsilon, delta, steps)
 
-@lru_cache(maxsize=1 << 14)
-def _largest_rate(noise: float, epsilon: float, delta: float, steps: float) -> float:
-    """From the rate that Renyi moments allow upwards, as far as the certificate holds."""
-    if steps == 0 or _certifies(1.0, noise, epsilon, delta, steps):
+    if steps == 0 or keeps(1.0):
         return 1.0
-    safe = renyi_rate(noise_multiplier=noise, epsilon=epsilon, delta=delta, steps=int(steps))
+    # From the rate that Renyi moments allow upwards, as far as the certificate holds.
+    safe = renyi_rate(
+        noise_multiplier=noise_multiplier, epsilon=epsilon, delta=delta, steps=int(steps)
+    )
     good = min(max(safe, SMALLEST_RATE), 1.0)
-    if not _certifies(good, noise, epsilon, delta, steps):
+    if not keeps(good):
         return 0.0
     bad = min(_STRETCH * good, 1.0)
-    while bad < 1 and _certifies(bad, noise, epsilon, delta, steps):
+    while bad < 1 and keeps(bad):
         good, bad = bad, min(_STRETCH * bad, 1.0)
-    return _closed_in(good, bad, lambda rate: _certifies(rate, noise, epsilon, delta, steps))
+    return _closed_in(good, bad, keeps)
 
 
 def _closed_in(good: float, bad: float, holds: Callable[[float], bool]) -> float:
@@ -164,40 +161,31 @@ def _closed_in(good: float, bad: float, holds: Callable[[float], bool]) -> float
     return good
 
 
-def certified_rates(
-    rates: ArrayLike,
-    *,
-    noise_multiplier: float,
-    epsilon: ArrayLike,
-    delta: ArrayLike,
-    steps: ArrayLike,
-) -> FloatArray:
-    """The rates, each lowered by steps of 0.1 % and more until its epsilon certifies.
+def certified_rate(
+    rate: float, *, noise_multiplier: float, epsilon: float, delta: float, steps: float
+) -> float:
+    """The rate, lowered by steps of 0.1 % and more until its epsilon certifies.
 
     Example:
-        >>> float(certified_rates([0.9], noise_multiplier=2.0, epsilon=1e-3, delta=1e-5,
-        ...                       steps=50)[0])
+        >>> certified_rate(0.9, noise_multiplier=2.0, epsilon=1e-3, delta=1e-5, steps=50)
         0.0
     """
-    found = np.array(float_array("rates", rates, at_least=0, at_most=1), dtype=np.float64)
-    budgets = [np.broadcast_to(column, found.shape) for column in (epsilon, delta, steps)]
-    for row, own in enumerate(zip(*budgets, strict=True)):
-        share = 1 - _ACCURACY
-        while found[row] > 0 and not _certifies(found[row], noise_multiplier, *own):
-            # The first steps are small: usually the certificate's own rounding is all that lacks.
-            found[row] *= 1 - share
-            share = min(2 * share, 0.5)
-            if found[row] < SMALLEST_RATE:
-                found[row] = 0.0
-    return found
+    # The first steps are small: usually the certificate's own rounding is all that lacks.
+    share = 1 - _ACCURACY
+    while rate > 0 and not _certifies(rate, noise_multiplier, epsilon, delta, steps):
+        rate *= 1 - share
+        share = min(2 * share, 0.5)
+        if rate < SMALLEST_RATE:
+            return 0.0
+    return rate
 
 
 def _certifies(rate: float, noise: float, epsilon: float, delta: float, steps: float) -> bool:
     spent = certify_epsilon(
         method="pld",
-        delta=float(delta),
+        delta=delta,
         noise_multiplier=noise,
-        sampling_rate=float(rate),
+        sampling_rate=rate,
         steps=float(steps),
     )
     return bool(spent <= epsilon)
@@ -220,8 +208,11 @@ def common_noise(
     Example:
         >>> z = common_noise(mean_rate=0.1, weights=[1, 1], epsilon=[0.5, 2.0], delta=1e-5,
         ...                  steps=50)
-        >>> rates = largest_rates(noise_multiplier=z, epsilon=[0.5, 2.0], delta=1e-5, steps=50)
-        >>> bool(abs(rates.mean() - 0.1) < 0.01)
+        >>> rates = [
+        ...     largest_rate(noise_multiplier=z, epsilon=epsilon, delta=1e-5, steps=50)
+        ...     for epsilon in (0.5, 2.0)
+        ... ]
+        >>> abs(sum(rates) / 2 - 0.1) < 0.01
         True
     """
     wanted = number("mean_rate", mean_rate, above=0, at_most=1)
@@ -261,32 +252,26 @@ def renyi_epsilon(*, noise_multiplier: float, rate: float, steps: int, delta: fl
     return float(spent) * (1 + _ROUNDING)
 
 
-def renyi_noise(
-    *, epsilon: FloatArray, delta: FloatArray, sampling_rate: float, steps: int
-) -> FloatArray:
-    """The least noise multipliers by Renyi moments, to 0.1 %.
+def renyi_noise(*, epsilon: float, delta: float, rate: float, steps: int) -> float:
+    """The least noise multiplier by Renyi moments, to 0.1 %.
 
     Example:
-        >>> found = renyi_noise(epsilon=np.array([1.0]), delta=np.array([1e-5]),
-        ...                     sampling_rate=0.1, steps=100)
-        >>> bool(4.1 < found[0] < 4.4)
+        >>> 4.1 < renyi_noise(epsilon=1.0, delta=1e-5, rate=0.1, steps=100) < 4.4
         True
     """
-    found = []
-    for eps, target in zip(epsilon.tolist(), delta.tolist(), strict=True):
 
-        def keeps(noise: float, eps: float = eps, target: float = target) -> bool:
-            return _renyi(noise, sampling_rate, steps, target) <= eps
+    def keeps(noise: float) -> bool:
+        spent = renyi_epsilon(noise_multiplier=noise, rate=rate, steps=steps, delta=delta)
+        return spent <= epsilon
 
-        low, high = 0.1, 0.2
-        while not keeps(high):
-            low, high = high, 2 * high
-            if high > _LARGEST_NOISE:
-                raise InputError(
-                    "epsilon", given=eps, allowed="large enough for some noise below 1000000"
-                )
-        found.append(_closed_in(high, low, keeps))
-    return np.array(found)
+    low, high = 0.1, 0.2
+    while not keeps(high):
+        low, high = high, 2 * high
+        if high > _LARGEST_NOISE:
+            raise InputError(
+                "epsilon", given=epsilon, allowed="large enough for some noise below 1000000"
+            )
+    return _closed_in(high, low, keeps)
 
 
 def renyi_rate(*, noise_multiplier: float, epsilon: float, delta: float, steps: int) -> float:
@@ -298,12 +283,11 @@ def renyi_rate(*, noise_multiplier: float, epsilon: float, delta: float, steps: 
     """
 
     def keeps(rate: float) -> bool:
-        return _renyi(noise_multiplier, rate, steps, delta) <= epsilon
+        spent = renyi_epsilon(
+            noise_multiplier=noise_multiplier, rate=rate, steps=steps, delta=delta
+        )
+        return spent <= epsilon
 
     if keeps(1.0):
         return 1.0
     return _closed_in(_LEAST_RATE, 1.0, keeps) if keeps(_LEAST_RATE) else 0.0
-
-
-def _renyi(noise: float, rate: float, steps: int, delta: float) -> float:
-    return renyi_epsilon(noise_multiplier=noise, rate=rate, steps=steps, delta=delta)

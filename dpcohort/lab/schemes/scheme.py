@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -26,9 +25,25 @@ from dpcohort.clients import Population
 from dpcohort.runs import NOT_PRIVATE, finite_json
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from dpcohort.lab.schemes.simulation import Simulation
 
-__all__ = ["Card", "Mode", "Scheme", "SchemeReceipt", "SchemeResult", "Source", "Unit"]
+__all__ = [
+    "Account",
+    "Card",
+    "ClientUpdate",
+    "Mode",
+    "Prepare",
+    "RoundUpdate",
+    "Scheme",
+    "SchemeReceipt",
+    "SchemeResult",
+    "Source",
+    "Unit",
+    "mean_of_cohort",
+    "participations",
+]
 
 #: ``honest``: noise by an accountant of ours. ``formula``: noise as published, certified beside it.
 Mode = Literal["honest", "formula"]
@@ -39,6 +54,19 @@ Unit = Literal["record", "client", "local record"]
 
 #: How well the published scheme is known here.
 Source = Literal["read", "authors' code read", "abstract only", "derived here"]
+
+#: (round, model) -> (update to subtract, noise std in it per coordinate); None ends the training.
+RoundUpdate = Callable[[int, "Tensor"], "tuple[Tensor, float] | None"]
+
+#: (round, client, model) -> (its noisy update, noise std in it per coordinate).
+ClientUpdate = Callable[[int, int, "Tensor"], "tuple[Tensor, float]"]
+
+#: Asked after the training, when it is known what was spent: the columns of ``Scheme.receipts``,
+#: and where there are any, ``notes`` that a reader should know.
+Account = Callable[[], dict[str, Any]]
+
+#: What a scheme releases in a round, counted before its noise is drawn, and its account.
+Prepare = Callable[["Simulation", Mode], tuple[RoundUpdate, Account]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,28 +263,33 @@ def _shown(value: float | None) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scheme(ABC):
+class Scheme:
     """A way to train under a promise of its own, and to account for it.
 
     Attributes:
+        name: what it is called on the command line.
         mode: ``honest``, or ``formula`` for what was published, certified beside it.
+        prepare: what it does in that mode on a simulation.
     """
 
+    name: str
     mode: Mode = "honest"
-
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """What it is called on the command line."""
+    prepare: Prepare
 
     @property
     def card(self) -> Card:
-        """The scheme in words."""
-        return Card(name=self.name, **_cards()[self.name])
+        """The scheme in words; published batches may have neighbours of their own."""
+        words = dict(_cards()[self.name])
+        published = words.pop("formula_neighbours", words["neighbours"])
+        if self.mode == "formula":
+            words["neighbours"] = published
+        return Card(name=self.name, **words)
 
-    @abstractmethod
     def run(self, simulation: Simulation) -> SchemeResult:
         """Train, and account for it."""
+        from dpcohort.lab.schemes.simulation import train_scheme  # torch: listing needs none
+
+        return train_scheme(self, simulation, *self.prepare(simulation, self.mode))
 
     def receipts(
         self,
@@ -301,3 +334,38 @@ class Scheme(ABC):
 
 def _known(column: FloatArray | None, k: int) -> float | None:
     return None if column is None or np.isnan(column[k]) else float(column[k])
+
+
+def mean_of_cohort(
+    cohorts: Sequence[IntArray], update: ClientUpdate, uses: IntArray
+) -> RoundUpdate:
+    """A round in which the server sees each cohort member's noisy update and takes their mean.
+
+    Args:
+        cohorts: of every round.
+        update: one client's.
+        uses: how often each client was asked; counted here, before its noise is drawn.
+    """
+
+    def combined(t: int, weights: Tensor) -> tuple[Tensor, float]:
+        total, square = weights.new_zeros(weights.shape), 0.0
+        for k in cohorts[t].tolist():
+            uses[k] += 1
+            released, std = update(t, k, weights)
+            total += released
+            square += std**2
+        count = max(cohorts[t].size, 1)
+        return total / count, math.sqrt(square) / count
+
+    return combined
+
+
+def participations(cohorts: Sequence[IntArray], clients: int) -> IntArray:
+    """How often each client is in a cohort.
+
+    Example:
+        >>> participations([np.array([0, 2]), np.array([2])], 3).tolist()
+        [1, 0, 2]
+    """
+    together = np.concatenate([np.empty(0, dtype=np.int64), *cohorts])
+    return np.bincount(together, minlength=clients).astype(np.int64)

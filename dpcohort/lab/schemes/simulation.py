@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -35,29 +35,16 @@ from dpcohort.engine import (
     train_rounds,
 )
 from dpcohort.errors import InputError
-from dpcohort.lab.schemes.scheme import Scheme, SchemeReceipt, SchemeResult
+from dpcohort.lab.schemes.scheme import Account, RoundUpdate, Scheme, SchemeResult
 from dpcohort.models import split_features
 from dpcohort.round_record import TestResult
 from dpcohort.runs import Job, configured_job
 
-__all__ = [
-    "ClientUpdate",
-    "RoundUpdate",
-    "Simulation",
-    "mean_of_cohort",
-    "participations",
-    "train_scheme",
-]
+__all__ = ["Simulation", "train_scheme"]
 
 _SERVER_SHARE = 0.25
 _COHORT_STREAM, _SERVER_STREAM = 41, 42
 _UNCLIPPED = 1e30
-
-#: (round, model) -> (update to subtract, noise std in it per coordinate); None ends the training.
-RoundUpdate = Callable[[int, Tensor], tuple[Tensor, float] | None]
-
-#: (round, client, model) -> (its noisy update, noise std in it per coordinate).
-ClientUpdate = Callable[[int, int, Tensor], tuple[Tensor, float]]
 
 
 class Simulation:
@@ -224,8 +211,7 @@ def train_scheme(
     scheme: Scheme,
     simulation: Simulation,
     update: RoundUpdate,
-    receipts: Callable[[], Sequence[SchemeReceipt]],
-    notes: Callable[[], Sequence[str]] = tuple,
+    account: Account,
 ) -> SchemeResult:
     """Train as many rounds as the simulation is configured for, or until ``update`` says stop.
 
@@ -233,8 +219,7 @@ def train_scheme(
         scheme: what is trained.
         simulation: clients, data, model.
         update: what a round of the scheme releases; it counts before it adds noise.
-        receipts: asked after the training, when it is known what was spent.
-        notes: asked after the training.
+        account: asked after the training, when it is known what was spent.
     """
     started = time.perf_counter()
     state = EngineState(simulation.initial())
@@ -250,6 +235,8 @@ def train_scheme(
     rate = simulation.optimiser.server_learning_rate
     squares = [(std * rate) ** 2 for std in trainer.noise_stds]
     test = simulation.evaluate(state.parameters if state.average is None else state.average)
+    spent = account()
+    notes = tuple(spent.pop("notes", ()))
     return SchemeResult(
         card=scheme.card,
         mode=scheme.mode,
@@ -257,42 +244,7 @@ def train_scheme(
         loss=test.loss,
         rounds=len(squares),
         noise_std=math.sqrt(sum(squares) / len(squares)) if squares else 0.0,
-        receipts=tuple(receipts()),
-        notes=tuple(notes()),
+        receipts=tuple(scheme.receipts(simulation.population, **spent)),
+        notes=notes,
         seconds=time.perf_counter() - started,
     )
-
-
-def mean_of_cohort(
-    cohorts: Sequence[IntArray], update: ClientUpdate, uses: IntArray
-) -> RoundUpdate:
-    """A round in which the server sees each cohort member's noisy update and takes their mean.
-
-    Args:
-        cohorts: of every round.
-        update: one client's.
-        uses: how often each client was asked; counted here, before its noise is drawn.
-    """
-
-    def combined(t: int, weights: Tensor) -> tuple[Tensor, float]:
-        total, square = weights.new_zeros(weights.shape), 0.0
-        for k in cohorts[t].tolist():
-            uses[k] += 1
-            released, std = update(t, k, weights)
-            total += released
-            square += std**2
-        count = max(cohorts[t].size, 1)
-        return total / count, math.sqrt(square) / count
-
-    return combined
-
-
-def participations(cohorts: Sequence[IntArray], clients: int) -> IntArray:
-    """How often each client is in a cohort.
-
-    Example:
-        >>> participations([np.array([0, 2]), np.array([2])], 3).tolist()
-        [1, 0, 2]
-    """
-    together = np.concatenate([np.empty(0, dtype=np.int64), *cohorts])
-    return np.bincount(together, minlength=clients).astype(np.int64)

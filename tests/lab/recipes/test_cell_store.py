@@ -6,7 +6,7 @@ import json
 import pytest
 
 from dpcohort.errors import FileFormatError
-from dpcohort.lab.recipes.execution import CellStore, Measurement
+from dpcohort.lab.recipes.execution import Measurement, read_cell, write_cell
 
 
 def measured(seed=0, accuracy=50.0, **changes):
@@ -27,31 +27,25 @@ def measured(seed=0, accuracy=50.0, **changes):
 
 
 def test_what_was_kept_is_found_again(recipe, tmp_path):
-    cell = recipe.cells[0]
-    CellStore(tmp_path / "cells").add(cell, measured())
-    again = CellStore(tmp_path / "cells")
-    again.load(cell)
-    assert again.of(cell, 2) == [measured()]
-    again.add(cell, measured(1, 60.0))
-    third = CellStore(tmp_path / "cells")
-    third.load(cell)
-    assert [m.seed for m in third.of(cell, 2)] == [0, 1]
+    cell, path = recipe.cells[0], tmp_path / "cells" / "cell.json"
+    assert read_cell(path, cell) == {}
+    write_cell(path, cell, {1: measured(1, 60.0), 0: measured()})
+    assert read_cell(path, cell) == {0: measured(), 1: measured(1, 60.0)}
+    assert [m["seed"] for m in json.loads(path.read_text())["measurements"]] == [0, 1]
 
 
 def test_other_settings_are_measured_anew(recipe, tmp_path):
-    CellStore(tmp_path).add(recipe.cells[0], measured())
+    path = tmp_path / "cell.json"
+    write_cell(path, recipe.cells[0], {0: measured()})
     changed = recipe.in_form("full", changes=["training.clip=3.0"]).cells[0]
-    store = CellStore(tmp_path)
-    store.load(changed)
     assert changed.slug == recipe.cells[0].slug
-    assert store.known == {}
+    assert read_cell(path, changed) == {}
 
 
 @pytest.mark.parametrize("spoil", ["half", "number", "nan"])
 def test_a_broken_file_is_named(recipe, tmp_path, spoil):
-    cell = recipe.cells[0]
-    CellStore(tmp_path).add(cell, measured())
-    (path,) = tmp_path.glob("*.json")
+    cell, path = recipe.cells[0], tmp_path / "cell.json"
+    write_cell(path, cell, {0: measured()})
     text = path.read_text()
     if spoil == "half":
         path.write_text(text[: len(text) // 2])
@@ -60,11 +54,4 @@ def test_a_broken_file_is_named(recipe, tmp_path, spoil):
         values["measurements"][0]["accuracy"] = "x" if spoil == "number" else float("nan")
         path.write_text(json.dumps(values))
     with pytest.raises(FileFormatError, match="delete it"):
-        CellStore(tmp_path).load(cell)
-
-
-def test_without_a_folder_nothing_is_written(recipe):
-    store = CellStore(None)
-    store.load(recipe.cells[0])
-    store.add(recipe.cells[0], measured())
-    assert store.of(recipe.cells[0], 1) == [measured()]
+        read_cell(path, cell)

@@ -11,11 +11,15 @@ from dpcohort.runs.configured import configured_job
 from dpcohort.runs.training import train_job
 
 
+def every(known):
+    return [found for by_seed in known.values() for found in by_seed.values()]
+
+
 def test_every_cell_and_seed_is_measured_and_certified(recipe):
     told = []
-    store = measure(recipe, device="cpu", progress=lambda *a: told.append(a))
-    assert len(store.known) == 4 * 2
-    for found in store.known.values():
+    known = measure(recipe, device="cpu", progress=lambda *a: told.append(a))
+    assert len(every(known)) == 4 * 2
+    for found in every(known):
         assert found.promises_hold
         assert found.clients_drawn > 0
         assert [rounds for rounds, _ in found.curve] == [1, 2, 3]
@@ -38,9 +42,9 @@ def test_features_that_take_their_time_are_told_before_the_first_round(recipe):
 
 def test_a_measurement_is_that_of_the_same_run_alone(recipe):
     cell = recipe.cells[2]
-    store = measure(recipe, device="cpu")
+    known = measure(recipe, device="cpu")
     run = train_job(configured_job(cell.seeded(1), device="cpu"))
-    assert store.known[cell.slug, 1].accuracy == pytest.approx(100 * run.test_accuracy, abs=1e-4)
+    assert known[cell.slug][1].accuracy == pytest.approx(100 * run.test_accuracy, abs=1e-4)
 
 
 def test_a_stopped_command_goes_on(recipe, tmp_path, monkeypatch):
@@ -64,9 +68,9 @@ def test_a_stopped_command_goes_on(recipe, tmp_path, monkeypatch):
         return whole(jobs, **rest)
 
     monkeypatch.setattr(runs, "train_side_by_side", counts)
-    store = measure(recipe, folder=tmp_path, device="cpu")
+    known = measure(recipe, folder=tmp_path, device="cpu")
     assert sum(counted) == 8 - 2
-    assert len(store.known) == 8
+    assert len(every(known)) == 8
     counted.clear()
     measure(recipe, folder=tmp_path, device="cpu")
     assert counted == []
@@ -85,21 +89,23 @@ def test_what_cannot_be_trained_is_found_before_anything_is(recipe_path, recipe_
 def test_only_what_goes_together_is_stacked(recipe):
     longer = recipe.in_form("full", changes=["training.rounds=4"])
     wanted = [(recipe.cells[0], 0), (longer.cells[0], 0), (recipe.cells[2], 1)]
-    found = [[w.cell.label for w in stack] for stack in stacks(prepare(wanted, device="cpu"))]
+    found = [
+        [cell.label for cell, _, _ in stack] for stack in stacks(prepare(wanted, device="cpu"))
+    ]
     assert found == [["unbiased, s = 100", "privacy-aware, s = 100"], ["unbiased, s = 100"]]
 
 
 def test_both_forms_of_the_biased_baseline_train_within_the_budgets(biased):
-    store = measure(biased, device="cpu")
+    known = every(measure(biased, device="cpu"))
     assert {cell.adaptive for cell in biased.cells} == {None, "biased-raw", "biased-private"}
-    assert len(store.known) == 4
-    assert all(found.promises_hold for found in store.known.values())
-    assert all(len(found.curve) == 3 for found in store.known.values())
+    assert len(known) == 4
+    assert all(found.promises_hold for found in known)
+    assert all(len(found.curve) == 3 for found in known)
 
 
 def test_raw_losses_carry_no_noise_and_honest_ones_are_charged(biased):
     wanted = [(cell, 0) for cell in biased.cells if cell.adaptive]
-    raw, honest = (work.job.plan for work in prepare(wanted, device="cpu"))
+    raw, honest = (job.plan for _, _, job in prepare(wanted, device="cpu"))
     assert raw.has_raw_reports
     assert not honest.has_raw_reports
     assert (raw.report_stds == 0).all()

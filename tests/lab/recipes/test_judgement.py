@@ -4,30 +4,22 @@ from __future__ import annotations
 import pytest
 
 from dpcohort.lab.recipes import load_recipe
-from dpcohort.lab.recipes.execution import CellStore, Measurement
+from dpcohort.lab.recipes.execution import Measurement
 from dpcohort.lab.recipes.judgement import judge
 
 
 def stored(recipe, accuracies):
-    store = CellStore(None)
-    for cell, values in zip(recipe.cells, accuracies, strict=True):
-        for seed, accuracy in enumerate(values):
-            store.add(
-                cell,
-                Measurement(
-                    seed=seed,
-                    accuracy=accuracy,
-                    last=accuracy,
-                    curve=((1, accuracy),),
-                    clients_drawn=1,
-                    clients_lifted=0,
-                    promises_hold=True,
-                    seconds=1.0,
-                    device="cpu",
-                    plan="",
-                ),
+    rest = {"clients_drawn": 1, "clients_lifted": 0, "seconds": 1.0, "device": "cpu", "plan": ""}
+    return {
+        cell.slug: {
+            seed: Measurement(
+                seed=seed, accuracy=found, last=found, curve=((1, found),), promises_hold=True,
+                **rest,
             )
-    return store
+            for seed, found in enumerate(values)
+        }
+        for cell, values in zip(recipe.cells, accuracies, strict=True)
+    }  # fmt: skip
 
 
 def test_verdicts_and_comparisons(recipe):
@@ -96,6 +88,5 @@ def test_claims(recipe_path, recipe_text, values, holds):
 def test_a_promise_that_does_not_hold_shows(recipe):
     store = stored(recipe, [(20, 21)] * 4)
     assert judge(recipe, store).promises_hold
-    key = next(iter(store.known))
-    object.__setattr__(store.known[key], "promises_hold", False)
+    object.__setattr__(store[recipe.cells[0].slug][1], "promises_hold", False)
     assert not judge(recipe, store).promises_hold

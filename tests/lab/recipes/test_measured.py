@@ -11,7 +11,7 @@ from dpcohort.runs.training import train_job
 @pytest.fixture
 def trained(recipe):
     (work,) = prepare([(recipe.cells[0], 0)], device="cpu")
-    return work, train_job(work.job), 1.0
+    return work, train_job(work[2]), 1.0
 
 
 def test_receipts_are_checked_once_for_runs_that_spent_the_same(trained, monkeypatch):

@@ -8,7 +8,8 @@ import pytest
 
 from dpcohort.clients import Population
 from dpcohort.errors import BudgetExceededError
-from dpcohort.lab.schemes.local_reports import CLDP, largest_local_epsilon
+from dpcohort.lab.schemes.local_reports import largest_local_epsilon, shared_report_epsilon
+from dpcohort.lab.schemes.named import make_scheme
 from dpcohort.lab.schemes.randomiser import report_length
 from dpcohort.lab.schemes.shuffling import shuffled_epsilon
 
@@ -17,16 +18,17 @@ SETTING = {"reports": 200, "records": 1000, "rounds": 20}
 
 
 def test_the_strictest_client_sets_the_reports_and_they_certify():
-    e0 = CLDP().report_epsilon(PEOPLE, **SETTING)
+    e0 = shared_report_epsilon(PEOPLE, "honest", **SETTING)
     spent = shuffled_epsilon(local_epsilon=e0, reports=200, rate=0.2, rounds=20, delta=1e-5)
     more = shuffled_epsilon(local_epsilon=1.02 * e0, reports=200, rate=0.2, rounds=20, delta=1e-5)
     assert spent <= 1.0 < more
 
 
 def test_the_closed_form_allows_less():
-    assert CLDP(mode="formula").report_epsilon(PEOPLE, **SETTING) < CLDP().report_epsilon(
-        PEOPLE, **SETTING
+    closed, computed = (
+        shared_report_epsilon(PEOPLE, mode, **SETTING) for mode in ("formula", "honest")
     )
+    assert closed < computed
 
 
 def test_a_budget_beyond_reach_is_told_with_what_to_do():
@@ -35,10 +37,10 @@ def test_a_budget_beyond_reach_is_told_with_what_to_do():
 
 
 def test_noise_law(silent, mean_square):
-    outcome = CLDP().run(silent)
+    outcome = make_scheme("cldp").run(silent)
     reports = int(silent.batch_sizes.sum())
-    e0 = CLDP().report_epsilon(
-        silent.population, reports=reports, records=silent.total_size, rounds=24
+    e0 = shared_report_epsilon(
+        silent.population, "honest", reports=reports, records=silent.total_size, rounds=24
     )
     length = report_length(clip=1.0, local_epsilon=e0, dimension=silent.dimension)
     std = 0.5 * length / math.sqrt(silent.dimension * reports)
@@ -49,7 +51,7 @@ def test_noise_law(silent, mean_square):
 
 @pytest.mark.parametrize("mode", ["honest", "formula"])
 def test_training_on_digits_keeps_every_promise_and_says_what_it_trusts(simulation, mode):
-    outcome = CLDP(mode=mode).run(simulation)
+    outcome = make_scheme("cldp", mode).run(simulation)
     assert outcome.broken == 0
     receipt = outcome.receipts[0]
     assert receipt.certified_epsilon < receipt.claimed_epsilon

@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from dpcohort.lab.schemes.client_noise import DPFedAvg, noisy_local_steps
-from dpcohort.lab.schemes.simulation import participations
+from dpcohort.lab.schemes.client_noise import noisy_local_steps
+from dpcohort.lab.schemes.named import make_scheme
+from dpcohort.lab.schemes.sampled_gaussian import certified_noise
+from dpcohort.lab.schemes.scheme import participations
 
 
 def test_noise_law(silent, mean_square):
-    scheme = DPFedAvg()
-    outcome = scheme.run(silent)
+    outcome = make_scheme("dp-fedavg").run(silent)
     cohorts = silent.cohorts()
     steps = participations(cohorts, len(silent))
-    noise = scheme.noise_multipliers(silent.population, rates=silent.rates, steps=steps)
+    noise = certified_noise(silent.population, rates=silent.rates, steps=steps)
     stds = 0.5 * noise * silent.training.clip / silent.batch_sizes
     wanted = [math.sqrt((stds[cohort] ** 2).sum()) / cohort.size for cohort in cohorts]
     count = len(cohorts) * silent.dimension
@@ -27,7 +28,8 @@ def test_noise_law(silent, mean_square):
 
 @pytest.mark.parametrize("mode", ["honest", "formula"])
 def test_training_on_digits_and_its_receipts(simulation, mode):
-    outcome = DPFedAvg(mode=mode).run(simulation)
+    outcome = make_scheme("dp-fedavg", mode).run(simulation)
+    assert outcome.card.neighbours == ("zero-out" if mode == "honest" else "replace-one")
     assert outcome.rounds == 5
     assert 0 <= outcome.accuracy <= 1
     uses = participations(simulation.cohorts(), len(simulation))
@@ -40,7 +42,7 @@ def test_training_on_digits_and_its_receipts(simulation, mode):
 
 
 def test_the_same_seed_gives_the_same_model(simulation):
-    first, second = (DPFedAvg().run(simulation) for _ in range(2))
+    first, second = (make_scheme("dp-fedavg").run(simulation) for _ in range(2))
     assert first.loss == second.loss
 
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from dpcohort.clients import Population
-from dpcohort.lab.schemes.local_reports import LDP
+from dpcohort.lab.schemes.local_reports import own_report_epsilons
+from dpcohort.lab.schemes.named import make_scheme
 from dpcohort.lab.schemes.randomiser import report_length, sampled_records
 from dpcohort.lab.schemes.shuffling import local_epsilon
 
@@ -15,18 +16,18 @@ from dpcohort.lab.schemes.shuffling import local_epsilon
 @pytest.mark.parametrize("uses", [1, 3, 40])
 def test_own_epsilons_keep_own_budgets(uses):
     people = Population.from_arrays(sizes=[50, 50], epsilon=[0.5, 5.0], delta=1e-5)
-    found = LDP().report_epsilons(people, np.array([uses, uses]))
+    found = own_report_epsilons(people, np.array([uses, uses]))
     for k in range(2):
         spent = local_epsilon(report_epsilon=float(found[k]), reports=uses, delta=1e-5)
         assert 0.999 * people.epsilon[k] < spent <= people.epsilon[k]
 
 
 def test_noise_law(silent, mean_square):
-    outcome = LDP().run(silent)
+    outcome = make_scheme("ldp").run(silent)
     reports = int(silent.batch_sizes.sum())
     owner = np.repeat(np.arange(len(silent)), silent.sizes)
     uses = np.array([receipt.uses for receipt in outcome.receipts])
-    own = LDP().report_epsilons(silent.population, uses)
+    own = own_report_epsilons(silent.population, uses)
     lengths = np.array(
         [report_length(clip=1.0, local_epsilon=e, dimension=silent.dimension) for e in own]
     )
@@ -40,7 +41,7 @@ def test_noise_law(silent, mean_square):
 
 
 def test_training_on_digits_counts_the_busiest_record(simulation):
-    outcome = LDP().run(simulation)
+    outcome = make_scheme("ldp").run(simulation)
     reports = int(simulation.batch_sizes.sum())
     drawn = np.zeros(simulation.total_size, dtype=int)
     for t in range(simulation.training.rounds):

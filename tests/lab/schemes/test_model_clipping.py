@@ -9,14 +9,14 @@ import torch
 
 from dpcohort.accounting.closed_forms import gaussian_delta
 from dpcohort.errors import InputError
-from dpcohort.lab.schemes.client_noise import ModelClipping, clip_update
+from dpcohort.lab.schemes.client_noise import clip_update
+from dpcohort.lab.schemes.named import make_scheme
 from dpcohort.lab.schemes.sampled_gaussian import certified_noise
-from dpcohort.lab.schemes.simulation import participations
+from dpcohort.lab.schemes.scheme import participations
 
 
 def test_noise_law_and_the_gaussian_curve_by_hand(silent, mean_square):
-    scheme = ModelClipping(update_clip=0.3)
-    outcome = scheme.run(silent)
+    outcome = make_scheme("model-clipping", update_clip=0.3).run(silent)
     cohorts = silent.cohorts()
     uses = participations(cohorts, len(silent))
     noise = certified_noise(silent.population, rates=1.0, steps=uses)
@@ -35,7 +35,7 @@ def test_a_client_moves_its_upload_by_at_most_the_clip(simulation, monkeypatch):
         "dpcohort.lab.schemes.client_noise.clip_update",
         lambda update, clip: released.append(clip_update(update, clip)) or released[-1],
     )
-    ModelClipping(update_clip=0.05, local_steps=3).run(simulation)
+    make_scheme("model-clipping", update_clip=0.05).run(simulation)
     assert released
     assert max(float(update.norm()) for update in released) <= 0.05
 
@@ -47,13 +47,13 @@ def test_clipping_keeps_short_updates_and_drops_what_is_not_finite():
 
 
 def test_training_on_digits_keeps_every_promise_for_whole_clients(simulation):
-    outcome = ModelClipping().run(simulation)
+    outcome = make_scheme("model-clipping").run(simulation)
     assert outcome.card.unit == "client"
     assert outcome.broken == 0
     assert outcome.largest_share > 0.99
     assert np.isfinite(outcome.loss)
 
 
-def test_bad_settings_are_named():
+def test_bad_settings_are_named(simulation):
     with pytest.raises(InputError, match="update_clip"):
-        ModelClipping(update_clip=0)
+        make_scheme("model-clipping", update_clip=0).run(simulation)

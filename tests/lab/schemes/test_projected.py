@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from dpcohort.errors import InputError
-from dpcohort.lab.schemes.last_iterate import LastIterate, ProjectedSGD, least_noise
+from dpcohort.lab.schemes.last_iterate import LastIterate, least_noise, one_pass
+from dpcohort.lab.schemes.named import make_scheme
 
 PASSES = LastIterate(
     noise_multiplier=1.0, steps=8, batch_size=8, clip=1.0, step_size=0.2, radius=0.2
@@ -27,8 +28,7 @@ def test_the_least_noise_certifies_and_less_does_not(epsilon, sharp):
 
 
 def test_noise_law_without_projection_in_the_way(silent, mean_square):
-    scheme = ProjectedSGD(radius=1e4)
-    outcome = scheme.run(silent)
+    outcome = make_scheme("last-iterate", radius=1e4).run(silent)
     noise = [receipt.noise_multiplier for receipt in outcome.receipts]
     steps = -(-silent.sizes // silent.batch_sizes)
     stds = [
@@ -50,7 +50,7 @@ def test_no_upload_leaves_the_ball_and_every_record_is_in_one_batch(simulation, 
 
     monkeypatch.setattr(type(simulation), "clipped_sum", spy)
     weights = simulation.initial()
-    update, _ = ProjectedSGD(radius=0.3).one_pass(simulation, 0, 1, weights, 2.0)
+    update, _ = one_pass(simulation, 0, 1, weights, 2.0, 0.3)
     assert 0.2 < float(update.double().norm()) <= 0.3
     assert torch.cat([torch.as_tensor(p) for p in seen]).sort()[0].tolist() == list(
         range(int(simulation.sizes[1]))
@@ -58,7 +58,7 @@ def test_no_upload_leaves_the_ball_and_every_record_is_in_one_batch(simulation, 
 
 
 def test_training_on_digits_keeps_every_promise(simulation):
-    outcome = ProjectedSGD(mode="formula").run(simulation)
+    outcome = make_scheme("last-iterate", "formula").run(simulation)
     assert outcome.broken == 0
     for receipt in outcome.receipts:
         if receipt.uses:
@@ -66,6 +66,6 @@ def test_training_on_digits_keeps_every_promise(simulation):
     assert "rounds compose in full" in outcome.receipts[0].text()
 
 
-def test_bad_settings_are_named():
+def test_bad_settings_are_named(simulation):
     with pytest.raises(InputError, match="radius"):
-        ProjectedSGD(radius=0.0)
+        make_scheme("last-iterate", radius=0.0).run(simulation)

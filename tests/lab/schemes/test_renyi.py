@@ -38,11 +38,7 @@ def test_the_moments_of_every_order_by_hand_and_never_below_them(noise, rate, st
 
 
 def test_noise_and_rate_invert_epsilon_from_the_safe_side():
-    noise = float(
-        renyi_noise(
-            epsilon=np.array([1.0]), delta=np.array([1e-5]), sampling_rate=0.1, steps=60
-        )[0]
-    )  # fmt: skip
+    noise = renyi_noise(epsilon=1.0, delta=1e-5, rate=0.1, steps=60)
     assert 0.99 < renyi_epsilon(noise_multiplier=noise, rate=0.1, steps=60, delta=1e-5) <= 1
     rate = renyi_rate(noise_multiplier=noise, epsilon=1.0, delta=1e-5, steps=60)
     assert rate == pytest.approx(0.1, rel=0.01)
@@ -50,4 +46,4 @@ def test_noise_and_rate_invert_epsilon_from_the_safe_side():
     assert renyi_rate(noise_multiplier=1e4, epsilon=1.0, delta=1e-5, steps=60) == 1
     assert renyi_rate(noise_multiplier=0.05, epsilon=1e-3, delta=1e-12, steps=60) == 0
     with pytest.raises(InputError, match="epsilon"):
-        renyi_noise(epsilon=np.array([1e-9]), delta=np.array([1e-300]), sampling_rate=1.0, steps=9)
+        renyi_noise(epsilon=1e-9, delta=1e-300, rate=1.0, steps=9)

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from dpcohort.lab.schemes.named import make_scheme
-from dpcohort.lab.schemes.simulation import mean_of_cohort, participations, train_scheme
+from dpcohort.lab.schemes.scheme import mean_of_cohort, participations
+from dpcohort.lab.schemes.simulation import train_scheme
 
 
 def test_the_mean_of_a_cohort_and_the_noise_in_it():
@@ -41,7 +42,11 @@ def test_a_scheme_may_stop_early_and_the_noise_is_a_mean_square(simulation):
     def update(t, weights):
         return (torch.zeros_like(weights), next(stds)) if t < 2 else None
 
-    outcome = train_scheme(make_scheme("udp"), simulation, update, list, lambda: ["n"])
+    def account():
+        none = np.zeros(len(simulation), dtype=int)
+        return {"certified": none, "uses": none, "assumptions": [], "notes": ["n"]}
+
+    outcome = train_scheme(make_scheme("udp"), simulation, update, account)
     assert outcome.rounds == 2
     assert outcome.noise_std == pytest.approx(math.sqrt(12.5))
     assert outcome.notes == ("n",)

@@ -9,8 +9,9 @@ import pytest
 from dpcohort.accounting import certify_epsilon
 from dpcohort.errors import BudgetExceededError, InputError
 from dpcohort.lab.schemes import client_noise
-from dpcohort.lab.schemes.client_noise import UDP, discounted_noise, formula_noise
-from dpcohort.lab.schemes.simulation import participations
+from dpcohort.lab.schemes.client_noise import discounted_noise, formula_noise, udp_noise
+from dpcohort.lab.schemes.named import make_scheme
+from dpcohort.lab.schemes.scheme import participations
 
 
 def test_the_published_noise_by_hand():
@@ -33,12 +34,11 @@ def test_discounting_spreads_what_is_left():
 @pytest.mark.parametrize("mode", ["honest", "formula"])
 @pytest.mark.parametrize("adaptive", [False, True], ids=["fixed", "crd"])
 def test_noise_law(silent, mean_square, mode, adaptive):
-    scheme = UDP(mode=mode, adaptive_rounds=adaptive)
-    outcome = scheme.run(silent)
+    outcome = make_scheme("udp-crd" if adaptive else "udp", mode).run(silent)
     assert outcome.rounds == silent.training.rounds  # a loss that only falls discounts nothing
     cohorts = silent.cohorts()
     uploads = participations(cohorts, len(silent))
-    caps, noise = scheme._planned(silent, uploads)
+    caps, noise = udp_noise(silent, mode, uploads, np.ones(len(silent)))
     if adaptive and mode == "honest":  # what is left is spread evenly over the planned uploads
         noise = np.sqrt(uploads / caps)
     stds = noise * 0.5 * silent.training.clip / silent.sizes
@@ -49,7 +49,7 @@ def test_noise_law(silent, mean_square, mode, adaptive):
 
 @pytest.mark.parametrize("adaptive", [False, True], ids=["fixed", "crd"])
 def test_training_on_digits_keeps_every_promise(simulation, adaptive):
-    outcome = UDP(adaptive_rounds=adaptive).run(simulation)
+    outcome = make_scheme("udp-crd" if adaptive else "udp").run(simulation)
     assert outcome.broken == 0
     assert outcome.largest_share > 0.99
     for receipt in outcome.receipts:
@@ -87,7 +87,7 @@ def test_a_rising_loss_shortens_the_training_and_never_passes_the_cap(silent, mo
         return asked[-1][-1]
 
     monkeypatch.setattr(client_noise, "discounted_noise", spy)
-    found = UDP(mode=mode, adaptive_rounds=True).run(Rising(silent))
+    found = make_scheme("udp-crd", mode).run(Rising(silent))
     # Rounds 24 -> ceil(0.8 * 24) = 20 -> 16 -> 13 -> 11 -> 9 -> 8, from the third round on.
     assert found.rounds == 8
     assert found.notes[0].startswith("CRD: 8 of 24 rounds")
@@ -103,15 +103,12 @@ def test_a_rising_loss_shortens_the_training_and_never_passes_the_cap(silent, mo
 
 
 def test_several_local_steps_cost_what_is_proved_not_what_is_claimed(simulation):
-    honest = UDP(local_steps=2)
-    assert honest.sensitivity(np.array([50]))[0] == 100
-    claimed = UDP(local_steps=2, mode="formula").run(simulation)
+    assert make_scheme("udp", local_steps=2).run(simulation).broken == 0
+    claimed = make_scheme("udp", "formula", local_steps=2).run(simulation)
     assert claimed.broken == len(simulation)
     assert claimed.largest_share > 10
 
 
-def test_bad_settings_are_named():
-    with pytest.raises(InputError, match="discount"):
-        UDP(discount=1.0)
+def test_bad_settings_are_named(simulation):
     with pytest.raises(InputError, match="local_steps"):
-        UDP(local_steps=0)
+        make_scheme("udp", local_steps=0).run(simulation)

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Branch coverage of each package by its own tests, held to the floors of coverage.toml.
+
+``python benchmarks/branch_coverage.py`` measures every package of dpcohort (``make coverage``) and
+fails if one is below its floor; names of packages measure only those. ``--record`` writes what was
+measured as the new floors, rounded down. This is slow and no part of the default suite.
+
+A package's own tests are tests/PACKAGE and the examples in its docstrings; ``top`` are the modules
+beside the packages, with the tests directly under tests/. What other packages' tests reach does not
+count, nor what runs in a process of its own (servers, guards, commands that are started) or needs a
+GPU: a floor says what is reached at least, on a machine without one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+FLOORS = ROOT / "benchmarks" / "coverage.toml"
+TOP = "top"
+
+_HEAD = """\
+# Branch coverage, in per cent, that each package's own tests must reach: `make coverage`.
+# Measured by benchmarks/branch_coverage.py, whose head says what counts; rounded down.
+"""
+
+
+def packages() -> list[str]:
+    """The packages of dpcohort, and the modules beside them under one name."""
+    found = [path.parent.name for path in ROOT.glob("dpcohort/*/__init__.py")]
+    return [*sorted(found), TOP]
+
+
+def measured(package: str) -> tuple[float, str]:
+    """Branch coverage of a package by its own tests, in per cent, and what their failures say."""
+    if package == TOP:
+        tests = [str(path) for path in (*ROOT.glob("tests/test_*.py"), *ROOT.glob("dpcohort/*.py"))]
+        own = "dpcohort/*.py"
+    else:
+        tests = [f"tests/{package}", f"dpcohort/{package}"]
+        own = f"dpcohort/{package}/**/*.py"
+    files = ",".join(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob(own)))
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "COVERAGE_FILE": f"{folder}/data"}
+
+        def coverage(*words: str) -> subprocess.CompletedProcess[str]:
+            command = [sys.executable, "-m", "coverage", *words]
+            return subprocess.run(
+                command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+            )
+
+        done = coverage("run", "--branch", f"--include={files}", "-m", "pytest", "-q", *tests)
+        said = (done.stdout + done.stderr)[-4000:] if done.returncode else ""
+        if coverage("json", "-q", "-o", f"{folder}/report.json").returncode:
+            raise SystemExit(f"{package}: its tests could not be measured\n{said}")
+        totals = json.loads(Path(f"{folder}/report.json").read_text())["totals"]
+    return float(totals["percent_covered"]), said  # lines and branches, as coverage sums them up
+
+
+def floors() -> dict[str, float]:
+    """The floors that are written down."""
+    return tomllib.loads(FLOORS.read_text()) if FLOORS.exists() else {}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, print, and compare or record."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("packages", nargs="*", help="which; all")
+    parser.add_argument("--record", action="store_true", help="write the floors anew")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="packages at once")
+    given = parser.parse_args(arguments)
+    unknown = set(given.packages) - set(packages())
+    if unknown:
+        parser.error(f"no package: {', '.join(sorted(unknown))}; there are {', '.join(packages())}")
+    wanted, known, below = given.packages or packages(), floors(), []
+    with ThreadPoolExecutor(given.jobs) as pool:
+        for package, (found, failures) in zip(wanted, pool.map(measured, wanted), strict=True):
+            floor = known.get(package, 0.0)
+            missing = found < floor and not given.record
+            below += [package] if missing or failures else []
+            told = f"floor {floor:.1f}{', BELOW' if missing else ''}"
+            print(f"{package:<12} {found:6.2f} %  {told}", flush=True)
+            if failures:
+                print(f"The tests of {package} fail:\n{failures}", flush=True)
+            known[package] = int(10 * found) / 10
+            if given.record:
+                lines = (f"{name} = {known[name]:.1f}\n" for name in packages() if name in known)
+                FLOORS.write_text(_HEAD + "".join(lines))
+    return 1 if below else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
