@@ -6,7 +6,7 @@ from __future__ import annotations
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,9 +15,6 @@ from dpcohort.cli.source import JsonOption, SetOption, plan_of, shape_from
 from dpcohort.config import load_config
 from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
-
-if TYPE_CHECKING:
-    from dpcohort.deploy.flower.kit import KitSettings
 
 __all__ = ["app"]
 
@@ -128,7 +125,7 @@ def init(
     if (config is None) == (plan is None):
         raise InputError.because("give either --config FILE.toml or --plan plan.json.")
     if config is not None:
-        settings = _from_config(config, changes, test, shared)
+        settings = _from_config(config, changes, test)
     else:
         given = {"--model": model, "--input-shape": input_shape, "--classes": classes}
         missing = [name for name, value in given.items() if value is None]
@@ -138,14 +135,14 @@ def init(
             )
         if changes:
             raise InputError.because("--set changes a config; a finished plan cannot be changed.")
-        settings = _from_plan(plan, model, input_shape, classes, learning_rate, test, shared)
-    kit = write_kit(folder, settings)
-    drawn = int(settings.plan.drawn.sum())
+        settings = _from_plan(plan, model, input_shape, classes, learning_rate, test)
+    kit = write_kit(folder, **settings, **shared)
+    drawn = int(settings["plan"].drawn.sum())
     if as_json:
-        found = {"out": str(kit.path), "run": run, "clients": drawn}
-        print_json({**found, "plan": settings.plan.sha256})
+        found = {"out": str(kit), "run": run, "clients": drawn}
+        print_json({**found, "plan": settings["plan"].sha256})
         return
-    console.print(f"Kit for {drawn} clients: {kit.path}", markup=False, soft_wrap=True)
+    console.print(f"Kit for {drawn} clients: {kit}", markup=False, soft_wrap=True)
     console.print(
         "  README.md        for the operator; read it first\n"
         "  app/             the Flower app\n"
@@ -195,10 +192,7 @@ def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _from_config(
-    path: Path, changes: list[str] | None, test: str, shared: dict[str, Any]
-) -> KitSettings:
-    from dpcohort.deploy.flower.kit import KitSettings
+def _from_config(path: Path, changes: list[str] | None, test: str) -> dict[str, Any]:
     from dpcohort.deploy.guard.terms import ModelTerms
     from dpcohort.runs.configured_plan import configured_data, data_section
 
@@ -206,21 +200,20 @@ def _from_config(
     data = configured_data(config)
     section = data_section(config)
     rule, rule_settings = config.aggregation
-    return KitSettings(
-        plan=plan_of(config),
-        model=ModelTerms(
+    return {
+        "plan": plan_of(config),
+        "model": ModelTerms(
             name=config.model.name,
             input_shape=data.input_shape,
             classes=data.classes,
             options=config.model.options,
         ),
-        optimiser=config.optimiser.model_dump(exclude_none=True, exclude_defaults=True),
-        aggregation={"rule": rule, **rule_settings},
-        normalisation=data.normalisation,
-        seed=config.run.seed,
-        test=test or ("" if "/" in section.name else section.name),
-        **shared,
-    )
+        "optimiser": config.optimiser.model_dump(exclude_none=True, exclude_defaults=True),
+        "aggregation": {"rule": rule, **rule_settings},
+        "normalisation": data.normalisation,
+        "seed": config.run.seed,
+        "test": test or ("" if "/" in section.name else section.name),
+    }
 
 
 def _from_plan(
@@ -230,18 +223,15 @@ def _from_plan(
     classes: int,
     learning_rate: float | None,
     test: str,
-    shared: dict[str, Any],
-) -> KitSettings:
-    from dpcohort.deploy.flower.kit import KitSettings
+) -> dict[str, Any]:
     from dpcohort.deploy.guard.terms import ModelTerms
     from dpcohort.plan import Plan
 
     plan = Plan.load(path)
     plan.verify_unless_made_here()
-    return KitSettings(
-        plan=plan,
-        model=ModelTerms(name=model, input_shape=shape_from(input_shape), classes=classes),
-        optimiser={} if learning_rate is None else {"learning_rate": learning_rate},
-        test=test,
-        **shared,
-    )
+    return {
+        "plan": plan,
+        "model": ModelTerms(name=model, input_shape=shape_from(input_shape), classes=classes),
+        "optimiser": {} if learning_rate is None else {"learning_rate": learning_rate},
+        "test": test,
+    }

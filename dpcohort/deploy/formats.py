@@ -60,11 +60,6 @@ class Format(BaseModel):
         except ValidationError as error:
             raise in_words(type(self), error) from None
 
-    @classmethod
-    def from_dict(cls, values: Any) -> Self:
-        """What :meth:`to_dict` gave; unknown and missing keys are refused."""
-        return cls(**values)
-
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values."""
         return self.model_dump()

@@ -44,7 +44,7 @@ GOOD = {"name": "a", "count": 2, "part": {"size": 0.5}, "parts": [{"size": 1}, {
 def test_what_is_wrong_is_named_with_its_place(change, said):
     with pytest.raises(InputError, match=said):
         Whole(**{**GOOD, **change})
-    assert Whole.from_dict(Whole(**GOOD).to_dict()) == Whole(**GOOD)
+    assert Whole(**Whole(**GOOD).to_dict()) == Whole(**GOOD)
 
 
 def test_nothing_is_changed_silently_and_changes_are_checked():

@@ -12,7 +12,6 @@ import hashlib
 import ipaddress
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +22,6 @@ from dpcohort.atomic_file import atomic_writer
 from dpcohort.errors import FileFormatError, InputError
 
 __all__ = [
-    "ServerCertificate",
     "check_certificate",
     "key_fingerprint",
     "make_certificates",
@@ -38,30 +36,21 @@ _MISSING = (
 _AUTHORITY = "dpcohort trial authority"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServerCertificate:
-    """Where the files of a server's certificate are.
-
-    Attributes:
-        authority: the authority's certificate; every client gets it.
-        certificate: the server's certificate, with the names it may go by.
-        key: its private key, readable by its owner alone.
-    """
-
-    authority: Path
-    certificate: Path
-    key: Path
-
-
 def make_certificates(
     folder: Path, *, hosts: Sequence[str] = ("127.0.0.1", "localhost"), days: int = 30
-) -> ServerCertificate:
+) -> Path:
     """Write an authority's certificate and a server certificate for these hosts.
+
+    ``ca.crt`` is the authority's certificate, which every client gets; ``server.pem`` the server's,
+    with the names it may go by; ``server.key`` its private key, readable by its owner alone.
 
     Args:
         folder: where; it must be there.
         hosts: names and addresses by which nodes reach the server.
         days: how long they are valid.
+
+    Returns:
+        The folder.
 
     Raises:
         InputError: a host is empty, or ``cryptography`` is missing.
@@ -70,7 +59,7 @@ def make_certificates(
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     made = make_certificates(Path(folder))
-        ...     check_certificate(made.certificate, authority=made.authority, host="127.0.0.1")
+        ...     check_certificate(made / "server.pem", authority=made / "ca.crt", host="localhost")
     """
     lib = _cryptography()
     whole_number("days", days, at_least=1, at_most=3650)
@@ -91,14 +80,12 @@ def make_certificates(
         (usage, False),
         (x509.AuthorityKeyIdentifier.from_issuer_public_key(signer), False),
     ]
-    made = ServerCertificate(
-        authority=folder / "ca.crt", certificate=folder / "server.pem", key=folder / "server.key"
-    )
-    _write(made.authority, _certificate(lib, _AUTHORITY, signer, root, authority, days))
     own = _certificate(lib, hosts[0], server.public_key(), leaf, authority, days)
-    _write(made.certificate, own)
-    _write(made.key, _private(lib, server, lib.serialization.PrivateFormat.PKCS8), secret=True)
-    return made
+    _write(folder / "ca.crt", _certificate(lib, _AUTHORITY, signer, root, authority, days))
+    _write(folder / "server.pem", own)
+    pkcs8 = lib.serialization.PrivateFormat.PKCS8
+    _write(folder / "server.key", _private(lib, server, pkcs8), secret=True)
+    return folder
 
 
 def make_node_key(path: Path) -> str:

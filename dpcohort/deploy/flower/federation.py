@@ -33,10 +33,16 @@ __all__ = [
     "Federation",
     "check_agreements",
     "disagreements",
+    "drawn_clients",
 ]
 
 
 _MOST_SHOWN = 12
+
+
+def drawn_clients(plan: Plan) -> tuple[str, ...]:
+    """The ids of the clients that a plan draws at least once."""
+    return tuple(plan.population.ids[k] for k in np.flatnonzero(plan.drawn).tolist())
 
 
 class Federation(Format):
@@ -108,8 +114,7 @@ class Federation(Format):
     @property
     def drawn(self) -> tuple[str, ...]:
         """The clients that the plan draws at least once."""
-        ids = self.plan.population.ids
-        return tuple(ids[k] for k in np.flatnonzero(self.plan.drawn).tolist())
+        return drawn_clients(self.plan)
 
     @property
     def fingerprints(self) -> dict[str, str]:

@@ -9,7 +9,6 @@ draws is a valid stopping rule, whatever a server makes of earlier answers.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,7 +17,7 @@ from pydantic import AfterValidator, Field, PlainValidator, ValidationInfo, mode
 from dpcohort._validate import number, whole_number
 from dpcohort.accounting.contract import Neighbours, Sampler, resolve_neighbours
 from dpcohort.accounting.events import Event, History
-from dpcohort.deploy.formats import Format, bounded, checked_name, whole
+from dpcohort.deploy.formats import Format, Name, bounded, whole
 from dpcohort.errors import BudgetExceededError, InputError
 from dpcohort.limits import LARGEST_TERMS
 
@@ -62,8 +61,7 @@ def _resolved(value: str | None, info: ValidationInfo) -> Neighbours | None:
 Relation = Annotated[Neighbours | None, AfterValidator(_resolved), Field(validate_default=True)]
 
 
-@dataclass(frozen=True, kw_only=True, order=True)
-class DrawKey:
+class DrawKey(Format):
     """Which draw: a draw has at most one output, ever, and this is how it is called.
 
     Attributes:
@@ -77,17 +75,10 @@ class DrawKey:
         ward-7 / spring / round 3 / draw 0
     """
 
-    dataset: str
-    run: str
-    round: int
-    draw: int
-
-    def __post_init__(self) -> None:
-        checked_name("dataset", self.dataset)
-        checked_name("run", self.run)
-        for field in ("round", "draw"):
-            value = whole_number(field, getattr(self, field), at_least=0, at_most=_MOST)
-            object.__setattr__(self, field, value)
+    dataset: Name
+    run: Name
+    round: Annotated[int, whole(at_least=0, at_most=_MOST)]
+    draw: Annotated[int, whole(at_least=0, at_most=_MOST)]
 
     def __str__(self) -> str:
         return f"{self.dataset} / {self.run} / round {self.round} / draw {self.draw}"
