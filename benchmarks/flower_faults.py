@@ -187,7 +187,7 @@ def run_case(case: str, *, rounds: int, local_steps: int) -> dict[str, Any]:
             killed = time.monotonic()
             resumed = case in ("serverapp", "superlink")
             if resumed:
-                federation.processes.stop("run")
+                federation.processes.kill("run")
                 if case == "superlink":
                     time.sleep(5.0)
                     federation.start_superlink()
@@ -266,7 +266,7 @@ def _rejected(
     processes.start(label, [*command, *arguments], env=env)
     code = processes.wait(label, seconds=90)
     if code is None:
-        processes.stop(label)
+        processes.kill(label)
     lines = processes.tail(label, lines=1000).splitlines()
     came_in = any("SuperNode ID" in line for line in lines)
     words = next((line for line in reversed(lines) if "rror" in line or "ailed" in line), "")

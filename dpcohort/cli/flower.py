@@ -40,6 +40,9 @@ def demo(
     """A SuperLink, a gate and three clients on this machine, offline: about a minute."""
     if keep is not None and keep.exists():
         raise InputError.because(f"{keep} exists. Choose another --keep.")
+    from dpcohort.deploy.flower.adapter import flower_version
+
+    flower_version()
     from dpcohort.deploy.flower.trial import run_demo
 
     began = time.monotonic()
@@ -110,9 +113,10 @@ def init(
 ) -> None:
     """Write a runnable Flower app and everything for server and clients."""
     from dpcohort.deploy.flower.adapter import flower_version
-    from dpcohort.deploy.flower.kit import write_kit
 
     flower_version()
+    from dpcohort.deploy.flower.kit import write_kit
+
     shared: dict[str, Any] = {
         "run": run,
         "host": host,

@@ -19,10 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Federation", "federate", "write_kit"]
 
-_HOMES = {
-    "Federation": "federation",
-    "federate": "rounds",
-    "write_kit": "kit",
-}
+_HOMES = {"Federation": "federation", "federate": "rounds", "write_kit": "kit"}
 
 __getattr__ = names_on_use(__name__, _HOMES)

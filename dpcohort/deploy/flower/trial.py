@@ -5,9 +5,9 @@ SuperLink, gate, SuperNodes and guards are started as a kit's units would start 
 authentication, on free ports of the loopback address. Guards run as the same user here, which a
 real client's owner would not do.
 
-Each process is started in a group of its own, with its output in a file, so that a failure can be
-read afterwards. What they start in turn, in whatever group or session, is known by a word in its
-environment that no other process has, and is ended with them.
+Each process has its output in a file, so that a failure can be read afterwards. It and what it
+starts in turn, in whatever group or session, are known by a word in their environment that no other
+process has, and are ended together.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def free_ports(count: int) -> list[int]:
 
 
 class Processes:
-    """Processes by name; leaving the block ends them, last started first.
+    """Processes by name; leaving the block ends them and all that they started (on Linux).
 
     Args:
         logs: folder for their output, one file each.
@@ -101,8 +101,6 @@ class Processes:
         self._logs = logs
         self._token = secrets.token_hex(16)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        #: All ever started: what a killed one left behind is ended, too.
-        self._started: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Processes:
         return self
@@ -111,19 +109,14 @@ class Processes:
         self.close()
 
     def start(
-        self,
-        name: str,
-        command: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
+        self, name: str, command: Sequence[str], *, env: Mapping[str, str] | None = None
     ) -> None:
         """Start a process; one of the same name must have ended.
 
         Raises:
             InputError: the program is not there.
         """
-        if name in self._running and self._running[name].poll() is None:
+        if self.is_running(name):
             raise InputError("name", given=name, allowed="one that is not running")
         self._logs.mkdir(parents=True, exist_ok=True)
         with open(self._logs / f"{name}.log", "ab") as log:
@@ -134,10 +127,8 @@ class Processes:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     env={**os.environ, **(env or {}), _MARK: self._token},
-                    cwd=cwd,
                     start_new_session=True,
                 )
-                self._started.append(self._running[name])
             except OSError as error:
                 raise InputError.because(
                     f"{command[0]} cannot be started: {error.strerror or error}."
@@ -165,31 +156,20 @@ class Processes:
             process.kill()
         process.wait()
 
-    def stop(self, name: str) -> None:
-        """End a process and all it started: asked first, made to after a few seconds."""
-        process = self._running[name]
-        self._signal(process, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=_PATIENCE)
-        self._signal(process, signal.SIGKILL)
-        process.wait()
-
     def close(self) -> None:
-        """End them all."""
-        running = list(reversed(self._started))
-        for process in running:
-            self._signal(process, signal.SIGTERM)
-        deadline = time.monotonic() + _PATIENCE
-        for process in running:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=max(0.0, deadline - time.monotonic()))
-        for process in running:
-            # The group outlives its first process if something that was started hangs on.
-            self._signal(process, signal.SIGKILL)
+        """End them all, and what they started: asked first, made to after a few seconds."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            deadline = time.monotonic() + _PATIENCE
+            asked: set[int] = set()
+            while (left := self.descendants()) and time.monotonic() < deadline:
+                for pid in left - asked:
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, number)
+                asked |= left
+                time.sleep(0.02)
+        for process in self._running.values():
             process.wait()
-        self._sweep()
         self._running.clear()
-        self._started.clear()
 
     def await_port(self, name: str, port: int, *, seconds: float) -> None:
         """Wait until a process listens on a port of the loopback address.
@@ -225,30 +205,15 @@ class Processes:
             return ""
         return "\n".join(text.strip().splitlines()[-lines:])
 
-    def descendants(self) -> list[int]:
-        """All processes alive that we started, and all that those started (on Linux)."""
+    def descendants(self) -> set[int]:
+        """All processes alive that we started, and all that those started."""
         mark = f"{_MARK}={self._token}".encode()
-        found = []
+        found = set()
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 if mark in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
+                    found.add(int(entry.name))
         return found
-
-    def _sweep(self) -> None:
-        """End what is left in groups of its own."""
-        deadline = time.monotonic() + _PATIENCE
-        while (left := self.descendants()) and time.monotonic() < deadline:
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.02)
-
-    @staticmethod
-    def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-        # The group's number is that of its first process, also when that one is gone.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, number)
 
 
 def _listens(port: int) -> bool:

@@ -250,6 +250,11 @@ class ClientLedger:
         with self._writing():
             return self._state.account(dataset, run).terms
 
+    def accepted(self, dataset: str) -> dict[str, RunTerms]:
+        """The terms of every run that is accepted on a registered data set, by its name."""
+        with self._writing():
+            return {run: terms for run, (terms, _) in self._state.counted(dataset).items()}
+
     def fate(self, key: DrawKey) -> DrawFate:
         """What became of a draw of an accepted run.
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from dpcohort._version import __version__
 from dpcohort.deploy.ledger.counter import check_counter, counter_path, read_counter
+from dpcohort.deploy.ledger.spending import counted_relation, fits_cap, spent_epsilon
 from dpcohort.deploy.ledger.state import Account, LedgerState
 from dpcohort.deploy.ledger.store import LedgerStore, canonical_json
 from dpcohort.errors import InputError, VerificationError
@@ -120,16 +121,17 @@ def lifetime_receipt(state: LedgerState, dataset: str) -> LifetimeReceipt:
         >>> receipt.certified_epsilon, receipt.holds
         (0.0, True)
     """
-    cap, spending = state.cap(dataset), state.spending(dataset)
+    cap = state.cap(dataset)
+    draws = state.counted(dataset).values()
     entries, head = state.head
     return LifetimeReceipt(
         dataset=dataset,
-        neighbours=spending.relation,
+        neighbours=counted_relation(cap, draws),
         across_runs=cap.across_runs,
         promised_epsilon=cap.epsilon,
         delta=cap.delta,
-        certified_epsilon=spending.epsilon(),
-        holds=spending.fits(),
+        certified_epsilon=spent_epsilon(cap, draws),
+        holds=fits_cap(cap, draws),
         runs=tuple(run_spending(*one) for one in state.accounts[dataset].items()),
         ledger=state.ledger,
         entries=entries,
@@ -277,12 +279,11 @@ def _exchanged_outputs(store: LedgerStore, state: LedgerState) -> Iterator[str]:
 
 def _passed_caps(state: LedgerState) -> Iterator[str]:
     for dataset, cap in state.caps.items():
-        spending = state.spending(dataset)
-        if not spending.fits():
-            yield (
-                f"{dataset} has spent epsilon {spending.epsilon():.6g} of {cap.epsilon:g} at delta "
-                f"{cap.delta:g}."
-            )
+        draws = state.counted(dataset).values()
+        if not fits_cap(cap, draws):
+            spent = spent_epsilon(cap, draws)
+            allowed = f"{cap.epsilon:g} at delta {cap.delta:g}"
+            yield f"{dataset} has spent epsilon {spent:.6g} of {allowed}."
 
 
 def exported_lines(path: str | Path) -> Iterator[str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from dpcohort.accounting.events import Event
 from dpcohort.deploy.formats import checked_name
-from dpcohort.deploy.ledger.spending import Counted, Spending
+from dpcohort.deploy.ledger.spending import Counted
 from dpcohort.deploy.ledger.store import FIRST_LINK, Entry
 from dpcohort.deploy.ledger.terms import DrawKey, LifetimeCap, RunTerms
 from dpcohort.errors import BudgetExceededError, DpcohortError, InputError, VerificationError
@@ -97,10 +97,6 @@ class LedgerState:
         """Terms, and draws counted so far, of every accepted run of a data set."""
         accounts = self.accounts[dataset]
         return {run: (account.terms, len(account.draws)) for run, account in accounts.items()}
-
-    def spending(self, dataset: str) -> Spending:
-        """What a registered data set has spent of its cap."""
-        return Spending(self.cap(dataset), self.counted(dataset).values())
 
     def replay(self, entry: Entry) -> None:
         """Take in a stored row.

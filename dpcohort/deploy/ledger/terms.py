@@ -9,7 +9,6 @@ draws is a valid stopping rule, whatever a server makes of earlier answers.
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PlainValidator, ValidationInfo, model_validator
@@ -19,7 +18,6 @@ from dpcohort.accounting.contract import Neighbours, Sampler, resolve_neighbours
 from dpcohort.accounting.events import Event, History
 from dpcohort.deploy.formats import Format, Name, bounded, whole
 from dpcohort.errors import BudgetExceededError, InputError
-from dpcohort.limits import LARGEST_TERMS
 
 __all__ = [
     "AcrossRuns",
@@ -110,8 +108,7 @@ class LifetimeCap(Format):
     neighbours: Neighbours = "zero-out"
     across_runs: AcrossRuns = "composed"
     fingerprint: Annotated[
-        str | None,
-        hex_digits(64, "64 hexadecimal digits in small letters (SHA-256), or None"),
+        str | None, hex_digits(64, "64 hexadecimal digits in small letters (SHA-256), or None")
     ] = None
 
 
@@ -207,12 +204,3 @@ class RunTerms(Format):
             raise refused("clip", clip, f"at most {self.clip:g} as accepted")
         if round >= self.rounds:
             raise refused("round", round, f"below the {self.rounds} rounds accepted")
-
-    @classmethod
-    def from_toml(cls, path: str | Path) -> RunTerms:
-        """Terms from a TOML file with one line for each of the attributes above.
-
-        Raises:
-            InputError: the file is not there, not TOML, or not terms.
-        """
-        return cls.from_toml_file(path, at_most_bytes=LARGEST_TERMS)

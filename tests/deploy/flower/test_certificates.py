@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import importlib
 import stat
 import sys
 from datetime import UTC, datetime, timedelta
@@ -107,7 +108,8 @@ def test_a_certificate_needs_hosts(tmp_path, hosts):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_cryptography_the_extra_is_named(monkeypatch, tmp_path):
+def test_without_cryptography_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "cryptography", None)
+    monkeypatch.delitem(sys.modules, "dpcohort.deploy.flower.certificates")
     with pytest.raises(InputError, match=r"dpcohort\[flower\]"):
-        make_certificates(tmp_path)
+        importlib.import_module("dpcohort.deploy.flower.certificates")

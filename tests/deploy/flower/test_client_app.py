@@ -99,7 +99,7 @@ def test_a_node_without_guard_says_what_it_needs(config):
         guard_socket(config)
 
 
-def test_the_courier_needs_no_torch():
+def test_the_client_app_needs_no_torch():
     code = (
         "import sys; import dpcohort.deploy.flower.client_app; "
         "assert not {'torch', 'flwr', 'sklearn'} & set(sys.modules)"

@@ -262,7 +262,7 @@ def test_a_client_whose_node_never_comes_ends_before_a_draw(small, fakes, tmp_pa
     federation = replace(small.federation, timeout=0.05)
     transport = fakes.transport()
     gone = federation.fingerprints["lab"]
-    here = [node for node in transport.nodes() if node.key != gone]
+    here = [(key, node) for key, node in transport.nodes() if key != gone]
     transport.nodes = lambda: here
     with pytest.raises(InputError, match="lab: no answer: its node was not online"):
         federate(federation, transport, out=tmp_path / "run", poll=0.01)

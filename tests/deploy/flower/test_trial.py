@@ -21,7 +21,7 @@ class _Noted(Processes):
         self.commands: dict[str, list[str]] = {}
         self.environments: dict[str, dict[str, str]] = {}
 
-    def start(self, name, command, *, env=None, cwd=None):
+    def start(self, name, command, *, env=None):
         self.commands[name], self.environments[name] = list(command), dict(env or {})
 
     def await_port(self, name, port, *, seconds):
