@@ -7,7 +7,6 @@ could not have been written is found even if its hash is right.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +18,9 @@ from dpcohort.deploy.ledger.terms import DrawKey, LifetimeCap, RunTerms
 from dpcohort.errors import BudgetExceededError, DpcohortError, InputError, VerificationError
 
 __all__ = ["Account", "LedgerState"]
+
+#: What a row can be; for each kind there is a method that checks it.
+_KINDS = ("opened", "dataset", "accept", "reserve", "release", "discard")
 
 
 @dataclass
@@ -124,19 +126,11 @@ class LedgerState:
             InputError: it is not within the terms, or something is not registered or accepted.
             BudgetExceededError: it would compute or give out a draw a second time.
         """
-        rules: dict[str, Callable[[Entry, dict[str, Any]], None]] = {
-            "opened": self._check_opened,
-            "dataset": self._check_dataset,
-            "accept": self._check_accept,
-            "reserve": self._check_reserve,
-            "release": self._check_release,
-            "discard": self._check_discard,
-        }
-        if entry.kind not in rules:
-            raise InputError("kind", given=entry.kind, allowed="one of " + ", ".join(rules))
+        if entry.kind not in _KINDS:
+            raise InputError("kind", given=entry.kind, allowed="one of " + ", ".join(_KINDS))
         if entry.kind != "opened" and not self.hashes:
             raise InputError("kind", given=entry.kind, allowed="'opened' in the first row")
-        rules[entry.kind](entry, entry.content())
+        getattr(self, f"_check_{entry.kind}")(entry, entry.content())
 
     def add(self, entry: Entry) -> None:
         """Count a row that was checked."""
