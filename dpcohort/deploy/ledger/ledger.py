@@ -155,7 +155,7 @@ class ClientLedger:
         """
         body = {"event": event.to_dict(), "clip": number("clip", clip, above=0)}
         with self._writing():
-            self._append("reserve", body, **key.to_dict())
+            self._append("reserve", body, **vars(key))
         # The row is on disk. Its counter need not be before the draw's output goes out: `release`
         # waits for it, and a power cut before that loses a draw that nobody has seen.
         self._advance(durable=False)
@@ -187,7 +187,7 @@ class ClientLedger:
                     "stays counted. It must not be computed again; ask for a new draw."
                 )
             body = {"sha256": digest, "size": len(output)}
-            self._append("release", body, output=output, **key.to_dict())
+            self._append("release", body, output=output, **vars(key))
             self._in_hand.discard(key)
         self._advance()
 

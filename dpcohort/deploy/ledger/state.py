@@ -220,4 +220,6 @@ class LedgerState:
 
 
 def _key(entry: Entry) -> DrawKey:
-    return DrawKey(**{name: getattr(entry, name) for name in DrawKey.model_fields})
+    values: Any = (entry.dataset, entry.run, entry.round, entry.draw)
+    dataset, run, round, draw = values  # of the right types, or refused
+    return DrawKey(dataset=dataset, run=run, round=round, draw=draw)

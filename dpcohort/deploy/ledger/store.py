@@ -14,7 +14,7 @@ import os
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -85,9 +85,13 @@ class Entry:
         row = cls(seq=seq, kind=kind, body=text, previous=previous, hash="", **where)
         return replace(row, hash=row.digest())
 
+    def values(self) -> list[Any]:
+        """All fields in their order, the hash last."""
+        return [getattr(self, column) for column in _COLUMNS]
+
     def digest(self) -> str:
         """SHA-256 over all other fields, in their order."""
-        values = [getattr(self, column) for column in _COLUMNS[:-1]]
+        values = self.values()[:-1]
         # A row edited by hand may hold any type; it must differ, not crash.
         text = json.dumps(values, separators=(",", ":"), default=repr)
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
@@ -189,7 +193,7 @@ class LedgerStore:
                 made.execute("PRAGMA journal_mode = WAL")
                 made.execute("PRAGMA synchronous = FULL")
                 made.executescript("BEGIN IMMEDIATE;" + _TABLES)
-                made.execute(_INSERT, astuple(first))
+                made.execute(_INSERT, first.values())
                 made.execute("COMMIT")
         except DpcohortError:
             path.unlink(missing_ok=True)
@@ -243,7 +247,7 @@ class LedgerStore:
     def append(self, entry: Entry, output: bytes | None = None) -> None:
         """Add a row, and the bytes that belong to it; only inside a transaction."""
         with _errors(self.path):
-            self._connection.execute(_INSERT, astuple(entry))
+            self._connection.execute(_INSERT, entry.values())
             if output is not None:
                 self._connection.execute("INSERT INTO outputs VALUES (?, ?)", (entry.seq, output))
 

@@ -9,6 +9,7 @@ draws is a valid stopping rule, whatever a server makes of earlier answers.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PlainValidator, ValidationInfo, model_validator
@@ -16,7 +17,7 @@ from pydantic import AfterValidator, Field, PlainValidator, ValidationInfo, mode
 from dpcohort._validate import number, whole_number
 from dpcohort.accounting.contract import Neighbours, Sampler, resolve_neighbours
 from dpcohort.accounting.events import Event, History
-from dpcohort.deploy.formats import Format, Name, bounded, whole
+from dpcohort.deploy.formats import Format, bounded, checked_name, whole
 from dpcohort.errors import BudgetExceededError, InputError
 
 __all__ = [
@@ -59,7 +60,8 @@ def _resolved(value: str | None, info: ValidationInfo) -> Neighbours | None:
 Relation = Annotated[Neighbours | None, AfterValidator(_resolved), Field(validate_default=True)]
 
 
-class DrawKey(Format):
+@dataclass(frozen=True, kw_only=True)
+class DrawKey:
     """Which draw: a draw has at most one output, ever, and this is how it is called.
 
     Attributes:
@@ -73,10 +75,17 @@ class DrawKey(Format):
         ward-7 / spring / round 3 / draw 0
     """
 
-    dataset: Name
-    run: Name
-    round: Annotated[int, whole(at_least=0, at_most=_MOST)]
-    draw: Annotated[int, whole(at_least=0, at_most=_MOST)]
+    dataset: str
+    run: str
+    round: int
+    draw: int
+
+    def __post_init__(self) -> None:
+        checked_name("dataset", self.dataset)
+        checked_name("run", self.run)
+        for field in ("round", "draw"):
+            value = whole_number(field, getattr(self, field), at_least=0, at_most=_MOST)
+            object.__setattr__(self, field, value)
 
     def __str__(self) -> str:
         return f"{self.dataset} / {self.run} / round {self.round} / draw {self.draw}"
