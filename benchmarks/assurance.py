@@ -135,7 +135,7 @@ FRAME = (
     Topic(
         "guard-messages",
         "A guard gives out nothing that its owner did not accept.",
-        "Hostile messages, replays, races, and client apps that are not allowed.",
+        "Hostile messages, replays, races, and couriers that are not allowed.",
         "Flower: LocalDpMod is a part of the client app itself [5].",
     ),
     Topic(

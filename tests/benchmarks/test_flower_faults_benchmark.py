@@ -45,7 +45,7 @@ def test_the_judge_counts_what_the_ledgers_say(faults, tmp_path):
     )
     found = faults.outcome(trial, settings, out)
     assert found["planned"] == found["counted"]
-    assert sum(found["planned"].values()) == settings.plan.training.cohort_size
+    assert sum(found["planned"].values()) == settings["plan"].training.cohort_size
     assert sum(found["lost"].values()) == found["resent"] == 0
     assert found["verifies"]
     more, _ = faults.slow_settings(rounds=2, local_steps=1)
