@@ -39,7 +39,7 @@ import numpy as np
 from dpcohort.data import load_dataset
 from dpcohort.deploy.flower.adapter import QUIET
 from dpcohort.deploy.flower.certificates import make_certificates, make_node_key
-from dpcohort.deploy.flower.kit import KitSettings
+from dpcohort.deploy.flower.kit import client_folder
 from dpcohort.deploy.flower.trial import (
     Processes,
     Trial,
@@ -60,16 +60,16 @@ VICTIM = "east"
 _RUN_SECONDS = 420.0
 
 
-def slow_settings(rounds: int, local_steps: int) -> tuple[KitSettings, dict[str, Any]]:
+def slow_settings(rounds: int, local_steps: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """The demo's federation with draws that take about a second, so that a kill can hit one."""
     superlink, gate = free_ports(2)
     settings, records = demo_settings(
         rounds=rounds, gate_port=gate, superlink_port=superlink, timeout=240.0
     )
-    plan = settings.plan
+    plan = settings["plan"]
     training = replace(plan.training, local_steps=local_steps)
     slow = make_plan(plan.population, training, seed=plan.seed)
-    return replace(settings, plan=slow, optimiser={"learning_rate": 0.05}), records
+    return {**settings, "plan": slow, "optimiser": {"learning_rate": 0.05}}, records
 
 
 @contextlib.contextmanager
@@ -96,8 +96,9 @@ def supervised(federation: Trial) -> Iterator[None]:
 
 def draws_of(federation: Trial, client: str) -> dict[tuple[int, int], Any]:
     """The draws in a client's own ledger."""
-    state = read_state(federation.kit.client(client) / "client.ledger")
-    return dict(next(iter(state.accounts.values()))["demo"].draws)
+    state = read_state(client_folder(federation.kit, client) / "client.ledger")
+    draws = next(iter(state.accounts.values()))["demo"].draws
+    return {(key.round, key.draw): stored for key, stored in draws.items()}
 
 
 def await_computing(federation: Trial, *, rounds_done: int, out: Path) -> None:
@@ -107,7 +108,7 @@ def await_computing(federation: Trial, *, rounds_done: int, out: Path) -> None:
         with contextlib.suppress(DpcohortError, OSError, StopIteration):
             done = len(read_log(out / "rounds.jsonl"))
             draws = draws_of(federation, VICTIM)
-            if done >= rounds_done and any(d.released is None for d in draws.values()):
+            if done >= rounds_done and any(d is None for d in draws.values()):
                 return
         time.sleep(0.02)
     raise DpcohortError("the victim never computed a draw")
@@ -146,9 +147,9 @@ def kill(federation: Trial, case: str) -> None:
         processes.kill(f"{case}-{place}")
 
 
-def outcome(federation: Trial, settings: KitSettings, out: Path) -> dict[str, Any]:
+def outcome(federation: Trial, settings: dict[str, Any], out: Path) -> dict[str, Any]:
     """What the ledgers and the run folder say afterwards."""
-    plan = settings.plan
+    plan = settings["plan"]
     found: dict[str, Any] = {"planned": {}, "counted": {}, "lost": {}}
     for client in federation.clients:
         k = plan.population.index_of(client)
@@ -162,7 +163,7 @@ def outcome(federation: Trial, settings: KitSettings, out: Path) -> dict[str, An
             raise DpcohortError(f"{client} counted {sorted(draws)}, planned {sorted(planned)}")
         found["planned"][client] = len(planned)
         found["counted"][client] = len(draws)
-        found["lost"][client] = sum(d.released is None for d in draws.values())
+        found["lost"][client] = sum(d is None for d in draws.values())
     verification = verify_run(out)
     exchanges = read_log(out / "exchange.jsonl")
     found["resent"] = sum(entry["resent"] for entry in exchanges)
@@ -186,7 +187,7 @@ def run_case(case: str, *, rounds: int, local_steps: int) -> dict[str, Any]:
             killed = time.monotonic()
             resumed = case in ("serverapp", "superlink")
             if resumed:
-                federation.processes.stop("run")
+                federation.processes.kill("run")
                 if case == "superlink":
                     time.sleep(5.0)
                     federation.start_superlink()
@@ -230,8 +231,8 @@ def run_doors() -> dict[str, Any]:
         strange.mkdir()
         make_node_key(strange / "mallory.key")
         make_certificates(strange)
-        own, ca = federation.kit.client(VICTIM), federation.kit.client(VICTIM) / "ca.crt"
-        keyless = ["--root-certificates", str(ca)]
+        own = client_folder(federation.kit, VICTIM)
+        keyless = ["--root-certificates", str(own / "ca.crt")]
         attempts = {
             "no key": keyless,
             "unregistered key": [
@@ -246,7 +247,7 @@ def run_doors() -> dict[str, Any]:
         }  # fmt: skip
         for name, arguments in attempts.items():
             found[name] = _rejected(federation.processes, name, arguments, gate, strange)
-        found["gate"] = _gate_routes(gate, superlink, federation.kit.tls / "ca.crt")
+        found["gate"] = _gate_routes(gate, superlink, federation.kit / "server" / "tls" / "ca.crt")
     shutil.rmtree(folder)
     return found
 
@@ -265,7 +266,7 @@ def _rejected(
     processes.start(label, [*command, *arguments], env=env)
     code = processes.wait(label, seconds=90)
     if code is None:
-        processes.stop(label)
+        processes.kill(label)
     lines = processes.tail(label, lines=1000).splitlines()
     came_in = any("SuperNode ID" in line for line in lines)
     words = next((line for line in reversed(lines) if "rror" in line or "ailed" in line), "")
@@ -310,8 +311,8 @@ def run_compare(seeds: int) -> dict[str, Any]:
     folder = Path(tempfile.mkdtemp(prefix="dpc-compare-"))
     result = run_demo(folder / "run", say=lambda words: print(f"  {words}", flush=True))
     settings, _ = demo_settings()
-    plan = settings.plan
-    rate = float(settings.optimiser["learning_rate"])
+    plan = settings["plan"]
+    rate = float(settings["optimiser"]["learning_rate"])
     partition = demo_partition(plan, load_dataset("digits"))
     local = [
         train(

@@ -323,7 +323,8 @@ def judge(folder: Path, draws: int, before: dict[int, Any], *, broken: bool) -> 
             wrong.append(f"draw {round} was refused: {how}")
         if how == "fresh" and once[round]:
             wrong.append(f"draw {round} was computed before and again")
-    counted = read_state(folder / "w.ledger").account("ward", "spring").draws
+    draws = read_state(folder / "w.ledger").account("ward", "spring").draws
+    counted = {(key.round, key.draw) for key in draws}
     for round, times in computed_rounds(folder).items():
         if times > 1:
             wrong.append(f"draw {round} was computed {times} times")
@@ -376,7 +377,7 @@ def main() -> int:
             if (folder / "w.ledger").exists() and not found:
                 with suppress(DpcohortError):
                     draws = read_state(folder / "w.ledger").account("ward", "spring").draws
-                    lost += sum(record.released is None for record in draws.values())
+                    lost += sum(record is None for record in draws.values())
         at += options.every
     if code != -signal.SIGKILL:
         wrong.append(f"without a kill it ended with code {code}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dpcohort import Population, Training, make_plan
 from dpcohort.data import load_dataset
-from dpcohort.deploy.flower import Federation, KitSettings, federate, write_kit
+from dpcohort.deploy.flower import Federation, federate, write_kit
 from dpcohort.deploy.flower.client_app import LocalGuards
 from dpcohort.deploy.flower.trial import write_client_data
 from dpcohort.deploy.guard import ModelTerms
@@ -22,7 +22,8 @@ plan = make_plan(clients, training, seed=1)
 
 with tempfile.TemporaryDirectory() as place:
     # The operator writes a kit; each owner gets a folder with terms, puts its data there.
-    settings = KitSettings(
+    kit = write_kit(
+        Path(place) / "kit",
         plan=plan,
         model=ModelTerms(name="logistic", input_shape=digits.input_shape, classes=10),
         run="spring",
@@ -31,20 +32,19 @@ with tempfile.TemporaryDirectory() as place:
         test="digits",
         trial=True,
     )
-    kit = write_kit(Path(place) / "kit", settings)
     halves = {"north": slice(0, 700), "south": slice(700, 1400)}
     records = {c: (digits.train_inputs[h], digits.train_labels[h]) for c, h in halves.items()}
     write_client_data(kit, records)
 
     # Guards hold data, ledger and noise; the server sees noisy updates. On real machines, Flower
-    # carries the same letters (dpcohort flower demo).
-    federation = Federation.load(kit.federation)
-    with LocalGuards(kit.path / "clients") as guards:
+    # carries the same messages (dpcohort flower demo).
+    federation = Federation.load(kit / "server" / "federation.toml")
+    with LocalGuards(kit / "clients") as guards:
         run = federate(federation, guards.transport(federation), out=Path(place) / "run", poll=0.0)
 
     print(f"test accuracy {run.test_accuracy:.2f} after {run.rounds_done} rounds")
     for client in clients.ids:
-        ledger = read_state(kit.client(client) / "client.ledger")
+        ledger = read_state(kit / "clients" / client / "client.ledger")
         counted = len(ledger.accounts[client]["spring"].draws)
         print(f"{client}: its own ledger counts {counted} draws; {run.receipt(client).holds = }")
     print("the run verifies:", verify_run(Path(place) / "run").holds)

@@ -45,6 +45,9 @@ def demo(
     """A SuperLink, a gate and three clients on this machine, offline: about a minute."""
     if keep is not None and keep.exists():
         raise InputError.because(f"{keep} exists. Choose another --keep.")
+    from dpcohort.deploy.flower.adapter import flower_version
+
+    flower_version()
     from dpcohort.deploy.flower.trial import run_demo
 
     began = time.monotonic()
@@ -98,7 +101,7 @@ def init(
 ) -> None:
     """Write a runnable Flower app and everything for server and clients."""
     from dpcohort.deploy.flower.adapter import flower_version
-    from dpcohort.deploy.flower.kit import KitSettings, write_kit
+    from dpcohort.deploy.flower.kit import write_kit
     from dpcohort.deploy.guard.terms import ModelTerms
     from dpcohort.plan import Plan
 
@@ -124,7 +127,8 @@ def init(
             "optimiser": {} if learning_rate is None else {"learning_rate": learning_rate},
             "test": test,
         }
-    settings = KitSettings(
+    kit = write_kit(
+        folder,
         run=run,
         host=host,
         gate_port=port,
@@ -134,13 +138,12 @@ def init(
         trial=trial,
         **chosen,
     )
-    kit = write_kit(folder, settings)
-    drawn = int(settings.plan.drawn.sum())
+    drawn = int(chosen["plan"].drawn.sum())
     if as_json:
-        found = {"out": str(kit.path), "run": run, "clients": drawn}
-        print_json({**found, "plan": settings.plan.sha256})
+        found = {"out": str(kit), "run": run, "clients": drawn}
+        print_json({**found, "plan": chosen["plan"].sha256})
         return
-    say(f"Kit for {drawn} clients: {kit.path}")
+    say(f"Kit for {drawn} clients: {kit}")
     console.print(
         "  README.md        for the operator; read it first\n"
         "  app/             the Flower app\n"

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, PlainValidator, ValidationError, Val
 from dpcohort._validate import choice, number, whole_number
 from dpcohort.config.problems import dotted, words_of
 from dpcohort.errors import FileFormatError, InputError
+from dpcohort.limits import LARGEST_TERMS
 from dpcohort.text_files import parse_toml, read_utf8
 
 __all__ = [
@@ -60,24 +61,19 @@ class Format(BaseModel):
         except ValidationError as error:
             raise in_words(type(self), error) from None
 
-    @classmethod
-    def from_dict(cls, values: Any) -> Self:
-        """What :meth:`to_dict` gave; unknown and missing keys are refused."""
-        return cls(**values)
-
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values."""
         return self.model_dump()
 
     @classmethod
-    def from_toml_file(cls, path: str | Path, *, at_most_bytes: int) -> Self:
-        """Read it from a TOML file.
+    def from_toml(cls, path: str | Path) -> Self:
+        """Read it from a TOML file that a person wrote.
 
         Raises:
             FileFormatError: the file is not there, too long, not TOML, or not of this format.
         """
         with of_file(path):
-            return cls(**read_toml(path, at_most_bytes=at_most_bytes))
+            return cls(**read_toml(path, at_most_bytes=LARGEST_TERMS))
 
 
 def in_words(model: type[BaseModel], error: ValidationError) -> InputError:

@@ -29,11 +29,11 @@ def faults():
 
 def test_the_judge_counts_what_the_ledgers_say(faults, tmp_path):
     settings, records = faults.slow_settings(rounds=1, local_steps=1)
-    kit = write_kit(tmp_path / "kit", settings)
+    kit = write_kit(tmp_path / "kit", **settings)
     write_client_data(kit, records)
-    federation = Federation.load(kit.federation)
+    federation = Federation.load(kit / "server/federation.toml")
     out = tmp_path / "run"
-    with LocalGuards(kit.path / "clients") as guards:
+    with LocalGuards(kit / "clients") as guards:
         federate(federation, guards.transport(federation), out=out, poll=0.0)
     trial = Trial(
         kit=kit,
@@ -45,7 +45,7 @@ def test_the_judge_counts_what_the_ledgers_say(faults, tmp_path):
     )
     found = faults.outcome(trial, settings, out)
     assert found["planned"] == found["counted"]
-    assert sum(found["planned"].values()) == settings.plan.training.cohort_size
+    assert sum(found["planned"].values()) == settings["plan"].training.cohort_size
     assert sum(found["lost"].values()) == found["resent"] == 0
     assert found["verifies"]
     more, _ = faults.slow_settings(rounds=2, local_steps=1)

@@ -121,8 +121,8 @@ def test_the_demo_without_flower_names_the_extra(tmp_path, capsys, monkeypatch):
 def _gate(tls, port, **options):
     command = [
         sys.executable, "-m", "dpcohort", "flower", "gate", "--superlink", "1", "--port", str(port),
-        "--certificate", str(tls.certificate), "--key", str(tls.key),
-        "--authority", str(tls.authority),
+        "--certificate", str(tls / "server.pem"), "--key", str(tls / "server.key"),
+        "--authority", str(tls / "ca.crt"),
     ]  # fmt: skip
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
@@ -147,8 +147,8 @@ def test_the_gate_says_that_its_port_is_taken(tmp_path, capsys):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        arguments = ["--superlink", "1", "--port", str(port), "--certificate", tls.certificate]
-        more = ["--key", tls.key, "--authority", tls.authority]
+        arguments = ["--superlink", "1", "--port", str(port), "--certificate", tls / "server.pem"]
+        more = ["--key", tls / "server.key", "--authority", tls / "ca.crt"]
         assert main(["flower", "gate", *map(str, [*arguments, *more])]) == 2
     assert f"127.0.0.1:{port}" in capsys.readouterr().err
 
@@ -157,6 +157,13 @@ def test_the_gate_says_that_a_certificate_is_not_its_authoritys(tmp_path, capsys
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     own, other = make_certificates(tmp_path / "a"), make_certificates(tmp_path / "b")
-    arguments = ["--superlink", "1", "--certificate", own.certificate, "--key", own.key]
-    assert main(["flower", "gate", *map(str, [*arguments, "--authority", other.authority])]) == 2
+    arguments = [
+        "--superlink",
+        "1",
+        "--certificate",
+        own / "server.pem",
+        "--key",
+        own / "server.key",
+    ]
+    assert main(["flower", "gate", *map(str, [*arguments, "--authority", other / "ca.crt"])]) == 2
     assert "not signed by the authority" in " ".join(capsys.readouterr().err.split())

@@ -127,14 +127,14 @@ def test_a_guard_serves_until_it_is_told_to_stop(files, capsys):
 
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # until the guard has its own
-    courier = threading.Thread(target=ask)
-    courier.start()
+    asking = threading.Thread(target=ask)
+    asking.start()
     try:
         arguments = ["--terms", "terms.toml", "--data", "d.npz", "--ledger", "w.ledger"]
         arguments += ["--new-ledger"]
         code, out, err = run(capsys, "guard", *arguments, "--socket", str(files / "g.sock"))
     finally:
-        courier.join()
+        asking.join()
         for number, handler in before.items():
             signal.signal(number, handler)
     assert code == 0

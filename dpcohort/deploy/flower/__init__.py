@@ -14,17 +14,11 @@ from dpcohort._lazy import names_on_use
 
 if TYPE_CHECKING:
     from dpcohort.deploy.flower.federation import Federation
-    from dpcohort.deploy.flower.kit import Kit, KitSettings, write_kit
+    from dpcohort.deploy.flower.kit import write_kit
     from dpcohort.deploy.flower.rounds import federate
 
-__all__ = ["Federation", "Kit", "KitSettings", "federate", "write_kit"]
+__all__ = ["Federation", "federate", "write_kit"]
 
-_HOMES = {
-    "Federation": "federation",
-    "Kit": "kit",
-    "KitSettings": "kit",
-    "federate": "rounds",
-    "write_kit": "kit",
-}
+_HOMES = {"Federation": "federation", "federate": "rounds", "write_kit": "kit"}
 
 __getattr__ = names_on_use(__name__, _HOMES)

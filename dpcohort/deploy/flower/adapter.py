@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from dpcohort.deploy.flower.certificates import key_fingerprint
-from dpcohort.deploy.flower.exchange import Answer, Node
+from dpcohort.deploy.flower.exchange import Answer
 from dpcohort.errors import InputError
 
 __all__ = [
@@ -77,20 +77,16 @@ class FlowerGrid:
     def __init__(self, grid: Any, *, by_key: bool = True) -> None:
         flower_version()
         self._grid, self._by_key = grid, by_key
-        self._fingerprints: dict[bytes, str] = {}
 
-    def nodes(self) -> Sequence[Node]:
-        """The nodes Flower knows now, in the order of their numbers."""
+    def nodes(self) -> Sequence[tuple[str, int]]:
+        """Key and number of the nodes that Flower says are online, in the order of the numbers."""
         found = sorted(self._grid.get_nodes(), key=lambda node: int(node.node_id))
         if not self._by_key:
-            return [Node(id=int(node.node_id), key=str(k)) for k, node in enumerate(found)]
+            return [(str(place), int(node.node_id)) for place, node in enumerate(found)]
         return [
-            Node(
-                id=int(node.node_id),
-                key=self._fingerprint(bytes(node.public_key)),
-                online=node.status in ("", "online"),
-            )
+            (_fingerprint(bytes(node.public_key)), int(node.node_id))
             for node in found
+            if node.status in ("", "online")
         ]
 
     def push(
@@ -108,26 +104,27 @@ class FlowerGrid:
 
     def pull(self, names: Sequence[str]) -> Sequence[Answer]:
         """The answers there are; errors come from the SuperLink, so only their message is known."""
-        answers = []
+        answers: list[Answer] = []
         for message in self._grid.pull_messages(list(names)):
             name = str(message.metadata.reply_to_message_id)
             if message.has_error():
                 error = message.error
                 words = f"error {int(error.code)}: {str(error.reason or 'no reason given')[:300]}"
-                answers.append(Answer(message=name, error=words))
+                answers.append((name, None, words))
             else:
                 answers.append(_answer(name, message.content))
         return answers
 
-    def _fingerprint(self, public: bytes) -> str:
-        if not public:
-            return ""
-        if public not in self._fingerprints:
-            try:
-                self._fingerprints[public] = key_fingerprint(public)
-            except InputError:
-                self._fingerprints[public] = ""
-        return self._fingerprints[public]
+
+@lru_cache(maxsize=1 << 16)
+def _fingerprint(public: bytes) -> str:
+    """Of a public key as Flower gives it; empty where there is none, or one of another kind."""
+    from dpcohort.deploy.flower.certificates import key_fingerprint
+
+    try:
+        return key_fingerprint(public)
+    except InputError:
+        return ""
 
 
 def make_server_app(run: Callable[[Any, Mapping[str, Any]], None]) -> Any:
@@ -144,9 +141,7 @@ def make_server_app(run: Callable[[Any, Mapping[str, Any]], None]) -> Any:
     return app
 
 
-def make_client_app(
-    carry: Callable[[bytes, Mapping[str, Any], Mapping[str, Any]], bytes],
-) -> Any:
+def make_client_app(carry: Callable[[bytes, Mapping[str, Any], Mapping[str, Any]], bytes]) -> Any:
     """A ClientApp that answers each message with ``carry(body, node_config, run_config)``."""
     flower_version()
     from flwr.app import Message
@@ -179,6 +174,6 @@ def _body(content: Any) -> bytes:
 
 def _answer(name: str, content: Any) -> Answer:
     try:
-        return Answer(message=name, body=_body(content))
+        return name, _body(content), ""
     except Exception:  # written by another program: it may be anything
-        return Answer(message=name, error="the answer is not one of dpcohort's client app")
+        return name, None, "the answer is not one of dpcohort's client app"

@@ -12,93 +12,83 @@ import hashlib
 import ipaddress
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 from dpcohort._validate import whole_number
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.errors import FileFormatError, InputError
 
-__all__ = [
-    "ServerCertificate",
-    "check_certificate",
-    "key_fingerprint",
-    "make_certificates",
-    "make_node_key",
-]
+try:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import Encoding, PrivateFormat, PublicFormat
+except ModuleNotFoundError:
+    raise InputError.because(
+        "Certificates and keys are made with the package cryptography, which comes with Flower and "
+        'is not installed. Get it with: python -m pip install "dpcohort[flower]"'
+    ) from None
 
-_MISSING = (
-    "Certificates and keys are made with the package cryptography, which comes with Flower and is "
-    'not installed. Get it with: python -m pip install "dpcohort[flower]"'
-)
+__all__ = ["check_certificate", "key_fingerprint", "make_certificates", "make_node_key"]
 
 _AUTHORITY = "dpcohort trial authority"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServerCertificate:
-    """Where the files of a server's certificate are.
-
-    Attributes:
-        authority: the authority's certificate; every client gets it.
-        certificate: the server's certificate, with the names it may go by.
-        key: its private key, readable by its owner alone.
-    """
-
-    authority: Path
-    certificate: Path
-    key: Path
-
-
 def make_certificates(
     folder: Path, *, hosts: Sequence[str] = ("127.0.0.1", "localhost"), days: int = 30
-) -> ServerCertificate:
+) -> Path:
     """Write an authority's certificate and a server certificate for these hosts.
+
+    ``ca.crt`` is the authority's certificate, which every client gets; ``server.pem`` the server's,
+    with the names it may go by; ``server.key`` its private key, readable by its owner alone.
 
     Args:
         folder: where; it must be there.
         hosts: names and addresses by which nodes reach the server.
         days: how long they are valid.
 
+    Returns:
+        The folder.
+
     Raises:
-        InputError: a host is empty, or ``cryptography`` is missing.
+        InputError: a host is empty.
 
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     made = make_certificates(Path(folder))
-        ...     check_certificate(made.certificate, authority=made.authority, host="127.0.0.1")
+        ...     check_certificate(made / "server.pem", authority=made / "ca.crt", host="localhost")
     """
-    lib = _cryptography()
     whole_number("days", days, at_least=1, at_most=3650)
     if not hosts or not all(hosts):
         raise InputError("hosts", given=list(hosts), allowed="one or more names or addresses")
-    x509, authority = lib.x509, _new_key(lib)
-    server, signer = _new_key(lib), authority.public_key()
-    usage = x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH])
-    root = [
+    authority, server = _new_key(), _new_key()
+    signer = authority.public_key()
+    root = _certificate(
+        _AUTHORITY,
+        signer,
+        authority,
+        days,
         (x509.BasicConstraints(ca=True, path_length=0), True),
-        (_usage(lib, "key_cert_sign", "crl_sign"), True),
+        (_usage("key_cert_sign", "crl_sign"), True),
         (x509.SubjectKeyIdentifier.from_public_key(signer), False),
-    ]
-    leaf = [
-        (x509.SubjectAlternativeName([_host(lib, host) for host in hosts]), False),
-        (x509.BasicConstraints(ca=False, path_length=None), True),
-        (_usage(lib, "digital_signature"), True),
-        (usage, False),
-        (x509.AuthorityKeyIdentifier.from_issuer_public_key(signer), False),
-    ]
-    made = ServerCertificate(
-        authority=folder / "ca.crt", certificate=folder / "server.pem", key=folder / "server.key"
     )
-    _write(made.authority, _certificate(lib, _AUTHORITY, signer, root, authority, days))
-    own = _certificate(lib, hosts[0], server.public_key(), leaf, authority, days)
-    _write(made.certificate, own)
-    _write(made.key, _private(lib, server, lib.serialization.PrivateFormat.PKCS8), secret=True)
-    return made
+    own = _certificate(
+        hosts[0],
+        server.public_key(),
+        authority,
+        days,
+        (x509.SubjectAlternativeName([_host(host) for host in hosts]), False),
+        (x509.BasicConstraints(ca=False, path_length=None), True),
+        (_usage("digital_signature"), True),
+        (x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), False),
+        (x509.AuthorityKeyIdentifier.from_issuer_public_key(signer), False),
+    )
+    _write(folder / "ca.crt", root)
+    _write(folder / "server.pem", own)
+    _write_secret(folder / "server.key", server, PrivateFormat.PKCS8)
+    return folder
 
 
 def make_node_key(path: Path) -> str:
@@ -110,10 +100,9 @@ def make_node_key(path: Path) -> str:
         ...     make_node_key(Path(folder) / "node.key").split()[0]
         'ecdsa-sha2-nistp384'
     """
-    lib = _cryptography()
-    key, openssh = _new_key(lib), lib.serialization.PublicFormat.OpenSSH
-    public: bytes = key.public_key().public_bytes(lib.serialization.Encoding.OpenSSH, openssh)
-    _write(path, _private(lib, key, lib.serialization.PrivateFormat.OpenSSH), secret=True)
+    key = _new_key()
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    _write_secret(path, key, PrivateFormat.OpenSSH)
     _write(path.with_suffix(".pub"), public + b"\n")
     return public.decode()
 
@@ -124,21 +113,18 @@ def key_fingerprint(public: str | bytes) -> str:
     Raises:
         InputError: it is not a public key on a NIST curve, which Flower asks for.
     """
-    lib = _cryptography()
-    serialization = lib.serialization
     content = public.encode() if isinstance(public, str) else public
     is_pem = content.lstrip().startswith(b"-----")
+    load = serialization.load_pem_public_key if is_pem else serialization.load_ssh_public_key
     try:
-        key = (serialization.load_pem_public_key if is_pem else serialization.load_ssh_public_key)(
-            content.strip()
-        )
+        key: object = load(content.strip())
     except Exception:  # the library raises many kinds for what is not a key
         key = None
-    if not isinstance(key, lib.ec.EllipticCurvePublicKey):
+    if not isinstance(key, ec.EllipticCurvePublicKey):
         allowed = "a public key as in node.pub: ecdsa-sha2-nistp384 AAAA..."
         raise InputError("public key", given=content[:40].decode(errors="replace"), allowed=allowed)
-    form = serialization.PublicFormat.SubjectPublicKeyInfo
-    return hashlib.sha256(key.public_bytes(serialization.Encoding.DER, form)).hexdigest()
+    der = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return hashlib.sha256(der).hexdigest()
 
 
 def check_certificate(
@@ -155,9 +141,8 @@ def check_certificate(
     Raises:
         InputError: expired, not valid yet, of another authority, or for other hosts.
     """
-    lib = _cryptography()
     now = datetime.now(UTC) if at is None else at
-    own, ca = (_read(lib, path) for path in (certificate, authority))
+    own, ca = _read(certificate), _read(authority)
     for path, found in ((certificate, own), (authority, ca)):
         if now > found.not_valid_after_utc:
             raise FileFormatError(
@@ -176,96 +161,83 @@ def check_certificate(
         raise FileFormatError(
             certificate, f"it was not signed by the authority in {authority}. Use its own ca.crt."
         ) from None
-    names = own.extensions.get_extension_for_class(lib.x509.SubjectAlternativeName).value
-    if _host(lib, host) not in list(names):
+    names = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    if _host(host) not in list(names):
         listed = ", ".join(str(name.value) for name in names)
         raise FileFormatError(
             certificate, f"it is for {listed}, not for {host}. Make one that names {host}."
         )
 
 
-def _cryptography() -> Any:
-    """The parts of the package that are used; it comes with Flower and may not be there."""
+def _new_key() -> ec.EllipticCurvePrivateKey:
+    return ec.generate_private_key(ec.SECP384R1())
+
+
+def _host(host: str) -> x509.GeneralName:
     try:
-        from cryptography import x509
-        from cryptography.hazmat.primitives import hashes, serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
-    except ModuleNotFoundError:
-        raise InputError.because(_MISSING) from None
-    return SimpleNamespace(x509=x509, ec=ec, hashes=hashes, serialization=serialization)
-
-
-def _new_key(lib: Any) -> Any:
-    return lib.ec.generate_private_key(lib.ec.SECP384R1())
-
-
-def _host(lib: Any, host: str) -> Any:
-    try:
-        return lib.x509.IPAddress(ipaddress.ip_address(host))
+        return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
-        return lib.x509.DNSName(host)
+        return x509.DNSName(host)
 
 
-def _usage(lib: Any, *allowed: str) -> Any:
+def _usage(*allowed: str) -> x509.KeyUsage:
     every = (
         "digital_signature content_commitment key_encipherment data_encipherment key_agreement "
         "key_cert_sign crl_sign encipher_only decipher_only"
     )
-    return lib.x509.KeyUsage(**{use: use in allowed for use in every.split()})
+    return x509.KeyUsage(**{use: use in allowed for use in every.split()})
 
 
 def _certificate(
-    lib: Any, subject: str, key: Any, extensions: Sequence[Any], authority: Any, days: int
+    subject: str,
+    key: ec.EllipticCurvePublicKey,
+    authority: ec.EllipticCurvePrivateKey,
+    days: int,
+    *extensions: tuple[x509.ExtensionType, bool],
 ) -> bytes:
-    """A certificate of a public key, signed by the trial's authority, in PEM."""
+    """A certificate of a public key, signed by the trial's authority, in PEM.
 
-    def named(text: str) -> Any:
-        attribute = lib.x509.NameAttribute(lib.x509.oid.NameOID.COMMON_NAME, text[:64])
-        return lib.x509.Name([attribute])
+    Each extension comes with whether it is critical.
+    """
+
+    def named(text: str) -> x509.Name:
+        return x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, text[:64])])
 
     # An hour back: clocks of two machines differ.
     begin = datetime.now(UTC) - timedelta(hours=1)
-    builder = (
-        lib.x509.CertificateBuilder()
-        .subject_name(named(subject))
-        .issuer_name(named(_AUTHORITY))
-        .public_key(key)
-        .serial_number(lib.x509.random_serial_number())
-        .not_valid_before(begin)
-        .not_valid_after(begin + timedelta(days=days))
+    builder = x509.CertificateBuilder(
+        issuer_name=named(_AUTHORITY),
+        subject_name=named(subject),
+        public_key=key,
+        serial_number=x509.random_serial_number(),
+        not_valid_before=begin,
+        not_valid_after=begin + timedelta(days=days),
     )
     for extension, is_critical in extensions:
         builder = builder.add_extension(extension, critical=is_critical)
-    signed = builder.sign(authority, lib.hashes.SHA384())
-    content: bytes = signed.public_bytes(lib.serialization.Encoding.PEM)
-    return content
+    return builder.sign(authority, hashes.SHA384()).public_bytes(Encoding.PEM)
 
 
-def _private(lib: Any, key: Any, form: Any) -> bytes:
-    pem, plain = lib.serialization.Encoding.PEM, lib.serialization.NoEncryption()
-    content: bytes = key.private_bytes(pem, form, plain)
-    return content
-
-
-def _read(lib: Any, path: Path) -> Any:
+def _read(path: Path) -> x509.Certificate:
     try:
-        return lib.x509.load_pem_x509_certificate(path.read_bytes())
+        return x509.load_pem_x509_certificate(path.read_bytes())
     except OSError as error:
         raise FileFormatError(path, f"it cannot be read: {error.strerror}.") from None
     except ValueError:
         raise FileFormatError(path, "it is not a certificate in PEM.") from None
 
 
-def _write(path: Path, content: bytes, *, secret: bool = False) -> None:
-    if not secret:
-        with atomic_writer(path, binary=True) as file:
-            file.write(content)
-        return
-    # Never readable by others, not even while it is written; never over another key.
+def _write(path: Path, content: bytes) -> None:
+    with atomic_writer(path, binary=True) as file:
+        file.write(content)
+
+
+def _write_secret(path: Path, key: ec.EllipticCurvePrivateKey, form: PrivateFormat) -> None:
+    """Never readable by others, not even while it is written; never over another key."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
+            file.write(key.private_bytes(Encoding.PEM, form, serialization.NoEncryption()))
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:

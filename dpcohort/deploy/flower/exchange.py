@@ -20,51 +20,23 @@ from typing import Protocol
 from dpcohort._validate import number, whole_number
 from dpcohort.errors import InputError
 
-__all__ = [
-    "Answer",
-    "Exchange",
-    "Heard",
-    "InProcess",
-    "Node",
-    "Transport",
-]
+__all__ = ["Answer", "Exchange", "Heard", "InProcess", "Transport"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Node:
-    """A node as the transport knows it.
-
-    Attributes:
-        id: its number, which a restart may change.
-        key: fingerprint of the public key it proved to hold; empty if it proved none.
-        online: whether it is there now.
-    """
-
-    id: int
-    key: str = ""
-    online: bool = True
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What came back for one message.
-
-    Attributes:
-        message: the name ``push`` gave the message.
-        body: what the guard answered; None if nothing came.
-        error: why nothing came, in the transport's words.
-    """
-
-    message: str
-    body: bytes | None = None
-    error: str = ""
+#: What came back for one message: the name that ``push`` gave it, what the guard answered (None if
+#: nothing came), and why nothing came, in the transport's words.
+Answer = tuple[str, bytes | None, str]
 
 
 class Transport(Protocol):
     """Carries messages to nodes and answers back; never trusted with anything else."""
 
-    def nodes(self) -> Sequence[Node]:
-        """The nodes there are."""
+    def nodes(self) -> Sequence[tuple[str, int]]:
+        """The nodes that are there now: key and number of each.
+
+        The key is the fingerprint of the public key a node proved to hold, empty if it proved none;
+        a restart may change the number.
+        """
         ...
 
     def push(
@@ -94,19 +66,19 @@ class InProcess:
 
     Example:
         >>> transport = InProcess({"key-a": lambda body: body[::-1]})
-        >>> node = transport.nodes()[0]
-        >>> names = transport.push([(node.id, b"abc")], group="0", ttl=1.0)
-        >>> transport.pull(names)[0].body
+        >>> key, node = transport.nodes()[0]
+        >>> names = transport.push([(node, b"abc")], group="0", ttl=1.0)
+        >>> transport.pull(names)[0][1]
         b'cba'
     """
 
     def __init__(self, apps: Mapping[str, Callable[[bytes], bytes]]) -> None:
         self._apps = dict(enumerate(apps.values()))
-        self._nodes = [Node(id=place, key=key) for place, key in enumerate(apps)]
+        self._nodes = [(key, place) for place, key in enumerate(apps)]
         self._answers: dict[str, Answer] = {}
         self._sent = 0
 
-    def nodes(self) -> Sequence[Node]:
+    def nodes(self) -> Sequence[tuple[str, int]]:
         """All nodes; they are always there."""
         return self._nodes
 
@@ -119,10 +91,9 @@ class InProcess:
             self._sent += 1
             name = f"{group}/{self._sent}"
             try:
-                answer = Answer(message=name, body=self._apps[node](body))
+                self._answers[name] = name, self._apps[node](body), ""
             except Exception as error:  # an app may fail in any way, like a real one
-                answer = Answer(message=name, error=f"{type(error).__name__}: {error}")
-            self._answers[name] = answer
+                self._answers[name] = name, None, f"{type(error).__name__}: {error}"
             names.append(name)
         return names
 
@@ -195,9 +166,16 @@ class Exchange:
         under_way: dict[str, str] = {}
         while True:
             self._send(messages, waiting, under_way, heard, group, deadline)
-            for answer in self._transport.pull(list(under_way)) if under_way else ():
-                client = under_way.pop(answer.message, None)
-                if client is not None and not self._take(heard[client], answer, client, satisfied):
+            for name, body, error in self._transport.pull(list(under_way)) if under_way else ():
+                client = under_way.pop(name, None)
+                if client is None:
+                    continue
+                if body is None:
+                    heard[client].errors.append(error or "no reason given")
+                    waiting.add(client)
+                    continue
+                heard[client].bodies.append(body)
+                if not satisfied(client, body):
                     waiting.add(client)
             waiting = {c for c in waiting if heard[c].attempts < self._attempts}
             if not waiting and not under_way:
@@ -230,7 +208,7 @@ class Exchange:
         ready = sorted(client for client in waiting if self._keys.get(client, "") in nodes)
         if not ready:
             return
-        posted = [(nodes[self._keys[c]].id, messages[c]) for c in ready]
+        posted = [(nodes[self._keys[c]], messages[c]) for c in ready]
         names = self._transport.push(posted, group=group, ttl=left)
         for client, name in zip(ready, names, strict=True):
             heard[client].attempts += 1
@@ -240,31 +218,21 @@ class Exchange:
             else:
                 heard[client].errors.append("the transport did not take the message")
 
-    def _online(self) -> dict[str, Node]:
-        """Nodes that are there, by key.
+    def _online(self) -> dict[str, int]:
+        """The numbers of the nodes that are there, by key.
 
         Raises:
             InputError: two nodes at once hold one key: somebody has a copy of it.
         """
-        found: dict[str, Node] = {}
-        for node in self._transport.nodes():
-            if not node.online or not node.key:
+        found: dict[str, int] = {}
+        for key, node in self._transport.nodes():
+            if not key:
                 continue
-            if node.key in found:
-                owner = next((c for c, key in self._keys.items() if key == node.key), "no client")
+            if key in found:
+                owner = next((c for c, own in self._keys.items() if own == key), "no client")
                 raise InputError.because(
                     f"two nodes are online with the key of {owner}. Nothing more is sent: find out "
                     "who has a copy of the key, and register a new one."
                 )
-            found[node.key] = node
+            found[key] = node
         return found
-
-    @staticmethod
-    def _take(
-        heard: Heard, answer: Answer, client: str, satisfied: Callable[[str, bytes], bool]
-    ) -> bool:
-        if answer.body is None:
-            heard.errors.append(answer.error or "no reason given")
-            return False
-        heard.bodies.append(answer.body)
-        return satisfied(client, answer.body)

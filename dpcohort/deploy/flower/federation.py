@@ -29,14 +29,15 @@ from dpcohort.plain_text import one_line
 from dpcohort.plan import Plan
 from dpcohort.text_files import toml_text
 
-__all__ = [
-    "Federation",
-    "check_agreements",
-    "disagreements",
-]
+__all__ = ["Federation", "check_agreements", "disagreements", "drawn_clients"]
 
 
 _MOST_SHOWN = 12
+
+
+def drawn_clients(plan: Plan) -> tuple[str, ...]:
+    """The ids of the clients that a plan draws at least once."""
+    return tuple(plan.population.ids[k] for k in np.flatnonzero(plan.drawn).tolist())
 
 
 class Federation(Format):
@@ -46,36 +47,36 @@ class Federation(Format):
         run: our name for the run, which every client's owner has accepted. It stays the same when
             a failed Flower run is gone on with, so that a draw is the same draw.
         plan: cohorts, noise, clip.
-        model: what is trained; the guards must have the same.
-        clients: public key of each client, as in ``node.pub``.
-        optimiser: step sizes, as in a configuration's [optimiser].
-        seed: of the initial weights; public.
         timeout: seconds for a round.
         attempts: how often a client is asked in a round, if nothing came.
         quorum: share of a round's draws below which the round is passed over.
-        aggregation: ``rule`` and its settings, as in a configuration's [aggregation].
+        seed: of the initial weights; public.
         test: public test data, a name or a path; empty for none.
         out: the run folder; empty if it is said elsewhere.
+        model: what is trained; the guards must have the same.
+        optimiser: step sizes, as in a configuration's [optimiser].
+        aggregation: ``rule`` and its settings, as in a configuration's [aggregation].
+        clients: public key of each client, as in ``node.pub``.
     """
 
     run: Name
     plan: InstanceOf[Plan]
-    model: ModelTerms
-    clients: Mapping[str, str]
-    optimiser: Mapping[str, Any] = Field(default_factory=dict)
-    seed: Annotated[int, whole(at_least=0)] = 0
     timeout: Annotated[float, bounded(above=0, at_most=7 * 86400)] = 600.0
     attempts: Annotated[int, whole(at_least=1, at_most=100)] = 3
     quorum: Annotated[float, bounded(above=0, at_most=1)] = 0.5
+    seed: Annotated[int, whole(at_least=0)] = 0
+    test: str = ""
+    out: str = ""
+    model: ModelTerms
+    optimiser: Mapping[str, Any] = Field(default_factory=dict)
     aggregation: Annotated[
         Mapping[str, Any], AfterValidator(lambda given: {"rule": "mean", **given})
     ] = Field(default_factory=lambda: {"rule": "mean"})
-    test: str = ""
-    out: str = ""
+    clients: Mapping[str, str]
 
     @model_validator(mode="after")
     def _check(self) -> Federation:
-        ids, drawn = self.plan.population.ids, self.drawn
+        ids = self.plan.population.ids
         public = np.flatnonzero(self.plan.drawn & self.plan.population.public)
         if public.size:
             raise InputError.because(
@@ -87,7 +88,7 @@ class Federation(Format):
             raise InputError.because(
                 f"[clients] has a key for {strangers[0]!r}, whom the plan does not know."
             )
-        missing = [client for client in drawn if not self.clients.get(client)]
+        missing = [client for client in self.drawn if not self.clients.get(client)]
         if missing:
             more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
             raise InputError.because(
@@ -108,8 +109,7 @@ class Federation(Format):
     @property
     def drawn(self) -> tuple[str, ...]:
         """The clients that the plan draws at least once."""
-        ids = self.plan.population.ids
-        return tuple(ids[k] for k in np.flatnonzero(self.plan.drawn).tolist())
+        return drawn_clients(self.plan)
 
     @property
     def fingerprints(self) -> dict[str, str]:
@@ -138,21 +138,7 @@ class Federation(Format):
         Args:
             plan: where the plan will lie, from the file's own folder.
         """
-        values = {
-            "run": self.run,
-            "plan": plan,
-            "timeout": self.timeout,
-            "attempts": self.attempts,
-            "quorum": self.quorum,
-            "seed": self.seed,
-            "test": self.test,
-            "out": self.out,
-            "model": dict(self.model),
-            "optimiser": self.optimiser,
-            "aggregation": self.aggregation,
-            "clients": self.clients,
-        }
-        return toml_text(values)
+        return toml_text({**dict(self), "plan": plan, "model": dict(self.model)})
 
     @classmethod
     def load(cls, path: str | Path) -> Federation:

@@ -28,17 +28,8 @@ __all__ = ["Gate", "is_fleet_call"]
 _FLEET = re.compile(r"/v1/fleet/[a-z0-9]+(?:[-_][a-z0-9]+)*\Z")
 #: Of one connection: they are for this hop alone (RFC 9110, 7.6.1).
 _HOP = {
-    "connection",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-    "content-length",
-    "host",
+    *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection"),
+    *("te", "trailer", "transfer-encoding", "upgrade", "content-length", "host"),
 }
 _SECONDS = 120.0
 

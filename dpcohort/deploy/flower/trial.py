@@ -5,9 +5,9 @@ SuperLink, gate, SuperNodes and guards are started as a kit's units would start 
 authentication, on free ports of the loopback address. Guards run as the same user here, which a
 real client's owner would not do.
 
-Each process is started in a group of its own, with its output in a file, so that a failure can be
-read afterwards. What they start in turn, in whatever group or session, is known by a word in its
-environment that no other process has, and is ended with them.
+Each process has its output in a file, so that a failure can be read afterwards. It and what it
+starts in turn, in whatever group or session, are known by a word in their environment that no other
+process has, and are ended together.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from numpy.typing import NDArray
 from dpcohort.clients import Population
 from dpcohort.data import Dataset, Partition, load_dataset, paper_partition
 from dpcohort.deploy.flower.adapter import QUIET, flower_version
-from dpcohort.deploy.flower.kit import Kit, KitSettings, write_kit
+from dpcohort.deploy.flower.federation import drawn_clients
+from dpcohort.deploy.flower.kit import client_folder, write_kit
 from dpcohort.deploy.guard.terms import ModelTerms
 from dpcohort.errors import DpcohortError, InputError, VerificationError
 from dpcohort.plain_text import one_line
@@ -81,7 +82,7 @@ def free_ports(count: int) -> list[int]:
 
 
 class Processes:
-    """Processes by name; leaving the block ends them, last started first.
+    """Processes by name; leaving the block ends them and all that they started (on Linux).
 
     Args:
         logs: folder for their output, one file each.
@@ -100,8 +101,6 @@ class Processes:
         self._logs = logs
         self._token = secrets.token_hex(16)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        #: All ever started: what a killed one left behind is ended, too.
-        self._started: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Processes:
         return self
@@ -110,19 +109,14 @@ class Processes:
         self.close()
 
     def start(
-        self,
-        name: str,
-        command: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
+        self, name: str, command: Sequence[str], *, env: Mapping[str, str] | None = None
     ) -> None:
         """Start a process; one of the same name must have ended.
 
         Raises:
             InputError: the program is not there.
         """
-        if name in self._running and self._running[name].poll() is None:
+        if self.is_running(name):
             raise InputError("name", given=name, allowed="one that is not running")
         self._logs.mkdir(parents=True, exist_ok=True)
         with open(self._logs / f"{name}.log", "ab") as log:
@@ -133,10 +127,8 @@ class Processes:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     env={**os.environ, **(env or {}), _MARK: self._token},
-                    cwd=cwd,
                     start_new_session=True,
                 )
-                self._started.append(self._running[name])
             except OSError as error:
                 raise InputError.because(
                     f"{command[0]} cannot be started: {error.strerror or error}."
@@ -164,31 +156,20 @@ class Processes:
             process.kill()
         process.wait()
 
-    def stop(self, name: str) -> None:
-        """End a process and all it started: asked first, made to after a few seconds."""
-        process = self._running[name]
-        self._signal(process, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=_PATIENCE)
-        self._signal(process, signal.SIGKILL)
-        process.wait()
-
     def close(self) -> None:
-        """End them all."""
-        running = list(reversed(self._started))
-        for process in running:
-            self._signal(process, signal.SIGTERM)
-        deadline = time.monotonic() + _PATIENCE
-        for process in running:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=max(0.0, deadline - time.monotonic()))
-        for process in running:
-            # The group outlives its first process if something that was started hangs on.
-            self._signal(process, signal.SIGKILL)
+        """End them all, and what they started: asked first, made to after a few seconds."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            deadline = time.monotonic() + _PATIENCE
+            asked: set[int] = set()
+            while (left := self.descendants()) and time.monotonic() < deadline:
+                for pid in left - asked:
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, number)
+                asked |= left
+                time.sleep(0.02)
+        for process in self._running.values():
             process.wait()
-        self._sweep()
         self._running.clear()
-        self._started.clear()
 
     def await_port(self, name: str, port: int, *, seconds: float) -> None:
         """Wait until a process listens on a port of the loopback address.
@@ -224,30 +205,15 @@ class Processes:
             return ""
         return "\n".join(text.strip().splitlines()[-lines:])
 
-    def descendants(self) -> list[int]:
-        """All processes alive that we started, and all that those started (on Linux)."""
+    def descendants(self) -> set[int]:
+        """All processes alive that we started, and all that those started."""
         mark = f"{_MARK}={self._token}".encode()
-        found = []
+        found = set()
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 if mark in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
+                    found.add(int(entry.name))
         return found
-
-    def _sweep(self) -> None:
-        """End what is left in groups of its own."""
-        deadline = time.monotonic() + _PATIENCE
-        while (left := self.descendants()) and time.monotonic() < deadline:
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.02)
-
-    @staticmethod
-    def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-        # The group's number is that of its first process, also when that one is gone.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, number)
 
 
 def _listens(port: int) -> bool:
@@ -260,10 +226,10 @@ _START = 90.0
 Records = tuple[NDArray[Any], NDArray[np.int64]]
 
 
-def write_client_data(kit: Kit, records: Mapping[str, Records]) -> None:
+def write_client_data(kit: Path, records: Mapping[str, Records]) -> None:
     """Put each client's records where its guard looks for them, readable by the owner alone."""
     for client, (inputs, labels) in records.items():
-        path = kit.client(client) / "data.npz"
+        path = client_folder(kit, client) / "data.npz"
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "wb") as file:
             np.savez(file, inputs=inputs, labels=labels)
@@ -282,7 +248,7 @@ class Trial:
         node_ports: one for each client, for the SuperNode's own processes.
     """
 
-    kit: Kit
+    kit: Path
     processes: Processes
     sockets: Path
     superlink_port: int
@@ -300,16 +266,23 @@ class Trial:
 
     def start_server(self) -> None:
         """Start SuperLink and gate; return when both listen."""
-        self.processes.start("gate", self._gate(), env=self._env())
+        tls = self.kit / "server" / "tls"
+        command = [
+            sys.executable, "-m", "dpcohort", "flower", "gate", "--host", "127.0.0.1",
+            "--port", str(self.gate_port), "--superlink", str(self.superlink_port),
+            "--certificate", str(tls / "server.pem"), "--key", str(tls / "server.key"),
+            "--authority", str(tls / "ca.crt"),
+        ]  # fmt: skip
+        self.processes.start("gate", command, env=self._env())
         self.start_superlink()
         self.processes.await_port("gate", self.gate_port, seconds=_START)
 
     def start_superlink(self) -> None:
         """Start the SuperLink; return when it listens."""
-        tls = self.kit.tls
+        tls = self.kit / "server" / "tls"
         command = [
             _program("flower-superlink"), "--host", "127.0.0.1", "--port", str(self.superlink_port),
-            "--database", str(self.kit.server / "state.db"),
+            "--database", str(self.kit / "server" / "state.db"),
             "--disable-runtime-dependency-installation", "--enable-supernode-auth",
             "--ssl-ca-certfile", str(tls / "ca.crt"), "--ssl-certfile", str(tls / "server.pem"),
             "--ssl-keyfile", str(tls / "server.key"),
@@ -319,7 +292,7 @@ class Trial:
 
     def start_guard(self, client: str, *, new_ledger: bool = False) -> None:
         """Start a client's guard, without waiting for it; the first time with a new ledger."""
-        folder, name = self.kit.client(client), f"guard-{self._number(client)}"
+        folder = client_folder(self.kit, client)
         self.socket(client).unlink(missing_ok=True)
         command = [
             sys.executable, "-m", "dpcohort", "guard",
@@ -327,7 +300,7 @@ class Trial:
             "--ledger", str(folder / "client.ledger"), "--socket", str(self.socket(client)),
         ]  # fmt: skip
         command += ["--new-ledger"] if new_ledger else []
-        self.processes.start(name, command, env=self._env())
+        self.processes.start(f"guard-{self._number(client)}", command, env=self._env())
 
     def await_guard(self, client: str) -> None:
         """Wait until a client's guard listens."""
@@ -340,7 +313,7 @@ class Trial:
         """Register all nodes' public keys, by the operator, on the loopback address."""
         for client in self.clients:
             name = f"register-{self._number(client)}"
-            public = self.kit.client(client) / "node.pub"
+            public = client_folder(self.kit, client) / "node.pub"
             command = [_program("flwr"), "supernode", "register", str(public), "dpcohort"]
             self.processes.start(name, [*command, "--name", client], env=self._env())
         for client in self.clients:
@@ -352,7 +325,7 @@ class Trial:
 
     def start_supernode(self, client: str) -> None:
         """Start a client's SuperNode, which reaches the SuperLink through the gate alone."""
-        folder = self.kit.client(client)
+        folder = client_folder(self.kit, client)
         command = [
             _program("flower-supernode"), "--superlink", f"127.0.0.1:{self.gate_port}",
             "--root-certificates", str(folder / "ca.crt"),
@@ -369,7 +342,7 @@ class Trial:
         """Start the federated run, or go on with it."""
         config = f"out={json.dumps(str(out.resolve()))} resume={'true' if resume else 'false'}"
         command = [
-            _program("flwr"), "run", str(self.kit.app), "dpcohort", "--stream",
+            _program("flwr"), "run", str(self.kit / "app"), "dpcohort", "--stream",
             "--run-config", config,
         ]  # fmt: skip
         self.processes.start("run", command, env=self._env())
@@ -410,15 +383,6 @@ class Trial:
         own = itertools.takewhile(lambda line: "ERROR" not in line, lines[errors[-1] :])
         return "\n".join(own)
 
-    def _gate(self) -> list[str]:
-        tls = self.kit.tls
-        return [
-            sys.executable, "-m", "dpcohort", "flower", "gate", "--host", "127.0.0.1",
-            "--port", str(self.gate_port), "--superlink", str(self.superlink_port),
-            "--certificate", str(tls / "server.pem"), "--key", str(tls / "server.key"),
-            "--authority", str(tls / "ca.crt"),
-        ]  # fmt: skip
-
     def _number(self, client: str) -> int:
         return self.clients.index(client)
 
@@ -426,7 +390,7 @@ class Trial:
         folder = str(Path(sys.executable).parent)
         return {
             **QUIET,
-            "FLWR_HOME": str(self.kit.home),
+            "FLWR_HOME": str(self.kit / "server" / "flwr"),
             # Flower starts its own programs by name.
             "PATH": f"{folder}{os.pathsep}{os.environ.get('PATH', '')}",
             "PYTHONUNBUFFERED": "1",
@@ -455,12 +419,12 @@ _SAY = Callable[[str], None]
 
 def demo_settings(
     *, rounds: int = 3, gate_port: int = 9443, superlink_port: int = 8000, timeout: float = 120.0
-) -> tuple[KitSettings, dict[str, Records]]:
-    """The kit of the demo, and each client's records: a third of the digits each.
+) -> tuple[dict[str, Any], dict[str, Records]]:
+    """What the demo's kit is made from, and each client's records: a third of the digits each.
 
     Example:
         >>> settings, records = demo_settings(rounds=2)
-        >>> sorted(records), settings.plan.training.rounds
+        >>> sorted(records), settings["plan"].training.rounds
         (['east', 'north', 'south'], 2)
     """
     data = load_dataset("digits")
@@ -473,18 +437,18 @@ def demo_settings(
         rounds=rounds, cohort_size=4, local_steps=4, sampling_rate=0.25, clip=1.0, dimension=650
     )
     plan = make_plan(population, training, seed=_SEED)
-    settings = KitSettings(
-        plan=plan,
-        model=ModelTerms(name="logistic", input_shape=data.input_shape, classes=data.classes),
-        run=_RUN,
-        optimiser={"learning_rate": 2.0},
-        normalisation=data.normalisation,
-        test="digits",
-        gate_port=gate_port,
-        superlink_port=superlink_port,
-        timeout=timeout,
-        trial=True,
-    )
+    settings = {
+        "plan": plan,
+        "model": ModelTerms(name="logistic", input_shape=data.input_shape, classes=data.classes),
+        "run": _RUN,
+        "optimiser": {"learning_rate": 2.0},
+        "normalisation": data.normalisation,
+        "test": "digits",
+        "gate_port": gate_port,
+        "superlink_port": superlink_port,
+        "timeout": timeout,
+        "trial": True,
+    }
     return settings, demo_records(plan, data)
 
 
@@ -504,28 +468,29 @@ def demo_records(plan: Plan, data: Dataset) -> dict[str, Records]:
 
 
 @contextlib.contextmanager
-def trial(settings: KitSettings, records: dict[str, Records], folder: Path) -> Iterator[Trial]:
+def trial(
+    settings: Mapping[str, Any], records: Mapping[str, Records], folder: Path
+) -> Iterator[Trial]:
     """A kit written and its processes ready to be started; all of them end with the block.
 
     Args:
-        settings: of the kit, with free ports.
+        settings: what ``write_kit`` takes, with free ports.
         records: of each client.
         folder: where the kit and the logs go; its path must be short.
     """
-    kit = write_kit(folder / "kit", settings)
+    kit = write_kit(folder / "kit", **settings)
     write_client_data(kit, records)
     sockets = folder / "sockets"
     sockets.mkdir(mode=0o755)
-    plan = settings.plan
-    clients = [plan.population.ids[k] for k in plan.drawn.nonzero()[0].tolist()]
+    clients = drawn_clients(settings["plan"])
     ports = dict(zip(clients, free_ports(len(clients)), strict=True))
     with Processes(folder / "logs") as processes:
         yield Trial(
             kit=kit,
             processes=processes,
             sockets=sockets,
-            superlink_port=settings.superlink_port,
-            gate_port=settings.gate_port,
+            superlink_port=settings["superlink_port"],
+            gate_port=settings["gate_port"],
             node_ports=ports,
         )
 
@@ -569,7 +534,7 @@ def run_demo(
         raise InputError.because(f"{out} exists and is not empty. Choose another --out.")
     superlink, gate = free_ports(2)
     settings, records = demo_settings(rounds=rounds, gate_port=gate, superlink_port=superlink)
-    plan = settings.plan
+    plan = settings["plan"]
     say(
         f"plan for {len(plan.population)} clients, {rounds} rounds of {plan.training.cohort_size} "
         f"draws (Flower {version})"
@@ -582,7 +547,7 @@ def run_demo(
             say("run started; every guard is asked for its owner's terms before the first draw")
             told = _teller(out, plan, say)
             federation.await_run(out, seconds=120 + 60 * rounds, meanwhile=told)
-            counted = _counted(federation, out, settings)
+            counted = _counted(federation, out, plan)
     except BaseException:
         say(f"kit and logs are kept in {folder}")
         raise
@@ -619,17 +584,17 @@ def _teller(out: Path, plan: Plan, say: _SAY) -> Callable[[], None]:
     return tell
 
 
-def _counted(federation: Trial, out: Path, settings: KitSettings) -> dict[str, dict[str, int]]:
+def _counted(federation: Trial, out: Path, plan: Plan) -> dict[str, dict[str, int]]:
     """Draws planned, and counted by each client's own ledger."""
     from dpcohort.deploy.ledger import read_state
 
-    plan, found = settings.plan, {}
+    found = {}
     told = read_json(out / "client-ledgers.json")
     for client in federation.clients:
         planned = int(plan.schedule.counts[plan.population.index_of(client)])
-        state = read_state(federation.kit.client(client) / "client.ledger")
+        state = read_state(client_folder(federation.kit, client) / "client.ledger")
         accounts = next(iter(state.accounts.values()))
-        counted = len(accounts[settings.run].draws)
+        counted = len(accounts[_RUN].draws)
         if told[client]["spending"]["counted_draws"] != counted:
             raise VerificationError(
                 f"{one_line(client)}: the server was told another count than {counted}."

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -166,7 +165,7 @@ class GuardHandler:
         """The run's part of the receipt only: other runs are no business of this server."""
         with _ledger_in_use():
             whole = self._ledger.receipt(self.terms.dataset)
-        return next(asdict(one) for one in whole.runs if one.run == run), whole
+        return next(one for one in whole.runs if one["run"] == run), whole
 
     def _draw(self, request: DrawRequest) -> DrawUpdate:
         terms = self._accepted(request.run)

@@ -199,7 +199,7 @@ class RunReceipt(Message):
 
     Attributes:
         dataset: the client's name for its data.
-        spending: ``RunSpending`` of the run as a dictionary.
+        spending: of the run, as :func:`~dpcohort.deploy.ledger.reading.run_spending` says it.
         entries: rows of the ledger.
         head: hash of the last one.
         ledger: the ledger's id.

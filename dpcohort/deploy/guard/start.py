@@ -33,7 +33,7 @@ from dpcohort.deploy.guard.service import GuardService
 from dpcohort.deploy.guard.terms import AcceptedRun, GuardTerms, with_ledger_id
 from dpcohort.deploy.ledger import ClientLedger, RunTerms, read_state
 from dpcohort.deploy.ledger.counter import counter_path
-from dpcohort.deploy.ledger.spending import Spending
+from dpcohort.deploy.ledger.spending import counted_relation, fits_cap, spent_epsilon
 from dpcohort.engine.lattice import Lattice
 from dpcohort.errors import DataMissingError, InputError
 from dpcohort.plugins import is_named_function
@@ -167,9 +167,11 @@ def check_answer_time(
         return
     # All runs of the file, also closed ones: the longest is what counts.
     steps = max((run.local_steps for run in terms.runs), default=1)
-    _full_step(trainer, records)  # the first is slower than all that follow
-    started = time.perf_counter()
-    _full_step(trainer, records)
+    made_up = (0.1 * np.cos(np.arange(trainer.dimension))).astype(np.float32)
+    lattice = Lattice(1.0, 1.0)
+    for _ in range(2):  # the first is slower than all that follow
+        started = time.perf_counter()
+        trainer.update(made_up, lattice, "poisson", rate=1.0, batch_size=records, step_sizes=[1.0])
     taken = steps * (time.perf_counter() - started)
     enough = math.ceil(20 * _SLOWER * taken) / 20
     said = (
@@ -186,12 +188,6 @@ def check_answer_time(
             f"WARNING: {said}: on a busy machine a large batch may be answered later than a small "
             f"one. Better set answer_seconds = {enough:g} or more in the terms."
         )
-
-
-def _full_step(trainer: LocalTraining, records: int) -> None:
-    made_up = (0.1 * np.cos(np.arange(trainer.dimension))).astype(np.float32)
-    lattice = Lattice(1.0, 1.0)
-    trainer.update(made_up, lattice, "poisson", rate=1.0, batch_size=records, step_sizes=[1.0])
 
 
 def open_ledger(
@@ -222,10 +218,18 @@ def open_ledger(
     ledger = _opened(path, counter, terms.ledger_id, new=new)
     try:
         _register(ledger, terms, data.fingerprint)
+        known = ledger.accepted(terms.dataset)
         for run in terms.runs:
-            _accept(ledger, terms.dataset, run, runs[run.run])
+            accepted = runs[run.run]
+            if run.least_noise_multiplier is None and run.run in known:
+                # The noise was computed then and is fixed since; today's last digit may be another.
+                least = known[run.run].least_noise_multiplier
+                accepted = replace(accepted, least_noise_multiplier=least)
+            ledger.accept(terms.dataset, run.run, accepted)
         for closed in terms.closed_runs:
-            _check_known(ledger, terms.dataset, closed)
+            if closed not in known and closed not in runs:
+                allowed = "runs that are accepted here or in the ledger"
+                raise InputError("closed_runs", given=closed, allowed=allowed)
         _check_files(path, counter)
     except BaseException:
         ledger.close()
@@ -234,11 +238,7 @@ def open_ledger(
 
 
 def pin_ledger(
-    terms: str | Path,
-    ledger: str | Path,
-    *,
-    counter: str | Path | None = None,
-    new: bool = False,
+    terms: str | Path, ledger: str | Path, *, counter: str | Path | None = None, new: bool = False
 ) -> str:
     """Write a ledger's id into the owner's terms: from then on no other ledger is served from.
 
@@ -340,45 +340,24 @@ def _opened(
 
 def _missing(path: str | Path, counter: str | Path | None, pinned: str | None) -> DataMissingError:
     """No ledger; what to do depends on whether there was one."""
+    lost = "If it is lost, what the data have spent is not known, and nothing more can be."
+    place = counter_path(path, counter)
+    why = "If these data have one, give its path. For their first one add: --new-ledger"
     if pinned is not None:
-        why = f"The terms pin the ledger {pinned}; give its path or put back its newest copy"
-    elif counter_path(path, counter).exists():
         why = (
-            f"Its counter {counter_path(path, counter)} is there, so there was one; give its new "
-            "path or put back its newest copy"
+            f"The terms pin the ledger {pinned}; give its path or put back its newest copy. {lost}"
         )
-    else:
-        why = "If these data have one, give its path. For their first one add: --new-ledger"
-        return DataMissingError(f"there is no ledger at {path}. {why}")
-    return DataMissingError(
-        f"there is no ledger at {path}. {why}. If it is lost, what the data have spent is not "
-        "known, and nothing more can be."
-    )
+    elif place.exists():
+        why = (
+            f"Its counter {place} is there, so there was one; give its new path or put back its "
+            f"newest copy. {lost}"
+        )
+    return DataMissingError(f"there is no ledger at {path}. {why}")
 
 
 def _check_files(path: str | Path, counter: str | Path | None) -> None:
     check_private(path, "ledger")
     check_private(counter_path(path, counter), "counter")
-
-
-def _check_known(ledger: ClientLedger, dataset: str, run: str) -> None:
-    try:
-        ledger.terms(dataset, run)
-    except InputError:
-        allowed = "runs that are accepted here or in the ledger"
-        raise InputError("closed_runs", given=run, allowed=allowed) from None
-
-
-def _accept(ledger: ClientLedger, dataset: str, run: AcceptedRun, accepted: RunTerms) -> None:
-    if run.least_noise_multiplier is None:
-        try:
-            known = ledger.terms(dataset, run.run)
-        except InputError:
-            pass
-        else:
-            # The noise was computed then and is fixed since; today's last digit may be another.
-            accepted = replace(accepted, least_noise_multiplier=known.least_noise_multiplier)
-    ledger.accept(dataset, run.run, accepted)
 
 
 def _register(ledger: ClientLedger, terms: GuardTerms, fingerprint: str) -> None:
@@ -449,22 +428,18 @@ def terms_in_words(terms: GuardTerms, records: int) -> list[str]:
     for run in terms.runs:
         if run.run not in terms.closed_runs:
             lines.append(_run_in_words(run, runs[run.run]))
-            lines += _too_large(run.run, Spending(terms.cap(), [(runs[run.run], 1)]))
+            cap, alone = terms.cap(), [(runs[run.run], 1)]
+            if not fits_cap(cap, alone):  # its first draw would be refused, the data untouched
+                lines.append(
+                    f"WARNING: no draw of {run.run} fits the lifetime cap: alone it counts as "
+                    f"epsilon {spent_epsilon(cap, alone):.5g} under "
+                    f"{counted_relation(cap, alone)}, or its delta is larger than the cap's."
+                )
     if terms.closed_runs:
         lines.append(f"Closed, not answered: {', '.join(terms.closed_runs)}.")
     if not terms.runs:
         lines.append("No run is accepted here; accept one with: dpcohort ledger accept")
     return lines
-
-
-def _too_large(run: str, alone: Spending) -> list[str]:
-    """A run whose first draw would be refused, the data being untouched."""
-    if alone.fits():
-        return []
-    return [
-        f"WARNING: no draw of {run} fits the lifetime cap: alone it counts as epsilon "
-        f"{alone.epsilon():.5g} under {alone.relation}, or its delta is larger than the cap's."
-    ]
 
 
 def _run_in_words(run: AcceptedRun, terms: RunTerms) -> str:

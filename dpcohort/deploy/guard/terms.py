@@ -18,8 +18,6 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from importlib import resources
-from pathlib import Path
-from string import Template
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -42,7 +40,7 @@ from dpcohort.deploy.ledger.terms import (
     hex_digits,
 )
 from dpcohort.errors import InputError
-from dpcohort.limits import LARGEST_TERMS, MOST_CLASSES, MOST_INPUT_VALUES
+from dpcohort.limits import MOST_CLASSES, MOST_INPUT_VALUES
 
 if TYPE_CHECKING:
     from dpcohort.plan import Plan
@@ -56,6 +54,10 @@ __all__ = [
     "terms_from_plan",
     "with_ledger_id",
 ]
+
+
+#: Comments of lines that the commented terms leave out and a plan's say.
+_ONCE_SAID = {"least_noise_multiplier": "at least"}
 
 
 def _shape(given: Any) -> tuple[int, ...]:
@@ -229,7 +231,7 @@ def _run_names(runs: Any) -> tuple[str, ...]:
 
 
 class GuardTerms(Format):
-    """Everything the owner of a client's data says to the guard.
+    """Everything the owner of a client's data says to the guard; ``guard new`` writes a file of it.
 
     Attributes:
         dataset: name of the data in the ledger.
@@ -300,15 +302,6 @@ class GuardTerms(Format):
             fingerprint=fingerprint,
         )
 
-    @classmethod
-    def from_toml(cls, path: str | Path) -> GuardTerms:
-        """Terms from a file; see ``dpcohort guard new`` for a commented one.
-
-        Raises:
-            InputError: the file is not there, not TOML, or not terms.
-        """
-        return cls.from_toml_file(path, at_most_bytes=LARGEST_TERMS)
-
 
 def commented_terms() -> str:
     """A terms file to start from.
@@ -318,30 +311,8 @@ def commented_terms() -> str:
         >>> tomllib.loads(commented_terms())["across_runs"]
         'summed'
     """
-    return _filled(
-        ModelTerms(name="logistic", input_shape=(64,), classes=10),
-        Normalisation(),
-        {
-            "dataset": "ward-7",
-            "lifetime_epsilon": 4.0,
-            "lifetime_delta": 4e-5,
-            "allowed_users": ["nobody"],
-            "same_user": False,
-            "answer_seconds": 1.0,
-            "run": "spring",
-            "epsilon": 2.0,
-            "delta": 1e-5,
-            "clip": 1.0,
-            "batch_size": 60,
-            "local_steps": 1,
-            "rounds": 100,
-            "draws": 20,
-            "sampler": "poisson",
-            "neighbours": "zero-out",
-        },
-        plan_line='# plan = "..."                 # SHA-256 of the plan, to accept no other',
-        noise_line="# least_noise_multiplier = 2.5 # left out: the smallest that keeps the above",
-    )
+    file = resources.files("dpcohort.deploy.guard") / "terms.example"
+    return file.read_text(encoding="utf-8")
 
 
 def terms_from_plan(
@@ -388,30 +359,39 @@ def terms_from_plan(
             f"client {client!r} has no budget or is never drawn in this plan: it needs no guard."
         )
     epsilon, delta = float(plan.population.epsilon[k]), float(plan.population.delta[k])
-    return _filled(
-        model,
-        normalisation or Normalisation(),
-        {
-            "dataset": client,
-            "lifetime_epsilon": epsilon,
-            "lifetime_delta": delta,
-            "allowed_users": allowed_users,
-            "same_user": same_user,
-            "answer_seconds": float(answer_seconds),
-            "run": run,
-            "epsilon": epsilon,
-            "delta": delta,
-            "clip": float(plan.training.clip),
-            "batch_size": int(plan.batch_sizes[k]),
-            "local_steps": plan.training.local_steps,
-            "rounds": plan.training.rounds,
-            "draws": int(plan.schedule.counts[k]),
-            "sampler": plan.contract.sampler,
-            "neighbours": plan.contract.neighbours,
-        },
-        plan_line=f'plan = "{plan.sha256}"',
-        noise_line=f"least_noise_multiplier = {noise!r}   # at least",
-    )
+    # Whole numbers among the constants are written as what they are used as.
+    constants = asdict(normalisation or Normalisation())
+    values = {
+        "dataset": client,
+        "lifetime_epsilon": epsilon,
+        "lifetime_delta": delta,
+        "allowed_users": list(allowed_users),
+        "same_user": same_user,
+        "answer_seconds": float(answer_seconds),
+        **dict(model),
+        **{key: np.asarray(one, float).tolist() for key, one in constants.items()},
+        "run": run,
+        "plan": plan.sha256,
+        "epsilon": epsilon,
+        "delta": delta,
+        "clip": float(plan.training.clip),
+        "batch_size": int(plan.batch_sizes[k]),
+        "local_steps": plan.training.local_steps,
+        "rounds": plan.training.rounds,
+        "draws": int(plan.schedule.counts[k]),
+        "least_noise_multiplier": noise,
+        "sampler": plan.contract.sampler,
+        "neighbours": plan.contract.neighbours,
+    }
+    lines = []
+    for line in commented_terms().splitlines():
+        key, _, rest = line.removeprefix("# ").partition(" = ")
+        if key in values:
+            comment = _ONCE_SAID.get(key, "") if line[0] == "#" else rest.partition(" # ")[2]
+            line = f"{key} = {_toml(values[key])}"
+            line = f"{line:<30} # {comment}" if comment else line
+        lines.append(line)
+    return "\n".join(lines) + "\n"
 
 
 def with_ledger_id(text: str, identity: str) -> str:
@@ -447,37 +427,10 @@ def with_ledger_id(text: str, identity: str) -> str:
     return f"{line}\n{text}"
 
 
-def _filled(
-    model: ModelTerms, normalisation: Normalisation, said: Mapping[str, Any], **lines: str
-) -> str:
-    # Whole numbers among the constants are written as what they are used as.
-    constants = {
-        key: [float(one) for one in value] if isinstance(value, tuple) else float(value)
-        for key, value in asdict(normalisation).items()
-    }
-    values = {**said, **dict(model), **constants}
-    written = {key: _toml(value) for key, value in values.items()}
-    template = resources.files("dpcohort.deploy.guard") / "terms.template"
-    text = Template(template.read_text(encoding="utf-8")).substitute(written, **lines)
-    return "\n".join(_aligned(line) for line in text.splitlines()) + "\n"
-
-
-def _aligned(line: str) -> str:
-    """The comment of a line at the same place as in every other."""
-    key, mark, comment = line.partition("  #")
-    if not mark or line.startswith("#"):
-        return line
-    return f"{key.rstrip():<30} # {comment.strip()}"
-
-
 def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_toml, value)) + "]"
     if isinstance(value, Mapping):
         parts = (f"{json.dumps(str(key))} = {_toml(one)}" for key, one in value.items())
         return "{ " + ", ".join(parts) + " }" if value else "{}"
-    return repr(value)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)  # as TOML writes it

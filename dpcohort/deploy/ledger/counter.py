@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from dpcohort.atomic_file import atomic_writer, owner_only
@@ -32,19 +31,8 @@ _MARK = "dpcohort-counter-1"
 _LINE = len(_MARK) + 1 + 32 + 1 + 20 + 1 + 64 + 1 + 64 + 1
 
 
-@dataclass(frozen=True, order=True)
-class Count:
-    """How far the ledger had come.
-
-    Attributes:
-        seq: number of its last row.
-        hash: hash of that row.
-        ledger: the ledger's id.
-    """
-
-    seq: int
-    hash: str
-    ledger: str
+#: How far a ledger had come: the number of its last row, the hash of that row, the ledger's id.
+Count = tuple[int, str, str]
 
 
 def rolled_back(path: Path, seq: int) -> VerificationError:
@@ -72,7 +60,7 @@ def create_counter(path: Path, ledger: str) -> None:
     Raises:
         InputError: a counter that has counted is there already, or nothing can be written.
     """
-    if path.exists() and read_counter(path).seq > 0:
+    if path.exists() and read_counter(path)[0] > 0:
         raise InputError.because(
             f"{path} is the counter of an earlier ledger. If that ledger is lost, its "
             "data are spent; a new one needs another path."
@@ -80,7 +68,7 @@ def create_counter(path: Path, ledger: str) -> None:
     # Whole or not at all: a crash must not leave half a counter, which stops every ledger here.
     try:
         with owner_only(), atomic_writer(path, binary=True) as file:
-            file.write(_line(Count(0, "0" * 64, ledger)) * 2)
+            file.write(_line((0, "0" * 64, ledger)) * 2)
     except InputError as error:
         raise InputError.because(
             f"the counter of the ledger cannot be made. Nothing was changed: {error}"
@@ -121,18 +109,19 @@ def advance_counter(path: Path, count: Count, *, durable: bool = True) -> None:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     counter = Path(folder) / "counter"
         ...     create_counter(counter, "a" * 32)
-        ...     advance_counter(counter, Count(7, "b" * 64, "a" * 32))
-        ...     advance_counter(counter, Count(5, "c" * 64, "a" * 32))
-        ...     read_counter(counter).seq
+        ...     advance_counter(counter, (7, "b" * 64, "a" * 32))
+        ...     advance_counter(counter, (5, "c" * 64, "a" * 32))
+        ...     read_counter(counter)[0]
         7
     """
     current = read_counter(path)
-    if count.seq <= current.seq and not durable:
+    is_new = count[0] > current[0]
+    if not is_new and not durable:
         return
     try:
         descriptor = os.open(path, os.O_RDWR)
         try:
-            if count.seq > current.seq:
+            if is_new:
                 newer_is_first = _count(os.pread(descriptor, _LINE, 0)) == current
                 os.pwrite(descriptor, _line(count), _LINE if newer_is_first else 0)
             if durable:
@@ -149,7 +138,8 @@ def advance_counter(path: Path, count: Count, *, durable: bool = True) -> None:
 
 
 def _line(count: Count) -> bytes:
-    text = f"{_MARK} {count.ledger} {count.seq:020d} {count.hash}"
+    seq, digest, ledger = count
+    text = f"{_MARK} {ledger} {seq:020d} {digest}"
     check = hashlib.sha256(text.encode()).hexdigest()
     return f"{text} {check}\n".encode()
 
@@ -158,7 +148,7 @@ def _count(raw: bytes) -> Count | None:
     """The value of a line, or None where it is torn."""
     try:
         mark, ledger, seq, digest, _ = raw.decode("ascii").split()
-        count = Count(int(seq), digest, ledger)
+        count = int(seq), digest, ledger
     except ValueError:  # not ASCII, not five words, not a number
         return None
     return count if mark == _MARK and _line(count) == raw else None
@@ -176,14 +166,15 @@ def check_counter(path: Path, count: Count, *, ledger: str, hashes: Sequence[str
     Raises:
         VerificationError: it is another ledger's counter, or the ledger is an old copy.
     """
-    if count.ledger != ledger:
+    seq, digest, owner = count
+    if owner != ledger:
         raise VerificationError(
             f"the counter of {path} belongs to another ledger. Nothing can be spent."
         )
-    if count.seq > len(hashes):
-        raise rolled_back(path, count.seq)
-    if count.seq > 0 and hashes[count.seq - 1] != count.hash:
+    if seq > len(hashes):
+        raise rolled_back(path, seq)
+    if seq > 0 and hashes[seq - 1] != digest:
         raise VerificationError(
-            f"{path} has another entry {count.seq} than its counter saw: it was rolled back and "
+            f"{path} has another entry {seq} than its counter saw: it was rolled back and "
             "written on. Nothing can be spent."
         )

@@ -13,7 +13,6 @@ import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +20,6 @@ from typing import Any, Literal
 from dpcohort._validate import number
 from dpcohort.accounting.events import Event
 from dpcohort.deploy.ledger.counter import (
-    Count,
     advance_counter,
     check_counter,
     counter_path,
@@ -31,7 +29,7 @@ from dpcohort.deploy.ledger.counter import (
 )
 from dpcohort.deploy.ledger.reading import LifetimeReceipt, lifetime_receipt
 from dpcohort.deploy.ledger.spending import Certified, check_cap, fitting_steps
-from dpcohort.deploy.ledger.state import DrawRecord, LedgerState
+from dpcohort.deploy.ledger.state import LedgerState
 from dpcohort.deploy.ledger.store import Entry, LedgerStore
 from dpcohort.deploy.ledger.terms import DrawKey, LifetimeCap, RunTerms
 from dpcohort.errors import BudgetExceededError, InputError, VerificationError
@@ -157,7 +155,7 @@ class ClientLedger:
         """
         body = {"event": event.to_dict(), "clip": number("clip", clip, above=0)}
         with self._writing():
-            self._append("reserve", body, **asdict(key))
+            self._append("reserve", body, **vars(key))
         # The row is on disk. Its counter need not be before the draw's output goes out: `release`
         # waits for it, and a power cut before that loses a draw that nobody has seen.
         self._advance(durable=False)
@@ -178,17 +176,18 @@ class ClientLedger:
             raise InputError("output", given=type(output).__name__, allowed="bytes")
         digest = hashlib.sha256(output).hexdigest()
         with self._writing():
-            record = self._record(key)
-            if record is not None and record.sha256 == digest:
-                self._settle(record)
+            draws = self._state.account(key.dataset, key.run).draws
+            stored = draws.get(key)
+            if stored is not None and stored[1] == digest:
+                self._settle(stored[0])
                 return
-            if record is not None and record.released is None and key not in self._in_hand:
+            if key in draws and stored is None and key not in self._in_hand:
                 raise BudgetExceededError(
                     f"{key} was reserved elsewhere and never released: its output is lost and "
                     "stays counted. It must not be computed again; ask for a new draw."
                 )
             body = {"sha256": digest, "size": len(output)}
-            self._append("release", body, output=output, **asdict(key))
+            self._append("release", body, output=output, **vars(key))
             self._in_hand.discard(key)
         self._advance()
 
@@ -201,31 +200,33 @@ class ClientLedger:
             VerificationError: the stored bytes are not those that were released.
         """
         with self._writing():
-            record = self._record(key)
-            if record is None:
+            account = self._state.account(key.dataset, key.run)
+            if key not in account.draws:
                 raise InputError("draw", given=str(key), allowed="a draw that was reserved")
-            if record.released is None:
+            stored = account.draws[key]
+            if stored is None:
                 raise BudgetExceededError(
                     f"{key} is counted and has no output: lost, or still being computed."
                 )
-            found = self._store.output(record.released)
-            self._settle(record)
-        if record.discarded:
+            row, digest = stored
+            found = self._store.output(row)
+            self._settle(row)
+            is_discarded = row <= account.discarded
+        if is_discarded:
             raise InputError.because(f"the bytes of {key} were discarded; only their hash is left.")
-        if found is None or hashlib.sha256(found).hexdigest() != record.sha256:
+        if found is None or hashlib.sha256(found).hexdigest() != digest:
             raise VerificationError(f"the stored bytes of {key} are not those released.")
         return found
 
     def discard_outputs(self, dataset: str, run: str) -> int:
         """Delete the stored bytes of a finished run; counts and hashes stay. Returns how many."""
         with self._writing():
-            records = self._state.account(dataset, run).draws.values()
-            seqs = [one.released for one in records if one.released and not one.discarded]
-            if seqs:
-                self._append("discard", {"outputs": len(seqs)}, dataset=dataset, run=run)
-                self._store.drop_outputs(seqs)
+            rows = [row for row, _ in self._state.account(dataset, run).stored().values()]
+            if rows:
+                self._append("discard", {"outputs": len(rows)}, dataset=dataset, run=run)
+                self._store.drop_outputs(rows)
         self._advance()
-        return len(seqs)
+        return len(rows)
 
     def affordable_draws(self, dataset: str, run: str) -> int:
         """How many more draws of an accepted run fit its terms and the lifetime cap, as of now."""
@@ -249,16 +250,21 @@ class ClientLedger:
         with self._writing():
             return self._state.account(dataset, run).terms
 
+    def accepted(self, dataset: str) -> dict[str, RunTerms]:
+        """The terms of every run that is accepted on a registered data set, by its name."""
+        with self._writing():
+            return {run: terms for run, (terms, _) in self._state.counted(dataset).items()}
+
     def fate(self, key: DrawKey) -> DrawFate:
         """What became of a draw of an accepted run.
 
         ``lost`` is also a draw that another process is computing.
         """
         with self._writing():
-            record = self._record(key)
-        if record is None:
-            return "new"
-        return "lost" if record.released is None else "released"
+            draws = self._state.account(key.dataset, key.run).draws
+            if key not in draws:
+                return "new"
+            return "lost" if draws[key] is None else "released"
 
     def receipt(self, dataset: str) -> LifetimeReceipt:
         """What the data set was promised and has spent, as of now."""
@@ -275,9 +281,6 @@ class ClientLedger:
         """Number and hash of the last row; whoever holds an old one can check it is still there."""
         with self._writing():
             return self._state.head
-
-    def _record(self, key: DrawKey) -> DrawRecord | None:
-        return self._state.account(key.dataset, key.run).draws.get((key.round, key.draw))
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -320,18 +323,14 @@ class ClientLedger:
         self._store.append(entry, output)
         self._pending.append(entry)
 
-    def _settle(self, record: DrawRecord) -> None:
-        """See that the counter is on disk before an output goes out again.
+    def _settle(self, row: int) -> None:
+        """See that the counter is on disk before the output of this row goes out again.
 
         Inside a transaction. It is not if the disk refused it when the draw was released.
         """
-        if record.released is not None and record.released > self._settled:
-            advance_counter(self._counter, self._count())
+        if row > self._settled:
+            advance_counter(self._counter, self._state.count)
             self._settled = self._state.head[0]
-
-    def _count(self) -> Count:
-        seq, digest = self._state.head
-        return Count(seq, digest, self._state.ledger)
 
     def _advance(self, *, durable: bool = True) -> None:
         """Bring the counter up to the last row, before anybody acts on it.
@@ -340,7 +339,7 @@ class ClientLedger:
         counter, which is harmless; the other way round it would look rolled back.
         """
         with self._lock, self._store.transaction():
-            advance_counter(self._counter, self._count(), durable=durable)
+            advance_counter(self._counter, self._state.count, durable=durable)
             if durable:
                 self._settled = self._state.head[0]
 

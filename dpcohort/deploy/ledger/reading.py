@@ -13,54 +13,21 @@ from typing import Any
 
 from dpcohort._version import __version__
 from dpcohort.deploy.ledger.counter import check_counter, counter_path, read_counter
+from dpcohort.deploy.ledger.spending import counted_relation, fits_cap, spent_epsilon
 from dpcohort.deploy.ledger.state import Account, LedgerState
 from dpcohort.deploy.ledger.store import LedgerStore, canonical_json
 from dpcohort.errors import InputError, VerificationError
 
 __all__ = [
     "LifetimeReceipt",
-    "RunSpending",
     "Verification",
     "back_up",
     "exported_lines",
     "lifetime_receipt",
     "read_state",
+    "run_spending",
     "verify_ledger",
 ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunSpending:
-    """What one run has spent of a data set.
-
-    Attributes:
-        run: its name.
-        promised_epsilon: ε of the accepted terms.
-        delta: δ of the accepted terms.
-        accepted_draws: draws the terms allow.
-        counted_draws: draws reserved; all of them count.
-        released_draws: draws with an output.
-        unreleased_draws: draws without one: lost, or being computed.
-        steps: noisy steps counted.
-        noise_multiplier: z they are charged at, the least of the terms.
-        sampling_rate: r.
-        neighbours: the relation of the accepted terms; both epsilons here speak of it.
-        certified_epsilon: ε of the counted draws alone, at the run's δ, if their number was not
-            chosen from what they gave out. ``promised_epsilon`` holds whatever a server did.
-    """
-
-    run: str
-    promised_epsilon: float
-    delta: float
-    accepted_draws: int
-    counted_draws: int
-    released_draws: int
-    unreleased_draws: int
-    steps: int
-    noise_multiplier: float
-    sampling_rate: float
-    neighbours: str
-    certified_epsilon: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +43,7 @@ class LifetimeReceipt:
         delta: its δ.
         certified_epsilon: spent in all, computed anew.
         holds: the total is within the cap.
-        runs: each accepted run.
+        runs: each accepted run, as :func:`run_spending` says it.
         ledger: the ledger's id.
         entries: rows of the ledger.
         head: hash of the last one; keep it, and ``verify`` finds out if it ever goes missing.
@@ -91,7 +58,7 @@ class LifetimeReceipt:
     delta: float
     certified_epsilon: float
     holds: bool
-    runs: tuple[RunSpending, ...]
+    runs: tuple[dict[str, Any], ...]
     ledger: str
     entries: int
     head: str
@@ -99,7 +66,7 @@ class LifetimeReceipt:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return {**asdict(self), "runs": [asdict(run) for run in self.runs]}
+        return {**asdict(self), "runs": list(self.runs)}
 
     def text(self) -> str:
         """The receipt in words."""
@@ -114,10 +81,10 @@ class LifetimeReceipt:
         ]
         for run in self.runs:
             lines.append(
-                f"  {run.run}: {run.counted_draws} of {run.accepted_draws} draws counted "
-                f"({run.released_draws} released, {run.unreleased_draws} not), {run.steps} noisy "
-                f"steps at z = {run.noise_multiplier:.5g}, rate {run.sampling_rate:.4g}: epsilon "
-                f"{run.certified_epsilon:.5g} of {run.promised_epsilon:.5g} ({run.neighbours})"
+                "  {run}: {counted_draws} of {accepted_draws} draws counted ({released_draws} "
+                "released, {unreleased_draws} not), {steps} noisy steps at z = "
+                "{noise_multiplier:.5g}, rate {sampling_rate:.4g}: epsilon {certified_epsilon:.5g} "
+                "of {promised_epsilon:.5g} ({neighbours})".format(**run)
             )
         if self.runs:
             lines.append(
@@ -154,40 +121,48 @@ def lifetime_receipt(state: LedgerState, dataset: str) -> LifetimeReceipt:
         >>> receipt.certified_epsilon, receipt.holds
         (0.0, True)
     """
-    cap, spending = state.cap(dataset), state.spending(dataset)
+    cap = state.cap(dataset)
+    draws = state.counted(dataset).values()
     entries, head = state.head
     return LifetimeReceipt(
         dataset=dataset,
-        neighbours=spending.relation,
+        neighbours=counted_relation(cap, draws),
         across_runs=cap.across_runs,
         promised_epsilon=cap.epsilon,
         delta=cap.delta,
-        certified_epsilon=spending.epsilon(),
-        holds=spending.fits(),
-        runs=tuple(_run_spending(*one) for one in state.accounts[dataset].items()),
+        certified_epsilon=spent_epsilon(cap, draws),
+        holds=fits_cap(cap, draws),
+        runs=tuple(run_spending(*one) for one in state.accounts[dataset].items()),
         ledger=state.ledger,
         entries=entries,
         head=head,
     )
 
 
-def _run_spending(run: str, account: Account) -> RunSpending:
+def run_spending(run: str, account: Account) -> dict[str, Any]:
+    """What one run has spent of a data set.
+
+    Both epsilons speak of the relation of the accepted terms. ``certified_epsilon`` is that of the
+    counted draws alone, at the run's δ, if their number was not chosen from what they gave out;
+    ``promised_epsilon`` holds whatever a server did. ``unreleased_draws`` are lost, or being
+    computed; all draws that were reserved count.
+    """
     terms, counted = account.terms, len(account.draws)
-    released = sum(record.released is not None for record in account.draws.values())
-    return RunSpending(
-        run=run,
-        promised_epsilon=terms.epsilon,
-        delta=terms.delta,
-        accepted_draws=terms.draws,
-        counted_draws=counted,
-        released_draws=released,
-        unreleased_draws=counted - released,
-        steps=counted * terms.local_steps,
-        noise_multiplier=terms.least_noise_multiplier,
-        sampling_rate=terms.sampling_rate,
-        neighbours=str(terms.neighbours),
-        certified_epsilon=terms.certified_epsilon(counted) if counted else 0.0,
-    )
+    released = sum(output is not None for output in account.draws.values())
+    return {
+        "run": run,
+        "promised_epsilon": terms.epsilon,
+        "delta": terms.delta,
+        "accepted_draws": terms.draws,
+        "counted_draws": counted,
+        "released_draws": released,
+        "unreleased_draws": counted - released,
+        "steps": counted * terms.local_steps,
+        "noise_multiplier": terms.least_noise_multiplier,
+        "sampling_rate": terms.sampling_rate,
+        "neighbours": str(terms.neighbours),
+        "certified_epsilon": terms.certified_epsilon(counted) if counted else 0.0,
+    }
 
 
 def read_state(path: str | Path, *, counter: str | Path | None = None) -> LedgerState:
@@ -289,33 +264,26 @@ def verify_ledger(
     if known_head is not None and known_head not in state.hashes:
         findings.append(("head", f"{known_head} is not in the chain: entries are missing."))
     entries, head = state.head
-    return Verification(
-        entries=entries,
-        head=head,
-        findings=tuple({"what": what, "detail": detail} for what, detail in findings),
-    )
+    found = tuple({"what": what, "detail": detail} for what, detail in findings)
+    return Verification(entries=entries, head=head, findings=found)
 
 
 def _exchanged_outputs(store: LedgerStore, state: LedgerState) -> Iterator[str]:
-    for dataset, accounts in state.accounts.items():
-        for run, account in accounts.items():
-            for (round, draw), record in account.draws.items():
-                if record.released is None or record.discarded:
-                    continue
-                found = store.output(record.released)
-                if found is None or hashlib.sha256(found).hexdigest() != record.sha256:
-                    where = f"{dataset} / {run} / round {round} / draw {draw}"
-                    yield f"the stored bytes of {where} are not those released."
+    for accounts in state.accounts.values():
+        for account in accounts.values():
+            for key, (row, digest) in account.stored().items():
+                found = store.output(row)
+                if found is None or hashlib.sha256(found).hexdigest() != digest:
+                    yield f"the stored bytes of {key} are not those released."
 
 
 def _passed_caps(state: LedgerState) -> Iterator[str]:
     for dataset, cap in state.caps.items():
-        spending = state.spending(dataset)
-        if not spending.fits():
-            yield (
-                f"{dataset} has spent epsilon {spending.epsilon():.6g} of {cap.epsilon:g} at delta "
-                f"{cap.delta:g}."
-            )
+        draws = state.counted(dataset).values()
+        if not fits_cap(cap, draws):
+            spent = spent_epsilon(cap, draws)
+            allowed = f"{cap.epsilon:g} at delta {cap.delta:g}"
+            yield f"{dataset} has spent epsilon {spent:.6g} of {allowed}."
 
 
 def exported_lines(path: str | Path) -> Iterator[str]:

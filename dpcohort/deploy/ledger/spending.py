@@ -9,7 +9,7 @@ by the certified upper bound of :class:`~dpcohort.accounting.events.History`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
@@ -19,9 +19,21 @@ from dpcohort.accounting.events import Event, History, affordable_steps
 from dpcohort.deploy.ledger.terms import LifetimeCap, RunTerms
 from dpcohort.errors import BudgetExceededError
 
-__all__ = ["Certified", "Counted", "LifetimeCapError", "Spending", "check_cap", "fitting_steps"]
+__all__ = [
+    "Certified",
+    "Counted",
+    "LifetimeCapError",
+    "check_cap",
+    "composed",
+    "counted_relation",
+    "fits_cap",
+    "fitting_steps",
+    "spent_epsilon",
+]
 
 
+#: Terms of each run, and how many of its draws are looked at.
+Draws = Collection[tuple[RunTerms, int]]
 #: Terms, and draws counted so far, of every accepted run of a data set, by the run's name.
 Counted = Mapping[str, tuple[RunTerms, int]]
 #: By data set: its cap, and draws of each run that are certified to fit it together.
@@ -31,96 +43,83 @@ Certified = dict[str, tuple[LifetimeCap, dict[str, int]]]
 class LifetimeCapError(BudgetExceededError):
     """A draw would take a data set over its lifetime cap; nothing was spent.
 
-    Attributes:
-        spent: ε spent so far.
-        requested: ε with the draw.
-        cap: the lifetime ε.
-        affordable_steps: noisy steps of this run that still fit.
+    The message says what was spent, what it would be with the draw, and how many steps still fit.
     """
 
-    def __init__(
-        self, message: str, *, spent: float, requested: float, cap: float, affordable_steps: int
-    ) -> None:
-        super().__init__(message)
-        self.spent = spent
-        self.requested = requested
-        self.cap = cap
-        self.affordable_steps = affordable_steps
+
+def counted_relation(cap: LifetimeCap, draws: Draws) -> Neighbours:
+    """The relation that a total over these draws speaks of.
+
+    One composition needs one relation: replace-one as soon as one part asks for it. A sum of
+    epsilons speaks of the cap's own, each run being counted under it.
+    """
+    if cap.across_runs == "summed":
+        return cap.neighbours
+    found = {cap.neighbours} | {terms.neighbours for terms, count in draws if count > 0}
+    return "zero-out" if found == {"zero-out"} else "replace-one"
 
 
-class Spending:
-    """How much a number of draws of each run has spent of a cap.
+def composed(cap: LifetimeCap, draws: Draws) -> History:
+    """All draws as one history, equal steps of different runs taken together."""
+    steps: Counter[Event] = Counter()
+    relation = counted_relation(cap, draws)
+    for terms, count in draws:
+        if count > 0:
+            step = replace(terms.charge(1), steps=1, neighbours=relation)
+            steps[step] += count * terms.local_steps
+    kinds = sorted(steps, key=lambda e: (e.noise_multiplier, e.sampling_rate, e.sampler))
+    return History(tuple(replace(kind, steps=steps[kind]) for kind in kinds))
 
-    Args:
-        cap: the data set's lifetime cap.
-        draws: (terms, draws counted) of each run.
+
+def fits_cap(cap: LifetimeCap, draws: Draws) -> bool:
+    """Whether all of these draws are within the cap.
 
     Example:
         >>> terms = RunTerms(epsilon=2.0, delta=1e-5, clip=1.0, sampling_rate=0.1, local_steps=1,
         ...                  rounds=60, draws=60, least_noise_multiplier=2.0)
-        >>> both = Spending(LifetimeCap(epsilon=2.0, delta=1e-5), [(terms, 30), (terms, 30)])
-        >>> round(both.epsilon(), 2), both.fits()
-        (1.81, True)
+        >>> fits_cap(LifetimeCap(epsilon=2.0, delta=1e-5), [(terms, 30), (terms, 30)])
+        True
     """
+    if cap.across_runs == "summed":
+        epsilon, delta = _sums(cap, draws)
+        return epsilon <= _exact(cap.epsilon) and delta <= _exact(cap.delta)
+    return _delta(composed(cap, draws), cap.epsilon) <= cap.delta
 
-    def __init__(self, cap: LifetimeCap, draws: Iterable[tuple[RunTerms, int]]) -> None:
-        self.cap = cap
-        self._draws = [(terms, count) for terms, count in draws if count > 0]
 
-    @property
-    def relation(self) -> Neighbours:
-        """The relation the total speaks of.
+def spent_epsilon(cap: LifetimeCap, draws: Draws) -> float:
+    """An upper bound on the ε spent, at the cap's δ.
 
-        One composition needs one relation: replace-one as soon as one part asks for it. A sum of
-        epsilons speaks of the cap's own, each run being counted under it.
-        """
-        if self.cap.across_runs == "summed":
-            return self.cap.neighbours
-        found = {self.cap.neighbours} | {terms.neighbours for terms, _ in self._draws}
-        return "zero-out" if found == {"zero-out"} else "replace-one"
+    For ``summed`` caps, the sum over begun runs of the ε of all the draws they may make.
 
-    def history(self) -> History:
-        """All draws, equal steps of different runs taken together."""
-        steps: Counter[Event] = Counter()
-        for terms, count in self._draws:
-            step = replace(terms.charge(1), steps=1, neighbours=self.relation)
-            steps[step] += count * terms.local_steps
-        kinds = sorted(steps, key=lambda e: (e.noise_multiplier, e.sampling_rate, e.sampler))
-        return History(tuple(replace(kind, steps=steps[kind]) for kind in kinds))
+    Example:
+        >>> terms = RunTerms(epsilon=2.0, delta=1e-5, clip=1.0, sampling_rate=0.1, local_steps=1,
+        ...                  rounds=60, draws=60, least_noise_multiplier=2.0)
+        >>> round(spent_epsilon(LifetimeCap(epsilon=2.0, delta=1e-5), [(terms, 60)]), 2)
+        1.81
+    """
+    if cap.across_runs == "summed":
+        return float(_sums(cap, draws)[0])
+    return _epsilon(composed(cap, draws), cap.delta)
 
-    def fits(self) -> bool:
-        """Whether all of it is within the cap."""
-        if self.cap.across_runs == "summed":
-            epsilon, delta = self._sums()
-            return epsilon <= _exact(self.cap.epsilon) and delta <= _exact(self.cap.delta)
-        return _delta(self.history(), self.cap.epsilon) <= self.cap.delta
 
-    def epsilon(self) -> float:
-        """An upper bound on the ε spent, at the cap's δ.
+def _sums(cap: LifetimeCap, draws: Draws) -> tuple[Fraction, Fraction]:
+    # As written, not as stored in binary: ten runs of 0.1 are 1.
+    begun = [terms for terms, count in draws if count > 0]
+    epsilon = sum((_exact(_whole_run(cap, terms)) for terms in begun), Fraction(0))
+    return epsilon, sum((_exact(terms.delta) for terms in begun), Fraction(0))
 
-        For ``summed`` caps, the sum over begun runs of the ε of all the draws they may make.
-        """
-        if self.cap.across_runs == "summed":
-            return float(self._sums()[0])
-        return _epsilon(self.history(), self.cap.delta)
 
-    def _sums(self) -> tuple[Fraction, Fraction]:
-        # As written, not as stored in binary: ten runs of 0.1 are 1.
-        terms = [terms for terms, _ in self._draws]
-        epsilon = sum((_exact(self._whole_run(one)) for one in terms), Fraction(0))
-        return epsilon, sum((_exact(one.delta) for one in terms), Fraction(0))
+def _whole_run(cap: LifetimeCap, terms: RunTerms) -> float:
+    """The ε of all draws of a run, at its own δ, under the cap's relation.
 
-    def _whole_run(self, terms: RunTerms) -> float:
-        """The ε of all draws of a run, at its own δ, under the cap's relation.
-
-        The ε in zero-out terms says nothing about replacing a record, which moves a sum by 2C:
-        under a replace-one cap the same draws are counted anew. The other way round replace-one
-        terms cover a zero-out cap as they stand.
-        """
-        if self.cap.neighbours == "zero-out" or terms.neighbours == "replace-one":
-            return terms.epsilon
-        replaced = History((terms.charge(terms.draws),)).promoted()
-        return max(terms.epsilon, _epsilon(replaced, terms.delta))
+    The ε in zero-out terms says nothing about replacing a record, which moves a sum by 2C: under a
+    replace-one cap the same draws are counted anew. The other way round replace-one terms cover a
+    zero-out cap as they stand.
+    """
+    if cap.neighbours == "zero-out" or terms.neighbours == "replace-one":
+        return terms.epsilon
+    replaced = History((terms.charge(terms.draws),)).promoted()
+    return max(terms.epsilon, _epsilon(replaced, terms.delta))
 
 
 def check_cap(
@@ -143,24 +142,20 @@ def check_cap(
         LifetimeCapError: it would; the message has the numbers.
     """
     wanted = {key: count + (key == run) for key, (_, count) in runs.items()}
-    known = certified.get(dataset)
-    if known is not None and known[0] == cap and _within(wanted, known[1]):
+    known_cap, known = certified.get(dataset, (None, {}))
+    if known_cap == cap and all(count <= known.get(key, 0) for key, count in wanted.items()):
         return
     begun = {key: count for key, count in wanted.items() if count > 0}
     ahead = {key: max(0, runs[key][0].draws - count) for key, count in begun.items()}
     while True:
         trial = {key: count + ahead[key] for key, count in begun.items()}
-        if Spending(cap, ((runs[key][0], count) for key, count in trial.items())).fits():
+        if fits_cap(cap, [(runs[key][0], count) for key, count in trial.items()]):
             certified[dataset] = (cap, trial)
             return
         if not any(ahead.values()):
             break
         ahead = {key: extra // 2 for key, extra in ahead.items()}
     raise _refusal(dataset, cap, runs, run)
-
-
-def _within(wanted: Mapping[str, int], certified: Mapping[str, int]) -> bool:
-    return all(count <= certified.get(key, 0) for key, count in wanted.items())
 
 
 def fitting_steps(cap: LifetimeCap, runs: Counted, run: str) -> int:
@@ -179,40 +174,36 @@ def fitting_steps(cap: LifetimeCap, runs: Counted, run: str) -> int:
     """
     terms, count = runs[run]
     left = max(0, terms.draws - count) * terms.local_steps
-    after = Spending(cap, _with_one_more(runs, run).values())
+    after = _with_one_more(runs, run)
     if cap.across_runs == "summed":
-        return left if after.fits() else 0
-    history = Spending(cap, runs.values()).history()
+        return left if fits_cap(cap, after) else 0
+    history, relation = composed(cap, runs.values()), counted_relation(cap, after)
     return affordable_steps(
-        history if history.neighbours == after.relation else history.promoted(),
+        history if history.neighbours == relation else history.promoted(),
         epsilon=cap.epsilon,
         delta=cap.delta,
         noise_multiplier=terms.least_noise_multiplier,
         sampling_rate=terms.sampling_rate,
         sampler=terms.sampler,
-        neighbours=after.relation,
+        neighbours=relation,
         at_most=left,
     )
 
 
-def _with_one_more(runs: Counted, run: str) -> Counted:
+def _with_one_more(runs: Counted, run: str) -> Draws:
     terms, count = runs[run]
-    return {**runs, run: (terms, count + 1)}
+    return {**runs, run: (terms, count + 1)}.values()
 
 
 def _refusal(dataset: str, cap: LifetimeCap, runs: Counted, run: str) -> LifetimeCapError:
     terms, _ = runs[run]
-    spent = Spending(cap, runs.values()).epsilon()
-    requested = Spending(cap, _with_one_more(runs, run).values()).epsilon()
+    spent = spent_epsilon(cap, runs.values())
+    requested = spent_epsilon(cap, _with_one_more(runs, run))
     fit = fitting_steps(cap, runs, run)
     return LifetimeCapError(
         f"{dataset}: a further draw of run {run!r} ({terms.local_steps} steps) would exceed the "
         f"lifetime cap epsilon {cap.epsilon:g} at delta {cap.delta:g}. Spent so far: {spent:.6g}; "
-        f"with the draw: {requested:.6g}. {fit} steps of this run still fit. Nothing was spent.",
-        spent=spent,
-        requested=requested,
-        cap=cap.epsilon,
-        affordable_steps=fit,
+        f"with the draw: {requested:.6g}. {fit} steps of this run still fit. Nothing was spent."
     )
 
 

@@ -7,35 +7,39 @@ could not have been written is found even if its hash is right.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from dpcohort.accounting.events import Event
 from dpcohort.deploy.formats import checked_name
-from dpcohort.deploy.ledger.spending import Counted, Spending
+from dpcohort.deploy.ledger.spending import Counted
 from dpcohort.deploy.ledger.store import FIRST_LINK, Entry
 from dpcohort.deploy.ledger.terms import DrawKey, LifetimeCap, RunTerms
 from dpcohort.errors import BudgetExceededError, DpcohortError, InputError, VerificationError
 
-__all__ = ["Account", "DrawRecord", "LedgerState"]
+__all__ = ["Account", "LedgerState"]
 
-
-@dataclass
-class DrawRecord:
-    """What became of one draw that is counted: the row of its output, if it has one."""
-
-    released: int | None = None
-    sha256: str | None = None
-    discarded: bool = False
+#: What a row can be; for each kind there is a method that checks it.
+_KINDS = ("opened", "dataset", "accept", "reserve", "release", "discard")
 
 
 @dataclass
 class Account:
-    """One accepted run on one data set: its terms and every draw counted."""
+    """One accepted run on one data set.
+
+    Attributes:
+        terms: what the owner accepted.
+        draws: every draw counted, with the row and the SHA-256 of its output if it has one.
+        discarded: outputs up to this row are deleted.
+    """
 
     terms: RunTerms
-    draws: dict[tuple[int, int], DrawRecord] = field(default_factory=dict)
+    draws: dict[DrawKey, tuple[int, str] | None] = field(default_factory=dict)
+    discarded: int = 0
+
+    def stored(self) -> dict[DrawKey, tuple[int, str]]:
+        """The draws whose outputs are still there, with their rows and hashes."""
+        return {key: one for key, one in self.draws.items() if one and one[0] > self.discarded}
 
 
 class LedgerState:
@@ -58,6 +62,11 @@ class LedgerState:
     def head(self) -> tuple[int, str]:
         """Number and hash of the last row."""
         return len(self.hashes), self.hashes[-1] if self.hashes else FIRST_LINK
+
+    @property
+    def count(self) -> tuple[int, str, str]:
+        """Number and hash of the last row, and the ledger's id: what its counter holds."""
+        return *self.head, self.ledger
 
     def account(self, dataset: str, run: str) -> Account:
         """The account of an accepted run.
@@ -91,10 +100,6 @@ class LedgerState:
         accounts = self.accounts[dataset]
         return {run: (account.terms, len(account.draws)) for run, account in accounts.items()}
 
-    def spending(self, dataset: str) -> Spending:
-        """What a registered data set has spent of its cap."""
-        return Spending(self.cap(dataset), self.counted(dataset).values())
-
     def replay(self, entry: Entry) -> None:
         """Take in a stored row.
 
@@ -121,47 +126,30 @@ class LedgerState:
             InputError: it is not within the terms, or something is not registered or accepted.
             BudgetExceededError: it would compute or give out a draw a second time.
         """
-        rules: dict[str, Callable[[Entry, dict[str, Any]], None]] = {
-            "opened": self._check_opened,
-            "dataset": self._check_dataset,
-            "accept": self._check_accept,
-            "reserve": self._check_reserve,
-            "release": self._check_release,
-            "discard": self._check_discard,
-        }
-        if entry.kind not in rules:
-            raise InputError("kind", given=entry.kind, allowed="one of " + ", ".join(rules))
+        if entry.kind not in _KINDS:
+            raise InputError("kind", given=entry.kind, allowed="one of " + ", ".join(_KINDS))
         if entry.kind != "opened" and not self.hashes:
             raise InputError("kind", given=entry.kind, allowed="'opened' in the first row")
-        rules[entry.kind](entry, entry.content())
+        getattr(self, f"_check_{entry.kind}")(entry, entry.content())
 
     def add(self, entry: Entry) -> None:
         """Count a row that was checked."""
-        content = entry.content()
-        if entry.kind == "opened":
-            self.ledger = content["ledger"]
-        elif entry.kind == "dataset":
-            self.caps[str(entry.dataset)] = LifetimeCap.from_dict(content["cap"])
-            self.accounts[str(entry.dataset)] = {}
-        elif entry.kind == "accept":
-            terms = RunTerms.from_dict(content["terms"])
-            self.accounts[str(entry.dataset)][str(entry.run)] = Account(terms)
-        else:
-            self._add_draw(entry, content)
+        content, dataset, run = entry.content(), str(entry.dataset), str(entry.run)
+        match entry.kind:
+            case "opened":
+                self.ledger = content["ledger"]
+            case "dataset":
+                self.caps[dataset] = LifetimeCap(**content["cap"])
+                self.accounts[dataset] = {}
+            case "accept":
+                self.accounts[dataset][run] = Account(RunTerms(**content["terms"]))
+            case "reserve":
+                self.accounts[dataset][run].draws[_key(entry)] = None
+            case "release":
+                self.accounts[dataset][run].draws[_key(entry)] = (entry.seq, content["sha256"])
+            case "discard":
+                self.accounts[dataset][run].discarded = entry.seq
         self.hashes.append(entry.hash)
-
-    def _add_draw(self, entry: Entry, content: dict[str, Any]) -> None:
-        draws = self.account(str(entry.dataset), str(entry.run)).draws
-        if entry.kind == "discard":
-            for record in draws.values():
-                record.discarded = record.released is not None
-            return
-        key = _key(entry)
-        if entry.kind == "reserve":
-            draws[key.round, key.draw] = DrawRecord()
-        else:
-            record = draws[key.round, key.draw]
-            record.released, record.sha256 = entry.seq, content["sha256"]
 
     def _check_opened(self, entry: Entry, content: dict[str, Any]) -> None:
         if self.hashes or not isinstance(content["ledger"], str):
@@ -176,7 +164,7 @@ class LedgerState:
                 allowed="a name not yet registered",
                 next_step="A lifetime cap is fixed when the data set is registered.",
             )
-        mark = LifetimeCap.from_dict(content["cap"]).fingerprint
+        mark = LifetimeCap(**content["cap"]).fingerprint
         for other, cap in self.caps.items():
             if mark is not None and cap.fingerprint == mark:
                 raise InputError.because(
@@ -194,18 +182,17 @@ class LedgerState:
                 allowed="a run not accepted before on this data set",
                 next_step="Accepted terms never change; new terms need a new run name.",
             )
-        RunTerms.from_dict(content["terms"]).check_closed()
+        RunTerms(**content["terms"]).check_closed()
 
     def _check_reserve(self, entry: Entry, content: dict[str, Any]) -> None:
         key = _key(entry)
         account = self.account(key.dataset, key.run)
         event = Event.from_dict(content["event"])
         account.terms.check_request(event, clip=content["clip"], round=key.round)
-        record = account.draws.get((key.round, key.draw))
-        if record is not None:
+        if key in account.draws:
             fate = (
                 "its output is stored; send that again"
-                if record.released is not None
+                if account.draws[key] is not None
                 else "its output was lost or is still being computed; it stays counted"
             )
             raise BudgetExceededError(f"{key} was reserved before: {fate}. No draw happens twice.")
@@ -217,10 +204,10 @@ class LedgerState:
 
     def _check_release(self, entry: Entry, content: dict[str, Any]) -> None:
         key = _key(entry)
-        record = self.account(key.dataset, key.run).draws.get((key.round, key.draw))
-        if record is None:
+        draws = self.account(key.dataset, key.run).draws
+        if key not in draws:
             raise BudgetExceededError(f"{key} was not reserved: nothing can be given out for it.")
-        if record.released is not None:
+        if draws[key] is not None:
             raise BudgetExceededError(
                 f"{key} has an output already, and a draw has only one. The stored bytes can be "
                 "sent again."
@@ -233,9 +220,6 @@ class LedgerState:
 
 
 def _key(entry: Entry) -> DrawKey:
-    return DrawKey(
-        dataset=entry.dataset or "",
-        run=entry.run or "",
-        round=-1 if entry.round is None else entry.round,
-        draw=-1 if entry.draw is None else entry.draw,
-    )
+    values: Any = (entry.dataset, entry.run, entry.round, entry.draw)
+    dataset, run, round, draw = values  # of the right types, or refused
+    return DrawKey(dataset=dataset, run=run, round=round, draw=draw)

@@ -13,7 +13,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -85,9 +85,13 @@ class Entry:
         row = cls(seq=seq, kind=kind, body=text, previous=previous, hash="", **where)
         return replace(row, hash=row.digest())
 
+    def values(self) -> list[Any]:
+        """All fields in their order, the hash last."""
+        return [getattr(self, column) for column in _COLUMNS]
+
     def digest(self) -> str:
         """SHA-256 over all other fields, in their order."""
-        values = [getattr(self, column) for column in _COLUMNS[:-1]]
+        values = self.values()[:-1]
         # A row edited by hand may hold any type; it must differ, not crash.
         text = json.dumps(values, separators=(",", ":"), default=repr)
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
@@ -118,6 +122,7 @@ _BUSY_MILLISECONDS = 60_000
 #: In the order in which they are hashed and stored; the hash is the last.
 _COLUMNS = tuple(field.name for field in fields(Entry))
 _LIST = ", ".join(_COLUMNS)
+_INSERT = f"INSERT INTO entries ({_LIST}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 
 _TABLES = f"""
 CREATE TABLE entries (
@@ -155,7 +160,7 @@ class LedgerStore:
                 f"there is no client ledger at {path}. Make one with: dpcohort ledger init"
             )
         mode = "rw" if writable else "ro"
-        with self._errors():
+        with _errors(self.path):
             # `quote` leaves "/" alone and hides ? # % from the URI.
             self._connection = sqlite3.connect(
                 f"file:{quote(str(path))}?mode={mode}",
@@ -170,8 +175,8 @@ class LedgerStore:
             self._connection.close()
             raise
 
-    @classmethod
-    def create(cls, path: Path, first: Entry) -> None:
+    @staticmethod
+    def create(path: Path, first: Entry) -> None:
         """Make the file with its first row, whole or not at all.
 
         Raises:
@@ -183,28 +188,23 @@ class LedgerStore:
             raise InputError.because(
                 f"the ledger {path} cannot be made: {error.strerror}. Nothing was changed."
             ) from None
-        store = cls.__new__(cls)
-        store.path = path
         try:
-            with store._errors():
-                store._connection = sqlite3.connect(path, isolation_level=None)
-                try:
-                    store._connection.execute("PRAGMA journal_mode = WAL")
-                    store._connection.execute("PRAGMA synchronous = FULL")
-                    store._connection.executescript("BEGIN IMMEDIATE;" + _TABLES)
-                    store.append(first)
-                    store._connection.execute("COMMIT")
-                finally:
-                    store._connection.close()
+            with _errors(path), closing(sqlite3.connect(path, isolation_level=None)) as made:
+                made.execute("PRAGMA journal_mode = WAL")
+                made.execute("PRAGMA synchronous = FULL")
+                made.executescript("BEGIN IMMEDIATE;" + _TABLES)
+                made.execute(_INSERT, first.values())
+                made.execute("COMMIT")
         except DpcohortError:
             path.unlink(missing_ok=True)
             raise
 
     def _settle(self, writable: bool) -> None:
         run = self._connection.execute
-        with self._errors():
-            application = run("PRAGMA application_id").fetchone()[0]
-            version = run("PRAGMA user_version").fetchone()[0]
+        with _errors(self.path):
+            (application,), (version,) = (
+                run(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version")
+            )
             if application != _APPLICATION:
                 raise InputError.because(
                     f"{self.path} is not a client ledger, or one whose making was cut short. "
@@ -227,7 +227,7 @@ class LedgerStore:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Keep every other writer out; on any error nothing of the block is kept."""
-        with self._errors():
+        with _errors(self.path):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -239,57 +239,52 @@ class LedgerStore:
 
     def entries(self, start: int = 1) -> Iterator[Entry]:
         """The rows from this number on, in order."""
-        with self._errors():
+        with _errors(self.path):
             query = f"SELECT {_LIST} FROM entries WHERE seq >= ? ORDER BY seq"
             for row in self._connection.execute(query, (start,)):
                 yield Entry(**dict(zip(_COLUMNS, row, strict=True)))
 
     def append(self, entry: Entry, output: bytes | None = None) -> None:
         """Add a row, and the bytes that belong to it; only inside a transaction."""
-        values = [getattr(entry, column) for column in _COLUMNS]
-        marks = ", ".join("?" * len(values))
-        with self._errors():
-            self._connection.execute(f"INSERT INTO entries ({_LIST}) VALUES ({marks})", values)
+        with _errors(self.path):
+            self._connection.execute(_INSERT, entry.values())
             if output is not None:
                 self._connection.execute("INSERT INTO outputs VALUES (?, ?)", (entry.seq, output))
 
     def output(self, seq: int) -> bytes | None:
         """The bytes stored with a row, if they are there."""
-        with self._errors():
+        with _errors(self.path):
             query = "SELECT bytes FROM outputs WHERE seq = ?"
             row = self._connection.execute(query, (seq,)).fetchone()
         return bytes(row[0]) if row else None
 
     def drop_outputs(self, seqs: list[int]) -> None:
         """Delete stored bytes; their hashes stay in the rows."""
-        with self._errors():
+        with _errors(self.path):
             query = "DELETE FROM outputs WHERE seq = ?"
             self._connection.executemany(query, [(seq,) for seq in seqs])
 
     def problems(self) -> list[str]:
         """What SQLite itself finds wrong with the file."""
-        with self._errors():
+        with _errors(self.path):
             rows = self._connection.execute("PRAGMA integrity_check(20)").fetchall()
         return [str(row[0]) for row in rows if row[0] != "ok"]
 
     def copy_to(self, path: Path) -> None:
         """A whole copy of the file as it is now, while others may be writing."""
-        with self._errors():
-            target = sqlite3.connect(path)
-            try:
-                self._connection.backup(target)
-            finally:
-                target.close()
+        with _errors(self.path), closing(sqlite3.connect(path)) as target:
+            self._connection.backup(target)
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        """SQLite's errors in our words."""
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise _explained(self.path, error) from None
-        except UnicodeDecodeError as error:  # SQLite's message quotes the damaged bytes
-            raise _damaged(self.path, error) from None
+
+@contextmanager
+def _errors(path: Path) -> Iterator[None]:
+    """SQLite's errors in our words."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _explained(path, error) from None
+    except UnicodeDecodeError as error:  # SQLite's message quotes the damaged bytes
+        raise _damaged(path, error) from None
 
 
 def _damaged(path: Path, error: Exception) -> VerificationError:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PlainValidator, ValidationInfo, model_validator
@@ -20,7 +19,6 @@ from dpcohort.accounting.contract import Neighbours, Sampler, resolve_neighbours
 from dpcohort.accounting.events import Event, History
 from dpcohort.deploy.formats import Format, bounded, checked_name, whole
 from dpcohort.errors import BudgetExceededError, InputError
-from dpcohort.limits import LARGEST_TERMS
 
 __all__ = [
     "AcrossRuns",
@@ -62,7 +60,7 @@ def _resolved(value: str | None, info: ValidationInfo) -> Neighbours | None:
 Relation = Annotated[Neighbours | None, AfterValidator(_resolved), Field(validate_default=True)]
 
 
-@dataclass(frozen=True, kw_only=True, order=True)
+@dataclass(frozen=True, kw_only=True)
 class DrawKey:
     """Which draw: a draw has at most one output, ever, and this is how it is called.
 
@@ -119,8 +117,7 @@ class LifetimeCap(Format):
     neighbours: Neighbours = "zero-out"
     across_runs: AcrossRuns = "composed"
     fingerprint: Annotated[
-        str | None,
-        hex_digits(64, "64 hexadecimal digits in small letters (SHA-256), or None"),
+        str | None, hex_digits(64, "64 hexadecimal digits in small letters (SHA-256), or None")
     ] = None
 
 
@@ -216,12 +213,3 @@ class RunTerms(Format):
             raise refused("clip", clip, f"at most {self.clip:g} as accepted")
         if round >= self.rounds:
             raise refused("round", round, f"below the {self.rounds} rounds accepted")
-
-    @classmethod
-    def from_toml(cls, path: str | Path) -> RunTerms:
-        """Terms from a TOML file with one line for each of the attributes above.
-
-        Raises:
-            InputError: the file is not there, not TOML, or not terms.
-        """
-        return cls.from_toml_file(path, at_most_bytes=LARGEST_TERMS)

@@ -15,7 +15,7 @@ from dpcohort.data import load_dataset
 from dpcohort.deploy.flower.client_app import LocalGuards, carry_to
 from dpcohort.deploy.flower.exchange import InProcess
 from dpcohort.deploy.flower.federation import Federation
-from dpcohort.deploy.flower.kit import Kit, KitSettings, write_kit
+from dpcohort.deploy.flower.kit import client_folder, write_kit
 from dpcohort.deploy.flower.record import FederatedJob
 from dpcohort.deploy.flower.trial import demo_records, write_client_data
 from dpcohort.deploy.guard.client import GuardRefusedError
@@ -26,7 +26,7 @@ from dpcohort.plan import make_plan
 from dpcohort.training import Training
 
 
-def small_settings(**changes) -> KitSettings:
+def small_settings(**changes) -> dict:
     """Two clients, three rounds of three draws: one client is drawn twice in a round."""
     data = load_dataset("digits")
     population = Population.from_arrays(
@@ -43,24 +43,24 @@ def small_settings(**changes) -> KitSettings:
         "timeout": 5.0,
         "trial": True,
     }
-    return KitSettings(**{**settings, **changes})
+    return {**settings, **changes}
 
 
 @dataclass
 class Small:
     """A kit with data, and what is read from it."""
 
-    kit: Kit
-    settings: KitSettings
+    kit: Path
+    settings: dict
     federation: Federation = field(init=False)
 
     def __post_init__(self) -> None:
-        self.federation = Federation.load(self.kit.federation)
+        self.federation = Federation.load(self.kit / "server/federation.toml")
 
     @property
     def clients(self):
         """The folder of the clients' own folders."""
-        return self.kit.path / "clients"
+        return self.kit / "clients"
 
     def guards(self) -> LocalGuards:
         """Guards in this process, to be closed by whoever asks."""
@@ -70,13 +70,14 @@ class Small:
         """The draws in a client's own ledger."""
         from dpcohort.deploy.ledger import read_state
 
-        state = read_state(self.kit.client(client) / "client.ledger")
-        return dict(state.accounts[client][self.settings.run].draws)
+        state = read_state(client_folder(self.kit, client) / "client.ledger")
+        draws = state.accounts[client][self.settings["run"]].draws
+        return {(key.round, key.draw): stored for key, stored in draws.items()}
 
 
-def _make(folder: Path, settings: KitSettings) -> Small:
-    kit = write_kit(folder, settings)
-    write_client_data(kit, demo_records(settings.plan, load_dataset("digits")))
+def _make(folder: Path, settings: dict) -> Small:
+    kit = write_kit(folder, **settings)
+    write_client_data(kit, demo_records(settings["plan"], load_dataset("digits")))
     return Small(kit, settings)
 
 
@@ -89,8 +90,8 @@ def template(tmp_path_factory):
 @pytest.fixture
 def small(template, tmp_path):
     """A small federation of the test's own, without any draw counted."""
-    shutil.copytree(template.kit.path, tmp_path / "kit")
-    return Small(Kit(tmp_path / "kit"), template.settings)
+    shutil.copytree(template.kit, tmp_path / "kit")
+    return Small(tmp_path / "kit", template.settings)
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ def test_the_app_runs_in_a_simulation_with_any_number_of_nodes(small, tmp_path, 
     guards = str(small.clients)
     grid = _Grid(apps.client_app(), guards)
     config = {
-        "federation": str(small.kit.federation),
+        "federation": str(small.kit / "server/federation.toml"),
         "out": str(tmp_path / "run"),
         "resume": False,
         "guards": guards,
@@ -78,10 +78,10 @@ def test_a_federation_that_is_not_there_is_said_and_fails_the_run(config, words,
 
 
 def test_a_run_folder_is_needed(small, capsys):
-    text = small.kit.federation.read_text()
-    small.kit.federation.write_text(text.replace('out = "run"', 'out = ""'))
+    text = (small.kit / "server/federation.toml").read_text()
+    (small.kit / "server/federation.toml").write_text(text.replace('out = "run"', 'out = ""'))
     with pytest.raises(InputError, match="out = ''"):
-        apps.serve(None, {"federation": str(small.kit.federation)})
+        apps.serve(None, {"federation": str(small.kit / "server/federation.toml")})
     assert "error: out" in capsys.readouterr().out
 
 
@@ -134,7 +134,7 @@ def test_apps_of_older_federations_find_their_parts_under_the_former_name():
 
 
 def test_the_parts_of_a_kits_app_are_code(small):
-    parts = sorted((small.kit.app / "dpcohort_app").glob("*.py"))
+    parts = sorted(((small.kit / "app") / "dpcohort_app").glob("*.py"))
     assert [part.name for part in parts] == ["__init__.py", "client_app.py", "server_app.py"]
     for part in parts:
         compile(part.read_text(), part.name, "exec")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from dpcohort.deploy.flower.client_app import carry, carry_in_simulation, carry_to, guard_socket
+from dpcohort.deploy.flower.kit import client_folder
 from dpcohort.deploy.flower.messages import NO_GUARD, draw_message, hello_message, read_frames
 from dpcohort.deploy.flower.rounds import federate
 from dpcohort.deploy.formats import replace
@@ -98,7 +99,7 @@ def test_a_node_without_guard_says_what_it_needs(config):
         guard_socket(config)
 
 
-def test_the_courier_needs_no_torch():
+def test_the_client_app_needs_no_torch():
     code = (
         "import sys; import dpcohort.deploy.flower.client_app; "
         "assert not {'torch', 'flwr', 'sklearn'} & set(sys.modules)"
@@ -122,7 +123,7 @@ def test_real_guards_give_the_plans_cohorts_counts_and_noise(small, tmp_path):
     for k, client in enumerate(plan.population.ids):
         draws = small.counted(client)
         assert len(draws) == plan.schedule.counts[k]
-        assert all(draw.released is not None for draw in draws.values())
+        assert all(draw is not None for draw in draws.values())
     assert verify_run(tmp_path / "run").holds
     assert run.is_private
 
@@ -138,13 +139,13 @@ def test_a_clients_ledger_is_made_once(small, tmp_path):
     with small.guards() as guards:
         federate(federation, guards.transport(federation), out=tmp_path / "run", poll=0.0)
     for name in ("client.ledger", "client.ledger.counter"):
-        (small.kit.client("lab") / name).unlink()
+        (client_folder(small.kit, "lab") / name).unlink()
     with small.guards() as guards, pytest.raises(DpcohortError, match="no ledger at"):
         federate(federation, guards.transport(federation), out=tmp_path / "more", poll=0.0)
 
 
 def test_terms_weaker_than_the_plan_spend_nothing(small, tmp_path):
-    terms = small.kit.client("lab") / "terms.toml"
+    terms = client_folder(small.kit, "lab") / "terms.toml"
     text = terms.read_text()
     planned = int(small.federation.plan.schedule.counts[1])
     assert f"draws = {planned} " in text
@@ -160,7 +161,7 @@ def test_terms_weaker_than_the_plan_spend_nothing(small, tmp_path):
 
 def test_a_plan_for_other_data_spends_nothing(small, tmp_path):
     plan = small.federation.plan
-    path = small.kit.client("lab") / "data.npz"
+    path = client_folder(small.kit, "lab") / "data.npz"
     with np.load(path) as data:
         more = {name: np.concatenate([data[name], data[name][:1]]) for name in data}
     np.savez(path, **more)
@@ -174,7 +175,7 @@ def test_a_plan_for_other_data_spends_nothing(small, tmp_path):
 
 
 def test_a_guard_that_cannot_start_is_an_error_of_its_client_alone(small, tmp_path):
-    (small.kit.client("lab") / "data.npz").unlink()
+    (client_folder(small.kit, "lab") / "data.npz").unlink()
     federation = replace(small.federation, attempts=1)
     with small.guards() as guards, pytest.raises(InputError, match="lab: no answer"):
         federate(federation, guards.transport(federation), out=tmp_path / "run", poll=0.0)

@@ -20,9 +20,9 @@ from dpcohort.runs import verify_run
 
 def test_the_demos_clients_share_the_digits_without_a_record_twice():
     settings, records = demo.demo_settings(rounds=2)
-    assert list(records) == list(settings.plan.population.ids) == list(demo.DEMO_CLIENTS)
+    assert list(records) == list(settings["plan"].population.ids) == list(demo.DEMO_CLIENTS)
     sizes = [len(labels) for _, labels in records.values()]
-    assert sizes == settings.plan.population.sizes.tolist()
+    assert sizes == settings["plan"].population.sizes.tolist()
     rows = np.concatenate([inputs.reshape(len(inputs), -1) for inputs, _ in records.values()])
     data = load_dataset("digits").train_inputs.reshape(-1, 64)
     taken, held = (np.unique(part, axis=0, return_counts=True)[1].sum() for part in (rows, data))
@@ -31,10 +31,10 @@ def test_the_demos_clients_share_the_digits_without_a_record_twice():
 
 def test_the_demos_federation_runs_in_one_process(tmp_path):
     settings, records = demo.demo_settings(rounds=1)
-    kit = write_kit(tmp_path / "kit", settings)
+    kit = write_kit(tmp_path / "kit", **settings)
     write_client_data(kit, records)
-    federation = Federation.load(kit.federation)
-    with LocalGuards(kit.path / "clients") as guards:
+    federation = Federation.load(kit / "server/federation.toml")
+    with LocalGuards(kit / "clients") as guards:
         run = federate(federation, guards.transport(federation), out=tmp_path / "run", poll=0.0)
     assert verify_run(tmp_path / "run").holds
     assert run.test_accuracy > 0.3

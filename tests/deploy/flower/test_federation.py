@@ -6,6 +6,7 @@ import pytest
 from dpcohort.clients import Population
 from dpcohort.deploy.flower.certificates import key_fingerprint
 from dpcohort.deploy.flower.federation import Federation
+from dpcohort.deploy.flower.kit import client_folder
 from dpcohort.errors import FileFormatError, InputError, VerificationError
 from dpcohort.plan import make_plan
 from dpcohort.training import Training
@@ -14,14 +15,14 @@ from dpcohort.training import Training
 def test_a_file_reads_back_as_it_was_written(small, tmp_path):
     federation = small.federation
     (tmp_path / "again.toml").write_text(
-        federation.to_toml(plan=str(small.kit.server / "plan.json"))
+        federation.to_toml(plan=str(small.kit / "server" / "plan.json"))
     )
     again = Federation.load(tmp_path / "again.toml")
     for field in ("run", "plan", "model", "clients", "optimiser", "timeout", "aggregation", "test"):
         assert getattr(again, field) == getattr(federation, field), field
     assert again.drawn == ("ward 7", "lab")
     assert again.fingerprints["lab"] == key_fingerprint(
-        (small.kit.client("lab") / "node.pub").read_text()
+        (client_folder(small.kit, "lab") / "node.pub").read_text()
     )
 
 
@@ -50,18 +51,18 @@ def test_a_file_reads_back_as_it_was_written(small, tmp_path):
     ],
 )
 def test_a_wrong_line_is_named(small, old, new, words):
-    text = small.kit.federation.read_text()
+    text = (small.kit / "server/federation.toml").read_text()
     assert old in text
-    small.kit.federation.write_text(text.replace(old, new, 1))
+    (small.kit / "server/federation.toml").write_text(text.replace(old, new, 1))
     with pytest.raises(FileFormatError, match=words):
-        Federation.load(small.kit.federation)
+        Federation.load(small.kit / "server/federation.toml")
 
 
 def test_a_changed_plan_is_noticed(small):
-    path = small.kit.server / "plan.json"
+    path = small.kit / "server" / "plan.json"
     path.write_text(path.read_text().replace('"clip": 1.0', '"clip": 2.0'))
     with pytest.raises((VerificationError, InputError), match="plan"):
-        Federation.load(small.kit.federation)
+        Federation.load(small.kit / "server/federation.toml")
 
 
 def test_every_drawn_client_needs_a_key_of_its_own(small):

@@ -84,8 +84,8 @@ def _gate(tls, upstream_port: int, port: int = 0) -> Gate:
         host="127.0.0.1",
         port=port,
         upstream=("127.0.0.1", upstream_port),
-        certificate=tls.certificate,
-        key=tls.key,
+        certificate=tls / "server.pem",
+        key=tls / "server.key",
         authority=None,
     )
 
@@ -99,7 +99,7 @@ def gate(tls, upstream):
 
 
 def _ask(gate, tls, method, path, body=b"", headers=None):
-    context = ssl.create_default_context(cafile=str(tls.authority))
+    context = ssl.create_default_context(cafile=str(tls / "ca.crt"))
     link = http.client.HTTPSConnection("127.0.0.1", gate.port, context=context, timeout=10)
     try:
         link.request(method, path, body=body, headers=headers or {})
@@ -138,7 +138,7 @@ def test_nothing_else_reaches_the_superlink(gate, tls, upstream, method, path):
 
 
 def test_a_refused_request_cannot_smuggle_a_second_one(gate, tls, upstream):
-    context = ssl.create_default_context(cafile=str(tls.authority))
+    context = ssl.create_default_context(cafile=str(tls / "ca.crt"))
     inner = b"POST /v1/control/start-run HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
     outer = (
         b"POST /v1/fleet/pull-messages HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
@@ -195,7 +195,7 @@ def test_a_taken_port_and_a_wrong_key_are_said(gate, tls, tmp_path):
             host="127.0.0.1",
             port=0,
             upstream=("127.0.0.1", 1),
-            certificate=tls.certificate,
-            key=other.key,
+            certificate=tls / "server.pem",
+            key=other / "server.key",
             authority=None,
         )

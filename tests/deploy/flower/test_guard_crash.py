@@ -17,6 +17,7 @@ import pytest
 
 from dpcohort.deploy.flower.client_app import carry
 from dpcohort.deploy.flower.exchange import InProcess
+from dpcohort.deploy.flower.kit import client_folder
 from dpcohort.deploy.flower.rounds import federate
 from dpcohort.deploy.formats import replace
 from dpcohort.errors import DpcohortError
@@ -33,7 +34,7 @@ class _GuardProcess:
         self.start()
 
     def start(self):
-        folder = self._small.kit.client(self._client)
+        folder = client_folder(self._small.kit, self._client)
         self.path.unlink(missing_ok=True)
         new_ledger = [] if (folder / "client.ledger").exists() else ["--new-ledger"]
         self._process = subprocess.Popen(
@@ -100,8 +101,8 @@ def test_a_guard_killed_in_a_draw_loses_that_draw_and_counts_each_once(small, gu
             for d in range(int((plan.schedule.cohorts[t] == k).sum()))
         }
         assert set(draws) == planned
-        assert sum(draw.released is None for draw in draws.values()) <= (client == "lab")
-    lost = sum(d.released is None for d in small.counted("lab").values())
+        assert sum(draw is None for draw in draws.values()) <= (client == "lab")
+    lost = sum(d is None for d in small.counted("lab").values())
     told = sum(
         len(found)
         for line in read_log(tmp_path / "run" / "exchange.jsonl")

@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 import stat
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,14 +15,14 @@ from hypothesis import strategies as st
 from dpcohort.cli import app as cli
 from dpcohort.deploy.flower.certificates import check_certificate
 from dpcohort.deploy.flower.federation import Federation
-from dpcohort.deploy.flower.kit import Kit, file_name, kit_text, write_kit
+from dpcohort.deploy.flower.kit import client_folder, file_name, kit_text, write_kit
 from dpcohort.deploy.guard.terms import GuardTerms
 from dpcohort.errors import InputError
 
 
 def test_a_kit_has_everything_for_server_and_clients(template):
-    kit, plan = template.kit, template.settings.plan
-    found = {p.relative_to(kit.path).as_posix() for p in kit.path.rglob("*") if p.is_file()}
+    kit, plan = template.kit, template.settings["plan"]
+    found = {p.relative_to(kit).as_posix() for p in kit.rglob("*") if p.is_file()}
     assert found >= {
         "README.md",
         "app/pyproject.toml",
@@ -52,20 +51,21 @@ def test_a_kit_has_everything_for_server_and_clients(template):
             )
         ),
     }
-    check_certificate(kit.tls / "server.pem", authority=kit.tls / "ca.crt", host="127.0.0.1")
-    assert Federation.load(kit.federation).plan == plan
+    tls = kit / "server/tls"
+    check_certificate(tls / "server.pem", authority=tls / "ca.crt", host="127.0.0.1")
+    assert Federation.load(kit / "server/federation.toml").plan == plan
 
 
 def test_what_flower_sends_to_clients_holds_nothing_of_the_plan(template):
-    sent = "".join(p.read_text() for p in template.kit.app.rglob("*") if p.is_file())
-    for secret in (template.settings.plan.sha256, "ward", "PRIVATE KEY", "epsilon"):
+    sent = "".join(p.read_text() for p in (template.kit / "app").rglob("*") if p.is_file())
+    for secret in (template.settings["plan"].sha256, "ward", "PRIVATE KEY", "epsilon"):
         assert secret not in sent
 
 
 def test_each_clients_terms_are_its_part_of_the_plan(template):
-    plan = template.settings.plan
+    plan = template.settings["plan"]
     for k, client in enumerate(plan.population.ids):
-        terms = GuardTerms.from_toml(template.kit.client(client) / "terms.toml")
+        terms = GuardTerms.from_toml(client_folder(template.kit, client) / "terms.toml")
         (run,) = terms.runs
         assert (terms.dataset, run.run, run.plan) == (client, "spring", plan.sha256)
         assert run.draws == plan.schedule.counts[k]
@@ -75,17 +75,17 @@ def test_each_clients_terms_are_its_part_of_the_plan(template):
 
 def test_secrets_are_their_owners_alone(template):
     kit = template.kit
-    for path in (kit.tls / "server.key", kit.client("lab") / "node.key"):
+    for path in (kit / "server/tls" / "server.key", client_folder(kit, "lab") / "node.key"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    for folder in (kit.server, kit.client("lab"), kit.client("ward 7")):
+    for folder in (kit / "server", client_folder(kit, "lab"), client_folder(kit, "ward 7")):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    keys = {(kit.client(c) / "node.key").read_bytes() for c in ("lab", "ward 7")}
+    keys = {(client_folder(kit, c) / "node.key").read_bytes() for c in ("lab", "ward 7")}
     assert len(keys) == 2
 
 
 def test_a_kit_that_is_not_a_trial_names_the_user_who_may_ask(settings, tmp_path):
-    kit = write_kit(tmp_path / "kit", replace(settings, trial=False))
-    terms = tomllib.loads((kit.client("lab") / "terms.toml").read_text())
+    kit = write_kit(tmp_path / "kit", **{**settings, "trial": False})
+    terms = tomllib.loads((client_folder(kit, "lab") / "terms.toml").read_text())
     assert terms["allowed_users"] == ["flower"]
     assert terms["same_user"] is False
     assert terms["answer_seconds"] > 0
@@ -95,7 +95,7 @@ def test_a_folder_in_use_is_left_alone(settings, tmp_path):
     (tmp_path / "kit").mkdir()
     (tmp_path / "kit" / "mine.txt").write_text("mine")
     with pytest.raises(InputError, match="exists and is not empty"):
-        write_kit(tmp_path / "kit", settings)
+        write_kit(tmp_path / "kit", **settings)
     assert [p.name for p in tmp_path.rglob("*")] == ["kit", "mine.txt"]
 
 
@@ -105,13 +105,13 @@ def test_a_kit_is_whole_or_not_there(settings, tmp_path, monkeypatch):
 
     monkeypatch.setattr("dpcohort.deploy.flower.kit.make_node_key", fail)
     with pytest.raises(InputError):
-        write_kit(tmp_path / "kit", settings)
+        write_kit(tmp_path / "kit", **settings)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_empty_folder_may_be_there(settings, tmp_path):
     (tmp_path / "kit").mkdir()
-    assert write_kit(tmp_path / "kit", settings).federation.exists()
+    assert (write_kit(tmp_path / "kit", **settings) / "README.md").exists()
 
 
 @pytest.mark.parametrize(
@@ -125,9 +125,9 @@ def test_an_empty_folder_may_be_there(settings, tmp_path):
         ({"host": 'x"; return 200'}, "host"),
     ],
 )
-def test_settings_are_checked(settings, change, words):
+def test_settings_are_checked(settings, tmp_path, change, words):
     with pytest.raises(InputError, match=words):
-        replace(settings, **change)
+        write_kit(tmp_path / "kit", **{**settings, **change})
 
 
 @pytest.mark.parametrize(
@@ -143,12 +143,12 @@ def test_what_no_run_could_use_is_refused_before_a_kit_is_written(
     settings, tmp_path, change, words
 ):
     with pytest.raises(InputError, match=words):
-        write_kit(tmp_path / "kit", replace(settings, **change))
+        write_kit(tmp_path / "kit", **{**settings, **change})
     assert list(tmp_path.iterdir()) == []
 
 
 def test_paths_cannot_leave_the_kit():
-    assert str(Kit(Path("k")).client("../../etc")) == "k/clients/..%2F..%2Fetc"
+    assert str(client_folder(Path("k"), "../../etc")) == "k/clients/..%2F..%2Fetc"
 
 
 # SPDX-License-Identifier: Apache-2.0

@@ -64,7 +64,7 @@ def test_units_see_no_processes_of_others_and_hold_no_rights(name):
     assert ("MemoryDenyWriteExecute" in service) == (name in ("gate", "supernode"))
 
 
-def test_the_courier_cannot_read_the_guards_processor_time():
+def test_the_client_app_cannot_read_the_guards_processor_time():
     """Neither from /proc (see above) nor from its control group, nor by asking systemd."""
     assert _service(UNITS["supernode"])["InaccessiblePaths"] == "-/sys/fs/cgroup -/run/dbus"
     assert _service(UNITS["guard"])["RestrictAddressFamilies"] == "AF_UNIX"
@@ -91,7 +91,7 @@ def test_systemd_understands_every_line(name, tmp_path):
     assert own == []
 
 
-def test_the_courier_asks_the_socket_the_guard_listens_on():
+def test_the_client_app_asks_the_socket_the_guard_listens_on():
     command = shlex.split(_service(UNITS["guard"])["ExecStart"])
     socket = command[command.index("--socket") + 1]
     asked = shlex.split(_service(UNITS["supernode"])["ExecStart"])

@@ -81,19 +81,19 @@ def test_what_left_for_a_session_of_its_own_is_ended_too(tmp_path):
         processes.start("one", [sys.executable, "-c", code])
         processes.await_that("one", lambda: processes.tail("one"), "speak", seconds=30)
         child = int(processes.tail("one"))
-        assert set(processes.descendants()) == {processes.pid("one"), child}
+        assert processes.descendants() == {processes.pid("one"), child}
         assert os.getsid(child) == child
         processes.kill("one")
         assert _alive(child)
     assert _gone(child)
-    assert processes.descendants() == []
+    assert processes.descendants() == set()
 
 
-def test_stop_ends_one_and_leaves_the_others(tmp_path):
+def test_one_can_be_killed_and_the_others_stay(tmp_path):
     with Processes(tmp_path) as processes:
         processes.start("one", SLEEP)
         processes.start("two", SLEEP)
-        processes.stop("one")
+        processes.kill("one")
         assert not processes.is_running("one")
         assert processes.is_running("two")
         assert processes.wait("two", seconds=0.05) is None

@@ -148,7 +148,7 @@ def test_a_stopped_run_goes_on_and_spends_nothing_twice(small, fakes, tmp_path, 
     run = _federate(small, fakes, tmp_path / "run", resume=True)
     assert run.is_finished
     assert verify_run(tmp_path / "run").holds
-    whole = small.kit.path.parent / "whole"
+    whole = small.kit.parent / "whole"
     straight = _federate(small, type(fakes)(small.federation), whole)
     for name, weights in straight.model.items():
         assert np.array_equal(run.model[name], weights)  # as if it had never stopped
@@ -262,7 +262,7 @@ def test_a_client_whose_node_never_comes_ends_before_a_draw(small, fakes, tmp_pa
     federation = replace(small.federation, timeout=0.05)
     transport = fakes.transport()
     gone = federation.fingerprints["lab"]
-    here = [node for node in transport.nodes() if node.key != gone]
+    here = [(key, node) for key, node in transport.nodes() if key != gone]
     transport.nodes = lambda: here
     with pytest.raises(InputError, match="lab: no answer: its node was not online"):
         federate(federation, transport, out=tmp_path / "run", poll=0.01)
@@ -333,8 +333,8 @@ def clustered(tmp_path):
     plan = make_adaptive_plan(
         population, training, rule="clustered", rule_settings={"clusters": 2}, seed=3
     )
-    kit = write_kit(tmp_path / "kit", small_settings(plan=plan))
-    federation = Federation.load(kit.federation)
+    kit = write_kit(tmp_path / "kit", **small_settings(plan=plan))
+    federation = Federation.load(kit / "server/federation.toml")
     return federation, Fakes(federation)
 
 

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from dpcohort.deploy.flower.kit import kit_text
+from dpcohort.deploy.flower.kit import client_folder, kit_text
 from dpcohort.deploy.flower.trial import Processes, Trial
 from dpcohort.errors import DpcohortError, InputError
 
@@ -21,7 +21,7 @@ class _Noted(Processes):
         self.commands: dict[str, list[str]] = {}
         self.environments: dict[str, dict[str, str]] = {}
 
-    def start(self, name, command, *, env=None, cwd=None):
+    def start(self, name, command, *, env=None):
         self.commands[name], self.environments[name] = list(command), dict(env or {})
 
     def await_port(self, name, port, *, seconds):
@@ -68,7 +68,10 @@ def test_a_supernode_reaches_the_gate_and_its_own_guard_only(trial):
     assert command[command.index("--superlink") + 1] == "127.0.0.1:9443"
     assert command[command.index("--node-config") + 1] == f'guard="{trial.socket("lab")}"'
     assert trial.processes.environments["supernode-1"]["FLWR_TELEMETRY_ENABLED"] == "0"
-    homes = {trial.processes.environments["supernode-1"]["FLWR_HOME"], str(trial.kit.home)}
+    homes = {
+        trial.processes.environments["supernode-1"]["FLWR_HOME"],
+        str(trial.kit / "server/flwr"),
+    }
     assert len(homes) == 2
 
 
@@ -83,7 +86,7 @@ def test_all_keys_are_registered_by_the_operator(trial):
     trial.register()
     for place, client in enumerate(trial.clients):
         command = trial.processes.commands[f"register-{place}"]
-        assert str(trial.kit.client(client) / "node.pub") in command
+        assert str(client_folder(trial.kit, client) / "node.pub") in command
         assert command[-2:] == ["--name", client]
     trial.processes.wait = lambda name, *, seconds: 1
     with pytest.raises(DpcohortError, match="ward 7 could not be registered"):
@@ -107,7 +110,7 @@ def test_a_finished_run_is_noticed(trial, tmp_path):
 
 def test_records_are_readable_by_their_owner_alone(small):
     for client in small.federation.clients:
-        path = small.kit.client(client) / "data.npz"
+        path = client_folder(small.kit, client) / "data.npz"
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         with np.load(path) as found:
             assert len(found["inputs"]) == len(found["labels"])

@@ -100,7 +100,7 @@ def test_receiving_goes_on_until_all_is_there():
             receive_exactly(here, 2)
 
 
-def test_a_courier_loads_neither_torch_nor_a_transport():
+def test_a_client_app_loads_neither_torch_nor_a_transport():
     code = (
         "import sys, dpcohort.deploy.guard, dpcohort.cli.guard\n"
         "heavy = {'torch', 'flwr', 'sklearn', 'dp_accounting', 'matplotlib', 'plotly'}\n"

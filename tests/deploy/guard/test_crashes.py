@@ -163,11 +163,11 @@ def test_random_kills_count_every_draw_once(folder, data_file):
     assert sorted(rounds + lost) == list(range(asked))  # each draw: its update once, or lost
     assert len({update for _, _, update in received}) == len(received)
     kept = draws(folder)
-    released = {round for (round, _), record in kept.items() if record.released is not None}
+    released = {key.round for key, stored in kept.items() if stored is not None}
     assert set(rounds) <= released
     assert not released & set(lost)
     # Counted: all that was received, all that was lost, at most the last one asked besides.
-    assert set(rounds) | set(lost) <= {round for round, _ in kept} <= set(range(asked + 1))
+    assert set(rounds) | set(lost) <= {key.round for key in kept} <= set(range(asked + 1))
     assert verify_ledger(folder / "w.ledger").findings == ()
 
 
@@ -202,7 +202,7 @@ def test_a_full_disk_is_refused_before_noise(folder, data_file):
     # Either the count did not fit, and nothing was computed, or the update did not.
     assert trained == sent + counted
     kept = draws(folder)
-    assert sum(record.released is not None for record in kept.values()) == sent
+    assert sum(record is not None for record in kept.values()) == sent
     assert len(kept) == sent + counted
     assert verify_ledger(folder / "w.ledger").findings == ()
 

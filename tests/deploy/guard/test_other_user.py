@@ -51,7 +51,7 @@ except OSError as error:
 print(json.dumps([os.getuid(), opened, len(refused), listed, base64.b64encode(answer).decode()]))
 """
 PYTHON = "/usr/bin/python3"
-COURIER, STRANGER = 65534, 65533
+CLIENT_APP, STRANGER = 65534, 65533
 
 pytestmark = [
     pytest.mark.skipif(
@@ -70,11 +70,11 @@ def guard(folder, open_handler, terms):
     folder.chmod(0o711)
     private = folder / "private"
     private.mkdir(mode=0o700)
-    allowed = replace(terms, same_user=False, allowed_users=(COURIER,))
+    allowed = replace(terms, same_user=False, allowed_users=(CLIENT_APP,))
     handler = open_handler(allowed, ledger=private / "ward.ledger")  # reads the data, then
     (folder / "ward.npz").rename(private / "ward.npz")
     with GuardService(handler, folder / "g.sock") as service:
-        os.chown(service.path, -1, COURIER)
+        os.chown(service.path, -1, CLIENT_APP)
         service.start()
         yield service
 
@@ -84,7 +84,7 @@ def ship(guard, request, uid):
         [PYTHON, "-c", SHIPPED, str(guard.path.parent / "private"), str(guard.path),
          base64.b64encode(encode(request)).decode()],
         capture_output=True, text=True, timeout=60, cwd="/", env={},
-        user=uid, group=COURIER, extra_groups=[],
+        user=uid, group=CLIENT_APP, extra_groups=[],
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     *found, answer = json.loads(done.stdout)
@@ -92,8 +92,8 @@ def ship(guard, request, uid):
 
 
 def test_shipped_code_gets_noisy_updates_and_opens_nothing(guard, good):
-    (uid, opened, refused, listed), answer = ship(guard, good(), COURIER)
-    assert uid == COURIER
+    (uid, opened, refused, listed), answer = ship(guard, good(), CLIENT_APP)
+    assert uid == CLIENT_APP
     assert opened == []
     assert refused == 10  # five files, to read and to write
     assert listed is None
@@ -101,7 +101,7 @@ def test_shipped_code_gets_noisy_updates_and_opens_nothing(guard, good):
 
 
 def test_shipped_code_cannot_ask_for_more(guard, good):
-    _, answer = ship(guard, good(noise_multiplier=0.1), COURIER)
+    _, answer = ship(guard, good(noise_multiplier=0.1), CLIENT_APP)
     assert answer.code == "terms"
     assert guard.handler.ledger.head[0] == 3
 
@@ -116,5 +116,5 @@ def test_the_test_would_see_an_open_file(guard, good):
     private = Path(guard.path.parent / "private")
     private.chmod(0o711)
     (private / "ward.npz").chmod(0o644)
-    (_, opened, _, _), _ = ship(guard, good(), COURIER)
+    (_, opened, _, _), _ = ship(guard, good(), CLIENT_APP)
     assert opened == ["ward.npz"]

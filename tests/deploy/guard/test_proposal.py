@@ -124,5 +124,5 @@ def test_a_guard_does_its_part_of_the_plan_and_nothing_beyond(plan, tmp_path):
         assert ask(0, 99).code == "exhausted"
         assert ask(plan.training.rounds, 0).code == "terms"
         (spending,) = book.receipt("b").runs
-        assert spending.counted_draws == done
-        assert spending.certified_epsilon <= plan.population.epsilon[k]
+        assert spending["counted_draws"] == done
+        assert spending["certified_epsilon"] <= plan.population.epsilon[k]

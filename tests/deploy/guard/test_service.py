@@ -68,7 +68,7 @@ def raw(path, sent):
         return found
 
 
-def test_a_courier_is_answered(serve, good):
+def test_a_client_app_is_answered(serve, good):
     said = []
     service = serve(log=said.append)
     with GuardClient(service.path) as guard:
@@ -178,7 +178,7 @@ def test_fifty_requests_at_once_are_answered_or_refused_and_counted_once(
                     heard.append((round, update.resent, update.vector.tobytes()))
                 except GuardRefusedError as refused:
                     heard.append((round, refused.code, refused.counted))
-        except Exception as error:  # what a courier must never meet
+        except Exception as error:  # what a client app must never meet
             failed.append(repr(error))
 
     threads = [threading.Thread(target=ask, args=(round,)) for round in [*range(30), *range(20)]]
@@ -198,7 +198,7 @@ def test_fifty_requests_at_once_are_answered_or_refused_and_counted_once(
     assert trainer.most == 1
     service.stop()
     counted = read_state(folder / "ward.ledger").account("ward", "spring").draws
-    assert {round for round, _ in counted} == set(fresh)
+    assert {key.round for key in counted} == set(fresh)
     assert verify_ledger(folder / "ward.ledger").findings == ()
 
 

@@ -145,7 +145,7 @@ def test_a_key_or_table_that_is_missing_is_called_so():
     model = {"model": {"name": "logistic"}}
     for values, said in (({}, "'dataset'"), ({**full, **model}, "input_shape")):
         with pytest.raises(InputError, match=f"the key .*{said}.* is missing"):
-            GuardTerms.from_dict(values)
+            GuardTerms(**values)
 
 
 @pytest.mark.parametrize("text", ["a = " + "[" * 2000, "a." * 300 + "a = 1", "a = " + "9" * 5000])

@@ -44,7 +44,7 @@ class TestReserve:
     def test_is_on_disk_when_it_returns(self, ledger, path, key, step):
         ledger.reserve(key(0), step, clip=1.0)
         assert counted(path) == 1
-        assert read_counter(path.with_name("ward.ledger.counter")).seq == 4
+        assert read_counter(path.with_name("ward.ledger.counter"))[0] == 4
 
     def test_needs_an_accepted_run_and_a_registered_data_set(self, ledger, path, key, step):
         with pytest.raises(InputError, match="has accepted"):
@@ -90,7 +90,7 @@ class TestReserve:
                 ledger.reserve(key(0, run=f"run {number}"), step, clip=1.0)
                 granted += 1
             except LifetimeCapError as error:
-                assert error.affordable_steps == 0  # noqa: PT017
+                assert " 0 steps of this run" in str(error)  # noqa: PT017
         assert granted == ledger_limit(terms)
         assert 0 < granted < 100
 
@@ -437,4 +437,4 @@ def test_what_a_guard_asks_of_its_ledger(ledger, key, step, terms):
     ledger.release(key(0), b"noisy")
     assert ledger.fate(key(0)) == "released"
     receipt = ledger.receipt("ward")
-    assert (receipt.runs[0].counted_draws, receipt.head) == (1, ledger.head[1])
+    assert (receipt.runs[0]["counted_draws"], receipt.head) == (1, ledger.head[1])

@@ -6,7 +6,15 @@ import pytest
 from dpcohort.accounting.events import Event, History
 from dpcohort.deploy.formats import replace
 from dpcohort.deploy.ledger import spending
-from dpcohort.deploy.ledger.spending import LifetimeCapError, Spending, check_cap, fitting_steps
+from dpcohort.deploy.ledger.spending import (
+    LifetimeCapError,
+    check_cap,
+    composed,
+    counted_relation,
+    fits_cap,
+    fitting_steps,
+    spent_epsilon,
+)
 from dpcohort.deploy.ledger.terms import LifetimeCap
 
 CAP = LifetimeCap(epsilon=1.5, delta=1e-5)
@@ -24,32 +32,32 @@ def test_mixed_runs_compose_as_one_history(terms, other):
             Event(noise_multiplier=1.5, sampling_rate=0.05, steps=14),
         )
     )
-    found = Spending(CAP, [(terms, 10), (other, 7), (terms, 5)])
-    assert found.epsilon() == expected.epsilon(1e-5)
-    assert len(found.history().events) == 2
+    draws = [(terms, 10), (other, 7), (terms, 5)]
+    assert spent_epsilon(CAP, draws) == expected.epsilon(1e-5)
+    assert len(composed(CAP, draws).events) == 2
 
 
 def test_nothing_spent_is_nothing(terms):
-    assert Spending(CAP, [(terms, 0)]).epsilon() == 0
-    assert Spending(CAP, []).fits()
+    assert spent_epsilon(CAP, [(terms, 0)]) == 0
+    assert fits_cap(CAP, [])
 
 
 def test_mixed_relations_count_under_the_stronger(terms):
     fixed = replace(terms, sampler="fixed", neighbours="replace-one", least_noise_multiplier=9.0)
-    both = Spending(CAP, [(terms, 5), (fixed, 5)])
-    assert both.relation == "replace-one"
-    assert both.epsilon() > Spending(CAP, [(terms, 5)]).epsilon()
+    both = [(terms, 5), (fixed, 5)]
+    assert counted_relation(CAP, both) == "replace-one"
+    assert spent_epsilon(CAP, both) > spent_epsilon(CAP, [(terms, 5)])
     strong = replace(CAP, neighbours="replace-one")
-    assert Spending(strong, [(terms, 5)]).epsilon() > Spending(CAP, [(terms, 5)]).epsilon()
+    assert spent_epsilon(strong, [(terms, 5)]) > spent_epsilon(CAP, [(terms, 5)])
 
 
 def test_summed_runs_count_in_full_and_as_written(terms):
     cap = LifetimeCap(epsilon=1.0, delta=1e-5, across_runs="summed")
     tenth = replace(terms, epsilon=0.1, delta=1e-6)
-    assert Spending(cap, [(tenth, 1)] * 10).fits()  # 10 x 0.1 is 1, whatever binary says
-    assert not Spending(cap, [(tenth, 1)] * 11).fits()
-    assert not Spending(cap, [(replace(tenth, delta=2e-6), 1)] * 6).fits()
-    assert Spending(cap, [(tenth, 1)] * 3).epsilon() == pytest.approx(0.3)
+    assert fits_cap(cap, [(tenth, 1)] * 10)  # 10 x 0.1 is 1, whatever binary says
+    assert not fits_cap(cap, [(tenth, 1)] * 11)
+    assert not fits_cap(cap, [(replace(tenth, delta=2e-6), 1)] * 6)
+    assert spent_epsilon(cap, [(tenth, 1)] * 3) == pytest.approx(0.3)
 
 
 def test_summed_runs_count_under_the_relation_of_the_cap(terms):
@@ -57,20 +65,20 @@ def test_summed_runs_count_under_the_relation_of_the_cap(terms):
     cap = LifetimeCap(epsilon=2.0, delta=1e-5, neighbours="replace-one", across_runs="summed")
     replaced = History((terms.charge(terms.draws),)).promoted().epsilon(terms.delta)
     assert replaced > 1.5 * terms.epsilon
-    found = Spending(cap, [(terms, 1)])
-    assert (found.relation, found.epsilon()) == ("replace-one", replaced)
-    assert not found.fits()
+    once = [(terms, 1)]
+    assert (counted_relation(cap, once), spent_epsilon(cap, once)) == ("replace-one", replaced)
+    assert not fits_cap(cap, once)
     with pytest.raises(LifetimeCapError):
         check_cap({}, "d", cap, {"a": (terms, 0)}, "a")
-    assert Spending(replace(cap, epsilon=replaced), [(terms, 1)]).fits()
+    assert fits_cap(replace(cap, epsilon=replaced), [(terms, 1)])
 
 
 def test_replace_one_runs_cover_a_summed_zero_out_cap_as_they_stand(terms):
     cap = LifetimeCap(epsilon=4.0, delta=2e-5, across_runs="summed")
     fixed = replace(terms, sampler="fixed", neighbours="replace-one", least_noise_multiplier=9.0)
-    both = Spending(cap, [(terms, 1), (fixed, 1)])
-    assert (both.relation, both.epsilon()) == ("zero-out", 4.0)
-    assert both.fits()
+    both = [(terms, 1), (fixed, 1)]
+    assert (counted_relation(cap, both), spent_epsilon(cap, both)) == ("zero-out", 4.0)
+    assert fits_cap(cap, both)
 
 
 @pytest.mark.parametrize("across_runs", ["composed", "summed"])
@@ -84,7 +92,7 @@ def test_the_filter_grants_exactly_what_fits(terms, other, across_runs):
         run = "ab"[turn % 3 == 0]
         one, count = runs[run]
         after = {**runs, run: (one, count + 1)}
-        if Spending(cap, after.values()).fits():
+        if fits_cap(cap, after.values()):
             check_cap(known, "d", cap, runs, run)
             runs, granted = after, granted + 1
         else:
@@ -100,20 +108,19 @@ def test_the_refusal_has_the_numbers(terms):
         LifetimeCapError, match=r"Spent so far: 1\.39.*5 steps of this run"
     ) as found:
         check_cap({}, "d", CAP, runs, "a")
-    error = found.value
-    assert error.spent == Spending(CAP, [(one, 5)]).epsilon()
-    assert error.spent < error.cap < error.requested
+    spent, requested = (spent_epsilon(CAP, [(one, draws)]) for draws in (5, 6))
+    assert spent < CAP.epsilon < requested
+    assert f"Spent so far: {spent:.6g}; with the draw: {requested:.6g}" in str(found.value)
     # 35 steps are spent; the most that fit are 40, so not one more draw of 7.
-    assert error.affordable_steps == 5
-    assert error.exit_code == 4
+    assert found.value.exit_code == 4
 
 
 def test_fitting_steps_is_the_last_that_fits(terms, other):
     runs = {"a": (terms, 20), "b": (other, 3)}
     fit = fitting_steps(CAP, runs, "a")
     assert 0 < fit < 40
-    assert Spending(CAP, [(terms, 20 + fit), (other, 3)]).fits()
-    assert not Spending(CAP, [(terms, 21 + fit), (other, 3)]).fits()
+    assert fits_cap(CAP, [(terms, 20 + fit), (other, 3)])
+    assert not fits_cap(CAP, [(terms, 21 + fit), (other, 3)])
     assert fitting_steps(replace(CAP, epsilon=90.0), runs, "a") == 40  # the run's own terms
 
 
@@ -122,13 +129,12 @@ def test_fitting_steps_of_a_run_under_another_relation(terms):
     runs = {"a": (terms, 5), "b": (fixed, 0)}
     fit = fitting_steps(CAP, runs, "b")
     assert 0 < fit < 60
-    assert not Spending(CAP, [(terms, 5), (fixed, fit + 1)]).fits()
+    assert not fits_cap(CAP, [(terms, 5), (fixed, fit + 1)])
 
 
 def test_thousands_of_draws_need_few_compositions(terms, monkeypatch):
     calls = []
-    plain = Spending.fits
-    monkeypatch.setattr(Spending, "fits", lambda self: calls.append(1) or plain(self))
+    monkeypatch.setattr(spending, "fits_cap", lambda *a: calls.append(1) or fits_cap(*a))
     many = replace(terms, draws=5000, sampling_rate=0.001)
     known, cap = {}, LifetimeCap(epsilon=3.0, delta=1e-5)
     for count in range(5000):
@@ -157,5 +163,5 @@ def test_data_sets_do_not_share_what_was_certified(terms):
 def test_equal_histories_are_composed_once(terms):
     spending._epsilon.cache_clear()
     for _ in range(3):
-        Spending(CAP, [(terms, 11)]).epsilon()
+        spent_epsilon(CAP, [(terms, 11)])
     assert spending._epsilon.cache_info().misses == 1

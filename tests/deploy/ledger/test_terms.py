@@ -15,7 +15,7 @@ from dpcohort.errors import BudgetExceededError, InputError
 
 
 def test_round_trip(terms):
-    assert RunTerms.from_dict(terms.to_dict()) == terms
+    assert RunTerms(**terms.to_dict()) == terms
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_bad_caps_are_refused(field, bad):
 
 def test_a_cap_round_trip():
     cap = LifetimeCap(epsilon=1, delta=1e-5, across_runs="summed", fingerprint="a" * 64)
-    assert LifetimeCap.from_dict(cap.to_dict()) == cap
+    assert LifetimeCap(**cap.to_dict()) == cap
 
 
 # SPDX-License-Identifier: Apache-2.0
