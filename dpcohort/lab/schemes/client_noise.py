@@ -17,7 +17,8 @@ from dpcohort.accounting import gaussian_mu, paper_noise_multiplier
 from dpcohort.clients import Population
 from dpcohort.errors import BudgetExceededError
 from dpcohort.lab.schemes.sampled_gaussian import certified_noise, sampled_epsilon
-from dpcohort.lab.schemes.scheme import Card, Scheme, SchemeReceipt, SchemeResult
+from dpcohort.lab.schemes.scheme import Card, Scheme, SchemeResult
+from dpcohort.runs import Receipt
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -89,7 +90,7 @@ class DPFedAvg(Scheme):
             rate, own = float(rates[k]), float(noise[k])
             return noisy_local_steps(simulation, t, k, weights, rate=rate, noise=own, fixed=fixed)
 
-        def receipts() -> list[SchemeReceipt]:
+        def receipts() -> list[Receipt]:
             sampler = "fixed" if fixed else "poisson"
             return self.receipts(
                 people,
@@ -206,7 +207,7 @@ class ModelClipping(Scheme):
             clipped = clip_update(weights - local, self.update_clip)
             return clipped + std * simulation.noise(t, k), std
 
-        def receipts() -> list[SchemeReceipt]:
+        def receipts() -> list[Receipt]:
             return self.receipts(
                 people,
                 certified=sampled_epsilon(people, noise, 1.0, uses),
@@ -364,7 +365,7 @@ class UDP(Scheme):
                 charge(k, left=rounds - t)
             return mean(t, weights)
 
-        def receipts() -> list[SchemeReceipt]:
+        def receipts() -> list[Receipt]:
             factor = self.sensitivity(people.sizes)
             # Adaptive noise: the cap counts. Fixed noise: the uploads that were made.
             squares = factor**2 * (caps if self.adaptive_rounds else spent)

@@ -54,7 +54,8 @@ from dpcohort._validate import FloatArray, IntArray, number, whole_number
 from dpcohort.accounting import calibrate_noise, certify_epsilon, gaussian_delta
 from dpcohort.errors import InputError
 from dpcohort.lab.schemes.profile import composed_epsilon_of
-from dpcohort.lab.schemes.scheme import Scheme, SchemeReceipt, SchemeResult
+from dpcohort.lab.schemes.scheme import Scheme, SchemeResult
+from dpcohort.runs import Receipt
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -320,7 +321,7 @@ class ProjectedSGD(Scheme):
         def update(t: int, k: int, weights: Tensor) -> tuple[Tensor, float]:
             return self.one_pass(simulation, t, k, weights, float(noise[k]))
 
-        def receipts() -> list[SchemeReceipt]:
+        def receipts() -> list[Receipt]:
             return self.receipts(
                 people,
                 claimed=None if self.mode == "honest" else spent(sharp=False),

@@ -16,8 +16,9 @@ import numpy as np
 from dpcohort._validate import FloatArray, IntArray, number
 from dpcohort.clients import Population
 from dpcohort.errors import BudgetExceededError
-from dpcohort.lab.schemes.scheme import Scheme, SchemeReceipt, SchemeResult
+from dpcohort.lab.schemes.scheme import Scheme, SchemeResult
 from dpcohort.lab.schemes.shuffling import composed_closed_form, local_epsilon, shuffled_epsilon
+from dpcohort.runs import Receipt
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -131,7 +132,7 @@ class CLDP(Scheme):
         std = float(length / np.sqrt(simulation.dimension * reports))
         deltas = sorted(set(people.delta[~people.public].tolist()))
 
-        def receipts() -> list[SchemeReceipt]:
+        def receipts() -> list[Receipt]:
             certified, claimed = np.full((2, len(people)), np.nan)
             rate, amplified = reports / records, True
             for delta in deltas:
@@ -226,7 +227,7 @@ class LDP(Scheme):
         mean_square = float((lengths[owner] ** 2).mean())
         std = float(np.sqrt(mean_square / (dimension * reports)))
 
-        def receipts() -> list[SchemeReceipt]:
+        def receipts() -> list[Receipt]:
             certified = np.full(len(people), np.nan)
             for k in np.flatnonzero(~people.public).tolist():
                 certified[k] = _local_total(people, k, float(own[k]), busiest)

@@ -24,7 +24,8 @@ from dpcohort.lab.schemes.sampled_gaussian import (
     renyi_rate,
     sampled_epsilon,
 )
-from dpcohort.lab.schemes.scheme import Scheme, SchemeReceipt, SchemeResult
+from dpcohort.lab.schemes.scheme import Scheme, SchemeResult
+from dpcohort.runs import Receipt
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -202,7 +203,7 @@ class IDP(Scheme):
             noisy = total / denominator + std * simulation.noise(t, len(people))
             return alpha * noisy, alpha * std
 
-        def receipts() -> list[SchemeReceipt]:
+        def receipts() -> list[Receipt]:
             return self.receipts(
                 people,
                 claimed=None if self.mode == "honest" else _renyi_epsilons(people, plan, uses),
@@ -377,7 +378,7 @@ class RPDP(Scheme):
             rate, own = float(plan.rates[k]), float(noise[k])
             return noisy_local_steps(simulation, t, k, weights, rate=rate, noise=own)
 
-        def receipts() -> list[SchemeReceipt]:
+        def receipts() -> list[Receipt]:
             return self.receipts(
                 people,
                 claimed=claimed,

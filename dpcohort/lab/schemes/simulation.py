@@ -36,10 +36,10 @@ from dpcohort.engine import (
     train_rounds,
 )
 from dpcohort.errors import InputError
-from dpcohort.lab.schemes.scheme import Scheme, SchemeReceipt, SchemeResult
+from dpcohort.lab.schemes.scheme import Scheme, SchemeResult
 from dpcohort.models import split_features
 from dpcohort.round_record import TestResult
-from dpcohort.runs import Job, configured_job
+from dpcohort.runs import Job, Receipt, configured_job
 
 __all__ = [
     "ClientUpdate",
@@ -225,7 +225,7 @@ def train_scheme(
     scheme: Scheme,
     simulation: Simulation,
     update: RoundUpdate,
-    receipts: Callable[[], Sequence[SchemeReceipt]],
+    receipts: Callable[[], Sequence[Receipt]],
     notes: Callable[[], Sequence[str]] = tuple,
 ) -> SchemeResult:
     """Train as many rounds as the simulation is configured for, or until ``update`` says stop.
