@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,8 +18,7 @@ from dpcohort.errors import InputError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dpcohort.runs.comparison import Comparison
-    from dpcohort.runs.evaluation import SeedSummary
+    from dpcohort.runs.evaluation import Comparison, SeedSummary
     from dpcohort.runs.run import Run
 
 __all__ = ["command", "groups_table", "judge"]
@@ -111,7 +111,7 @@ def command(
     if as_json:
         print_json(
             {
-                "groups": {name: s.to_dict() for name, s in summaries.items()},
+                "groups": {name: asdict(s) for name, s in summaries.items()},
                 "comparisons": [comparison.to_dict() for comparison in comparisons],
             }
         )
@@ -125,8 +125,7 @@ def judge(
     groups: dict[str, Sequence[Run]],
 ) -> tuple[dict[str, SeedSummary], list[Comparison]]:
     """Each group's results, and each later group against the first."""
-    from dpcohort.runs.comparison import compare_runs
-    from dpcohort.runs.evaluation import summarise_seeds
+    from dpcohort.runs.evaluation import compare_runs, summarise_seeds
 
     names = list(groups)
     summaries = {name: summarise_seeds(groups[name]) for name in names}
@@ -164,7 +163,7 @@ def groups_table(summaries: dict[str, SeedSummary]) -> Table:
 def _load_groups(
     sources: Sequence[Path], changes: list[str] | None, out: Path | None
 ) -> dict[str, Sequence[Run]]:
-    from dpcohort.runs.comparison import load_group
+    from dpcohort.runs.evaluation import load_group
 
     if changes or out is not None:
         raise InputError.because("--set and --out are for a config with a [grid], not for runs.")

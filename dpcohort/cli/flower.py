@@ -200,7 +200,7 @@ def _from_config(
 ) -> KitSettings:
     from dpcohort.deploy.flower.kit import KitSettings
     from dpcohort.deploy.guard.terms import ModelTerms
-    from dpcohort.runs.configured_plan import configured_data, data_section
+    from dpcohort.runs.configured import configured_data, data_section
 
     config = load_config(path).with_overrides(changes or [])
     data = configured_data(config)

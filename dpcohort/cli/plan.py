@@ -25,8 +25,7 @@ from dpcohort.plain_text import one_line
 
 if TYPE_CHECKING:
     from dpcohort.config import Config
-    from dpcohort.explain import ClientExplanation
-    from dpcohort.what_if import Scenario, SweptValue
+    from dpcohort.explain import ClientExplanation, Scenario, SweptValue
 
 __all__ = ["explain", "plan", "what_if"]
 
@@ -131,7 +130,7 @@ def _explained(
     epsilon: float | None,
 ) -> ClientExplanation:
     from dpcohort.explain import explain_adaptive_client, explain_client
-    from dpcohort.runs.configured_plan import configured_any_plan
+    from dpcohort.runs.configured import configured_plan
     from dpcohort.selection.rules import rule_from_settings
 
     rule = None
@@ -139,7 +138,7 @@ def _explained(
         made = plan_from(source, clients, changes)
     else:
         config = read_config(source, clients, changes)
-        made = configured_any_plan(config, progress=print_progress)
+        made = configured_plan(config, progress=print_progress)
         if not config.is_adaptive:  # a plan forgets where a rule of one's own came from
             rule = rule_from_settings(config.rule, **config.rule_settings)
     if made.adaptive is None:
@@ -179,7 +178,7 @@ def what_if(
     as_json: JsonOption = False,
 ) -> None:
     """Try several values of one setting, without drawing a schedule or training."""
-    from dpcohort.what_if import sweep
+    from dpcohort.explain import sweep
 
     scenario = _scenario(read_config(source, clients, changes))
     choice("setting", setting, _USUAL)
@@ -191,8 +190,8 @@ def what_if(
 
 
 def _scenario(config: Config) -> Scenario:
-    from dpcohort.runs.configured_plan import configured_population
-    from dpcohort.what_if import Scenario
+    from dpcohort.explain import Scenario
+    from dpcohort.runs.configured import configured_population
 
     if config.is_adaptive:
         raise InputError.because(

@@ -206,7 +206,7 @@ def _selection(
     sources: list[Path], clients: Path | None, changes: list[str] | None, eta: str, out: Path
 ) -> dict[str, dict[str, Any]]:
     from dpcohort.report.figures import save_selection_figure
-    from dpcohort.runs.configured_plan import configured_population
+    from dpcohort.runs.configured import configured_population
 
     if len(sources) > 1:
         raise InputError("source", given=[str(s) for s in sources], allowed="one config or list")
@@ -270,7 +270,7 @@ def _title(source: Path) -> str:
 
 
 def _runs(source: Path) -> list[Run]:
-    from dpcohort.runs.comparison import load_group
+    from dpcohort.runs.evaluation import load_group
 
     if not source.is_dir():
         raise InputError.because(f"{source} is no run folder; this figure needs a finished run.")
@@ -321,7 +321,7 @@ def _eta(word: str) -> float | str:
 
 
 def _panels(config: Config, etas: list[float | str]) -> dict[str, FloatArray]:
-    from dpcohort.runs.configured_plan import configured_population
+    from dpcohort.runs.configured import configured_population
     from dpcohort.selection.rules import rule_from_settings
 
     population = configured_population(config)

@@ -12,7 +12,7 @@ from typer import Argument, Option
 from dpcohort.cli.output import print_progress
 from dpcohort.config import Config, config_for_clients, load_config
 from dpcohort.errors import InputError
-from dpcohort.runs.configured_plan import configured_any_plan, configured_plan
+from dpcohort.runs.configured import configured_plan
 
 if TYPE_CHECKING:
     from dpcohort.plan import Plan
@@ -126,7 +126,7 @@ def plan_from(
     """A saved plan, or the plan a config or a list of clients asks for."""
     if source is None or source.suffix.lower() != ".json":
         config = read_config(source, clients, overrides)
-        return configured_any_plan(config, progress=print_progress)
+        return configured_plan(config, progress=print_progress)
     if clients is not None or overrides:
         raise InputError.because(
             f"{source} is a finished plan: --clients and --set cannot change it. Give the "
@@ -140,7 +140,16 @@ def plan_from(
 
 
 def plan_of(config: Config) -> Plan:
-    """The plan that a config asks for whose cohorts are drawn before the training."""
+    """The plan that a config asks for whose cohorts are drawn before the training.
+
+    Raises:
+        InputError: the rule chooses cohorts during the training.
+    """
+    if config.is_adaptive:
+        raise InputError.because(
+            f"the rule {config.rule} chooses cohorts during the training, so there is no schedule "
+            "to look at. dpcohort plan shows its caps and noise; dpcohort train runs it."
+        )
     return configured_plan(config, progress=print_progress)
 
 

@@ -26,19 +26,6 @@ from dpcohort.runs.folder import finite_json, read_json, write_json
 if TYPE_CHECKING:
     from dpcohort.plan import Plan
 
-__all__ = [
-    "FLOATING_POINT",
-    "FORMER_STAMP",
-    "NOT_PRIVATE",
-    "PRIVATE_NOISE",
-    "RAW_REPORTS",
-    "Receipt",
-    "Source",
-    "make_receipts",
-    "read_receipts",
-    "source_of",
-    "write_receipts",
-]
 
 #: Where a run's noise came from: a private stream, a seed, or floating-point numbers of a generator
 #: filled with entropy, as runs on one machine had before their noise was on a lattice.

@@ -8,12 +8,12 @@ import pytest
 
 from dpcohort.accounting.paper import paper_noise_multiplier
 from dpcohort.accounting.tight import calibrate_noise
+from dpcohort.explain import Scenario, sweep
 from dpcohort.plan import Plan
 from dpcohort.report.html.explorer import EPSILON_FACTORS
 from dpcohort.report.html.page import write_report
 from dpcohort.selection.path import SelectionPath
 from dpcohort.selection.solver import solve_selection
-from dpcohort.what_if import Scenario, sweep
 
 from .conftest import Reader
 
