@@ -82,12 +82,7 @@ class Recorder:
         self.whole: EngineState | None = None
         self._owner = settings_sha256(job.settings())
         if out is None:
-            self.run = Run(
-                plan=job.plan,
-                settings=job.settings(),
-                ledger=Journal(job.plan),
-                partition=job.partition,
-            )
+            self.run = self._run_in(None)
         elif resume and RunFolder(Path(out)).is_run:
             self._reopen(RunFolder(Path(out)))
         else:
@@ -242,6 +237,15 @@ class Recorder:
         if self._rounds is not None:
             self._rounds.close()
 
+    def _run_in(self, folder: RunFolder | None) -> Run:
+        return Run(
+            plan=self.job.plan,
+            settings=self.job.settings(),
+            ledger=Journal(self.job.plan, None if folder is None else folder.ledger),
+            path=None if folder is None else folder.path,
+            partition=self.job.partition,
+        )
+
     def _begin(self, folder: RunFolder) -> None:
         job = self.job
         self._folder = folder
@@ -251,13 +255,7 @@ class Recorder:
         save_partition(job.partition, folder.partition)
         write_json(folder.environment, environment(job.device))
         self._rounds = AppendLog(folder.rounds)
-        self.run = Run(
-            plan=job.plan,
-            settings=job.settings(),
-            ledger=Journal(job.plan, folder.ledger),
-            path=folder.path,
-            partition=job.partition,
-        )
+        self.run = self._run_in(folder)
         # Last: from here on the folder is a run that can be resumed.
         write_json(folder.settings, job.settings())
 
@@ -273,15 +271,9 @@ class Recorder:
         if found is not None:
             next_round, self._arrays, warnings = found
         kept = [entry for entry in read_log(folder.rounds) if _round_of(entry) < next_round]
-        self.run = Run(
-            plan=job.plan,
-            settings=job.settings(),
-            ledger=Journal(job.plan, folder.ledger),
-            history=[RoundRecord.from_dict(entry) for entry in kept],
-            path=folder.path,
-            partition=job.partition,
-            warnings=[f"{words} The state before it is used." for words in warnings],
-        )
+        self.run = self._run_in(folder)
+        self.run.history += [RoundRecord.from_dict(entry) for entry in kept]
+        self.run.warnings += [f"{words} The state before it is used." for words in warnings]
         uncounted = set(range(next_round)) - self.run.ledger.rounds
         if uncounted:
             self.close()
