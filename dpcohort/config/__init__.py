@@ -20,21 +20,19 @@ if TYPE_CHECKING:
     from dpcohort.config.template import EXAMPLES as EXAMPLES
     from dpcohort.config.template import commented_config as commented_config
 
-_NAMES = {
-    "settings": [
-        "Config",
-        "ConfigProblem",
-        "Lines",
-        "config_for_clients",
-        "error_of",
-        "key_lines",
-        "load_config",
-        "loads_config",
-        "words_of",
-    ],
-    "template": ["EXAMPLES", "commented_config"],
+_HOMES = {
+    "Config": "settings",
+    "ConfigProblem": "settings",
+    "EXAMPLES": "template",
+    "Lines": "settings",
+    "commented_config": "template",
+    "config_for_clients": "settings",
+    "error_of": "settings",
+    "key_lines": "settings",
+    "load_config": "settings",
+    "loads_config": "settings",
+    "words_of": "settings",
 }
-_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = list(_HOMES)
 

@@ -38,24 +38,33 @@ if TYPE_CHECKING:
     from dpcohort.runs.verification import Verification as Verification
     from dpcohort.runs.verification import verify_run as verify_run
 
-_NAMES = {
-    "configured": ["aggregation_for", "configured_data", "configured_job", "configured_optimiser"],
-    "evaluation": [
-        "Comparison",
-        "Interval",
-        "compare_runs",
-        "mean_interval",
-        "summarise_seeds",
-        "who_was_heard",
-    ],
-    "folder": ["finite_json"],
-    "job": ["Job"],
-    "receipts": ["NOT_PRIVATE", "Receipt", "make_receipts"],
-    "run": ["Callback", "Curve", "Run"],
-    "training": ["folder_name", "train", "train_group", "train_side_by_side"],
-    "verification": ["Finding", "Verification", "verify_run"],
+_HOMES = {
+    "Callback": "run",
+    "Comparison": "evaluation",
+    "Curve": "run",
+    "Finding": "verification",
+    "Interval": "evaluation",
+    "Job": "job",
+    "NOT_PRIVATE": "receipts",
+    "Receipt": "receipts",
+    "Run": "run",
+    "Verification": "verification",
+    "aggregation_for": "configured",
+    "compare_runs": "evaluation",
+    "configured_data": "configured",
+    "configured_job": "configured",
+    "configured_optimiser": "configured",
+    "finite_json": "folder",
+    "folder_name": "training",
+    "make_receipts": "receipts",
+    "mean_interval": "evaluation",
+    "summarise_seeds": "evaluation",
+    "train": "training",
+    "train_group": "training",
+    "train_side_by_side": "training",
+    "verify_run": "verification",
+    "who_was_heard": "evaluation",
 }
-_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = list(_HOMES)
 
