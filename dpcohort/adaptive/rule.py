@@ -21,21 +21,6 @@ from dpcohort._validate import BoolArray, FloatArray, IntArray, choice, number
 from dpcohort.errors import BudgetExceededError, InputError
 from dpcohort.plugins import naming_the_rule
 
-__all__ = [
-    "AdaptiveRule",
-    "Report",
-    "ReportMode",
-    "ReportTerms",
-    "RoundView",
-    "Statistic",
-    "draw_without_replacement",
-    "filled_cohort",
-    "largest",
-    "rule_cohort",
-    "shrunk",
-]
-
-
 Statistic = Literal["loss", "squared-loss"]
 ReportMode = Literal["private", "raw"]
 

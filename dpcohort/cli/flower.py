@@ -194,7 +194,7 @@ def _interrupt(number: int, frame: object) -> None:
 def _from_config(path: Path, changes: list[str] | None, test: str) -> dict[str, Any]:
     """What a config says about a kit."""
     from dpcohort.deploy.guard.terms import ModelTerms
-    from dpcohort.runs.configured_plan import configured_data, data_section
+    from dpcohort.runs.configured import configured_data, data_section
 
     config = load_config(path).with_overrides(changes or [])
     data = configured_data(config)

@@ -16,7 +16,6 @@ from dpcohort.deploy.formats import checked_name
 from dpcohort.deploy.ledger import (
     ClientLedger,
     LifetimeCap,
-    LifetimeReceipt,
     RunTerms,
     lifetime_receipt,
     read_state,
@@ -188,7 +187,7 @@ def receipt(
     as_json: JsonOption = False,
 ) -> None:
     """Show a data set's receipt: promised, spent in each run, certified in all."""
-    found: LifetimeReceipt = lifetime_receipt(read_state(path, counter=counter), dataset)
+    found = lifetime_receipt(read_state(path, counter=counter), dataset)
     if out is not None:
         from dpcohort.atomic_file import write_text
 

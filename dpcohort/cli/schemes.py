@@ -154,7 +154,7 @@ def _train(
 
     config = load_config(source).with_overrides(data_changes(changes, data_dir))
     from dpcohort.lab.schemes import Simulation
-    from dpcohort.runs.configured_plan import configured_data
+    from dpcohort.runs.configured import configured_data
 
     data = configured_data(config)
     simulations = [Simulation.of(config, data=data, shift=shift) for shift in range(seeds)]

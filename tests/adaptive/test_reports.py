@@ -17,8 +17,8 @@ from dpcohort.engine.clipping.per_example import FlatLayout
 from dpcohort.engine.lattice import Lattice
 from dpcohort.engine.randomness import draw_positions
 from dpcohort.errors import BudgetExceededError, InputError
+from dpcohort.runs.chooser import REPORT_DRAW, LossMeter, ReportHandler
 from dpcohort.runs.journal import Journal
-from dpcohort.runs.reports import REPORT_DRAW, LossMeter, ReportHandler
 
 # the meter
 

@@ -28,13 +28,12 @@ from dpcohort.engine.clipping.per_example import FlatLayout
 from dpcohort.errors import InputError
 from dpcohort.models import build_model
 from dpcohort.plain_text import one_line
-from dpcohort.runs.aggregation_record import aggregation_for, described_aggregation
-from dpcohort.runs.chooser import Chooser, RuleChooser, ScheduleChooser
-from dpcohort.runs.configured import configured_optimiser
+from dpcohort.runs.chooser import Chooser
+from dpcohort.runs.configured import aggregation_for, configured_optimiser, described_aggregation
 from dpcohort.runs.folder import AppendLog, read_json, write_json
 from dpcohort.runs.job import TrainingJob
 from dpcohort.runs.journal import Journal
-from dpcohort.runs.recorder import Recorder
+from dpcohort.runs.training import Recorder
 
 __all__ = ["FederatedJob", "FederatedRecorder", "RoundExchange"]
 
@@ -117,12 +116,12 @@ class FederatedJob(TrainingJob):
 
     def chooser(
         self, journal: Journal, arrays: Mapping[str, Any], records: ClientRecords | None = None
-    ) -> Chooser:
-        """What names the cohorts: the schedule, or a rule that needs no reports."""
+    ) -> Chooser | None:
+        """A rule that needs no reports; None where the schedule says all."""
         adaptive = self.plan.adaptive
         if adaptive is None:
-            return ScheduleChooser(self.plan)
-        return RuleChooser(adaptive.rule, journal, lambda *asked: {}, repeats=True, arrays=arrays)
+            return None
+        return Chooser(adaptive.rule, journal, lambda *asked: {}, repeats=True, arrays=arrays)
 
     def initial(self) -> torch.Tensor:
         """The initial parameters as one vector of float32."""

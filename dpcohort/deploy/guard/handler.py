@@ -154,7 +154,7 @@ class GuardHandler:
         self._accepted(message.run)
         spending, whole = self._spending(message.run)
         return RunReceipt(
-            dataset=whole.dataset,
+            dataset=whole.client,
             spending=spending,
             entries=whole.entries,
             head=whole.head,

@@ -18,7 +18,6 @@ from pydantic import ValidationError
 from dpcohort._validate import nearest, number, whole_number
 from dpcohort.config import (
     Config,
-    ConfigProblem,
     Lines,
     error_of,
     key_lines,
@@ -97,7 +96,7 @@ def _checked(path: Path, content: str) -> Recipe:
         raise
     except InputError as error:
         where = tuple(error.field.split("."))
-        raise error_of(path, [ConfigProblem(where, str(error))], lines) from None
+        raise error_of(path, [(where, str(error))], lines) from None
     return whole
 
 
