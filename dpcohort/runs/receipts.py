@@ -284,10 +284,10 @@ class Receipt:
         ]
         for run in self.runs:
             lines.append(
-                f"  {run.run}: {run.counted_draws} of {run.accepted_draws} draws counted "
-                f"({run.released_draws} released, {run.unreleased_draws} not), {run.steps} noisy "
-                f"steps at z = {run.noise_multiplier:.5g}, rate {run.sampling_rate:.4g}: epsilon "
-                f"{run.certified_epsilon:.5g} of {run.promised_epsilon:.5g} ({run.neighbours})"
+                "  {run}: {counted_draws} of {accepted_draws} draws counted ({released_draws} "
+                "released, {unreleased_draws} not), {steps} noisy steps at z = "
+                "{noise_multiplier:.5g}, rate {sampling_rate:.4g}: epsilon {certified_epsilon:.5g} "
+                "of {promised_epsilon:.5g} ({neighbours})".format(**run)
             )
         if self.runs:
             lines.append(
