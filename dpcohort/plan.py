@@ -37,7 +37,6 @@ from dpcohort.accounting.deployed_noise import (
     noise_levels,
 )
 from dpcohort.accounting.events import Event, History, certify_epsilon, history_epsilon
-from dpcohort.adaptive.rule import AdaptiveRule, ReportTerms, RoundView, Statistic
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.clients import Population
 from dpcohort.errors import DpcohortError, FileFormatError, InputError, VerificationError
@@ -60,6 +59,7 @@ from dpcohort.text_files import parse_json
 from dpcohort.training import Training
 
 if TYPE_CHECKING:
+    from dpcohort.adaptive.rule import AdaptiveRule, ReportTerms, RoundView, Statistic
     from dpcohort.explain import Explanation, PlanComparison
 
 __all__ = [
@@ -910,6 +910,8 @@ def _column(value: Any, count: int, dtype: type) -> NDArray[Any]:
 
 
 def _rebuilt_adaptive(content: Mapping[str, Any]) -> Plan:
+    from dpcohort.adaptive.rule import ReportTerms
+
     people, caps, noise = content["clients"], content["caps"], content["noise"]
     terms = None if content["reports"] is None else ReportTerms(**content["reports"])
     population = Population.from_arrays(
