@@ -34,8 +34,6 @@ from dpcohort.selection.problem import selected
 from dpcohort.selection.rules import rule_from_settings
 from dpcohort.selection.solver import SelectionPath
 
-__all__ = ["bound"]
-
 
 def bound(
     source: SourceArgument = None,

@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from dpcohort.runs.evaluation import SeedSummary
     from dpcohort.runs.run import Run
 
-__all__ = ["compare", "groups_table", "pairs_table"]
-
-
 _SOME = "For some of them: --selection unbiased,privacy-aware --aggregation mean"
 
 

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
     from dpcohort.runs.run import Run
 
-__all__ = ["SETTINGS", "demo", "demo_config"]
-
 #: What is compared. The first is the paper's baseline, the last is what dpcohort does by default.
 SETTINGS = {
     "paper noise, unbiased": ("paper", "unbiased"),

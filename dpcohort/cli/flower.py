@@ -24,8 +24,6 @@ from dpcohort.config import load_config
 from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
 
-__all__ = ["flower"]
-
 flower = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -24,8 +24,6 @@ from dpcohort.deploy.ledger import (
 from dpcohort.errors import InputError
 from dpcohort.plain_text import json_visible
 
-__all__ = ["ledger"]
-
 ledger = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -30,8 +30,6 @@ from dpcohort.plain_text import one_line
 if TYPE_CHECKING:
     from dpcohort.explain import ClientExplanation, SweptValue
 
-__all__ = ["explain", "plan", "what_if"]
-
 
 def plan(
     source: SourceArgument = None,

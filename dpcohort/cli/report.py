@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from dpcohort.plan import Plan
     from dpcohort.runs.run import Run
 
-__all__ = ["figure", "paper_figure_config", "report"]
-
 #: Findings named on the terminal; the page has all.
 _SHOWN = 5
 

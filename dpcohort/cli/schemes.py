@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from dpcohort.lab.schemes import Card, SchemeResult
 
-__all__ = ["schemes"]
-
 _WARNING = (
     "An epsilon protects its own unit against its own observer. Rows that differ in either must "
     "not be compared as equals: see docs/schemes.md."

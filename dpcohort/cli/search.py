@@ -26,8 +26,6 @@ from dpcohort.lab.recipes.recipe import Cell
 from dpcohort.limits import LARGEST_CONFIG
 from dpcohort.text_files import read_utf8
 
-__all__ = ["search"]
-
 _SHOWN = 10
 
 

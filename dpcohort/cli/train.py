@@ -41,17 +41,6 @@ if TYPE_CHECKING:
     from dpcohort.round_record import RoundRecord
     from dpcohort.runs.run import Callback, Run
 
-__all__ = [
-    "TensorBoardLog",
-    "TrainingView",
-    "picture",
-    "round_sentence",
-    "summary_of",
-    "train",
-    "watch",
-    "watching",
-]
-
 
 def train(
     source: Annotated[Path, Argument(metavar="CONFIG", help="A config with data (.toml).")],

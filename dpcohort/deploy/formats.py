@@ -20,18 +20,6 @@ from dpcohort.errors import FileFormatError, InputError
 from dpcohort.limits import LARGEST_TERMS
 from dpcohort.text_files import parse_toml, read_utf8
 
-__all__ = [
-    "Format",
-    "Name",
-    "bounded",
-    "checked_name",
-    "in_words",
-    "of_file",
-    "read_toml",
-    "replace",
-    "whole",
-]
-
 SomeFormat = TypeVar("SomeFormat", bound="Format")
 _LONGEST_NAME = 200
 #: What is said first where several things are wrong.

@@ -35,8 +35,6 @@ from dpcohort.runs.job import TrainingJob
 from dpcohort.runs.journal import Journal
 from dpcohort.runs.training import Recorder
 
-__all__ = ["FederatedJob", "FederatedRecorder", "RoundExchange"]
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FederatedJob(TrainingJob):

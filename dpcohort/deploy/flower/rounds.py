@@ -38,8 +38,6 @@ from dpcohort.plain_text import one_line
 from dpcohort.runs.run import Callback, Run
 from dpcohort.runs.training import closing, run_rounds
 
-__all__ = ["GuardTrainer", "federate"]
-
 
 def federate(
     federation: Federation,

@@ -38,8 +38,6 @@ from dpcohort.errors import BudgetExceededError, DpcohortError, InputError
 if TYPE_CHECKING:
     from dpcohort.deploy.guard.training import LocalTraining
 
-__all__ = ["GuardHandler", "check_with_sampling"]
-
 #: A server's step sizes; larger ones help nobody and overflow.
 _LARGEST_STEP = 1e6
 #: Rates are quotients of whole numbers; two ways to write one differ by less than this.

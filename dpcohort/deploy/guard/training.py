@@ -36,8 +36,6 @@ from dpcohort.engine.randomness import draw_batch
 from dpcohort.errors import InputError
 from dpcohort.models import build_model
 
-__all__ = ["LocalTraining"]
-
 _TIMES = 12  # a coin that leaves one small layer alone may do so once or twice, not every time
 _FORMED_NUMBERS = 1 << 22  # of gradients that are kept at a time
 _LARGEST = float(np.finfo(np.float32).max)

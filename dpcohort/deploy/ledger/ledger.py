@@ -35,8 +35,6 @@ from dpcohort.deploy.ledger.terms import DrawKey, LifetimeCap, RunTerms
 from dpcohort.errors import BudgetExceededError, InputError, VerificationError
 from dpcohort.runs.receipts import Receipt
 
-__all__ = ["ClientLedger", "DrawFate"]
-
 DrawFate = Literal["new", "lost", "released"]
 
 

@@ -18,16 +18,6 @@ from dpcohort.deploy.ledger.store import LedgerStore, canonical_json
 from dpcohort.errors import InputError, VerificationError
 from dpcohort.runs.receipts import Receipt
 
-__all__ = [
-    "Verification",
-    "back_up",
-    "exported_lines",
-    "lifetime_receipt",
-    "read_state",
-    "run_spending",
-    "verify_ledger",
-]
-
 
 def lifetime_receipt(state: LedgerState, dataset: str) -> Receipt:
     """The receipt of one data set.

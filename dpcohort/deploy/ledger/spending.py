@@ -19,19 +19,6 @@ from dpcohort.accounting.events import Event, History, affordable_steps
 from dpcohort.deploy.ledger.terms import LifetimeCap, RunTerms
 from dpcohort.errors import BudgetExceededError
 
-__all__ = [
-    "Certified",
-    "Counted",
-    "LifetimeCapError",
-    "check_cap",
-    "composed",
-    "counted_relation",
-    "fits_cap",
-    "fitting_steps",
-    "spent_epsilon",
-]
-
-
 #: Terms of each run, and how many of its draws are looked at.
 Draws = Collection[tuple[RunTerms, int]]
 #: Terms, and draws counted so far, of every accepted run of a data set, by the run's name.

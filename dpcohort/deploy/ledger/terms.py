@@ -20,18 +20,6 @@ from dpcohort.accounting.events import Event, History
 from dpcohort.deploy.formats import Format, bounded, checked_name, whole
 from dpcohort.errors import BudgetExceededError, InputError
 
-__all__ = [
-    "AcrossRuns",
-    "Delta",
-    "DrawKey",
-    "LifetimeCap",
-    "Natural",
-    "Positive",
-    "Relation",
-    "RunTerms",
-    "hex_digits",
-]
-
 AcrossRuns = Literal["composed", "summed"]
 _MOST = 10**9
 Positive = Annotated[float, bounded(above=0)]

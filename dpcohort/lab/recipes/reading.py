@@ -38,9 +38,6 @@ from dpcohort.lab.recipes.recipe import (
 from dpcohort.limits import LARGEST_CONFIG, MOST_CELLS, MOST_SEEDS
 from dpcohort.text_files import parse_toml, read_utf8
 
-__all__ = ["check_header", "check_searches", "check_whens", "load_recipe", "recipe_names"]
-
-
 _FOLDER = Path(__file__).parent
 _RECIPE_TABLE = re.compile(r"\s*\[\[?\s*recipe\b")
 _TABLE = re.compile(r"\s*\[")

@@ -29,21 +29,6 @@ if TYPE_CHECKING:
 
     from dpcohort.lab.schemes.simulation import Simulation
 
-__all__ = [
-    "Account",
-    "Card",
-    "ClientUpdate",
-    "Mode",
-    "Prepare",
-    "RoundUpdate",
-    "Scheme",
-    "SchemeResult",
-    "Source",
-    "Unit",
-    "mean_of_cohort",
-    "participations",
-]
-
 #: ``honest``: noise by an accountant of ours. ``formula``: noise as published, certified beside it.
 Mode = Literal["honest", "formula"]
 
