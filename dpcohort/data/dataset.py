@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpcohort._validate import IntArray, whole_number
 from dpcohort.errors import InputError
 from dpcohort.limits import MOST_CLASSES
+from dpcohort.tasks import Task
 
 _INPUT_TYPES = ("uint8", "float32", "int64")
 
@@ -77,7 +78,7 @@ class Normalisation:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
-    """Training and test records of one classification task.
+    """Training and test records of one task.
 
     Attributes:
         name: what the set is called in plans, runs and messages.
@@ -86,8 +87,9 @@ class Dataset:
         train_labels: int64, one per record, from 0 to ``classes`` - 1.
         test_inputs: as ``train_inputs``; public.
         test_labels: as ``train_labels``; public.
-        classes: number of classes; public.
+        classes: number of classes, or of what else a model puts out; public.
         normalisation: the constants that turn stored values into what a model sees; public.
+        task: what is predicted; without it one of ``classes`` classes.
 
     Example:
         >>> tiny = dataset_from_arrays("tiny", train_inputs=np.zeros((4, 2)),
@@ -98,14 +100,19 @@ class Dataset:
 
     name: str
     train_inputs: NDArray[Any]
-    train_labels: IntArray
+    train_labels: NDArray[Any]
     test_inputs: NDArray[Any]
-    test_labels: IntArray
+    test_labels: NDArray[Any]
     classes: int
     normalisation: Normalisation = Normalisation()
+    task: Task = None  # type: ignore[assignment]  # filled in below
 
     def __post_init__(self) -> None:
-        whole_number("classes", self.classes, at_least=2, at_most=MOST_CLASSES)
+        given: object = self.task
+        if given is None:
+            whole_number("classes", self.classes, at_least=2, at_most=MOST_CLASSES)
+            object.__setattr__(self, "task", Task(outputs=self.classes))
+        whole_number("classes", self.classes, at_least=self.task.outputs, at_most=self.task.outputs)
         _check_inputs("train_inputs", self.train_inputs)
         _check_inputs("test_inputs", self.test_inputs)
         if self.test_inputs.shape[1:] != self.train_inputs.shape[1:]:
@@ -118,8 +125,8 @@ class Dataset:
             raise InputError(
                 "type of test_inputs", given=str(self.test_inputs.dtype), allowed=allowed
             )
-        _check_labels("train_labels", self.train_labels, len(self.train_inputs), self.classes)
-        _check_labels("test_labels", self.test_labels, len(self.test_inputs), self.classes)
+        _check_labels("train_labels", self.train_labels, len(self.train_inputs), self.task)
+        _check_labels("test_labels", self.test_labels, len(self.test_inputs), self.task)
         constants = len(self.normalisation.mean)
         if constants not in (1, self.train_inputs.shape[1]):
             allowed = f"1 number, or one for each of the {self.train_inputs.shape[1]} channels"
@@ -148,6 +155,7 @@ def dataset_from_arrays(
     test_labels: ArrayLike,
     classes: int | None = None,
     normalisation: Normalisation | None = None,
+    task: Task | None = None,
 ) -> Dataset:
     """A data set from a user's own arrays, converted to the types a `Dataset` holds.
 
@@ -161,6 +169,8 @@ def dataset_from_arrays(
             presence of a class is itself private, or where some have no training record.
         normalisation: public constants; without them bytes are divided by 255 and other numbers
             are left alone.
+        task: what is predicted; without it a class. Its labels are as `Task.losses` takes them,
+            numbers of a regression not yet scaled.
 
     Raises:
         InputError: if shapes, types or labels do not fit together, or if without ``classes`` a
@@ -173,9 +183,18 @@ def dataset_from_arrays(
         ...     test_labels=[2]).classes
         4
     """
-    train, test = _as_labels("train_labels", train_labels), _as_labels("test_labels", test_labels)
+    train: NDArray[Any]
+    test: NDArray[Any]
+    train, test = (
+        _as_labels(field, values)
+        if task is None or task.predicts_classes
+        else task.scaled(_as_numbers(field, values, "biuf", "numbers"))
+        for field, values in (("train_labels", train_labels), ("test_labels", test_labels))
+    )
     inputs = _as_inputs("train_inputs", train_inputs)
-    if classes is None:
+    if task is not None:
+        classes = task.outputs
+    elif classes is None:
         classes = _counted_classes(train, test)
     if normalisation is None:
         normalisation = Normalisation(scale=255.0 if inputs.dtype == np.uint8 else 1.0)
@@ -187,6 +206,7 @@ def dataset_from_arrays(
         test_labels=test,
         classes=classes,
         normalisation=normalisation,
+        **({} if task is None else {"task": task}),
     )
 
 
@@ -271,12 +291,18 @@ def _check_inputs(field: str, inputs: NDArray[Any]) -> None:
         raise InputError(_at(field, place), given=float(inputs[place]), allowed="a finite number")
 
 
-def _check_labels(field: str, labels: IntArray, records: int, classes: int) -> None:
-    if labels.dtype != np.int64:
-        raise InputError(f"type of {field}", given=str(labels.dtype), allowed="int64")
-    if labels.shape != (records,):
-        allowed = f"({records},), one label a record"
+def _check_labels(field: str, labels: NDArray[Any], records: int, task: Task) -> None:
+    kind = "int64" if task.predicts_classes else "float32"
+    if labels.dtype != kind:
+        raise InputError(f"type of {field}", given=str(labels.dtype), allowed=kind)
+    shape = (records, task.outputs) if task.kind == "multi-label" else (records,)
+    if labels.shape != shape:
+        allowed = f"{shape}, " + ("one 0 or 1 a label" if len(shape) == 2 else "one label a record")
         raise InputError(f"shape of {field}", given=labels.shape, allowed=allowed)
+    if not task.predicts_classes:
+        _check_numbers(field, labels, task)
+        return
+    classes = task.outputs
     outside = (labels < 0) | (labels >= classes)
     if outside.any():
         index = int(np.argmax(outside))
@@ -286,6 +312,18 @@ def _check_labels(field: str, labels: IntArray, records: int, classes: int) -> N
             allowed=f"a class from 0 to {classes - 1}",
             next_step=f"{int(outside.sum())} of {records} labels are outside.",
         )
+
+
+def _check_numbers(field: str, values: NDArray[Any], task: Task) -> None:
+    if task.kind == "multi-label":
+        wrong, allowed = (values != 0) & (values != 1), "0 or 1"
+    elif task.kind == "counts":
+        wrong, allowed = ~((values >= 0) & (values == np.floor(values))), "0, 1, 2, ..."
+    else:
+        wrong, allowed = ~(np.abs(values) <= 1), "from -1 to 1, as Task.scaled gives it"
+    if wrong.any():
+        place = tuple(int(i) for i in np.argwhere(wrong)[0])
+        raise InputError(_at(field, place), given=float(values[place]), allowed=allowed)
 
 
 def _at(field: str, place: Sequence[int]) -> str:
