@@ -183,14 +183,13 @@ def dataset_from_arrays(
         ...     test_labels=[2]).classes
         4
     """
-    train: NDArray[Any]
-    test: NDArray[Any]
-    train, test = (
-        _as_labels(field, values)
-        if task is None or task.predicts_classes
-        else task.scaled(_as_numbers(field, values, "biuf", "numbers"))
-        for field, values in (("train_labels", train_labels), ("test_labels", test_labels))
-    )
+
+    def labels(field: str, values: ArrayLike) -> NDArray[Any]:
+        if task is None or task.predicts_classes:
+            return _as_labels(field, values)
+        return task.scaled(_as_numbers(field, values, "biuf", "numbers"))
+
+    train, test = labels("train_labels", train_labels), labels("test_labels", test_labels)
     inputs = _as_inputs("train_inputs", train_inputs)
     if task is not None:
         classes = task.outputs
