@@ -172,7 +172,7 @@ def test_a_crash_between_the_count_of_reports_and_their_answers_changes_nothing(
     """The reports are counted once, and made again as the very same ones."""
     plan = plan_of(rule)
     whole = train_job(job_of(plan))
-    with crash(ReportHandler, "_computed", lambda round, *_: round == 2):
+    with crash(ReportHandler, "ask", lambda round, *_: round == 2):
         train_job(job_of(plan), out=tmp_path / "run")
     stopped = Journal.read(plan, tmp_path / "run" / "ledger.jsonl")
     assert stopped.asked(2)
@@ -201,7 +201,7 @@ def test_a_crash_within_a_decision_changes_no_cohort(plan_of, job_of, tmp_path, 
 def test_with_entropy_a_lost_report_stays_spent(plan_of, job_of, tmp_path):
     """It cannot be made again as the same one, so the rule does without it."""
     plan, private = plan_of("rpow-d", report_cap=1), {"private_entropy": True}
-    with crash(ReportHandler, "_computed", lambda round, *_: round == 0):
+    with crash(ReportHandler, "ask", lambda round, *_: round == 0):
         train_job(job_of(plan, **private), out=tmp_path / "run")
     lost = Journal.read(plan, tmp_path / "run" / "ledger.jsonl").asked(0)
     run = train_job(job_of(plan, **private), out=tmp_path / "run", resume=True)

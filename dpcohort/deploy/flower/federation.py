@@ -238,6 +238,32 @@ def _short_terms(federation: Federation, k: int, accepted: Mapping[str, object])
     noise = float(plan.noise_multipliers[k])
     if not isinstance(least, int | float) or least > noise:
         found.append(f"its terms ask for noise multiplier {least!r}, the plan has {noise!r}")
+    return found + _short_reports(plan, k, accepted.get("reports"))
+
+
+def _short_reports(plan: Plan, k: int, accepted: object) -> list[str]:
+    terms = plan.terms
+    if terms is None:
+        return []
+    if not isinstance(accepted, Mapping):
+        return [f"its terms allow no reports, from which the rule {plan.selection.rule} chooses"]
+    exactly = {
+        "statistic": terms.statistic,
+        "loss_bound": terms.loss_bound,
+        "mini_batch": terms.mini_batch,
+    }
+    found = [
+        f"{key} of reports is {accepted.get(key)!r} in its terms and {asked!r} in the plan"
+        for key, asked in exactly.items()
+        if accepted.get(key) != asked
+    ]
+    count, needed = accepted.get("count"), int(plan.report_caps[k])
+    if not isinstance(count, int | float) or count < needed:
+        found.append(f"its terms allow {count!r} reports, the plan needs {needed}")
+    least, noise = accepted.get("least_noise_multiplier"), float(plan.report_multipliers[k])
+    if not isinstance(least, int | float) or least > noise:
+        words = f"its terms ask for noise multiplier {least!r} of reports, the plan has {noise!r}"
+        found.append(words)
     return found
 
 

@@ -32,6 +32,7 @@ from dpcohort.data.dataset import Normalisation
 from dpcohort.deploy.formats import Format, Name, bounded, whole
 from dpcohort.deploy.ledger.store import canonical_json
 from dpcohort.deploy.ledger.terms import (
+    AcceptedReports,
     AcrossRuns,
     Delta,
     LifetimeCap,
@@ -123,7 +124,7 @@ class AcceptedRun(Format):
     Attributes:
         run: its name.
         plan: SHA-256 of its plan; with it, a request that names another plan is refused.
-        epsilon: ε of all draws of the run together.
+        epsilon: ε of all draws and reports of the run together.
         delta: δ of the run.
         clip: largest clip C.
         batch_size: B; the rate is B divided by the number of records.
@@ -133,6 +134,7 @@ class AcceptedRun(Format):
         least_noise_multiplier: smallest z; None for the smallest that keeps (ε, δ).
         sampler: ``poisson`` or ``fixed``.
         neighbours: ``zero-out`` or ``replace-one``.
+        reports: noisy means of losses that a server may ask for; None for none.
     """
 
     run: Name
@@ -149,9 +151,10 @@ class AcceptedRun(Format):
     least_noise_multiplier: Positive | None = None
     sampler: Sampler = "poisson"
     neighbours: Relation = None
+    reports: AcceptedReports | None = None
 
     def run_terms(self, records: int) -> RunTerms:
-        """The run's terms on so many records, closed: all its draws fit its (ε, δ).
+        """The run's terms on so many records, closed: all it allows fits its (ε, δ).
 
         Raises:
             InputError: a batch larger than the data, or a number out of bounds.
@@ -163,8 +166,12 @@ class AcceptedRun(Format):
         said = self.model_dump(exclude={"run", "plan", "batch_size"})
         said["sampling_rate"] = self.batch_size / records
         if self.least_noise_multiplier is None:
+            past = History()
+            if self.reports is not None:
+                said["least_noise_multiplier"] = 1.0  # of no use to reports
+                past = past.append(RunTerms(**said).of_reports().charge(self.reports.count))
             said["least_noise_multiplier"] = calibrate_remaining(
-                History(),
+                past,
                 epsilon=self.epsilon,
                 delta=self.delta,
                 sampling_rate=said["sampling_rate"],
@@ -388,7 +395,7 @@ def terms_from_plan(
             f"client {client!r} has no budget or is never drawn in this plan: it needs no guard."
         )
     epsilon, delta = float(plan.population.epsilon[k]), float(plan.population.delta[k])
-    return _filled(
+    text = _filled(
         model,
         normalisation or Normalisation(),
         {
@@ -412,6 +419,18 @@ def terms_from_plan(
         plan_line=f'plan = "{plan.sha256}"',
         noise_line=f"least_noise_multiplier = {noise!r}   # at least",
     )
+    if plan.terms is None or not plan.has_private_reports:
+        return text
+    lines = (
+        "",
+        "[runs.reports]  # what the plan's rule asks for beside draws: noisy means of losses",
+        f"count = {int(plan.report_caps[k])}  # at most, in the whole run; one a round",
+        f"statistic = {_toml(plan.terms.statistic)}",
+        f"loss_bound = {plan.terms.loss_bound!r}  # exactly: each record's loss is clipped to it",
+        f"least_noise_multiplier = {float(plan.report_multipliers[k])!r}  # at least",
+        f"mini_batch = {_toml(plan.terms.mini_batch)}  # true: of a batch, not of all records",
+    )
+    return text + "".join(f"{_aligned(line)}\n" for line in lines)
 
 
 def with_ledger_id(text: str, identity: str) -> str:

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from dpcohort._validate import number
 from dpcohort.accounting.events import Event
+from dpcohort.adaptive.rule import REPORT_DRAW
 from dpcohort.deploy.ledger.counter import (
     Count,
     advance_counter,
@@ -219,7 +220,8 @@ class ClientLedger:
     def discard_outputs(self, dataset: str, run: str) -> int:
         """Delete the stored bytes of a finished run; counts and hashes stay. Returns how many."""
         with self._writing():
-            records = self._state.account(dataset, run).draws.values()
+            account = self._state.account(dataset, run)
+            records = (*account.draws.values(), *account.reports.values())
             seqs = [one.released for one in records if one.released and not one.discarded]
             if seqs:
                 self._append("discard", {"outputs": len(seqs)}, dataset=dataset, run=run)
@@ -277,7 +279,8 @@ class ClientLedger:
             return self._state.head
 
     def _record(self, key: DrawKey) -> DrawRecord | None:
-        return self._state.account(key.dataset, key.run).draws.get((key.round, key.draw))
+        account = self._state.account(key.dataset, key.run)
+        return account.of(key.draw).get((key.round, key.draw))
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -314,9 +317,12 @@ class ClientLedger:
         entry = Entry.following(self._state.head, kind, {**body, "at": _now()}, **where)
         self._state.check(entry)
         if kind == "reserve":
-            dataset, state = str(entry.dataset), self._state
+            dataset, run, state = str(entry.dataset), str(entry.run), self._state
             counted = state.counted(dataset)
-            check_cap(self._certified, dataset, state.cap(dataset), counted, str(entry.run))
+            check_cap(
+                self._certified, dataset, state.cap(dataset), counted, run,
+                report=entry.draw == REPORT_DRAW,
+            )  # fmt: skip
         self._store.append(entry, output)
         self._pending.append(entry)
 

@@ -15,6 +15,7 @@ from dpcohort._version import __version__
 from dpcohort.deploy.ledger.counter import check_counter, counter_path, read_counter
 from dpcohort.deploy.ledger.state import Account, LedgerState
 from dpcohort.deploy.ledger.store import LedgerStore, canonical_json
+from dpcohort.deploy.ledger.terms import DrawKey
 from dpcohort.errors import InputError, VerificationError
 
 __all__ = [
@@ -45,8 +46,11 @@ class RunSpending:
         noise_multiplier: z they are charged at, the least of the terms.
         sampling_rate: r.
         neighbours: the relation of the accepted terms; both epsilons here speak of it.
-        certified_epsilon: ε of the counted draws alone, at the run's δ, if their number was not
-            chosen from what they gave out. ``promised_epsilon`` holds whatever a server did.
+        certified_epsilon: ε of the counted draws and reports alone, at the run's δ, if their
+            number was not chosen from what they gave out. ``promised_epsilon`` holds whatever a
+            server did.
+        reports: where the terms allow any, how many were ``accepted``, ``counted`` and
+            ``released``, and the noise and rate they are charged at.
     """
 
     run: str
@@ -61,6 +65,14 @@ class RunSpending:
     sampling_rate: float
     neighbours: str
     certified_epsilon: float
+    reports: dict[str, float] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; a run without reports says nothing of them."""
+        found = asdict(self)
+        if self.reports is None:
+            del found["reports"]
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +111,7 @@ class LifetimeReceipt:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return {**asdict(self), "runs": [asdict(run) for run in self.runs]}
+        return {**asdict(self), "runs": [run.to_dict() for run in self.runs]}
 
     def text(self) -> str:
         """The receipt in words."""
@@ -113,11 +125,19 @@ class LifetimeReceipt:
             f"runs, for {self.unit}",
         ]
         for run in self.runs:
+            asked = ""
+            if run.reports is not None:
+                asked = (
+                    f", {run.reports['counted']} of {run.reports['accepted']} reports at z = "
+                    f"{run.reports['noise_multiplier']:.5g}, rate "
+                    f"{run.reports['sampling_rate']:.4g}"
+                )
             lines.append(
                 f"  {run.run}: {run.counted_draws} of {run.accepted_draws} draws counted "
                 f"({run.released_draws} released, {run.unreleased_draws} not), {run.steps} noisy "
-                f"steps at z = {run.noise_multiplier:.5g}, rate {run.sampling_rate:.4g}: epsilon "
-                f"{run.certified_epsilon:.5g} of {run.promised_epsilon:.5g} ({run.neighbours})"
+                f"steps at z = {run.noise_multiplier:.5g}, rate {run.sampling_rate:.4g}{asked}: "
+                f"epsilon {run.certified_epsilon:.5g} of {run.promised_epsilon:.5g} "
+                f"({run.neighbours})"
             )
         if self.runs:
             lines.append(
@@ -172,8 +192,20 @@ def lifetime_receipt(state: LedgerState, dataset: str) -> LifetimeReceipt:
 
 
 def _run_spending(run: str, account: Account) -> RunSpending:
-    terms, counted = account.terms, len(account.draws)
-    released = sum(record.released is not None for record in account.draws.values())
+    terms, counted, asked = account.terms, len(account.draws), len(account.reports)
+    released, told = (
+        sum(record.released is not None for record in records.values())
+        for records in (account.draws, account.reports)
+    )
+    reports = None
+    if terms.reports is not None:
+        reports = {
+            "accepted": terms.reports.count,
+            "counted": asked,
+            "released": told,
+            "noise_multiplier": terms.reports.least_noise_multiplier,
+            "sampling_rate": terms.of_reports().sampling_rate,
+        }
     return RunSpending(
         run=run,
         promised_epsilon=terms.epsilon,
@@ -186,7 +218,8 @@ def _run_spending(run: str, account: Account) -> RunSpending:
         noise_multiplier=terms.least_noise_multiplier,
         sampling_rate=terms.sampling_rate,
         neighbours=str(terms.neighbours),
-        certified_epsilon=terms.certified_epsilon(counted) if counted else 0.0,
+        certified_epsilon=terms.certified_epsilon(counted, asked) if counted or asked else 0.0,
+        reports=reports,
     )
 
 
@@ -299,12 +332,12 @@ def verify_ledger(
 def _exchanged_outputs(store: LedgerStore, state: LedgerState) -> Iterator[str]:
     for dataset, accounts in state.accounts.items():
         for run, account in accounts.items():
-            for (round, draw), record in account.draws.items():
+            for (round, draw), record in (*account.draws.items(), *account.reports.items()):
                 if record.released is None or record.discarded:
                     continue
                 found = store.output(record.released)
                 if found is None or hashlib.sha256(found).hexdigest() != record.sha256:
-                    where = f"{dataset} / {run} / round {round} / draw {draw}"
+                    where = DrawKey(dataset=dataset, run=run, round=round, draw=draw)
                     yield f"the stored bytes of {where} are not those released."
 
 

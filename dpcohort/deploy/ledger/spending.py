@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
+from operator import add, le
 
 from dpcohort.accounting.contract import Neighbours
 from dpcohort.accounting.events import Event, History, affordable_steps
@@ -22,10 +23,12 @@ from dpcohort.errors import BudgetExceededError
 __all__ = ["Certified", "Counted", "LifetimeCapError", "Spending", "check_cap", "fitting_steps"]
 
 
-#: Terms, and draws counted so far, of every accepted run of a data set, by the run's name.
-Counted = Mapping[str, tuple[RunTerms, int]]
-#: By data set: its cap, and draws of each run that are certified to fit it together.
-Certified = dict[str, tuple[LifetimeCap, dict[str, int]]]
+#: Terms of a run, and how many of its draws and (if it has any) of its reports are counted.
+Run = tuple[RunTerms, *tuple[int, ...]]
+#: Every accepted run of a data set, by its name.
+Counted = Mapping[str, Run]
+#: By data set: its cap, and what of each run is certified to fit it together.
+Certified = dict[str, tuple[LifetimeCap, Counted]]
 
 
 class LifetimeCapError(BudgetExceededError):
@@ -53,7 +56,7 @@ class Spending:
 
     Args:
         cap: the data set's lifetime cap.
-        draws: (terms, draws counted) of each run.
+        draws: (terms, draws counted) of each run, or with reports (terms, draws, reports).
 
     Example:
         >>> terms = RunTerms(epsilon=2.0, delta=1e-5, clip=1.0, sampling_rate=0.1, local_steps=1,
@@ -63,9 +66,9 @@ class Spending:
         (1.81, True)
     """
 
-    def __init__(self, cap: LifetimeCap, draws: Iterable[tuple[RunTerms, int]]) -> None:
+    def __init__(self, cap: LifetimeCap, draws: Iterable[Run]) -> None:
         self.cap = cap
-        self._draws = [(terms, count) for terms, count in draws if count > 0]
+        self._draws = [(terms, counts) for terms, *counts in draws if any(counts)]
 
     @property
     def relation(self) -> Neighbours:
@@ -80,11 +83,12 @@ class Spending:
         return "zero-out" if found == {"zero-out"} else "replace-one"
 
     def history(self) -> History:
-        """All draws, equal steps of different runs taken together."""
+        """All draws and reports, equal steps of different runs taken together."""
         steps: Counter[Event] = Counter()
-        for terms, count in self._draws:
-            step = replace(terms.charge(1), steps=1, neighbours=self.relation)
-            steps[step] += count * terms.local_steps
+        for terms, counts in self._draws:
+            for event in terms.history(*counts).events:
+                step = replace(event, steps=1, neighbours=self.relation)
+                steps[step] += event.steps
         kinds = sorted(steps, key=lambda e: (e.noise_multiplier, e.sampling_rate, e.sampler))
         return History(tuple(replace(kind, steps=steps[kind]) for kind in kinds))
 
@@ -119,12 +123,18 @@ class Spending:
         """
         if self.cap.neighbours == "zero-out" or terms.neighbours == "replace-one":
             return terms.epsilon
-        replaced = History((terms.charge(terms.draws),)).promoted()
+        replaced = terms.history(*terms.most).promoted()
         return max(terms.epsilon, _epsilon(replaced, terms.delta))
 
 
 def check_cap(
-    certified: Certified, dataset: str, cap: LifetimeCap, runs: Counted, run: str
+    certified: Certified,
+    dataset: str,
+    cap: LifetimeCap,
+    runs: Counted,
+    run: str,
+    *,
+    report: bool = False,
 ) -> None:
     """Refuse one more draw of ``run`` if it would exceed the cap; quick, thousands of times.
 
@@ -138,29 +148,38 @@ def check_cap(
         cap: its cap.
         runs: terms and draws counted so far of every accepted run.
         run: which of them asks.
+        report: for a report, not for a draw.
 
     Raises:
         LifetimeCapError: it would; the message has the numbers.
     """
-    wanted = {key: count + (key == run) for key, (_, count) in runs.items()}
+    wanted = _with_one_more(runs, run, report=report)
     known = certified.get(dataset)
     if known is not None and known[0] == cap and _within(wanted, known[1]):
         return
-    begun = {key: count for key, count in wanted.items() if count > 0}
-    ahead = {key: max(0, runs[key][0].draws - count) for key, count in begun.items()}
+    begun = {key: found for key, found in wanted.items() if any(found[1:])}
+    ahead = {
+        key: [max(0, most - count) for most, count in zip(terms.most, counts, strict=False)]
+        for key, (terms, *counts) in begun.items()
+    }
     while True:
-        trial = {key: count + ahead[key] for key, count in begun.items()}
-        if Spending(cap, ((runs[key][0], count) for key, count in trial.items())).fits():
+        trial: dict[str, Run] = {
+            key: (terms, *map(add, counts, ahead[key])) for key, (terms, *counts) in begun.items()
+        }
+        if Spending(cap, trial.values()).fits():
             certified[dataset] = (cap, trial)
             return
-        if not any(ahead.values()):
+        if not any(map(any, ahead.values())):
             break
-        ahead = {key: extra // 2 for key, extra in ahead.items()}
-    raise _refusal(dataset, cap, runs, run)
+        ahead = {key: [extra // 2 for extra in more] for key, more in ahead.items()}
+    raise _refusal(dataset, cap, runs, run, report=report)
 
 
-def _within(wanted: Mapping[str, int], certified: Mapping[str, int]) -> bool:
-    return all(count <= certified.get(key, 0) for key, count in wanted.items())
+def _within(wanted: Counted, certified: Counted) -> bool:
+    return all(
+        all(map(le, counts, certified[key][1:])) if key in certified else not any(counts)
+        for key, (_, *counts) in wanted.items()
+    )
 
 
 def fitting_steps(cap: LifetimeCap, runs: Counted, run: str) -> int:
@@ -177,8 +196,8 @@ def fitting_steps(cap: LifetimeCap, runs: Counted, run: str) -> int:
         >>> fitting_steps(LifetimeCap(epsilon=1.5, delta=1e-5), {"spring": (terms, 10)}, "spring")
         30
     """
-    terms, count = runs[run]
-    left = max(0, terms.draws - count) * terms.local_steps
+    terms, *counts = runs[run]
+    left = max(0, terms.draws - counts[0]) * terms.local_steps
     after = Spending(cap, _with_one_more(runs, run).values())
     if cap.across_runs == "summed":
         return left if after.fits() else 0
@@ -195,20 +214,23 @@ def fitting_steps(cap: LifetimeCap, runs: Counted, run: str) -> int:
     )
 
 
-def _with_one_more(runs: Counted, run: str) -> Counted:
-    terms, count = runs[run]
-    return {**runs, run: (terms, count + 1)}
+def _with_one_more(runs: Counted, run: str, *, report: bool = False) -> Counted:
+    terms, *counts = runs[run]
+    counts[report] += 1
+    return {**runs, run: (terms, *counts)}
 
 
-def _refusal(dataset: str, cap: LifetimeCap, runs: Counted, run: str) -> LifetimeCapError:
-    terms, _ = runs[run]
+def _refusal(
+    dataset: str, cap: LifetimeCap, runs: Counted, run: str, *, report: bool
+) -> LifetimeCapError:
     spent = Spending(cap, runs.values()).epsilon()
-    requested = Spending(cap, _with_one_more(runs, run).values()).epsilon()
+    requested = Spending(cap, _with_one_more(runs, run, report=report).values()).epsilon()
     fit = fitting_steps(cap, runs, run)
+    what, size = ("report", "") if report else ("draw", f" ({runs[run][0].local_steps} steps)")
     return LifetimeCapError(
-        f"{dataset}: a further draw of run {run!r} ({terms.local_steps} steps) would exceed the "
+        f"{dataset}: a further {what} of run {run!r}{size} would exceed the "
         f"lifetime cap epsilon {cap.epsilon:g} at delta {cap.delta:g}. Spent so far: {spent:.6g}; "
-        f"with the draw: {requested:.6g}. {fit} steps of this run still fit. Nothing was spent.",
+        f"with the {what}: {requested:.6g}. {fit} steps of this run still fit. Nothing was spent.",
         spent=spent,
         requested=requested,
         cap=cap.epsilon,

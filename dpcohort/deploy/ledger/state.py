@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpcohort.accounting.events import Event
+from dpcohort.adaptive.rule import REPORT_DRAW
 from dpcohort.deploy.formats import checked_name
 from dpcohort.deploy.ledger.spending import Counted, Spending
 from dpcohort.deploy.ledger.store import FIRST_LINK, Entry
@@ -32,10 +33,15 @@ class DrawRecord:
 
 @dataclass
 class Account:
-    """One accepted run on one data set: its terms and every draw counted."""
+    """One accepted run on one data set: its terms, and every draw and report counted."""
 
     terms: RunTerms
     draws: dict[tuple[int, int], DrawRecord] = field(default_factory=dict)
+    reports: dict[tuple[int, int], DrawRecord] = field(default_factory=dict)
+
+    def of(self, draw: int | None) -> dict[tuple[int, int], DrawRecord]:
+        """The draws, or the reports if this is the number of one."""
+        return self.reports if draw == REPORT_DRAW else self.draws
 
 
 class LedgerState:
@@ -87,9 +93,11 @@ class LedgerState:
         return self.caps[dataset]
 
     def counted(self, dataset: str) -> Counted:
-        """Terms, and draws counted so far, of every accepted run of a data set."""
-        accounts = self.accounts[dataset]
-        return {run: (account.terms, len(account.draws)) for run, account in accounts.items()}
+        """Terms, and draws and reports counted so far, of every accepted run of a data set."""
+        return {
+            run: (account.terms, len(account.draws), len(account.reports))
+            for run, account in self.accounts[dataset].items()
+        }
 
     def spending(self, dataset: str) -> Spending:
         """What a registered data set has spent of its cap."""
@@ -151,12 +159,13 @@ class LedgerState:
         self.hashes.append(entry.hash)
 
     def _add_draw(self, entry: Entry, content: dict[str, Any]) -> None:
-        draws = self.account(str(entry.dataset), str(entry.run)).draws
+        account = self.account(str(entry.dataset), str(entry.run))
         if entry.kind == "discard":
-            for record in draws.values():
+            for record in (*account.draws.values(), *account.reports.values()):
                 record.discarded = record.released is not None
             return
         key = _key(entry)
+        draws = account.of(key.draw)
         if entry.kind == "reserve":
             draws[key.round, key.draw] = DrawRecord()
         else:
@@ -200,24 +209,28 @@ class LedgerState:
         key = _key(entry)
         account = self.account(key.dataset, key.run)
         event = Event.from_dict(content["event"])
-        account.terms.check_request(event, clip=content["clip"], round=key.round)
-        record = account.draws.get((key.round, key.draw))
+        terms = account.terms.of_reports() if key.is_report else account.terms
+        terms.check_request(event, clip=content["clip"], round=key.round)
+        counted = account.of(key.draw)
+        record = counted.get((key.round, key.draw))
         if record is not None:
             fate = (
                 "its output is stored; send that again"
                 if record.released is not None
                 else "its output was lost or is still being computed; it stays counted"
             )
-            raise BudgetExceededError(f"{key} was reserved before: {fate}. No draw happens twice.")
-        if len(account.draws) >= account.terms.draws:
             raise BudgetExceededError(
-                f"{key}: all {account.terms.draws} draws accepted for this run are counted; "
+                f"{key} was reserved before: {fate}. No {key.what} happens twice."
+            )
+        if len(counted) >= terms.draws:
+            raise BudgetExceededError(
+                f"{key}: all {terms.draws} {key.what}s accepted for this run are counted; "
                 "0 steps still fit. More need a new run, accepted by the client's owner."
             )
 
     def _check_release(self, entry: Entry, content: dict[str, Any]) -> None:
         key = _key(entry)
-        record = self.account(key.dataset, key.run).draws.get((key.round, key.draw))
+        record = self.account(key.dataset, key.run).of(key.draw).get((key.round, key.draw))
         if record is None:
             raise BudgetExceededError(f"{key} was not reserved: nothing can be given out for it.")
         if record.released is not None:

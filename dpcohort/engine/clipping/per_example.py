@@ -51,18 +51,19 @@ class PerExampleGradients:
     def __call__(self, weights: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         """[examples, D] raw gradients at one weight vector. SENSITIVE: clip before any use."""
         if self.vectorised:
-            mapped = vmap(grad(self._single), in_dims=(None, 0, 0))
+            mapped = vmap(grad(self.raw_loss), in_dims=(None, 0, 0))
             raw: Tensor = mapped(weights, inputs, targets)
             return raw
         rows = []
         for x, y in zip(inputs, targets, strict=True):
             point = weights.detach().requires_grad_()
             with torch.enable_grad():
-                (row,) = torch.autograd.grad(self._single(point, x, y), point)
+                (row,) = torch.autograd.grad(self.raw_loss(point, x, y), point)
             rows.append(row)
         return torch.stack(rows) if rows else weights.new_zeros(0, self.layout.dimension)
 
-    def _single(self, weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def raw_loss(self, weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The loss of one example. SENSITIVE."""
         parameters = self.layout.unflatten(weights)
         outputs = functional_call(self._model, parameters, (x[None],))
         return self._loss(outputs, y[None]).sum()
