@@ -274,12 +274,16 @@ def test_terms_without_reports_end_before_anything_is_asked(asking, tmp_path):
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
-        ("count", 3, "its terms allow 3 reports, the plan needs 4"),
-        ("count", None, "its terms allow None reports"),
-        ("statistic", "squared-loss", "statistic of reports is 'squared-loss' in its terms"),
-        ("loss_bound", 4.0, "loss_bound of reports is 4.0 in its terms and 5.0 in the plan"),
-        ("mini_batch", True, "mini_batch of reports is True"),
-        ("least_noise_multiplier", 1e5, "ask for noise multiplier 100000.0 of reports, the plan"),
+        ("count", 3, "of reports: its terms allow count 3, the plan needs 4"),
+        ("count", None, "of reports: its terms allow count None"),
+        ("statistic", "squared-loss", "of reports: statistic is 'squared-loss' in its terms"),
+        ("loss_bound", 4.0, "of reports: loss_bound is 4.0 in its terms and 5.0 in the plan"),
+        ("mini_batch", True, "of reports: mini_batch is True"),
+        (
+            "least_noise_multiplier",
+            1e5,
+            "of reports: its terms ask for noise multiplier 100000.0, the plan",
+        ),
     ],
 )
 def test_terms_of_reports_weaker_than_the_plan_are_named(asking, key, value, words):
