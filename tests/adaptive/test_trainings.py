@@ -165,6 +165,16 @@ def test_a_round_lost_after_it_was_counted_is_done_again(plan_of, job_of, tmp_pa
     assert verify_run(tmp_path / "run").holds
 
 
+def test_answers_that_were_never_counted_do_not_verify(plan_of, job_of, tmp_path):
+    train_job(job_of(plan_of("power-of-choice")), out=tmp_path / "run")
+    path = tmp_path / "run" / "ledger.jsonl"
+    header, counted, *rest = path.read_text().splitlines(keepends=True)
+    assert '"reports"' in counted
+    path.write_text("".join([header, *rest]))
+    found = [finding.message for finding in verify_run(tmp_path / "run").findings]
+    assert "round 0: the clients that reported are not those the rule asks." in found
+
+
 @pytest.mark.parametrize("rule", [name for name in RULES if name != "clustered"])
 def test_a_crash_between_the_count_of_reports_and_their_answers_changes_nothing(
     plan_of, job_of, tmp_path, rule

@@ -9,6 +9,8 @@ import tomllib
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
 from dpcohort.accounting.events import Event, History
@@ -36,6 +38,9 @@ from dpcohort.deploy.ledger.terms import AcceptedReports
 from dpcohort.engine.lattice import Lattice
 from dpcohort.errors import BudgetExceededError, InputError
 from dpcohort.training import Training
+
+from .test_greedy_server import FIELDS, NAN, ODD
+from .test_greedy_server import ask as send
 
 REPORTS = AcceptedReports(count=3, loss_bound=4.0, least_noise_multiplier=5.0)
 KEY = DrawKey(dataset="ward", run="spring", round=0, draw=REPORT_DRAW)
@@ -199,6 +204,22 @@ def test_what_the_owner_did_not_accept_is_refused_and_costs_nothing(noted, ask, 
     assert (refusal.code, refusal.counted) == ("terms", False)
     assert words in refusal.message
     assert (noted.noted.reports, spent(noted)) == ([], 0)
+
+
+@settings(
+    max_examples=300,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(field=st.sampled_from([*FIELDS, "statistic"]), value=ODD | NAN)
+def test_odd_requests_for_reports_are_refused_and_cost_nothing(noted, ask, field, value):
+    assume((field, value) not in [("round", 0), ("step_sizes", [1])])  # these are none
+    request = ask()
+    header = {"kind": "report?", **request.header(), field: value}
+    answer = send(noted, header, request.vector.tobytes())
+    assert isinstance(answer, Refusal)
+    assert (answer.counted, noted.noted.reports, spent(noted)) == (False, [], 0)
 
 
 def test_a_run_that_nobody_accepted_has_no_reports(noted, ask):
@@ -375,10 +396,10 @@ def test_terms_without_reports_are_written_as_before(with_run):
 
 def test_a_plans_terms_hold_its_reports_and_say_so():
     people = Population.from_arrays(sizes=[400] * 5, epsilon=[1, 2, 3, 4, 5], delta=1e-5)
-    settings = Training(rounds=4, cohort_size=1, batch_size=50, dimension=650)
+    training = Training(rounds=4, cohort_size=1, batch_size=50, dimension=650)
     model = ModelTerms(name="logistic", input_shape=(64,), classes=10)
     for rule in ("power-of-choice", "cpow-d", "oort", "clustered"):
-        plan = make_adaptive_plan(people, settings, rule=rule, seed=0)
+        plan = make_adaptive_plan(people, training, rule=rule, seed=0)
         text = terms_from_plan(plan, "client-1", run="spring", model=model, same_user=True)
         said = tomllib.loads(text)["runs"][0]
         terms = AcceptedRun(**said).run_terms(400)
