@@ -89,8 +89,8 @@ class DrawKey:
     def __post_init__(self) -> None:
         checked_name("dataset", self.dataset)
         checked_name("run", self.run)
-        for field in ("round",) if self.is_report else ("round", "draw"):
-            value = whole_number(field, getattr(self, field), at_least=0, at_most=_MOST)
+        for field, most in (("round", _MOST), ("draw", REPORT_DRAW if self.is_report else _MOST)):
+            value = whole_number(field, getattr(self, field), at_least=0, at_most=most)
             object.__setattr__(self, field, value)
 
     def __str__(self) -> str:

@@ -116,6 +116,15 @@ def spent(handler):
     return handler.ledger.head[0] - 3
 
 
+def test_a_report_has_a_name_of_its_own():
+    assert str(KEY) == "ward / spring / round 0 / report"
+    for draw in (10**9 + 1, REPORT_DRAW - 1, REPORT_DRAW + 1, float(REPORT_DRAW) + 0.5):
+        with pytest.raises(InputError, match="draw"):
+            DrawKey(dataset="ward", run="spring", round=0, draw=draw)
+    with pytest.raises(InputError, match="round"):
+        DrawKey(dataset="ward", run="spring", round=-1, draw=REPORT_DRAW)
+
+
 # what a guard answers
 
 
