@@ -22,6 +22,7 @@ from dpcohort.errors import BudgetExceededError, InputError
 from dpcohort.plugins import naming_the_rule
 
 __all__ = [
+    "REPORT_DRAW",
     "AdaptiveRule",
     "Report",
     "ReportMode",
@@ -35,6 +36,9 @@ __all__ = [
     "shrunk",
 ]
 
+
+#: Names a report where draws have numbers: its noise, its row. No draw has a number so large.
+REPORT_DRAW = 1 << 30
 
 Statistic = Literal["loss", "squared-loss"]
 ReportMode = Literal["private", "raw"]
@@ -231,7 +235,8 @@ class AdaptiveRule(Protocol):
 
         Args:
             view: the same as ``ask`` got.
-            answers: the noisy reports of those who were asked, by position.
+            answers: the noisy reports of those who were asked, by position. Where clients are
+                asked over a network, some may be missing.
         """
         ...
 

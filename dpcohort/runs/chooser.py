@@ -17,8 +17,8 @@ from dpcohort.runs.journal import Journal
 
 __all__ = ["Ask", "Chooser", "RuleChooser", "ScheduleChooser"]
 
-#: Gets reports of clients on a model, in a round: charged, noised, by position.
-Ask = Callable[[int, IntArray, Tensor], Mapping[int, float]]
+#: Gets noised reports of clients on a model, in a round, by position; some may not come.
+Ask = Callable[[int, list[int], Tensor], Mapping[int, float]]
 
 #: Numbers kept of an update; shorter updates are kept whole.
 _WIDTH = 512
@@ -70,7 +70,7 @@ class RuleChooser:
     Args:
         rule: what decides.
         journal: what was reported and drawn.
-        ask: gets reports.
+        ask: gets reports, which are counted before.
         repeats: whether a report that a crash left unanswered is made again as the very same one.
         arrays: of the checkpoint that a run goes on from.
     """
@@ -98,7 +98,28 @@ class RuleChooser:
         if found is not None:
             return found
         view = self._journal.view(round, self._sketches, repeats=self._repeats)
-        return rule_cohort(self._rule, view, lambda asked: self._ask(round, asked, parameters))
+        return rule_cohort(self._rule, view, lambda asked: self.reports(round, asked, parameters))
+
+    def reports(self, round: int, clients: IntArray, parameters: Tensor) -> dict[int, float]:
+        """The reports of these clients on this model: counted, then asked for, then kept.
+
+        An answer that is in the journal already is given again, not asked for again. A report that
+        a crash left counted but unanswered is asked for again where that gives the very same number
+        (a seeded simulation, a guard that stores it); otherwise it is a new one and is charged once
+        more.
+
+        Raises:
+            BudgetExceededError: a client is at its cap; nothing was asked for.
+        """
+        known = self._journal.answers(round)
+        missing = [int(k) for k in clients if int(k) not in known]
+        paid = self._journal.asked(round) if self._repeats else set()
+        self._journal.count_reports(round, [k for k in missing if k not in paid])
+        if missing:
+            fresh = self._ask(round, missing, parameters)
+            self._journal.keep_answers(round, fresh)
+            known = {**known, **fresh}
+        return {int(k): known[int(k)] for k in clients if int(k) in known}
 
     def saw(self, clients: IntArray, updates: Tensor) -> None:
         """Keep sketches of updates, if the rule looks at them."""

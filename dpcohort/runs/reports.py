@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports of clients: each is counted, computed, clipped and noised, in this order.
+"""Reports of clients on this machine: computed, clipped and noised, after they were counted.
 
 What is computed on records before the noise never leaves this module. Rules do not hold the
 handler; they name clients, and get its answers.
@@ -14,19 +14,16 @@ import torch
 from torch import Tensor, nn
 
 from dpcohort._validate import FloatArray, IntArray
-from dpcohort.adaptive.rule import ReportTerms
+from dpcohort.adaptive.rule import REPORT_DRAW, ReportTerms
 from dpcohort.engine import ClientRecords, Loss, Streams, cross_entropy
 from dpcohort.engine.clipping.per_example import FlatLayout
 from dpcohort.engine.lattice import Lattice
 from dpcohort.engine.randomness import draw_positions
 from dpcohort.errors import InputError
 from dpcohort.plan import Plan
-from dpcohort.runs.journal import Journal
 
-__all__ = ["REPORT_DRAW", "LossMeter", "ReportHandler"]
+__all__ = ["REPORT_DRAW", "LossMeter", "ReportHandler", "lattice_units"]
 
-#: Names the streams of reports; no training draw has a number so large.
-REPORT_DRAW = 1 << 30
 #: Noise a hair above what was asked for, to cover the rounding of sums.
 _ROUNDING = 1 + 1e-9
 #: Units a hair wider, so that no record's whole number of them is above the bound.
@@ -36,45 +33,25 @@ Positions = Mapping[int, IntArray | None]
 
 
 class ReportHandler:
-    """Answers for clients on the terms of a plan: checks the cap, counts, clips, noises.
+    """Answers for clients on the terms of a plan: clips and noises what the meter measures.
 
     Args:
-        plan: caps, terms and noise.
-        journal: where reports are counted.
+        plan: terms and noise.
         meter: measures records.
         streams: where noise and mini-batches come from.
     """
 
-    def __init__(self, plan: Plan, journal: Journal, meter: LossMeter, *, streams: Streams) -> None:
-        self._plan, self._journal, self._meter, self._streams = plan, journal, meter, streams
+    def __init__(self, plan: Plan, meter: LossMeter, *, streams: Streams) -> None:
+        self._plan, self._meter, self._streams = plan, meter, streams
 
-    def ask(self, round: int, clients: IntArray, parameters: Tensor) -> dict[int, float]:
-        """The reports of these clients on this model.
+    def ask(self, round: int, clients: list[int], parameters: Tensor) -> dict[int, float]:
+        """The reports of these clients on this model, which are counted by whoever asks.
 
-        An answer that is in the journal already is given again, not computed again. A report that a
-        crash left counted but unanswered is computed again where that gives the very same number
-        (a seeded simulation); otherwise it is a new one and is charged once more.
-
-        Raises:
-            BudgetExceededError: a client is at its cap; nothing was computed.
+        Clipped, centred, summed, noised, divided by a public number.
         """
         terms = self._plan.terms
         if terms is None:
             raise InputError.because(f"the rule {self._plan.selection.rule} has no reports.")
-        known = self._journal.answers(round)
-        missing = [int(k) for k in clients if int(k) not in known]
-        paid = self._journal.asked(round) if self._streams.is_reproducible else set()
-        self._journal.count_reports(round, [k for k in missing if k not in paid])
-        if missing:
-            fresh = self._computed(round, missing, parameters, terms)
-            self._journal.keep_answers(round, fresh)
-            known = {**known, **fresh}
-        return {int(k): known[int(k)] for k in clients}
-
-    def _computed(
-        self, round: int, clients: list[int], parameters: Tensor, terms: ReportTerms
-    ) -> dict[int, float]:
-        """Clipped, centred, summed, noised, divided by a public number."""
         positions = {k: self._positions(round, k, terms) for k in clients}
         noisy_sums = self._simulated if self._streams.is_reproducible else self._private
         answers = {}
@@ -112,7 +89,7 @@ class ReportHandler:
         }
         if not lattices:
             return answers
-        units = np.array([lattice.unit for lattice in lattices.values()]) * _LATTICE_SLACK
+        units = np.array([lattice.unit for lattice in lattices.values()])
         noised = {k: positions[k] for k in lattices}
         totals = self._meter.raw_centred_sums(parameters, noised, terms, units=units)
         for (k, lattice), total in zip(lattices.items(), totals, strict=True):
@@ -213,9 +190,10 @@ class LossMeter:
             part = slice(start, start + self._chunk)
             inputs, targets = self._records.gather(rows[part])
             losses = self._loss(self._model(inputs), targets).double()
-            values = _centred(losses, terms)
-            if unit is not None:
-                values = (values / unit[owners[part]]).long()
+            if unit is None:
+                values = _centred(losses, terms)
+            else:
+                values = lattice_units(losses, terms, unit[owners[part]])
             sums.index_add_(0, owners[part], values)
         return np.asarray(sums.cpu().numpy())
 
@@ -239,6 +217,19 @@ class LossMeter:
         if chosen is None:
             chosen = np.arange(int(self._records.sizes[client]))
         return self._records.rows(client, chosen)
+
+
+def lattice_units(losses: Tensor, terms: ReportTerms, unit: Tensor | float) -> Tensor:
+    """What each record adds to a report, as a whole number of units, at most half of the range.
+
+    Cut off towards 0, so that no rounding of a sum depends on two records. SENSITIVE.
+
+    Example:
+        >>> terms = ReportTerms(loss_bound=4.0)
+        >>> lattice_units(torch.tensor([0.0, 3.0, torch.inf, torch.nan]), terms, 0.1).tolist()
+        [-19, 9, 19, 0]
+    """
+    return (_centred(losses.double(), terms) / (unit * _LATTICE_SLACK)).long()
 
 
 def _centred(losses: Tensor, terms: ReportTerms) -> Tensor:
