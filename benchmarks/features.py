@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from dpcohort.config import Config, load_config
 from dpcohort.data import Dataset
 from dpcohort.models import split_features, without_features
-from dpcohort.runs.configured import combinations, configured_job
-from dpcohort.runs.configured_plan import configured_data
+from dpcohort.runs.configured import combinations, configured_data, configured_job
 from dpcohort.runs.evaluation import Interval, mean_interval
 from dpcohort.runs.job import Job
 from dpcohort.runs.training import train_side_by_side

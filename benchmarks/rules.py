@@ -32,7 +32,7 @@ from dpcohort.lab.rule_comparison import (
     compare_rules,
     rule_pairs,
 )
-from dpcohort.runs.configured_plan import configured_data
+from dpcohort.runs.configured import configured_data
 from dpcohort.text_files import toml_text
 
 ROOT = Path(__file__).parents[1]

@@ -98,10 +98,6 @@ class FileFormatError(InputError):
 class DivergedError(InputError):
     """A training left all numbers; the message names the settings to lower."""
 
-    def __init__(self, message: str) -> None:
-        ValueError.__init__(self, message)
-        self.field = ""
-
 
 class DataMissingError(DpcohortError):
     """Data that was asked for is not there; the message says how to get it."""

@@ -1,29 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One client's place in a plan, in words and numbers.
+"""Questions to a plan: one client's place in it, another plan beside it, another setting.
 
-Why this probability, how much noise, what one more draw would cost, and what a larger epsilon
-would change. Everything here follows from public settings; no data are looked at.
+Why a client has this probability, how much noise, what one more draw would cost, and what a larger
+epsilon would change; what differs between two plans; and, without drawing a schedule, what a plan
+would become if one setting were different. Everything here follows from public settings; no data
+are looked at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from dpcohort._validate import FloatArray, number
+from dpcohort._validate import FloatArray, choice, number
 from dpcohort.accounting.calibration import calibrate_noise
 from dpcohort.accounting.closed_forms import paper_noise_multiplier
+from dpcohort.accounting.contract import Contract
 from dpcohort.accounting.events import certify_epsilon
-from dpcohort.clients import Budget
+from dpcohort.clients import Budget, Population
 from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
 from dpcohort.plan import Plan, selection_problem
 from dpcohort.plugins import REGISTRIES
 from dpcohort.selection.problem import PlannedRule, SelectionProblem, selected
 from dpcohort.selection.rules import rule_from_settings
+from dpcohort.training import Training
 
 if TYPE_CHECKING:
     from dpcohort.plan import Plan
@@ -33,10 +37,17 @@ __all__ = [
     "ClientExplanation",
     "Explanation",
     "LargerBudget",
+    "PlanComparison",
+    "Scenario",
+    "Swept",
+    "SweptValue",
+    "compare_plans",
     "explain_adaptive_client",
     "explain_client",
     "explain_clients",
+    "sweep",
 ]
+
 
 #: Rules that weigh a client's noise, so that it is the reason for its probability.
 _BY_NOISE = ("privacy-aware", "inverse-noise")
@@ -472,3 +483,216 @@ def explain_adaptive_client(plan: Plan, client: str) -> AdaptiveExplanation:
 
 def _often(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
+
+
+Swept = Literal["eta", "bias_cap", "rounds", "batch_size", "accountant", "epsilon"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """Everything that fixes the probabilities: a plan without its draws."""
+
+    population: Population
+    training: Training
+    rule: str = "privacy-aware"
+    rule_settings: dict[str, Any]
+    contract: Contract
+    noise_model: str = "exact"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweptValue:
+    """What one value of the swept setting gives.
+
+    Attributes:
+        value: the value.
+        noise_to_clip: expected norm of the noise on a round's mean gradient, in units of C.
+        bias: ||p - p^u||_1, from 0 (by size) to 2.
+        largest: the largest probability.
+        smallest: the smallest probability.
+        excluded: clients of probability 0.
+        client_probability: probability of the client asked about, if one was.
+    """
+
+    value: float | str
+    noise_to_clip: float
+    bias: float
+    largest: float
+    smallest: float
+    excluded: int
+    client_probability: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and words, ready for JSON."""
+        return asdict(self)
+
+
+def sweep(
+    scenario: Scenario, setting: str, values: Sequence[float | str], *, client: str | None = None
+) -> list[SweptValue]:
+    """Solve the selection once for each value of one setting.
+
+    Args:
+        scenario: the settings that stay.
+        setting: ``eta``, ``bias_cap``, ``rounds``, ``batch_size``, ``accountant``, or ``epsilon``
+            (of ``client``).
+        values: what to try.
+        client: whose probability to report, and whose epsilon to change.
+
+    Example:
+        >>> clients = Population.from_arrays(sizes=[500, 500], epsilon=[0.2, 4], delta=1e-5)
+        >>> scenario = Scenario(population=clients, training=Training(rounds=10, batch_size=50),
+        ...                     rule_settings={}, contract=Contract.of("tight"))
+        >>> [outcome.bias for outcome in sweep(scenario, "eta", [0.0])]
+        [0.0]
+    """
+    choice("setting", setting, get_args(Swept))
+    if setting == "epsilon" and client is None:
+        raise InputError.because("sweeping epsilon needs a client: say whose with --client.")
+    position = None if client is None else scenario.population.index_of(client)
+    tried = [_changed(scenario, setting, value, client) for value in values]
+    return [_tried(one, value, position) for one, value in zip(tried, values, strict=True)]
+
+
+def _tried(scenario: Scenario, value: float | str, position: int | None) -> SweptValue:
+    problem, _ = selection_problem(
+        scenario.population,
+        scenario.training,
+        contract=scenario.contract,
+        noise_model=scenario.noise_model,
+    )
+    rule = rule_from_settings(scenario.rule, **scenario.rule_settings)
+    p = selected(rule, problem).probabilities
+    noise = float((problem.noise_costs * p**2 + problem.linear_costs * p).sum())
+    return SweptValue(
+        value=value,
+        noise_to_clip=float(np.sqrt(scenario.training.total_steps * noise)),
+        bias=float(np.abs(p - problem.unbiased).sum()),
+        largest=float(p.max()),
+        smallest=float(p.min()),
+        excluded=int((p == 0).sum()),
+        client_probability=None if position is None else float(p[position]),
+    )
+
+
+def _changed(scenario: Scenario, setting: str, value: Any, client: str | None) -> Scenario:
+    """The scenario with one setting changed."""
+    people, training = scenario.population, scenario.training
+    if setting in ("eta", "bias_cap"):  # they exclude each other: setting one drops the other
+        kept = {k: v for k, v in scenario.rule_settings.items() if k not in ("eta", "bias_cap")}
+        return replace(scenario, rule_settings={**kept, setting: value})
+    if setting == "rounds":
+        return replace(scenario, training=replace(training, rounds=value))
+    if setting == "batch_size":
+        if people.batch_sizes.any():
+            raise InputError.because(
+                "the clients name their own batch sizes, so one batch size for all changes "
+                "nothing; remove the batch_size column to sweep it."
+            )
+        changed = replace(training, batch_size=value, sampling_rate=None)
+        return replace(scenario, training=changed)
+    if setting == "accountant":
+        return replace(scenario, contract=Contract.of(value))
+    k = people.index_of(client or "")
+    if people.public[k]:
+        raise InputError.because(f"{client} is public: it has no epsilon to change.")
+    budget = Budget(epsilon=value, delta=float(people.delta[k]))
+    return replace(scenario, population=people.with_budget(people.ids[k], budget))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanComparison:
+    """What differs between two plans for the same clients.
+
+    Attributes:
+        settings: each setting that differs, as (before, after).
+        probability_distance: sum of absolute differences of the probabilities, from 0 to 2.
+        changed: the clients whose probability changed most, largest first: ``client``, ``before``
+            and ``after``.
+        noise_ratio: noise norm on a round's mean gradient, after over before.
+        variance_ratio: median over clients drawn in both of the noise variance, after over before.
+        excluded: clients drawn before but not after.
+        included: clients drawn after but not before.
+    """
+
+    settings: dict[str, tuple[Any, Any]]
+    probability_distance: float
+    changed: tuple[dict[str, Any], ...]
+    noise_ratio: float
+    variance_ratio: float
+    excluded: int
+    included: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and words, ready for JSON."""
+        return asdict(self)
+
+    def text(self) -> str:
+        """The comparison in plain sentences, one a line."""
+        different = ", ".join(f"{k}: {a} -> {b}" for k, (a, b) in self.settings.items())
+        lines = [
+            f"Settings that differ: {different or 'none'}.",
+            f"The noise on a round's mean gradient is {self.noise_ratio:.3g} times as large; a "
+            f"client drawn in both adds {self.variance_ratio:.3g} times the variance (median).",
+            f"{self.probability_distance / 2:.1%} of all draws move to other clients; "
+            f"{self.excluded} clients are no longer drawn, {self.included} newly are.",
+        ]
+        lines += [f"  {c['client']}: {c['before']:.4g} -> {c['after']:.4g}" for c in self.changed]
+        return "\n".join(lines)
+
+
+def compare_plans(before: Plan, after: Plan, *, shown: int = 5) -> PlanComparison:
+    """Compare two plans for the same clients.
+
+    Example:
+        >>> from dpcohort import Population, Training, make_plan
+        >>> clients = Population.from_arrays(sizes=[500, 500], epsilon=[0.2, 4], delta=1e-5)
+        >>> training = Training(rounds=10, cohort_size=2, batch_size=50)
+        >>> aware = make_plan(clients, training, seed=1)
+        >>> plain = make_plan(clients, training, selection="unbiased", seed=1)
+        >>> compare_plans(plain, aware).noise_ratio < 1
+        True
+    """
+    if before.population.ids != after.population.ids:
+        raise InputError.because(
+            "the two plans are for different clients; compare plans of one population."
+        )
+    p, q = before.probabilities, after.probabilities
+    largest = np.argsort(-np.abs(q - p), kind="stable")[:shown]
+    both = before.drawn & after.drawn & ~before.population.public & ~after.population.public
+    variance = (after.noise_multipliers[both] / after.batch_sizes[both]) ** 2
+    variance /= (before.noise_multipliers[both] / before.batch_sizes[both]) ** 2
+    settings_before, settings_after = _settings(before), _settings(after)
+    return PlanComparison(
+        settings={
+            key: (settings_before.get(key), settings_after.get(key))
+            for key in sorted(settings_before.keys() | settings_after.keys())
+            if settings_before.get(key) != settings_after.get(key)
+        },
+        probability_distance=float(np.abs(q - p).sum()),
+        changed=tuple(
+            {"client": before.population.ids[k], "before": float(p[k]), "after": float(q[k])}
+            for k in largest
+            if p[k] != q[k]
+        ),
+        noise_ratio=_ratio(after.noise_to_clip, before.noise_to_clip),
+        variance_ratio=float(np.median(variance)) if variance.size else float("nan"),
+        excluded=int((before.drawn & ~after.drawn).sum()),
+        included=int((after.drawn & ~before.drawn).sum()),
+    )
+
+
+def _settings(plan: Plan) -> dict[str, Any]:
+    return {
+        **{f"training.{key}": value for key, value in asdict(plan.training).items()},
+        **{f"privacy.{key}": value for key, value in asdict(plan.contract).items()},
+        "selection.rule": plan.selection.rule,
+        "selection.noise_model": plan.noise_model,
+        **{f"selection.{key}": value for key, value in plan.selection.settings.items()},
+        "schedule.draws": plan.schedule.draws,
+        "schedule.seed": plan.seed,
+    }
+
+
+def _ratio(after: float, before: float) -> float:
+    return after / before if before > 0 else (1.0 if after == 0 else float("inf"))

@@ -5,6 +5,11 @@ Population, training settings, contract and noise are in it, and with them a cer
 client's epsilon. A *fixed* plan has a selection and all cohorts: nothing random is left but the
 batches and the noise. An *adaptive* plan leaves open who is drawn when: its rule decides that round
 by round, within a cap for each client, to which the noise is calibrated.
+
+``plan.json`` has the plan as columns of plain JSON, with the hash of its content; a fixed plan and
+an adaptive one have a format each. A column is a list, or one value where all clients of a fixed
+plan share it. Numbers are written so that they read back to the same bits. The hash covers the
+content, not the spelling of the file.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort._validate import BoolArray, FloatArray, IntArray, choice, whole_number
+from dpcohort._version import __version__
 from dpcohort.accounting.contract import Contract
 from dpcohort.accounting.deployed_noise import (
     DeployedNoise,
@@ -30,9 +37,12 @@ from dpcohort.accounting.deployed_noise import (
     noise_levels,
 )
 from dpcohort.accounting.events import Event, History, certify_epsilon, history_epsilon
+from dpcohort.atomic_file import atomic_writer
 from dpcohort.clients import Population
-from dpcohort.errors import InputError, VerificationError
+from dpcohort.errors import DpcohortError, FileFormatError, InputError, VerificationError
+from dpcohort.limits import LARGEST_PLAN, MOST_CLIENTS, read_bounded
 from dpcohort.plain_text import one_line
+from dpcohort.plugins import REGISTRIES
 from dpcohort.progress import Progress, silent
 from dpcohort.schedule import Draws, Schedule, draw_schedule
 from dpcohort.selection.problem import (
@@ -45,19 +55,19 @@ from dpcohort.selection.problem import (
     selected,
 )
 from dpcohort.selection.rules import rule_from_settings
+from dpcohort.text_files import parse_json
 from dpcohort.training import Training
 
 if TYPE_CHECKING:
-    from dpcohort.adaptive.rule import AdaptiveRule, ReportTerms
-    from dpcohort.explain import Explanation
+    from dpcohort.adaptive.rule import AdaptiveRule, ReportTerms, RoundView, Statistic
+    from dpcohort.explain import Explanation, PlanComparison
 
 __all__ = [
     "Adaptive",
-    "ChangedClient",
     "NoiseModel",
     "Plan",
-    "PlanComparison",
-    "compare_plans",
+    "RecordedRule",
+    "load_plan",
     "make_plan",
     "selection_problem",
 ]
@@ -519,16 +529,13 @@ class Plan:
         return hash(self.sha256)
 
     def save(self, path: str | Path) -> None:
-        """Write the plan as JSON, atomically."""
-        from dpcohort.plan_file import save_plan
-
-        save_plan(self, path)
+        """Write the plan as JSON; the file appears whole or not at all."""
+        with atomic_writer(path) as file:
+            file.writelines(_fixed(self) if self.adaptive is None else _adaptive(self))
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
         """Read a plan and check its hash and shapes."""
-        from dpcohort.plan_file import load_plan
-
         return load_plan(path)
 
     def explain(self, client: str) -> Explanation:
@@ -539,6 +546,8 @@ class Plan:
 
     def compare(self, other: Plan) -> PlanComparison:
         """What differs between this plan and another for the same clients."""
+        from dpcohort.explain import compare_plans
+
         return compare_plans(self, other)
 
 
@@ -658,107 +667,326 @@ def selection_problem(
 _SCHEDULE_STREAM = 1
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChangedClient:
-    """A client whose probability differs between two plans."""
-
-    client: str
-    before: float
-    after: float
+_FIXED, _ADAPTIVE = "dpcohort plan", "dpcohort adaptive plan"
+_SCHEMA = 1
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlanComparison:
-    """What differs between two plans for the same clients.
-
-    Attributes:
-        settings: each setting that differs, as (before, after).
-        probability_distance: sum of absolute differences of the probabilities, from 0 to 2.
-        changed: the clients whose probability changed most, largest first.
-        noise_ratio: noise norm on a round's mean gradient, after over before.
-        variance_ratio: median over clients drawn in both of the noise variance, after over before.
-        excluded: clients drawn before but not after.
-        included: clients drawn after but not before.
-    """
-
-    settings: dict[str, tuple[Any, Any]]
-    probability_distance: float
-    changed: tuple[ChangedClient, ...]
-    noise_ratio: float
-    variance_ratio: float
-    excluded: int
-    included: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and words, ready for JSON."""
-        return asdict(self)
-
-    def text(self) -> str:
-        """The comparison in plain sentences, one a line."""
-        different = ", ".join(f"{k}: {a} -> {b}" for k, (a, b) in self.settings.items())
-        lines = [
-            f"Settings that differ: {different or 'none'}.",
-            f"The noise on a round's mean gradient is {self.noise_ratio:.3g} times as large; a "
-            f"client drawn in both adds {self.variance_ratio:.3g} times the variance (median).",
-            f"{self.probability_distance / 2:.1%} of all draws move to other clients; "
-            f"{self.excluded} clients are no longer drawn, {self.included} newly are.",
-        ]
-        lines += [f"  {c.client}: {c.before:.4g} -> {c.after:.4g}" for c in self.changed]
-        return "\n".join(lines)
+def _head(plan: Plan, format: str) -> str:
+    head = {"format": format, "schema": _SCHEMA, "dpcohort": __version__, "sha256": plan.sha256}
+    return "{\n" + ",\n".join(f'"{key}": {json.dumps(value)}' for key, value in head.items())
 
 
-def compare_plans(before: Plan, after: Plan, *, shown: int = 5) -> PlanComparison:
-    """Compare two plans for the same clients.
-
-    Example:
-        >>> from dpcohort import Population, Training, make_plan
-        >>> clients = Population.from_arrays(sizes=[500, 500], epsilon=[0.2, 4], delta=1e-5)
-        >>> training = Training(rounds=10, cohort_size=2, batch_size=50)
-        >>> aware = make_plan(clients, training, seed=1)
-        >>> plain = make_plan(clients, training, selection="unbiased", seed=1)
-        >>> compare_plans(plain, aware).noise_ratio < 1
-        True
-    """
-    if before.population.ids != after.population.ids:
-        raise InputError.because(
-            "the two plans are for different clients; compare plans of one population."
-        )
-    p, q = before.probabilities, after.probabilities
-    largest = np.argsort(-np.abs(q - p), kind="stable")[:shown]
-    both = before.drawn & after.drawn & ~before.population.public & ~after.population.public
-    variance = (after.noise_multipliers[both] / after.batch_sizes[both]) ** 2
-    variance /= (before.noise_multipliers[both] / before.batch_sizes[both]) ** 2
-    settings_before, settings_after = _settings(before), _settings(after)
-    return PlanComparison(
-        settings={
-            key: (settings_before.get(key), settings_after.get(key))
-            for key in sorted(settings_before.keys() | settings_after.keys())
-            if settings_before.get(key) != settings_after.get(key)
+def _adaptive(plan: Plan) -> Iterator[str]:
+    people, noise, adaptive = plan.population, plan.noise, plan.adaptive
+    assert adaptive is not None
+    content = {
+        **plan.plain_settings(),
+        "watches_updates": adaptive.rule.watches_updates,
+        "clients": {
+            "id": list(people.ids),
+            "size": people.sizes.tolist(),
+            "epsilon": _plain(people.epsilon),
+            "delta": _plain(people.delta),
+            "batch_size": people.batch_sizes.tolist(),
+            "public": people.public.tolist(),
         },
-        probability_distance=float(np.abs(q - p).sum()),
-        changed=tuple(
-            ChangedClient(client=before.population.ids[k], before=float(p[k]), after=float(q[k]))
-            for k in largest
-            if p[k] != q[k]
+        "caps": {
+            "draws": plan.schedule.counts.tolist(),
+            "reports": adaptive.report_caps.tolist(),
+        },
+        "noise": {
+            "noise_multiplier": noise.noise_multiplier.tolist(),
+            "report_multiplier": adaptive.report_multipliers.tolist(),
+            "certified_epsilon": _plain(noise.certified_epsilon),
+            "lifted": noise.lifted.tolist(),
+        },
+    }
+    yield _head(plan, _ADAPTIVE)
+    for key, value in content.items():
+        yield f',\n"{key}": {json.dumps(value, allow_nan=False)}'
+    yield "\n}\n"
+
+
+def _plain(column: NDArray[Any]) -> list[float | None]:
+    return [None if value != value else value for value in column.tolist()]
+
+
+def _fixed(plan: Plan) -> Iterator[str]:
+    """The file in pieces, so that a million clients are never one string."""
+    population, selection = plan.population, plan.selection
+    held = np.flatnonzero(plan.drawn & ~population.public)
+    sections: dict[str, Mapping[str, Any]] = {
+        "training": asdict(plan.training),
+        "contract": asdict(plan.contract),
+        "selection": {
+            "rule": selection.rule,
+            "settings": dict(selection.settings),
+            "noise_model": plan.noise_model,
+            "eta": selection.eta,
+            "objective": selection.objective,
+            "lower_bound": selection.lower_bound,
+            "gap": selection.gap,
+            "probabilities": selection.probabilities,
+        },
+        "schedule": {
+            "draws": plan.schedule.draws,
+            "seed": plan.seed,
+            "sha256": plan.schedule.sha256,
+            "cohorts": plan.schedule.cohorts,
+        },
+        "clients": {
+            "count": len(population),
+            "id": list(population.ids),
+            "size": population.sizes,
+            "epsilon": population.epsilon,
+            "delta": population.delta,
+            "batch_size": population.batch_sizes,
+            "public": np.flatnonzero(population.public),
+        },
+        "noise": {
+            "client": held,
+            "noise_multiplier": plan.noise_multipliers[held],
+            "certified_epsilon": plan.certified_epsilon[held],
+            "lifted": np.flatnonzero(plan.noise.lifted),
+        },
+    }
+    yield _head(plan, _FIXED)
+    for name, section in sections.items():
+        yield f',\n"{name}": {{\n'
+        for position, (key, value) in enumerate(section.items()):
+            yield ("" if position == 0 else ",\n") + f'  "{key}": {_encoded(key, value)}'
+        yield "\n}"
+    yield "\n}\n"
+
+
+#: Columns that hold one value per client and may be shared by all of them.
+_SHARED = {"size", "epsilon", "delta", "batch_size"}
+
+
+def _encoded(key: str, value: Any) -> str:
+    if not isinstance(value, np.ndarray):
+        return json.dumps(value, allow_nan=False)
+    if key in _SHARED and value.size and (value == value[0]).all():
+        return json.dumps(value[0].item())
+    if value.dtype.kind == "f" and np.isnan(value).any():
+        return json.dumps(_plain(value))
+    if value.ndim == 2:
+        return "[\n" + ",\n".join("    " + json.dumps(row) for row in value.tolist()) + "\n  ]"
+    return json.dumps(value.tolist())
+
+
+def load_plan(path: str | Path) -> Plan:
+    """Read a plan; its shapes are checked and its hash computed anew.
+
+    Raises:
+        FileFormatError: the file is not a plan, or was cut short.
+        VerificationError: the file was changed after it was written.
+    """
+    content = _parsed(Path(path))
+    rebuild = _rebuilt_fixed if content["format"] == _FIXED else _rebuilt_adaptive
+    try:
+        plan = rebuild(content)
+        found = plan.sha256
+    except KeyError as error:
+        raise FileFormatError(
+            path, f"the key {error} is missing. Make the plan again with `dpcohort plan`."
+        ) from None
+    except (
+        DpcohortError,
+        TypeError,
+        ValueError,
+        IndexError,
+        OverflowError,
+        AttributeError,
+    ) as error:
+        raise FileFormatError(path, f"not a usable plan: {error}") from None
+    if found != content.get("sha256"):
+        raise VerificationError(
+            f"{path} was changed after it was written: its content hashes to {found[:16]}... "
+            f"and it says {str(content.get('sha256'))[:16]}.... Make the plan again."
+        )
+    if content["format"] == _FIXED and plan.schedule.sha256 != content["schedule"].get("sha256"):
+        raise VerificationError(f"{path}: the schedule does not have the hash it is filed under.")
+    return plan
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    try:
+        text = read_bounded(path, LARGEST_PLAN).decode("utf-8")
+    except OSError as error:
+        raise InputError.because(
+            f"{path} cannot be read: {error.strerror or error}. Make a plan with "
+            f"`dpcohort plan CONFIG --out {path}`."
+        ) from None
+    except UnicodeDecodeError:
+        raise FileFormatError(path, "not a text file, so not a plan.") from None
+    try:
+        content = parse_json(text, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        raise FileFormatError(
+            path, f"not valid JSON ({error.msg}); was it cut short?", line=error.lineno
+        ) from None
+    except ValueError as error:
+        raise FileFormatError(path, f"not valid JSON ({error}).") from None
+    if not isinstance(content, dict) or content.get("format") not in (_FIXED, _ADAPTIVE):
+        raise FileFormatError(path, "not a dpcohort plan. Make one with `dpcohort plan`.")
+    if content.get("schema") != _SCHEMA:
+        raise FileFormatError(
+            path,
+            f"written in schema {content.get('schema')!r}; this dpcohort {__version__} reads "
+            f"schema {_SCHEMA}. Upgrade dpcohort, or make the plan again.",
+        )
+    return content
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a number")
+
+
+def _rebuilt_fixed(content: Mapping[str, Any]) -> Plan:
+    population = _population(content["clients"])
+    count = len(population)
+    selection, schedule = content["selection"], content["schedule"]
+    return Plan(
+        population=population,
+        training=Training(**content["training"]),
+        contract=Contract(**content["contract"]),
+        noise_model=selection["noise_model"],
+        selection=Selection(
+            rule=selection["rule"],
+            probabilities=np.array(selection["probabilities"], dtype=np.float64),
+            unbiased=population.unbiased,
+            eta=selection["eta"],
+            objective=selection["objective"],
+            lower_bound=selection["lower_bound"],
+            gap=selection["gap"],
+            settings=selection["settings"],
         ),
-        noise_ratio=_ratio(after.noise_to_clip, before.noise_to_clip),
-        variance_ratio=float(np.median(variance)) if variance.size else float("nan"),
-        excluded=int((before.drawn & ~after.drawn).sum()),
-        included=int((after.drawn & ~before.drawn).sum()),
+        schedule=Schedule(
+            cohorts=np.array(schedule["cohorts"], dtype=np.int64),
+            clients=count,
+            draws=schedule["draws"],
+        ),
+        noise=_noise(content["noise"], population),
+        seed=schedule["seed"],
     )
 
 
-def _settings(plan: Plan) -> dict[str, Any]:
-    return {
-        **{f"training.{key}": value for key, value in asdict(plan.training).items()},
-        **{f"privacy.{key}": value for key, value in asdict(plan.contract).items()},
-        "selection.rule": plan.selection.rule,
-        "selection.noise_model": plan.noise_model,
-        **{f"selection.{key}": value for key, value in plan.selection.settings.items()},
-        "schedule.draws": plan.schedule.draws,
-        "schedule.seed": plan.seed,
-    }
+def _population(columns: dict[str, Any]) -> Population:
+    count, ids = columns["count"], columns["id"]
+    # Before anything of that length is made: a number costs nothing to write.
+    if count != len(ids) or not isinstance(ids, list):
+        raise InputError("clients.count", given=count, allowed=f"{len(ids)}, as there are ids")
+    whole_number("clients.count", count, at_least=1, at_most=MOST_CLIENTS)
+    public = np.zeros(count, dtype=np.bool_)
+    public[np.array(columns["public"], dtype=np.int64)] = True
+    return Population.from_arrays(
+        ids=ids,
+        sizes=_column(columns["size"], count, np.int64),
+        epsilon=_column(columns["epsilon"], count, np.float64),
+        delta=_column(columns["delta"], count, np.float64),
+        batch_sizes=_column(columns["batch_size"], count, np.int64),
+        public=public,
+        allow_large_delta=True,
+    )
 
 
-def _ratio(after: float, before: float) -> float:
-    return after / before if before > 0 else (1.0 if after == 0 else float("inf"))
+def _noise(columns: dict[str, Any], population: Population) -> DeployedNoise:
+    held = np.array(columns["client"], dtype=np.int64)
+    noise_multiplier = np.where(population.public, 0.0, np.nan)
+    certified = np.where(population.public, np.nan, 0.0)
+    lifted = np.zeros(len(population), dtype=np.bool_)
+    noise_multiplier[held] = np.array(columns["noise_multiplier"], dtype=np.float64)
+    certified[held] = np.array(columns["certified_epsilon"], dtype=np.float64)
+    lifted[np.array(columns["lifted"], dtype=np.int64)] = True
+    return DeployedNoise(
+        noise_multiplier=noise_multiplier, certified_epsilon=certified, lifted=lifted
+    )
+
+
+def _column(value: Any, count: int, dtype: type) -> NDArray[Any]:
+    column: NDArray[Any] = np.array(value, dtype=dtype)
+    return np.full(count, column) if column.ndim == 0 else column
+
+
+def _rebuilt_adaptive(content: Mapping[str, Any]) -> Plan:
+    from dpcohort.adaptive.rule import ReportTerms
+
+    people, caps, noise = content["clients"], content["caps"], content["noise"]
+    terms = None if content["reports"] is None else ReportTerms(**content["reports"])
+    population = Population.from_arrays(
+        ids=people["id"],
+        sizes=np.array(people["size"], dtype=np.int64),
+        epsilon=np.array(people["epsilon"], dtype=np.float64),
+        delta=np.array(people["delta"], dtype=np.float64),
+        batch_sizes=np.array(people["batch_size"], dtype=np.int64),
+        public=np.array(people["public"], dtype=np.bool_),
+        allow_large_delta=True,
+    )
+    training = Training(**content["training"])
+    return Plan(
+        population=population,
+        training=training,
+        contract=Contract(**content["contract"]),
+        selection=Selection.during_training(
+            content["rule"], content["rule_settings"], population.unbiased
+        ),
+        schedule=Schedule.within(
+            np.array(caps["draws"], dtype=np.int64), cohort_size=training.cohort_size
+        ),
+        noise=DeployedNoise(
+            noise_multiplier=np.array(noise["noise_multiplier"], dtype=np.float64),
+            certified_epsilon=np.array(noise["certified_epsilon"], dtype=np.float64),
+            lifted=np.array(noise["lifted"], dtype=np.bool_),
+        ),
+        seed=content["seed"],
+        adaptive=Adaptive(
+            rule=_rule(content, terms),
+            terms=terms,
+            report_caps=np.array(caps["reports"], dtype=np.int64),
+            report_multipliers=np.array(noise["report_multiplier"], dtype=np.float64),
+        ),
+    )
+
+
+def _rule(content: Mapping[str, Any], terms: ReportTerms | None) -> AdaptiveRule:
+    registry, name = REGISTRIES["adaptive"], content["rule"]
+    if name in registry.built_in:
+        made: AdaptiveRule = registry.make(name, content["rule_settings"])
+        return made
+    return RecordedRule(
+        name=name,
+        statistic=None if terms is None else terms.statistic,
+        mini_batch=terms is not None and terms.mini_batch,
+        watches_updates=bool(content["watches_updates"]),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedRule:
+    """The name of a rule of somebody else, read from a file; it cannot choose.
+
+    Reading and verifying a run must not run code that a file names.
+    """
+
+    name: str
+    statistic: Statistic | None = None
+    mini_batch: bool = False
+    watches_updates: bool = False
+
+    def check(self, clients: int, cohort_size: int, public: int) -> None:
+        """Nothing is known about it."""
+
+    def expected_reports(self, clients: int, rounds: int, draw_cap: int) -> int:
+        """Not asked: the caps are in the plan."""
+        return 0
+
+    def ask(self, view: RoundView) -> IntArray:
+        """Refused."""
+        raise InputError.because(
+            f"the rule {self.name!r} is not part of dpcohort: make the plan again with the rule."
+        )
+
+    def choose(self, view: RoundView, answers: Mapping[int, float]) -> IntArray:
+        """Refused."""
+        return self.ask(view)

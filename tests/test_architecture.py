@@ -35,7 +35,7 @@ ROOMS = [
     ["selection"],
     ["schedule"],
     ["round_record"],
-    ["plan", "plan_file", "adaptive", "explain", "what_if"],
+    ["plan", "adaptive", "explain"],
     ["config"],
     ["data", "models"],
     ["aggregation", "engine"],

@@ -295,7 +295,7 @@ def test_what_differs_is_named_and_measured(clients):
     assert found.probability_distance == pytest.approx(
         np.abs(aware.selection.probabilities - 1 / 6).sum()
     )
-    assert found.changed[0].client in {"a", "f"}
+    assert found.changed[0]["client"] in {"a", "f"}
     assert "selection.rule: unbiased -> privacy-aware" in found.text()
 
 

@@ -12,8 +12,7 @@ from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.adaptive.rules import PowerOfChoice
 from dpcohort.clients import Population
 from dpcohort.errors import FileFormatError, InputError, VerificationError
-from dpcohort.plan import Plan, make_plan
-from dpcohort.plan_file import RecordedRule
+from dpcohort.plan import Plan, RecordedRule, make_plan
 from dpcohort.training import Training
 
 #: A file of schema 1, as it was written when there was no other. It must be read for ever.

@@ -7,9 +7,9 @@ import pytest
 from dpcohort.accounting import Contract
 from dpcohort.clients import Population
 from dpcohort.errors import InputError
+from dpcohort.explain import Scenario, sweep
 from dpcohort.plan import make_plan
 from dpcohort.training import Training
-from dpcohort.what_if import Scenario, sweep
 
 
 @pytest.fixture

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
@@ -36,8 +37,6 @@ from dpcohort.progress import Progress, silent
 from dpcohort.schedule import Schedule
 from dpcohort.selection import Selection
 from dpcohort.training import Training
-
-__all__ = ["make_adaptive_plan", "make_caps", "report_noise"]
 
 _ACCURACY = 2e-4  # of log z, where the search stops
 _TRIALS = 6
@@ -270,18 +269,19 @@ def _capped_noise(
     columns = [np.where(population.public, start, 0.0) for start in (0.0, 0.0, np.nan, 0.0)]
     for done, k in enumerate(held.tolist()):
         progress("certifying", done, held.size)
-        client = _Client(
-            name=population.ids[k],
-            epsilon=float(population.epsilon[k]),
-            delta=float(population.delta[k]),
-            rate=float(rates[k]),
-            report_rate=float(rates[k]) if terms.mini_batch else 1.0,
-            steps=int(steps[k]),
-            reports=int(report_caps[k]),
-        )
-        if client.key not in known:
-            known[client.key] = _noise_of(client, float(guesses[done]), contract, terms, guard)
-        for column, value in zip(columns, known[client.key], strict=True):
+        budget = (float(population.epsilon[k]), float(population.delta[k]))
+        rate, report_rate = float(rates[k]), float(rates[k]) if terms.mini_batch else 1.0
+        key = (*budget, rate, report_rate, int(steps[k]), int(report_caps[k]))
+        if key not in known:
+            known[key] = _noise_of(
+                population.ids[k],
+                *key,
+                guess=float(guesses[done]),
+                contract=contract,
+                share=terms.share,
+                guard=guard,
+            )
+        for column, value in zip(columns, known[key], strict=True):
             column[k] = value
     progress("certifying", held.size, held.size)
     noise = DeployedNoise(
@@ -290,30 +290,6 @@ def _capped_noise(
         lifted=columns[3].astype(np.bool_),
     )
     return noise, columns[1]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Client:
-    """What fixes the noise of one client."""
-
-    name: str
-    epsilon: float
-    delta: float
-    rate: float
-    report_rate: float
-    steps: int
-    reports: int
-
-    @property
-    def key(self) -> tuple[float, ...]:
-        return (
-            self.epsilon,
-            self.delta,
-            self.rate,
-            self.report_rate,
-            self.steps,
-            self.reports,
-        )
 
 
 def _guesses(
@@ -345,82 +321,82 @@ def _guesses(
 
 
 def _noise_of(
-    client: _Client, guess: float, contract: Contract, terms: ReportTerms, guard: Guard
+    name: str,
+    epsilon: float,
+    delta: float,
+    rate: float,
+    report_rate: float,
+    steps: int,
+    reports: int,
+    *,
+    guess: float,
+    contract: Contract,
+    share: float,
+    guard: Guard,
 ) -> tuple[float, float, float, bool]:
     """(z, z of a report, certified epsilon, lifted) of one client."""
     report = report_noise(
-        epsilon=client.epsilon,
-        delta=client.delta,
-        share=terms.share,
-        reports=client.reports,
-        rate=client.report_rate,
+        epsilon=epsilon,
+        delta=delta,
+        share=share,
+        reports=reports,
+        rate=report_rate,
         contract=contract,
     )
-    past = History((_event(report, client.report_rate, client.reports, contract),))
+    sampling: Any = {"sampler": contract.sampler, "neighbours": contract.neighbours}
+    event = partial(Event, **sampling)
+    reported = event(noise_multiplier=report, sampling_rate=report_rate, steps=reports)
+    past = History((reported,))
+
+    def with_training(z: float) -> History:
+        return past.append(event(noise_multiplier=z, sampling_rate=rate, steps=steps))
+
     if contract.accountant == "paper":
-        spent = _with_training(past, client, guess, contract).epsilon(client.delta)
-        if spent <= client.epsilon:
+        spent = with_training(guess).epsilon(delta)
+        if spent <= epsilon:
             return guess, report, spent, False
         if guard == "refuse":
             raise BudgetExceededError(
-                f"the paper's noise does not keep the promise of {client.name!r} together with its "
-                f"reports: it spends epsilon {spent:.4g} and promised {client.epsilon:.4g} "
-                f"({client.steps} steps, {client.reports} reports). Use the guard 'lift' to give "
+                f"the paper's noise does not keep the promise of {name!r} together with its "
+                f"reports: it spends epsilon {spent:.4g} and promised {epsilon:.4g} "
+                f"({steps} steps, {reports} reports). Use the guard 'lift' to give "
                 "it the tight noise, a smaller report_share, or the accountant 'tight'."
             )
-    z = _smallest_noise(past, client, guess, contract)
+
+    def excess(x: float) -> float:
+        total = with_training(math.exp(x)).delta(epsilon)
+        return math.log(max(total, 1e-300)) - math.log(delta)
+
+    z = _root_near(excess, math.log(guess))
+    if z is None:
+        z = calibrate_remaining(
+            past, epsilon=epsilon, delta=delta, sampling_rate=rate, steps=steps, **sampling
+        )
     for attempt in range(_RAISES):
-        spent = _with_training(past, client, z, contract).epsilon(client.delta)
-        if spent <= client.epsilon:
+        spent = with_training(z).epsilon(delta)
+        if spent <= epsilon:
             return z, report, spent, contract.accountant == "paper"
         z *= 1 + _RAISE * 2**attempt
     raise BudgetExceededError(
-        f"the noise of {client.name!r} could not be certified; its budget or delta is beyond what "
+        f"the noise of {name!r} could not be certified; its budget or delta is beyond what "
         "double precision can prove. Raise epsilon or delta."
     )
 
 
-def _event(z: float, rate: float, steps: int, contract: Contract) -> Event:
-    return Event(
-        noise_multiplier=z,
-        sampling_rate=rate,
-        steps=steps,
-        sampler=contract.sampler,
-        neighbours=contract.neighbours,
-    )
-
-
-def _with_training(past: History, client: _Client, z: float, contract: Contract) -> History:
-    return past.append(_event(z, client.rate, client.steps, contract))
-
-
-def _smallest_noise(past: History, client: _Client, guess: float, contract: Contract) -> float:
-    """About the smallest z that keeps the budget: a secant search from a good guess.
+def _root_near(excess: Callable[[float], float], guess: float) -> float | None:
+    """About the smallest z that keeps a budget: a secant search in log z from a good guess.
 
     What it gives is certified afterwards, so a poor answer costs a little noise and no privacy.
     """
-
-    def excess(x: float) -> float:
-        total = _with_training(past, client, math.exp(x), contract).delta(client.epsilon)
-        return math.log(max(total, 1e-300)) - math.log(client.delta)
-
-    before, at = math.log(guess), excess(math.log(guess))
+    before, at = guess, excess(guess)
     x = before + (0.01 if at > 0 else -0.01)
     for _ in range(_TRIALS):
         now = excess(x)
         if now == at:
-            break
+            return None
         step = -now * (x - before) / (now - at)
         before, at = x, now
         x += min(0.5, max(-0.5, step))
         if abs(step) < _ACCURACY:
             return math.exp(x + _ACCURACY / 2)
-    return calibrate_remaining(
-        past,
-        epsilon=client.epsilon,
-        delta=client.delta,
-        sampling_rate=client.rate,
-        steps=client.steps,
-        sampler=contract.sampler,
-        neighbours=contract.neighbours,
-    )
+    return None

@@ -21,22 +21,6 @@ from dpcohort._validate import BoolArray, FloatArray, IntArray, choice, number
 from dpcohort.errors import BudgetExceededError, InputError
 from dpcohort.plugins import naming_the_rule
 
-__all__ = [
-    "REPORT_DRAW",
-    "AdaptiveRule",
-    "Report",
-    "ReportMode",
-    "ReportTerms",
-    "RoundView",
-    "Statistic",
-    "draw_without_replacement",
-    "filled_cohort",
-    "largest",
-    "rule_cohort",
-    "shrunk",
-]
-
-
 #: Names a report where draws have numbers: its noise, its row. No draw has a number so large.
 REPORT_DRAW = 1 << 30
 

@@ -14,16 +14,6 @@ from dpcohort._validate import FloatArray, IntArray, number, whole_number
 from dpcohort.adaptive.rule import RoundView, Statistic, draw_without_replacement, largest, shrunk
 from dpcohort.errors import InputError
 
-__all__ = [
-    "BanditLoss",
-    "ClusteredUpdates",
-    "DonatedData",
-    "MiniBatchPowerOfChoice",
-    "PowerOfChoice",
-    "RecentPowerOfChoice",
-    "StatisticalUtility",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PowerOfChoice:

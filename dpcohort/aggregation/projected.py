@@ -15,8 +15,6 @@ from dpcohort.aggregation.rule import Cohort, checked_updates
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Projected", "ProjectedPlus"]
-
 #: Directions whose singular value is below this many roundings of the updates are rounding.
 _ROUNDINGS = 10.0
 

@@ -20,16 +20,6 @@ from dpcohort.aggregation.rule import Cohort, checked_updates, weighted_sum
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "ClippedMean",
-    "EstimatedNoise",
-    "GeometricMedian",
-    "NoiseCheck",
-    "TrimmedMean",
-    "check_declared_noise",
-    "low_rank_and_sparse",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ClippedMean:

@@ -24,23 +24,6 @@ if TYPE_CHECKING:
 
     from dpcohort.plan import Plan
 
-__all__ = [
-    "AggregationRule",
-    "Cohort",
-    "EpsilonWeighted",
-    "ImportanceCompensated",
-    "InverseVariance",
-    "Mean",
-    "MinimumNoise",
-    "SizeWeighted",
-    "checked_updates",
-    "client_column",
-    "combine_round",
-    "of_cohort",
-    "sum_of_rows",
-    "weighted_sum",
-]
-
 
 @dataclass(frozen=True)
 class Cohort:

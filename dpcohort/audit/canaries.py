@@ -33,9 +33,6 @@ from dpcohort._validate import BoolArray, FloatArray
 from dpcohort.accounting import certify_epsilon
 from dpcohort.audit.claims import Claim, Finding, PrivateTraining, updates_of
 
-__all__ = ["canary", "epsilon_lower_bound", "one_run", "one_run_p_value"]
-
-
 _RECORDS, _DIMENSION = 4, 16
 _SIZE = 1e3  # of the record's gradient, in units of C
 

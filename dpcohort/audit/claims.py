@@ -17,8 +17,6 @@ import numpy as np
 
 from dpcohort._validate import FloatArray, IntArray, choice, number
 
-__all__ = ["Claim", "Finding", "PrivateTraining", "hostile_models", "repeats", "updates_of"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:

@@ -39,9 +39,6 @@ from scipy import special, stats
 from dpcohort._validate import FloatArray, IntArray
 from dpcohort.audit.claims import Claim, Finding, PrivateTraining, repeats, updates_of
 
-__all__ = ["freshness", "mean_noise", "noise_law", "noise_tail", "unlike_normal"]
-
-
 ComplexArray = NDArray[np.complex128]
 
 _CASES = ((8, 4), (2, 1))  # records, batch size

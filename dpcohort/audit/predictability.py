@@ -26,8 +26,6 @@ import numpy as np
 from dpcohort._validate import BoolArray, FloatArray
 from dpcohort.audit.claims import Claim, Finding, PrivateTraining, repeats, updates_of
 
-__all__ = ["last_bits", "linear_complexity", "predictability"]
-
 #: Twice the state of the largest linear generator in use, 19,937 bits, and a little more.
 _BITS = 41_024
 _RECORDS, _BATCH = 2, 2

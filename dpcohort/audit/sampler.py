@@ -18,8 +18,6 @@ from scipy import stats
 from dpcohort._validate import FloatArray
 from dpcohort.audit.claims import Claim, Finding, PrivateTraining
 
-__all__ = ["sampler"]
-
 _RECORDS, _BATCH, _ROUNDS, _DRAWS = 200, 40, 200, 2
 _SMALL_NOISE = 1e-3
 

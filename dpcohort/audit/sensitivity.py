@@ -35,8 +35,6 @@ from dpcohort.audit.claims import (
     updates_of,
 )
 
-__all__ = ["erasure", "sensitivity"]
-
 _RECORDS, _BATCH, _DIMENSION, _ROUNDS = 16, 4, 64, 60
 _CANARIES = (1e3, 1 + 1e-7, 0.3)  # in units of C
 _BACKGROUNDS = (0.0, 1e4)

@@ -14,8 +14,6 @@ from dpcohort.audit.predictability import last_bits, predictability
 from dpcohort.audit.sampler import sampler
 from dpcohort.audit.sensitivity import erasure, sensitivity
 
-__all__ = ["FULL_NORMALS", "audit_training"]
-
 _CANARY_MULTIPLIER = 0.5  # where the test sees most
 _QUICK_NORMALS = 1 << 20
 

@@ -49,20 +49,6 @@ from dpcohort.plugins import named_function
 from dpcohort.schedule import Schedule
 from dpcohort.training import Training
 
-__all__ = [
-    "HOSTILE",
-    "EngineUnderTest",
-    "GradientProbe",
-    "GuardUnderTest",
-    "StepPlan",
-    "StepUnderTest",
-    "hostile_factors",
-    "hostile_start",
-    "scored_probe",
-    "step_by_name",
-]
-
-
 #: What can be hostile in a model.
 HOSTILE = (
     "no gradient at zero",

@@ -29,12 +29,10 @@ from dpcohort.lab.theorems import (
     strongly_convex_limit,
 )
 from dpcohort.plan import selection_problem
-from dpcohort.runs.configured_plan import configured_population
+from dpcohort.runs.configured import configured_population
 from dpcohort.selection.problem import selected
 from dpcohort.selection.rules import rule_from_settings
 from dpcohort.selection.solver import SelectionPath
-
-__all__ = ["bound"]
 
 
 def bound(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
     from dpcohort.lab.rule_comparison import RuleRow, RuleTable
     from dpcohort.runs.evaluation import SeedSummary
     from dpcohort.runs.run import Run
-
-__all__ = ["compare", "groups_table", "pairs_table"]
-
 
 _SOME = "For some of them: --selection unbiased,privacy-aware --aggregation mean"
 
@@ -104,15 +102,14 @@ def compare(
         groups = _train_grid(settings, seeds, out, device, quiet=as_json)
     else:
         groups = _load_groups(places, changes, out)
-    from dpcohort.runs.comparison import compare_runs
-    from dpcohort.runs.evaluation import summarise_seeds
+    from dpcohort.runs.evaluation import compare_runs, summarise_seeds
 
     first, *others = groups
     summaries = {name: summarise_seeds(runs) for name, runs in groups.items()}
     comparisons = [compare_runs(groups[n], groups[first], names=(n, first)) for n in others]
     if as_json:
         print_json(
-            groups={name: s.to_dict() for name, s in summaries.items()},
+            groups={name: asdict(s) for name, s in summaries.items()},
             comparisons=[comparison.to_dict() for comparison in comparisons],
         )
         return
@@ -145,7 +142,7 @@ def groups_table(summaries: dict[str, SeedSummary]) -> Table:
 def _load_groups(
     sources: Sequence[Path], changes: list[str] | None, out: Path | None
 ) -> dict[str, Sequence[Run]]:
-    from dpcohort.runs.comparison import load_group
+    from dpcohort.runs.evaluation import load_group
 
     if changes or out is not None:
         raise InputError.because("--set and --out are for a config with a [grid], not for runs.")

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from dpcohort.runs.run import Run
-
-__all__ = ["SETTINGS", "demo", "demo_config"]
 
 #: What is compared. The first is the paper's baseline, the last is what dpcohort does by default.
 SETTINGS = {
@@ -106,8 +105,7 @@ def _trained(
     config: Config, out: Path, seeds: int, *, quiet: bool
 ) -> tuple[dict[str, Sequence[Run]], dict[str, Path]]:
     """All settings and seeds side by side; the first seed of each is written down."""
-    from dpcohort.runs.configured import configured_job
-    from dpcohort.runs.configured_plan import configured_data
+    from dpcohort.runs.configured import configured_data, configured_job
     from dpcohort.runs.training import train_side_by_side
 
     data = configured_data(config)
@@ -153,8 +151,7 @@ def _results(
     out: Path,
     config: Config,
 ) -> dict[str, Any]:
-    from dpcohort.runs.comparison import compare_runs
-    from dpcohort.runs.evaluation import summarise_seeds, who_was_heard
+    from dpcohort.runs.evaluation import compare_runs, summarise_seeds, who_was_heard
 
     best, pairs = "tight noise, privacy-aware", []
     for kind in ("paper noise", "tight noise"):
@@ -169,9 +166,9 @@ def _results(
         "plan": summarise(plan),
         "against_unbiased": unbiased.compare(plan).to_dict(),
         "strictest": plan.explain(_strictest(plan)).to_dict(),
-        "settings": {name: summarise_seeds(runs).to_dict() for name, runs in groups.items()},
+        "settings": {name: asdict(summarise_seeds(runs)) for name, runs in groups.items()},
         "comparisons": [pair.to_dict() for pair in pairs],
-        "heard": [g.to_dict() for g in who_was_heard(first.plan, first.ledger.draws, groups=4)],
+        "heard": [asdict(g) for g in who_was_heard(first.plan, first.ledger.draws, groups=4)],
         "promises_hold": all(r.holds for runs in groups.values() for r in runs[0].receipts()),
         "stamp": first.receipts()[0].stamp,
         "files": [

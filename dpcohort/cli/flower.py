@@ -24,8 +24,6 @@ from dpcohort.config import load_config
 from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
 
-__all__ = ["flower"]
-
 flower = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -194,7 +192,7 @@ def _interrupt(number: int, frame: object) -> None:
 def _from_config(path: Path, changes: list[str] | None, test: str) -> dict[str, Any]:
     """What a config says about a kit."""
     from dpcohort.deploy.guard.terms import ModelTerms
-    from dpcohort.runs.configured_plan import configured_data, data_section
+    from dpcohort.runs.configured import configured_data, data_section
 
     config = load_config(path).with_overrides(changes or [])
     data = configured_data(config)

@@ -16,8 +16,6 @@ from dpcohort.cli.terminal import JsonOption, print_json, print_text, say, shape
 from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
 
-__all__ = ["guard"]
-
 guard = typer.Typer(
     invoke_without_command=True,
     pretty_exceptions_enable=False,

@@ -16,7 +16,6 @@ from dpcohort.deploy.formats import checked_name
 from dpcohort.deploy.ledger import (
     ClientLedger,
     LifetimeCap,
-    LifetimeReceipt,
     RunTerms,
     lifetime_receipt,
     read_state,
@@ -24,8 +23,6 @@ from dpcohort.deploy.ledger import (
 )
 from dpcohort.errors import InputError
 from dpcohort.plain_text import json_visible
-
-__all__ = ["ledger"]
 
 ledger = typer.Typer(
     no_args_is_help=True,
@@ -189,7 +186,7 @@ def receipt(
     as_json: JsonOption = False,
 ) -> None:
     """Show a data set's receipt: promised, spent in each run, certified in all."""
-    found: LifetimeReceipt = lifetime_receipt(read_state(path, counter=counter), dataset)
+    found = lifetime_receipt(read_state(path, counter=counter), dataset)
     if out is not None:
         from dpcohort.atomic_file import write_text
 

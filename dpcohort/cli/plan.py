@@ -28,10 +28,7 @@ from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
 
 if TYPE_CHECKING:
-    from dpcohort.explain import ClientExplanation
-    from dpcohort.what_if import SweptValue
-
-__all__ = ["explain", "plan", "what_if"]
+    from dpcohort.explain import ClientExplanation, SweptValue
 
 
 def plan(
@@ -119,7 +116,7 @@ def explain(
 
         source = RunFolder.find(source).plan
     from dpcohort.explain import explain_adaptive_client, explain_client
-    from dpcohort.runs.configured_plan import configured_any_plan
+    from dpcohort.runs.configured import configured_plan
     from dpcohort.selection.rules import rule_from_settings
 
     rule = None
@@ -127,7 +124,7 @@ def explain(
         made = plan_from(source, clients, changes)
     else:
         config = read_config(source, clients, changes)
-        made = configured_any_plan(config, progress=print_progress)
+        made = configured_plan(config, progress=print_progress)
         if not config.is_adaptive:  # a plan forgets where a rule of one's own came from
             rule = rule_from_settings(config.rule, **config.rule_settings)
     explanation: ClientExplanation
@@ -173,8 +170,8 @@ def what_if(
     as_json: JsonOption = False,
 ) -> None:
     """Try several values of one setting, without drawing a schedule or training."""
-    from dpcohort.runs.configured_plan import configured_population
-    from dpcohort.what_if import Scenario, sweep
+    from dpcohort.explain import Scenario, sweep
+    from dpcohort.runs.configured import configured_population
 
     config = read_config(source, clients, changes)
     if config.is_adaptive:

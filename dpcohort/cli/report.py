@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from dpcohort.plan import Plan
     from dpcohort.runs.run import Run
 
-__all__ = ["figure", "paper_figure_config", "report"]
-
 #: Findings named on the terminal; the page has all.
 _SHOWN = 5
 
@@ -200,7 +198,7 @@ def _selection(
     sources: list[Path], clients: Path | None, changes: list[str] | None, eta: str, out: Path
 ) -> dict[str, dict[str, Any]]:
     from dpcohort.report.figures import save_selection_figure
-    from dpcohort.runs.configured_plan import configured_population
+    from dpcohort.runs.configured import configured_population
     from dpcohort.selection.rules import rule_from_settings
 
     if len(sources) > 1:
@@ -274,7 +272,7 @@ def _title(source: Path) -> str:
 
 
 def _runs(source: Path) -> list[Run]:
-    from dpcohort.runs.comparison import load_group
+    from dpcohort.runs.evaluation import load_group
 
     if not source.is_dir():
         raise InputError.because(f"{source} is no run folder; this figure needs a finished run.")

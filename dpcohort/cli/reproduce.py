@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from dpcohort.lab.recipes.execution import Progress
     from dpcohort.lab.recipes.judgement import RecipeResult
 
-__all__ = ["reproduce", "showing_progress"]
-
 
 def reproduce(
     name: Annotated[

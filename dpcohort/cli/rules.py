@@ -24,8 +24,6 @@ from dpcohort.plugins import REGISTRIES, RuleCard, is_named_function, named_func
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["rules", "rules_table"]
-
 _TITLES = {
     "selection": "Selection, fixed before training ([selection] rule = ...)",
     "adaptive": "Selection, round by round from charged reports ([selection] rule = ...)",

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from dpcohort.lab.schemes import Card, SchemeResult
 
-__all__ = ["schemes"]
-
 _WARNING = (
     "An epsilon protects its own unit against its own observer. Rows that differ in either must "
     "not be compared as equals: see docs/schemes.md."
@@ -154,7 +152,7 @@ def _train(
 
     config = load_config(source).with_overrides(data_changes(changes, data_dir))
     from dpcohort.lab.schemes import Simulation
-    from dpcohort.runs.configured_plan import configured_data
+    from dpcohort.runs.configured import configured_data
 
     data = configured_data(config)
     simulations = [Simulation.of(config, data=data, shift=shift) for shift in range(seeds)]

@@ -26,8 +26,6 @@ from dpcohort.lab.recipes.recipe import Cell
 from dpcohort.limits import LARGEST_CONFIG
 from dpcohort.text_files import read_utf8
 
-__all__ = ["search"]
-
 _SHOWN = 10
 
 
@@ -133,7 +131,7 @@ def search(
 def _of_config(path: Path, overrides: list[str]) -> tuple[str, list[Cell], list[tuple[str, ...]]]:
     from dpcohort.config import load_config
     from dpcohort.lab.recipes.search import search_grid
-    from dpcohort.runs.configured_plan import data_section
+    from dpcohort.runs.configured import data_section
 
     config = load_config(path).with_overrides(overrides)
     data_section(config)

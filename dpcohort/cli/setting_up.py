@@ -20,8 +20,6 @@ from dpcohort.cli.terminal import JsonOption, console, new_table, print_json, sa
 from dpcohort.config import EXAMPLES, commented_config
 from dpcohort.errors import FileFormatError
 
-__all__ = ["data", "doctor", "examine", "new"]
-
 
 def new(
     path: Annotated[Path, Argument(help="Where to write it; - for the terminal.")] = Path(

@@ -267,11 +267,11 @@ def plan_from(
 ) -> Plan:
     """A saved plan, or the plan a config or a list of clients asks for."""
     from dpcohort.plan import Plan
-    from dpcohort.runs.configured_plan import configured_any_plan
+    from dpcohort.runs.configured import configured_plan
 
     if source is None or source.suffix.lower() != ".json":
         config = read_config(source, clients, overrides)
-        return configured_any_plan(config, progress=print_progress)
+        return configured_plan(config, progress=print_progress)
     if clients is not None or overrides:
         raise InputError.because(
             f"{source} is a finished plan: --clients and --set cannot change it. Give the "
@@ -283,9 +283,18 @@ def plan_from(
 
 
 def plan_of(config: Config) -> Plan:
-    """The plan that a config asks for whose cohorts are drawn before the training."""
-    from dpcohort.runs.configured_plan import configured_plan
+    """The plan that a config asks for whose cohorts are drawn before the training.
 
+    Raises:
+        InputError: the rule chooses cohorts during the training.
+    """
+    from dpcohort.runs.configured import configured_plan
+
+    if config.is_adaptive:
+        raise InputError.because(
+            f"the rule {config.rule} chooses cohorts during the training, so there is no schedule "
+            "to look at. dpcohort plan shows its caps and noise; dpcohort train runs it."
+        )
     return configured_plan(config, progress=print_progress)
 
 

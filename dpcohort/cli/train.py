@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,14 +34,12 @@ from dpcohort.cli.terminal import (
     sparkline,
 )
 from dpcohort.config import load_config
-from dpcohort.errors import InputError
+from dpcohort.errors import DataMissingError, InputError
 from dpcohort.plain_text import one_line
 
 if TYPE_CHECKING:
     from dpcohort.round_record import RoundRecord
     from dpcohort.runs.run import Callback, Run
-
-__all__ = ["TrainingView", "picture", "round_sentence", "summary_of", "train", "watch", "watching"]
 
 
 def train(
@@ -72,8 +71,7 @@ def train(
         raise InputError.because(
             f"{out} holds one run; several seeds need a folder of their own. Choose another --out."
         )
-    from dpcohort.runs.configured import configured_job
-    from dpcohort.runs.configured_plan import configured_data
+    from dpcohort.runs.configured import configured_data, configured_job
     from dpcohort.runs.training import train_job
 
     data = configured_data(config)
@@ -87,8 +85,6 @@ def train(
         with watching(f"{title}, seed {job.seed}", quiet=as_json) as callbacks:
             listeners: list[Callback] = [*callbacks]
             if tensorboard is not None:
-                from dpcohort.runs.tensorboard import TensorBoardLog
-
                 listeners.append(TensorBoardLog(tensorboard / f"seed-{job.seed}"))
             run = train_job(job, out=place, resume=resume, callbacks=listeners)
         for words in [] if as_json else run.warnings:
@@ -109,8 +105,8 @@ def summary_of(runs: Sequence[Run], out: Path) -> dict[str, Any]:
     return {
         "out": str(out),
         "plan": first.plan.sha256,
-        "result": summarise_seeds(runs).to_dict(),
-        "heard": [group.to_dict() for group in who_was_heard(first.plan, first.ledger.draws)],
+        "result": asdict(summarise_seeds(runs)),
+        "heard": [asdict(group) for group in who_was_heard(first.plan, first.ledger.draws)],
         "receipts": len(receipts),
         "promises_hold": all(receipt.holds for receipt in receipts),
         "private": first.is_private,
@@ -379,3 +375,44 @@ class _Bar:
 
     def __rich_measure__(self, screen: Console, options: ConsoleOptions) -> Measurement:
         return Measurement(1, min(self.width, options.max_width))
+
+
+class TensorBoardLog:
+    """A callback that writes public numbers only: what ``rounds.jsonl`` has, as curves.
+
+    Of a private run no time is written: how long a round took tells how many records were drawn.
+    For the same reason the folder should be closed to others (0700) while such a run goes on.
+
+    Args:
+        folder: where the events go; ``tensorboard --logdir`` shows them.
+
+    Raises:
+        DataMissingError: tensorboard is not installed.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise DataMissingError(
+                "tensorboard is not installed. Get it with: pip install tensorboard"
+            ) from None
+        self._writer: Any = SummaryWriter(str(folder))
+
+    def on_round(self, record: RoundRecord, run: Run) -> None:
+        """Write one round."""
+        step = record.round + 1
+        # TensorBoard writes the time of every point unless it is given one.
+        when = {"walltime": 0.0} if run.settings.get("randomness") == "entropy" else {}
+        if record.noise_stds:
+            self._writer.add_scalar("noise/largest", max(record.noise_stds), step, **when)
+            self._writer.add_scalar("noise/smallest", min(record.noise_stds), step, **when)
+        for name, found in (("model", record.test), ("average", record.test_average)):
+            if found is not None:
+                self._writer.add_scalar(f"accuracy/{name}", found.accuracy, step, **when)
+                self._writer.add_scalar(f"loss/{name}", found.loss, step, **when)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._writer.close()

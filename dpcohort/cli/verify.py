@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from dpcohort.audit import Claim, Finding, PrivateTraining
     from dpcohort.runs.verification import Verification
 
-__all__ = ["audit", "receipt", "verify"]
-
 _SHOWN = 20
 #: Characters of one message; a broken receipt may quote anything.
 _LONGEST = 2000

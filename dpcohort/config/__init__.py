@@ -8,30 +8,30 @@ from typing import TYPE_CHECKING
 from dpcohort._lazy import names_on_use
 
 if TYPE_CHECKING:
-    from dpcohort.config.problems import ConfigProblem as ConfigProblem
-    from dpcohort.config.problems import Lines as Lines
-    from dpcohort.config.problems import error_of as error_of
-    from dpcohort.config.problems import key_lines as key_lines
-    from dpcohort.config.problems import words_of as words_of
     from dpcohort.config.settings import Config as Config
+    from dpcohort.config.settings import ConfigProblem as ConfigProblem
+    from dpcohort.config.settings import Lines as Lines
     from dpcohort.config.settings import config_for_clients as config_for_clients
+    from dpcohort.config.settings import error_of as error_of
+    from dpcohort.config.settings import key_lines as key_lines
     from dpcohort.config.settings import load_config as load_config
     from dpcohort.config.settings import loads_config as loads_config
+    from dpcohort.config.settings import words_of as words_of
     from dpcohort.config.template import EXAMPLES as EXAMPLES
     from dpcohort.config.template import commented_config as commented_config
 
 _HOMES = {
     "Config": "settings",
-    "ConfigProblem": "problems",
+    "ConfigProblem": "settings",
     "EXAMPLES": "template",
-    "Lines": "problems",
+    "Lines": "settings",
     "commented_config": "template",
     "config_for_clients": "settings",
-    "error_of": "problems",
-    "key_lines": "problems",
+    "error_of": "settings",
+    "key_lines": "settings",
     "load_config": "settings",
     "loads_config": "settings",
-    "words_of": "problems",
+    "words_of": "settings",
 }
 
 __all__ = list(_HOMES)

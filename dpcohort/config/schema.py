@@ -33,29 +33,6 @@ from dpcohort.limits import MOST_CELLS, MOST_CLIENTS
 from dpcohort.plugins import REGISTRIES
 from dpcohort.training import LARGEST_STEP, EngineName, Training
 
-__all__ = [
-    "ConfigFile",
-    "DataSection",
-    "Draws",
-    "Guard",
-    "ModelSection",
-    "NoiseModel",
-    "OptimiserSection",
-    "RuleSection",
-    "RunSection",
-    "SelectionSection",
-    "check_data",
-    "check_optimiser",
-    "check_population",
-    "check_rule",
-    "check_run",
-    "draw_population",
-    "flat_grid",
-    "known_keys",
-    "split_report_settings",
-]
-
-
 NoiseModel = Literal["exact", "paper"]
 Guard = Literal["refuse", "lift"]
 Draws = Literal["systematic", "independent"]
@@ -99,11 +76,6 @@ class RuleSection(Section):
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
     rule: str = "mean"
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What is given beside the keys that every rule has."""
-        return dict(self.model_extra or {})
 
 
 class SelectionSection(RuleSection):
@@ -512,11 +484,11 @@ def check_rule(kind: str, section: RuleSection) -> None:
         kind: ``selection`` or ``aggregation``; a plan fills in sizes, budgets and probabilities.
         section: the rule and its settings.
     """
-    registry = REGISTRIES[kind]
+    registry, settings = REGISTRIES[kind], section.model_extra or {}
     registry.find(section.rule, field="rule")
     known = registry.settings_of(section.rule)
-    _refuse_unknown(section.rule, section.settings, known, [*known, *type(section).model_fields])
-    registry.check(section.rule, section.settings)
+    _refuse_unknown(section.rule, settings, known, [*known, *type(section).model_fields])
+    registry.check(section.rule, settings)
 
 
 def _refuse_unknown(

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from dpcohort._validate import choice
 
-__all__ = ["EXAMPLES", "commented_config"]
-
 _FOLDER = Path(__file__).parent / "examples"
 
 _RATE = """\

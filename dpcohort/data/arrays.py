@@ -23,15 +23,6 @@ from dpcohort.errors import DataMissingError, FileFormatError, InputError
 from dpcohort.limits import check_unpacking
 from dpcohort.plain_text import one_line
 
-__all__ = [
-    "ARRAY_NAMES",
-    "dataset_from_mapping",
-    "load_arrays",
-    "map_npy",
-    "read_npz",
-]
-
-
 #: The arrays every set needs.
 ARRAY_NAMES = ("train_inputs", "train_labels", "test_inputs", "test_labels")
 _CONSTANT_NAMES = ("classes", "scale", "mean", "std")

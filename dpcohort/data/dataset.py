@@ -19,8 +19,6 @@ from dpcohort._validate import IntArray, whole_number
 from dpcohort.errors import InputError
 from dpcohort.limits import MOST_CLASSES
 
-__all__ = ["Dataset", "Normalisation", "dataset_from_arrays"]
-
 _INPUT_TYPES = ("uint8", "float32", "int64")
 
 

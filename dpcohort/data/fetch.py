@@ -30,8 +30,6 @@ from dpcohort.data.load import (
 from dpcohort.errors import DataMissingError, FileFormatError, InputError, VerificationError
 from dpcohort.progress import Progress, silent
 
-__all__ = ["fetch_dataset"]
-
 _PIECE = 1 << 16
 _TIMEOUT_SECONDS = 30.0
 _ATTEMPTS = 3

@@ -34,8 +34,6 @@ from dpcohort.limits import (
     read_bounded,
 )
 
-__all__ = ["PIXELS", "read_batch", "read_idx"]
-
 #: Bytes of one image of CIFAR-10, 3 x 32 x 32.
 PIXELS = 3072
 

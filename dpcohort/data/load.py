@@ -34,26 +34,6 @@ from dpcohort.data.image_files import read_batch, read_idx
 from dpcohort.errors import DataMissingError, DpcohortError, FileFormatError, InputError
 from dpcohort.plugins import is_named_function, named_function
 
-__all__ = [
-    "DATASET_NAMES",
-    "DATA_VARIABLE",
-    "SOURCES",
-    "DataFile",
-    "DatasetRow",
-    "FileStatus",
-    "FoundSet",
-    "Source",
-    "check_dataset",
-    "data_roots",
-    "describe_datasets",
-    "find_set",
-    "load_dataset",
-    "missing_set",
-    "read_part",
-    "source_named",
-    "user_cache",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class DataFile:

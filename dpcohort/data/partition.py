@@ -24,18 +24,6 @@ from dpcohort.data.arrays import read_npz
 from dpcohort.errors import FileFormatError, InputError, VerificationError
 from dpcohort.text_files import parse_json
 
-__all__ = [
-    "Partition",
-    "column_partition",
-    "dirichlet_partition",
-    "join_clients",
-    "load_partition",
-    "paper_partition",
-    "public_split",
-    "save_partition",
-]
-
-
 _FORMAT = "dpcohort partition 1"
 
 

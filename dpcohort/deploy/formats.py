@@ -15,22 +15,10 @@ from typing import Annotated, Any, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, PlainValidator, ValidationError, ValidationInfo
 
 from dpcohort._validate import choice, number, whole_number
-from dpcohort.config.problems import dotted, words_of
+from dpcohort.config.settings import dotted, words_of
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.limits import LARGEST_TERMS
 from dpcohort.text_files import parse_toml, read_utf8
-
-__all__ = [
-    "Format",
-    "Name",
-    "bounded",
-    "checked_name",
-    "in_words",
-    "of_file",
-    "read_toml",
-    "replace",
-    "whole",
-]
 
 SomeFormat = TypeVar("SomeFormat", bound="Format")
 _LONGEST_NAME = 200
@@ -96,7 +84,7 @@ def in_words(model: type[BaseModel], error: ValidationError) -> InputError:
     if not isinstance(own, InputError):
         # A tuple here is a list in the file.
         kind = found["type"].replace("tuple_type", "list_type")
-        return InputError.because(words_of({**found, "type": kind}, {}).words)
+        return InputError.because(words_of({**found, "type": kind}, {})[1])
     # An error of a table inside says in which table.
     return own if own.field == where or not where else InputError.because(f"[{where}] {own}")
 

@@ -50,8 +50,6 @@ from dpcohort.engine.randomness import draw_positions, pad_batches, standard_noi
 from dpcohort.engine.rounds import Arrived, one_thread_each
 from dpcohort.errors import InputError
 
-__all__ = ["PARTIAL_SUMS", "BatchedEngine", "Draw", "PartialSums", "joined"]
-
 _CPU_PASS_BYTES = 160 << 20
 _DEVICE_PASS_SHARE = 0.25  # of the free memory
 _DEVICE_PASS_BYTES = 8 << 30  # more keeps no device busier, and others may want a part of it

@@ -30,8 +30,6 @@ except ImportError:
 else:
     AVAILABLE = True
 
-__all__ = ["AVAILABLE", "LARGEST_NORMAL", "add_noise_", "philox", "standard_normals"]
-
 #: No noise is larger than this.
 LARGEST_NORMAL = math.sqrt(130 * math.log(2))
 

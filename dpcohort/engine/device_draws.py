@@ -30,16 +30,6 @@ from dpcohort.engine.counter_noise import add_noise_
 from dpcohort.engine.experiment import ClientRecords
 from dpcohort.engine.randomness import WordArray, pad_batches
 
-__all__ = [
-    "CapturedPass",
-    "DeviceDraws",
-    "PackedStep",
-    "PassBody",
-    "PreparedPass",
-    "UncapturableError",
-    "pack",
-]
-
 _COLUMNS = 6  # words a draw besides its rows
 
 

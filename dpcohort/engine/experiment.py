@@ -57,20 +57,6 @@ if TYPE_CHECKING:
     from dpcohort.schedule import Schedule
     from dpcohort.training import Training
 
-__all__ = [
-    "ClientRecords",
-    "Engine",
-    "Experiment",
-    "MergedMean",
-    "TrainingPlan",
-    "add_merged_noise_",
-    "cohort_of",
-    "draw_numbers",
-    "merged_noise_",
-    "merged_std",
-    "refuse_unmergeable",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:

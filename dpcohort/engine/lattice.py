@@ -75,21 +75,6 @@ from dpcohort._validate import IntArray, number, whole_number
 from dpcohort.engine import lattice_noise_kernel
 from dpcohort.engine.lattice_noise_kernel import BLOCKS, SPAN
 
-__all__ = [
-    "KEY_BYTES",
-    "LARGEST_EXPONENT",
-    "LARGEST_NOISE",
-    "SMALLEST_NOISE",
-    "TOTAL_VARIATION",
-    "Bytes",
-    "Lattice",
-    "add_rounded_gaussian_",
-    "delta_of_sampling",
-    "exact_coordinate",
-    "release",
-    "rounded_gaussian",
-]
-
 #: Distance of one drawn coordinate from the exact law.
 TOTAL_VARIATION = 2.0**-130
 #: Largest e: beyond it float64 would leave more than one coordinate in 25 to exact arithmetic.

@@ -26,8 +26,6 @@ except ImportError:
 else:
     AVAILABLE = True
 
-__all__ = ["AVAILABLE", "BLOCKS", "SPAN", "release"]
-
 #: Blocks of a span, and its coordinates; see ``lattice``.
 BLOCKS = 128
 SPAN = 10 * BLOCKS

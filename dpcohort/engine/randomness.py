@@ -46,16 +46,6 @@ from dpcohort.engine.counter_noise import add_noise_
 from dpcohort.engine.lattice import KEY_BYTES, Bytes
 from dpcohort.errors import InputError
 
-__all__ = [
-    "Purpose",
-    "Streams",
-    "draw_batch",
-    "draw_positions",
-    "noise_std",
-    "pad_batches",
-    "standard_noise_",
-]
-
 Purpose = Literal["batch", "noise", "merged noise"]
 WordArray = NDArray[np.uint64]
 

@@ -28,8 +28,6 @@ from dpcohort.engine.lattice import Lattice
 from dpcohort.engine.randomness import draw_positions, standard_noise_
 from dpcohort.engine.rounds import Arrived
 
-__all__ = ["ReferenceEngine"]
-
 Records = tuple[Tensor, Tensor]
 
 

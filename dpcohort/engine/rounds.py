@@ -38,22 +38,6 @@ from dpcohort.training import LARGEST_STEP
 if TYPE_CHECKING:
     from dpcohort.engine.experiment import TrainingPlan
 
-__all__ = [
-    "Arrived",
-    "ConstantStep",
-    "EngineState",
-    "Evaluator",
-    "InverseRootStep",
-    "InverseTimeStep",
-    "Optimiser",
-    "ServerStep",
-    "StepSize",
-    "Trainer",
-    "evaluator_on",
-    "one_thread_each",
-    "train_rounds",
-]
-
 
 @dataclass
 class EngineState:

@@ -16,17 +16,6 @@ from numpy.typing import ArrayLike
 from dpcohort._validate import FloatArray, float_array, number, whole_number
 from dpcohort.errors import InputError
 
-__all__ = [
-    "Constants",
-    "ErrorTerms",
-    "checked_distribution",
-    "checked_levels",
-    "convexity",
-    "error_terms",
-    "privacy_error",
-]
-
-
 #: Probabilities that a float64 computation produced sum to 1 within this.
 _SUM_TOLERANCE = 1e-9
 

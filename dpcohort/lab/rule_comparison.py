@@ -37,19 +37,6 @@ from dpcohort.runs import (
 )
 from dpcohort.text_files import parse_toml, toml_text
 
-__all__ = [
-    "RuleChoice",
-    "RulePair",
-    "RuleRow",
-    "RuleTable",
-    "SkippedPair",
-    "chosen_rules",
-    "compare_rules",
-    "noise_after",
-    "rule_pairs",
-]
-
-
 _CHOICE = re.compile(r"([^,()]+?)\s*(?:\(([^()]*)\))?\s*(?:,|$)")
 
 

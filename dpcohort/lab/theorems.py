@@ -34,19 +34,6 @@ from dpcohort.lab.error_terms import (
 )
 from dpcohort.selection import solve_selection
 
-__all__ = [
-    "LARGEST_STEPS",
-    "BalanceCurve",
-    "BestSteps",
-    "NonconvexBound",
-    "StronglyConvexBound",
-    "best_balance",
-    "best_total_steps",
-    "nonconvex_bound",
-    "strongly_convex_bound",
-    "strongly_convex_limit",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class NonconvexBound:

@@ -26,19 +26,6 @@ from dpcohort.models.features import FEATURE_OPTIONS, build_features
 from dpcohort.models.trainable import check_trainable, seeded
 from dpcohort.plugins import is_named_function, named_function
 
-__all__ = [
-    "MODEL_NAMES",
-    "build_model",
-    "cifar_cnn",
-    "gabor_filters",
-    "logistic",
-    "mlp",
-    "mnist_cnn",
-    "mnist_cnn_large",
-    "start_oriented",
-]
-
-
 _LARGEST_SEED = 2**63 - 1
 
 

@@ -24,15 +24,6 @@ from dpcohort.errors import InputError
 from dpcohort.models.fixed_features import FixedFeatures, ScatteringFeatures
 from dpcohort.models.oriented import OrientedFeatures
 
-__all__ = [
-    "FEATURE_NAMES",
-    "FEATURE_OPTIONS",
-    "build_features",
-    "precompute_features",
-    "split_features",
-    "without_features",
-]
-
 _KINDS: dict[str, type[FixedFeatures]] = {
     "oriented": OrientedFeatures,
     "scattering": ScatteringFeatures,

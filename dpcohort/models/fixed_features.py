@@ -33,16 +33,6 @@ from torch.nn import functional as F  # noqa: N812
 from dpcohort._validate import whole_number
 from dpcohort.errors import InputError
 
-__all__ = [
-    "FixedFeatures",
-    "ScatteringFeatures",
-    "band_moduli",
-    "cell_averages",
-    "folded",
-    "morlet_bank",
-    "unit_blocks",
-]
-
 #: A block of less contrast than this is not blown up to norm 1: it may be rounding alone.
 _LEAST_CONTRAST = 1e-3
 

@@ -32,8 +32,6 @@ from dpcohort.errors import InputError
 from dpcohort.models.fixed_features import FixedFeatures, band_moduli, unit_blocks
 from dpcohort.models.synthetic import SYNTHETIC_NAMES, synthetic_images
 
-__all__ = ["OrientedFeatures", "upright", "whitening"]
-
 #: Energy below this is rounding, in units of the normalised image.
 _LEAST_ENERGY = 1e-3
 #: Synthetic images behind a whitening.

@@ -18,8 +18,6 @@ from torch.nn import functional as F  # noqa: N812
 
 from dpcohort._validate import choice
 
-__all__ = ["SYNTHETIC_NAMES", "synthetic_images"]
-
 _LEAVES = 60
 _SMALLEST, _LARGEST = 1.5, 24.0
 _PARTS = 4

@@ -19,8 +19,6 @@ from torch.func import functional_call
 
 from dpcohort.errors import DpcohortError, InputError
 
-__all__ = ["check_trainable", "parameter_count", "seeded"]
-
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:

@@ -12,49 +12,35 @@ from typing import TYPE_CHECKING
 from dpcohort._lazy import names_on_use
 
 if TYPE_CHECKING:
-    from dpcohort.runs.aggregation_record import aggregation_for
-    from dpcohort.runs.comparison import Comparison, compare_runs
-    from dpcohort.runs.configured import configured_job, configured_optimiser
-    from dpcohort.runs.configured_plan import configured_data
-    from dpcohort.runs.evaluation import Interval, mean_interval, summarise_seeds, who_was_heard
-    from dpcohort.runs.folder import finite_json
-    from dpcohort.runs.job import Job
-    from dpcohort.runs.receipts import NOT_PRIVATE, Receipt, make_receipts
-    from dpcohort.runs.run import Callback, Curve, Run
-    from dpcohort.runs.training import folder_name, train, train_group, train_side_by_side
-    from dpcohort.runs.verification import Finding, Verification, verify_run
-
-__all__ = [
-    "NOT_PRIVATE",
-    "Callback",
-    "Comparison",
-    "Curve",
-    "Finding",
-    "Interval",
-    "Job",
-    "Receipt",
-    "Run",
-    "Verification",
-    "aggregation_for",
-    "compare_runs",
-    "configured_data",
-    "configured_job",
-    "configured_optimiser",
-    "finite_json",
-    "folder_name",
-    "make_receipts",
-    "mean_interval",
-    "summarise_seeds",
-    "train",
-    "train_group",
-    "train_side_by_side",
-    "verify_run",
-    "who_was_heard",
-]
+    from dpcohort.runs.configured import aggregation_for as aggregation_for
+    from dpcohort.runs.configured import configured_data as configured_data
+    from dpcohort.runs.configured import configured_job as configured_job
+    from dpcohort.runs.configured import configured_optimiser as configured_optimiser
+    from dpcohort.runs.evaluation import Comparison as Comparison
+    from dpcohort.runs.evaluation import Interval as Interval
+    from dpcohort.runs.evaluation import compare_runs as compare_runs
+    from dpcohort.runs.evaluation import mean_interval as mean_interval
+    from dpcohort.runs.evaluation import summarise_seeds as summarise_seeds
+    from dpcohort.runs.evaluation import who_was_heard as who_was_heard
+    from dpcohort.runs.folder import finite_json as finite_json
+    from dpcohort.runs.job import Job as Job
+    from dpcohort.runs.receipts import NOT_PRIVATE as NOT_PRIVATE
+    from dpcohort.runs.receipts import Receipt as Receipt
+    from dpcohort.runs.receipts import make_receipts as make_receipts
+    from dpcohort.runs.run import Callback as Callback
+    from dpcohort.runs.run import Curve as Curve
+    from dpcohort.runs.run import Run as Run
+    from dpcohort.runs.training import folder_name as folder_name
+    from dpcohort.runs.training import train as train
+    from dpcohort.runs.training import train_group as train_group
+    from dpcohort.runs.training import train_side_by_side as train_side_by_side
+    from dpcohort.runs.verification import Finding as Finding
+    from dpcohort.runs.verification import Verification as Verification
+    from dpcohort.runs.verification import verify_run as verify_run
 
 _HOMES = {
     "Callback": "run",
-    "Comparison": "comparison",
+    "Comparison": "evaluation",
     "Curve": "run",
     "Finding": "verification",
     "Interval": "evaluation",
@@ -63,9 +49,9 @@ _HOMES = {
     "Receipt": "receipts",
     "Run": "run",
     "Verification": "verification",
-    "aggregation_for": "aggregation_record",
-    "compare_runs": "comparison",
-    "configured_data": "configured_plan",
+    "aggregation_for": "configured",
+    "compare_runs": "evaluation",
+    "configured_data": "configured",
     "configured_job": "configured",
     "configured_optimiser": "configured",
     "finite_json": "folder",
@@ -79,5 +65,7 @@ _HOMES = {
     "verify_run": "verification",
     "who_was_heard": "evaluation",
 }
+
+__all__ = list(_HOMES)
 
 __getattr__ = names_on_use(__name__, _HOMES)

@@ -1,21 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who names the cohort of each round: the plan's schedule, or an adaptive rule."""
+"""Who names the cohorts of an adaptive plan, and the reports it chooses from.
+
+A report is counted, computed, clipped and noised, in this order. What is computed on records before
+the noise never leaves this module. Rules do not hold the handler; they name clients, and get its
+answers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dpcohort._validate import FloatArray, IntArray
-from dpcohort.adaptive.rule import AdaptiveRule, rule_cohort
+from dpcohort.adaptive.rule import REPORT_DRAW, AdaptiveRule, ReportTerms, rule_cohort
+from dpcohort.engine import ClientRecords, Loss, Streams, cross_entropy
+from dpcohort.engine.clipping.per_example import FlatLayout
+from dpcohort.engine.lattice import Lattice
+from dpcohort.engine.randomness import draw_positions
+from dpcohort.errors import InputError
 from dpcohort.plan import Plan
 from dpcohort.runs.journal import Journal
-
-__all__ = ["Ask", "Chooser", "RuleChooser", "ScheduleChooser"]
 
 #: Gets noised reports of clients on a model, in a round, by position; some may not come.
 Ask = Callable[[int, list[int], Tensor], Mapping[int, float]]
@@ -25,41 +33,7 @@ _WIDTH = 512
 _NAME = "adaptive.update."
 
 
-class Chooser(Protocol):
-    """Names each round's cohort; what it was told is all it knows."""
-
-    def cohort(self, round: int, parameters: Tensor) -> IntArray:
-        """The draws of a round, as positions of clients, for clients that get these parameters."""
-        ...
-
-    def saw(self, clients: IntArray, updates: Tensor) -> None:
-        """Be told the noisy updates of a round, one row a draw."""
-        ...
-
-    def to_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
-        """What a checkpoint must hold of it."""
-        ...
-
-
-class ScheduleChooser:
-    """The cohorts of a fixed plan."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._cohorts = plan.schedule.cohorts
-
-    def cohort(self, round: int, parameters: Tensor) -> IntArray:
-        """What the schedule says."""
-        return np.asarray(self._cohorts[round])
-
-    def saw(self, clients: IntArray, updates: Tensor) -> None:
-        """Nothing depends on updates."""
-
-    def to_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Nothing."""
-        return {}
-
-
-class RuleChooser:
+class Chooser:
     """An adaptive rule, with its charged reports and what it may know of updates.
 
     Updates carry their noise when the server sees them, so to look at them is post-processing and
@@ -145,3 +119,217 @@ class RuleChooser:
         sketch = updates.new_zeros(updates.shape[0], _WIDTH)
         sketch.index_add_(1, cells, updates * signs)
         return np.asarray(sketch.double().cpu().numpy(), dtype=np.float64)
+
+
+#: Noise a hair above what was asked for, to cover the rounding of sums.
+_ROUNDING = 1 + 1e-9
+#: Units a hair wider, so that no record's whole number of them is above the bound.
+_LATTICE_SLACK = 1 + 1e-6
+
+Positions = Mapping[int, IntArray | None]
+
+
+class ReportHandler:
+    """Answers for clients on the terms of a plan: clips and noises what the meter measures.
+
+    Args:
+        plan: terms and noise.
+        meter: measures records.
+        streams: where noise and mini-batches come from.
+    """
+
+    def __init__(self, plan: Plan, meter: LossMeter, *, streams: Streams) -> None:
+        self._plan, self._meter, self._streams = plan, meter, streams
+
+    def ask(self, round: int, clients: list[int], parameters: Tensor) -> dict[int, float]:
+        """The reports of these clients on this model, which are counted by whoever asks.
+
+        Clipped, centred, summed, noised, divided by a public number.
+        """
+        terms = self._plan.terms
+        if terms is None:
+            raise InputError.because(f"the rule {self._plan.selection.rule} has no reports.")
+        positions = {k: self._positions(round, k, terms) for k in clients}
+        noisy_sums = self._simulated if self._streams.is_reproducible else self._private
+        answers = {}
+        for k, noisy in noisy_sums(round, clients, parameters, positions, terms).items():
+            answers[k] = terms.half_range + noisy / self._looked_at(k, terms)
+        return answers
+
+    def _simulated(
+        self, round: int, clients: list[int], parameters: Tensor, positions: Positions,
+        terms: ReportTerms,
+    ) -> dict[int, float]:  # fmt: skip
+        """Sums with floating-point noise of a seed."""
+        raw = self._meter.raw_centred_sums(parameters, positions, terms)
+        stds = [self._multiplier(k, terms) * terms.half_range * _ROUNDING for k in clients]
+        return {
+            k: float(raw_sum) + (std * self._normal(round, k) if std > 0 else 0.0)
+            for k, raw_sum, std in zip(clients, raw, stds, strict=True)
+        }
+
+    def _private(
+        self, round: int, clients: list[int], parameters: Tensor, positions: Positions,
+        terms: ReportTerms,
+    ) -> dict[int, float]:  # fmt: skip
+        """Sums on a lattice, with noise of a cryptographic stream; public clients without noise."""
+        quiet = [k for k in clients if self._multiplier(k, terms) == 0.0]
+        kept = {k: positions[k] for k in quiet}
+        answers: dict[int, float] = {}
+        if quiet:
+            sums = self._meter.raw_centred_sums(parameters, kept, terms)
+            answers = {k: float(raw_sum) for k, raw_sum in zip(quiet, sums, strict=True)}
+        lattices = {
+            k: Lattice(self._multiplier(k, terms), terms.half_range)
+            for k in clients
+            if k not in answers
+        }
+        if not lattices:
+            return answers
+        units = np.array([lattice.unit for lattice in lattices.values()])
+        noised = {k: positions[k] for k in lattices}
+        totals = self._meter.raw_centred_sums(parameters, noised, terms, units=units)
+        for (k, lattice), total in zip(lattices.items(), totals, strict=True):
+            key = self._streams.noise_key(round=round, client=k, draw=REPORT_DRAW)
+            answers[k] = float(lattice.release(torch.tensor([int(total)]), key, scale=1.0))
+        return {k: answers[k] for k in clients}
+
+    def _multiplier(self, k: int, terms: ReportTerms) -> float:
+        """Noise multiplier of a client's reports; 0 only where none is needed."""
+        z = float(self._plan.report_multipliers[k])
+        if not z > 0 and not (self._plan.population.public[k] or terms.mode == "raw"):
+            name = self._plan.population.ids[k]
+            raise InputError.because(f"reports of {name!r} have no noise; make the plan again.")
+        return z
+
+    def _positions(self, round: int, k: int, terms: ReportTerms) -> IntArray | None:
+        if not terms.mini_batch:
+            return None
+        return draw_positions(
+            self._streams,
+            self._plan.contract.sampler,
+            size=int(self._plan.population.sizes[k]),
+            rate=float(self._plan.sampling_rates[k]),
+            batch_size=int(self._plan.batch_sizes[k]),
+            round=round,
+            client=k,
+            draw=REPORT_DRAW,
+            step=0,
+        )
+
+    def _looked_at(self, k: int, terms: ReportTerms) -> int:
+        """The public number of records a report is a mean of."""
+        column = self._plan.batch_sizes if terms.mini_batch else self._plan.population.sizes
+        return int(column[k])
+
+    def _normal(self, round: int, k: int) -> float:
+        out = torch.empty(1, dtype=torch.float64)
+        return float(self._streams.normal_(out, round=round, client=k, draw=REPORT_DRAW))
+
+
+class LossMeter:
+    """Evaluates clipped losses on the records of many clients in few passes. SENSITIVE.
+
+    Args:
+        model: the module; it is copied.
+        records: the clients' data.
+        loss: one number an example.
+        chunk: records in a pass; None is a few thousand, more on an accelerator, whose passes
+            cost as much to start as to do.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        records: ClientRecords,
+        *,
+        loss: Loss = cross_entropy,
+        chunk: int | None = None,
+    ) -> None:
+        self._model = records.fit(model).eval()
+        self._layout = FlatLayout(self._model)
+        self._records, self._loss = records, loss
+        self._chunk = chunk or (4096 if records.device.type == "cpu" else 16384)
+        self._all_of: tuple[tuple[int, ...], Tensor, Tensor] | None = None
+
+    @torch.no_grad()
+    def raw_centred_sums(
+        self,
+        parameters: Tensor,
+        positions: Mapping[int, IntArray | None],
+        terms: ReportTerms,
+        *,
+        units: FloatArray | None = None,
+    ) -> FloatArray | IntArray:
+        """Σ (g_i − t/2) of each client, g clipped to [0, t]; a loss that is no number adds 0.
+
+        Args:
+            parameters: of the model, [D].
+            positions: of the records looked at, by client; None means all of them.
+            terms: statistic and bound.
+            units: of a lattice for each client: every record's number is cut off towards 0 to a
+                whole number of units, and those are added, so that no rounding of a sum depends
+                on two records.
+
+        Returns:
+            One sum for each client, in the order given; integers where there are units.
+            SENSITIVE: it carries no noise.
+        """
+        if not positions:
+            return np.zeros(0)
+        device = self._records.device
+        self._layout.assign(self._model, parameters)
+        rows, owners = self._looked_at(positions)
+        kind = torch.float64 if units is None else torch.int64
+        sums = torch.zeros(len(positions), dtype=kind, device=device)
+        unit = None if units is None else torch.as_tensor(units, device=device)
+        for start in range(0, rows.numel(), self._chunk):
+            part = slice(start, start + self._chunk)
+            inputs, targets = self._records.gather(rows[part])
+            losses = self._loss(self._model(inputs), targets).double()
+            if unit is None:
+                values = _centred(losses, terms)
+            else:
+                values = lattice_units(losses, terms, unit[owners[part]])
+            sums.index_add_(0, owners[part], values)
+        return np.asarray(sums.cpu().numpy())
+
+    def _looked_at(self, positions: Mapping[int, IntArray | None]) -> tuple[Tensor, Tensor]:
+        """Rows of the store and whose they are, where the records are.
+
+        Those of whole clients are kept: most rules ask the same clients in every round.
+        """
+        whole = tuple(positions) if all(p is None for p in positions.values()) else None
+        if self._all_of is not None and self._all_of[0] == whole:
+            return self._all_of[1:]
+        parts = [self._rows(client, chosen) for client, chosen in positions.items()]
+        counted = np.repeat(np.arange(len(parts)), [part.size for part in parts])
+        rows = torch.as_tensor(np.concatenate(parts), device=self._records.device)
+        owners = torch.as_tensor(counted, device=self._records.device)
+        if whole is not None:
+            self._all_of = (whole, rows, owners)
+        return rows, owners
+
+    def _rows(self, client: int, chosen: IntArray | None) -> IntArray:
+        if chosen is None:
+            chosen = np.arange(int(self._records.sizes[client]))
+        return self._records.rows(client, chosen)
+
+
+def lattice_units(losses: Tensor, terms: ReportTerms, unit: Tensor | float) -> Tensor:
+    """What each record adds to a report, as a whole number of units, at most half of the range.
+
+    Cut off towards 0, so that no rounding of a sum depends on two records. SENSITIVE.
+
+    Example:
+        >>> terms = ReportTerms(loss_bound=4.0)
+        >>> lattice_units(torch.tensor([0.0, 3.0, torch.inf, torch.nan]), terms, 0.1).tolist()
+        [-19, 9, 19, 0]
+    """
+    return (_centred(losses.double(), terms) / (unit * _LATTICE_SLACK)).long()
+
+
+def _centred(losses: Tensor, terms: ReportTerms) -> Tensor:
+    clipped = losses.clamp(0.0, terms.loss_bound)
+    statistic = clipped if terms.statistic == "loss" else clipped.square()
+    return torch.where(torch.isnan(losses), 0.0, statistic - terms.half_range)

@@ -1,46 +1,165 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a configuration to a training: its partition, model and optimiser."""
+"""From a configuration to its data, clients, plan and training; up to the plan without torch."""
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from dpcohort.clients import Population
 from dpcohort.config import Config
-from dpcohort.config.schema import OptimiserSection
-from dpcohort.data import (
-    Dataset,
-    Partition,
-    column_partition,
-    dirichlet_partition,
-    join_clients,
-    paper_partition,
-    public_split,
-)
-from dpcohort.data.arrays import map_npy
-from dpcohort.engine import (
-    ConstantStep,
-    InverseRootStep,
-    InverseTimeStep,
-    Optimiser,
-    StepSize,
-)
 from dpcohort.errors import FileFormatError, InputError
-from dpcohort.plan import Plan
-from dpcohort.runs.configured_plan import (
-    PUBLIC_CLIENT,
-    configured_any_plan,
-    configured_data,
-    data_section,
-)
-from dpcohort.runs.job import Job, make_job
+from dpcohort.plan import Plan, make_plan
+from dpcohort.plugins import REGISTRIES, full_name
+from dpcohort.progress import Progress, silent
+from dpcohort.selection.rules import rule_from_settings
 from dpcohort.text_files import toml_text
 
-__all__ = ["combinations", "configured_job", "configured_optimiser"]
+if TYPE_CHECKING:
+    from dpcohort.aggregation import AggregationRule
+    from dpcohort.config.schema import DataSection, OptimiserSection
+    from dpcohort.data import Dataset, Partition
+    from dpcohort.engine import Optimiser
+    from dpcohort.runs.job import Job
+
+
+PUBLIC_CLIENT = "public-data"
+
+
+def data_section(config: Config) -> DataSection:
+    """The [data] of a configuration.
+
+    Raises:
+        InputError: it has none.
+    """
+    if config.data is None:
+        raise InputError.because(
+            "the config has no [data], so there is nothing to train on. Add one, or see: "
+            "dpcohort new --from digits"
+        )
+    return config.data
+
+
+def configured_data(config: Config) -> Dataset:
+    """The data set that a configuration names.
+
+    Raises:
+        InputError: it names none.
+        DataMissingError: it is not on this machine.
+    """
+    from dpcohort.data import load_dataset
+
+    section = data_section(config)
+    name = section.name
+    if name.endswith((".npz", ".npy")) or "/" in name:
+        return load_dataset(config.folder / name)
+    return load_dataset(name, data_dir=None if section.dir is None else config.folder / section.dir)
+
+
+def configured_population(config: Config, data: Dataset | None = None) -> Population:
+    """The clients of a configuration, and the public one of its ``public_share`` after them.
+
+    Args:
+        config: the configuration.
+        data: its data set, if it is loaded already; loaded only where the clients depend on it.
+
+    Example:
+        >>> from dpcohort.config import commented_config, loads_config
+        >>> len(configured_population(loads_config(commented_config("hospitals"))))
+        61
+    """
+    if config.data is None:
+        return config.population()
+    dataset = configured_data(config) if data is None else data
+    public = round(config.data.public_share * len(dataset))
+    _check_total_size(config, len(dataset) - public)
+    clients = config.population(len(dataset) - public)
+    if public == 0:
+        return clients
+    return Population.from_arrays(
+        ids=[*clients.ids, PUBLIC_CLIENT],
+        sizes=np.append(clients.sizes, public),
+        epsilon=np.append(clients.epsilon, np.nan),
+        delta=np.append(clients.delta, np.nan),
+        batch_sizes=np.append(clients.batch_sizes, 0),
+        public=np.append(clients.public, True),
+        allow_large_delta=clients.allow_large_delta,
+    )
+
+
+def _check_total_size(config: Config, left: int) -> None:
+    stated = config.values.get("population", {}).get("total_size")
+    if isinstance(stated, int) and stated > left:
+        raise InputError(
+            "population.total_size",
+            given=stated,
+            allowed=f"at most {left}, the records there are for clients with a budget",
+            next_step="Leave it out (--set population.total_size= does): they share all of them.",
+        )
+
+
+def configured_plan(
+    config: Config,
+    data: Dataset | None = None,
+    *,
+    shift: int = 0,
+    progress: Progress = silent,
+) -> Plan:
+    """The plan of a configuration, with fixed cohorts or with a rule that chooses them.
+
+    Args:
+        config: the configuration.
+        data: its data set, if it is loaded already.
+        shift: added to the seed of the schedule, or of the rule's dice; 0, 1, 2, ... for the runs
+            of several seeds.
+        progress: told how far it is.
+
+    Example:
+        >>> from dpcohort.config import commented_config, loads_config
+        >>> config = loads_config(commented_config("digits"))
+        >>> configured_plan(config).training.rounds
+        100
+        >>> config = config.with_overrides(["selection.rule=power-of-choice", "selection.d=12"])
+        >>> configured_plan(config).selection.rule
+        'power-of-choice'
+    """
+    population = configured_population(config, data)
+    seed = config.seed
+    if seed is None and config.data is not None:
+        seed = config.run.seed
+    common: Any = {
+        "accountant": config.contract,
+        "guard": config.guard,
+        "seed": None if seed is None else seed + shift,
+        "progress": progress,
+    }
+    if config.is_adaptive:
+        from dpcohort.adaptive import make_adaptive_plan
+
+        return make_adaptive_plan(
+            population,
+            config.training,
+            rule=config.rule,
+            rule_settings=config.rule_settings,
+            **config.report_settings,
+            **common,
+        )
+    return make_plan(
+        population,
+        config.training,
+        selection=rule_from_settings(config.rule, **config.rule_settings),
+        noise_model=config.noise_model,
+        draws=config.draws,
+        **common,
+    )
+
 
 _SPLIT_STREAM, _PARTITION_STREAM = 21, 22
 
@@ -70,8 +189,10 @@ def configured_job(
         >>> job.model_name, len(job.plan.population)
         ('logistic', 20)
     """
+    from dpcohort.runs.job import make_job
+
     dataset = configured_data(config) if data is None else data
-    plan = configured_any_plan(config, dataset, shift=shift)
+    plan = configured_plan(config, dataset, shift=shift)
     seed = config.run.seed + shift
     section = data_section(config)
     partition_seed = seed if section.seed is None else section.seed
@@ -122,6 +243,8 @@ def combinations(config: Config) -> Iterator[tuple[str, Config]]:
 
 
 def _partition(config: Config, plan: Plan, data: Dataset, seed: int) -> Partition:
+    from dpcohort.data import dirichlet_partition, join_clients, paper_partition, public_split
+
     section, labels = data_section(config), data.train_labels
     has_public = round(section.public_share * len(data)) > 0
     private, public = public_split(
@@ -154,6 +277,9 @@ def _by_column(
     ids: tuple[str, ...],
 ) -> Partition:
     """The partition by a column, its clients in the order of the population."""
+    from dpcohort.data import Partition, column_partition
+    from dpcohort.data.arrays import map_npy
+
     values = map_npy(path)
     if values.shape != (total,):
         raise FileFormatError(path, f"has shape {values.shape}; the data has {total} records.")
@@ -176,17 +302,89 @@ def _by_column(
 
 def configured_optimiser(section: OptimiserSection, *, clip: float) -> Optimiser:
     """The optimiser that [optimiser] asks for; ``clip`` is what inverse-root steps divide by."""
+    from dpcohort.engine import ConstantStep, InverseRootStep, InverseTimeStep, Optimiser, StepSize
+
+    step: StepSize = ConstantStep(0.1 if section.learning_rate is None else section.learning_rate)
+    if section.step == "inverse-time" and section.beta is not None:
+        step = InverseTimeStep(section.beta, 1.0 if section.gamma is None else section.gamma)
+    if section.step == "inverse-root" and section.gradient_bound is not None:
+        step = InverseRootStep(section.gradient_bound, clip)
     return Optimiser(
-        local_step=_step(section, clip),
+        local_step=step,
         server_learning_rate=section.server_learning_rate,
         server_momentum=section.server_momentum,
         average_decay=section.average_decay,
     )
 
 
-def _step(section: OptimiserSection, clip: float) -> StepSize:
-    if section.step == "inverse-time" and section.beta is not None:
-        return InverseTimeStep(section.beta, 1.0 if section.gamma is None else section.gamma)
-    if section.step == "inverse-root" and section.gradient_bound is not None:
-        return InverseRootStep(section.gradient_bound, clip)
-    return ConstantStep(0.1 if section.learning_rate is None else section.learning_rate)
+#: What stands for a column that is the plan's own.
+PLANS_OWN = "the plan's"
+_REGISTRY = REGISTRIES["aggregation"]
+
+
+def aggregation_for(
+    plan: Plan, aggregation: str | AggregationRule, settings: Mapping[str, Any] | None = None
+) -> AggregationRule:
+    """The rule by its name, with what the plan knows filled in; a rule itself as it is.
+
+    Raises:
+        InputError: there is no such rule, it does not go with this plan, or it is no rule.
+
+    Example:
+        >>> from dpcohort import Population, Training, make_plan
+        >>> clients = Population.from_arrays(sizes=[300, 100], epsilon=[1.0, 8.0], delta=1e-5)
+        >>> plan = make_plan(clients, Training(rounds=4, cohort_size=2, batch_size=20), seed=1)
+        >>> aggregation_for(plan, "trimmed-mean", {"trim": 0.2})
+        TrimmedMean(trim=0.2)
+    """
+    from dpcohort.aggregation import for_plan
+
+    if isinstance(aggregation, str):
+        made = for_plan(aggregation, plan, **(settings or {}))
+    else:
+        made = aggregation
+    if isinstance(made, type) or not callable(getattr(made, "combine", None)):
+        raise InputError(
+            "aggregation",
+            given=aggregation,
+            allowed="the name of a rule, or an object with combine(updates, cohort)",
+            next_step="See: dpcohort rules",
+        )
+    return made
+
+
+def described_aggregation(rule: AggregationRule, plan: Plan) -> dict[str, Any] | None:
+    """Name and settings in plain values; None for the plain mean, which every run has unless told.
+
+    Columns that are the plan's are not repeated; others are told by their hash.
+
+    Example:
+        >>> from dpcohort import Population, Training, make_plan
+        >>> clients = Population.from_arrays(sizes=[300, 100], epsilon=[1.0, 8.0], delta=1e-5)
+        >>> plan = make_plan(clients, Training(rounds=4, cohort_size=2, batch_size=20), seed=1)
+        >>> described_aggregation(aggregation_for(plan, "size-weighted"), plan)
+        {'rule': 'size-weighted', 'settings': {'sizes': "the plan's"}}
+    """
+    from dpcohort.aggregation import Mean
+
+    if type(rule) is Mean:
+        return None
+    name, thing = getattr(rule, "name", None), cast("Any", rule)
+    known = isinstance(name, str) and name in _REGISTRY.built_in
+    is_ours = known and _REGISTRY.find(str(name)) is type(rule)
+    settings = {}
+    if is_dataclass(thing):
+        settings = {f.name: _plain(f.name, getattr(thing, f.name), plan) for f in fields(thing)}
+    return {"rule": name if is_ours else full_name(rule), "settings": settings}
+
+
+def _plain(field: str, value: Any, plan: Plan) -> Any:
+    if not isinstance(value, np.ndarray):
+        return json.loads(json.dumps(value, default=repr))
+    if field in _REGISTRY.filled:
+        from dpcohort.aggregation import plan_column
+
+        planned = np.asarray(plan_column(field, plan), dtype=value.dtype)
+        if np.array_equal(planned, value, equal_nan=True):
+            return PLANS_OWN
+    return "sha256:" + hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()

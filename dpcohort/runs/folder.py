@@ -15,7 +15,6 @@ import os
 import platform
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,27 +26,6 @@ from dpcohort.atomic_file import atomic_writer, new_file_mode, write_text
 from dpcohort.errors import DataMissingError, FileFormatError, InputError, VerificationError
 from dpcohort.limits import LARGEST_JSON, LARGEST_LINE, LARGEST_LOG, read_bounded
 from dpcohort.text_files import parse_json
-
-__all__ = [
-    "AppendLog",
-    "RunFolder",
-    "checkpoint_files",
-    "content_sha256",
-    "environment",
-    "finite_json",
-    "fixed_settings",
-    "latest_checkpoint",
-    "no_run",
-    "read_checkpoint",
-    "read_entry",
-    "read_json",
-    "read_log",
-    "rewrite_log",
-    "settings_sha256",
-    "write_checkpoint",
-    "write_json",
-]
-
 
 #: Settings that may change on a resume without changing the result.
 _FREE = ("label", "evaluate_every", "checkpoint_every")
@@ -113,16 +91,40 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-@dataclass(frozen=True)
 class RunFolder:
     """Paths inside one run folder.
 
     Example:
-        >>> RunFolder(Path("runs/first")).plan.name
+        >>> RunFolder("runs/first").plan.name
         'plan.json'
     """
 
-    path: Path
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        #: The configuration, if the run was made from one.
+        self.config = self.path / "config.toml"
+        #: The plan.
+        self.plan = self.path / "plan.json"
+        #: Who holds which records; private, like the records themselves.
+        self.partition = self.path / "partition.npz"
+        #: What a resume must agree with; written last, so that its presence means a whole start.
+        self.settings = self.path / "run.json"
+        #: Draws, counted before they are computed.
+        self.ledger = self.path / "ledger.jsonl"
+        #: Public records of the rounds.
+        self.rounds = self.path / "rounds.jsonl"
+        #: The last states.
+        self.checkpoints = self.path / "checkpoints"
+        #: One file a drawn client, or one for all.
+        self.receipts = self.path / "receipts"
+        #: The trained model.
+        self.model = self.path / "model.safetensors"
+        #: The average of iterates.
+        self.average = self.path / "model-average.safetensors"
+        #: Test results and hashes; present when the run is finished.
+        self.result = self.path / "result.json"
+        #: Versions and device.
+        self.environment = self.path / "environment.json"
 
     @classmethod
     def begin(cls, path: str | Path, *, again: bool = False, private: bool = False) -> RunFolder:
@@ -137,7 +139,7 @@ class RunFolder:
         Raises:
             InputError: the folder is in use, or cannot be made.
         """
-        folder = cls(Path(path))
+        folder = cls(path)
         try:
             if again and folder._is_half_begun():
                 folder.ledger.unlink(missing_ok=True)
@@ -168,7 +170,7 @@ class RunFolder:
             DataMissingError: there is none.
             InputError: it is a file.
         """
-        folder = cls(Path(path))
+        folder = cls(path)
         if not folder.is_run:
             raise no_run(folder.path)
         return folder
@@ -181,7 +183,7 @@ class RunFolder:
             DataMissingError: there is none.
             InputError: it is a file.
         """
-        folder = cls(Path(path))
+        folder = cls(path)
         found = [folder] if folder.is_run else folder._inside()
         if not found:
             raise no_run(folder.path)
@@ -202,14 +204,8 @@ class RunFolder:
         """Only what is written before the first round is there, and not all of it."""
         if self.is_run or not self.path.is_dir() or self._counts_rounds():
             return False
-        first = {
-            self.config.name,
-            self.plan.name,
-            self.partition.name,
-            self.environment.name,
-            self.ledger.name,
-            self.rounds.name,
-        }
+        begun = (self.config, self.plan, self.partition, self.environment, self.ledger, self.rounds)
+        first = {place.name for place in begun}
         return all(
             p.name in first
             or (p.is_file() and p.name.startswith(tuple(f".{name}." for name in first)))
@@ -225,66 +221,6 @@ class RunFolder:
     def is_run(self) -> bool:
         """Whether a run was begun here."""
         return self.settings.is_file()
-
-    @property
-    def config(self) -> Path:
-        """The configuration, if the run was made from one."""
-        return self.path / "config.toml"
-
-    @property
-    def plan(self) -> Path:
-        """The plan."""
-        return self.path / "plan.json"
-
-    @property
-    def partition(self) -> Path:
-        """Who holds which records; private, like the records themselves."""
-        return self.path / "partition.npz"
-
-    @property
-    def settings(self) -> Path:
-        """What a resume must agree with; written last, so that its presence means a whole start."""
-        return self.path / "run.json"
-
-    @property
-    def ledger(self) -> Path:
-        """Draws, counted before they are computed."""
-        return self.path / "ledger.jsonl"
-
-    @property
-    def rounds(self) -> Path:
-        """Public records of the rounds."""
-        return self.path / "rounds.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        """The last states."""
-        return self.path / "checkpoints"
-
-    @property
-    def receipts(self) -> Path:
-        """One file a drawn client, or one for all."""
-        return self.path / "receipts"
-
-    @property
-    def model(self) -> Path:
-        """The trained model."""
-        return self.path / "model.safetensors"
-
-    @property
-    def average(self) -> Path:
-        """The average of iterates."""
-        return self.path / "model-average.safetensors"
-
-    @property
-    def result(self) -> Path:
-        """Test results and hashes; present when the run is finished."""
-        return self.path / "result.json"
-
-    @property
-    def environment(self) -> Path:
-        """Versions and device."""
-        return self.path / "environment.json"
 
 
 def no_run(path: Path) -> DataMissingError | InputError:

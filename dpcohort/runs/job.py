@@ -23,24 +23,20 @@ from dpcohort.engine import (
     Evaluator,
     Experiment,
     Optimiser,
-    ServerStep,
     Streams,
     evaluator_on,
 )
 from dpcohort.engine.clipping.per_example import FlatLayout
-from dpcohort.engine.experiment import MergedMean, refuse_unmergeable
+from dpcohort.engine.experiment import refuse_unmergeable
 from dpcohort.engine.lattice import delta_of_sampling
 from dpcohort.errors import InputError
 from dpcohort.models import build_model, check_trainable, split_features, without_features
 from dpcohort.plan import Plan
-from dpcohort.runs.aggregation_record import aggregation_for, described_aggregation
-from dpcohort.runs.chooser import Chooser, RuleChooser, ScheduleChooser
+from dpcohort.runs.chooser import Chooser, LossMeter, ReportHandler
+from dpcohort.runs.configured import aggregation_for, described_aggregation
 from dpcohort.runs.journal import Journal
 from dpcohort.runs.receipts import PRIVATE_NOISE
-from dpcohort.runs.reports import LossMeter, ReportHandler
 from dpcohort.training import EngineName
-
-__all__ = ["Job", "TrainingJob", "make_job", "resolve_device"]
 
 #: Keeps the partition's stream apart from any other made of the same seed.
 _PARTITION_STREAM = 11
@@ -79,11 +75,6 @@ class TrainingJob(ABC):
         """Whether a round computed again after a crash is the very same release."""
         return not self.private
 
-    @property
-    def server_step(self) -> ServerStep:
-        """What the server does with updates."""
-        return self.aggregation, self.optimiser
-
     def initial(self) -> torch.Tensor:
         """The initial parameters as one vector, on the CPU."""
         return FlatLayout(self.model).flatten(self.model).cpu()
@@ -104,8 +95,8 @@ class TrainingJob(ABC):
     @abstractmethod
     def chooser(
         self, journal: Journal, arrays: Mapping[str, Any], records: ClientRecords | None = None
-    ) -> Chooser:
-        """What names the cohorts.
+    ) -> Chooser | None:
+        """What names the cohorts; None where the schedule does.
 
         Args:
             journal: where reports are counted.
@@ -226,19 +217,12 @@ class Job(TrainingJob):
             merged_noise=self.merged_noise,
         )
 
-    @property
-    def server_step(self) -> ServerStep:
-        """What the server does with updates."""
-        if not self.merged_noise:
-            return super().server_step
-        return MergedMean(self.plan, self.optimiser, self.streams), self.optimiser
-
     def chooser(
         self, journal: Journal, arrays: Mapping[str, Any], records: ClientRecords | None = None
-    ) -> Chooser:
-        """The schedule, or the plan's rule with the reports of these records."""
+    ) -> Chooser | None:
+        """The plan's rule with the reports of these records; None where the schedule says all."""
         if self.plan.adaptive is None:
-            return ScheduleChooser(self.plan)
+            return None
         if self.plan.has_raw_reports and not journal.is_empty:
             raise InputError.because(
                 "a run with raw reports cannot go on: what clients reported was never written "
@@ -246,7 +230,7 @@ class Job(TrainingJob):
             )
         meter = LossMeter(self.trained, records or self.records())
         handler = ReportHandler(self.plan, meter, streams=self.streams)
-        return RuleChooser(
+        return Chooser(
             self.plan.adaptive.rule,
             journal,
             handler.ask,

@@ -29,8 +29,6 @@ from dpcohort.errors import BudgetExceededError, VerificationError
 from dpcohort.plan import Plan
 from dpcohort.runs.folder import AppendLog, read_log
 
-__all__ = ["Journal", "journal_header", "planned_draws"]
-
 
 def journal_header(plan: Plan) -> dict[str, Any]:
     """The first line: what is counted below it, under which sampler and neighbours.

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 import numpy as np
@@ -19,24 +19,13 @@ import numpy as np
 from dpcohort._validate import IntArray
 from dpcohort._version import __version__
 from dpcohort.atomic_file import atomic_writer
-from dpcohort.errors import FileFormatError
+from dpcohort.errors import FileFormatError, InputError
 from dpcohort.plain_text import one_line
-from dpcohort.plan import Plan
 from dpcohort.runs.folder import finite_json, read_json, write_json
 
-__all__ = [
-    "FLOATING_POINT",
-    "FORMER_STAMP",
-    "NOT_PRIVATE",
-    "PRIVATE_NOISE",
-    "RAW_REPORTS",
-    "Receipt",
-    "Source",
-    "make_receipts",
-    "read_receipts",
-    "source_of",
-    "write_receipts",
-]
+if TYPE_CHECKING:
+    from dpcohort.plan import Plan
+
 
 #: Where a run's noise came from: a private stream, a seed, or floating-point numbers of a generator
 #: filled with entropy, as runs on one machine had before their noise was on a lattice.
@@ -71,21 +60,40 @@ PRIVATE_NOISE = "rounded Gaussian on a lattice, ChaCha20 keyed by the operating 
 MOST_FILES = 10_000
 _ALL = "receipts.jsonl"
 
+#: The keys of a receipt's file: of a run, beside ``reports`` where there are any; of a scheme; of a
+#: client's own ledger.
+_RUN_KEYS = (
+    *("client", "public", "unit", "neighbours", "sampler", "accountant", "promised_epsilon"),
+    *("delta", "noise_multiplier", "sampling_rate", "batch_size", "planned_draws"),
+    *("planned_steps", "planned_epsilon", "spent_draws", "spent_steps", "certified_epsilon"),
+    *("plan", "dpcohort", "stamp"),
+)
+_SCHEME_KEYS = (
+    *("client", "scheme", "mode", "unit", "neighbours", "sees", "promised_epsilon", "delta"),
+    *("claimed_epsilon", "certified_epsilon", "noise_multiplier", "uses", "assumptions"),
+    *("stamp", "holds"),
+)
+_LEDGER_KEYS = (
+    *("dataset", "unit", "neighbours", "across_runs", "promised_epsilon", "delta"),
+    *("certified_epsilon", "holds", "runs", "ledger", "entries", "head", "dpcohort"),
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """One client's account of a run.
+    """What one client was promised and has spent: in a run, by a scheme, or over all runs.
 
     Attributes:
-        client: its id.
+        client: its id; of a client's own ledger, the name of the data set.
         public: its data needed no privacy; the other privacy fields are then empty.
         unit: what one unit of privacy is.
         neighbours: which two data sets the promise cannot tell apart.
         sampler: how its batches were drawn.
         accountant: what chose its noise.
-        promised_epsilon: its budget.
+        promised_epsilon: its budget, or its lifetime cap.
         delta: its delta.
-        noise_multiplier: z, noise on the clipped sum in units of the clip.
+        noise_multiplier: z, noise on the clipped sum in units of the clip; of a scheme, in units of
+            how far one unit can move what is released, None if it adds no Gaussian noise.
         sampling_rate: share of its records in a batch, r.
         batch_size: the public denominator B.
         planned_draws: draws in the schedule.
@@ -93,41 +101,72 @@ class Receipt:
         planned_epsilon: what the plan certified for them.
         spent_draws: draws in the ledger.
         spent_steps: noisy steps they are.
-        certified_epsilon: what they spent at most, by the independent accountant.
+        certified_epsilon: what was spent at most, computed anew; infinite where nothing is proved.
         plan: hash of the plan.
         dpcohort: version that wrote this.
         stamp: whether the run was private at all.
         reports: where cohorts are chosen from reports, how many of them were allowed and made, of
             what, and with how much noise.
+        scheme: name of the scheme; empty where there is none.
+        mode: of a scheme, ``honest`` or ``formula``.
+        sees: of a scheme, the observer of the promise.
+        claimed_epsilon: by a scheme's published formula; None where there is none.
+        uses: noisy releases of a scheme in which the client took part.
+        assumptions: what a scheme's certified number rests on.
+        across_runs: how a client's own ledger adds up runs; empty elsewhere.
+        within_cap: the ledger's total is within the cap.
+        runs: each run that the ledger accepted.
+        ledger: the ledger's id.
+        entries: rows of the ledger.
+        head: hash of the last one; keep it, and ``verify`` finds out if it ever goes missing.
+
+    Example:
+        >>> Receipt(client="a", neighbours="replace-one", promised_epsilon=1.0, delta=1e-5,
+        ...         certified_epsilon=1.2).holds
+        False
     """
 
     client: str
-    public: bool
+    public: bool = False
     unit: str = "one record of this client"
     neighbours: str
-    sampler: str
-    accountant: str
+    sampler: str = ""
+    accountant: str = ""
     promised_epsilon: float | None
     delta: float | None
-    noise_multiplier: float | None
-    sampling_rate: float
-    batch_size: int
-    planned_draws: int
-    planned_steps: int
-    planned_epsilon: float | None
-    spent_draws: int
-    spent_steps: int
+    noise_multiplier: float | None = None
+    sampling_rate: float = 0.0
+    batch_size: int = 0
+    planned_draws: int = 0
+    planned_steps: int = 0
+    planned_epsilon: float | None = None
+    spent_draws: int = 0
+    spent_steps: int = 0
     certified_epsilon: float | None
-    plan: str
+    plan: str = ""
     dpcohort: str = __version__
-    stamp: str
+    stamp: str = ""
     reports: Mapping[str, Any] | None = None
+    scheme: str = ""
+    mode: str = ""
+    sees: str = ""
+    claimed_epsilon: float | None = None
+    uses: int = 0
+    assumptions: tuple[str, ...] = ()
+    across_runs: str = ""
+    within_cap: bool = True
+    runs: tuple[Any, ...] = ()
+    ledger: str = ""
+    entries: int = 0
+    head: str = ""
 
     @property
     def holds(self) -> bool:
         """Whether no more was spent than promised."""
         if self.public:
             return True
+        if self.across_runs:
+            return self.within_cap
         if self.certified_epsilon is None or self.promised_epsilon is None:
             return False
         return self.certified_epsilon <= self.promised_epsilon
@@ -140,54 +179,69 @@ class Receipt:
         return max(0.0, self.promised_epsilon - self.certified_epsilon)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        values = {**asdict(self), "holds": self.holds}
-        if self.reports is None:
-            del values["reports"]
-        else:
+        """Plain values for JSON, as the files of a run, a scheme or a ledger have them."""
+        values = {**asdict(self), "dataset": self.client, "holds": self.holds}
+        keys: tuple[str, ...] = (*_RUN_KEYS, "holds")
+        if self.across_runs:
+            values["runs"] = list(values["runs"])
+            return {key: values[key] for key in _LEDGER_KEYS}
+        if self.scheme:
+            keys = _SCHEME_KEYS
+        elif self.reports is not None:
             values["unused_epsilon"] = self.unused_epsilon
-        found: dict[str, Any] = finite_json(values)
-        return found
+            keys = (*_RUN_KEYS, "reports", "holds", "unused_epsilon")
+        return dict(finite_json({key: values[key] for key in keys}))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Receipt:
-        """What ``to_dict`` gave.
+        """What ``to_dict`` gave of a run.
 
         Raises:
-            TypeError: keys are missing or unknown.
+            InputError: a key is missing or unknown.
         """
         computed = ("holds", "unused_epsilon")
+        missing = [key for key in _RUN_KEYS if key not in (*values, "unit", "dpcohort")]
+        unknown = sorted(set(values) - {*_RUN_KEYS, "reports", *computed})
+        if missing or unknown:
+            key, fault = (missing[0], "missing") if missing else (unknown[0], "not known")
+            raise InputError.because(f"not a receipt: the key {key!r} is {fault}.")
         return cls(**{key: value for key, value in values.items() if key not in computed})
 
     def text(self) -> str:
         """The receipt in words."""
+        if self.scheme:
+            lines = self._lines_of_scheme()
+        else:
+            lines = self._lines_of_ledger() if self.across_runs else self._lines_of_run()
+        return "\n".join(lines)
+
+    def _lines_of_run(self) -> list[str]:
         if self.public:
-            return (
+            return [
                 f"{one_line(self.client)}: public data, no budget. Drawn {self.spent_draws} of "
-                f"{self.planned_draws} planned times.\n{self.stamp}"
-            )
+                f"{self.planned_draws} planned times.",
+                self.stamp,
+            ]
         noise = "none, it is never drawn"
         if self.noise_multiplier is not None:
             noise = (
                 f"z = {self.noise_multiplier:.5g} on the clipped sum of about {self.batch_size} "
                 f"records (rate {self.sampling_rate:.4g})"
             )
-        verdict = "The promise holds." if self.holds else "THE PROMISE IS BROKEN."
-        return "\n".join(
-            [
-                one_line(self.client),
-                f"  promised   epsilon {_shown(self.promised_epsilon)} at delta "
-                f"{_shown(self.delta)}, for {self.unit} ({self.neighbours})",
-                f"  planned    {self.planned_draws} draws, {self.planned_steps} noisy steps, "
-                f"epsilon {_shown(self.planned_epsilon)}",
-                f"  noise      {noise}; {self.sampler} batches, {self.accountant} accountant",
-                *self._report_lines(),
-                f"  spent      {self.spent_draws} draws, {self.spent_steps} noisy steps",
-                f"  certified  epsilon {_shown(self.certified_epsilon)}, computed anew. {verdict}",
-                f"  plan {self.plan[:16]}, dpcohort {self.dpcohort}",
-                f"  {self.stamp}",
-            ]
-        )
+        return [
+            one_line(self.client),
+            f"  promised   epsilon {_shown(self.promised_epsilon)} at delta "
+            f"{_shown(self.delta)}, for {self.unit} ({self.neighbours})",
+            f"  planned    {self.planned_draws} draws, {self.planned_steps} noisy steps, "
+            f"epsilon {_shown(self.planned_epsilon)}",
+            f"  noise      {noise}; {self.sampler} batches, {self.accountant} accountant",
+            *self._report_lines(),
+            f"  spent      {self.spent_draws} draws, {self.spent_steps} noisy steps",
+            f"  certified  epsilon {_shown(self.certified_epsilon)}, computed anew. "
+            f"{self._verdict('BROKEN')}",
+            f"  plan {self.plan[:16]}, dpcohort {self.dpcohort}",
+            f"  {self.stamp}",
+        ]
 
     def _report_lines(self) -> list[str]:
         if self.reports is None:
@@ -201,6 +255,63 @@ class Receipt:
             f"  reports    {told['spent']} of at most {told['planned']}, mean {told['statistic']} "
             f"up to {told['top']:g}; {noise}; {left}"
         ]
+
+    def _lines_of_scheme(self) -> list[str]:
+        if self.public:
+            return [f"{self.client}: public data, no budget.", f"  {self.stamp}"]
+        return [
+            f"{self.client} ({self.scheme}, {self.mode})",
+            f"  promised   epsilon {_shown(self.promised_epsilon)} at delta "
+            f"{_shown(self.delta)}, for one {self.unit} ({self.neighbours}), against who sees "
+            f"{self.sees}",
+            f"  spent      {self.uses} releases, noise multiplier {_shown(self.noise_multiplier)}",
+            f"  claimed    epsilon {_shown(self.claimed_epsilon)} by the published formula",
+            f"  certified  epsilon {_shown(self.certified_epsilon)}. "
+            f"{self._verdict('NOT CERTIFIED')}",
+            *(f"  assumes    {words}" for words in self.assumptions),
+            f"  {self.stamp}",
+        ]
+
+    def _lines_of_ledger(self) -> list[str]:
+        how = {
+            "composed": "one composition of all draws",
+            "summed": "every begun run in full",
+        }[self.across_runs]
+        lines = [
+            self.client,
+            f"  promised   epsilon {_shown(self.promised_epsilon)} at delta {_shown(self.delta)} "
+            f"over all runs, for {self.unit}",
+        ]
+        for run in self.runs:
+            asked = ""
+            if "reports" in run:
+                asked = (
+                    ", {counted} of {accepted} reports at z = {noise_multiplier:.5g}, rate "
+                    "{sampling_rate:.4g}".format(**run["reports"])
+                )
+            lines.append(
+                "  {run}: {counted_draws} of {accepted_draws} draws counted ({released_draws} "
+                "released, {unreleased_draws} not), {steps} noisy steps at z = "
+                "{noise_multiplier:.5g}, rate {sampling_rate:.4g}{asked}: epsilon "
+                "{certified_epsilon:.5g} of {promised_epsilon:.5g} ({neighbours})".format(
+                    **run, asked=asked
+                )
+            )
+        if self.runs:
+            lines.append(
+                "  (of a run's two epsilons the first is that of a number of draws fixed "
+                "beforehand; the second holds also where a server stopped at what it liked)"
+            )
+        return [
+            *lines,
+            f"  certified  epsilon {_shown(self.certified_epsilon)} in all ({how}; counted under "
+            f"{self.neighbours}). {self._verdict('BROKEN')}",
+            f"  ledger {self.ledger}, {self.entries} entries, head {self.head}",
+            f"  dpcohort {self.dpcohort}",
+        ]
+
+    def _verdict(self, otherwise: str) -> str:
+        return "The promise holds." if self.holds else f"THE PROMISE IS {otherwise}."
 
 
 def make_receipts(
@@ -329,7 +440,13 @@ def read_receipts(folder: Path) -> list[tuple[Path, Receipt]]:
     Raises:
         FileFormatError: a file is not a receipt.
     """
-    return [(path, _receipt(path, values)) for path, values in _stored(folder)]
+    found = []
+    for path, values in _stored(folder):
+        try:
+            found.append((path, Receipt.from_dict(values)))
+        except InputError as error:
+            raise FileFormatError(path, str(error)) from None
+    return found
 
 
 def _stored(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
@@ -340,17 +457,6 @@ def _stored(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
             yield folder / _ALL, values
     for path in sorted(folder.glob("*.json")):
         yield path, read_json(path)
-
-
-def _receipt(path: Path, values: dict[str, Any]) -> Receipt:
-    try:
-        return Receipt.from_dict(values)
-    except TypeError:
-        told = {*values, "holds", "unused_epsilon"}
-        missing = [f.name for f in fields(Receipt) if f.default is MISSING and f.name not in told]
-        unknown = sorted(told - {f.name for f in fields(Receipt)} - {"holds", "unused_epsilon"})
-        key, fault = (missing[0], "missing") if missing else (unknown[0], "not known")
-        raise FileFormatError(path, f"not a receipt: the key {key!r} is {fault}.") from None
 
 
 def _known(value: Any) -> float | None:

@@ -23,12 +23,6 @@ from dpcohort.runs.receipts import Receipt, make_receipts, source_of
 if TYPE_CHECKING:
     from dpcohort.round_record import RoundRecord
 
-__all__ = [
-    "Callback",
-    "Curve",
-    "Run",
-]
-
 
 Weights = Mapping[str, NDArray[Any]]
 

@@ -3,19 +3,24 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from dpcohort._validate import IntArray
 from dpcohort.aggregation import AggregationRule, Cohort
-from dpcohort.atomic_file import owner_only
+from dpcohort.atomic_file import atomic_writer, owner_only, write_text
 from dpcohort.config import Config
 from dpcohort.data import Dataset, Partition
+from dpcohort.data.partition import load_partition, save_partition
 from dpcohort.engine import (
     Arrived,
     BatchedEngine,
@@ -24,32 +29,350 @@ from dpcohort.engine import (
     Evaluator,
     Optimiser,
     ReferenceEngine,
+    ServerStep,
     Trainer,
     train_rounds,
 )
+from dpcohort.engine.clipping.per_example import FlatLayout
 from dpcohort.engine.experiment import cohort_of
-from dpcohort.errors import DivergedError, DpcohortError, InputError
+from dpcohort.errors import DivergedError, DpcohortError, InputError, VerificationError
 from dpcohort.plan import Plan
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs.chooser import Chooser
-from dpcohort.runs.configured import combinations, configured_job
-from dpcohort.runs.configured_plan import configured_data
-from dpcohort.runs.folder import RunFolder
+from dpcohort.runs.configured import combinations, configured_data, configured_job
+from dpcohort.runs.folder import (
+    AppendLog,
+    RunFolder,
+    environment,
+    fixed_settings,
+    latest_checkpoint,
+    read_json,
+    read_log,
+    rewrite_log,
+    settings_sha256,
+    write_checkpoint,
+    write_json,
+)
 from dpcohort.runs.job import Job, TrainingJob, make_job
-from dpcohort.runs.recorder import Recorder
+from dpcohort.runs.journal import Journal
+from dpcohort.runs.receipts import write_receipts
 from dpcohort.runs.run import Callback, Run
 
-__all__ = [
-    "Part",
-    "closing",
-    "folder_name",
-    "run_rounds",
-    "train",
-    "train_grid",
-    "train_group",
-    "train_job",
-    "train_side_by_side",
-]
+
+class Recorder:
+    """One of the trainings that a loop does: where it stands, who chooses, and its record on disk.
+
+    Args:
+        job: what is trained.
+        out: the run folder; None writes nothing.
+        resume: go on with the run in that folder; without one there, begin it.
+    """
+
+    def __init__(
+        self, job: TrainingJob, out: str | Path | None = None, *, resume: bool = False
+    ) -> None:
+        self.job = job
+        self._folder: RunFolder | None = None
+        self._rounds: AppendLog | None = None
+        self._chooser: Chooser | None = None
+        #: Arrays of the checkpoint that a run goes on from.
+        self._arrays: dict[str, Any] = {}
+        #: The last state that was whole: what is kept if the next round fails.
+        self.whole: EngineState | None = None
+        self._owner = settings_sha256(job.settings())
+        if out is None:
+            self.run = self._run_in(None)
+        elif resume and RunFolder(Path(out)).is_run:
+            self._reopen(RunFolder(Path(out)))
+        else:
+            self._begin(RunFolder.begin(out, again=resume, private=job.private))
+
+    def start(self, fresh: EngineState) -> EngineState:
+        """Where to begin: the newest whole checkpoint, or the fresh state."""
+        if not self._arrays:
+            return fresh
+        state = EngineState.from_arrays(self._arrays, device=fresh.parameters.device)
+        if state.parameters.shape != fresh.parameters.shape:
+            raise InputError.because("the checkpoint is of another model. Resume with that model.")
+        return state
+
+    def begin(self, fresh: EngineState, records: ClientRecords | None = None) -> None:
+        """Go to where the training begins: its start, or the last checkpoint of its folder."""
+        self.state = self.start(fresh)
+        self._chooser = self.job.chooser(self.run.ledger, self._arrays, records)
+        self.whole = self.state.clone()
+        counted = self.run.ledger.rounds
+        while not self.job.repeats and self.state.next_round in counted:
+            lost = self.state.next_round  # counted before a crash, and never computed again
+            self.state.next_round += 1
+            self.lost_round(lost, self.state)
+        self.whole = self.state.clone()
+
+    def choose(self, round: int) -> Cohort:
+        """Name the cohort of a round, and count it on disk before any of it is computed."""
+        if self._chooser is None:
+            clients = self.job.plan.schedule.cohorts[round]
+        else:
+            clients = self._chooser.cohort(round, self.state.parameters)
+        self.count(round, clients)
+        return cohort_of(self.job.plan, round, clients)
+
+    def saw(self, arrived: Arrived | None) -> None:
+        """Tell the chooser of updates, which carry their noise."""
+        if arrived is not None and self._chooser is not None:
+            self._chooser.saw(arrived.cohort.clients, arrived.updates)
+
+    def record(self, record: RoundRecord) -> RoundRecord:
+        """Write a computed round down, unless it left a model that is no longer numbers."""
+        job, path = self.job, self.run.path
+        if not bool(torch.isfinite(self.state.parameters).all()):
+            kept = f" The state before that round is kept in {path}." if path else ""
+            raise DivergedError.because(
+                f"round {self.state.next_round - 1} left the model with numbers that are not "
+                f"finite.{kept} Lower the step size, optimiser.learning_rate (now "
+                f"{job.optimiser.local_step}) or optimiser.server_learning_rate (now "
+                f"{job.optimiser.server_learning_rate:g}), the clip, training.clip (now "
+                f"{job.plan.training.clip:g}), or the noise: it is {job.plan.noise_to_clip:.3g} "
+                "times the clip in each round."
+            )
+        if path is not None:
+            self.whole = self.state.clone()
+        return self.after_round(record, self.state)
+
+    def count(self, round: int, cohort: IntArray) -> None:
+        """Count the draws of a round, on disk, before any of it is computed.
+
+        A round that was counted before a crash is the same release bit for bit where it can be
+        repeated, and is not counted twice; any other is refused.
+        """
+        if not self.job.repeats or round not in self.run.ledger.rounds:
+            self.run.ledger.count(round, cohort)
+
+    def after_round(self, record: RoundRecord, state: EngineState) -> RoundRecord:
+        """Write a round's public record, and a checkpoint if one is due."""
+        if self.job.private:
+            # How long a round took tells how many records were drawn, which must stay secret.
+            record = replace(record, seconds=math.nan)
+        self._write_line(record)
+        done, total = state.next_round, self.job.plan.training.rounds
+        if done % self.job.checkpoint_every == 0 or done == total:
+            self.keep(state)
+        return record
+
+    def lost_round(self, round: int, state: EngineState) -> None:
+        """A private round that was counted, but whose result a crash took."""
+        cohort = self.run.ledger.cohort(round)
+        assert cohort is not None
+        stds = (
+            self.job.plan.noise_multipliers[cohort]
+            * self.job.plan.training.clip
+            / self.job.plan.batch_sizes[cohort]
+        )
+        self._write_line(
+            RoundRecord(
+                round=round,
+                clients=tuple(cohort.tolist()),
+                noise_stds=tuple(stds.tolist()),
+                seconds=math.nan,
+                lost=True,
+            )
+        )
+        self.run.warnings.append(
+            f"round {round} was counted before a crash and is not computed again; its clients' "
+            "budgets are spent, its update is lost."
+        )
+        self.keep(state)
+
+    def keep(self, state: EngineState) -> None:
+        """Write a checkpoint now."""
+        if self._folder is not None:
+            chosen_from = {} if self._chooser is None else self._chooser.to_arrays()
+            write_checkpoint(
+                self._folder.checkpoints,
+                {**state.to_arrays(), **chosen_from},
+                next_round=state.next_round,
+                owner=self._owner,
+            )
+
+    def finish(self, state: EngineState) -> None:
+        """The model, the receipts and the result."""
+        self.run.model = self._weights(state.parameters)
+        if state.average is not None:
+            self.run.average = self._weights(state.average)
+        if self._folder is not None:
+            # Certifying takes longest: a crash in it leaves no model that no result speaks of.
+            self.write_receipts()
+            hashes = {"model": _save_weights(self._folder.model, self.run.model)}
+            if self.run.average:
+                hashes["average"] = _save_weights(self._folder.average, self.run.average)
+            hashes["settings"] = self._owner
+            if self._folder.config.exists():
+                config = self._folder.config.read_bytes()
+                hashes["config"] = hashlib.sha256(config).hexdigest()
+            lines = [line.test_average or line.test for line in self.run.history]
+            last = next((found for found in reversed(lines) if found is not None), None)
+            write_json(
+                self._folder.result,
+                {
+                    "rounds": self.run.rounds_done,
+                    "lost_rounds": sum(line.lost for line in self.run.history),
+                    "seconds": sum(line.seconds for line in self.run.history),
+                    "sha256": hashes,
+                    "test": None if last is None else last.__dict__,
+                },
+            )
+        self.close()
+
+    def write_receipts(self) -> None:
+        """Receipts for what has been counted so far."""
+        if self._folder is not None:
+            population = self.job.plan.population
+            positions = {name: k for k, name in enumerate(population.ids)}
+            write_receipts(self.run.receipts(), self._folder.receipts, positions)
+
+    def close(self) -> None:
+        """Close the files."""
+        self.run.ledger.close()
+        if self._rounds is not None:
+            self._rounds.close()
+
+    def _run_in(self, folder: RunFolder | None) -> Run:
+        return Run(
+            plan=self.job.plan,
+            settings=self.job.settings(),
+            ledger=Journal(self.job.plan, None if folder is None else folder.ledger),
+            path=None if folder is None else folder.path,
+            partition=self.job.partition,
+        )
+
+    def _begin(self, folder: RunFolder) -> None:
+        job = self.job
+        self._folder = folder
+        if job.config is not None:
+            write_text(folder.config, job.config)
+        job.plan.save(folder.plan)
+        save_partition(job.partition, folder.partition)
+        write_json(folder.environment, environment(job.device))
+        self._rounds = AppendLog(folder.rounds)
+        self.run = self._run_in(folder)
+        # Last: from here on the folder is a run that can be resumed.
+        write_json(folder.settings, job.settings())
+
+    def _reopen(self, folder: RunFolder) -> None:
+        job = self.job
+        self._folder = folder
+        _check_same_run(folder, read_json(folder.settings), job)
+        if job.private:
+            folder.close_to_others()
+        found = latest_checkpoint(folder.checkpoints, owner=self._owner)
+        next_round = 0
+        warnings: list[str] = []
+        if found is not None:
+            next_round, self._arrays, warnings = found
+        kept = [entry for entry in read_log(folder.rounds) if _round_of(entry) < next_round]
+        self.run = self._run_in(folder)
+        self.run.history += [RoundRecord.from_dict(entry) for entry in kept]
+        self.run.warnings += [f"{words} The state before it is used." for words in warnings]
+        uncounted = set(range(next_round)) - self.run.ledger.rounds
+        if uncounted:
+            self.close()
+            raise VerificationError(
+                f"{folder.ledger} does not count round {min(uncounted)}, which was computed. "
+                "Nothing is computed without a whole ledger; see: dpcohort verify"
+            )
+        self.run.warnings += _mended(folder, job)
+        rewrite_log(folder.rounds, kept)
+        self._rounds = AppendLog(folder.rounds)
+
+    def _write_line(self, line: RoundRecord) -> None:
+        self.run.history.append(line)
+        if self._rounds is not None:
+            # Not durable by itself: the checkpoint is what a resume trusts.
+            self._rounds.append(line.to_dict(), durable=False)
+
+    def _weights(self, vector: Any) -> dict[str, Any]:
+        """Every tensor of the model by name, the trained ones from the vector."""
+        model = self.job.model
+        trained = FlatLayout(model).unflatten(vector.detach().cpu())
+        # A tied tensor has several names here and one among the trained.
+        new = {id(p): trained.get(name, p) for name, p in model.named_parameters()}
+        stored = model.state_dict(keep_vars=True).items()
+        state = {name: new.get(id(tensor), tensor) for name, tensor in stored}
+        return {name: tensor.detach().cpu().numpy().copy() for name, tensor in state.items()}
+
+
+def _save_weights(path: Path, weights: Any) -> str:
+    from safetensors.numpy import save
+
+    content = save(dict(weights))
+    with atomic_writer(path, binary=True) as file:
+        file.write(content)
+    return hashlib.sha256(content).hexdigest()
+
+
+def _round_of(entry: dict[str, Any]) -> int:
+    round = entry.get("round")
+    return round if isinstance(round, int) else 0
+
+
+def _check_same_run(folder: RunFolder, stored: dict[str, Any], job: TrainingJob) -> None:
+    ours, theirs = fixed_settings(job.settings()), fixed_settings(stored)
+    different = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
+    if not different:
+        return
+    if "plan" in different:
+        raise InputError.because(
+            f"{folder.path} was begun with the plan {str(theirs.get('plan'))[:16]}... and this is "
+            f"{job.plan.sha256[:16]}...{_first_difference(Plan.load(folder.plan), job.plan)}. "
+            "Resume with the settings the run was begun with, or choose another folder."
+        )
+    key = different[0]
+    raise InputError.because(
+        f"{folder.path} was begun with {key} = {theirs.get(key)!r}; now it is {ours.get(key)!r}. "
+        "Resume with the settings the run was begun with, or choose another folder."
+    )
+
+
+def _mended(folder: RunFolder, job: TrainingJob) -> list[str]:
+    """Write plan and partition again if they are damaged, and say so.
+
+    The job has the ones the run was begun with: their hashes in ``run.json`` have been compared.
+    """
+    words = []
+    if not _is_whole(lambda: Plan.load(folder.plan).sha256 == job.plan.sha256):
+        job.plan.save(folder.plan)
+        words.append(f"{folder.plan} was damaged and was written again.")
+    if not _is_whole(lambda: load_partition(folder.partition).sha256 == job.partition.sha256):
+        save_partition(job.partition, folder.partition)
+        words.append(f"{folder.partition} was damaged and was written again.")
+    return words
+
+
+def _is_whole(same: Callable[[], bool]) -> bool:
+    try:
+        return same()
+    except DpcohortError:
+        return False
+
+
+def _first_difference(theirs: Plan, ours: Plan) -> str:
+    """What two plans do not have in common, in words; the first such thing is enough."""
+    then, now = _facts(theirs), _facts(ours)
+    for name in then:
+        if then[name] != now[name]:
+            return f" ({name} was {then[name]!r} and is {now[name]!r})"
+    return ""
+
+
+def _facts(plan: Plan) -> dict[str, object]:
+    return {
+        "the rule": plan.selection.rule,
+        "settings of the rule": dict(plan.selection.settings),
+        **{f"training.{name}": value for name, value in asdict(plan.training).items()},
+        **{f"the {name}": value for name, value in asdict(plan.contract).items()},
+        "the number of clients": len(plan.population),
+        "the seed of the schedule": plan.seed,
+    }
 
 
 def train(
@@ -151,12 +474,13 @@ def train_job(
     kind = ReferenceEngine if job.engine == "reference" else BatchedEngine
     engine = kind(job.trained, [experiment])
     with owner_only(job.private):
-        part = Part(job, Recorder(job, out, resume=resume))
+        part = Recorder(job, out, resume=resume)
         with closing([part]):
             part.begin(engine.initial_states()[0], experiment.records)
             run_rounds(
                 [part],
                 engine,
+                [experiment.server_step],
                 evaluator=job.evaluator(),
                 evaluate_every=job.evaluate_every,
                 listeners=listeners,
@@ -184,19 +508,18 @@ def train_side_by_side(
     places = outs if outs is not None else [None] * len(jobs)
     first = jobs[0].records()
     held = [first if job is jobs[0] else first.repartitioned(job.partition) for job in jobs]
-    engine = BatchedEngine(
-        jobs[0].trained,
-        [job.experiment(records) for job, records in zip(jobs, held, strict=True)],
-    )
-    parts: list[Part] = []
+    experiments = [job.experiment(records) for job, records in zip(jobs, held, strict=True)]
+    engine = BatchedEngine(jobs[0].trained, experiments)
+    parts: list[Recorder] = []
     with closing(parts):
         for job, out in zip(jobs, places, strict=True):
-            parts.append(Part(job, Recorder(job, out)))
+            parts.append(Recorder(job, out))
         for part, state, records in zip(parts, engine.initial_states(), held, strict=True):
             part.begin(state, records)
         run_rounds(
             parts,
             engine,
+            [experiment.server_step for experiment in experiments],
             evaluator=jobs[0].evaluator(),
             evaluate_every=jobs[0].evaluate_every,
             on_round=on_round,
@@ -204,59 +527,10 @@ def train_side_by_side(
     return [part.run for part in parts]
 
 
-class Part:
-    """One of the trainings that a loop does: what it is, who chooses, where it stands, its record.
-
-    Args:
-        job: what is trained.
-        recorder: writes it down.
-    """
-
-    def __init__(self, job: TrainingJob, recorder: Recorder) -> None:
-        self.job, self.recorder = job, recorder
-        #: The last state that was whole: what is kept if the next round fails.
-        self.whole: EngineState | None = None
-
-    @property
-    def run(self) -> Run:
-        """What it has given so far."""
-        return self.recorder.run
-
-    def begin(self, fresh: EngineState, records: ClientRecords | None = None) -> None:
-        """Go to where the training begins: its start, or the last checkpoint of its folder."""
-        self.state = self.recorder.start(fresh)
-        self.chooser: Chooser = self.job.chooser(self.run.ledger, self.recorder.arrays, records)
-        self.recorder.more_arrays = self.chooser.to_arrays
-        self.whole = self.state.clone()
-        counted = self.run.ledger.rounds
-        while not self.job.repeats and self.state.next_round in counted:
-            lost = self.state.next_round  # counted before a crash, and never computed again
-            self.state.next_round += 1
-            self.recorder.lost_round(lost, self.state)
-        self.whole = self.state.clone()
-
-    def choose(self, round: int) -> Cohort:
-        """Name the cohort of a round, and count it on disk before any of it is computed."""
-        clients = self.chooser.cohort(round, self.state.parameters)
-        self.recorder.count(round, clients)
-        return cohort_of(self.job.plan, round, clients)
-
-    def saw(self, arrived: Arrived | None) -> None:
-        """Tell the chooser of updates, which carry their noise."""
-        if arrived is not None:
-            self.chooser.saw(arrived.cohort.clients, arrived.updates)
-
-    def record(self, record: RoundRecord) -> RoundRecord:
-        """Write a computed round down, unless it left a model that is no longer numbers."""
-        refuse_nonfinite(self.state, self.job, self.run)
-        if self.run.path is not None:
-            self.whole = self.state.clone()
-        return self.recorder.after_round(record, self.state)
-
-
 def run_rounds(
-    parts: Sequence[Part],
+    parts: Sequence[Recorder],
     trainer: Trainer,
+    steps: Sequence[ServerStep],
     *,
     evaluator: Evaluator | None = None,
     evaluate_every: int = 1,
@@ -268,6 +542,7 @@ def run_rounds(
     Args:
         parts: what is trained, at the same round; one training is the case of one part.
         trainer: computes their updates.
+        steps: what the server does with the updates of each.
         evaluator: test set, None for none.
         evaluate_every: rounds between evaluations.
         listeners: told about each round of each part.
@@ -280,7 +555,7 @@ def run_rounds(
 
     for records in train_rounds(
         trainer,
-        [part.job.server_step for part in parts],
+        steps,
         [part.state for part in parts],
         rounds=parts[0].job.plan.training.rounds,
         choose=lambda round: [part.choose(round) for part in parts],
@@ -295,11 +570,11 @@ def run_rounds(
         if on_round is not None:
             on_round(parts[0].state.next_round, [part.run for part in parts])
     for part in parts:
-        part.recorder.finish(part.state)
+        part.finish(part.state)
 
 
 @contextmanager
-def closing(parts: list[Part]) -> Iterator[None]:
+def closing(parts: list[Recorder]) -> Iterator[None]:
     """Close the parts' files in the end; after an error keep what is whole."""
     try:
         yield
@@ -308,24 +583,10 @@ def closing(parts: list[Part]) -> Iterator[None]:
             _settle(part)
         raise
     for part in parts:
-        part.recorder.close()
+        part.close()
 
 
-def refuse_nonfinite(state: EngineState, job: TrainingJob, run: Run) -> None:
-    """Stop before a model that is no longer numbers is written anywhere."""
-    if bool(torch.isfinite(state.parameters).all()):
-        return
-    kept = f" The state before that round is kept in {run.path}." if run.path else ""
-    raise DivergedError(
-        f"round {state.next_round - 1} left the model with numbers that are not finite.{kept} "
-        f"Lower the step size, optimiser.learning_rate (now {job.optimiser.local_step}) or "
-        f"optimiser.server_learning_rate (now {job.optimiser.server_learning_rate:g}), the clip, "
-        f"training.clip (now {job.plan.training.clip:g}), or the noise: it is "
-        f"{job.plan.noise_to_clip:.3g} times the clip in each round."
-    )
-
-
-def _settle(part: Part) -> None:
+def _settle(part: Recorder) -> None:
     """Keep the last whole state and the receipts; whatever stopped the run is the news.
 
     A state whose round has no line yet is not kept: the round is done, or asked for, again.
@@ -334,12 +595,12 @@ def _settle(part: Part) -> None:
         if part.whole is not None:
             written = part.run.history[-1].round + 1 if part.run.history else 0
             if part.whole.next_round == written:
-                part.recorder.keep(part.whole)
-            part.recorder.write_receipts()
+                part.keep(part.whole)
+            part.write_receipts()
     except DpcohortError:
         pass  # the disk that stopped us is still full; the last checkpoint stands
     finally:
-        part.recorder.close()
+        part.close()
 
 
 def _check_side_by_side(jobs: Sequence[Job]) -> None:

@@ -25,10 +25,11 @@ from dpcohort._validate import IntArray
 from dpcohort.adaptive.rule import AdaptiveRule, rule_cohort
 from dpcohort.data.partition import load_partition
 from dpcohort.errors import DpcohortError, InputError, VerificationError
-from dpcohort.plan import Plan
-from dpcohort.plan_file import RecordedRule
+from dpcohort.limits import LARGEST_CONFIG, read_bounded
+from dpcohort.plan import Plan, RecordedRule
+from dpcohort.plugins import REGISTRIES
 from dpcohort.round_record import RoundRecord
-from dpcohort.runs.aggregation_record import aggregation_problems
+from dpcohort.runs.configured import PLANS_OWN, aggregation_for
 from dpcohort.runs.folder import (
     RunFolder,
     checkpoint_files,
@@ -47,9 +48,7 @@ from dpcohort.runs.receipts import (
     read_receipts,
     source_of,
 )
-
-__all__ = ["Finding", "Verification", "verify_run"]
-
+from dpcohort.text_files import parse_toml
 
 _Content = TypeVar("_Content")
 
@@ -198,7 +197,7 @@ class _Check:
                     f"the run was begun with the plan {str(found.get('plan'))[:16]}..., but "
                     f"plan.json is {self._plan.sha256[:16]}....",
                 )
-            for words, is_wrong in aggregation_problems(
+            for words, is_wrong in _aggregation_problems(
                 found.get("aggregation"), self._plan, self._folder.config
             ):
                 (self.wrong if is_wrong else self.note)("run.json", words)
@@ -490,6 +489,45 @@ class _Check:
         tests = (line.get("test_average") or line.get("test") for line in reversed(rounds))
         if result.get("test") != next((test for test in tests if test is not None), None):
             self.wrong("result.json", "its test results are not those of the last evaluated round.")
+
+
+def _aggregation_problems(record: Any, plan: Plan, config: Path) -> list[tuple[str, bool]]:
+    """What is wrong with the aggregation that ``run.json`` tells of.
+
+    Args:
+        record: as ``described_aggregation`` gave it.
+        plan: of the run.
+        config: the run's configuration; it need not exist.
+
+    Returns:
+        Words, and whether they speak against the run; otherwise they are a note.
+    """
+    if record is not None and (not isinstance(record, dict) or "rule" not in record):
+        return [(f"its aggregation is {record!r}, which no run writes.", True)]
+    name = "mean" if record is None else str(record["rule"])
+    problems = []
+    asked = _asked_for(config)
+    if asked is not None and ":" not in asked and ":" not in name and asked != name:
+        problems.append((f"it tells of the aggregation {name}, config.toml of {asked}.", True))
+    if name not in REGISTRIES["aggregation"].built_in:
+        words = f"the aggregation {name} is not of this package; it spends no privacy."
+        return [*problems, (words, False)]
+    settings = {} if record is None else record.get("settings", {})
+    given = {k: v for k, v in dict(settings).items() if v != PLANS_OWN}
+    try:
+        if not any(str(value).startswith("sha256:") for value in given.values()):
+            aggregation_for(plan, name, given)
+    except DpcohortError as error:
+        problems.append((f"its aggregation cannot be that of this plan: {error}", True))
+    return problems
+
+
+def _asked_for(config: Path) -> str | None:
+    try:
+        table = parse_toml(read_bounded(config, LARGEST_CONFIG).decode()).get("aggregation", {})
+    except (OSError, ValueError):
+        return None
+    return str(table.get("rule", "mean")) if isinstance(table, dict) else None
 
 
 def _cannot_be_asked(plan: Plan, rule: AdaptiveRule) -> str:

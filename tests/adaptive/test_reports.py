@@ -17,9 +17,8 @@ from dpcohort.engine.clipping.per_example import FlatLayout
 from dpcohort.engine.lattice import Lattice
 from dpcohort.engine.randomness import draw_positions
 from dpcohort.errors import BudgetExceededError, InputError
-from dpcohort.runs.chooser import RuleChooser
+from dpcohort.runs.chooser import REPORT_DRAW, Chooser, LossMeter, ReportHandler
 from dpcohort.runs.journal import Journal
-from dpcohort.runs.reports import REPORT_DRAW, LossMeter, ReportHandler
 
 # the meter
 
@@ -142,7 +141,7 @@ def handler_of(plan, meter=None, streams=None, journal=None):
         meter.journal = journal
     streams = streams or Streams.seeded(0)
     handler = ReportHandler(plan, meter, streams=streams)
-    chooser = RuleChooser(plan.adaptive.rule, journal, handler.ask, repeats=streams.is_reproducible)
+    chooser = Chooser(plan.adaptive.rule, journal, handler.ask, repeats=streams.is_reproducible)
     return chooser, journal, meter
 
 

@@ -24,9 +24,8 @@ from dpcohort.engine.experiment import cohort_of
 from dpcohort.errors import InputError
 from dpcohort.plugins import REGISTRIES
 from dpcohort.runs import verify_run
-from dpcohort.runs.chooser import RuleChooser
+from dpcohort.runs.chooser import Chooser, ReportHandler
 from dpcohort.runs.journal import Journal
-from dpcohort.runs.reports import ReportHandler
 from dpcohort.runs.training import train_job, train_side_by_side
 
 RULES = [name for name in REGISTRIES["adaptive"].built_in if name != "donated"]
@@ -317,7 +316,7 @@ def watcher_of(plan_of):
 
     def make(**options):
         plan = plan_of("clustered")
-        return RuleChooser(plan.adaptive.rule, Journal(plan), None, repeats=True, **options)
+        return Chooser(plan.adaptive.rule, Journal(plan), None, repeats=True, **options)
 
     return make
 
@@ -356,6 +355,6 @@ def test_arrays_bring_the_sketches_back(watcher_of):
 
 def test_a_rule_that_looks_at_no_updates_is_told_none(plan_of):
     plan = plan_of()
-    chooser = RuleChooser(plan.adaptive.rule, Journal(plan), None, repeats=True)
+    chooser = Chooser(plan.adaptive.rule, Journal(plan), None, repeats=True)
     chooser.saw(np.array([3]), torch.tensor([[1.0, 2.0]]))
     assert chooser.to_arrays() == {}

@@ -3,8 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpcohort.config.problems import (
-    ConfigProblem,
+from dpcohort.config.settings import (
     dotted,
     error_of,
     key_lines,
@@ -67,21 +66,19 @@ def test_dotted_keys_have_lines_too():
 )
 def test_an_unknown_key_is_answered_with_a_better_one(where: tuple[str | int, ...], words: str):
     found = words_of({"type": "extra_forbidden", "loc": where, "input": 1}, KEYS)
-    assert found.words.startswith(words)
-    assert found.where == where
+    assert found[1].startswith(words)
+    assert found[0] == where
 
 
 def test_a_finding_of_an_unforeseen_kind_still_has_words():
     found = {"type": "too_odd", "loc": ("training", "clip"), "input": 1, "msg": "Input is odd"}
-    assert words_of(found, KEYS).words == "training.clip cannot be used: input is odd."
+    assert words_of(found, KEYS)[1] == "training.clip cannot be used: input is odd."
 
 
 def test_the_place_of_an_error_comes_from_its_field():
     error = InputError("public[2].size", given=0, allowed="above 0")
-    assert within("population", error).where == ("population", "public", 2, "size")
-    assert within("population", InputError.because("odd.")) == ConfigProblem(
-        ("population",), "population: odd."
-    )
+    assert within("population", error)[0] == ("population", "public", 2, "size")
+    assert within("population", InputError.because("odd.")) == (("population",), "population: odd.")
 
 
 def test_dotted_names_positions_in_brackets():
@@ -89,7 +86,7 @@ def test_dotted_names_positions_in_brackets():
 
 
 def test_many_problems_are_listed_by_line_and_cut():
-    problems = [ConfigProblem(("training", f"k{row}"), f"problem {row}.") for row in range(8)]
+    problems = [(("training", f"k{row}"), f"problem {row}.") for row in range(8)]
     lines = {("training", f"k{row}"): 20 - row for row in range(8)}
     message = str(error_of("a.toml", problems, lines))
     assert message.splitlines() == [
@@ -100,6 +97,6 @@ def test_many_problems_are_listed_by_line_and_cut():
 
 
 def test_the_nearest_table_stands_in_for_a_key_that_is_not_there():
-    error = error_of("a.toml", [ConfigProblem(("training", "x"), "odd.")], {("training",): 4})
+    error = error_of("a.toml", [(("training", "x"), "odd.")], {("training",): 4})
     assert error.line == 4
-    assert error_of("a.toml", [ConfigProblem(("other",), "odd.")], {}).line is None
+    assert error_of("a.toml", [(("other",), "odd.")], {}).line is None

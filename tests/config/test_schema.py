@@ -36,8 +36,8 @@ def test_training_takes_every_field_of_training():
 
 def test_a_rules_table_takes_any_setting_and_leaves_it_to_the_rule():
     section = SelectionSection(rule="privacy-aware", eta="auto", anything=[1, 2])
-    assert section.settings == {"eta": "auto", "anything": [1, 2]}
-    assert RuleSection().settings == {}
+    assert section.model_extra == {"eta": "auto", "anything": [1, 2]}
+    assert RuleSection().model_extra == {}
     assert (RuleSection().rule, SelectionSection().rule) == ("mean", "privacy-aware")
 
 

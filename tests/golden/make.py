@@ -39,7 +39,11 @@ HERE = Path(__file__).parent
 HOMES: dict[str, tuple[str, ...]] = {
     "main": ("dpcohort.cli",),
     "app": ("dpcohort.cli.app", "dpcohort.cli"),
-    "load_any_plan": ("dpcohort.adaptive.plan_file", "dpcohort.plan_file:load_plan"),
+    "load_any_plan": (
+        "dpcohort.adaptive.plan_file",
+        "dpcohort.plan:load_plan",
+        "dpcohort.plan_file:load_plan",
+    ),
     "Event": ("dpcohort.accounting.events",),
     "ClientLedger": ("dpcohort.deploy.ledger", "dpcohort.client_ledger"),
     "DrawKey": ("dpcohort.deploy.ledger", "dpcohort.client_ledger"),

@@ -12,14 +12,14 @@ from dpcohort.config import commented_config, loads_config
 from dpcohort.engine import Optimiser
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.runs import train, verify_run
-from dpcohort.runs.aggregation_record import (
+from dpcohort.runs.configured import (
     aggregation_for,
-    aggregation_problems,
+    configured_job,
     described_aggregation,
 )
-from dpcohort.runs.configured import configured_job
 from dpcohort.runs.job import make_job
 from dpcohort.runs.training import train_job, train_side_by_side
+from dpcohort.runs.verification import _aggregation_problems
 
 SMALL = [
     "training.rounds=4", "training.cohort_size=3", "run.evaluate_every=4", "population.count=8"
@@ -163,7 +163,7 @@ def test_verify_holds_the_record_against_plan_and_configuration(tmp_path):
 
 def test_a_column_of_ones_own_is_not_held_against_the_plan(plan, tmp_path):
     record = described_aggregation(SizeWeighted(sizes=[1.0] * 8), plan)
-    assert aggregation_problems(record, plan, tmp_path / "none.toml") == []
+    assert _aggregation_problems(record, plan, tmp_path / "none.toml") == []
 
 
 def test_configurations_are_checked_when_they_are_read():

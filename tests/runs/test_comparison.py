@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from dpcohort.errors import DataMissingError, InputError
-from dpcohort.runs.comparison import compare_runs, load_group
+from dpcohort.runs.evaluation import compare_runs, load_group
 
 
 def runs(label: str, accuracies: dict[int, float], data: str = "digits") -> list[SimpleNamespace]:

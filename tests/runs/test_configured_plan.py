@@ -5,9 +5,9 @@ import pytest
 
 from dpcohort.config import commented_config, loads_config
 from dpcohort.errors import InputError
-from dpcohort.runs.configured import configured_job
-from dpcohort.runs.configured_plan import (
+from dpcohort.runs.configured import (
     configured_data,
+    configured_job,
     configured_plan,
     configured_population,
     data_section,

@@ -30,7 +30,7 @@ def test_means_and_intervals_over_seeds(two_seeds):
     assert len(found.class_accuracy) == 10
     classes = [c.mean for c in found.class_accuracy]
     assert classes[found.worst_class] == min(classes)
-    assert found.to_dict()["loss"]["count"] == 2
+    assert found.loss.count == 2
     with pytest.raises(InputError):
         summarise_seeds([])
 
@@ -63,12 +63,12 @@ def test_only_public_information_is_needed_to_say_who_was_heard(plan):
 def test_who_is_served_is_stamped_as_simulation(two_seeds, digits, by):
     run = two_seeds[0]
     groups = simulated_service(run, digits.train_labels, by=by, groups=2)
-    assert all(g.stamp == SIMULATION_ONLY for g in groups)
-    assert all(0 <= g.accuracy <= 1 for g in groups)
+    assert all(g["stamp"] == SIMULATION_ONLY for g in groups)
+    assert all(0 <= g["accuracy"] <= 1 for g in groups)
     whole = simulated_service(run, digits.train_labels, by="similarity", groups=1)[0]
     mix = np.bincount(digits.train_labels[run.partition.indices], minlength=10)
     expected = np.average(run.test.class_accuracy, weights=mix)
-    assert whole.accuracy == pytest.approx(expected)
+    assert whole["accuracy"] == pytest.approx(expected)
 
 
 def test_who_is_served_is_refused_for_a_private_run(plan, digits):

@@ -61,7 +61,7 @@ def test_a_folder_of_seeds_is_no_run_and_says_what_is(tmp_path):
         RunFolder.find(tmp_path)
     found = RunFolder.find_all(tmp_path)
     assert [folder.path.name for folder in found] == ["seed-0", "seed-1"]
-    assert RunFolder.find_all(found[0].path) == [found[0]]
+    assert [one.path for one in RunFolder.find_all(found[0].path)] == [found[0].path]
 
 
 def test_a_file_is_no_run_folder(tmp_path):

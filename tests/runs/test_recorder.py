@@ -13,7 +13,7 @@ from dpcohort.engine import EngineState
 from dpcohort.errors import BudgetExceededError, InputError
 from dpcohort.plan import Plan
 from dpcohort.runs.job import make_job
-from dpcohort.runs.recorder import Recorder
+from dpcohort.runs.training import Recorder
 from dpcohort.runs.verification import verify_run
 
 from .conftest import small_plan
@@ -28,7 +28,7 @@ def test_settings_come_last_so_that_half_a_start_is_no_run(job, tmp_path, monkey
     def fail(*_, **__):
         raise InputError.because("the disk is full")
 
-    monkeypatch.setattr("dpcohort.runs.recorder.Journal", fail)
+    monkeypatch.setattr("dpcohort.runs.training.Journal", fail)
     with pytest.raises(InputError):
         Recorder(job, tmp_path / "run")
     assert (tmp_path / "run" / "plan.json").exists()

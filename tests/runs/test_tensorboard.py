@@ -6,9 +6,9 @@ from types import ModuleType
 
 import pytest
 
+from dpcohort.cli.train import TensorBoardLog
 from dpcohort.errors import DataMissingError
 from dpcohort.runs import train
-from dpcohort.runs.tensorboard import TensorBoardLog
 
 
 class Writer:

@@ -17,15 +17,6 @@ import numpy as np
 from dpcohort.deploy.flower.exchange import Answer
 from dpcohort.errors import InputError
 
-__all__ = [
-    "QUIET",
-    "SUPPORTED",
-    "FlowerGrid",
-    "flower_version",
-    "make_client_app",
-    "make_server_app",
-]
-
 #: What keeps Flower from calling out; set for every process that is started.
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 #: Versions the contract test was run against: at least, and below.

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from dpcohort.round_record import RoundRecord
     from dpcohort.runs.run import Run
 
-__all__ = ["client_app", "serve", "server_app"]
-
 
 def server_app() -> Any:
     """The ServerApp; its run-config names the federation.

@@ -30,8 +30,6 @@ except ModuleNotFoundError:
         'is not installed. Get it with: python -m pip install "dpcohort[flower]"'
     ) from None
 
-__all__ = ["check_certificate", "key_fingerprint", "make_certificates", "make_node_key"]
-
 _AUTHORITY = "dpcohort trial authority"
 
 

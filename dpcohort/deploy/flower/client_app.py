@@ -27,15 +27,6 @@ from dpcohort.errors import DpcohortError, InputError
 if TYPE_CHECKING:
     from dpcohort.deploy.flower.federation import Federation
 
-__all__ = [
-    "LocalGuards",
-    "carry",
-    "carry_in_simulation",
-    "carry_to",
-    "guard_socket",
-]
-
-
 #: Asks one guard: a connection with ``hello``, ``draw`` and ``receipt``.
 Connect = Callable[[], GuardClient]
 

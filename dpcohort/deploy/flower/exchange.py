@@ -20,9 +20,6 @@ from typing import Protocol
 from dpcohort._validate import number, whole_number
 from dpcohort.errors import InputError
 
-__all__ = ["Answer", "Exchange", "Heard", "InProcess", "Transport"]
-
-
 #: What came back for one message: the name that ``push`` gave it, what the guard answered (None if
 #: nothing came), and why nothing came, in the transport's words.
 Answer = tuple[str, bytes | None, str]

@@ -29,9 +29,6 @@ from dpcohort.plain_text import one_line
 from dpcohort.plan import Plan
 from dpcohort.text_files import toml_text
 
-__all__ = ["Federation", "check_agreements", "disagreements", "drawn_clients"]
-
-
 _MOST_SHOWN = 12
 
 

@@ -21,8 +21,6 @@ from typing import ClassVar
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.limits import LARGEST_REQUEST
 
-__all__ = ["Gate", "is_fleet_call"]
-
 #: Names of calls below the fleet: no dots, no escapes, nothing that a second reader could take
 #: for another path.
 _FLEET = re.compile(r"/v1/fleet/[a-z0-9]+(?:[-_][a-z0-9]+)*\Z")

@@ -37,9 +37,6 @@ from dpcohort.deploy.guard.terms import ModelTerms, terms_from_plan
 from dpcohort.errors import InputError
 from dpcohort.plan import Plan
 
-__all__ = ["client_folder", "file_name", "kit_text", "write_kit"]
-
-
 _LONGEST = 120
 
 

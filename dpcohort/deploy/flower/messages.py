@@ -41,20 +41,6 @@ from dpcohort.limits import LARGEST_HEADER, MOST_MESSAGE_DRAWS
 from dpcohort.plain_text import one_line
 from dpcohort.text_files import parse_json
 
-__all__ = [
-    "NO_GUARD",
-    "Opened",
-    "Reply",
-    "draw_message",
-    "hello_message",
-    "longest_update",
-    "open_message",
-    "read_draws",
-    "read_frames",
-    "read_hello",
-]
-
-
 #: Code of a refusal that the client app writes itself: nobody was asked, nothing is counted.
 NO_GUARD = "no-guard"
 

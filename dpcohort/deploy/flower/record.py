@@ -29,15 +29,12 @@ from dpcohort.engine.clipping.per_example import FlatLayout
 from dpcohort.errors import InputError
 from dpcohort.models import build_model
 from dpcohort.plain_text import one_line
-from dpcohort.runs.aggregation_record import aggregation_for, described_aggregation
-from dpcohort.runs.chooser import Ask, Chooser, RuleChooser, ScheduleChooser
-from dpcohort.runs.configured import configured_optimiser
+from dpcohort.runs.chooser import Ask, Chooser
+from dpcohort.runs.configured import aggregation_for, configured_optimiser, described_aggregation
 from dpcohort.runs.folder import AppendLog, read_json, write_json
 from dpcohort.runs.job import TrainingJob
 from dpcohort.runs.journal import Journal
-from dpcohort.runs.recorder import Recorder
-
-__all__ = ["FederatedJob", "FederatedRecorder", "RoundExchange"]
+from dpcohort.runs.training import Recorder
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -120,12 +117,12 @@ class FederatedJob(TrainingJob):
 
     def chooser(
         self, journal: Journal, arrays: Mapping[str, Any], records: ClientRecords | None = None
-    ) -> Chooser:
-        """What names the cohorts: the schedule, or a rule with the reports of the guards."""
+    ) -> Chooser | None:
+        """The rule, with the reports of the guards; None where the schedule says all."""
         adaptive = self.plan.adaptive
         if adaptive is None:
-            return ScheduleChooser(self.plan)
-        return RuleChooser(adaptive.rule, journal, self.ask, repeats=self.repeats, arrays=arrays)
+            return None
+        return Chooser(adaptive.rule, journal, self.ask, repeats=self.repeats, arrays=arrays)
 
     def initial(self) -> torch.Tensor:
         """The initial parameters as one vector of float32."""

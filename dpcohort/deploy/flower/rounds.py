@@ -41,9 +41,7 @@ from dpcohort.engine import Arrived, EngineState, Evaluator, evaluator_on
 from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
 from dpcohort.runs.run import Callback, Run
-from dpcohort.runs.training import Part, closing, run_rounds
-
-__all__ = ["GuardTrainer", "federate"]
+from dpcohort.runs.training import closing, run_rounds
 
 
 def federate(
@@ -92,10 +90,11 @@ def federate(
         trainer.check_terms(resume=resume and (folder / "run.json").exists())
         job = dataclasses.replace(job, ask=trainer.reports)
         recorders.append(FederatedRecorder(job, folder, resume=resume))
-        part = Part(job, recorders[0])
+        part = recorders[0]
         with closing([part]):
             part.begin(EngineState(job.initial()))
-            run_rounds([part], trainer, evaluator=evaluator, listeners=tuple(callbacks))
+            step = (job.aggregation, job.optimiser)
+            run_rounds([part], trainer, [step], evaluator=evaluator, listeners=tuple(callbacks))
     return part.run
 
 

@@ -45,21 +45,6 @@ from dpcohort.runs.folder import read_json, read_log
 from dpcohort.runs.verification import verify_run
 from dpcohort.training import Training
 
-__all__ = [
-    "DEMO_CLIENTS",
-    "Processes",
-    "Trial",
-    "demo_partition",
-    "demo_records",
-    "demo_settings",
-    "free_ports",
-    "run_demo",
-    "start_all",
-    "trial",
-    "write_client_data",
-]
-
-
 _PATIENCE = 5.0
 _MARK = "DPCOHORT_PROCESSES"
 

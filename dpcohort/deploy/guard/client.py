@@ -28,8 +28,6 @@ from dpcohort.errors import DpcohortError, InputError
 from dpcohort.limits import LARGEST_FRAME
 from dpcohort.plain_text import one_line
 
-__all__ = ["GuardClient", "GuardRefusedError", "receive_exactly"]
-
 _CHUNK = 1 << 20
 Reply = TypeVar("Reply")
 

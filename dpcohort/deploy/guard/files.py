@@ -22,8 +22,6 @@ from dpcohort.data.dataset import Normalisation
 from dpcohort.deploy.guard.terms import ModelTerms
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 
-__all__ = ["GuardedData", "check_closed_folder", "check_private", "check_unwritable", "load_data"]
-
 
 def check_private(path: str | Path, what: str) -> None:
     """Refuse a file that anyone but its owner can read or write.

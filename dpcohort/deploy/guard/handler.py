@@ -41,8 +41,6 @@ from dpcohort.errors import BudgetExceededError, DpcohortError, InputError
 if TYPE_CHECKING:
     from dpcohort.deploy.guard.training import LocalTraining
 
-__all__ = ["GuardHandler", "check_with_sampling"]
-
 #: A server's step sizes; larger ones help nobody and overflow.
 _LARGEST_STEP = 1e6
 #: Rates are quotients of whole numbers; two ways to write one differ by less than this.
@@ -160,7 +158,7 @@ class GuardHandler:
         self._accepted(message.run)
         spending, whole = self._spending(message.run)
         return RunReceipt(
-            dataset=whole.dataset,
+            dataset=whole.client,
             spending=spending,
             entries=whole.entries,
             head=whole.head,

@@ -24,23 +24,6 @@ from dpcohort.errors import InputError
 from dpcohort.limits import LARGEST_HEADER
 from dpcohort.text_files import parse_json
 
-__all__ = [
-    "LARGEST_HEADER",
-    "PROTOCOL",
-    "DrawRequest",
-    "DrawUpdate",
-    "Hello",
-    "HelloRequest",
-    "Message",
-    "ReceiptRequest",
-    "Refusal",
-    "ReportRequest",
-    "RunReceipt",
-    "decode",
-    "encode",
-    "read_frame",
-]
-
 #: Version of this protocol; the other side must speak the same.
 PROTOCOL = 1
 _PREFIX = struct.Struct("<4sIQ")

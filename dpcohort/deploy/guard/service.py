@@ -32,8 +32,6 @@ from dpcohort.deploy.guard.protocol import (
 )
 from dpcohort.errors import InputError
 
-__all__ = ["GuardService", "peer_uid"]
-
 _CONNECTIONS = 8  # at once; more wait in the queue
 _QUEUE = 128  # connections that may wait; one more is told to try again
 _IDLE_SECONDS = 60.0  # for the next byte of a request

@@ -41,18 +41,6 @@ from dpcohort.plugins import is_named_function
 if TYPE_CHECKING:
     from dpcohort.deploy.guard.training import LocalTraining
 
-__all__ = [
-    "check_answer_time",
-    "check_terms",
-    "open_guard",
-    "open_ledger",
-    "pin_ledger",
-    "pinnable_terms",
-    "terms_in_words",
-    "write_pin",
-]
-
-
 #: A draw on a busy machine may take this many times as long as the one that was measured.
 _SLOWER = 2.0
 

@@ -46,17 +46,6 @@ from dpcohort.limits import MOST_CLASSES, MOST_INPUT_VALUES
 if TYPE_CHECKING:
     from dpcohort.plan import Plan
 
-__all__ = [
-    "AcceptedRun",
-    "GuardTerms",
-    "ModelTerms",
-    "commented_terms",
-    "layout_sha256",
-    "terms_from_plan",
-    "with_ledger_id",
-]
-
-
 #: Comments of lines that the commented terms leave out and a plan's say.
 _ONCE_SAID = {"least_noise_multiplier": "at least"}
 

@@ -36,9 +36,7 @@ from dpcohort.engine.lattice import KEY_BYTES, Bytes, Lattice
 from dpcohort.engine.randomness import draw_batch
 from dpcohort.errors import InputError
 from dpcohort.models import build_model
-from dpcohort.runs.reports import lattice_units
-
-__all__ = ["LocalTraining"]
+from dpcohort.runs.chooser import lattice_units
 
 _TIMES = 12  # a coin that leaves one small layer alone may do so once or twice, not every time
 _FORMED_NUMBERS = 1 << 22  # of gradients that are kept at a time

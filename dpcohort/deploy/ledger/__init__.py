@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dpcohort.deploy.ledger.ledger import ClientLedger
 from dpcohort.deploy.ledger.reading import (
-    LifetimeReceipt,
     Verification,
     lifetime_receipt,
     read_state,
@@ -23,7 +22,6 @@ __all__ = [
     "DrawKey",
     "LifetimeCap",
     "LifetimeCapError",
-    "LifetimeReceipt",
     "RunTerms",
     "Verification",
     "lifetime_receipt",

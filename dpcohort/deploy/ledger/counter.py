@@ -17,16 +17,6 @@ from pathlib import Path
 from dpcohort.atomic_file import atomic_writer, owner_only
 from dpcohort.errors import InputError, VerificationError
 
-__all__ = [
-    "Count",
-    "advance_counter",
-    "check_counter",
-    "counter_path",
-    "create_counter",
-    "read_counter",
-    "rolled_back",
-]
-
 _MARK = "dpcohort-counter-1"
 _LINE = len(_MARK) + 1 + 32 + 1 + 20 + 1 + 64 + 1 + 64 + 1
 

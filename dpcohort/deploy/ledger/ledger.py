@@ -28,14 +28,13 @@ from dpcohort.deploy.ledger.counter import (
     read_counter,
     rolled_back,
 )
-from dpcohort.deploy.ledger.reading import LifetimeReceipt, lifetime_receipt
+from dpcohort.deploy.ledger.reading import lifetime_receipt
 from dpcohort.deploy.ledger.spending import Certified, check_cap, fitting_steps
 from dpcohort.deploy.ledger.state import LedgerState
 from dpcohort.deploy.ledger.store import Entry, LedgerStore
 from dpcohort.deploy.ledger.terms import DrawKey, LifetimeCap, RunTerms
 from dpcohort.errors import BudgetExceededError, InputError, VerificationError
-
-__all__ = ["ClientLedger", "DrawFate"]
+from dpcohort.runs.receipts import Receipt
 
 DrawFate = Literal["new", "lost", "released"]
 
@@ -268,7 +267,7 @@ class ClientLedger:
                 return "new"
             return "lost" if draws[key] is None else "released"
 
-    def receipt(self, dataset: str) -> LifetimeReceipt:
+    def receipt(self, dataset: str) -> Receipt:
         """What the data set was promised and has spent, as of now."""
         with self._writing():
             return lifetime_receipt(self._state, dataset)

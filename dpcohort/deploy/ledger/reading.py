@@ -11,105 +11,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dpcohort._version import __version__
 from dpcohort.deploy.ledger.counter import check_counter, counter_path, read_counter
 from dpcohort.deploy.ledger.spending import counted_relation, fits_cap, spent_epsilon
 from dpcohort.deploy.ledger.state import Account, LedgerState
 from dpcohort.deploy.ledger.store import LedgerStore, canonical_json
 from dpcohort.errors import InputError, VerificationError
-
-__all__ = [
-    "LifetimeReceipt",
-    "Verification",
-    "back_up",
-    "exported_lines",
-    "lifetime_receipt",
-    "read_state",
-    "run_spending",
-    "verify_ledger",
-]
+from dpcohort.runs.receipts import Receipt
 
 
-@dataclass(frozen=True, kw_only=True)
-class LifetimeReceipt:
-    """What a data set was promised and has spent over all runs.
-
-    Attributes:
-        dataset: its name.
-        unit: what one unit of privacy is.
-        neighbours: which two data sets the total cannot tell apart.
-        across_runs: how runs are added up.
-        promised_epsilon: the lifetime cap.
-        delta: its δ.
-        certified_epsilon: spent in all, computed anew.
-        holds: the total is within the cap.
-        runs: each accepted run, as :func:`run_spending` says it.
-        ledger: the ledger's id.
-        entries: rows of the ledger.
-        head: hash of the last one; keep it, and ``verify`` finds out if it ever goes missing.
-        dpcohort: version that wrote this.
-    """
-
-    dataset: str
-    unit: str = "one record of this data set"
-    neighbours: str
-    across_runs: str
-    promised_epsilon: float
-    delta: float
-    certified_epsilon: float
-    holds: bool
-    runs: tuple[dict[str, Any], ...]
-    ledger: str
-    entries: int
-    head: str
-    dpcohort: str = __version__
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {**asdict(self), "runs": list(self.runs)}
-
-    def text(self) -> str:
-        """The receipt in words."""
-        how = {
-            "composed": "one composition of all draws",
-            "summed": "every begun run in full",
-        }[self.across_runs]
-        lines = [
-            self.dataset,
-            f"  promised   epsilon {self.promised_epsilon:.5g} at delta {self.delta:.5g} over all "
-            f"runs, for {self.unit}",
-        ]
-        for run in self.runs:
-            asked = ""
-            if "reports" in run:
-                asked = (
-                    ", {counted} of {accepted} reports at z = {noise_multiplier:.5g}, rate "
-                    "{sampling_rate:.4g}".format(**run["reports"])
-                )
-            lines.append(
-                "  {run}: {counted_draws} of {accepted_draws} draws counted ({released_draws} "
-                "released, {unreleased_draws} not), {steps} noisy steps at z = "
-                "{noise_multiplier:.5g}, rate {sampling_rate:.4g}{asked}: epsilon "
-                "{certified_epsilon:.5g} of {promised_epsilon:.5g} ({neighbours})".format(
-                    **run, asked=asked
-                )
-            )
-        if self.runs:
-            lines.append(
-                "  (of a run's two epsilons the first is that of a number of draws fixed "
-                "beforehand; the second holds also where a server stopped at what it liked)"
-            )
-        verdict = "The promise holds." if self.holds else "THE PROMISE IS BROKEN."
-        lines += [
-            f"  certified  epsilon {self.certified_epsilon:.5g} in all ({how}; counted under "
-            f"{self.neighbours}). {verdict}",
-            f"  ledger {self.ledger}, {self.entries} entries, head {self.head}",
-            f"  dpcohort {self.dpcohort}",
-        ]
-        return "\n".join(lines)
-
-
-def lifetime_receipt(state: LedgerState, dataset: str) -> LifetimeReceipt:
+def lifetime_receipt(state: LedgerState, dataset: str) -> Receipt:
     """The receipt of one data set.
 
     Args:
@@ -132,14 +42,15 @@ def lifetime_receipt(state: LedgerState, dataset: str) -> LifetimeReceipt:
     cap = state.cap(dataset)
     draws = state.counted(dataset).values()
     entries, head = state.head
-    return LifetimeReceipt(
-        dataset=dataset,
+    return Receipt(
+        client=dataset,
+        unit="one record of this data set",
         neighbours=counted_relation(cap, draws),
         across_runs=cap.across_runs,
         promised_epsilon=cap.epsilon,
         delta=cap.delta,
         certified_epsilon=spent_epsilon(cap, draws),
-        holds=fits_cap(cap, draws),
+        within_cap=fits_cap(cap, draws),
         runs=tuple(run_spending(*one) for one in state.accounts[dataset].items()),
         ledger=state.ledger,
         entries=entries,

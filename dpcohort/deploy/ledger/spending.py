@@ -20,19 +20,6 @@ from dpcohort.accounting.events import Event, History, affordable_steps
 from dpcohort.deploy.ledger.terms import LifetimeCap, RunTerms
 from dpcohort.errors import BudgetExceededError
 
-__all__ = [
-    "Certified",
-    "Counted",
-    "LifetimeCapError",
-    "check_cap",
-    "composed",
-    "counted_relation",
-    "fits_cap",
-    "fitting_steps",
-    "spent_epsilon",
-]
-
-
 #: Terms of a run, and how many of its draws and (if it has any) of its reports are looked at.
 Run = tuple[RunTerms, *tuple[int, ...]]
 Draws = Collection[Run]

@@ -17,8 +17,6 @@ from dpcohort.deploy.ledger.store import FIRST_LINK, Entry
 from dpcohort.deploy.ledger.terms import DrawKey, LifetimeCap, RunTerms
 from dpcohort.errors import BudgetExceededError, DpcohortError, InputError, VerificationError
 
-__all__ = ["Account", "LedgerState"]
-
 #: What a row can be; for each kind there is a method that checks it.
 _KINDS = ("opened", "dataset", "accept", "reserve", "release", "discard")
 

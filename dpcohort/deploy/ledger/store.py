@@ -21,8 +21,6 @@ from urllib.parse import quote
 
 from dpcohort.errors import DpcohortError, InputError, VerificationError
 
-__all__ = ["FIRST_LINK", "SCHEMA", "Entry", "LedgerStore", "canonical_json"]
-
 #: What the first row links to.
 FIRST_LINK = "0" * 64
 

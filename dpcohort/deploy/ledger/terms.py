@@ -21,19 +21,6 @@ from dpcohort.adaptive.rule import REPORT_DRAW, ReportTerms, Statistic
 from dpcohort.deploy.formats import Format, bounded, checked_name, replace, whole
 from dpcohort.errors import BudgetExceededError, InputError
 
-__all__ = [
-    "AcceptedReports",
-    "AcrossRuns",
-    "Delta",
-    "DrawKey",
-    "LifetimeCap",
-    "Natural",
-    "Positive",
-    "Relation",
-    "RunTerms",
-    "hex_digits",
-]
-
 AcrossRuns = Literal["composed", "summed"]
 _MOST = 10**9
 Positive = Annotated[float, bounded(above=0)]

@@ -26,8 +26,6 @@ from dpcohort.engine.clipping.layers import (
 )
 from dpcohort.engine.clipping.per_example import FlatLayout
 
-__all__ = ["BankedConvolution", "output_size", "patch_lines", "patches"]
-
 Pair = tuple[int, int]
 
 #: Columns are formed for so many bytes at a time: on a CPU they then stay in its cache.

@@ -19,8 +19,6 @@ except ImportError:
 else:
     AVAILABLE = True
 
-__all__ = ["AVAILABLE", "LARGEST_WINDOW", "pool", "pool_gradient", "write_patches"]
-
 #: Entries of a window at most: the place of its largest is kept in one byte, 255 for none yet.
 LARGEST_WINDOW = 254
 

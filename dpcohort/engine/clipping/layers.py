@@ -32,18 +32,6 @@ from torch.nn import functional as F  # noqa: N812
 
 from dpcohort.engine.clipping.per_example import FlatLayout
 
-__all__ = [
-    "BankedEmbedding",
-    "BankedLayer",
-    "BankedLinear",
-    "BankedNormalisation",
-    "add_outer_sums",
-    "gram_is_cheaper",
-    "outer_norms",
-    "outer_sum_norms",
-    "row_norms",
-]
-
 
 class BankedLayer(nn.Module, ABC):
     """Base of all banked layers: keeps what one pass needs and nothing longer.

@@ -45,16 +45,6 @@ from dpcohort.engine.clipping.per_example import (
 )
 from dpcohort.errors import InputError
 
-__all__ = [
-    "BANKED_LAYERS",
-    "ClippedNetwork",
-    "ClippingPath",
-    "MaxPool",
-    "exchange_pooling",
-    "pool_before_relu",
-]
-
-
 BANKED_LAYERS: tuple[type[BankedLayer], ...] = (
     BankedLinear,
     BankedConvolution,

@@ -41,19 +41,6 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from dpcohort.errors import InputError
 
-__all__ = [
-    "CLIP_SLACK",
-    "FlatLayout",
-    "Loss",
-    "can_be_mapped",
-    "clip_factors",
-    "clip_rows",
-    "full_precision_products",
-    "per_example_gradients",
-    "refuse_unfit_layers",
-]
-
-
 #: Losses [n] of outputs [n, ...] against targets [n, ...], one number an example.
 Loss = Callable[[Tensor, Tensor], Tensor]
 

@@ -34,20 +34,6 @@ from dpcohort.text_files import parse_json, read_utf8
 if TYPE_CHECKING:
     from dpcohort.runs import Job, Run
 
-__all__ = [
-    "Measurement",
-    "Progress",
-    "Work",
-    "measure",
-    "measured",
-    "prepare",
-    "read_cell",
-    "stacks",
-    "train_works",
-    "write_cell",
-]
-
-
 _FORMAT = "dpcohort cell"
 _SCHEMA = 1
 

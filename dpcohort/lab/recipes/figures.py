@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["result_figure", "save_result_figure"]
-
 _COLOURS = {"privacy-aware": "#1b6ca8", "unbiased": "#c8553d", "importance-compensated": "#d9a441"}
 _OTHERS = (
     *("#6b8f71", "#7a5c9e", "#888888", "#444444", "#b07aa1", "#59a14f", "#e377c2", "#17becf"),

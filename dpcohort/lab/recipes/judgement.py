@@ -31,21 +31,6 @@ from dpcohort.runs import Interval, mean_interval
 from dpcohort.selection import rule_from_settings
 from dpcohort.text_files import parse_json, read_utf8
 
-__all__ = [
-    "REDUCED",
-    "CellResult",
-    "RecipeResult",
-    "Statement",
-    "judge",
-    "judge_panels",
-    "read_result",
-    "result_note",
-    "selection_panels",
-    "write_lines",
-    "write_result",
-]
-
-
 REDUCED: dict[Form, str] = {
     "full": "",
     "quick": "REDUCED (--quick): fewer cells, seeds and rounds; says nothing of the paper.",

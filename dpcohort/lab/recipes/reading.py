@@ -18,7 +18,6 @@ from pydantic import ValidationError
 from dpcohort._validate import nearest, number, whole_number
 from dpcohort.config import (
     Config,
-    ConfigProblem,
     Lines,
     error_of,
     key_lines,
@@ -38,9 +37,6 @@ from dpcohort.lab.recipes.recipe import (
 )
 from dpcohort.limits import LARGEST_CONFIG, MOST_CELLS, MOST_SEEDS
 from dpcohort.text_files import parse_toml, read_utf8
-
-__all__ = ["check_header", "check_searches", "check_whens", "load_recipe", "recipe_names"]
-
 
 _FOLDER = Path(__file__).parent
 _RECIPE_TABLE = re.compile(r"\s*\[\[?\s*recipe\b")
@@ -97,7 +93,7 @@ def _checked(path: Path, content: str) -> Recipe:
         raise
     except InputError as error:
         where = tuple(error.field.split("."))
-        raise error_of(path, [ConfigProblem(where, str(error))], lines) from None
+        raise error_of(path, [(where, str(error))], lines) from None
     return whole
 
 

@@ -27,24 +27,6 @@ from dpcohort._validate import whole_number
 from dpcohort.config import Config, Lines
 from dpcohort.errors import FileFormatError, InputError
 
-__all__ = [
-    "MECHANISM",
-    "Cell",
-    "ClaimSection",
-    "Form",
-    "Recipe",
-    "RecipeSection",
-    "SearchSection",
-    "Value",
-    "about_file",
-    "as_changes",
-    "cells_in_form",
-    "changes_of",
-    "fits",
-    "recipe_keys",
-]
-
-
 #: What an axis may hold.
 Value = str | int | float
 #: The two forms of the paper's biased baseline.

@@ -27,20 +27,6 @@ from dpcohort.lab.recipes.recipe import Cell, Recipe, SearchSection, as_changes
 from dpcohort.limits import MOST_CELLS
 from dpcohort.runs import configured_data, mean_interval
 
-__all__ = [
-    "UNCHARGED",
-    "SearchResult",
-    "Tried",
-    "held_out",
-    "recipe_search",
-    "run_search",
-    "search_grid",
-    "searched_cells",
-    "section_settings",
-    "write_search",
-]
-
-
 UNCHARGED = (
     "Scored on held-out training records, never the test set; not charged to the clients' budgets, "
     "as in the paper."

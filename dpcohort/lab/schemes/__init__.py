@@ -15,7 +15,7 @@ from dpcohort._lazy import names_on_use
 if TYPE_CHECKING:
     from dpcohort.lab.schemes.last_iterate import LastIterate
     from dpcohort.lab.schemes.named import SCHEMES, make_scheme, scheme_cards
-    from dpcohort.lab.schemes.scheme import Card, Scheme, SchemeReceipt, SchemeResult
+    from dpcohort.lab.schemes.scheme import Card, Scheme, SchemeResult
     from dpcohort.lab.schemes.simulation import Simulation
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "Card",
     "LastIterate",
     "Scheme",
-    "SchemeReceipt",
     "SchemeResult",
     "Simulation",
     "make_scheme",
@@ -35,7 +34,6 @@ _HOMES = {
     "Card": "scheme",
     "LastIterate": "last_iterate",
     "Scheme": "scheme",
-    "SchemeReceipt": "scheme",
     "SchemeResult": "scheme",
     "Simulation": "simulation",
     "make_scheme": "named",

@@ -29,18 +29,6 @@ if TYPE_CHECKING:
 
     from dpcohort.lab.schemes.simulation import Simulation
 
-__all__ = [
-    "clip_update",
-    "discounted_noise",
-    "dp_fedavg",
-    "formula_noise",
-    "model_clipping",
-    "noisy_local_steps",
-    "paper_noise",
-    "udp",
-    "udp_noise",
-]
-
 _PLAIN_STEPS = 5  # Q of model clipping
 _DISCOUNT = 0.8  # of the number of rounds, when the loss rose (CRD)
 

@@ -67,9 +67,6 @@ if TYPE_CHECKING:
 
     from dpcohort.lab.schemes.simulation import Simulation
 
-__all__ = ["LastIterate", "contracted", "least_noise", "one_pass", "projected_sgd"]
-
-
 _POINTS = 200
 _SPREADS = 9.0  # the privacy loss of a Gaussian this many deviations out is left to delta
 _LARGEST_LOG = 690.0

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from dpcohort.lab.schemes.simulation import Simulation
 
-__all__ = ["cldp", "largest_local_epsilon", "ldp", "own_report_epsilons", "shared_report_epsilon"]
-
 _SMALLEST, _LARGEST = 1e-4, 12.0  # e0; public records need not hide, and report with the largest
 _HALVINGS = 18
 

@@ -15,8 +15,6 @@ from dpcohort.lab.schemes.local_reports import cldp, ldp
 from dpcohort.lab.schemes.scheme import Card, Mode, Scheme
 from dpcohort.lab.schemes.shared_noise import idp, rpdp
 
-__all__ = ["SCHEMES", "make_scheme", "scheme_cards"]
-
 _SCHEMES: dict[str, Callable[..., Any]] = {
     "dp-fedavg": dp_fedavg,
     "udp": udp,

@@ -23,8 +23,6 @@ import numpy as np
 from dpcohort._validate import FloatArray, number, whole_number
 from dpcohort.errors import InputError
 
-__all__ = ["Profile", "composed_epsilon_of", "lower_hull"]
-
 #: delta at each epsilon >= 0, never understated.
 Profile = Callable[[FloatArray], FloatArray]
 

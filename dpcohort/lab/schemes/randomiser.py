@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from dpcohort.lab.schemes.simulation import Simulation
 
-__all__ = ["private_reports", "randomise", "report_length", "sampled_records"]
-
 
 def report_length(*, clip: float, local_epsilon: float, dimension: int) -> float:
     """M, the length of every report, such that reports are unbiased.

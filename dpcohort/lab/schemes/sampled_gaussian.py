@@ -28,18 +28,6 @@ from dpcohort.accounting import Contract, calibrate_noise, certify_epsilon, depl
 from dpcohort.clients import Population
 from dpcohort.errors import InputError
 
-__all__ = [
-    "SMALLEST_RATE",
-    "certified_noise",
-    "certified_rate",
-    "common_noise",
-    "largest_rate",
-    "renyi_epsilon",
-    "renyi_noise",
-    "renyi_rate",
-    "sampled_epsilon",
-]
-
 #: A record seen less often than this teaches nothing, and its accounting is slow.
 SMALLEST_RATE = 1e-3
 

@@ -22,28 +22,12 @@ import numpy as np
 
 from dpcohort._validate import FloatArray, IntArray
 from dpcohort.clients import Population
-from dpcohort.runs import NOT_PRIVATE, finite_json
+from dpcohort.runs import NOT_PRIVATE, Receipt, finite_json
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from dpcohort.lab.schemes.simulation import Simulation
-
-__all__ = [
-    "Account",
-    "Card",
-    "ClientUpdate",
-    "Mode",
-    "Prepare",
-    "RoundUpdate",
-    "Scheme",
-    "SchemeReceipt",
-    "SchemeResult",
-    "Source",
-    "Unit",
-    "mean_of_cohort",
-    "participations",
-]
 
 #: ``honest``: noise by an accountant of ours. ``formula``: noise as published, certified beside it.
 Mode = Literal["honest", "formula"]
@@ -110,90 +94,6 @@ def _cards() -> dict[str, dict[str, Any]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SchemeReceipt:
-    """What one client was promised by a scheme, and what it got.
-
-    Attributes:
-        client: its id.
-        scheme: name of the scheme.
-        mode: ``honest`` or ``formula``.
-        unit: what one unit of privacy is.
-        neighbours: which two worlds the promise cannot tell apart.
-        sees: the observer of the promise.
-        promised_epsilon: its budget; None for public data.
-        delta: its delta; None for public data.
-        claimed_epsilon: by the published formula; None where there is none.
-        certified_epsilon: proved upper bound at ``delta``; infinite where nothing is proved.
-        noise_multiplier: noise in units of how far one unit can move what is released; None if
-            the scheme adds no Gaussian noise or the client took no part.
-        uses: noisy releases in which the client took part.
-        assumptions: what the certified number rests on.
-        stamp: whether the run was private at all.
-
-    Example:
-        >>> receipt = SchemeReceipt(
-        ...     client="a", scheme="udp", mode="formula", unit="record",
-        ...     neighbours="replace-one", sees="each update", promised_epsilon=1.0, delta=1e-5,
-        ...     claimed_epsilon=1.0, certified_epsilon=1.2, noise_multiplier=9.0, uses=4)
-        >>> receipt.holds
-        False
-    """
-
-    client: str
-    scheme: str
-    mode: Mode
-    unit: str
-    neighbours: str
-    sees: str
-    promised_epsilon: float | None
-    delta: float | None
-    claimed_epsilon: float | None
-    certified_epsilon: float | None
-    noise_multiplier: float | None
-    uses: int
-    assumptions: tuple[str, ...] = ()
-    stamp: str = NOT_PRIVATE
-
-    @property
-    def public(self) -> bool:
-        """Whether the client's data needed no privacy."""
-        return self.promised_epsilon is None
-
-    @property
-    def holds(self) -> bool:
-        """Whether what is certified is within what was promised."""
-        if self.promised_epsilon is None:
-            return True
-        return self.certified_epsilon is not None and (
-            self.certified_epsilon <= self.promised_epsilon
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return dict(finite_json({**asdict(self), "holds": self.holds}))
-
-    def text(self) -> str:
-        """The receipt in words."""
-        if self.public:
-            return f"{self.client}: public data, no budget.\n  {self.stamp}"
-        verdict = "The promise holds." if self.holds else "THE PROMISE IS NOT CERTIFIED."
-        return "\n".join(
-            [
-                f"{self.client} ({self.scheme}, {self.mode})",
-                f"  promised   epsilon {_shown(self.promised_epsilon)} at delta "
-                f"{_shown(self.delta)}, for one {self.unit} ({self.neighbours}), against who sees "
-                f"{self.sees}",
-                f"  spent      {self.uses} releases, noise multiplier "
-                f"{_shown(self.noise_multiplier)}",
-                f"  claimed    epsilon {_shown(self.claimed_epsilon)} by the published formula",
-                f"  certified  epsilon {_shown(self.certified_epsilon)}. {verdict}",
-                *(f"  assumes    {words}" for words in self.assumptions),
-                f"  {self.stamp}",
-            ]
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
 class SchemeResult:
     """One scheme, trained.
 
@@ -216,7 +116,7 @@ class SchemeResult:
     loss: float
     rounds: int
     noise_std: float
-    receipts: tuple[SchemeReceipt, ...]
+    receipts: tuple[Receipt, ...]
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
 
@@ -252,14 +152,10 @@ class SchemeResult:
         )
 
 
-def _share(receipt: SchemeReceipt) -> float:
+def _share(receipt: Receipt) -> float:
     if receipt.certified_epsilon is None or receipt.promised_epsilon is None:
         return math.inf
     return receipt.certified_epsilon / receipt.promised_epsilon
-
-
-def _shown(value: float | None) -> str:
-    return "-" if value is None else f"{value:.5g}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,7 +196,7 @@ class Scheme:
         assumptions: Sequence[str],
         claimed: FloatArray | None = None,
         noise: FloatArray | None = None,
-    ) -> list[SchemeReceipt]:
+    ) -> list[Receipt]:
         """Receipts of all clients from columns; NaN stands for "there is none".
 
         Args:
@@ -313,10 +209,11 @@ class Scheme:
         """
         card = self.card
         return [
-            SchemeReceipt(
+            Receipt(
                 client=population.ids[k],
                 scheme=card.name,
                 mode=self.mode,
+                public=public,
                 unit=card.unit,
                 neighbours=card.neighbours,
                 sees=card.sees,
@@ -327,6 +224,7 @@ class Scheme:
                 noise_multiplier=_known(noise, k),
                 uses=int(uses[k]),
                 assumptions=tuple(assumptions),
+                stamp=NOT_PRIVATE,
             )
             for k, public in enumerate(population.public.tolist())
         ]

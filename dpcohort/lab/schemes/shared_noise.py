@@ -36,16 +36,6 @@ if TYPE_CHECKING:
 
     from dpcohort.lab.schemes.simulation import Simulation
 
-__all__ = [
-    "fit_curve",
-    "idp",
-    "individual_noise",
-    "personal_rates",
-    "rpdp",
-    "sample_rates",
-    "scale_clips",
-]
-
 _FIT_RATES = np.array([0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0])
 _SLOPES = np.geomspace(1e-3, 30.0, 300).tolist()
 

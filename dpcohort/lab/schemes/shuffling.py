@@ -35,14 +35,6 @@ from scipy.special import bdtrc
 from dpcohort._validate import FloatArray, float_array, number, whole_number
 from dpcohort.lab.schemes.profile import composed_epsilon_of
 
-__all__ = [
-    "closed_form_epsilon",
-    "composed_closed_form",
-    "local_epsilon",
-    "shuffled_delta",
-    "shuffled_epsilon",
-]
-
 _TAIL = 1e-16
 _ROUNDING = 1e-14
 

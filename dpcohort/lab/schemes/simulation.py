@@ -40,8 +40,6 @@ from dpcohort.models import split_features
 from dpcohort.round_record import TestResult
 from dpcohort.runs import Job, configured_job
 
-__all__ = ["Simulation", "train_scheme"]
-
 _SERVER_SHARE = 0.25
 _COHORT_STREAM, _SERVER_STREAM = 41, 42
 _UNCLIPPED = 1e30

@@ -433,7 +433,7 @@ def _heard(group: Group) -> list[dict[str, Any]]:
     if run.plan is None or run.draws is None:
         return []
     groups = min(10, max(1, int((~run.plan.population.public).sum())))
-    return [heard.to_dict() for heard in who_was_heard(run.plan, run.draws, groups=groups)]
+    return [asdict(heard) for heard in who_was_heard(run.plan, run.draws, groups=groups)]
 
 
 def _served(
@@ -454,8 +454,7 @@ def _served(
         for name, run in zip(names, runs, strict=True):
             whole = Run.load(run.path)
             parts = min(10, int((~whole.plan.population.public).sum()))
-            served = simulated_service(whole, labels[run.data_name], by="budget", groups=parts)
-            found[name] = [group.to_dict() for group in served]
+            found[name] = simulated_service(whole, labels[run.data_name], groups=parts)
     except (DpcohortError, ImportError, ValueError, IndexError, KeyError) as error:
         return {}, f"Accuracy by budget is not shown: {str(error).splitlines()[0]}"
     return found, SIMULATION_ONLY

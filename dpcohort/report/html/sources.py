@@ -21,8 +21,7 @@ from dpcohort.limits import LARGEST_CONFIG, LARGEST_LOG, LARGEST_RESULT, read_bo
 from dpcohort.plan import Plan
 from dpcohort.report.plan_summary import counted
 from dpcohort.round_record import RoundRecord, TestResult
-from dpcohort.runs.comparison import Comparison
-from dpcohort.runs.evaluation import mean_interval
+from dpcohort.runs.evaluation import Comparison, mean_interval
 from dpcohort.runs.folder import RunFolder, no_run, read_entry, read_json, read_log
 from dpcohort.runs.receipts import source_of
 from dpcohort.runs.verification import Verification, verify_run

@@ -201,7 +201,7 @@ def test_in_words_and_as_json(receipt):
 
 
 def test_a_broken_promise_says_so(receipt):
-    assert "THE PROMISE IS BROKEN" in dataclasses.replace(receipt, holds=False).text()
+    assert "THE PROMISE IS BROKEN" in dataclasses.replace(receipt, within_cap=False).text()
 
 
 def test_summed_caps_say_how_they_count(receipt):

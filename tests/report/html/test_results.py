@@ -18,8 +18,7 @@ from dpcohort.report.html.sources import (
     same_budgets,
     verdict_of,
 )
-from dpcohort.runs.comparison import Comparison, compare_runs, load_group
-from dpcohort.runs.evaluation import mean_interval
+from dpcohort.runs.evaluation import Comparison, compare_runs, load_group, mean_interval
 from dpcohort.runs.verification import Finding
 
 

@@ -244,7 +244,7 @@ def test_bad_bounds_and_times_are_refused(problem, bounds):
 
 def test_a_configuration_takes_a_bound_for_each_client():
     from dpcohort.config import loads_config
-    from dpcohort.runs.configured_plan import configured_plan
+    from dpcohort.runs.configured import configured_plan
 
     text = (
         "[population]\ncount = 2\nsize = 200\nepsilon = 1.0\n"

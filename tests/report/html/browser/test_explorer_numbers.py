@@ -8,11 +8,11 @@ import pytest
 
 from dpcohort.accounting.calibration import calibrate_noise
 from dpcohort.accounting.closed_forms import paper_noise_multiplier
+from dpcohort.explain import Scenario, sweep
 from dpcohort.plan import Plan
 from dpcohort.report.html.explorer import EPSILON_FACTORS
 from dpcohort.report.html.page import write_report
 from dpcohort.selection.solver import SelectionPath, solve_selection
-from dpcohort.what_if import Scenario, sweep
 
 from .conftest import Reader
 
