@@ -21,6 +21,9 @@ from dpcohort._validate import BoolArray, FloatArray, IntArray, choice, number
 from dpcohort.errors import BudgetExceededError, InputError
 from dpcohort.plugins import naming_the_rule
 
+#: Names a report where draws have numbers: its noise, its row. No draw has a number so large.
+REPORT_DRAW = 1 << 30
+
 Statistic = Literal["loss", "squared-loss"]
 ReportMode = Literal["private", "raw"]
 
@@ -216,7 +219,8 @@ class AdaptiveRule(Protocol):
 
         Args:
             view: the same as ``ask`` got.
-            answers: the noisy reports of those who were asked, by position.
+            answers: the noisy reports of those who were asked, by position. Where clients are
+                asked over a network, some may be missing.
         """
         ...
 

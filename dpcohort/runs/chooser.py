@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from dpcohort._validate import FloatArray, IntArray
-from dpcohort.adaptive.rule import AdaptiveRule, ReportTerms, rule_cohort
+from dpcohort.adaptive.rule import REPORT_DRAW, AdaptiveRule, ReportTerms, rule_cohort
 from dpcohort.engine import ClientRecords, Loss, Streams, cross_entropy
 from dpcohort.engine.clipping.per_example import FlatLayout
 from dpcohort.engine.lattice import Lattice
@@ -25,8 +25,8 @@ from dpcohort.errors import InputError
 from dpcohort.plan import Plan
 from dpcohort.runs.journal import Journal
 
-#: Gets reports of clients on a model, in a round: charged, noised, by position.
-Ask = Callable[[int, IntArray, Tensor], Mapping[int, float]]
+#: Gets noised reports of clients on a model, in a round, by position; some may not come.
+Ask = Callable[[int, list[int], Tensor], Mapping[int, float]]
 
 #: Numbers kept of an update; shorter updates are kept whole.
 _WIDTH = 512
@@ -44,7 +44,7 @@ class Chooser:
     Args:
         rule: what decides.
         journal: what was reported and drawn.
-        ask: gets reports.
+        ask: gets reports, which are counted before.
         repeats: whether a report that a crash left unanswered is made again as the very same one.
         arrays: of the checkpoint that a run goes on from.
     """
@@ -72,7 +72,28 @@ class Chooser:
         if found is not None:
             return found
         view = self._journal.view(round, self._sketches, repeats=self._repeats)
-        return rule_cohort(self._rule, view, lambda asked: self._ask(round, asked, parameters))
+        return rule_cohort(self._rule, view, lambda asked: self.reports(round, asked, parameters))
+
+    def reports(self, round: int, clients: IntArray, parameters: Tensor) -> dict[int, float]:
+        """The reports of these clients on this model: counted, then asked for, then kept.
+
+        An answer that is in the journal already is given again, not asked for again. A report that
+        a crash left counted but unanswered is asked for again where that gives the very same number
+        (a seeded simulation, a guard that stores it); otherwise it is a new one and is charged once
+        more.
+
+        Raises:
+            BudgetExceededError: a client is at its cap; nothing was asked for.
+        """
+        known = self._journal.answers(round)
+        missing = [int(k) for k in clients if int(k) not in known]
+        paid = self._journal.asked(round) if self._repeats else set()
+        self._journal.count_reports(round, [k for k in missing if k not in paid])
+        if missing:
+            fresh = self._ask(round, missing, parameters)
+            self._journal.keep_answers(round, fresh)
+            known = {**known, **fresh}
+        return {int(k): known[int(k)] for k in clients if int(k) in known}
 
     def saw(self, clients: IntArray, updates: Tensor) -> None:
         """Keep sketches of updates, if the rule looks at them."""
@@ -100,8 +121,6 @@ class Chooser:
         return np.asarray(sketch.double().cpu().numpy(), dtype=np.float64)
 
 
-#: Names the streams of reports; no training draw has a number so large.
-REPORT_DRAW = 1 << 30
 #: Noise a hair above what was asked for, to cover the rounding of sums.
 _ROUNDING = 1 + 1e-9
 #: Units a hair wider, so that no record's whole number of them is above the bound.
@@ -111,45 +130,25 @@ Positions = Mapping[int, IntArray | None]
 
 
 class ReportHandler:
-    """Answers for clients on the terms of a plan: checks the cap, counts, clips, noises.
+    """Answers for clients on the terms of a plan: clips and noises what the meter measures.
 
     Args:
-        plan: caps, terms and noise.
-        journal: where reports are counted.
+        plan: terms and noise.
         meter: measures records.
         streams: where noise and mini-batches come from.
     """
 
-    def __init__(self, plan: Plan, journal: Journal, meter: LossMeter, *, streams: Streams) -> None:
-        self._plan, self._journal, self._meter, self._streams = plan, journal, meter, streams
+    def __init__(self, plan: Plan, meter: LossMeter, *, streams: Streams) -> None:
+        self._plan, self._meter, self._streams = plan, meter, streams
 
-    def ask(self, round: int, clients: IntArray, parameters: Tensor) -> dict[int, float]:
-        """The reports of these clients on this model.
+    def ask(self, round: int, clients: list[int], parameters: Tensor) -> dict[int, float]:
+        """The reports of these clients on this model, which are counted by whoever asks.
 
-        An answer that is in the journal already is given again, not computed again. A report that a
-        crash left counted but unanswered is computed again where that gives the very same number
-        (a seeded simulation); otherwise it is a new one and is charged once more.
-
-        Raises:
-            BudgetExceededError: a client is at its cap; nothing was computed.
+        Clipped, centred, summed, noised, divided by a public number.
         """
         terms = self._plan.terms
         if terms is None:
             raise InputError.because(f"the rule {self._plan.selection.rule} has no reports.")
-        known = self._journal.answers(round)
-        missing = [int(k) for k in clients if int(k) not in known]
-        paid = self._journal.asked(round) if self._streams.is_reproducible else set()
-        self._journal.count_reports(round, [k for k in missing if k not in paid])
-        if missing:
-            fresh = self._computed(round, missing, parameters, terms)
-            self._journal.keep_answers(round, fresh)
-            known = {**known, **fresh}
-        return {int(k): known[int(k)] for k in clients}
-
-    def _computed(
-        self, round: int, clients: list[int], parameters: Tensor, terms: ReportTerms
-    ) -> dict[int, float]:
-        """Clipped, centred, summed, noised, divided by a public number."""
         positions = {k: self._positions(round, k, terms) for k in clients}
         noisy_sums = self._simulated if self._streams.is_reproducible else self._private
         answers = {}
@@ -187,7 +186,7 @@ class ReportHandler:
         }
         if not lattices:
             return answers
-        units = np.array([lattice.unit for lattice in lattices.values()]) * _LATTICE_SLACK
+        units = np.array([lattice.unit for lattice in lattices.values()])
         noised = {k: positions[k] for k in lattices}
         totals = self._meter.raw_centred_sums(parameters, noised, terms, units=units)
         for (k, lattice), total in zip(lattices.items(), totals, strict=True):
@@ -288,9 +287,10 @@ class LossMeter:
             part = slice(start, start + self._chunk)
             inputs, targets = self._records.gather(rows[part])
             losses = self._loss(self._model(inputs), targets).double()
-            values = _centred(losses, terms)
-            if unit is not None:
-                values = (values / unit[owners[part]]).long()
+            if unit is None:
+                values = _centred(losses, terms)
+            else:
+                values = lattice_units(losses, terms, unit[owners[part]])
             sums.index_add_(0, owners[part], values)
         return np.asarray(sums.cpu().numpy())
 
@@ -314,6 +314,19 @@ class LossMeter:
         if chosen is None:
             chosen = np.arange(int(self._records.sizes[client]))
         return self._records.rows(client, chosen)
+
+
+def lattice_units(losses: Tensor, terms: ReportTerms, unit: Tensor | float) -> Tensor:
+    """What each record adds to a report, as a whole number of units, at most half of the range.
+
+    Cut off towards 0, so that no rounding of a sum depends on two records. SENSITIVE.
+
+    Example:
+        >>> terms = ReportTerms(loss_bound=4.0)
+        >>> lattice_units(torch.tensor([0.0, 3.0, torch.inf, torch.nan]), terms, 0.1).tolist()
+        [-19, 9, 19, 0]
+    """
+    return (_centred(losses.double(), terms) / (unit * _LATTICE_SLACK)).long()
 
 
 def _centred(losses: Tensor, terms: ReportTerms) -> Tensor:

@@ -229,7 +229,7 @@ class Job(TrainingJob):
                 "down. Begin it again in another folder."
             )
         meter = LossMeter(self.trained, records or self.records())
-        handler = ReportHandler(self.plan, journal, meter, streams=self.streams)
+        handler = ReportHandler(self.plan, meter, streams=self.streams)
         return Chooser(
             self.plan.adaptive.rule,
             journal,

@@ -283,11 +283,19 @@ class Receipt:
             f"over all runs, for {self.unit}",
         ]
         for run in self.runs:
+            asked = ""
+            if "reports" in run:
+                asked = (
+                    ", {counted} of {accepted} reports at z = {noise_multiplier:.5g}, rate "
+                    "{sampling_rate:.4g}".format(**run["reports"])
+                )
             lines.append(
                 "  {run}: {counted_draws} of {accepted_draws} draws counted ({released_draws} "
                 "released, {unreleased_draws} not), {steps} noisy steps at z = "
-                "{noise_multiplier:.5g}, rate {sampling_rate:.4g}: epsilon {certified_epsilon:.5g} "
-                "of {promised_epsilon:.5g} ({neighbours})".format(**run)
+                "{noise_multiplier:.5g}, rate {sampling_rate:.4g}{asked}: epsilon "
+                "{certified_epsilon:.5g} of {promised_epsilon:.5g} ({neighbours})".format(
+                    **run, asked=asked
+                )
             )
         if self.runs:
             lines.append(

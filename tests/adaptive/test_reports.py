@@ -17,7 +17,7 @@ from dpcohort.engine.clipping.per_example import FlatLayout
 from dpcohort.engine.lattice import Lattice
 from dpcohort.engine.randomness import draw_positions
 from dpcohort.errors import BudgetExceededError, InputError
-from dpcohort.runs.chooser import REPORT_DRAW, LossMeter, ReportHandler
+from dpcohort.runs.chooser import REPORT_DRAW, Chooser, LossMeter, ReportHandler
 from dpcohort.runs.journal import Journal
 
 # the meter
@@ -113,7 +113,7 @@ def test_in_units_of_a_lattice_a_record_counts_for_itself_alone(model, records_o
     assert whole - without == alone
     assert abs(alone) <= 2**22
     floats = meter.raw_centred_sums(parameters(model), {2: None}, terms)[0]
-    assert whole * unit[0] == pytest.approx(floats, abs=31 * unit[0])
+    assert whole * unit[0] == pytest.approx(floats, abs=160 * unit[0])
 
 
 # the handler
@@ -139,13 +139,15 @@ def handler_of(plan, meter=None, streams=None, journal=None):
     journal, meter = journal or Journal(plan), meter or ZeroMeter()
     if isinstance(meter, ZeroMeter):
         meter.journal = journal
-    handler = ReportHandler(plan, journal, meter, streams=streams or Streams.seeded(0))
-    return handler, journal, meter
+    streams = streams or Streams.seeded(0)
+    handler = ReportHandler(plan, meter, streams=streams)
+    chooser = Chooser(plan.adaptive.rule, journal, handler.ask, repeats=streams.is_reproducible)
+    return chooser, journal, meter
 
 
 def test_reports_are_counted_before_anything_is_computed(plan_of):
     handler, journal, meter = handler_of(plan_of())
-    handler.ask(0, np.array([3, 5]), NOTHING)
+    handler.reports(0, np.array([3, 5]), NOTHING)
     assert meter.seen[0].tolist() == [0, 0, 0, 1, 0, 1, 0, 0]
     assert journal.reports.sum() == 2
 
@@ -156,15 +158,15 @@ def test_a_count_that_fails_computes_nothing(plan_of, tmp_path):
     journal.close()  # every further line fails
     handler, _, meter = handler_of(plan, journal=journal)
     with pytest.raises(InputError, match="could not be written"):
-        handler.ask(0, np.array([3]), NOTHING)
+        handler.reports(0, np.array([3]), NOTHING)
     assert meter.calls == 0
 
 
 def test_a_client_at_its_cap_is_refused_before_anything_is_computed(plan_of):
     handler, journal, meter = handler_of(plan_of(report_cap=1))
-    handler.ask(0, np.array([3]), NOTHING)
+    handler.reports(0, np.array([3]), NOTHING)
     with pytest.raises(BudgetExceededError, match="client-3"):
-        handler.ask(1, np.array([2, 3]), NOTHING)
+        handler.reports(1, np.array([2, 3]), NOTHING)
     assert meter.calls == 1
     assert journal.reports[2] == 0
 
@@ -175,7 +177,7 @@ def test_the_noise_is_that_of_the_plan(rule):
     training = Training(rounds=200, cohort_size=2, batch_size=10)
     plan = make_adaptive_plan(people, training, rule=rule, report_cap=200, seed=0)
     handler, _, _ = handler_of(plan, streams=Streams.seeded(4))
-    told = [handler.ask(t, np.arange(20), NOTHING) for t in range(200)]
+    told = [handler.reports(t, np.arange(20), NOTHING) for t in range(200)]
     noise = np.array([[values[k] for k in range(20)] for values in told])
     scaled = ((noise - plan.terms.half_range) / plan.report_stds).ravel()
     low, high = stats.chi2.ppf([5e-8, 1 - 5e-8], scaled.size)
@@ -191,7 +193,7 @@ def test_two_data_sets_give_answers_as_close_as_the_sensitivity(plan_of, model, 
     low[2 * 30 + 4], high[2 * 30 + 4] = 0.0, 1e5  # a middling loss, and one that is clipped
     parameters = FlatLayout(model).flatten(model)
     told = [
-        handler_of(plan, LossMeter(model, records))[0].ask(0, np.arange(8), parameters)
+        handler_of(plan, LossMeter(model, records))[0].reports(0, np.arange(8), parameters)
         for records in (records_of(low), records_of(high))
     ]
     assert 0 < abs(told[0][2] - told[1][2]) <= 3.0 / 30 * (1 + 1e-9)
@@ -207,7 +209,7 @@ def test_public_clients_answer_without_noise_and_others_never(plan_of):
         public=[False, False, True],
     )
     handler, _, _ = handler_of(plan_of(population=mixed))
-    told = handler.ask(0, np.arange(3), NOTHING)
+    told = handler.reports(0, np.arange(3), NOTHING)
     assert told[2] == 2.5
     assert told[0] != 2.5 != told[1]
 
@@ -217,18 +219,18 @@ def test_a_report_without_noise_is_refused_even_if_a_plan_says_so(plan_of):
     object.__setattr__(plan.adaptive, "report_multipliers", np.zeros(8))  # as no plan can be made
     handler, _, _ = handler_of(plan)
     with pytest.raises(InputError, match="have no noise"):
-        handler.ask(0, np.array([3]), NOTHING)
+        handler.reports(0, np.array([3]), NOTHING)
 
 
 def test_raw_reports_are_raw(plan_of):
     handler, _, _ = handler_of(plan_of(reports="raw"))
-    assert handler.ask(0, np.array([0]), NOTHING) == {0: 2.5}
+    assert handler.reports(0, np.array([0]), NOTHING) == {0: 2.5}
 
 
 def test_an_answer_is_given_again_not_made_again(plan_of):
     handler, journal, meter = handler_of(plan_of())
-    first = handler.ask(0, np.array([1, 2]), NOTHING)
-    assert handler.ask(0, np.array([1]), NOTHING) == {1: first[1]}
+    first = handler.reports(0, np.array([1, 2]), NOTHING)
+    assert handler.reports(0, np.array([1]), NOTHING) == {1: first[1]}
     assert meter.calls == 1
     assert journal.reports.sum() == 2
 
@@ -238,7 +240,7 @@ def test_a_report_lost_in_a_crash_is_repeated_only_where_it_is_the_same(plan_of)
     for streams, charged in ((Streams.seeded(0), 1), (Streams.from_entropy(), 2)):
         handler, journal, _ = handler_of(plan_of(), streams=streams)
         journal.replay(lost)
-        handler.ask(0, np.array([1]), NOTHING)
+        handler.reports(0, np.array([1]), NOTHING)
         assert journal.reports[1] == charged
 
 
@@ -249,18 +251,20 @@ def test_private_reports_have_the_planned_noise_on_a_lattice(plan_of):
     size = int(plan.population.sizes[1])
     noises = []
     for _ in range(2000):
-        answer = handler._computed(0, [1], NOTHING, plan.terms)[1]
+        answer = handler._ask(0, [1], NOTHING)[1]
         noises.append((answer - plan.terms.half_range) * size)
     assert np.std(noises) == pytest.approx(plan.report_stds[1] * size, rel=0.08)
     integers = np.array(noises) / lattice.unit
     assert np.abs(integers - integers.round()).max() < 1e-2
     public = handler_of(plan_of(), streams=Streams.from_entropy())[0]
-    assert len({public.ask(0, np.array([0, 1]), NOTHING)[0] for _ in range(2)}) == 1
+    assert len({public.reports(0, np.array([0, 1]), NOTHING)[0] for _ in range(2)}) == 1
 
 
 def test_entropy_never_answers_twice_alike(plan_of):
     told = {
-        handler_of(plan_of(), streams=Streams.from_entropy())[0].ask(0, np.array([1]), NOTHING)[1]
+        handler_of(plan_of(), streams=Streams.from_entropy())[0].reports(0, np.array([1]), NOTHING)[
+            1
+        ]
         for _ in range(3)
     }
     assert len(told) == 3
@@ -279,7 +283,7 @@ def test_a_mini_batch_is_the_contracts_and_none_of_training(plan_of, sampler):
             return np.zeros(len(positions))
 
     streams = Streams.seeded(0)
-    handler_of(plan, Remember(), streams)[0].ask(0, np.arange(8), NOTHING)
+    handler_of(plan, Remember(), streams)[0].reports(0, np.arange(8), NOTHING)
     if sampler == "fixed":
         assert {chosen.size for chosen in seen.values()} == {10}
     else:
@@ -293,6 +297,8 @@ def test_a_mini_batch_is_the_contracts_and_none_of_training(plan_of, sampler):
 
 def test_a_rule_without_reports_is_not_asked(plan_of):
     handler, _, meter = handler_of(plan_of("clustered"))
+    with pytest.raises(BudgetExceededError, match="has made 0 of 0 reports"):
+        handler.reports(0, np.array([1]), NOTHING)
     with pytest.raises(InputError, match="has no reports"):
-        handler.ask(0, np.array([1]), NOTHING)
+        handler._ask(0, [1], NOTHING)
     assert meter.calls == 0

@@ -163,6 +163,16 @@ def test_a_round_lost_after_it_was_counted_is_done_again(plan_of, job_of, tmp_pa
     assert verify_run(tmp_path / "run").holds
 
 
+def test_answers_that_were_never_counted_do_not_verify(plan_of, job_of, tmp_path):
+    train_job(job_of(plan_of("power-of-choice")), out=tmp_path / "run")
+    path = tmp_path / "run" / "ledger.jsonl"
+    header, counted, *rest = path.read_text().splitlines(keepends=True)
+    assert '"reports"' in counted
+    path.write_text("".join([header, *rest]))
+    found = [finding.message for finding in verify_run(tmp_path / "run").findings]
+    assert "round 0: the clients that reported are not those the rule asks." in found
+
+
 @pytest.mark.parametrize("rule", [name for name in RULES if name != "clustered"])
 def test_a_crash_between_the_count_of_reports_and_their_answers_changes_nothing(
     plan_of, job_of, tmp_path, rule
@@ -170,7 +180,7 @@ def test_a_crash_between_the_count_of_reports_and_their_answers_changes_nothing(
     """The reports are counted once, and made again as the very same ones."""
     plan = plan_of(rule)
     whole = train_job(job_of(plan))
-    with crash(ReportHandler, "_computed", lambda round, *_: round == 2):
+    with crash(ReportHandler, "ask", lambda round, *_: round == 2):
         train_job(job_of(plan), out=tmp_path / "run")
     stopped = Journal.read(plan, tmp_path / "run" / "ledger.jsonl")
     assert stopped.asked(2)
@@ -199,7 +209,7 @@ def test_a_crash_within_a_decision_changes_no_cohort(plan_of, job_of, tmp_path, 
 def test_with_entropy_a_lost_report_stays_spent(plan_of, job_of, tmp_path):
     """It cannot be made again as the same one, so the rule does without it."""
     plan, private = plan_of("rpow-d", report_cap=1), {"private_entropy": True}
-    with crash(ReportHandler, "_computed", lambda round, *_: round == 0):
+    with crash(ReportHandler, "ask", lambda round, *_: round == 0):
         train_job(job_of(plan, **private), out=tmp_path / "run")
     lost = Journal.read(plan, tmp_path / "run" / "ledger.jsonl").asked(0)
     run = train_job(job_of(plan, **private), out=tmp_path / "run", resume=True)

@@ -196,18 +196,46 @@ def disagreements(
 
 def _short_terms(federation: Federation, k: int, accepted: Mapping[str, object]) -> list[str]:
     plan = federation.plan
-    exactly = {
-        "sampling_rate": float(plan.sampling_rates[k]),
-        "batch_size": int(plan.batch_sizes[k]),
-        "local_steps": plan.training.local_steps,
-        "sampler": plan.contract.sampler,
-        "neighbours": plan.contract.neighbours,
-    }
-    at_least = {
-        "draws": int(plan.schedule.counts[k]),
-        "rounds": plan.training.rounds,
-        "clip": plan.training.clip,
-    }
+    found = _shortfalls(
+        accepted,
+        exactly={
+            "sampling_rate": float(plan.sampling_rates[k]),
+            "batch_size": int(plan.batch_sizes[k]),
+            "local_steps": plan.training.local_steps,
+            "sampler": plan.contract.sampler,
+            "neighbours": plan.contract.neighbours,
+        },
+        at_least={
+            "draws": int(plan.schedule.counts[k]),
+            "rounds": plan.training.rounds,
+            "clip": plan.training.clip,
+        },
+        noise=float(plan.noise_multipliers[k]),
+    )
+    if plan.terms is None:
+        return found
+    reports = accepted.get("reports")
+    if not isinstance(reports, Mapping):
+        rule = plan.selection.rule
+        return [*found, f"its terms allow no reports, from which the rule {rule} chooses"]
+    short = _shortfalls(
+        reports,
+        exactly={
+            key: getattr(plan.terms, key) for key in ("statistic", "loss_bound", "mini_batch")
+        },
+        at_least={"count": int(plan.report_caps[k])},
+        noise=float(plan.report_multipliers[k]),
+    )
+    return found + [f"of reports: {words}" for words in short]
+
+
+def _shortfalls(
+    accepted: Mapping[str, object],
+    *,
+    exactly: Mapping[str, object],
+    at_least: Mapping[str, float],
+    noise: float,
+) -> list[str]:
     found = [
         f"{key} is {accepted.get(key)!r} in its terms and {asked!r} in the plan"
         for key, asked in exactly.items()
@@ -218,7 +246,6 @@ def _short_terms(federation: Federation, k: int, accepted: Mapping[str, object])
         if not isinstance(allowed, int | float) or allowed < needed:
             found.append(f"its terms allow {key} {allowed!r}, the plan needs {needed!r}")
     least = accepted.get("least_noise_multiplier")
-    noise = float(plan.noise_multipliers[k])
     if not isinstance(least, int | float) or least > noise:
         found.append(f"its terms ask for noise multiplier {least!r}, the plan has {noise!r}")
     return found

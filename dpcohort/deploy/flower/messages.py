@@ -7,11 +7,11 @@ message is a line of JSON and one frame of the guard's protocol; an answer is fr
 other, a refusal of the client app's own among them where there was no guard to ask.
 
 A client may be broken or hostile. An update is taken only if it is of this run and round, of a draw
-that was asked for and did not come before, of the model's length, finite, and no longer than any
-update that the steps asked for can be. The last is a bound of the mechanism itself, so no honest
-update is ever refused: T^l steps of at most α (C n / B + z C / B (√D + 12)), because at most n
-records are clipped to C and divided by B, and a Gaussian vector is longer than √D + 12 with a
-probability below e^-72.
+that was asked for and did not come before, of the model's length (a report is one number), finite,
+and no longer than any update that the steps asked for can be. The last is a bound of the mechanism
+itself, so no honest update is ever refused: T^l steps of at most α (C n / B + z C / B (√D + 12)),
+because at most n records are clipped to C and divided by B, and a Gaussian vector is longer than
+√D + 12 with a probability below e^-72.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def longest_update(request: DrawRequest, *, records: int) -> float:
     """
     signal = request.clip * records / request.batch_size
     deviation = request.noise_multiplier * request.clip / request.batch_size
-    noise = deviation * (np.sqrt(request.vector.size) + _TAIL)
+    noise = deviation * (np.sqrt(request.numbers) + _TAIL)
     return float(_SLACK * sum(request.step_sizes) * (signal + noise))
 
 
@@ -286,8 +286,8 @@ def _fault(
         return f"an update of draw {answer.draw}, which was not asked for"
     if answer.draw in taken:
         return f"draw {answer.draw} a second time"
-    if answer.vector.shape != request.vector.shape:
-        return f"{answer.vector.size} numbers instead of {request.vector.size}"
+    if answer.vector.shape != (request.numbers,):
+        return f"{answer.vector.size} numbers instead of {request.numbers}"
     if not np.isfinite(answer.vector).all():
         return "numbers that are not finite"
     if float(np.linalg.norm(answer.vector.astype(np.float64))) > longest:

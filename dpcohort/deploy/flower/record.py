@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A federated run written down like a local one: the same folder, ledger, receipts and model.
 
-Beside the usual files there are two. ``exchange.jsonl`` says of each round how many draws were
-asked for, came, came again from a client's ledger, and were lost, and why. ``client-ledgers.json``
+Beside the usual files there are two. ``exchange.jsonl`` says of each round how many draws (and in a
+line of their own, reports) were asked for, came, came again from a client's ledger, and were lost,
+and why. ``client-ledgers.json``
 is what the clients' own ledgers said they had counted, with their heads.
 
 The server's ledger counts a round's draws before they are asked for. After a crash the same draws
@@ -28,7 +29,7 @@ from dpcohort.engine.clipping.per_example import FlatLayout
 from dpcohort.errors import InputError
 from dpcohort.models import build_model
 from dpcohort.plain_text import one_line
-from dpcohort.runs.chooser import Chooser
+from dpcohort.runs.chooser import Ask, Chooser
 from dpcohort.runs.configured import aggregation_for, configured_optimiser, described_aggregation
 from dpcohort.runs.folder import AppendLog, read_json, write_json
 from dpcohort.runs.job import TrainingJob
@@ -42,9 +43,11 @@ class FederatedJob(TrainingJob):
 
     Attributes:
         federation: plan, model, clients.
+        ask: gets reports of clients, for a rule that chooses from them.
     """
 
     federation: Federation
+    ask: Ask = lambda *asked: {}
 
     @property
     def repeats(self) -> bool:
@@ -56,12 +59,12 @@ class FederatedJob(TrainingJob):
         """The training a federation describes.
 
         Raises:
-            InputError: the model is not that of the plan, or its rule needs reports.
+            InputError: the model is not that of the plan, or its rule needs raw reports.
         """
-        if federation.plan.terms is not None:
+        if federation.plan.has_raw_reports:
             raise InputError.because(
-                f"the rule {federation.plan.selection.rule} chooses from reports of clients, and "
-                "guards give none: they release updates only."
+                f"the rule {federation.plan.selection.rule} chooses from raw reports of clients, "
+                "and guards give none without noise."
             )
         terms = federation.model
         model = build_model(
@@ -115,11 +118,11 @@ class FederatedJob(TrainingJob):
     def chooser(
         self, journal: Journal, arrays: Mapping[str, Any], records: ClientRecords | None = None
     ) -> Chooser | None:
-        """A rule that needs no reports; None where the schedule says all."""
+        """The rule, with the reports of the guards; None where the schedule says all."""
         adaptive = self.plan.adaptive
         if adaptive is None:
             return None
-        return Chooser(adaptive.rule, journal, lambda *asked: {}, repeats=True, arrays=arrays)
+        return Chooser(adaptive.rule, journal, self.ask, repeats=self.repeats, arrays=arrays)
 
     def initial(self) -> torch.Tensor:
         """The initial parameters as one vector of float32."""
@@ -166,6 +169,7 @@ class RoundExchange:
         passed_over: too few came: the model is as before.
         lost: by client and draw, why there is no update.
         errors: by client, what went wrong on the way, also where a later attempt went well.
+        of_reports: it was reports that were asked for, not draws.
     """
 
     round: int
@@ -175,6 +179,7 @@ class RoundExchange:
     passed_over: bool
     lost: Mapping[str, Mapping[int, str]]
     errors: Mapping[str, list[str]]
+    of_reports: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a line of JSON."""
@@ -188,6 +193,7 @@ class RoundExchange:
                 c: {str(d): why for d, why in found.items()} for c, found in self.lost.items()
             },
             "errors": {client: list(words) for client, words in self.errors.items()},
+            **({"of_reports": True} if self.of_reports else {}),
         }
 
 
@@ -213,8 +219,9 @@ class FederatedRecorder(Recorder):
         if losses:
             who = ", ".join(one_line(client) for client in sorted(exchange.lost))
             over = " Too few came: the model is as before." if exchange.passed_over else ""
+            what = "reports" if exchange.of_reports else "draws"
             self.run.warnings.append(
-                f"round {exchange.round}: {losses} of {exchange.asked} draws are lost ({who}); "
+                f"round {exchange.round}: {losses} of {exchange.asked} {what} are lost ({who}); "
                 f"they stay counted and are not asked for again.{over}"
             )
 

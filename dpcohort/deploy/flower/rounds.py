@@ -6,10 +6,14 @@ drawn client one message with all its draws, and check what comes. A draw that i
 nobody is drawn in its place, because the plan's noise was calibrated for exactly these draws. What
 came is combined as a smaller cohort; if less than the quorum came, the model stays as it was. Both
 depend on who answered, never on what an update contains.
+
+The reports from which an adaptive rule chooses are asked for in the same way, and guards answer
+them as they answer draws.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dpcohort.adaptive.rule import REPORT_DRAW
 from dpcohort.aggregation import Cohort
 from dpcohort.atomic_file import owner_only
 from dpcohort.data import load_dataset
@@ -31,7 +36,7 @@ from dpcohort.deploy.flower.messages import (
     read_hello,
 )
 from dpcohort.deploy.flower.record import FederatedJob, FederatedRecorder, RoundExchange
-from dpcohort.deploy.guard.protocol import DrawRequest, RunReceipt
+from dpcohort.deploy.guard.protocol import DrawRequest, ReportRequest, RunReceipt
 from dpcohort.engine import Arrived, EngineState, Evaluator, evaluator_on
 from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
@@ -83,6 +88,7 @@ def federate(
             federation, job, exchange, lambda *what: recorders[0].exchanged(*what)
         )
         trainer.check_terms(resume=resume and (folder / "run.json").exists())
+        job = dataclasses.replace(job, ask=trainer.reports)
         recorders.append(FederatedRecorder(job, folder, resume=resume))
         part = recorders[0]
         with closing([part]):
@@ -119,7 +125,9 @@ class GuardTrainer:
     ) -> list[Arrived | None]:
         """The updates that came; None where they are fewer than the quorum."""
         (vector,), (cohort,) = parameters, cohorts
-        replies, heard = self._ask(cohort, self._requests(cohort, vector))
+        requests = self._requests(cohort, vector)
+        draws = {client: self._draws(cohort, client) for client in requests}
+        replies, heard = self._ask(requests, draws, group=str(cohort.round))
         rows = [
             i
             for i in range(len(cohort))
@@ -132,6 +140,41 @@ class GuardTrainer:
             return [None]
         came = [replies[self._name(cohort, i)].updates[int(cohort.draws[i])] for i in rows]
         return [Arrived(_part(cohort, rows), torch.from_numpy(np.stack(came)))]
+
+    def reports(
+        self, round: int, clients: Sequence[int], parameters: torch.Tensor
+    ) -> dict[int, float]:
+        """The noisy reports that came of these clients on this model, by position.
+
+        Who does not answer has none; one that its guard has counted stays counted.
+        """
+        plan, terms = self._plan, self._plan.terms
+        if terms is None:
+            raise InputError.because(f"the rule {plan.selection.rule} has no reports.")
+        sizes = plan.batch_sizes if terms.mini_batch else plan.population.sizes
+        requests: dict[str, DrawRequest] = {
+            plan.population.ids[k]: ReportRequest(
+                **self._shared(round, parameters),
+                draw=REPORT_DRAW,
+                clip=terms.half_range,
+                noise_multiplier=float(plan.report_multipliers[k]),
+                sampling_rate=float(plan.report_rates[k]),
+                batch_size=int(sizes[k]),
+                local_steps=1,
+                step_sizes=[1.0],
+                statistic=terms.statistic,
+            )
+            for k in clients
+        }
+        draws = {client: [REPORT_DRAW] for client in requests}
+        replies, heard = self._ask(requests, draws, group=f"{round}-reports")
+        summary = _summary(round, len(requests), replies, heard, of_reports=True)
+        self._on_exchange(summary, self._receipts)
+        return {
+            plan.population.index_of(client): terms.half_range + float(value)
+            for client, reply in replies.items()
+            for (value,) in reply.updates.values()
+        }
 
     def check_terms(self, *, resume: bool) -> None:
         """Ask every drawn client's guard what its owner accepted; nothing is spent by that."""
@@ -162,33 +205,37 @@ class GuardTrainer:
         plan = self._plan
         steps, t = plan.training.local_steps, cohort.round
         total = plan.training.rounds * steps
-        at = self._job.optimiser.local_step.at
-        vector = parameters.detach().cpu().numpy().astype(np.float32)
+        at, shared = self._job.optimiser.local_step.at, self._shared(t, parameters)
         found: dict[str, DrawRequest] = {}
         for k in sorted(set(cohort.clients.tolist())):
             found[plan.population.ids[k]] = DrawRequest(
-                run=self._federation.run,
-                plan=plan.sha256,
-                round=t,
+                **shared,
                 draw=0,
                 clip=float(plan.training.clip),
                 noise_multiplier=float(plan.noise_multipliers[k]),
                 sampling_rate=float(plan.sampling_rates[k]),
                 batch_size=int(plan.batch_sizes[k]),
                 local_steps=steps,
-                sampler=plan.contract.sampler,
-                neighbours=plan.contract.neighbours,
                 step_sizes=[float(at(t * steps + step, total)) for step in range(steps)],
-                model=self._model,
-                layout=self._layout,
-                vector=vector,
             )
         return found
 
+    def _shared(self, round: int, parameters: torch.Tensor) -> dict[str, Any]:
+        """What all requests of a round say."""
+        return {
+            "run": self._federation.run,
+            "plan": self._plan.sha256,
+            "round": round,
+            "sampler": self._plan.contract.sampler,
+            "neighbours": self._plan.contract.neighbours,
+            "model": self._model,
+            "layout": self._layout,
+            "vector": parameters.detach().cpu().numpy().astype(np.float32),
+        }
+
     def _ask(
-        self, cohort: Cohort, requests: Mapping[str, DrawRequest]
+        self, requests: Mapping[str, DrawRequest], draws: Mapping[str, list[int]], *, group: str
     ) -> tuple[dict[str, Reply], dict[str, Heard]]:
-        draws = {client: self._draws(cohort, client) for client in requests}
         sizes = self._plan.population.sizes
         index = self._plan.population.index_of
 
@@ -203,7 +250,7 @@ class GuardTrainer:
         messages = {c: draw_message(c, requests[c], draws=draws[c]) for c in requests}
         heard = self._exchange.ask(
             messages,
-            group=str(cohort.round),
+            group=group,
             satisfied=lambda client, body: not read(client, body).passing,
         )
         replies = {}
@@ -269,7 +316,8 @@ def _summary(
     replies: Mapping[str, Reply],
     heard: Mapping[str, Heard],
     *,
-    passed_over: bool,
+    passed_over: bool = False,
+    of_reports: bool = False,
 ) -> RoundExchange:
     return RoundExchange(
         round=t,
@@ -279,6 +327,7 @@ def _summary(
         passed_over=passed_over,
         lost={client: reply.losses for client, reply in replies.items() if reply.losses},
         errors={client: found.errors for client, found in heard.items() if found.errors},
+        of_reports=of_reports,
     )
 
 

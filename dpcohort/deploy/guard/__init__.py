@@ -10,7 +10,14 @@ torch is loaded for training alone.
 from __future__ import annotations
 
 from dpcohort.deploy.guard.client import GuardClient, GuardRefusedError
-from dpcohort.deploy.guard.protocol import DrawRequest, DrawUpdate, Hello, Refusal, RunReceipt
+from dpcohort.deploy.guard.protocol import (
+    DrawRequest,
+    DrawUpdate,
+    Hello,
+    Refusal,
+    ReportRequest,
+    RunReceipt,
+)
 from dpcohort.deploy.guard.terms import AcceptedRun, GuardTerms, ModelTerms
 
 __all__ = [
@@ -23,5 +30,6 @@ __all__ = [
     "Hello",
     "ModelTerms",
     "Refusal",
+    "ReportRequest",
     "RunReceipt",
 ]

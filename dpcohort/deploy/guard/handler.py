@@ -5,7 +5,8 @@ Check, count, compute, store, answer. A draw is on disk as spent before a record
 update is on disk before it leaves; asked for again it is what is on disk. A draw that was counted
 and has no update is lost and is not computed again. Nothing a request says is taken as true: rate,
 batch and records are the owner's, the noise is checked against terms whose (ε, δ) the guard has
-computed itself.
+computed itself. A report is a draw of one step on clipped losses and goes the same way, where the
+owner has accepted reports.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort._version import __version__
-from dpcohort.accounting.events import Event, History
+from dpcohort.accounting.events import Event
+from dpcohort.adaptive.rule import REPORT_DRAW
 from dpcohort.deploy.guard.protocol import (
     PROTOCOL,
     DrawRequest,
@@ -28,6 +30,7 @@ from dpcohort.deploy.guard.protocol import (
     Message,
     ReceiptRequest,
     Refusal,
+    ReportRequest,
     RunReceipt,
 )
 from dpcohort.deploy.guard.terms import GuardTerms
@@ -67,9 +70,11 @@ def check_with_sampling(terms: RunTerms, dimension: int) -> None:
         ...                  rounds=60, draws=60, least_noise_multiplier=2.0)
         >>> check_with_sampling(terms, 26_010)
     """
-    steps = terms.draws * terms.local_steps
-    spent = History((terms.charge(terms.draws),)).delta(terms.epsilon)
-    if not spent + delta_of_sampling(terms.epsilon, dimension, steps) <= terms.delta:
+    draws, reports = terms.most
+    spent = terms.history(draws, reports).delta(terms.epsilon)
+    # Of a report one number is drawn.
+    drawn = dimension * draws * terms.local_steps + reports
+    if not spent + delta_of_sampling(terms.epsilon, drawn, 1) <= terms.delta:
         raise BudgetExceededError(
             f"{terms.draws} draws of {terms.local_steps} steps at noise multiplier "
             f"{terms.least_noise_multiplier:g} do not certify epsilon {terms.epsilon:g} at delta "
@@ -135,7 +140,8 @@ class GuardHandler:
                 raise
         else:
             accepted = {**terms.to_dict(), "batch_size": self._batch_size(terms)}
-            counted = self._spending(message.run)[0]["counted_draws"]
+            spending = self._spending(message.run)[0]
+            counted = spending["counted_draws"] + spending.get("reports", {}).get("counted", 0)
         return Hello(
             dpcohort=__version__,
             dataset=self.terms.dataset,
@@ -166,31 +172,39 @@ class GuardHandler:
         return next(one for one in whole.runs if one["run"] == run), whole
 
     def _draw(self, request: DrawRequest) -> DrawUpdate:
-        terms = self._accepted(request.run)
-        key, event, lattice = self._checked(request, terms)
+        accepted = self._accepted(request.run)
+        key, event, lattice = self._checked(request, accepted)
         stored = self._stored(key, request)
         if stored is not None:
             return _update(key, stored, resent=True)
         self._reserve(key, event, request.clip)
         try:
-            vector = self._trainer.update(
-                request.vector,
-                lattice,
-                terms.sampler,
-                rate=terms.sampling_rate,
-                batch_size=self._batch_size(terms),
-                step_sizes=request.step_sizes,
-            )
+            vector = self._computed(request, accepted, lattice)
         except Exception as error:  # whatever it says may be about a record
             raise _RefusedError(
                 "failed",
-                "the draw could not be computed; it stays counted",
+                f"the {key.what} could not be computed; it stays counted",
                 counted=True,
                 cause=f"training failed: {type(error).__name__}",
             ) from None
         with _ledger_in_use(counted=True):
             self._ledger.release(key, bytes.fromhex(request.sha256()) + vector.tobytes())
         return _update(key, vector, resent=False)
+
+    def _computed(
+        self, request: DrawRequest, accepted: RunTerms, lattice: Lattice
+    ) -> NDArray[np.float32]:
+        terms = _terms_of(request, accepted)
+        batch: dict[str, Any] = {
+            "rate": terms.sampling_rate,
+            "batch_size": self._batch_size(terms),
+        }
+        if accepted.reports is not None and isinstance(request, ReportRequest):
+            asked = accepted.reports.asked
+            return self._trainer.report(request.vector, lattice, terms.sampler, asked, **batch)
+        return self._trainer.update(
+            request.vector, lattice, terms.sampler, **batch, step_sizes=request.step_sizes
+        )
 
     def _accepted(self, run: str) -> RunTerms:
         if run in self.terms.closed_runs:
@@ -222,10 +236,14 @@ class GuardHandler:
             )
         return size
 
-    def _checked(self, request: DrawRequest, terms: RunTerms) -> tuple[DrawKey, Event, Lattice]:
+    def _checked(self, request: DrawRequest, accepted: RunTerms) -> tuple[DrawKey, Event, Lattice]:
         """The request as a draw, its event and its lattice, if all of it is within the terms."""
+        try:
+            terms = _terms_of(request, accepted)
+        except InputError as error:
+            raise _RefusedError("terms", str(error)) from None
         batch_size, plan = self._batch_size(terms), self._plans.get(request.run)
-        for field, asked, allowed in (
+        exactly: list[tuple[str, Any, Any]] = [
             ("plan", request.plan, plan or request.plan),
             ("model", request.model, self._model),
             ("layout", request.layout, self._trainer.layout),
@@ -233,7 +251,16 @@ class GuardHandler:
             ("local_steps", request.local_steps, terms.local_steps),
             ("number of parameters", request.vector.size, self._trainer.dimension),
             ("number of step sizes", len(request.step_sizes), terms.local_steps),
-        ):
+        ]
+        if isinstance(request, ReportRequest) and accepted.reports is not None:
+            exactly += [
+                ("draw", request.draw, REPORT_DRAW),
+                ("statistic", request.statistic, accepted.reports.statistic),
+                ("clip", request.clip, terms.clip),  # losses are cut at the owner's bound
+            ]
+        elif request.draw == REPORT_DRAW:
+            raise _RefusedError("terms", f"draw {REPORT_DRAW} is a report, not a draw")
+        for field, asked, allowed in exactly:
             if asked != allowed:
                 refusal = InputError(
                     field,
@@ -273,13 +300,14 @@ class GuardHandler:
             if fate == "lost":
                 raise _RefusedError(
                     "lost",
-                    "this draw was counted and its update was lost; it is not computed again",
+                    f"this {key.what} was counted and its update was lost; it is not computed "
+                    "again",
                     counted=True,
                 )
             stored = self._ledger.output(key)
         if stored[:_DIGEST] != bytes.fromhex(request.sha256()):
             raise _RefusedError(
-                "other-request", "this draw was done for another request", counted=True
+                "other-request", f"this {key.what} was done for another request", counted=True
             )
         return np.frombuffer(stored[_DIGEST:], dtype="<f4").astype(np.float32)
 
@@ -290,8 +318,8 @@ class GuardHandler:
             # Without the ledger's numbers: they would tell of the client's other runs.
             raise _RefusedError(
                 "exhausted",
-                "the draws accepted for this run, or the client's lifetime budget, are used up; "
-                "nothing was spent",
+                f"the {key.what}s accepted for this run, or the client's lifetime budget, are used "
+                "up; nothing was spent",
             ) from None
         except DpcohortError as error:
             # The row may be there although its counter is not: then the draw is counted.
@@ -302,6 +330,11 @@ class GuardHandler:
             return self._ledger.fate(key) != "new"
         except DpcohortError:
             return True
+
+
+def _terms_of(request: DrawRequest, accepted: RunTerms) -> RunTerms:
+    """What a request must keep to: the run's terms, or what they say of reports."""
+    return accepted.of_reports() if isinstance(request, ReportRequest) else accepted
 
 
 def _update(key: DrawKey, vector: NDArray[np.float32], *, resent: bool) -> DrawUpdate:

@@ -93,7 +93,7 @@ class Hello(Message):
         accepted: the run's accepted terms, ``RunTerms.to_dict()`` and ``batch_size``; None if the
             owner has not accepted the run.
         plan: hash of the plan the owner accepted the run for, None for any.
-        counted: draws of this run that are counted.
+        counted: draws and reports of this run that are counted.
     """
 
     kind: ClassVar[str] = "hello"
@@ -151,9 +151,35 @@ class DrawRequest(Message):
         """Hash of all of it: the same draw asked for differently is another request."""
         return hashlib.sha256(encode(self)).hexdigest()
 
+    @property
+    def numbers(self) -> int:
+        """How many numbers the answer has: one for each parameter."""
+        return self.vector.size
+
+
+class ReportRequest(DrawRequest):
+    """Report the mean of a clipped statistic of the records at these parameters.
+
+    A report is one noisy step like that of a draw, and is asked for, counted, stored and answered
+    like one. Its number ``draw`` is ``REPORT_DRAW``, its clip half of the statistic's range, it has
+    one local step of size 1, and its batch is all records or, of a mini-batch, B. The answer is one
+    number: the mean less half of the range, so that a record adds at most clip / batch_size.
+
+    Attributes:
+        statistic: ``loss`` of a record, or ``squared-loss``.
+    """
+
+    kind: ClassVar[str] = "report?"
+    statistic: str
+
+    @property
+    def numbers(self) -> int:
+        """One."""
+        return 1
+
 
 class DrawUpdate(Message):
-    """The noisy update w - w' of a draw, counted, stored and free to travel.
+    """The noisy update w - w' of a draw, counted, stored and free to travel; or a noisy report.
 
     Attributes:
         run: as asked.
@@ -215,7 +241,16 @@ class Refusal(Message):
 
 _KINDS: dict[str, type[Message]] = {
     one.kind: one
-    for one in (HelloRequest, Hello, DrawRequest, DrawUpdate, ReceiptRequest, RunReceipt, Refusal)
+    for one in (
+        HelloRequest,
+        Hello,
+        DrawRequest,
+        DrawUpdate,
+        ReceiptRequest,
+        RunReceipt,
+        Refusal,
+        ReportRequest,
+    )
 }
 
 

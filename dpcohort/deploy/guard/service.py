@@ -26,6 +26,7 @@ from dpcohort.deploy.guard.protocol import (
     DrawUpdate,
     Message,
     Refusal,
+    ReportRequest,
     encode,
     read_frame,
 )
@@ -193,7 +194,8 @@ class GuardService:
 def _line(message: object, answer: Message) -> str:
     where = ""
     if isinstance(message, DrawRequest):
-        where = f" {message.run[:200]!r} round {message.round} draw {message.draw}"
+        draw = "" if isinstance(message, ReportRequest) else f" draw {message.draw}"
+        where = f" {message.run[:200]!r} round {message.round}{draw}"
     outcome = answer.kind
     if isinstance(answer, Refusal):
         outcome += f" ({answer.code}){', counted' if answer.counted else ''}"

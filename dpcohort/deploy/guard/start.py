@@ -438,4 +438,16 @@ def _run_in_words(run: AcceptedRun, terms: RunTerms) -> str:
         f"{terms.clip:g}, noise multiplier at least {terms.least_noise_multiplier:.5g}: epsilon "
         f"{terms.certified_epsilon():.5g} of {terms.epsilon:g} at delta {terms.delta:g} "
         f"({terms.neighbours})."
+    ) + _reports_in_words(terms)
+
+
+def _reports_in_words(terms: RunTerms) -> str:
+    reports = terms.reports
+    if reports is None:
+        return ""
+    share = "a batch" if reports.mini_batch else "all records"
+    return (
+        f" With at most {reports.count} reports of the mean {reports.statistic} of {share}, losses "
+        f"cut at {reports.loss_bound:g}, noise multiplier at least "
+        f"{reports.least_noise_multiplier:.5g}; their epsilon is in it."
     )

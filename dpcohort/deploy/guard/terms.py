@@ -30,6 +30,7 @@ from dpcohort.data.dataset import Normalisation
 from dpcohort.deploy.formats import Format, Name, bounded, whole
 from dpcohort.deploy.ledger.store import canonical_json
 from dpcohort.deploy.ledger.terms import (
+    AcceptedReports,
     AcrossRuns,
     Delta,
     LifetimeCap,
@@ -114,7 +115,7 @@ class AcceptedRun(Format):
     Attributes:
         run: its name.
         plan: SHA-256 of its plan; with it, a request that names another plan is refused.
-        epsilon: ε of all draws of the run together.
+        epsilon: ε of all draws and reports of the run together.
         delta: δ of the run.
         clip: largest clip C.
         batch_size: B; the rate is B divided by the number of records.
@@ -124,6 +125,7 @@ class AcceptedRun(Format):
         least_noise_multiplier: smallest z; None for the smallest that keeps (ε, δ).
         sampler: ``poisson`` or ``fixed``.
         neighbours: ``zero-out`` or ``replace-one``.
+        reports: noisy means of losses that a server may ask for; None for none.
     """
 
     run: Name
@@ -140,9 +142,10 @@ class AcceptedRun(Format):
     least_noise_multiplier: Positive | None = None
     sampler: Sampler = "poisson"
     neighbours: Relation = None
+    reports: AcceptedReports | None = None
 
     def run_terms(self, records: int) -> RunTerms:
-        """The run's terms on so many records, closed: all its draws fit its (ε, δ).
+        """The run's terms on so many records, closed: all it allows fits its (ε, δ).
 
         Raises:
             InputError: a batch larger than the data, or a number out of bounds.
@@ -154,8 +157,12 @@ class AcceptedRun(Format):
         said = self.model_dump(exclude={"run", "plan", "batch_size"})
         said["sampling_rate"] = self.batch_size / records
         if self.least_noise_multiplier is None:
+            past = History()
+            if self.reports is not None:
+                said["least_noise_multiplier"] = 1.0  # of no use to reports
+                past = past.append(RunTerms(**said).of_reports().charge(self.reports.count))
             said["least_noise_multiplier"] = calibrate_remaining(
-                History(),
+                past,
                 epsilon=self.epsilon,
                 delta=self.delta,
                 sampling_rate=said["sampling_rate"],
@@ -380,6 +387,19 @@ def terms_from_plan(
             line = f"{key} = {_toml(values[key])}"
             line = f"{line:<30} # {comment}" if comment else line
         lines.append(line)
+    if plan.terms is not None and plan.has_private_reports:
+        reports = {
+            "count": (int(plan.report_caps[k]), "at most, in the whole run; one a round"),
+            "statistic": (plan.terms.statistic, "of each record, of which a report is the mean"),
+            "loss_bound": (plan.terms.loss_bound, "exactly: each record's loss is clipped to it"),
+            "least_noise_multiplier": (float(plan.report_multipliers[k]), "at least"),
+            "mini_batch": (plan.terms.mini_batch, "true: of a batch, not of all records"),
+        }
+        lines += ["", f"{'[runs.reports]':<30} # what the plan's rule asks for beside draws"]
+        lines += [
+            f"{f'{key} = {_toml(value)}':<30} # {comment}"
+            for key, (value, comment) in reports.items()
+        ]
     return "\n".join(lines) + "\n"
 
 

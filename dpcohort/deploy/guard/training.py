@@ -6,7 +6,7 @@ record at a time. In a batch, the last bits of a record's gradient can depend on
 it, and a server that chooses the weights could make last bits count; alone they cannot. For the
 same reason a model that draws random numbers or remembers records is refused: removing a record
 would then change what those after it contribute. A record whose gradient cannot be computed
-contributes nothing; that it cannot is not told.
+contributes nothing; that it cannot is not told. Reports are made in the same way, of losses.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from dpcohort._validate import IntArray
+from dpcohort.adaptive.rule import ReportTerms
 from dpcohort.deploy.guard.files import GuardedData
 from dpcohort.deploy.guard.terms import ModelTerms, layout_sha256
 from dpcohort.engine.clipping import (
@@ -30,11 +31,12 @@ from dpcohort.engine.clipping import (
     per_example_gradients,
     refuse_unfit_layers,
 )
-from dpcohort.engine.clipping.per_example import Gradients
+from dpcohort.engine.clipping.per_example import Gradients, example_loss
 from dpcohort.engine.lattice import KEY_BYTES, Bytes, Lattice
 from dpcohort.engine.randomness import draw_batch
 from dpcohort.errors import InputError
 from dpcohort.models import build_model
+from dpcohort.runs.chooser import lattice_units
 
 _TIMES = 12  # a coin that leaves one small layer alone may do so once or twice, not every time
 _FORMED_NUMBERS = 1 << 22  # of gradients that are kept at a time
@@ -89,7 +91,8 @@ class LocalTraining:
         )
         refuse_unfit_layers(built)
         self._gradients = per_example_gradients(built, cross_entropy, vectorised=False)
-        _refuse_memory(self._gradients, built, data.inputs)
+        self._example_loss = example_loss(built, cross_entropy)
+        _refuse_memory(self._gradients, self._example_loss, built, data.inputs)
         layout = FlatLayout(built)
         #: D, the number of trained parameters.
         self.dimension = layout.dimension
@@ -127,6 +130,40 @@ class LocalTraining:
             moved += lattice.release(total, key, scale=scale).numpy()
         return _as_float32(moved)
 
+    @_one_thread()
+    def report(
+        self,
+        parameters: NDArray[np.float32],
+        lattice: Lattice,
+        sampler: str,
+        asked: ReportTerms,
+        *,
+        rate: float,
+        batch_size: int,
+    ) -> NDArray[np.float32]:
+        """The noisy mean of a clipped statistic, less half of its range: one number.
+
+        Args:
+            parameters: of the model.
+            lattice: of the noise; its clip is half of the statistic's range.
+            sampler: of the batch.
+            asked: the statistic and its bound.
+            rate: of the batch; 1 looks at all records.
+            batch_size: the public number that the sum is divided by.
+        """
+        batch = draw_batch(
+            sampler,
+            records=len(self._data),
+            rate=rate,
+            batch_size=batch_size,
+            source=self._source,
+        )
+        point, total = torch.from_numpy(parameters), torch.zeros(1, dtype=torch.int64)
+        for row in batch.tolist():
+            total += lattice_units(self._loss(point, row), asked, lattice.unit)
+        key = self._source(KEY_BYTES)
+        return _as_float32(lattice.release(total, key, scale=1 / batch_size).numpy())
+
     def _clipped_sum(
         self, weights: NDArray[np.float32], lattice: Lattice, batch: IntArray
     ) -> torch.Tensor:
@@ -138,6 +175,16 @@ class LocalTraining:
             total += lattice.clipped_sum(torch.cat(rows))
         return total
 
+    def _loss(self, point: torch.Tensor, row: int) -> torch.Tensor:
+        """Of one record; NaN, which counts for nothing, where there is none."""
+        inputs = torch.from_numpy(self._data.inputs[row : row + 1])
+        labels = torch.from_numpy(self._data.labels[row : row + 1])
+        try:
+            with torch.no_grad():
+                return self._example_loss(point, inputs[0], labels[0])
+        except Exception:  # as below
+            return torch.tensor(math.nan)
+
     def _gradient(self, point: torch.Tensor, row: int) -> torch.Tensor:
         """Of one record, [1, D]; zeros where there is none."""
         inputs = torch.from_numpy(self._data.inputs[row : row + 1])
@@ -148,8 +195,10 @@ class LocalTraining:
             return point.new_zeros(1, self.dimension)
 
 
-def _refuse_memory(gradients: Gradients, model: torch.nn.Module, like: NDArray[Any]) -> None:
-    """Refuse a model whose gradient at a record changes with what it was run on before.
+def _refuse_memory(
+    gradients: Gradients, loss: Gradients, model: torch.nn.Module, like: NDArray[Any]
+) -> None:
+    """Refuse a model whose gradient or loss at a record changes with what it was run on before.
 
     Tried on made-up records, so that a failure says nothing about the client's.
     """
@@ -160,8 +209,14 @@ def _refuse_memory(gradients: Gradients, model: torch.nn.Module, like: NDArray[A
     ramp = np.linspace(-1, 1, math.prod(shape)).reshape(1, *shape)
     record = torch.from_numpy(np.zeros_like(ramp, np.int64) if tokens else ramp.astype(np.float32))
     label = torch.zeros(1, dtype=torch.int64)
+
+    def at(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            value = loss(weights, x[0], label[0]).reshape(1)
+        return torch.cat([gradients(weights, x, label)[0], value])
+
     try:
-        found = [gradients(weights, x, label) for x in (record, -record) * _TIMES]
+        found = [at(x) for x in (record, -record) * _TIMES]
     except Exception as error:  # the user's model may fail in any way
         raise InputError.because(
             f"the model has no gradient at a record: {type(error).__name__}: {error}"

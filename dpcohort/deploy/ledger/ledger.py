@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from dpcohort._validate import number
 from dpcohort.accounting.events import Event
+from dpcohort.adaptive.rule import REPORT_DRAW
 from dpcohort.deploy.ledger.counter import (
     advance_counter,
     check_counter,
@@ -175,7 +176,7 @@ class ClientLedger:
             raise InputError("output", given=type(output).__name__, allowed="bytes")
         digest = hashlib.sha256(output).hexdigest()
         with self._writing():
-            draws = self._state.account(key.dataset, key.run).draws
+            draws = self._state.account(key.dataset, key.run).of(key)
             stored = draws.get(key)
             if stored is not None and stored[1] == digest:
                 self._settle(stored[0])
@@ -200,9 +201,10 @@ class ClientLedger:
         """
         with self._writing():
             account = self._state.account(key.dataset, key.run)
-            if key not in account.draws:
+            draws = account.of(key)
+            if key not in draws:
                 raise InputError("draw", given=str(key), allowed="a draw that was reserved")
-            stored = account.draws[key]
+            stored = draws[key]
             if stored is None:
                 raise BudgetExceededError(
                     f"{key} is counted and has no output: lost, or still being computed."
@@ -252,7 +254,7 @@ class ClientLedger:
     def accepted(self, dataset: str) -> dict[str, RunTerms]:
         """The terms of every run that is accepted on a registered data set, by its name."""
         with self._writing():
-            return {run: terms for run, (terms, _) in self._state.counted(dataset).items()}
+            return {run: terms for run, (terms, *_) in self._state.counted(dataset).items()}
 
     def fate(self, key: DrawKey) -> DrawFate:
         """What became of a draw of an accepted run.
@@ -260,7 +262,7 @@ class ClientLedger:
         ``lost`` is also a draw that another process is computing.
         """
         with self._writing():
-            draws = self._state.account(key.dataset, key.run).draws
+            draws = self._state.account(key.dataset, key.run).of(key)
             if key not in draws:
                 return "new"
             return "lost" if draws[key] is None else "released"
@@ -316,9 +318,12 @@ class ClientLedger:
         entry = Entry.following(self._state.head, kind, {**body, "at": _now()}, **where)
         self._state.check(entry)
         if kind == "reserve":
-            dataset, state = str(entry.dataset), self._state
+            dataset, run, state = str(entry.dataset), str(entry.run), self._state
             counted = state.counted(dataset)
-            check_cap(self._certified, dataset, state.cap(dataset), counted, str(entry.run))
+            check_cap(
+                self._certified, dataset, state.cap(dataset), counted, run,
+                report=entry.draw == REPORT_DRAW,
+            )  # fmt: skip
         self._store.append(entry, output)
         self._pending.append(entry)
 

@@ -62,12 +62,22 @@ def run_spending(run: str, account: Account) -> dict[str, Any]:
     """What one run has spent of a data set.
 
     Both epsilons speak of the relation of the accepted terms. ``certified_epsilon`` is that of the
-    counted draws alone, at the run's δ, if their number was not chosen from what they gave out;
-    ``promised_epsilon`` holds whatever a server did. ``unreleased_draws`` are lost, or being
-    computed; all draws that were reserved count.
+    counted draws and reports alone, at the run's δ, if their number was not chosen from what they
+    gave out; ``promised_epsilon`` holds whatever a server did. ``unreleased_draws`` are lost, or
+    being computed; all draws that were reserved count. Of ``reports`` is told where the terms allow
+    any.
     """
-    terms, counted = account.terms, len(account.draws)
+    terms, counted, asked = account.terms, len(account.draws), len(account.reports)
     released = sum(output is not None for output in account.draws.values())
+    reports: dict[str, Any] = {}
+    if terms.reports is not None:
+        reports["reports"] = {
+            "accepted": terms.reports.count,
+            "counted": asked,
+            "released": sum(output is not None for output in account.reports.values()),
+            "noise_multiplier": terms.reports.least_noise_multiplier,
+            "sampling_rate": terms.of_reports().sampling_rate,
+        }
     return {
         "run": run,
         "promised_epsilon": terms.epsilon,
@@ -80,7 +90,8 @@ def run_spending(run: str, account: Account) -> dict[str, Any]:
         "noise_multiplier": terms.least_noise_multiplier,
         "sampling_rate": terms.sampling_rate,
         "neighbours": str(terms.neighbours),
-        "certified_epsilon": terms.certified_epsilon(counted) if counted else 0.0,
+        "certified_epsilon": terms.certified_epsilon(counted, asked) if counted or asked else 0.0,
+        **reports,
     }
 
 

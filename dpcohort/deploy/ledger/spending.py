@@ -13,18 +13,20 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
+from operator import add, le
 
 from dpcohort.accounting.contract import Neighbours
 from dpcohort.accounting.events import Event, History, affordable_steps
 from dpcohort.deploy.ledger.terms import LifetimeCap, RunTerms
 from dpcohort.errors import BudgetExceededError
 
-#: Terms of each run, and how many of its draws are looked at.
-Draws = Collection[tuple[RunTerms, int]]
-#: Terms, and draws counted so far, of every accepted run of a data set, by the run's name.
-Counted = Mapping[str, tuple[RunTerms, int]]
-#: By data set: its cap, and draws of each run that are certified to fit it together.
-Certified = dict[str, tuple[LifetimeCap, dict[str, int]]]
+#: Terms of a run, and how many of its draws and (if it has any) of its reports are looked at.
+Run = tuple[RunTerms, *tuple[int, ...]]
+Draws = Collection[Run]
+#: The same as counted so far, of every accepted run of a data set, by the run's name.
+Counted = Mapping[str, Run]
+#: By data set: its cap, and what of each run is certified to fit it together.
+Certified = dict[str, tuple[LifetimeCap, Counted]]
 
 
 class LifetimeCapError(BudgetExceededError):
@@ -42,18 +44,18 @@ def counted_relation(cap: LifetimeCap, draws: Draws) -> Neighbours:
     """
     if cap.across_runs == "summed":
         return cap.neighbours
-    found = {cap.neighbours} | {terms.neighbours for terms, count in draws if count > 0}
+    found = {cap.neighbours} | {terms.neighbours for terms, *counts in draws if any(counts)}
     return "zero-out" if found == {"zero-out"} else "replace-one"
 
 
 def composed(cap: LifetimeCap, draws: Draws) -> History:
-    """All draws as one history, equal steps of different runs taken together."""
+    """All draws and reports as one history, equal steps of different runs taken together."""
     steps: Counter[Event] = Counter()
     relation = counted_relation(cap, draws)
-    for terms, count in draws:
-        if count > 0:
-            step = replace(terms.charge(1), steps=1, neighbours=relation)
-            steps[step] += count * terms.local_steps
+    for terms, *counts in draws:
+        for event in terms.history(*counts).events if any(counts) else ():
+            step = replace(event, steps=1, neighbours=relation)
+            steps[step] += event.steps
     kinds = sorted(steps, key=lambda e: (e.noise_multiplier, e.sampling_rate, e.sampler))
     return History(tuple(replace(kind, steps=steps[kind]) for kind in kinds))
 
@@ -91,7 +93,7 @@ def spent_epsilon(cap: LifetimeCap, draws: Draws) -> float:
 
 def _sums(cap: LifetimeCap, draws: Draws) -> tuple[Fraction, Fraction]:
     # As written, not as stored in binary: ten runs of 0.1 are 1.
-    begun = [terms for terms, count in draws if count > 0]
+    begun = [terms for terms, *counts in draws if any(counts)]
     epsilon = sum((_exact(_whole_run(cap, terms)) for terms in begun), Fraction(0))
     return epsilon, sum((_exact(terms.delta) for terms in begun), Fraction(0))
 
@@ -105,12 +107,18 @@ def _whole_run(cap: LifetimeCap, terms: RunTerms) -> float:
     """
     if cap.neighbours == "zero-out" or terms.neighbours == "replace-one":
         return terms.epsilon
-    replaced = History((terms.charge(terms.draws),)).promoted()
+    replaced = terms.history(*terms.most).promoted()
     return max(terms.epsilon, _epsilon(replaced, terms.delta))
 
 
 def check_cap(
-    certified: Certified, dataset: str, cap: LifetimeCap, runs: Counted, run: str
+    certified: Certified,
+    dataset: str,
+    cap: LifetimeCap,
+    runs: Counted,
+    run: str,
+    *,
+    report: bool = False,
 ) -> None:
     """Refuse one more draw of ``run`` if it would exceed the cap; quick, thousands of times.
 
@@ -124,25 +132,33 @@ def check_cap(
         cap: its cap.
         runs: terms and draws counted so far of every accepted run.
         run: which of them asks.
+        report: for a report, not for a draw.
 
     Raises:
         LifetimeCapError: it would; the message has the numbers.
     """
-    wanted = {key: count + (key == run) for key, (_, count) in runs.items()}
+    wanted = _with_one_more(runs, run, report=report)
+    begun = {key: found for key, found in wanted.items() if any(found[1:])}
     known_cap, known = certified.get(dataset, (None, {}))
-    if known_cap == cap and all(count <= known.get(key, 0) for key, count in wanted.items()):
+    if known_cap == cap and all(
+        key in known and all(map(le, counts, known[key][1:])) for key, (_, *counts) in begun.items()
+    ):
         return
-    begun = {key: count for key, count in wanted.items() if count > 0}
-    ahead = {key: max(0, runs[key][0].draws - count) for key, count in begun.items()}
+    ahead = {
+        key: [max(0, most - count) for most, count in zip(terms.most, counts, strict=False)]
+        for key, (terms, *counts) in begun.items()
+    }
     while True:
-        trial = {key: count + ahead[key] for key, count in begun.items()}
-        if fits_cap(cap, [(runs[key][0], count) for key, count in trial.items()]):
+        trial: dict[str, Run] = {
+            key: (terms, *map(add, counts, ahead[key])) for key, (terms, *counts) in begun.items()
+        }
+        if fits_cap(cap, trial.values()):
             certified[dataset] = (cap, trial)
             return
-        if not any(ahead.values()):
+        if not any(map(any, ahead.values())):
             break
-        ahead = {key: extra // 2 for key, extra in ahead.items()}
-    raise _refusal(dataset, cap, runs, run)
+        ahead = {key: [extra // 2 for extra in more] for key, more in ahead.items()}
+    raise _refusal(dataset, cap, runs, run, report=report)
 
 
 def fitting_steps(cap: LifetimeCap, runs: Counted, run: str) -> int:
@@ -159,9 +175,9 @@ def fitting_steps(cap: LifetimeCap, runs: Counted, run: str) -> int:
         >>> fitting_steps(LifetimeCap(epsilon=1.5, delta=1e-5), {"spring": (terms, 10)}, "spring")
         30
     """
-    terms, count = runs[run]
-    left = max(0, terms.draws - count) * terms.local_steps
-    after = _with_one_more(runs, run)
+    terms, *counts = runs[run]
+    left = max(0, terms.draws - counts[0]) * terms.local_steps
+    after = _with_one_more(runs, run).values()
     if cap.across_runs == "summed":
         return left if fits_cap(cap, after) else 0
     history, relation = composed(cap, runs.values()), counted_relation(cap, after)
@@ -177,20 +193,23 @@ def fitting_steps(cap: LifetimeCap, runs: Counted, run: str) -> int:
     )
 
 
-def _with_one_more(runs: Counted, run: str) -> Draws:
-    terms, count = runs[run]
-    return {**runs, run: (terms, count + 1)}.values()
+def _with_one_more(runs: Counted, run: str, *, report: bool = False) -> Counted:
+    terms, *counts = runs[run]
+    counts[report] += 1
+    return {**runs, run: (terms, *counts)}
 
 
-def _refusal(dataset: str, cap: LifetimeCap, runs: Counted, run: str) -> LifetimeCapError:
-    terms, _ = runs[run]
+def _refusal(
+    dataset: str, cap: LifetimeCap, runs: Counted, run: str, *, report: bool
+) -> LifetimeCapError:
     spent = spent_epsilon(cap, runs.values())
-    requested = spent_epsilon(cap, _with_one_more(runs, run))
+    requested = spent_epsilon(cap, _with_one_more(runs, run, report=report).values())
+    what, size = ("report", "") if report else ("draw", f" ({runs[run][0].local_steps} steps)")
     fit = fitting_steps(cap, runs, run)
     return LifetimeCapError(
-        f"{dataset}: a further draw of run {run!r} ({terms.local_steps} steps) would exceed the "
+        f"{dataset}: a further {what} of run {run!r}{size} would exceed the "
         f"lifetime cap epsilon {cap.epsilon:g} at delta {cap.delta:g}. Spent so far: {spent:.6g}; "
-        f"with the draw: {requested:.6g}. {fit} steps of this run still fit. Nothing was spent."
+        f"with the {what}: {requested:.6g}. {fit} steps of this run still fit. Nothing was spent."
     )
 
 

@@ -28,16 +28,23 @@ class Account:
     Attributes:
         terms: what the owner accepted.
         draws: every draw counted, with the row and the SHA-256 of its output if it has one.
+        reports: every report counted, likewise.
         discarded: outputs up to this row are deleted.
     """
 
     terms: RunTerms
     draws: dict[DrawKey, tuple[int, str] | None] = field(default_factory=dict)
+    reports: dict[DrawKey, tuple[int, str] | None] = field(default_factory=dict)
     discarded: int = 0
 
     def stored(self) -> dict[DrawKey, tuple[int, str]]:
-        """The draws whose outputs are still there, with their rows and hashes."""
-        return {key: one for key, one in self.draws.items() if one and one[0] > self.discarded}
+        """The draws and reports whose outputs are still there, with their rows and hashes."""
+        both = {**self.draws, **self.reports}
+        return {key: one for key, one in both.items() if one and one[0] > self.discarded}
+
+    def of(self, key: DrawKey) -> dict[DrawKey, tuple[int, str] | None]:
+        """The reports if this is the name of one, else the draws."""
+        return self.reports if key.is_report else self.draws
 
 
 class LedgerState:
@@ -94,9 +101,11 @@ class LedgerState:
         return self.caps[dataset]
 
     def counted(self, dataset: str) -> Counted:
-        """Terms, and draws counted so far, of every accepted run of a data set."""
-        accounts = self.accounts[dataset]
-        return {run: (account.terms, len(account.draws)) for run, account in accounts.items()}
+        """Terms, and draws and reports counted so far, of every accepted run of a data set."""
+        return {
+            run: (account.terms, len(account.draws), len(account.reports))
+            for run, account in self.accounts[dataset].items()
+        }
 
     def replay(self, entry: Entry) -> None:
         """Take in a stored row.
@@ -142,9 +151,11 @@ class LedgerState:
             case "accept":
                 self.accounts[dataset][run] = Account(RunTerms(**content["terms"]))
             case "reserve":
-                self.accounts[dataset][run].draws[_key(entry)] = None
+                key = _key(entry)
+                self.accounts[dataset][run].of(key)[key] = None
             case "release":
-                self.accounts[dataset][run].draws[_key(entry)] = (entry.seq, content["sha256"])
+                key = _key(entry)
+                self.accounts[dataset][run].of(key)[key] = (entry.seq, content["sha256"])
             case "discard":
                 self.accounts[dataset][run].discarded = entry.seq
         self.hashes.append(entry.hash)
@@ -186,23 +197,27 @@ class LedgerState:
         key = _key(entry)
         account = self.account(key.dataset, key.run)
         event = Event.from_dict(content["event"])
-        account.terms.check_request(event, clip=content["clip"], round=key.round)
-        if key in account.draws:
+        terms = account.terms.of_reports() if key.is_report else account.terms
+        terms.check_request(event, clip=content["clip"], round=key.round)
+        counted = account.of(key)
+        if key in counted:
             fate = (
                 "its output is stored; send that again"
-                if account.draws[key] is not None
+                if counted[key] is not None
                 else "its output was lost or is still being computed; it stays counted"
             )
-            raise BudgetExceededError(f"{key} was reserved before: {fate}. No draw happens twice.")
-        if len(account.draws) >= account.terms.draws:
             raise BudgetExceededError(
-                f"{key}: all {account.terms.draws} draws accepted for this run are counted; "
+                f"{key} was reserved before: {fate}. No {key.what} happens twice."
+            )
+        if len(counted) >= terms.draws:
+            raise BudgetExceededError(
+                f"{key}: all {terms.draws} {key.what}s accepted for this run are counted; "
                 "0 steps still fit. More need a new run, accepted by the client's owner."
             )
 
     def _check_release(self, entry: Entry, content: dict[str, Any]) -> None:
         key = _key(entry)
-        draws = self.account(key.dataset, key.run).draws
+        draws = self.account(key.dataset, key.run).of(key)
         if key not in draws:
             raise BudgetExceededError(f"{key} was not reserved: nothing can be given out for it.")
         if draws[key] is not None:

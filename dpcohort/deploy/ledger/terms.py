@@ -17,7 +17,8 @@ from pydantic import AfterValidator, Field, PlainValidator, ValidationInfo, mode
 from dpcohort._validate import number, whole_number
 from dpcohort.accounting.contract import Neighbours, Sampler, resolve_neighbours
 from dpcohort.accounting.events import Event, History
-from dpcohort.deploy.formats import Format, bounded, checked_name, whole
+from dpcohort.adaptive.rule import REPORT_DRAW, ReportTerms, Statistic
+from dpcohort.deploy.formats import Format, bounded, checked_name, replace, whole
 from dpcohort.errors import BudgetExceededError, InputError
 
 AcrossRuns = Literal["composed", "summed"]
@@ -52,6 +53,8 @@ Relation = Annotated[Neighbours | None, AfterValidator(_resolved), Field(validat
 class DrawKey:
     """Which draw: a draw has at most one output, ever, and this is how it is called.
 
+    The report of a round is called by the number that no draw has, ``REPORT_DRAW``.
+
     Attributes:
         dataset: the registered data set.
         run: the accepted run.
@@ -71,12 +74,23 @@ class DrawKey:
     def __post_init__(self) -> None:
         checked_name("dataset", self.dataset)
         checked_name("run", self.run)
-        for field in ("round", "draw"):
-            value = whole_number(field, getattr(self, field), at_least=0, at_most=_MOST)
+        for field, most in (("round", _MOST), ("draw", REPORT_DRAW if self.is_report else _MOST)):
+            value = whole_number(field, getattr(self, field), at_least=0, at_most=most)
             object.__setattr__(self, field, value)
 
     def __str__(self) -> str:
-        return f"{self.dataset} / {self.run} / round {self.round} / draw {self.draw}"
+        draw = "" if self.is_report else f" {self.draw}"
+        return f"{self.dataset} / {self.run} / round {self.round} / {self.what}{draw}"
+
+    @property
+    def is_report(self) -> bool:
+        """Whether it is the report of the round."""
+        return self.draw == REPORT_DRAW
+
+    @property
+    def what(self) -> str:
+        """What to call it: ``draw`` or ``report``."""
+        return "report" if self.is_report else "draw"
 
 
 class LifetimeCap(Format):
@@ -109,11 +123,40 @@ class LifetimeCap(Format):
     ] = None
 
 
+class AcceptedReports(Format):
+    """What a client's owner lets an adaptive rule ask for: noisy means of clipped losses.
+
+    Attributes:
+        count: most reports of this client in the whole run, one a round.
+        statistic: ``loss`` of a record, or ``squared-loss``.
+        loss_bound: to which each record's loss is clipped.
+        least_noise_multiplier: smallest z, in units of half the statistic's range.
+        mini_batch: look at a batch of the run's rate instead of at all records.
+
+    Example:
+        >>> AcceptedReports(count=8, loss_bound=5.0, least_noise_multiplier=30.0).asked.half_range
+        2.5
+    """
+
+    count: Natural
+    statistic: Statistic = "loss"
+    loss_bound: Positive
+    least_noise_multiplier: Positive
+    mini_batch: bool = False
+
+    @property
+    def asked(self) -> ReportTerms:
+        """What each record's loss is made into."""
+        return ReportTerms(
+            statistic=self.statistic, loss_bound=self.loss_bound, mini_batch=self.mini_batch
+        )
+
+
 class RunTerms(Format):
     """The terms of one run, as the client's owner accepts them.
 
     Attributes:
-        epsilon: ε that all draws of the run together may spend.
+        epsilon: ε that all draws and reports of the run together may spend.
         delta: δ of the run.
         clip: largest clip C; noise is in units of it.
         sampling_rate: r of every step.
@@ -123,6 +166,7 @@ class RunTerms(Format):
         least_noise_multiplier: smallest z; every draw is charged at it, also one with more noise.
         sampler: ``poisson`` or ``fixed``.
         neighbours: ``zero-out`` or ``replace-one``.
+        reports: what may be asked beside draws; None for nothing.
 
     Example:
         >>> terms = RunTerms(epsilon=2.0, delta=1e-5, clip=1.0, sampling_rate=0.1, local_steps=1,
@@ -141,6 +185,7 @@ class RunTerms(Format):
     least_noise_multiplier: Positive
     sampler: Sampler = "poisson"
     neighbours: Relation = None
+    reports: AcceptedReports | None = None
 
     @model_validator(mode="after")
     def _check_steps(self) -> RunTerms:
@@ -157,20 +202,57 @@ class RunTerms(Format):
             neighbours=self.neighbours,
         )
 
-    def certified_epsilon(self, draws: int | None = None) -> float:
-        """An upper bound on the ε of these draws (all of the run, if not given) at its δ."""
-        return History((self.charge(self.draws if draws is None else draws),)).epsilon(self.delta)
+    @property
+    def most(self) -> tuple[int, int]:
+        """How many draws and how many reports the run may have."""
+        return self.draws, 0 if self.reports is None else self.reports.count
+
+    def of_reports(self) -> RunTerms:
+        """What reports must keep to, each being a draw of one step on clipped losses.
+
+        Raises:
+            InputError: the owner accepted none.
+        """
+        if self.reports is None:
+            raise InputError.because("the client's owner has accepted no reports in this run.")
+        return replace(
+            self,
+            clip=self.reports.asked.half_range,
+            sampling_rate=self.sampling_rate if self.reports.mini_batch else 1.0,
+            local_steps=1,
+            draws=self.reports.count,
+            least_noise_multiplier=self.reports.least_noise_multiplier,
+            reports=None,
+        )
+
+    def history(self, draws: int, reports: int = 0) -> History:
+        """What this many draws and reports are charged."""
+        charged = (self.charge(draws),)
+        return History(charged if not reports else (*charged, self.of_reports().charge(reports)))
+
+    def certified_epsilon(self, *counted: int) -> float:
+        """An upper bound on the ε of so many draws and reports (all of the run, if not given)."""
+        return self.history(*(counted or self.most)).epsilon(self.delta)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values; terms without reports as they were before there were any."""
+        return self.model_dump(exclude={"reports"} if self.reports is None else None)
 
     def check_closed(self) -> None:
         """Refuse terms that allow more than the (ε, δ) they state.
 
         Raises:
-            BudgetExceededError: all draws at the least noise would spend more.
+            BudgetExceededError: all draws and reports at their least noise would spend more.
         """
-        if History((self.charge(self.draws),)).delta(self.epsilon) > self.delta:
+        if self.history(*self.most).delta(self.epsilon) > self.delta:
+            also = ""
+            if self.reports is not None:
+                least = self.reports.least_noise_multiplier
+                also = f" and {self.reports.count} reports at noise multiplier {least:g}"
             raise BudgetExceededError(
                 f"These terms allow {self.draws} draws of {self.local_steps} steps at noise "
-                f"multiplier {self.least_noise_multiplier:g} and rate {self.sampling_rate:g}: "
+                f"multiplier {self.least_noise_multiplier:g} and rate {self.sampling_rate:g}"
+                f"{also}: "
                 f"epsilon {self.certified_epsilon():.6g} at delta {self.delta:g}, above the "
                 f"{self.epsilon:g} they state. Ask for more noise or fewer draws."
             )

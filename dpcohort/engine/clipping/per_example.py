@@ -54,6 +54,17 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(outputs, targets, reduction="none")
 
 
+def example_loss(model: nn.Module, loss: Loss) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """A function that gives the loss of one example at weights [D]. SENSITIVE."""
+    layout = FlatLayout(model)
+
+    def single(weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        outputs = functional_call(model, layout.unflatten(weights), (x[None],))
+        return loss(outputs, y[None]).sum()
+
+    return single
+
+
 def per_example_gradients(model: nn.Module, loss: Loss, *, vectorised: bool = True) -> Gradients:
     """A function that gives the gradients of single examples as the rows of a matrix.
 
@@ -68,11 +79,7 @@ def per_example_gradients(model: nn.Module, loss: Loss, *, vectorised: bool = Tr
         >>> gradients(torch.zeros(2), torch.tensor([[1.0, 2.0]]), torch.zeros(1)).tolist()
         [[1.0, 2.0]]
     """
-    layout = FlatLayout(model)
-
-    def single(weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        outputs = functional_call(model, layout.unflatten(weights), (x[None],))
-        return loss(outputs, y[None]).sum()
+    layout, single = FlatLayout(model), example_loss(model, loss)
 
     def one_by_one(weights: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         rows = []

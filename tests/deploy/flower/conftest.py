@@ -120,6 +120,14 @@ class FakeGuard:
             "clip": plan.training.clip,
             "least_noise_multiplier": float(plan.noise_multipliers[k]),
         }
+        if plan.terms is not None:
+            accepted["reports"] = {
+                "count": int(plan.report_caps[k]),
+                "statistic": plan.terms.statistic,
+                "loss_bound": plan.terms.loss_bound,
+                "mini_batch": plan.terms.mini_batch,
+                "least_noise_multiplier": float(plan.report_multipliers[k]),
+            }
         self.says = {
             "dpcohort": "0",
             "dataset": client,
@@ -162,7 +170,7 @@ class FakeGuard:
         self.done[key] = request.sha256()
         if key not in self.updates:  # a test may have said what it answers
             rng = np.random.default_rng([*key, self.says["records"]])
-            self.updates[key] = rng.normal(0, 1e-2, request.vector.size).astype(np.float32)
+            self.updates[key] = rng.normal(0, 1e-2, request.numbers).astype(np.float32)
         update = DrawUpdate(**where, resent=False, vector=self.updates[key])
         return self.odd(update) if self.odd else update
 

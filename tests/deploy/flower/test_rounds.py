@@ -374,11 +374,12 @@ def test_an_adaptive_rule_that_asks_for_nothing_chooses_within_the_caps(
         assert np.array_equal(run.model[name], weights)
 
 
-def test_a_rule_that_asks_for_reports_says_that_guards_give_none(clustered, tmp_path):
+def test_a_rule_that_asks_for_raw_reports_is_told_that_guards_give_none(clustered, tmp_path):
     federation, fakes = clustered
-    plan = make_adaptive_plan(federation.plan.population, federation.plan.training, seed=3)
+    population, training = federation.plan.population, federation.plan.training
+    plan = make_adaptive_plan(population, training, reports="raw", seed=3)
     asking = replace(federation, plan=plan)
-    with pytest.raises(InputError, match=r"chooses from reports .* guards give none"):
+    with pytest.raises(InputError, match=r"chooses from raw reports .* none without noise"):
         federate(asking, fakes.transport(), out=tmp_path / "run", poll=0.0)
     assert all(guard.asked == [] for guard in fakes.values())
     assert not (tmp_path / "run").exists()

@@ -118,7 +118,7 @@ def test_whoever_rewrites_the_whole_chain_is_found_by_the_counter(spent):
 
 def test_a_cap_that_was_passed_is_found(path, terms, key, step, monkeypatch):
     """A ledger whose cap check is missing: written without complaint, found by verify."""
-    monkeypatch.setattr("dpcohort.deploy.ledger.ledger.check_cap", lambda *_: None)
+    monkeypatch.setattr("dpcohort.deploy.ledger.ledger.check_cap", lambda *_, **__: None)
     with ClientLedger.create(path) as ledger:
         ledger.register("ward", LifetimeCap(epsilon=0.5, delta=1e-5))
         ledger.accept("ward", "spring", terms)
