@@ -10,15 +10,17 @@ import platform
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
 
+from dpcohort._validate import choice, did_you_mean
 from dpcohort._version import __version__
 from dpcohort.cli.terminal import JsonOption, console, new_table, print_json, say, write_new
 from dpcohort.config import EXAMPLES, commented_config
-from dpcohort.errors import FileFormatError
+from dpcohort.errors import FileFormatError, InputError
+from dpcohort.plain_text import one_line
 
 
 def new(
@@ -26,18 +28,136 @@ def new(
         "dpcohort.toml"
     ),
     example: Annotated[
-        str, Option("--from", help=f"Which example: {', '.join(EXAMPLES)}.")
+        str,
+        Option(
+            "--from",
+            metavar="EXAMPLE|TABLE",
+            help=f"Which example: {', '.join(EXAMPLES)}; or a table of yours (.csv, .parquet).",
+        ),
     ] = "hospitals",
+    label: Annotated[
+        list[str] | None, Option(help="Column of the table to be predicted; again for more.")
+    ] = None,
+    client: Annotated[
+        str | None, Option(help="Column of the table that says whose record it is.")
+    ] = None,
+    clients: Annotated[
+        Path, Option(help="The list of clients (CSV: id,epsilon,delta) that goes with the table.")
+    ] = Path("clients.csv"),
+    task: Annotated[
+        str | None, Option(help="classification, multi-label, regression or counts.")
+    ] = None,
+    public: Annotated[
+        bool,
+        Option("--public", help="The table is public: propose bounds and values from it."),
+    ] = False,
     force: Annotated[bool, Option("--force", help="Replace a file that exists.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a commented config to start from."""
+    """Write a commented config to start from: an example, or for a table of yours."""
+    if example.lower().endswith((".csv", ".tsv", ".parquet")):
+        _new_for_table(
+            path,
+            Path(example),
+            label=label or [],
+            client=client,
+            clients=clients,
+            task=task,
+            public=public,
+            force=force,
+            as_json=as_json,
+        )
+        return
+    if label or client or task or public:
+        raise InputError(
+            "--from",
+            given=example,
+            allowed="a table (.csv, .parquet), to go with --label, --client, --task and --public",
+        )
     text = commented_config(example)
     if not write_new(path, text, force=force, as_json=as_json, example=example):
         return
     has_data = "\n[data]" in text
     following = f"dpcohort train {path} --out RUN" if has_data else f"dpcohort plan {path}"
     console.print(f"Wrote {path}. Look at it, change it, then: {following}")
+
+
+def _new_for_table(
+    path: Path,
+    source: Path,
+    *,
+    label: list[str],
+    client: str | None,
+    clients: Path,
+    task: str | None,
+    public: bool,
+    force: bool,
+    as_json: bool,
+) -> None:
+    from dpcohort.config import table_config
+    from dpcohort.data.tables import client_names, kind_of, read_table, values_of
+    from dpcohort.tasks import LOSSES
+
+    table = read_table(source)
+    listed = ", ".join(one_line(name, 40) for name in table)
+    for option, given in (("--label", label), ("--client", client)):
+        if not given:
+            what = "to be predicted" if option == "--label" else "that says whose record it is"
+            raise InputError.because(f"{option} is missing: the column {what}, one of {listed}.")
+    for name in (*label, str(client)):
+        if name not in table:
+            step = did_you_mean(name, table)
+            raise InputError("column", given=name, allowed=f"one of {listed}", next_step=step)
+    kind = choice("--task", task or ("multi-label" if len(label) > 1 else "classification"), LOSSES)
+    if (len(label) > 1) != (kind == "multi-label"):
+        raise InputError.because("--label is given more than once exactly for --task multi-label.")
+    kinds = {name: kind_of(cells) for name, cells in table.items() if name not in (*label, client)}
+    features = [name for name, found in kinds.items() if found != "free text"]
+
+    def proposed(name: str) -> list[Any]:
+        """What a column holds, where that may be told."""
+        return values_of(table[name]) if public else []
+
+    def ends(name: str) -> list[Any]:
+        values = proposed(name)
+        if not values:
+            return []
+        return [values[0], values[-1] if values[-1] > values[0] else values[0] + 1]
+
+    start = path.parent if path != Path("-") else Path()
+    text = table_config(
+        table=os.path.relpath(source, start),
+        label=label if kind == "multi-label" else label[0],
+        client=str(client),
+        clients=os.path.relpath(clients, start),
+        kind=kind,
+        labels=proposed(label[0]) if kind == "classification" else [],
+        features=features,
+        bounds={name: ends(name) for name in features if kinds[name] == "number"},
+        categories={name: proposed(name) for name in features if kinds[name] == "text"},
+        target_bounds=ends(label[0]) if kind == "regression" else [],
+        left_out=[name for name, found in kinds.items() if found == "free text"],
+        test_public=public,
+    )
+    if not write_new(path, text, force=force, as_json=as_json, example=str(source)):
+        return
+    names = sorted(set(client_names(str(client), table[str(client)])))
+    said = ", ".join(one_line(name, 30) for name in names[:6]) + (" ..." if names[6:] else "")
+    steps = []
+    if not clients.exists():
+        steps.append(
+            f"write {clients}: the line id,epsilon,delta and below it one for each of the "
+            f"{len(names)} clients ({said})"
+        )
+    if "FILL IN" in text:
+        steps.append(
+            f"in {path}, fill in what is marked FILL IN from what is known of such data. Do not "
+            "look it up in the table: its own smallest and largest values, or those that occur, "
+            "tell of single records. (If the table is public: --public proposes them.)"
+        )
+    say(f"Wrote {path} for {one_line(str(source))}. Next:")
+    for step in [*steps, f"dpcohort plan {path}", f"dpcohort train {path} --out RUN"]:
+        say(f"  - {step}")
 
 
 _PLANNING = "pip install dpcohort"
@@ -117,6 +237,7 @@ data = typer.Typer(
     no_args_is_help=True, help="List, check and fetch data sets.", pretty_exceptions_enable=False
 )
 
+_EMBEDDED = ("digits", "heart-disease")
 FolderOption = Annotated[Path | None, Option("--data-dir", help="Folder to look in first.")]
 
 
@@ -152,7 +273,7 @@ def check(
 
     own = Path(name).exists() or name.endswith((".npz", ".npy")) or ":" in name
     # A known name is that set, also where a folder here is called the same.
-    if name == "digits" or (own and name not in DATASET_NAMES):
+    if name in _EMBEDDED or (own and name not in DATASET_NAMES):
         _read(name, as_json=as_json)
         return
     statuses = check_dataset(name, data_dir)
@@ -172,7 +293,7 @@ def _read(name: str, *, as_json: bool) -> None:
     """Read a data set of the user's whole, and say what is in it."""
     from dpcohort.data import load_dataset
 
-    read = load_dataset(name if name == "digits" or ":" in name else Path(name))
+    read = load_dataset(name if name in _EMBEDDED or ":" in name else Path(name))
     told = {
         "name": name,
         "input_shape": list(read.input_shape),

@@ -87,10 +87,24 @@ class TableColumns:
                 object.__setattr__(self, name, tuple(given))
         if not self.targets or not all(isinstance(one, str) and one for one in self.targets):
             raise InputError("label", given=self.label, allowed="the name of a column, or several")
+        open_ = [
+            f"{key}.{one}"
+            for key in ("bounds", "categories")
+            for one, values in getattr(self, key).items()
+            if isinstance(values, list | tuple) and not values
+        ]
+        if open_:
+            more = f" (and so are {', '.join(map(one_line, open_[1:9]))})" if open_[1:] else ""
+            raise InputError.about(
+                open_[0],
+                f"is not filled in{more}. Bounds are the smallest and the largest number that a "
+                "column can hold, as in [0, 110]; categories are the values that it can have, as "
+                f'in ["no", "yes"]. {_WHY}',
+            )
         for one, values in self.categories.items():
             _check_values(f"categories.{one}", values)
         for one, values in self.bounds.items():
-            _check_bounds(f"bounds.{one}", one, values)
+            _check_bounds(f"bounds.{one}", values)
         if self.labels:
             _check_values("labels", self.labels, at_least=2)
         both = set(self.categories) & set(self.bounds)
@@ -434,6 +448,35 @@ def columns_of_frame(table: Any) -> Table:
     return found
 
 
+def kind_of(cells: Sequence[Any]) -> str:
+    """Whether a column holds ``number``s, ``text`` of few values, or ``free text``.
+
+    Example:
+        >>> kind_of(["1", "2,5", ""]), kind_of(["a", "b", "a", "a"]), kind_of(["x1", "y2", "z3"])
+        ('number', 'text', 'free text')
+    """
+    there = [cell for cell in cells if not _is_missing(cell)]
+    distinct = {_word(cell) for cell in there}
+    if all(not isinstance(c, str) or number_in(c) is not None for c in there):
+        return "number"
+    return "text" if len(distinct) <= max(2, min(50, len(there) // 2)) else "free text"
+
+
+def values_of(cells: Sequence[Any]) -> list[Any]:
+    """The different values of a column that is public, numbers as such, in order.
+
+    Example:
+        >>> values_of(["2", "1", "", "2"]), values_of(["b", "a"])
+        ([1, 2], ['a', 'b'])
+    """
+    words = {_word(cell) for cell in cells if not _is_missing(cell)}
+    numbers = {word: number_in(word) for word in words}
+    if None in numbers.values():
+        return sorted(words)
+    found = sorted({value for value in numbers.values() if value is not None})
+    return [int(value) if value.is_integer() else value for value in found]
+
+
 def client_names(name: str, cells: Sequence[Any]) -> list[str]:
     """The client of each record, as text.
 
@@ -455,8 +498,7 @@ def _check_values(name: str, values: Any, at_least: int = 1) -> None:
     if not isinstance(values, list | tuple):
         raise InputError(name, given=values, allowed="a list of values")
     if len(values) < at_least:
-        words = f"is not filled in: list the values that there can be, {at_least} or more. {_WHY}"
-        raise InputError.about(name, words)
+        raise InputError(name, given=list(values), allowed=f"a list of {at_least} values or more")
     for one in values:
         if not isinstance(one, str | int | float | bool | np.generic) or one != one:
             raise InputError(name, given=one, allowed="text, numbers, or true and false")
@@ -464,13 +506,7 @@ def _check_values(name: str, values: Any, at_least: int = 1) -> None:
         raise InputError(name, given=list(values), allowed="different values")
 
 
-def _check_bounds(name: str, column: str, values: Any) -> None:
-    if isinstance(values, list | tuple) and not values:
-        raise InputError.about(
-            name,
-            "is not filled in: give the smallest and the largest number that it can hold, as in "
-            f"{_key(column)} = [0, 100]. {_WHY}",
-        )
+def _check_bounds(name: str, values: Any) -> None:
     if not isinstance(values, list | tuple) or len(values) != 2:
         allowed = "the smallest and the largest number, as in [0, 100]"
         raise InputError(name, given=values, allowed=allowed)
