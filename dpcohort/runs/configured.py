@@ -123,6 +123,17 @@ def table_columns(config: Config) -> TableColumns:
         raise config.problem("data", error) from None
 
 
+def seen_columns(config: Config) -> TableColumns:
+    """What the columns of a configuration's table mean, with the features by name."""
+    from dpcohort.data.tables import read_table
+
+    columns = table_columns(config)
+    if columns.features:
+        return columns
+    path = config.folder / data_section(config).name
+    return replace(columns, features=columns.seen(read_table(path)))
+
+
 def configured_training(config: Config, data: Dataset | None = None) -> Training:
     """The training settings of a configuration, with the number of parameters of its model.
 
