@@ -181,7 +181,13 @@ def test_reading_data_never_imports_torch():
 
 def test_the_names_of_files_are_those_of_the_register():
     assert isinstance(SOURCES["mnist"].files[0], DataFile)
-    assert load_module.DATASET_NAMES == ("digits", "heart-disease", "mnist", "fashion-mnist", "cifar10")
+    assert load_module.DATASET_NAMES == (
+        "digits",
+        "heart-disease",
+        "mnist",
+        "fashion-mnist",
+        "cifar10",
+    )
 
 
 def test_the_split_is_whole_and_every_class_is_in_both_parts():
