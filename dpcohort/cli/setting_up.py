@@ -54,7 +54,7 @@ def new(
     force: Annotated[bool, Option("--force", help="Replace a file that exists.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a commented config to start from: an example, or for a table of yours."""
+    """Write a commented config: an example, or for a table of yours."""
     if example.lower().endswith((".csv", ".tsv", ".parquet")):
         _new_for_table(
             path,
@@ -172,6 +172,7 @@ _PACKAGES = (
     ("torch", "torch", "training", _TRAINING),
     ("scikit-learn", "sklearn", "the embedded data set", _TRAINING),
     ("safetensors", "safetensors", "saving models", _TRAINING),
+    ("pyarrow", "pyarrow", "tables in Parquet", "pip install 'dpcohort[tables]'"),
 )
 
 

@@ -122,7 +122,9 @@ def test_a_path_is_taken_as_text_or_as_a_path(tmp_path):
 
 @pytest.mark.parametrize("name", ["", "mnits", "C:", "no such set"])
 def test_an_unknown_name_is_refused_with_what_is_possible(name, no_data_elsewhere):
-    with pytest.raises(InputError, match="one of digits, mnist, fashion-mnist, cifar10"):
+    with pytest.raises(
+        InputError, match="one of digits, heart-disease, mnist, fashion-mnist, cifar10"
+    ):
         load_dataset(name)
 
 
