@@ -42,7 +42,8 @@ def sections(text: str) -> dict[str, set[str]]:
 
 TABLE: dict[str, Any] = {
     "table": "t.csv", "label": "sick", "client": "ward", "clients": "c.csv", "labels": [],
-    "kind": "classification", "features": ["age"], "bounds": {"age": []}, "categories": {"ward": []},
+    "kind": "classification", "features": ["age"], "bounds": {"age": []},
+    "categories": {"smoker": []},
 }  # fmt: skip
 
 
@@ -53,6 +54,8 @@ def test_every_key_is_in_every_example(example: str):
     # Some keys of [population] are explained in a sentence or are tables of their own.
     written["population"] |= set(re.findall(r"(clients) = \"", text))
     written["population"] |= {name.split(".")[1] for name in written if "population." in name}
+    if example == "heart-disease":  # the data say who its clients are
+        written["population"] |= {"size", "total_size", "public"}
     # Those of [data] depend on the data: of a name or an array, and of a table.
     for other in (sections(commented_config("digits")), sections(table_config(**TABLE))):
         written["data"] |= other["data"] | {name.removeprefix("data.") for name in other}
