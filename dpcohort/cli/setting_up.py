@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import json
 import os
 import platform
 import sys
@@ -12,15 +13,25 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 from typer import Argument, Option
 
 from dpcohort._validate import choice, did_you_mean
 from dpcohort._version import __version__
-from dpcohort.cli.terminal import JsonOption, console, new_table, print_json, say, write_new
+from dpcohort.cli.terminal import (
+    JsonOption,
+    SetOption,
+    console,
+    new_table,
+    print_json,
+    say,
+    write_new,
+)
 from dpcohort.config import EXAMPLES, commented_config
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.plain_text import one_line
+from dpcohort.text_files import number_in
 
 
 def new(
@@ -347,3 +358,78 @@ def fetch(
 
         folder = fetch_dataset(name, to, progress=show, mirror=mirror)
     console.print(f"{name} is whole in {folder}")
+
+
+@data.command("bounds")
+def bounds(
+    config: Annotated[Path, Argument(metavar="CONFIG", help="A config with a table.")],
+    ranges: Annotated[
+        list[str],
+        Option("--range", metavar="COLUMN=LOW:HIGH", help="A public range that holds the column."),
+    ],
+    out: Annotated[Path, Option("--out", "-o", help="Where to write the estimate, a new file.")],
+    share: Annotated[float, Option(help="Of each client's epsilon that is spent.")] = 0.1,
+    seed: Annotated[int, Option(help="Of the noise in a simulation.")] = 0,
+    private_entropy: Annotated[
+        bool,
+        Option("--private-entropy", help="Noise from the operating system's entropy."),
+    ] = False,
+    changes: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Estimate bounds of columns with noise, paid for from every client's budget."""
+    from dpcohort.config import load_config
+    from dpcohort.data.private_bounds import estimate_bounds
+    from dpcohort.data.tables import client_names, held_for_test, read_table
+    from dpcohort.runs.configured import data_section, own_clients
+
+    read = load_config(config).with_overrides(changes or [])
+    section = data_section(read)
+    if not section.is_table or section.client is None:
+        raise InputError.because(
+            "bounds are estimated for a table whose column data.client says who pays for them."
+        )
+    if out.exists():  # each estimate is paid for
+        raise InputError.because(f"{out} exists already, and was paid for. Choose another name.")
+    place = read.folder / section.name
+    table = read_table(place)
+    if section.client not in table:
+        raise InputError("column", given=section.client, allowed=f"one of {', '.join(table)}")
+    owners = np.array(client_names(section.client, table[section.client]))
+    seed_of_test = section.seed or 0
+    trained = ~held_for_test(len(owners), owners, share=section.test_share, seed=seed_of_test)
+    # Test records are not trained on, and are not looked at here.
+    rows = np.flatnonzero(trained).tolist()
+    population = own_clients(read, owners[trained], place.stem)
+    asked = dict(_range(word) for word in ranges)
+    for name in asked:
+        if name not in table:
+            step = did_you_mean(name, table)
+            raise InputError("--range", given=name, allowed="a column", next_step=step)
+    found = estimate_bounds(
+        {name: [table[name][row] for row in rows] for name in asked},
+        owners[trained].tolist(),
+        population,
+        asked,
+        share=share,
+        neighbours=read.contract.neighbours,
+        seed=None if private_entropy else seed,
+    )
+    text = json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+    if not write_new(out, text, force=False, as_json=as_json, bounds=found["bounds"]):
+        return
+    for name, ends in found["bounds"].items():
+        say(f"{one_line(name)}: {ends[0]:g} to {ends[1]:g}")
+    say(f"Each client paid {share:.0%} of its epsilon; {found['stamp']}")
+    named = os.path.relpath(out, read.folder)
+    say(f'Wrote {out}. Next: in {config}, under [data], estimated_bounds = "{named}"')
+
+
+def _range(word: str) -> tuple[str, tuple[float, float]]:
+    name, _, ends = word.rpartition("=")
+    low, _, high = ends.partition(":")
+    found = number_in(low), number_in(high)
+    if not name or found[0] is None or found[1] is None:
+        allowed = "a column and its public range, as in bmi=0:200"
+        raise InputError("--range", given=word, allowed=allowed)
+    return name, (found[0], found[1])

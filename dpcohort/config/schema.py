@@ -119,6 +119,7 @@ class DataSection(Section):
     features: list[str] = Field(default_factory=list)
     categories: dict[str, Any] = Field(default_factory=dict)
     bounds: dict[str, Any] = Field(default_factory=dict)
+    estimated_bounds: str | None = None
     missing: Any = "middle"
     labels: list[Any] = Field(default_factory=list)
     test_share: float = 0.2
@@ -342,7 +343,7 @@ def _from_table(field: str, table: Mapping[str, Any]) -> Distribution:
 
 _TABLE_KEYS = (
     *("label", "client", "features", "categories", "bounds", "missing", "labels"),
-    *("test_share", "test_public"),
+    *("test_share", "test_public", "estimated_bounds"),
 )
 #: Which keys of [optimiser] each kind of step takes.
 _REMOVE = "Remove it (--set data.{}= does)."
@@ -374,6 +375,9 @@ def check_data(section: DataSection) -> DataSection:
     if section.alpha is not None:
         number("alpha", section.alpha, above=0)
     number("test_share", section.test_share, above=0, below=1)
+    if section.estimated_bounds is not None and section.client is None:
+        words = "needs client: the column that says whose record it is, and so who paid."
+        raise InputError.about("estimated_bounds", words)
     if section.is_table and section.label is None:
         raise InputError.about("label", "is missing: the column of the table to be predicted.")
     for key in _TABLE_KEYS:

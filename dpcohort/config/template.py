@@ -162,6 +162,7 @@ def table_config(
         f"test_public = {str(test_public).lower():<14}# true: results on them may be published",
         'missing = "middle"          # of its bounds; or "indicator", or a number, or by column',
         "# seed = 1                  # which records are held out",
+        '# estimated_bounds = "bounds.json"   # of dpcohort data bounds: noised, and paid for',
     ]
     about = "# The smallest and the largest number that each column can hold: they become -1 and 1,"
     lines += [

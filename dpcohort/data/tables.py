@@ -99,7 +99,8 @@ class TableColumns:
                 open_[0],
                 f"is not filled in{more}. Bounds are the smallest and the largest number that a "
                 "column can hold, as in [0, 110]; categories are the values that it can have, as "
-                f'in ["no", "yes"]. {_WHY}',
+                f'in ["no", "yes"]. {_WHY} Where nothing is known of a number, bounds can be '
+                "estimated with noise and paid for: dpcohort data bounds --help",
             )
         for one, values in self.categories.items():
             _check_values(f"categories.{one}", values)
@@ -160,7 +161,8 @@ class TableColumns:
                 f"nothing says what the columns {listed} can hold. Give the smallest and largest "
                 f"possible number, as in bounds = {{ {_key(unknown[0])} = [0, 100] }}, or the "
                 f"possible values, as in categories = {{ {_key(unknown[0])} = [...] }}; or name "
-                f"the columns to be used in features. {_WHY}"
+                f"the columns to be used in features. {_WHY} Where nothing is known of a number, "
+                "bounds can be estimated with noise and paid for: dpcohort data bounds --help"
             )
         return seen
 
@@ -221,7 +223,7 @@ class TableColumns:
         if wanted.kind == "classification":
             targets: NDArray[Any] = self._classes(table[self.targets[0]])
         else:
-            columns = [_numbers(one, table[one], needed=True)[0] for one in self.targets]
+            columns = [numbers_of(one, table[one], needed=True)[0] for one in self.targets]
             targets = np.stack(columns, 1) if wanted.kind == "multi-label" else columns[0]
         return np.concatenate(parts, 1), targets, tuple(names)
 
@@ -237,7 +239,7 @@ class TableColumns:
         low, high = self.bounds[name]
         stated = self.missing
         rule = stated.get(name, "middle") if isinstance(stated, Mapping) else stated
-        values, is_missing = _numbers(name, cells)
+        values, is_missing = numbers_of(name, cells)
         filled = np.where(is_missing, (low + high) / 2 if isinstance(rule, str) else rule, values)
         scaled = (2.0 * np.clip(filled, low, high) - (low + high)) / (high - low)
         columns, names = [scaled], [name]
@@ -585,10 +587,21 @@ def _place(cell: Any, places: Mapping[str, int], *, other: int) -> int:
     return places.get(word, places.get(_same(word), other) if word else other)
 
 
-def _numbers(
+def numbers_of(
     name: str, cells: Sequence[Any], *, needed: bool = False
 ) -> tuple[FloatArray, BoolArray]:
-    """The numbers of a column, 0 where one is missing, and where that is."""
+    """The numbers of a column, 0 where one is missing, and where that is.
+
+    Args:
+        name: of the column, for messages.
+        cells: its cells.
+        needed: refuse a missing or an infinite one.
+
+    Example:
+        >>> values, is_missing = numbers_of("age", ["30,5", "", True])
+        >>> values.tolist(), is_missing.tolist()
+        ([30.5, 0.0, 1.0], [False, True, False])
+    """
 
     def read(cell: Any) -> float | None:
         if _is_missing(cell):

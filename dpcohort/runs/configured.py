@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpcohort.clients import Population
 from dpcohort.clients.population import nearest_id
@@ -109,18 +110,44 @@ def table_columns(config: Config) -> TableColumns:
 
     section = data_section(config)
     label: Any = section.label
+    bounds = section.bounds
+    if (estimate := estimated_bounds(config)) is not None:
+        bounds = {**estimate["bounds"], **{one: ends for one, ends in bounds.items() if ends}}
     try:
         return TableColumns(
             label=label,
             client=section.client,
             features=tuple(section.features),
             categories=section.categories,
-            bounds=section.bounds,
+            bounds=bounds,
             missing=section.missing,
             labels=tuple(section.labels),
         )
     except InputError as error:
         raise config.problem("data", error) from None
+
+
+def estimated_bounds(config: Config) -> dict[str, Any] | None:
+    """The estimate of bounds that a configuration names, which its clients have paid for.
+
+    Raises:
+        FileFormatError: it is not an estimate.
+        InputError: it was paid for under another meaning of neighbours.
+    """
+    from dpcohort.data.private_bounds import read_estimate
+
+    section = data_section(config)
+    if section.estimated_bounds is None:
+        return None
+    path = config.folder / section.estimated_bounds
+    found = read_estimate(path)
+    if found["neighbours"] != config.contract.neighbours:
+        raise InputError.because(
+            f"{path}: the bounds were estimated for {found['neighbours']} neighbours, and the "
+            f"training is for {config.contract.neighbours}. Estimate them again, or change "
+            "privacy.neighbours."
+        )
+    return found
 
 
 def seen_columns(config: Config) -> TableColumns:
@@ -184,7 +211,16 @@ def configured_population(config: Config, data: Dataset | None = None) -> Popula
         return config.population()
     dataset = configured_data(config) if data is None else data
     if _has_own_clients(config.data, dataset):
-        return _own_clients(config, dataset)
+        clients = own_clients(config, np.asarray(dataset.clients), dataset.name)
+        if (estimate := estimated_bounds(config)) is not None:
+            from dpcohort.data.private_bounds import charge
+
+            clients = charge(clients, estimate, Path(str(config.data.estimated_bounds)))
+        return clients
+    if config.data.estimated_bounds is not None:
+        raise InputError.because(
+            'data.estimated_bounds was paid for by the clients of the table: partition = "client".'
+        )
     public = round(config.data.public_share * len(dataset))
     _check_total_size(config, len(dataset) - public)
     clients = config.population(len(dataset) - public)
@@ -213,11 +249,16 @@ def _has_own_clients(section: DataSection, data: Dataset) -> bool:
     return data.clients is not None
 
 
-def _own_clients(config: Config, data: Dataset) -> Population:
+def own_clients(config: Config, owners: NDArray[np.str_], data: str) -> Population:
     """The clients that the data know, with the budgets that the population states for them.
 
     The sizes are the numbers of training records. A list may give them, or those of all records of
     a client with its test records, or none.
+
+    Args:
+        config: the configuration.
+        owners: the client of each training record.
+        data: what the data are called.
     """
     section = data_section(config)
     if section.public_share:
@@ -225,12 +266,12 @@ def _own_clients(config: Config, data: Dataset) -> Population:
             "data.public_share takes records from clients that the data know by name. Mark a "
             "client as public in the list of clients instead."
         )
-    names, counts = np.unique(np.asarray(data.clients), return_counts=True)
+    names, counts = np.unique(owners, return_counts=True)
     sizes = dict(zip(names.tolist(), counts.tolist(), strict=True))
-    stated = config.population(len(data), sizes)
+    stated = config.population(len(owners), sizes)
     if config.clients is None:
         if len(stated) != len(sizes):
-            words = f"the {len(sizes)} clients that {data.name} has"
+            words = f"the {len(sizes)} clients that {data} has"
             raise InputError("population.count", given=len(stated), allowed=words)
         return replace(stated, ids=tuple(sizes), sizes=np.array(list(sizes.values()), np.float64))
     unknown = sorted(set(sizes) - set(stated.ids))
@@ -238,7 +279,7 @@ def _own_clients(config: Config, data: Dataset) -> Population:
         hint = nearest_id(unknown[0], stated.ids)
         listed = f" Did you mean {hint!r}?" if hint else ""
         raise InputError.because(
-            f"{data.name}: {len(unknown)} of the {len(sizes)} clients in it are not in "
+            f"{data}: {len(unknown)} of the {len(sizes)} clients in it are not in "
             f"{config.clients}, {unknown[0]!r} for instance.{listed} Add them with their budgets, "
             "or take their records out."
         )
@@ -248,10 +289,10 @@ def _own_clients(config: Config, data: Dataset) -> Population:
     return replace(stated, sizes=held)
 
 
-def _check_size(config: Config, data: Dataset, name: str, stated: int, held: int) -> None:
+def _check_size(config: Config, data: str, name: str, stated: int, held: int) -> None:
     if held == 0:
         raise InputError.because(
-            f"{config.clients}: the client {name!r} has no training record in {data.name}."
+            f"{config.clients}: the client {name!r} has no training record in {data}."
         )
     if stated == held:
         return
@@ -261,7 +302,7 @@ def _check_size(config: Config, data: Dataset, name: str, stated: int, held: int
     )
     if not with_tests:
         raise InputError.because(
-            f"{config.clients}: {name!r} has size {stated:,}, but {data.name} has {held:,} "
+            f"{config.clients}: {name!r} has size {stated:,}, but {data} has {held:,} "
             "training records of it. Correct the size, or leave the column out: the data say it."
         )
 
@@ -369,6 +410,8 @@ def configured_job(
     plan = configured_plan(config, dataset, shift=shift)
     seed = config.run.seed + shift
     section = data_section(config)
+    if private_entropy and section.estimated_bounds is not None:
+        _check_estimate_is_private(config)
     partition_seed = seed if section.seed is None else section.seed
     rule, settings = config.aggregation
     return make_job(
@@ -390,6 +433,17 @@ def configured_job(
         label=label,
         config=toml_text(config.values),
     )
+
+
+def _check_estimate_is_private(config: Config) -> None:
+    from dpcohort.data.private_bounds import PRIVATE
+
+    estimate = estimated_bounds(config)
+    if estimate is not None and estimate["stamp"] != PRIVATE:
+        raise InputError.because(
+            f"{data_section(config).estimated_bounds}: its noise came from a seed, so no budget "
+            "covers it. Estimate the bounds again with --private-entropy."
+        )
 
 
 def combinations(config: Config) -> Iterator[tuple[str, Config]]:
