@@ -78,7 +78,7 @@ def estimate_bounds(
         >>> found = estimate_bounds({"age": ages}, ["a"] * 3000, people, {"age": (0, 320)},
         ...     share=0.5, neighbours="zero-out", seed=1)
         >>> found["bounds"], found["clients"]["a"]["charged_epsilon"]
-        ({'age': [0.0, 100.0]}, 1.0)
+        ({'age': [10.0, 90.0]}, 1.0)
     """
     number("share", share, above=0, below=1)
     if not ranges:

@@ -273,7 +273,7 @@ def own_clients(config: Config, owners: NDArray[np.str_], data: str) -> Populati
         if len(stated) != len(sizes):
             words = f"the {len(sizes)} clients that {data} has"
             raise InputError("population.count", given=len(stated), allowed=words)
-        return replace(stated, ids=tuple(sizes), sizes=np.array(list(sizes.values()), np.float64))
+        return replace(stated, ids=tuple(sizes), sizes=np.array(list(sizes.values()), np.int64))
     unknown = sorted(set(sizes) - set(stated.ids))
     if unknown:
         hint = nearest_id(unknown[0], stated.ids)
@@ -285,7 +285,7 @@ def own_clients(config: Config, owners: NDArray[np.str_], data: str) -> Populati
         )
     for k, name in enumerate(stated.ids):
         _check_size(config, data, name, int(stated.sizes[k]), sizes.get(name, 0))
-    held = np.array([sizes[name] for name in stated.ids], np.float64)
+    held = np.array([sizes[name] for name in stated.ids], np.int64)
     return replace(stated, sizes=held)
 
 
