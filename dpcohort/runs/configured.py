@@ -165,7 +165,8 @@ def configured_training(config: Config, data: Dataset | None = None) -> Training
     """The training settings of a configuration, with the number of parameters of its model.
 
     Where the file states ``training.dimension`` or has no data, it is as stated; otherwise the
-    model is built for the data and counted.
+    model is built for the data and counted. For a table what is stated is checked as well (a job
+    checks it for all data).
 
     Args:
         config: the configuration.
@@ -178,7 +179,7 @@ def configured_training(config: Config, data: Dataset | None = None) -> Training
         650
     """
     stated = config.values.get("training", {}).get("dimension")
-    if config.data is None or stated is not None:
+    if config.data is None or (stated is not None and not config.data.is_table):
         return config.training
     try:
         from dpcohort.engine.clipping.per_example import FlatLayout
@@ -192,7 +193,13 @@ def configured_training(config: Config, data: Dataset | None = None) -> Training
         ) from None
     dataset = configured_data(config) if data is None else data
     model = built_model(config.model.name, dataset, config.run.seed, config.model.options)
-    return replace(config.training, dimension=FlatLayout(model).dimension)
+    dimension = FlatLayout(model).dimension
+    if stated not in (None, dimension):
+        words = f"{dimension}, the trained parameters of {config.model.name}"
+        step = "Leave it out (--set training.dimension= does): it is counted."
+        error = InputError("dimension", given=stated, allowed=words, next_step=step)
+        raise config.problem("training", error)
+    return replace(config.training, dimension=dimension)
 
 
 def configured_population(config: Config, data: Dataset | None = None) -> Population:

@@ -10,7 +10,7 @@ from dpcohort.config import load_config
 from dpcohort.data import TableColumns, dataset_from_table, load_dataset, read_table
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 from dpcohort.runs import configured_data, configured_job
-from dpcohort.runs.configured import configured_population
+from dpcohort.runs.configured import configured_plan, configured_population
 from dpcohort.tasks import Task
 
 ROWS = {
@@ -217,6 +217,12 @@ def test_a_table_makes_clients_sizes_and_dimension(config):
     data = configured_data(config)
     for k, name in enumerate(("b", "a")):
         assert set(data.clients[job.partition.client(k)]) == {name}
+
+
+def test_a_stated_dimension_is_checked(config):
+    assert configured_job(config.with_overrides(["training.dimension=10"])).plan
+    with pytest.raises(InputError, match=r"training.dimension = 9.*must be 10, the trained"):
+        configured_plan(config.with_overrides(["training.dimension=9"]))
 
 
 @pytest.mark.parametrize("sizes", [(45, 45), (60, 60)])
