@@ -32,6 +32,10 @@ MOST_PARAMETERS = 1 << 29
 MOST_INPUT_VALUES = 1 << 27
 #: Classes of a data set or a model.
 MOST_CLASSES = 1_000_000
+#: Cells of a table of records, and numbers that become of it.
+MOST_TABLE_CELLS = 500_000_000
+#: Columns of a table of records.
+MOST_TABLE_COLUMNS = 100_000
 #: Levels of tables and lists inside each other in TOML and JSON.
 DEEPEST_NESTING = 64
 
@@ -43,6 +47,8 @@ LARGEST_TERMS = 1 << 20
 LARGEST_FEDERATION = 64 << 20
 #: Bytes of a CSV list of clients.
 LARGEST_CLIENT_LIST = 2 << 30
+#: Bytes of a table of records as CSV.
+LARGEST_TABLE = 1 << 29
 #: Bytes of a plan.json.
 LARGEST_PLAN = 2 << 30
 #: Bytes of any other JSON file of a run: run.json, a receipt, result.json.

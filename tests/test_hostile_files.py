@@ -34,6 +34,7 @@ from dpcohort.data.arrays import load_arrays
 from dpcohort.data.dataset import Normalisation
 from dpcohort.data.image_files import read_batch, read_idx
 from dpcohort.data.partition import Partition, load_partition, save_partition
+from dpcohort.data.tables import dataset_from_table, read_table
 from dpcohort.deploy.flower.federation import Federation
 from dpcohort.deploy.flower.messages import draw_message, open_message, read_draws, read_hello
 from dpcohort.deploy.guard.files import load_data
@@ -210,10 +211,29 @@ def _rounds_of(path: Path) -> object:
     return [RoundRecord.from_dict(entry) for entry in read_log(path)]
 
 
+_TABLE = b'age;ward;"sick"\n30,5;north;no\n;south;yes\n;;\n1e3;"no\nrth";no\n44;north;yes\n'
+
+
+def _parquet(folder: Path) -> list[bytes]:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = {"age": [30.5, None, 44.0, 7.0], "ward": ["a", "b", "a", "a"], "sick": ["no"] * 4}
+    table = arrow.table(columns)
+    return [_saved(lambda path: parquet.write_table(table, path), folder, "a.parquet")]
+
+
+def _table_of(path: Path) -> object:
+    return dataset_from_table(
+        read_table(path), label="sick", labels=["no", "yes"], client="ward", features=["age"],
+        bounds={"age": (0, 110)}, test_share=0.4,
+    )  # fmt: skip
+
+
 #: By name: honest files, what reads them, and the name that a file must have.
 READERS: dict[str, tuple[Callable[[Path], list[bytes]], Reader, str]] = {
     "idx": (_idx, lambda path: read_idx(path, axes=3), "images.gz"),
     "npz": (_npz, load_arrays, "data.npz"),
+    "csv-table": (lambda _: [_TABLE], _table_of, "table.csv"),
+    "parquet-table": (_parquet, _table_of, "table.parquet"),
     "guard-data": (_guarded, _guard_data_of, "data.npz"),
     "partition": (_partition, load_partition, "partition.npz"),
     "cifar-pickle": (

@@ -114,7 +114,7 @@ def _print_error(message: str) -> None:
 COMMANDS = dict(
     line.split(maxsplit=1)
     for line in """
-new        Write a commented config to start from.
+new        Write a commented config: an example, or for a table of yours.
 plan       Select, schedule, calibrate and certify; nothing is trained.
 explain    Say why a client has its probability and noise, and what would change them.
 rules      List all rules: what each needs, what it leaks, where it comes from.

@@ -29,7 +29,11 @@ from dpcohort.lab.theorems import (
     strongly_convex_limit,
 )
 from dpcohort.plan import selection_problem
-from dpcohort.runs.configured import configured_population
+from dpcohort.runs.configured import (
+    configured_data,
+    configured_population,
+    configured_training,
+)
 from dpcohort.selection.problem import selected
 from dpcohort.selection.rules import rule_from_settings
 from dpcohort.selection.solver import SelectionPath
@@ -76,7 +80,9 @@ def _show(config: Config, given: dict[str, Any], *, as_printed: bool, as_json: b
             f"the bounds are about probabilities fixed before the training, and {config.rule} "
             "chooses each cohort during it. Give a config with a planned rule."
         )
-    training, population = config.training, configured_population(config)
+    data = None if config.data is None else configured_data(config)
+    training = configured_training(config, data)
+    population = configured_population(config, data)
     problem, levels = selection_problem(
         population, training, contract=config.contract, noise_model=config.noise_model
     )

@@ -191,14 +191,23 @@ def _interrupt(number: int, frame: object) -> None:
 
 def _from_config(path: Path, changes: list[str] | None, test: str) -> dict[str, Any]:
     """What a config says about a kit."""
-    from dpcohort.deploy.guard.terms import ModelTerms
-    from dpcohort.runs.configured import configured_data, data_section
+    from dpcohort.deploy.guard.terms import ModelTerms, TableTerms
+    from dpcohort.runs.configured import configured_data, data_section, seen_columns
 
     config = load_config(path).with_overrides(changes or [])
     data = configured_data(config)
     section = data_section(config)
     rule, rule_settings = config.aggregation
+    table = None
+    if section.is_table:
+        table = TableTerms(
+            client="-",  # each client's terms say its own
+            columns=seen_columns(config),
+            test_share=section.test_share,
+            seed=section.seed or 0,
+        )
     return {
+        "table": table,
         "plan": plan_of(config),
         "model": ModelTerms(
             name=config.model.name,
@@ -210,5 +219,6 @@ def _from_config(path: Path, changes: list[str] | None, test: str) -> dict[str, 
         "aggregation": {"rule": rule, **rule_settings},
         "normalisation": data.normalisation,
         "seed": config.run.seed,
-        "test": test or ("" if "/" in section.name else section.name),
+        # A table holds the clients' own records.
+        "test": test or ("" if "/" in section.name or section.is_table else section.name),
     }

@@ -26,7 +26,8 @@ TermsOption = Annotated[
     Path | None, Option("--terms", metavar="FILE.toml", help="The owner's terms.")
 ]
 DataOption = Annotated[
-    Path | None, Option("--data", metavar="FILE.npz", help="inputs and labels of the client.")
+    Path | None,
+    Option("--data", metavar="FILE", help="inputs and labels of the client, or its table."),
 ]
 CounterOption = Annotated[
     Path | None, Option("--counter", help="The ledger's counter, if not LEDGER.counter.")
@@ -119,9 +120,9 @@ def check(
     check_unwritable(terms, "terms")
     found = GuardTerms.from_toml(terms)
     if data is not None:
-        records = len(load_data(data, found.model, found.normalisation))
+        records = len(load_data(data, found.model, found.normalisation, found.table))
     if records is None:
-        raise InputError.because("give --data FILE.npz, or --records for their number alone.")
+        raise InputError.because("give --data FILE, or --records for their number alone.")
     if as_json:
         runs = {
             run: {**one.to_dict(), "certified_epsilon": one.certified_epsilon()}

@@ -171,7 +171,11 @@ def what_if(
 ) -> None:
     """Try several values of one setting, without drawing a schedule or training."""
     from dpcohort.explain import Scenario, sweep
-    from dpcohort.runs.configured import configured_population
+    from dpcohort.runs.configured import (
+        configured_data,
+        configured_population,
+        configured_training,
+    )
 
     config = read_config(source, clients, changes)
     if config.is_adaptive:
@@ -180,9 +184,10 @@ def what_if(
             "probabilities to try settings on. dpcohort plan CONFIG --set KEY=VALUE shows its caps "
             "and noise."
         )
+    data = None if config.data is None else configured_data(config)
     scenario = Scenario(
-        population=configured_population(config),
-        training=config.training,
+        population=configured_population(config, data),
+        training=configured_training(config, data),
         rule=config.rule,
         rule_settings=dict(config.rule_settings),
         contract=config.contract,

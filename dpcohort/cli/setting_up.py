@@ -5,20 +5,33 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import json
 import os
 import platform
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import numpy as np
 import typer
 from typer import Argument, Option
 
+from dpcohort._validate import choice, did_you_mean
 from dpcohort._version import __version__
-from dpcohort.cli.terminal import JsonOption, console, new_table, print_json, say, write_new
+from dpcohort.cli.terminal import (
+    JsonOption,
+    SetOption,
+    console,
+    new_table,
+    print_json,
+    say,
+    write_new,
+)
 from dpcohort.config import EXAMPLES, commented_config
-from dpcohort.errors import FileFormatError
+from dpcohort.errors import FileFormatError, InputError
+from dpcohort.plain_text import one_line
+from dpcohort.text_files import number_in
 
 
 def new(
@@ -26,18 +39,136 @@ def new(
         "dpcohort.toml"
     ),
     example: Annotated[
-        str, Option("--from", help=f"Which example: {', '.join(EXAMPLES)}.")
+        str,
+        Option(
+            "--from",
+            metavar="EXAMPLE|TABLE",
+            help=f"Which example: {', '.join(EXAMPLES)}; or a table of yours (.csv, .parquet).",
+        ),
     ] = "hospitals",
+    label: Annotated[
+        list[str] | None, Option(help="Column of the table to be predicted; again for more.")
+    ] = None,
+    client: Annotated[
+        str | None, Option(help="Column of the table that says whose record it is.")
+    ] = None,
+    clients: Annotated[
+        Path, Option(help="The list of clients (CSV: id,epsilon,delta) that goes with the table.")
+    ] = Path("clients.csv"),
+    task: Annotated[
+        str | None, Option(help="classification, multi-label, regression or counts.")
+    ] = None,
+    public: Annotated[
+        bool,
+        Option("--public", help="The table is public: propose bounds and values from it."),
+    ] = False,
     force: Annotated[bool, Option("--force", help="Replace a file that exists.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a commented config to start from."""
+    """Write a commented config: an example, or for a table of yours."""
+    if example.lower().endswith((".csv", ".tsv", ".parquet")):
+        _new_for_table(
+            path,
+            Path(example),
+            label=label or [],
+            client=client,
+            clients=clients,
+            task=task,
+            public=public,
+            force=force,
+            as_json=as_json,
+        )
+        return
+    if label or client or task or public:
+        raise InputError(
+            "--from",
+            given=example,
+            allowed="a table (.csv, .parquet), to go with --label, --client, --task and --public",
+        )
     text = commented_config(example)
     if not write_new(path, text, force=force, as_json=as_json, example=example):
         return
     has_data = "\n[data]" in text
     following = f"dpcohort train {path} --out RUN" if has_data else f"dpcohort plan {path}"
     console.print(f"Wrote {path}. Look at it, change it, then: {following}")
+
+
+def _new_for_table(
+    path: Path,
+    source: Path,
+    *,
+    label: list[str],
+    client: str | None,
+    clients: Path,
+    task: str | None,
+    public: bool,
+    force: bool,
+    as_json: bool,
+) -> None:
+    from dpcohort.config import table_config
+    from dpcohort.data.tables import client_names, kind_of, read_table, values_of
+    from dpcohort.tasks import LOSSES
+
+    table = read_table(source)
+    listed = ", ".join(one_line(name, 40) for name in table)
+    for option, given in (("--label", label), ("--client", client)):
+        if not given:
+            what = "to be predicted" if option == "--label" else "that says whose record it is"
+            raise InputError.because(f"{option} is missing: the column {what}, one of {listed}.")
+    for name in (*label, str(client)):
+        if name not in table:
+            step = did_you_mean(name, table)
+            raise InputError("column", given=name, allowed=f"one of {listed}", next_step=step)
+    kind = choice("--task", task or ("multi-label" if len(label) > 1 else "classification"), LOSSES)
+    if (len(label) > 1) != (kind == "multi-label"):
+        raise InputError.because("--label is given more than once exactly for --task multi-label.")
+    kinds = {name: kind_of(cells) for name, cells in table.items() if name not in (*label, client)}
+    features = [name for name, found in kinds.items() if found != "free text"]
+
+    def proposed(name: str) -> list[Any]:
+        """What a column holds, where that may be told."""
+        return values_of(table[name]) if public else []
+
+    def ends(name: str) -> list[Any]:
+        values = proposed(name)
+        if not values:
+            return []
+        return [values[0], values[-1] if values[-1] > values[0] else values[0] + 1]
+
+    start = path.parent if path != Path("-") else Path()
+    text = table_config(
+        table=os.path.relpath(source, start),
+        label=label if kind == "multi-label" else label[0],
+        client=str(client),
+        clients=os.path.relpath(clients, start),
+        kind=kind,
+        labels=proposed(label[0]) if kind == "classification" else [],
+        features=features,
+        bounds={name: ends(name) for name in features if kinds[name] == "number"},
+        categories={name: proposed(name) for name in features if kinds[name] == "text"},
+        target_bounds=ends(label[0]) if kind == "regression" else [],
+        left_out=[name for name, found in kinds.items() if found == "free text"],
+        test_public=public,
+    )
+    if not write_new(path, text, force=force, as_json=as_json, example=str(source)):
+        return
+    names = sorted(set(client_names(str(client), table[str(client)])))
+    said = ", ".join(one_line(name, 30) for name in names[:6]) + (" ..." if names[6:] else "")
+    steps = []
+    if not clients.exists():
+        steps.append(
+            f"write {clients}: the line id,epsilon,delta and below it one for each of the "
+            f"{len(names)} clients ({said})"
+        )
+    if "FILL IN" in text:
+        steps.append(
+            f"in {path}, fill in what is marked FILL IN from what is known of such data. Do not "
+            "look it up in the table: its own smallest and largest values, or those that occur, "
+            "tell of single records. (If the table is public: --public proposes them.)"
+        )
+    say(f"Wrote {path} for {one_line(str(source))}. Next:")
+    for step in [*steps, f"dpcohort plan {path}", f"dpcohort train {path} --out RUN"]:
+        say(f"  - {step}")
 
 
 _PLANNING = "pip install dpcohort"
@@ -52,6 +183,7 @@ _PACKAGES = (
     ("torch", "torch", "training", _TRAINING),
     ("scikit-learn", "sklearn", "the embedded data set", _TRAINING),
     ("safetensors", "safetensors", "saving models", _TRAINING),
+    ("pyarrow", "pyarrow", "tables in Parquet", "pip install 'dpcohort[tables]'"),
 )
 
 
@@ -117,6 +249,7 @@ data = typer.Typer(
     no_args_is_help=True, help="List, check and fetch data sets.", pretty_exceptions_enable=False
 )
 
+_EMBEDDED = ("digits", "heart-disease")
 FolderOption = Annotated[Path | None, Option("--data-dir", help="Folder to look in first.")]
 
 
@@ -152,7 +285,7 @@ def check(
 
     own = Path(name).exists() or name.endswith((".npz", ".npy")) or ":" in name
     # A known name is that set, also where a folder here is called the same.
-    if name == "digits" or (own and name not in DATASET_NAMES):
+    if name in _EMBEDDED or (own and name not in DATASET_NAMES):
         _read(name, as_json=as_json)
         return
     statuses = check_dataset(name, data_dir)
@@ -172,7 +305,7 @@ def _read(name: str, *, as_json: bool) -> None:
     """Read a data set of the user's whole, and say what is in it."""
     from dpcohort.data import load_dataset
 
-    read = load_dataset(name if name == "digits" or ":" in name else Path(name))
+    read = load_dataset(name if name in _EMBEDDED or ":" in name else Path(name))
     told = {
         "name": name,
         "input_shape": list(read.input_shape),
@@ -225,3 +358,78 @@ def fetch(
 
         folder = fetch_dataset(name, to, progress=show, mirror=mirror)
     console.print(f"{name} is whole in {folder}")
+
+
+@data.command("bounds")
+def bounds(
+    config: Annotated[Path, Argument(metavar="CONFIG", help="A config with a table.")],
+    ranges: Annotated[
+        list[str],
+        Option("--range", metavar="COLUMN=LOW:HIGH", help="A public range that holds the column."),
+    ],
+    out: Annotated[Path, Option("--out", "-o", help="Where to write the estimate, a new file.")],
+    share: Annotated[float, Option(help="Of each client's epsilon that is spent.")] = 0.1,
+    seed: Annotated[int, Option(help="Of the noise in a simulation.")] = 0,
+    private_entropy: Annotated[
+        bool,
+        Option("--private-entropy", help="Noise from the operating system's entropy."),
+    ] = False,
+    changes: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Estimate bounds of columns with noise, paid for from every client's budget."""
+    from dpcohort.config import load_config
+    from dpcohort.data.private_bounds import estimate_bounds
+    from dpcohort.data.tables import client_names, held_for_test, read_table
+    from dpcohort.runs.configured import data_section, own_clients
+
+    read = load_config(config).with_overrides(changes or [])
+    section = data_section(read)
+    if not section.is_table or section.client is None:
+        raise InputError.because(
+            "bounds are estimated for a table whose column data.client says who pays for them."
+        )
+    if out.exists():  # each estimate is paid for
+        raise InputError.because(f"{out} exists already, and was paid for. Choose another name.")
+    place = read.folder / section.name
+    table = read_table(place)
+    if section.client not in table:
+        raise InputError("column", given=section.client, allowed=f"one of {', '.join(table)}")
+    owners = np.array(client_names(section.client, table[section.client]))
+    seed_of_test = section.seed or 0
+    trained = ~held_for_test(len(owners), owners, share=section.test_share, seed=seed_of_test)
+    # Test records are not trained on, and are not looked at here.
+    rows = np.flatnonzero(trained).tolist()
+    population = own_clients(read, owners[trained], place.stem)
+    asked = dict(_range(word) for word in ranges)
+    for name in asked:
+        if name not in table:
+            step = did_you_mean(name, table)
+            raise InputError("--range", given=name, allowed="a column", next_step=step)
+    found = estimate_bounds(
+        {name: [table[name][row] for row in rows] for name in asked},
+        owners[trained].tolist(),
+        population,
+        asked,
+        share=share,
+        neighbours=read.contract.neighbours,
+        seed=None if private_entropy else seed,
+    )
+    text = json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+    if not write_new(out, text, force=False, as_json=as_json, bounds=found["bounds"]):
+        return
+    for name, ends in found["bounds"].items():
+        say(f"{one_line(name)}: {ends[0]:g} to {ends[1]:g}")
+    say(f"Each client paid {share:.0%} of its epsilon; {found['stamp']}")
+    named = os.path.relpath(out, read.folder)
+    say(f'Wrote {out}. Next: in {config}, under [data], estimated_bounds = "{named}"')
+
+
+def _range(word: str) -> tuple[str, tuple[float, float]]:
+    name, _, ends = word.rpartition("=")
+    low, _, high = ends.partition(":")
+    found = number_in(low), number_in(high)
+    if not name or found[0] is None or found[1] is None:
+        allowed = "a column and its public range, as in bmi=0:200"
+        raise InputError("--range", given=word, allowed=allowed)
+    return name, (found[0], found[1])

@@ -13,7 +13,7 @@ import csv
 import io
 import operator
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
@@ -36,7 +36,7 @@ from dpcohort._validate import (
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.limits import LARGEST_CLIENT_LIST, MOST_CLIENTS
-from dpcohort.text_files import read_utf8
+from dpcohort.text_files import csv_separator, number_in, read_utf8
 from dpcohort.training import Training
 
 # The columns of a population, from arrays or from a CSV file, and the first client that is wrong.
@@ -343,14 +343,18 @@ _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0"
 _BLOCK = 2048
 
 
-def read_clients_csv(path: str | Path, *, allow_large_delta: bool = False) -> _Columns:
+def read_clients_csv(
+    path: str | Path, *, sizes: Mapping[str, int] | None = None, allow_large_delta: bool = False
+) -> _Columns:
     r"""Read and check all clients of a file: ``id,size,epsilon,delta[,batch_size][,public]``.
 
-    The columns may be in any order. A public client has ``true``, ``yes`` or ``1`` in the column
+    The columns may be in any order, between commas or semicolons; others, and rows without
+    anything in them, are left alone. A public client has ``true``, ``yes`` or ``1`` in the column
     ``public`` and nothing in ``epsilon`` and ``delta``.
 
     Args:
         path: the file; UTF-8 with or without byte order mark, LF or CRLF.
+        sizes: of each client by its id, where the data say so: the file may then leave them out.
         allow_large_delta: accept delta >= 1/size.
 
     Returns:
@@ -373,7 +377,8 @@ def read_clients_csv(path: str | Path, *, allow_large_delta: bool = False) -> _C
         words = f"the file is empty; the first line must be the header {','.join(REQUIRED)}"
         raise FileFormatError(path, words)
     fields = [cell.strip().lower() for cell in header]
-    if (words_found := _header_problem(header, fields)) is not None:
+    needed = [name for name in REQUIRED if name != "size" or sizes is None]
+    if (words_found := _header_problem(header, fields, needed)) is not None:
         raise FileFormatError(path, words_found, line=line)
     # The good file is read fast, in blocks and by column, without keeping line numbers; only when
     # something is wrong is it walked through again, row by row, to find the true line.
@@ -383,6 +388,13 @@ def read_clients_csv(path: str | Path, *, allow_large_delta: bool = False) -> _C
         for _ in _rows_with_lines(path, content):  # raises the same error, with its line
             pass
         raise  # pragma: no cover - the walk above reads exactly what the parser read
+    if sizes is not None:
+        known = np.array([sizes.get(name, np.nan) for name in columns["ids"]], dtype=np.float64)
+        unknown = np.flatnonzero(np.isnan(columns["sizes"]) & np.isnan(known))
+        if unknown.size:
+            name = columns["ids"][unknown[0]]
+            raise FileFormatError(path, f"the client {name!r} has no record in the data.")
+        columns["sizes"] = np.where(np.isnan(columns["sizes"]), known, columns["sizes"])
     early = first_problem(columns, allow_large_delta=allow_large_delta)
     if early is not None and (problem is None or early.row <= problem.row):
         problem = early
@@ -432,7 +444,7 @@ def _parse(
     path: str | Path, content: bytes, header_line: int, fields: list[str]
 ) -> tuple[_Columns, Problem | None]:
     """All columns up to the first row with a cell that cannot be read, and that row's problem."""
-    reader = csv.reader(_text(content), strict=True)
+    reader = csv.reader(_text(content), strict=True, delimiter=csv_separator(content))
     while reader.line_num < header_line:
         next(reader)
     ids: list[str] = []
@@ -440,7 +452,7 @@ def _parse(
     found: list[Problem] = []
     while not found and (rows := list(islice(reader, _BLOCK))):
         start = len(ids)
-        if set(map(len, rows)) != {len(fields)}:
+        if set(map(len, rows)) != {len(fields)} or not all(map(any, rows)):
             rows = [cells for cells in rows if not _is_blank(cells)]
             uneven = next((i for i, cells in enumerate(rows) if len(cells) != len(fields)), None)
             if uneven is not None:
@@ -451,6 +463,8 @@ def _parse(
         for field, cells in zip(fields, zip(*rows, strict=True), strict=False):
             if field == "id":
                 ids.extend(map(str.strip, cells))
+                continue
+            if field not in parts:
                 continue
             values, bad = _truths(cells) if field == "public" else _numbers(cells)
             parts[field].append(values)
@@ -490,14 +504,10 @@ def _numbers(cells: Sequence[str]) -> tuple[FloatArray, int | None]:
                 return values, None
     values = np.full(len(cells), np.nan)
     for row, cell in enumerate(cells):
-        if word := cell.strip():
-            try:
-                number = float(word) if _is_plain(word) else np.nan
-            except ValueError:
+        if cell.strip():
+            if (found := number_in(cell)) is None:
                 return values, row
-            if number != number:
-                return values, row
-            values[row] = number
+            values[row] = found
     return values, None
 
 
@@ -533,7 +543,9 @@ def _located(
             step = f"{step} (In this file: true in the column public, epsilon and delta empty.)"
         if other_line is not None:
             step = f"It is already used on line {other_line}."
-        cell = cells[fields.index(problem.field)]
+        cell = cells[fields.index(problem.field)] if problem.field in fields else problem.given
+        if step is None and isinstance(cell, str) and "," in cell:
+            step = "Write it without commas between thousands."
         words = str(replace(problem, given=cell, next_step=step).error(problem.field))
     error = FileFormatError(path, words, line=line)
     error.field = problem.field
@@ -546,7 +558,7 @@ def _text(content: bytes) -> io.TextIOWrapper:
 
 def _rows_with_lines(path: str | Path, content: bytes) -> Iterator[tuple[int, list[str]]]:
     """Every row that is not blank, the header too, slowly, with the line it starts on."""
-    reader = csv.reader(_text(content), strict=True)
+    reader = csv.reader(_text(content), strict=True, delimiter=csv_separator(content))
     while True:
         line = reader.line_num + 1  # a quoted cell may hold several lines: the row starts here
         try:
@@ -560,8 +572,8 @@ def _rows_with_lines(path: str | Path, content: bytes) -> Iterator[tuple[int, li
 
 
 def _is_blank(cells: Sequence[str]) -> bool:
-    """Whether a row holds nothing, not even empty cells."""
-    return not cells or (len(cells) == 1 and not cells[0].strip())
+    """Whether a row holds nothing, or nothing but empty cells."""
+    return not any(cells) or (len(cells) == 1 and not cells[0].strip())
 
 
 def _csv_problem(error: csv.Error) -> str:
@@ -579,34 +591,36 @@ def _csv_problem(error: csv.Error) -> str:
     return f"the row cannot be read as CSV ({words})"
 
 
-def _header_problem(cells: list[str], names: list[str]) -> str | None:
-    """What is wrong with the header, in words, or None."""
+def _header_problem(cells: list[str], names: list[str], needed: Sequence[str]) -> str | None:
+    """What is wrong with the header, in words, or None.
+
+    A column that nobody asked for is left alone, unless it may be one that is missed.
+    """
     known = [*REQUIRED, *OPTIONAL]
-    for mark, word in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
+    for mark, word in (("\t", "tabs"), ("|", "bars")):
         if len(names) == 1 and mark in names[0]:
             return (
-                f"the columns are separated by {word}; they must be separated by commas, with a "
-                "point as the decimal mark. Export the file as comma-separated CSV."
+                f"the columns are separated by {word}; they must be separated by commas or "
+                "semicolons. Export the file as comma-separated CSV."
             )
     if not any(name in known or nearest(name, known) for name in names):
         return (
             "the header is missing: the first line must name the columns, "
-            f"{','.join(REQUIRED)} and, if wanted, {' and '.join(OPTIONAL)}."
+            f"{','.join(needed)} and, if wanted, {' and '.join(OPTIONAL)}."
         )
-    missing = [name for name in REQUIRED if name not in names]
+    missing = [name for name in needed if name not in names]
     for given, name in zip(cells, names, strict=True):
         if name not in known:
-            rename = f", or rename it if it is {' or '.join(missing)}" if missing else ""
-            step = (
-                did_you_mean(name, [word for word in known if word not in names])
-                or f"Remove it{rename}."
-            )
+            rename = f"Rename it if it is {' or '.join(missing)}." if missing else None
+            step = did_you_mean(name, [word for word in known if word not in names]) or rename
+            if step is None:
+                continue
             allowed = "one of " + ", ".join(known)
             return str(InputError("column", given=given, allowed=allowed, next_step=step))
         if names.count(name) > 1:
             return f"the column {name} appears {names.count(name)} times; keep one."
     if missing:
-        return f"the column {missing[0]} is missing; needed are {', '.join(REQUIRED)}."
+        return f"the column {missing[0]} is missing; needed are {', '.join(needed)}."
     return None
 
 
@@ -792,11 +806,18 @@ class Population:
         )
 
     @classmethod
-    def from_csv(cls, path: str | Path, *, allow_large_delta: bool = False) -> Population:
+    def from_csv(
+        cls,
+        path: str | Path,
+        *,
+        sizes: Mapping[str, int] | None = None,
+        allow_large_delta: bool = False,
+    ) -> Population:
         """A population from a file ``id,size,epsilon,delta[,batch_size][,public]``.
 
         Args:
             path: the file; see ``dpcohort.clients.population.read_clients_csv``.
+            sizes: of each client by its id, for a file that leaves them out.
             allow_large_delta: accept delta_k >= 1/|M_k|; ``large_delta`` then counts them.
 
         Raises:
@@ -804,7 +825,8 @@ class Population:
         """
         population = cls.__new__(cls)  # checked by the reader: no second look at a million rows
         object.__setattr__(population, "allow_large_delta", allow_large_delta)
-        population._settle(read_clients_csv(path, allow_large_delta=allow_large_delta))
+        columns = read_clients_csv(path, sizes=sizes, allow_large_delta=allow_large_delta)
+        population._settle(columns)
         return population
 
     def to_csv(self, path: str | Path) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dpcohort.config.settings import words_of as words_of
     from dpcohort.config.template import EXAMPLES as EXAMPLES
     from dpcohort.config.template import commented_config as commented_config
+    from dpcohort.config.template import table_config as table_config
 
 _HOMES = {
     "Config": "settings",
@@ -31,6 +32,7 @@ _HOMES = {
     "key_lines": "settings",
     "load_config": "settings",
     "loads_config": "settings",
+    "table_config": "template",
     "words_of": "settings",
 }
 

@@ -107,12 +107,28 @@ class DataSection(Section):
 
     name: str = "digits"
     dir: str | None = None
-    partition: Literal["paper", "dirichlet", "column"] = "paper"
+    partition: Literal["paper", "dirichlet", "column", "client"] = "paper"
     similarity: float = 100.0
     alpha: float | None = None
     column: str | None = None
     public_share: float = 0.0
     seed: int | None = None
+    # Of a table (.csv, .parquet): what its columns mean; ``TableColumns`` checks them.
+    label: str | list[str] | None = None
+    client: str | None = None
+    features: list[str] = Field(default_factory=list)
+    categories: dict[str, Any] = Field(default_factory=dict)
+    bounds: dict[str, Any] = Field(default_factory=dict)
+    estimated_bounds: str | None = None
+    missing: Any = "middle"
+    labels: list[Any] = Field(default_factory=list)
+    test_share: float = 0.2
+    test_public: bool = False
+
+    @property
+    def is_table(self) -> bool:
+        """Whether the data are a table."""
+        return self.name.lower().endswith((".csv", ".tsv", ".parquet"))
 
 
 class ModelSection(Section):
@@ -325,6 +341,10 @@ def _from_table(field: str, table: Mapping[str, Any]) -> Distribution:
     return distribution
 
 
+_TABLE_KEYS = (
+    *("label", "client", "features", "categories", "bounds", "missing", "labels"),
+    *("test_share", "test_public", "estimated_bounds"),
+)
 #: Which keys of [optimiser] each kind of step takes.
 _REMOVE = "Remove it (--set data.{}= does)."
 _STEP_KEYS = {
@@ -354,6 +374,16 @@ def check_data(section: DataSection) -> DataSection:
             raise InputError.about(key, words + _REMOVE.format(key))
     if section.alpha is not None:
         number("alpha", section.alpha, above=0)
+    number("test_share", section.test_share, above=0, below=1)
+    if section.estimated_bounds is not None and section.client is None:
+        words = "needs client: the column that says whose record it is, and so who paid."
+        raise InputError.about("estimated_bounds", words)
+    if section.is_table and section.label is None:
+        raise InputError.about("label", "is missing: the column of the table to be predicted.")
+    for key in _TABLE_KEYS:
+        if key in section.model_fields_set and not section.is_table:
+            words = f"is for a table, and {section.name!r} is none (.csv, .parquet). "
+            raise InputError.about(key, words + _REMOVE.format(key))
     if "similarity" in section.model_fields_set and section.partition != "paper":
         words = 'goes with partition = "paper", and only with it. '
         raise InputError.about("similarity", words + _REMOVE.format("similarity"))

@@ -282,11 +282,14 @@ class Config:
         """What relative paths in the file start from."""
         return self._folder
 
-    def population(self, records: int | None = None) -> Population:
+    def population(
+        self, records: int | None = None, sizes: Mapping[str, int] | None = None
+    ) -> Population:
         """Read or draw the clients.
 
         Args:
             records: how many the data set has; used where the file leaves ``total_size`` to it.
+            sizes: of each client, where the data know them; a file of clients may leave them out.
 
         Raises:
             FileFormatError: with the file of clients and its line, or with this file.
@@ -294,7 +297,7 @@ class Config:
         try:
             if self.clients is not None:
                 allowed = bool(self.values["population"].get("allow_large_delta"))
-                return Population.from_csv(self.clients, allow_large_delta=allowed)
+                return Population.from_csv(self.clients, sizes=sizes, allow_large_delta=allowed)
             from dpcohort.config.schema import draw_population
 
             has_data = self.data is not None
@@ -302,7 +305,11 @@ class Config:
         except FileFormatError:
             raise
         except InputError as error:
-            raise error_of(_label(self.path), [within("population", error)], self._lines) from None
+            raise self.problem("population", error) from None
+
+    def problem(self, section: str, error: InputError) -> FileFormatError:
+        """An error about a value of a section, with the file and the line it stands on."""
+        return error_of(_label(self.path), [within(section, error)], self._lines)
 
     def with_overrides(self, overrides: Iterable[str]) -> Config:
         """The same configuration with some keys changed, each given as ``section.key=value``.

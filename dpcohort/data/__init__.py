@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from dpcohort.data.partition import paper_partition as paper_partition
     from dpcohort.data.partition import public_split as public_split
     from dpcohort.data.partition import save_partition as save_partition
+    from dpcohort.data.tables import TableColumns as TableColumns
+    from dpcohort.data.tables import dataset_from_table as dataset_from_table
+    from dpcohort.data.tables import read_table as read_table
 
 _HOMES = {
     "DATASET_NAMES": "load",
@@ -39,9 +42,11 @@ _HOMES = {
     "FileStatus": "load",
     "Normalisation": "dataset",
     "Partition": "partition",
+    "TableColumns": "tables",
     "check_dataset": "load",
     "column_partition": "partition",
     "dataset_from_arrays": "dataset",
+    "dataset_from_table": "tables",
     "describe_datasets": "load",
     "dirichlet_partition": "partition",
     "fetch_dataset": "fetch",
@@ -50,6 +55,7 @@ _HOMES = {
     "load_partition": "partition",
     "paper_partition": "partition",
     "public_split": "partition",
+    "read_table": "tables",
     "save_partition": "partition",
 }
 

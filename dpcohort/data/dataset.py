@@ -85,11 +85,14 @@ class Dataset:
         train_inputs: (records, channels, height, width) or (records, features); bytes (uint8),
             float32, or int64 token ids, which are never normalised.
         train_labels: int64, one per record, from 0 to ``classes`` - 1.
-        test_inputs: as ``train_inputs``; public.
-        test_labels: as ``train_labels``; public.
+        test_inputs: as ``train_inputs``; public unless ``test_public`` says otherwise.
+        test_labels: as ``train_labels``.
         classes: number of classes, or of what else a model puts out; public.
         normalisation: the constants that turn stored values into what a model sees; public.
         task: what is predicted; without it one of ``classes`` classes.
+        clients: whose each training record is, where the set says so; None where it does not.
+        test_public: whether results on the test records may be published. Where not, a private
+            run does not write them down.
 
     Example:
         >>> tiny = dataset_from_arrays("tiny", train_inputs=np.zeros((4, 2)),
@@ -106,6 +109,8 @@ class Dataset:
     classes: int
     normalisation: Normalisation = Normalisation()
     task: Task = None  # type: ignore[assignment]  # filled in below
+    clients: NDArray[np.str_] | None = None
+    test_public: bool = True
 
     def __post_init__(self) -> None:
         given: object = self.task
@@ -127,6 +132,9 @@ class Dataset:
             )
         _check_labels("train_labels", self.train_labels, len(self.train_inputs), self.task)
         _check_labels("test_labels", self.test_labels, len(self.test_inputs), self.task)
+        if self.clients is not None and self.clients.shape != (len(self.train_labels),):
+            allowed = f"({len(self.train_labels)},), one client a training record"
+            raise InputError("shape of clients", given=self.clients.shape, allowed=allowed)
         constants = len(self.normalisation.mean)
         if constants not in (1, self.train_inputs.shape[1]):
             allowed = f"1 number, or one for each of the {self.train_inputs.shape[1]} channels"
@@ -156,6 +164,8 @@ def dataset_from_arrays(
     classes: int | None = None,
     normalisation: Normalisation | None = None,
     task: Task | None = None,
+    clients: ArrayLike | None = None,
+    test_public: bool = True,
 ) -> Dataset:
     """A data set from a user's own arrays, converted to the types a `Dataset` holds.
 
@@ -171,6 +181,8 @@ def dataset_from_arrays(
             are left alone.
         task: what is predicted; without it a class. Its labels are as `Task.losses` takes them,
             numbers of a regression not yet scaled.
+        clients: the name of the client of each training record, where the set knows it.
+        test_public: whether results on the test records may be published.
 
     Raises:
         InputError: if shapes, types or labels do not fit together, or if without ``classes`` a
@@ -205,6 +217,8 @@ def dataset_from_arrays(
         test_labels=test,
         classes=classes,
         normalisation=normalisation,
+        clients=None if clients is None else np.asarray(clients).astype(np.str_),
+        test_public=test_public,
         **({} if task is None else {"task": task}),
     )
 

@@ -2,11 +2,17 @@
 """One door to every data set, by name, by path or by a function of the user's; and what is here.
 
 The digits are embedded: 1,797 handwritten digits of 8x8 pixels that come with scikit-learn (the
-test part of the UCI "Optical Recognition of Handwritten Digits" set), there without a network. The
-files of the other sets that have a name (``sources.toml`` lists them) are held against published
-checksums. A checksum is the SHA-256 of a file's **content**: decompressed for IDX, as binary
-records for CIFAR-10. Packagers compress again and CIFAR-10 is published in several layouts, but the
-content is the same bytes everywhere. The archives' own MD5 sums are those published with the sets.
+test part of the UCI "Optical Recognition of Handwritten Digits" set), there without a network. So
+is ``heart-disease``, records of four hospitals: ``heart_disease.csv`` beside this file is the UCI
+"Heart Disease" set of Andras Janosi, William Steinbrunn, Matthias Pfisterer and Robert Detrano
+(1989, https://doi.org/10.24432/C52P4X), CC BY 4.0; its four "processed" files in one, with blanks
+for what is missing.
+
+The files of the other sets that have a name (``sources.toml`` lists them) are held against
+published checksums. A checksum is the SHA-256 of a file's **content**: decompressed for IDX, as
+binary records for CIFAR-10. Packagers compress again and CIFAR-10 is published in several layouts,
+but the content is the same bytes everywhere. The archives' own MD5 sums are those published with
+the sets.
 
 A set is looked for in this order: the folder given, ``$DPCOHORT_DATA``, the user's cache, and where
 a system package puts it; in each, the usual sub-folders and the folder itself.
@@ -31,6 +37,7 @@ from dpcohort._validate import choice, did_you_mean
 from dpcohort.data.arrays import ARRAY_NAMES, dataset_from_mapping, load_arrays
 from dpcohort.data.dataset import Dataset, Normalisation
 from dpcohort.data.image_files import read_batch, read_idx
+from dpcohort.data.tables import TABLE_ENDINGS, TableColumns, read_table, table_dataset
 from dpcohort.errors import DataMissingError, DpcohortError, FileFormatError, InputError
 from dpcohort.plugins import is_named_function, named_function
 
@@ -117,7 +124,7 @@ def _read_sources() -> dict[str, Source]:
     return TypeAdapter(dict[str, Source]).validate_python(tables)
 
 
-#: Every set that can be asked for by name, apart from the embedded digits.
+#: Every set that can be asked for by name, apart from the embedded ones.
 SOURCES = _read_sources()
 
 
@@ -226,16 +233,17 @@ def _locate(folder: Path, part: DataFile) -> Path | None:
 
 
 #: What can be asked for by name.
-DATASET_NAMES = ("digits", *SOURCES)
+DATASET_NAMES = ("digits", "heart-disease", *SOURCES)
 
 
 def load_dataset(name_or_path: str | Path, *, data_dir: str | Path | None = None) -> Dataset:
     """A data set, checked whole.
 
     Args:
-        name_or_path: ``digits`` (embedded), ``mnist``, ``fashion-mnist`` or ``cifar10``; the path
-            of an ``.npz`` file or of a folder of ``.npy`` files; or ``module:function``, which is
-            called without arguments and returns a `Dataset` or a mapping of arrays.
+        name_or_path: ``digits`` or ``heart-disease`` (embedded), ``mnist``, ``fashion-mnist`` or
+            ``cifar10``; the path of an ``.npz`` file or of a folder of ``.npy`` files; or
+            ``module:function``, which is called without arguments and returns a `Dataset` or a
+            mapping of arrays.
         data_dir: a folder to look for named sets in first, before ``$DPCOHORT_DATA``, the user's
             cache and the system's packages.
 
@@ -251,8 +259,16 @@ def load_dataset(name_or_path: str | Path, *, data_dir: str | Path | None = None
     text = os.fspath(name_or_path)
     if text == "digits":
         return _load_digits()
+    if text == "heart-disease":
+        return _load_heart_disease()
     if text in SOURCES:
         return _load_source(SOURCES[text], data_dir)
+    if text.lower().endswith(TABLE_ENDINGS):
+        raise InputError.because(
+            f"{text} is a table, and a name says nothing of its columns. Write a configuration for "
+            f"it (dpcohort new my.toml --from {text} --label COLUMN), or in Python: "
+            "dataset_from_table(frame, label=...)."
+        )
     if isinstance(name_or_path, Path) or _looks_like_a_path(text):
         return load_arrays(name_or_path)
     if is_named_function(text):
@@ -388,9 +404,12 @@ def describe_datasets(data_dir: str | Path | None = None) -> list[DatasetRow]:
 
     Example:
         >>> [row.name for row in describe_datasets()]
-        ['digits', 'mnist', 'fashion-mnist', 'cifar10']
+        ['digits', 'heart-disease', 'mnist', 'fashion-mnist', 'cifar10']
     """
-    rows = [DatasetRow("digits", (1, 8, 8), 10, 1_442, 355, "embedded", ())]
+    rows = [
+        DatasetRow("digits", (1, 8, 8), 10, 1_442, 355, "embedded", ()),
+        DatasetRow("heart-disease", (17,), 2, 497, 243, "embedded", ()),
+    ]
     for source in SOURCES.values():
         found = find_set(source, data_dir)
         folder = str(found[0]) if found is not None and None not in found[1] else None
@@ -439,6 +458,46 @@ def _load_digits() -> Dataset:
         test_labels=classes[is_test],
         classes=10,
         normalisation=Normalisation(scale=16.0),
+    )
+
+
+#: Public constants: what such measurements are like, not what these records hold.
+_HEART_COLUMNS = TableColumns(
+    label="target",
+    client="hospital",
+    bounds={
+        "age": (20, 80),
+        "sex": (0, 1),
+        "trestbps": (80, 200),
+        "chol": (100, 400),
+        "fbs": (0, 1),
+        "thalach": (60, 200),
+        "exang": (0, 1),
+        "oldpeak": (-1, 5),
+    },
+    categories={"cp": (1, 2, 3, 4), "restecg": (0, 1, 2)},
+    labels=("healthy", "disease"),
+)
+
+
+def _load_heart_disease() -> Dataset:
+    """497 training and 243 test records of four hospitals, 2 classes.
+
+    As in FLamby's Fed-Heart-Disease: without slope, ca and thal, which most hospitals did not
+    record, and without the records that lack anything else (740 of 920 stay).
+    """
+    table = read_table(Path(__file__).with_name("heart_disease.csv"))
+    kept = [name for name in table if name not in ("slope", "ca", "thal")]
+    rows = [row for row in zip(*(table[name] for name in kept), strict=True) if all(row)]
+    whole = dict(zip(kept, zip(*rows, strict=True), strict=True))
+    whole["target"] = tuple("healthy" if cell == "0" else "disease" for cell in whole["target"])
+    # As for the digits: every third record of a hospital and class, in file order.
+    groups = np.array([f"{h} {t}" for h, t in zip(whole["hospital"], whole["target"], strict=True)])
+    is_test = np.zeros(len(groups), np.bool_)
+    for group in np.unique(groups):
+        is_test[np.flatnonzero(groups == group)[2::3]] = True
+    return table_dataset(
+        whole, _HEART_COLUMNS, name="heart-disease", test_public=True, is_test=is_test
     )
 
 

@@ -7,13 +7,15 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpcohort.clients import Population
+from dpcohort.clients.population import nearest_id
 from dpcohort.config import Config
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.plan import Plan, make_plan
@@ -21,11 +23,12 @@ from dpcohort.plugins import REGISTRIES, full_name
 from dpcohort.progress import Progress, silent
 from dpcohort.selection.rules import rule_from_settings
 from dpcohort.text_files import toml_text
+from dpcohort.training import Training
 
 if TYPE_CHECKING:
     from dpcohort.aggregation import AggregationRule
     from dpcohort.config.schema import DataSection, OptimiserSection
-    from dpcohort.data import Dataset, Partition
+    from dpcohort.data import Dataset, Partition, TableColumns
     from dpcohort.engine import Optimiser
     from dpcohort.runs.job import Job
 
@@ -58,9 +61,145 @@ def configured_data(config: Config) -> Dataset:
 
     section = data_section(config)
     name = section.name
+    if section.is_table:
+        return _table_data(config, section)
     if name.endswith((".npz", ".npy")) or "/" in name:
         return load_dataset(config.folder / name)
     return load_dataset(name, data_dir=None if section.dir is None else config.folder / section.dir)
+
+
+def _table_data(config: Config, section: DataSection) -> Dataset:
+    from dpcohort.data.tables import read_table, table_dataset
+
+    path = config.folder / section.name
+    columns = table_columns(config)
+    stated = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in config.values.get("task", {}).items()
+    }
+    try:
+        task = columns.task(**stated)
+    except InputError as error:
+        raise config.problem("data" if error.field in _OF_DATA else "task", error) from None
+    try:
+        return table_dataset(
+            read_table(path),
+            columns,
+            task=task,
+            test_share=section.test_share,
+            test_public=section.test_public,
+            seed=section.seed or 0,
+            name=path.stem,
+        )
+    except FileFormatError:
+        raise
+    except InputError as error:
+        raise FileFormatError(path, str(error)) from None
+
+
+_OF_DATA = ("label", "labels")
+
+
+def table_columns(config: Config) -> TableColumns:
+    """What the columns of a configuration's table mean.
+
+    Raises:
+        FileFormatError: the keys do not go together, with their line.
+    """
+    from dpcohort.data.tables import TableColumns
+
+    section = data_section(config)
+    label: Any = section.label
+    bounds = section.bounds
+    if (estimate := estimated_bounds(config)) is not None:
+        bounds = {**estimate["bounds"], **{one: ends for one, ends in bounds.items() if ends}}
+    try:
+        return TableColumns(
+            label=label,
+            client=section.client,
+            features=tuple(section.features),
+            categories=section.categories,
+            bounds=bounds,
+            missing=section.missing,
+            labels=tuple(section.labels),
+        )
+    except InputError as error:
+        raise config.problem("data", error) from None
+
+
+def estimated_bounds(config: Config) -> dict[str, Any] | None:
+    """The estimate of bounds that a configuration names, which its clients have paid for.
+
+    Raises:
+        FileFormatError: it is not an estimate.
+        InputError: it was paid for under another meaning of neighbours.
+    """
+    from dpcohort.data.private_bounds import read_estimate
+
+    section = data_section(config)
+    if section.estimated_bounds is None:
+        return None
+    path = config.folder / section.estimated_bounds
+    found = read_estimate(path)
+    if found["neighbours"] != config.contract.neighbours:
+        raise InputError.because(
+            f"{path}: the bounds were estimated for {found['neighbours']} neighbours, and the "
+            f"training is for {config.contract.neighbours}. Estimate them again, or change "
+            "privacy.neighbours."
+        )
+    return found
+
+
+def seen_columns(config: Config) -> TableColumns:
+    """What the columns of a configuration's table mean, with the features by name."""
+    from dpcohort.data.tables import read_table
+
+    columns = table_columns(config)
+    if columns.features:
+        return columns
+    path = config.folder / data_section(config).name
+    return replace(columns, features=columns.seen(read_table(path)))
+
+
+def configured_training(config: Config, data: Dataset | None = None) -> Training:
+    """The training settings of a configuration, with the number of parameters of its model.
+
+    Where the file states ``training.dimension`` or has no data, it is as stated; otherwise the
+    model is built for the data and counted. For a table what is stated is checked as well (a job
+    checks it for all data).
+
+    Args:
+        config: the configuration.
+        data: its data set, if it is loaded already.
+
+    Example:
+        >>> from dpcohort.config import commented_config, loads_config
+        >>> config = loads_config(commented_config("digits"))
+        >>> configured_training(config.with_overrides(["training.dimension="])).dimension
+        650
+    """
+    stated = config.values.get("training", {}).get("dimension")
+    if config.data is None or (stated is not None and not config.data.is_table):
+        return config.training
+    try:
+        from dpcohort.engine.clipping.per_example import FlatLayout
+        from dpcohort.runs.job import built_model
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise InputError.because(
+            "training.dimension is missing, and without torch the model cannot be built to count "
+            "its parameters. Give it, or: pip install 'dpcohort[train]'"
+        ) from None
+    dataset = configured_data(config) if data is None else data
+    model = built_model(config.model.name, dataset, config.run.seed, config.model.options)
+    dimension = FlatLayout(model).dimension
+    if stated not in (None, dimension):
+        words = f"{dimension}, the trained parameters of {config.model.name}"
+        step = "Leave it out (--set training.dimension= does): it is counted."
+        error = InputError("dimension", given=stated, allowed=words, next_step=step)
+        raise config.problem("training", error)
+    return replace(config.training, dimension=dimension)
 
 
 def configured_population(config: Config, data: Dataset | None = None) -> Population:
@@ -78,6 +217,17 @@ def configured_population(config: Config, data: Dataset | None = None) -> Popula
     if config.data is None:
         return config.population()
     dataset = configured_data(config) if data is None else data
+    if _has_own_clients(config.data, dataset):
+        clients = own_clients(config, np.asarray(dataset.clients), dataset.name)
+        if (estimate := estimated_bounds(config)) is not None:
+            from dpcohort.data.private_bounds import charge
+
+            clients = charge(clients, estimate, Path(str(config.data.estimated_bounds)))
+        return clients
+    if config.data.estimated_bounds is not None:
+        raise InputError.because(
+            'data.estimated_bounds was paid for by the clients of the table: partition = "client".'
+        )
     public = round(config.data.public_share * len(dataset))
     _check_total_size(config, len(dataset) - public)
     clients = config.population(len(dataset) - public)
@@ -92,6 +242,76 @@ def configured_population(config: Config, data: Dataset | None = None) -> Popula
         public=np.append(clients.public, True),
         allow_large_delta=clients.allow_large_delta,
     )
+
+
+def _has_own_clients(section: DataSection, data: Dataset) -> bool:
+    """Whether the data say whose records they are, and nobody asked for another partition."""
+    if "partition" in section.model_fields_set and section.partition != "client":
+        return False
+    if data.clients is None and section.partition == "client":
+        raise InputError.because(
+            f'partition = "client" needs data that say whose each record is, and {data.name} does '
+            "not. For a table name its column: client = ..."
+        )
+    return data.clients is not None
+
+
+def own_clients(config: Config, owners: NDArray[np.str_], data: str) -> Population:
+    """The clients that the data know, with the budgets that the population states for them.
+
+    The sizes are the numbers of training records. A list may give them, or those of all records of
+    a client with its test records, or none.
+
+    Args:
+        config: the configuration.
+        owners: the client of each training record.
+        data: what the data are called.
+    """
+    section = data_section(config)
+    if section.public_share:
+        raise InputError.because(
+            "data.public_share takes records from clients that the data know by name. Mark a "
+            "client as public in the list of clients instead."
+        )
+    names, counts = np.unique(owners, return_counts=True)
+    sizes = dict(zip(names.tolist(), counts.tolist(), strict=True))
+    stated = config.population(len(owners), sizes)
+    if config.clients is None:
+        if len(stated) != len(sizes):
+            words = f"the {len(sizes)} clients that {data} has"
+            raise InputError("population.count", given=len(stated), allowed=words)
+        return replace(stated, ids=tuple(sizes), sizes=np.array(list(sizes.values()), np.int64))
+    unknown = sorted(set(sizes) - set(stated.ids))
+    if unknown:
+        hint = nearest_id(unknown[0], stated.ids)
+        listed = f" Did you mean {hint!r}?" if hint else ""
+        raise InputError.because(
+            f"{data}: {len(unknown)} of the {len(sizes)} clients in it are not in "
+            f"{config.clients}, {unknown[0]!r} for instance.{listed} Add them with their budgets, "
+            "or take their records out."
+        )
+    for k, name in enumerate(stated.ids):
+        _check_size(config, data, name, int(stated.sizes[k]), sizes.get(name, 0))
+    held = np.array([sizes[name] for name in stated.ids], np.int64)
+    return replace(stated, sizes=held)
+
+
+def _check_size(config: Config, data: str, name: str, stated: int, held: int) -> None:
+    if held == 0:
+        raise InputError.because(
+            f"{config.clients}: the client {name!r} has no training record in {data}."
+        )
+    if stated == held:
+        return
+    section = data_section(config)
+    with_tests = (
+        section.is_table and stated - min(round(section.test_share * stated), stated - 1) == held
+    )
+    if not with_tests:
+        raise InputError.because(
+            f"{config.clients}: {name!r} has size {stated:,}, but {data} has {held:,} "
+            "training records of it. Correct the size, or leave the column out: the data say it."
+        )
 
 
 def _check_total_size(config: Config, left: int) -> None:
@@ -130,7 +350,9 @@ def configured_plan(
         >>> configured_plan(config).selection.rule
         'power-of-choice'
     """
-    population = configured_population(config, data)
+    if config.data is not None and data is None:
+        data = configured_data(config)
+    population, training = configured_population(config, data), configured_training(config, data)
     seed = config.seed
     if seed is None and config.data is not None:
         seed = config.run.seed
@@ -145,7 +367,7 @@ def configured_plan(
 
         return make_adaptive_plan(
             population,
-            config.training,
+            training,
             rule=config.rule,
             rule_settings=config.rule_settings,
             **config.report_settings,
@@ -153,7 +375,7 @@ def configured_plan(
         )
     return make_plan(
         population,
-        config.training,
+        training,
         selection=rule_from_settings(config.rule, **config.rule_settings),
         noise_model=config.noise_model,
         draws=config.draws,
@@ -195,6 +417,8 @@ def configured_job(
     plan = configured_plan(config, dataset, shift=shift)
     seed = config.run.seed + shift
     section = data_section(config)
+    if private_entropy and section.estimated_bounds is not None:
+        _check_estimate_is_private(config)
     partition_seed = seed if section.seed is None else section.seed
     rule, settings = config.aggregation
     return make_job(
@@ -216,6 +440,17 @@ def configured_job(
         label=label,
         config=toml_text(config.values),
     )
+
+
+def _check_estimate_is_private(config: Config) -> None:
+    from dpcohort.data.private_bounds import PRIVATE
+
+    estimate = estimated_bounds(config)
+    if estimate is not None and estimate["stamp"] != PRIVATE:
+        raise InputError.because(
+            f"{data_section(config).estimated_bounds}: its noise came from a seed, so no budget "
+            "covers it. Estimate the bounds again with --private-entropy."
+        )
 
 
 def combinations(config: Config) -> Iterator[tuple[str, Config]]:
@@ -243,9 +478,18 @@ def combinations(config: Config) -> Iterator[tuple[str, Config]]:
 
 
 def _partition(config: Config, plan: Plan, data: Dataset, seed: int) -> Partition:
-    from dpcohort.data import dirichlet_partition, join_clients, paper_partition, public_split
+    from dpcohort.data import (
+        column_partition,
+        dirichlet_partition,
+        join_clients,
+        paper_partition,
+        public_split,
+    )
 
     section, labels = data_section(config), data.train_labels
+    if _has_own_clients(section, data):
+        split = column_partition(np.asarray(data.clients))
+        return _in_order(split, plan.population.ids, len(data))
     has_public = round(section.public_share * len(data)) > 0
     private, public = public_split(
         len(data),
@@ -277,7 +521,7 @@ def _by_column(
     ids: tuple[str, ...],
 ) -> Partition:
     """The partition by a column, its clients in the order of the population."""
-    from dpcohort.data import Partition, column_partition
+    from dpcohort.data import column_partition
     from dpcohort.data.arrays import map_npy
 
     values = map_npy(path)
@@ -290,6 +534,14 @@ def _by_column(
         other = missing[0] if missing else next(n for n in split.names if n not in set(ids))
         where = "the clients but not in the column" if missing else "the column but not a client"
         raise InputError.because(f"{path}: {other!r} is in {where}.")
+    return _in_order(split, ids, total)
+
+
+def _in_order(split: Partition, ids: tuple[str, ...], total: int) -> Partition:
+    """The partition with its clients in the order of the population."""
+    from dpcohort.data import Partition
+
+    places = {name: place for place, name in enumerate(split.names)}
     groups = [split.client(places[name]) for name in ids]
     return Partition(
         indices=np.concatenate(groups),

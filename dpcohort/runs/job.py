@@ -349,22 +349,37 @@ def resolve_device(device: str) -> str:
     return device
 
 
+def built_model(
+    name: str, data: Dataset, seed: int, options: Mapping[str, Any] | None = None
+) -> nn.Module:
+    """The model of that name for a data set, with the weights that the seed gives.
+
+    Example:
+        >>> built_model("logistic", load_dataset("digits"), 0)[1].out_features
+        10
+    """
+    return build_model(
+        name,
+        input_shape=data.input_shape,
+        classes=data.classes,
+        seed=seed,
+        options=options,
+        input_dtype=_input_dtype(data),
+    )
+
+
+def _input_dtype(data: Dataset) -> torch.dtype:
+    return torch.int64 if data.train_inputs.dtype == np.int64 else torch.float32
+
+
 def _model(
     model: str | nn.Module, data: Dataset, seed: int, options: Mapping[str, Any] | None
 ) -> tuple[str, nn.Module]:
-    is_tokens = data.train_inputs.dtype == np.int64
-    dtype = torch.int64 if is_tokens else torch.float32
     if isinstance(model, str):
-        return model, build_model(
-            model,
-            input_shape=data.input_shape,
-            classes=data.classes,
-            seed=seed,
-            options=options,
-            input_dtype=dtype,
-        )
+        return model, built_model(model, data, seed, options)
     if not isinstance(model, nn.Module):
         raise InputError("model", given=model, allowed="the name of a model, or a torch.nn.Module")
+    dtype = _input_dtype(data)
     check_trainable(model, input_shape=data.input_shape, classes=data.classes, input_dtype=dtype)
     return type(model).__name__, model
 

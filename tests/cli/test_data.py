@@ -78,3 +78,29 @@ def test_fetching_shows_progress_and_says_where(terminal, tmp_path, monkeypatch)
 
 def test_fetching_something_unknown(terminal):
     terminal("data", "fetch", "imagenet", code=2)
+
+
+def test_bounds_are_estimated_once_and_paid_for(terminal, tmp_path):
+    rows = [f"{20 + k % 40},{'ab'[k % 2]},{k % 3 == 0}" for k in range(900)]
+    (tmp_path / "t.csv").write_text("\n".join(["age,ward,sick", *rows]))
+    (tmp_path / "c.csv").write_text("id,epsilon,delta\na,4,1e-5\nb,8,1e-5\n")
+    config = tmp_path / "my.toml"
+    config.write_text(
+        'population = { clients = "c.csv" }\ntraining = { rounds = 3, cohort_size = 2 }\n'
+        'data = { name = "t.csv", label = "sick", labels = [false, true], client = "ward" }\n'
+    )
+    terminal("plan", config, code=2)
+    assert "dpcohort data bounds" in terminal.errors
+    command = ("data", "bounds", config, "--range", "age=0:320", "-o", tmp_path / "b.json")
+    said = terminal(*command)
+    assert "NOT PRIVATE" in said
+    assert 'estimated_bounds = "b.json"' in said
+    found = terminal("plan", config, "--set", "data.estimated_bounds=b.json")
+    assert "budgets ε 3.6 to 7.2" in found
+    before = (tmp_path / "b.json").read_text()
+    terminal(*command, code=2)
+    assert "was paid for" in terminal.errors
+    assert (tmp_path / "b.json").read_text() == before
+    for option, words in (("age", "its public range"), ("agee=0:9", "Did you mean 'age'")):
+        terminal("data", "bounds", config, "--range", option, "-o", tmp_path / "n.json", code=2)
+        assert words in terminal.errors

@@ -167,3 +167,31 @@ def test_the_gate_says_that_a_certificate_is_not_its_authoritys(tmp_path, capsys
     ]
     assert main(["flower", "gate", *map(str, [*arguments, "--authority", other / "ca.crt"])]) == 2
     assert "not signed by the authority" in " ".join(capsys.readouterr().err.split())
+
+
+def test_init_writes_how_guards_read_their_tables(tmp_path, capsys):
+    rows = [f"{20 + k % 40},{'ab'[k % 2]},{k % 3 == 0}" for k in range(400)]
+    (tmp_path / "t.csv").write_text("\n".join(["age,ward,sick", *rows]))
+    (tmp_path / "c.csv").write_text("id,epsilon,delta\na,4,1e-5\nb,8,1e-5\n")
+    (tmp_path / "my.toml").write_text(
+        'population = { clients = "c.csv" }\n'
+        "training = { rounds = 2, cohort_size = 2, sampling_rate = 0.5 }\n"
+        'data = { name = "t.csv", label = "sick", labels = [false, true], client = "ward",'
+        " bounds = { age = [0, 110] }, seed = 4 }\n"
+    )
+    kit = tmp_path / "kit"
+    config = str(tmp_path / "my.toml")
+    assert main(["flower", "init", str(kit), "--config", config, "--trial"]) == 0
+    # A table holds clients' records: the server tests on nothing of it.
+    assert Federation.load(kit / "server" / "federation.toml").test == ""
+    for name in ("a", "b"):
+        folder = kit / "clients" / name
+        assert "data.csv" in (folder / "dpcohort-guard.service").read_text()
+        own = folder / "data.csv"
+        own.write_text("\n".join(["age,ward,sick", *(r for r in rows if f",{name}," in r)]))
+        own.chmod(0o600)
+        capsys.readouterr()
+        terms = str(folder / "terms.toml")
+        assert main(["guard", "check", "--terms", terms, "--data", str(own), "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["records"] == 160  # a fifth is held out, as in the plan

@@ -4,7 +4,9 @@ from __future__ import annotations
 import pytest
 
 
-@pytest.mark.parametrize("example", ["hospitals", "paper-mnist", "paper-cifar10", "paper-figure"])
+@pytest.mark.parametrize(
+    "example", ["hospitals", "heart-disease", "paper-mnist", "paper-cifar10", "paper-figure"]
+)
 def test_what_new_writes_can_be_planned(terminal, tmp_path, example):
     path = tmp_path / "a.toml"
     terminal("new", path, "--from", example)
@@ -33,3 +35,74 @@ def test_an_unknown_example_is_answered_with_the_nearest(terminal, tmp_path):
 def test_json_names_the_file(terminal, tmp_path):
     found = terminal.json("new", tmp_path / "a.toml")
     assert found == {"path": str(tmp_path / "a.toml"), "example": "hospitals"}
+
+
+PATIENTS = "age;note;smoker;hospital;outcome\n" + "".join(
+    f"{20 + k % 60},5;text {k};{'yes' if k % 3 else 'no'};h{k % 3};{'sick' if k % 2 else 'well'}\n"
+    for k in range(300)
+)
+OPTIONS = ("--label", "outcome", "--client", "hospital")
+
+
+@pytest.fixture
+def patients(tmp_path):
+    (tmp_path / "patients.csv").write_text(PATIENTS)
+    clients = "id;epsilon;delta;\nh0;0,5;1e-4;\nh1;4;1e-4;\nh2;8;1e-4;\n;;;\n"
+    (tmp_path / "clients.csv").write_text(clients)
+    return tmp_path / "patients.csv"
+
+
+def test_a_table_becomes_a_config_without_a_look_at_its_values(terminal, tmp_path, patients):
+    path = tmp_path / "my.toml"
+    said = terminal(
+        "new", path, "--from", patients, *OPTIONS, "--clients", tmp_path / "clients.csv"
+    )
+    assert "FILL IN" in said
+    text = path.read_text()
+    for value in ("sick", "well", "79,5", "79.5", "h1"):
+        assert value not in text
+    assert "left out, as free text: note" in text
+    terminal("plan", path, code=2)
+    assert "data.bounds.age is not filled in (and so are categories.smoker)" in terminal.errors
+    filled = text.replace("age = []", "age = [0, 110]").replace("smoker = []", 'smoker = ["no"]')
+    path.write_text(filled.replace("labels = []", 'labels = ["well", "sick"]'))
+    assert "3 promises certified" in terminal("plan", path, "--rounds", 4)
+
+
+def test_a_public_table_proposes_what_it_holds(terminal, tmp_path, patients):
+    path = tmp_path / "my.toml"
+    clients = tmp_path / "clients.csv"
+    terminal("new", path, "--from", patients, *OPTIONS, "--clients", clients, "--public")
+    assert "age = [20.5, 79.5]" in path.read_text()
+    assert 'labels = ["sick", "well"]' in path.read_text()
+    out = tmp_path / "run"
+    said = terminal("train", path, "--out", out, "--set", "training.rounds=2", "--device", "cpu")
+    assert "3 receipts, all promises hold" in said
+
+
+def test_a_number_to_be_predicted_needs_bounds(terminal, tmp_path, patients):
+    options = ("--label", "age", "--client", "hospital", "--task", "regression")
+    text = terminal("new", "-", "--from", patients, *options)
+    assert 'kind = "regression"\nbounds = []' in text
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--client", "hospital"), "--label is missing: the column to be predicted, one of age"),
+        (("--label", "outcome"), "--client is missing"),
+        (("--label", "outcom", "--client", "hospital"), "Did you mean 'outcome'"),
+        ((*OPTIONS, "--task", "guess"), "one of classification"),
+        ((*OPTIONS, "--task", "multi-label"), "--label is given more than once"),
+    ],
+)
+def test_a_table_without_what_is_needed_is_refused(terminal, tmp_path, patients, options, words):
+    terminal("new", tmp_path / "my.toml", "--from", patients, *options, code=2)
+    assert words in terminal.errors
+    assert not (tmp_path / "my.toml").exists()
+
+
+def test_options_of_tables_are_for_tables(terminal, tmp_path):
+    terminal("new", tmp_path / "my.toml", "--from", "digits", "--label", "a", code=2)
+    assert "a table (.csv, .parquet)" in terminal.errors
+    terminal("new", tmp_path / "my.toml", "--from", tmp_path / "no.csv", *OPTIONS, code=3)

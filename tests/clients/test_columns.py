@@ -254,7 +254,7 @@ BAD_CELLS = [
     ("epsilon", "-1", "a finite number above 0 and at most 700"),
     ("epsilon", "nan", "a finite number above 0 and at most 700"),
     ("epsilon", "low", "a finite number above 0 and at most 700"),
-    ("epsilon", "1,5", "a finite number above 0 and at most 700"),
+    ("epsilon", "1,500", "a finite number above 0 and at most 700"),
     ("epsilon", "1e308", "mark the client public"),
     ("epsilon", "inf", "true in the column public, epsilon and delta empty"),
     ("epsilon", "", "mark the client public"),
@@ -340,7 +340,6 @@ def test_a_header_alone(tmp_path: Path):
             "line 3: a cell has more than",
         ),
         ((HEADER + GOOD + '"b,5,1,1e-5,,\n').encode(), r'line 3: a quote \("\) is opened here'),
-        (HEADER.replace(",", ";").encode(), "line 1: the columns are separated by semicolons"),
         (HEADER.replace("epsilon", "epsilom").encode(), "line 1: column = 'epsilom'.*'epsilon'"),
         (b"id,size,delta\n", "line 1: the column epsilon is missing"),
         (b"id,size,epsilon,delta,size\n", "line 1: the column size appears 2 times"),
@@ -477,15 +476,14 @@ def test_a_header_of_several_lines_is_skipped_whole(tmp_path: Path):
         ("", None, "the file is empty"),
         ("\n \n", None, "the file is empty"),
         ("a,5,7,8\nb,6,7,8\n", 1, "the header is missing"),
-        ("id;size\na;5\n", 1, "separated by semicolons"),
+        ("id;size\na;5\n", 1, "the column epsilon is missing"),
         ("id\tsize\na\t5\n", 1, "separated by tabs"),
         ("id|size\n", 1, "separated by bars"),
         ("id,sizes,epsilon,delta\n", 1, "column = 'sizes'.*Did you mean 'size'"),
-        ("id,size,epsilon,delta,colour\n", 1, r"column = 'colour'.*Remove it\."),
-        ("id,amount,epsilon,delta\n", 1, "column = 'amount'.*rename it if it is size"),
+        ("id,size,epsilon,delta,pubilc\n", 1, "column = 'pubilc'.*Did you mean 'public'"),
+        ("id,amount,epsilon,delta\n", 1, "column = 'amount'.*Rename it if it is size"),
         ("\nid,epsilon,delta\n", 2, "the column size is missing; needed are id, size"),
         ("id,size,epsilon,delta,ID\n", 1, "the column id appears 2 times"),
-        ("id,size,epsilon,delta,\n", 1, "column = ''"),
     ],
 )
 def test_a_header_that_cannot_be_used(tmp_path: Path, text: str, line: int | None, words: str):
@@ -507,3 +505,32 @@ def test_a_row_that_is_not_csv(tmp_path: Path, row: str, words: str):
     with pytest.raises(FileFormatError, match=words) as caught:
         read(tmp_path, f'id,size,epsilon,delta\n"a\nb",1,1,1e-5\n{row}')
     assert caught.value.line == 4
+
+
+def test_what_spreadsheets_write_is_read(tmp_path: Path):
+    rows = [
+        "id;size;epsilon;delta;region;",
+        "a;100;0,5;1e-5;north;",
+        ";;;;;",
+        "b;90;1,25;0,00001;;",
+    ]
+    content = ("\ufeff" + "\r\n".join(rows) + "\r\n;;;;;\r\n").encode()
+    (tmp_path / "clients.csv").write_bytes(content)
+    columns = read_clients_csv(tmp_path / "clients.csv")
+    assert columns["ids"] == ("a", "b")
+    assert columns["epsilon"].tolist() == [0.5, 1.25]
+    assert columns["delta"].tolist() == [1e-5, 1e-5]
+
+
+@pytest.mark.parametrize("cell", ["1,500", "12,000,000"])
+def test_a_comma_that_may_mean_thousands_is_refused(tmp_path: Path, cell: str):
+    with pytest.raises(FileFormatError, match=r"line 2: size = .*without commas between thousands"):
+        read(tmp_path, f'id,size,epsilon,delta\na,"{cell}",1,1e-5\n')
+
+
+def test_sizes_may_come_from_the_data(tmp_path: Path):
+    (tmp_path / "clients.csv").write_text("id,epsilon,delta,size\na,1,1e-5,\nb,2,1e-5,7\n")
+    columns = read_clients_csv(tmp_path / "clients.csv", sizes={"a": 50, "b": 9})
+    assert columns["sizes"].tolist() == [50, 7]
+    with pytest.raises(FileFormatError, match="'a' has no record in the data"):
+        read_clients_csv(tmp_path / "clients.csv", sizes={"b": 9})

@@ -122,7 +122,9 @@ def test_a_path_is_taken_as_text_or_as_a_path(tmp_path):
 
 @pytest.mark.parametrize("name", ["", "mnits", "C:", "no such set"])
 def test_an_unknown_name_is_refused_with_what_is_possible(name, no_data_elsewhere):
-    with pytest.raises(InputError, match="one of digits, mnist, fashion-mnist, cifar10"):
+    with pytest.raises(
+        InputError, match="one of digits, heart-disease, mnist, fashion-mnist, cifar10"
+    ):
         load_dataset(name)
 
 
@@ -181,7 +183,13 @@ def test_reading_data_never_imports_torch():
 
 def test_the_names_of_files_are_those_of_the_register():
     assert isinstance(SOURCES["mnist"].files[0], DataFile)
-    assert load_module.DATASET_NAMES == ("digits", "mnist", "fashion-mnist", "cifar10")
+    assert load_module.DATASET_NAMES == (
+        "digits",
+        "heart-disease",
+        "mnist",
+        "fashion-mnist",
+        "cifar10",
+    )
 
 
 def test_the_split_is_whole_and_every_class_is_in_both_parts():

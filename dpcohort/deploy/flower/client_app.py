@@ -98,8 +98,8 @@ class LocalGuards:
 
     Args:
         clients: the folder ``clients`` of a kit; in each client's folder are ``terms.toml``,
-            ``data.npz`` and the ledger, which is made, and pinned in the terms, when the client
-            is asked for the first time.
+            ``data.npz`` (or ``data.csv``) and the ledger, which is made, and pinned in the terms,
+            when the client is asked for the first time.
     """
 
     def __init__(self, clients: str | Path) -> None:
@@ -136,12 +136,13 @@ class LocalGuards:
 
             folder = self._clients / file_name(client)
             ledger = folder / "client.ledger"
-            is_first = GuardTerms.from_toml(folder / "terms.toml").ledger_id is None
+            terms = GuardTerms.from_toml(folder / "terms.toml")
+            is_first = terms.ledger_id is None
             # A socket's path may have about a hundred characters; a kit's may have more.
             short = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="dpc-"))
             service = open_guard(
                 folder / "terms.toml",
-                data=folder / "data.npz",
+                data=folder / ("data.npz" if terms.table is None else "data.csv"),
                 ledger=ledger,
                 socket=Path(short) / "guard.sock",
                 new_ledger=is_first and not ledger.exists(),

@@ -33,7 +33,7 @@ from dpcohort.atomic_file import write_text
 from dpcohort.data.dataset import Normalisation
 from dpcohort.deploy.flower.certificates import make_certificates, make_node_key
 from dpcohort.deploy.flower.federation import Federation, drawn_clients
-from dpcohort.deploy.guard.terms import ModelTerms, terms_from_plan
+from dpcohort.deploy.guard.terms import ModelTerms, TableTerms, terms_from_plan
 from dpcohort.errors import InputError
 from dpcohort.plan import Plan
 
@@ -113,6 +113,7 @@ def write_kit(
     model: ModelTerms,
     run: str,
     normalisation: Normalisation | None = None,
+    table: TableTerms | None = None,
     host: str = "127.0.0.1",
     gate_port: int = 9443,
     superlink_port: int = 8000,
@@ -128,6 +129,7 @@ def write_kit(
         model: what is trained.
         run: name of the run.
         normalisation: public constants that scale the clients' inputs.
+        table: how the clients' tables are read, where their data are tables.
         host: name or address by which clients reach the gate.
         gate_port: where the gate listens.
         superlink_port: where the SuperLink listens, on the loopback address.
@@ -165,6 +167,10 @@ def write_kit(
         hosts = dict.fromkeys([host, "127.0.0.1", "localhost"])
         make_certificates(tls, hosts=list(hosts), days=days)
         values = {"run": run, "host": host, "gate": gate_port, "superlink": superlink_port}
+        values |= {"data": "data.npz", "holds": "`inputs`, one record a row, and\n   `labels`"}
+        if table is not None:
+            words = "your table, with the\n   columns that [table.columns] of the terms names"
+            values |= {"data": "data.csv", "holds": words}
         keys = {}
         for client in drawn_clients(plan):
             terms = terms_from_plan(
@@ -173,6 +179,7 @@ def write_kit(
                 run=run,
                 model=model,
                 normalisation=normalisation,
+                table=table,
                 allowed_users=() if trial else ("flower",),
                 same_user=trial,
                 answer_seconds=0.0 if trial else 1.0,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The owner's files: closed to the user the client app runs as, and the client's own records.
 
-A guard does not start otherwise. The records are one ``.npz`` file that runs no code.
+A guard does not start otherwise. The records are one ``.npz`` file, which runs no code, or a table.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from dpcohort._validate import IntArray
 from dpcohort.data.arrays import read_npz
 from dpcohort.data.dataset import Normalisation
-from dpcohort.deploy.guard.terms import ModelTerms
+from dpcohort.data.tables import TABLE_ENDINGS, held_for_test, read_table
+from dpcohort.deploy.guard.terms import ModelTerms, TableTerms
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 
 
@@ -138,15 +139,21 @@ class GuardedData:
         return f"GuardedData({len(self)} records)"  # the arrays must not get into a log
 
 
-def load_data(path: str | Path, model: ModelTerms, normalisation: Normalisation) -> GuardedData:
+def load_data(
+    path: str | Path,
+    model: ModelTerms,
+    normalisation: Normalisation,
+    table: TableTerms | None = None,
+) -> GuardedData:
     """Read ``inputs`` and ``labels``, check them against the model and scale them.
 
-    Messages name shapes and types, never a value.
+    Messages name shapes, types and places, never a value.
 
     Args:
-        path: an ``.npz`` file closed to others.
+        path: an ``.npz`` file, or a table (.csv, .parquet), closed to others.
         model: what the records must fit.
         normalisation: the public constants of the terms.
+        table: how a table is read.
 
     Raises:
         DataMissingError: there is no such file.
@@ -163,9 +170,12 @@ def load_data(path: str | Path, model: ModelTerms, normalisation: Normalisation)
         GuardedData(3 records)
     """
     if not Path(path).is_file():
-        raise DataMissingError(f"there are no data at {path}. Give the client's .npz file.")
+        raise DataMissingError(
+            f"there are no data at {path}. Give the client's .npz file, or its table."
+        )
     check_private(path, "data")
-    arrays = read_npz(path)
+    is_table = Path(path).suffix.lower() in TABLE_ENDINGS
+    arrays = _read_table(path, table) if is_table else read_npz(path)
     for key in ("inputs", "labels"):
         if key not in arrays:
             raise FileFormatError(path, f"there is no array {key!r}; it needs inputs and labels.")
@@ -180,6 +190,25 @@ def load_data(path: str | Path, model: ModelTerms, normalisation: Normalisation)
     with open(path, "rb") as file:
         fingerprint = hashlib.file_digest(file, "sha256").hexdigest()
     return GuardedData(inputs, labels.astype(np.int64), fingerprint)
+
+
+def _read_table(path: str | Path, terms: TableTerms | None) -> dict[str, NDArray[Any]]:
+    """The records of a table but those that are held out for tests."""
+    if terms is None:
+        raise FileFormatError(
+            path, "a table; the terms say how to read one in [table], and these have none."
+        )
+    try:
+        inputs, labels, _ = terms.columns.encode(read_table(path))
+        names = np.full(len(inputs), terms.client)
+        if terms.test_share:
+            kept = ~held_for_test(len(inputs), names, share=terms.test_share, seed=terms.seed)
+            inputs, labels = inputs[kept], labels[kept]
+    except FileFormatError:
+        raise
+    except InputError as error:
+        raise FileFormatError(path, str(error)) from None
+    return {"inputs": inputs, "labels": labels}
 
 
 def _check(path: str | Path, inputs: Any, labels: Any, model: ModelTerms) -> None:

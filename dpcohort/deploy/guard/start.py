@@ -88,7 +88,7 @@ def open_guard(
 
     Args:
         terms: the owner's terms, or their file.
-        data: the client's ``.npz`` file.
+        data: the client's ``.npz`` file, or its table.
         ledger: the client's ledger.
         socket: where to listen.
         counter: the ledger's counter, if not beside it.
@@ -104,7 +104,7 @@ def open_guard(
         check_unwritable(file, "terms")
         terms = pinnable_terms(file) if new_ledger else GuardTerms.from_toml(file)
     assert isinstance(terms, GuardTerms)
-    records = load_data(data, terms.model, terms.normalisation)
+    records = load_data(data, terms.model, terms.normalisation, terms.table)
     runs = check_terms(terms, len(records))
     from dpcohort.deploy.guard.training import LocalTraining
 

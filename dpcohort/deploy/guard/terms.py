@@ -27,7 +27,8 @@ from dpcohort._validate import choice, whole_number
 from dpcohort.accounting.contract import Neighbours, Sampler
 from dpcohort.accounting.events import History, calibrate_remaining
 from dpcohort.data.dataset import Normalisation
-from dpcohort.deploy.formats import Format, Name, bounded, whole
+from dpcohort.data.tables import TableColumns
+from dpcohort.deploy.formats import Format, Name, bounded, replace, whole
 from dpcohort.deploy.ledger.store import canonical_json
 from dpcohort.deploy.ledger.terms import (
     AcceptedReports,
@@ -175,6 +176,62 @@ class AcceptedRun(Format):
         return terms
 
 
+def _columns(given: Any) -> TableColumns:
+    if isinstance(given, TableColumns):
+        return given
+    known = [field.name for field in fields(TableColumns) if field.name != "client"]
+    if not isinstance(given, Mapping):
+        raise InputError("columns", given=given, allowed="a table [table.columns]")
+    for key in given:
+        choice("key", key, known)
+    if not given.get("features"):
+        raise InputError.about("features", "is missing: the columns that the model sees.")
+    try:
+        return TableColumns(**given)
+    except TypeError:
+        raise InputError.because("has a key that is missing or of the wrong type.") from None
+
+
+class TableTerms(Format):
+    """How the owner's table (CSV, Parquet) becomes records: the public constants of the run.
+
+    Attributes:
+        columns: what the columns mean.
+        client: the client's name in the run, which says with the seed which records are held out.
+        test_share: share of the records that are held out for tests, and never trained on.
+        seed: which ones.
+
+    Example:
+        >>> TableTerms(client="north", columns={"label": "sick", "labels": ["no", "yes"],
+        ...     "features": ["age"], "bounds": {"age": [0, 110]}}).columns.targets
+        ('sick',)
+    """
+
+    client: Name
+    columns: Annotated[TableColumns, PlainValidator(_columns)]
+    test_share: Annotated[float, bounded(at_least=0, at_most=0.99)] = 0.0
+    seed: Annotated[int, whole(at_least=0)] = 0
+
+    def to_toml(self) -> str:
+        """Both tables, as the terms hold them."""
+        said = {"client": self.client, "test_share": self.test_share, "seed": self.seed}
+        columns = {
+            key: value
+            for key, value in asdict(self.columns).items()
+            if key != "client" and value not in ((), {})
+        }
+        lines = [f"{key} = {_toml(value)}" for key, value in columns.items()]
+        return "\n".join(
+            [
+                "[table]                        # how your table (.csv, .parquet) is read",
+                *(f"{key} = {_toml(value)}" for key, value in said.items()),
+                "",
+                "[table.columns]                # public: bounds of numbers, lists of values",
+                *lines,
+            ]
+        )
+
+
 def _normalisation(given: Any) -> Normalisation:
     if isinstance(given, Normalisation):
         return given
@@ -239,6 +296,7 @@ class GuardTerms(Format):
         neighbours: the relation the lifetime cap speaks of.
         model: the model that may be trained.
         normalisation: public constants that scale the stored inputs.
+        table: how a table is read, for data that are one.
         runs: runs accepted beforehand; others need ``dpcohort ledger accept``.
         closed_runs: runs that are answered no longer, though the ledger knows them as accepted.
         allowed_users: user ids that may ask; names are looked up when the file is read.
@@ -265,6 +323,7 @@ class GuardTerms(Format):
     neighbours: Neighbours = "zero-out"
     model: ModelTerms
     normalisation: Annotated[Normalisation, PlainValidator(_normalisation)] = Normalisation()
+    table: TableTerms | None = None
     runs: Annotated[tuple[AcceptedRun, ...], Field(strict=False)] = ()
     closed_runs: Annotated[tuple[str, ...], PlainValidator(_run_names)] = ()
     allowed_users: Annotated[tuple[int, ...], PlainValidator(_user_ids)] = ()
@@ -318,6 +377,7 @@ def terms_from_plan(
     run: str,
     model: ModelTerms,
     normalisation: Normalisation | None = None,
+    table: TableTerms | None = None,
     allowed_users: Sequence[str | int] = (),
     same_user: bool = False,
     answer_seconds: float = 1.0,
@@ -330,6 +390,7 @@ def terms_from_plan(
         run: name of the run.
         model: the model trained.
         normalisation: public constants of the inputs.
+        table: how the client's table is read.
         allowed_users: users that may ask.
         same_user: the guard's own user may ask, for a trial.
         answer_seconds: when answers leave.
@@ -400,6 +461,8 @@ def terms_from_plan(
             f"{f'{key} = {_toml(value)}':<30} # {comment}"
             for key, (value, comment) in reports.items()
         ]
+    if table is not None:
+        lines += ["", replace(table, client=client).to_toml()]
     return "\n".join(lines) + "\n"
 
 

@@ -9,6 +9,7 @@ import os
 import numpy as np
 import pytest
 
+from dpcohort.data import dataset_from_table
 from dpcohort.data.dataset import Normalisation
 from dpcohort.deploy.guard.files import (
     check_closed_folder,
@@ -16,8 +17,8 @@ from dpcohort.deploy.guard.files import (
     check_unwritable,
     load_data,
 )
-from dpcohort.deploy.guard.terms import ModelTerms
-from dpcohort.errors import DataMissingError, InputError
+from dpcohort.deploy.guard.terms import GuardTerms, ModelTerms, TableTerms, commented_terms
+from dpcohort.errors import DataMissingError, FileFormatError, InputError
 
 
 @pytest.fixture
@@ -166,3 +167,72 @@ def test_missing_open_and_pickled_files_are_refused(folder):
 
 def test_the_records_are_not_printed(folder):
     assert str(SECRET) not in repr(load_data(save(folder, **GOOD), MODEL, Normalisation()))
+
+
+TABLE = TableTerms(
+    client="north",
+    columns={
+        "label": "sick",
+        "labels": ["no", "yes"],
+        "features": ["age", "ward"],
+        "bounds": {"age": [0, 100]},
+        "categories": {"ward": ["a", "b"]},
+    },
+    test_share=0.25,
+    seed=5,
+)
+TABLE_MODEL = ModelTerms(name="logistic", input_shape=(4,), classes=2)
+
+
+def save_table(folder, rows):
+    path = folder / "data.csv"
+    path.write_text("\n".join(["age,ward,sick,hospital", *rows]))
+    path.chmod(0o600)
+    return path
+
+
+def test_a_guard_reads_its_table_as_the_simulation_does_and_holds_the_same_records_out(folder):
+    rows = [(20 + k, "ab"[k % 2], ("no", "yes")[k % 3 == 0]) for k in range(40)]
+    path = save_table(folder, [f"{age},{ward},{sick},north" for age, ward, sick in rows])
+    found = load_data(path, TABLE_MODEL, Normalisation(), TABLE)
+    both = [(*row, client) for client in ("south", "north") for row in rows]
+    names = ("age", "ward", "sick", "hospital")
+    table = dict(zip(names, zip(*both, strict=True), strict=True))
+    public = {"label": "sick", "labels": ["no", "yes"], "features": ["age", "ward"]}
+    data = dataset_from_table(
+        table, **public, client="hospital", bounds={"age": (0, 100)},
+        categories={"ward": ["a", "b"]}, test_share=0.25, seed=5,
+    )  # fmt: skip
+    mine = data.clients == "north"
+    assert len(found) == 30
+    assert found.inputs.tolist() == data.train_inputs[mine].tolist()
+    assert found.labels.tolist() == data.train_labels[mine].tolist()
+
+
+def test_a_bad_table_is_refused_without_a_value(folder):
+    path = save_table(folder, ["secret,a,no,north"])
+    with pytest.raises(FileFormatError, match="the column age of record 1") as caught:
+        load_data(path, TABLE_MODEL, Normalisation(), TABLE)
+    assert "secret" not in str(caught.value)
+    path = save_table(folder, ["7,a,secret,north"])
+    with pytest.raises(FileFormatError, match="not one of the labels") as caught:
+        load_data(path, TABLE_MODEL, Normalisation(), TABLE)
+    assert "secret" not in str(caught.value)
+    with pytest.raises(FileFormatError, match="these have none"):
+        load_data(path, TABLE_MODEL, Normalisation())
+
+
+def test_terms_say_how_a_table_is_read(folder):
+    text = commented_terms() + TABLE.to_toml()
+    (folder / "terms.toml").write_text(text.replace('"nobody"', "0"))
+    assert GuardTerms.from_toml(folder / "terms.toml").table == TABLE
+    for old, new, words in (
+        ("seed = 5", "seeds = 5", "seeds"),
+        ("[0, 100]", "[]", "is not filled in"),
+        ('features = ["age", "ward"]', "", "features is missing"),
+        ('label = "sick"', "", "missing or of the wrong type"),
+    ):
+        assert old in text
+        (folder / "terms.toml").write_text(text.replace('"nobody"', "0").replace(old, new))
+        with pytest.raises(InputError, match=words):
+            GuardTerms.from_toml(folder / "terms.toml")

@@ -1,0 +1,732 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A table (CSV, Parquet or a DataFrame) as a data set: one row a record, one column the client.
+
+What turns a cell into a number is stated, never computed: bounds of numbers, lists of values, what
+a missing cell counts as. The smallest and largest number of a column, or the values that occur in
+it, are each a fact about some record, which no budget would pay for.
+
+Nothing that a cell may hold changes how many columns there are. A number beyond its bounds is moved
+to the bound, a value outside its list goes to a column of its own, ``other``. A cell of a column of
+numbers that holds no number is refused; the message names its place, never what it holds.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import io
+import zlib
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import compress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpcohort._validate import BoolArray, FloatArray, choice, did_you_mean, number, whole_number
+from dpcohort.data.dataset import Dataset, dataset_from_arrays
+from dpcohort.errors import DataMissingError, FileFormatError, InputError
+from dpcohort.limits import LARGEST_TABLE, MOST_TABLE_CELLS, MOST_TABLE_COLUMNS, check_unpacking
+from dpcohort.plain_text import one_line
+from dpcohort.tasks import Task
+from dpcohort.text_files import csv_separator, number_in, read_utf8
+
+#: How the name of a table's file ends.
+TABLE_ENDINGS = (".csv", ".tsv", ".parquet")
+#: Words that stand for a missing cell, in any case.
+MISSING_WORDS = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "#n/a"})
+
+#: Column names to cells, one a record: text, numbers, truth values, None or NaN where missing.
+Table = Mapping[str, Sequence[Any]]
+
+_TEST_STREAM = 23
+_TRUTHS = {"true": 1.0, "false": 0.0}
+_WHY = (
+    "What a table's own smallest and largest values, or the values that occur in it, would say is "
+    "a fact about single records, and no budget pays for it."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableColumns:
+    """What the columns of a table mean. All of it is public and none of it comes from the records.
+
+    Attributes:
+        label: the column to be predicted; several for a task of several labels, each 0 or 1.
+        client: the column that says whose record it is; None where the table does not say.
+        features: columns a model sees; () for all others.
+        categories: the values that a column of text or codes can have; each becomes a column of
+            0 and 1, and all other values, missing ones too, share one more.
+        bounds: smallest and largest value of a column of numbers, which become -1 and 1.
+        missing: what a missing number counts as: ``middle`` of its bounds, ``indicator`` (the
+            middle, and a column that says so), or a number; for all columns or by column.
+        labels: the values that the label can have, in the order of the classes.
+
+    Example:
+        >>> columns = TableColumns(label="sick", bounds={"age": (0, 110)}, labels=("no", "yes"))
+        >>> inputs, labels, names = columns.encode({"age": ["55", "200"], "sick": ["yes", "no"]})
+        >>> inputs.tolist(), labels.tolist(), names
+        ([[0.0], [1.0]], [1, 0], ('age',))
+    """
+
+    label: str | tuple[str, ...]
+    client: str | None = None
+    features: tuple[str, ...] = ()
+    categories: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    missing: str | float | Mapping[str, str | float] = "middle"
+    labels: tuple[Any, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("label", "features", "labels"):
+            given = getattr(self, name)
+            if isinstance(given, list):
+                object.__setattr__(self, name, tuple(given))
+        if not self.targets or not all(isinstance(one, str) and one for one in self.targets):
+            raise InputError("label", given=self.label, allowed="the name of a column, or several")
+        open_ = [
+            f"{key}.{one}"
+            for key in ("bounds", "categories")
+            for one, values in getattr(self, key).items()
+            if isinstance(values, list | tuple) and not values
+        ]
+        if open_:
+            more = f" (and so are {', '.join(map(one_line, open_[1:9]))})" if open_[1:] else ""
+            raise InputError.about(
+                open_[0],
+                f"is not filled in{more}. Bounds are the smallest and the largest number that a "
+                "column can hold, as in [0, 110]; categories are the values that it can have, as "
+                f'in ["no", "yes"]. {_WHY} Where nothing is known of a number, bounds can be '
+                "estimated with noise and paid for: dpcohort data bounds --help",
+            )
+        for one, values in self.categories.items():
+            _check_values(f"categories.{one}", values)
+        for one, values in self.bounds.items():
+            _check_bounds(f"bounds.{one}", values)
+        if self.labels:
+            _check_values("labels", self.labels, at_least=2)
+        both = set(self.categories) & set(self.bounds)
+        if both:
+            words = f"is in categories too; {min(both)!r} is a number or one of some values."
+            raise InputError.about(f"bounds.{min(both)}", words)
+        taken = {*self.targets, self.client}
+        for key in ("features", "categories", "bounds"):
+            for one in getattr(self, key):
+                if one in taken:
+                    words = f"names {one!r}, which is the label or the client and no feature."
+                    raise InputError.about(key, words)
+        self._check_missing()
+
+    def _check_missing(self) -> None:
+        rules = self.missing if isinstance(self.missing, Mapping) else {"": self.missing}
+        for one, rule in rules.items():
+            name = f"missing.{one}" if one else "missing"
+            if isinstance(rule, str):
+                choice(name, rule, ("middle", "indicator"))
+            else:
+                number(name, rule)
+            if one and one not in self.bounds:
+                words = "is for a column with bounds; a missing category is among the others."
+                raise InputError.about(name, words)
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The columns to be predicted."""
+        return (self.label,) if isinstance(self.label, str) else tuple(self.label)
+
+    def seen(self, table: Table) -> tuple[str, ...]:
+        """The columns of a table that a model sees.
+
+        Raises:
+            InputError: a column is not there, or nothing says how to make numbers of it.
+        """
+        named = [*self.targets, *([self.client] if self.client else []), *self.features]
+        for one in (*named, *self.categories, *self.bounds):
+            if one not in table:
+                listed = ", ".join(map(one_line, list(table)[:20]))
+                raise InputError(
+                    "column", given=one, allowed=f"one of {listed}", next_step=_hint(one, table)
+                )
+        taken = {*self.targets, self.client}
+        seen = self.features or tuple(one for one in table if one not in taken)
+        unknown = [one for one in seen if one not in self.bounds and one not in self.categories]
+        if not seen:
+            raise InputError.because("there is no column beside the label to predict it from.")
+        if unknown:
+            listed = ", ".join(map(one_line, unknown[:8])) + (" ..." if len(unknown) > 8 else "")
+            raise InputError.because(
+                f"nothing says what the columns {listed} can hold. Give the smallest and largest "
+                f"possible number, as in bounds = {{ {_key(unknown[0])} = [0, 100] }}, or the "
+                f"possible values, as in categories = {{ {_key(unknown[0])} = [...] }}; or name "
+                f"the columns to be used in features. {_WHY} Where nothing is known of a number, "
+                "bounds can be estimated with noise and paid for: dpcohort data bounds --help"
+            )
+        return seen
+
+    def task(self, **settings: Any) -> Task:
+        """The task of the label: its classes or labels with their names, and what else is stated.
+
+        Args:
+            **settings: of `Task`; without ``kind`` a class, or labels where there are several.
+
+        Example:
+            >>> TableColumns(label="sick", labels=("no", "yes")).task().names
+            ('no', 'yes')
+        """
+        several = not isinstance(self.label, str)
+        kind = settings.pop("kind", "multi-label" if several else "classification")
+        if several != (kind == "multi-label"):
+            words = 'names several columns exactly where the task is kind = "multi-label".'
+            raise InputError.about("label", words)
+        if kind == "classification":
+            if not self.labels:
+                raise InputError.about(
+                    "labels",
+                    f"is missing: the values that {self.label!r} can have, as in labels = "
+                    f'["no", "yes"]. {_WHY}',
+                )
+            names = tuple(map(_word, self.labels))
+            return Task(kind=kind, outputs=len(names), names=names, **settings)
+        if self.labels:
+            words = f"goes with classes; a task of {kind} has none."
+            raise InputError.about("labels", words)
+        if several:
+            return Task(kind=kind, outputs=len(self.targets), names=self.targets, **settings)
+        return Task(kind=kind, outputs=1, **settings)
+
+    def encode(
+        self, table: Table, task: Task | None = None
+    ) -> tuple[NDArray[np.float32], NDArray[Any], tuple[str, ...]]:
+        """Inputs from -1 to 1, what is to be predicted (not yet scaled), and names of the inputs.
+
+        Args:
+            table: the cells.
+            task: what is predicted; that of the labels if not given.
+
+        Raises:
+            InputError: a column or its meaning is missing, or a cell cannot be used.
+        """
+        wanted = self.task() if task is None else task
+        parts: list[NDArray[np.float32]] = []
+        names: list[str] = []
+        seen = self.seen(table)
+        wide = len(seen) + sum(len(values) for values in self.categories.values())
+        whole_number("numbers of all records", wide * len(table[seen[0]]), at_most=MOST_TABLE_CELLS)
+        for one in seen:
+            make = self._one_hot if one in self.categories else self._scaled
+            part, called = make(one, table[one])
+            parts.append(part)
+            names += called
+        if wanted.kind == "classification":
+            targets: NDArray[Any] = self._classes(table[self.targets[0]])
+        else:
+            columns = [numbers_of(one, table[one], needed=True)[0] for one in self.targets]
+            targets = np.stack(columns, 1) if wanted.kind == "multi-label" else columns[0]
+        return np.concatenate(parts, 1), targets, tuple(names)
+
+    def _one_hot(self, name: str, cells: Sequence[Any]) -> tuple[NDArray[np.float32], list[str]]:
+        values = self.categories[name]
+        places = _places(values)
+        found = _by_value(name, cells, lambda cell: _place(cell, places, other=len(values)))
+        hot = np.zeros((len(cells), len(values) + 1), np.float32)
+        hot[np.arange(len(cells)), np.asarray(found, np.int64)] = 1.0
+        return hot, [*(f"{name} = {_word(one)}" for one in values), f"{name} = other"]
+
+    def _scaled(self, name: str, cells: Sequence[Any]) -> tuple[NDArray[np.float32], list[str]]:
+        low, high = self.bounds[name]
+        stated = self.missing
+        rule = stated.get(name, "middle") if isinstance(stated, Mapping) else stated
+        values, is_missing = numbers_of(name, cells)
+        filled = np.where(is_missing, (low + high) / 2 if isinstance(rule, str) else rule, values)
+        scaled = (2.0 * np.clip(filled, low, high) - (low + high)) / (high - low)
+        columns, names = [scaled], [name]
+        if rule == "indicator":
+            columns.append(is_missing.astype(np.float64))
+            names.append(f"{name} is missing")
+        return np.stack(columns, 1).astype(np.float32), names
+
+    def _classes(self, cells: Sequence[Any]) -> NDArray[np.int64]:
+        places, name = _places(self.labels), self.targets[0]
+        found = _by_value(name, cells, lambda cell: _place(cell, places, other=-1))
+        classes = np.asarray(found, np.int64)
+        if (classes < 0).any():
+            listed = ", ".join(map(_word, self.labels[:10]))
+            raise InputError.because(
+                f"{_record(name, int(np.argmax(classes < 0)))} is not one of the labels {listed}. "
+                "Add it to labels if it is a class of its own, or take such records out."
+            )
+        return classes
+
+
+def dataset_from_table(
+    table: Any,
+    *,
+    label: str | Sequence[str],
+    client: str | None = None,
+    features: Sequence[str] = (),
+    categories: Mapping[str, Sequence[Any]] | None = None,
+    bounds: Mapping[str, Sequence[float]] | None = None,
+    missing: str | float | Mapping[str, str | float] = "middle",
+    labels: Sequence[Any] = (),
+    task: Task | None = None,
+    test_share: float = 0.2,
+    test_public: bool = False,
+    seed: int = 0,
+    name: str = "table",
+) -> Dataset:
+    """A data set from a table: a DataFrame of pandas or polars, or a mapping of columns.
+
+    Args:
+        table: one row a record.
+        label: as in `TableColumns`, like all that follow up to ``labels``.
+        client: the column that says whose record it is; the data set then knows its clients.
+        features: columns a model sees; all others if none are named.
+        categories: public lists of values.
+        bounds: public bounds of numbers.
+        missing: what a missing number counts as.
+        labels: public values of the label.
+        task: what is predicted; without it one of the ``labels``.
+        test_share: share of each client's records that are test records.
+        test_public: whether results on the test records may be published; else a private run
+            does not write them down.
+        seed: which records are test records.
+        name: what to call it.
+
+    Raises:
+        InputError: a column or its meaning is missing, or a cell cannot be used.
+
+    Example:
+        >>> rows = {"age": [30, 61, 45, 70], "ward": ["a", "a", "b", "b"], "sick": [1, 2, 1, 2]}
+        >>> data = dataset_from_table(rows, label="sick", labels=[1, 2], client="ward",
+        ...     bounds={"age": (0, 110)}, test_share=0.5)
+        >>> len(data), data.clients.tolist(), data.classes
+        (2, ['a', 'b'], 2)
+    """
+    columns = TableColumns(
+        label=label if isinstance(label, str) else tuple(label),
+        client=client,
+        features=tuple(features),
+        categories={one: tuple(values) for one, values in (categories or {}).items()},
+        bounds={one: _pair(values) for one, values in (bounds or {}).items()},
+        missing=missing,
+        labels=tuple(labels),
+    )
+    return table_dataset(
+        columns_of_frame(table),
+        columns,
+        task=task,
+        test_share=test_share,
+        test_public=test_public,
+        seed=seed,
+        name=name,
+    )
+
+
+def table_dataset(
+    table: Table,
+    columns: TableColumns,
+    *,
+    task: Task | None = None,
+    test_share: float = 0.2,
+    test_public: bool = False,
+    seed: int = 0,
+    name: str = "table",
+    is_test: BoolArray | None = None,
+) -> Dataset:
+    """The data set of a table whose columns are known; see `dataset_from_table`.
+
+    Args:
+        table: the cells.
+        columns: what they mean.
+        task: what is predicted.
+        test_share: share of each client's records that are test records.
+        test_public: whether results on them may be published.
+        seed: which records they are.
+        name: what to call it.
+        is_test: which records they are, instead of a share.
+    """
+    wanted = columns.task() if task is None else task
+    inputs, targets, _ = columns.encode(table, wanted)
+    clients = None
+    if columns.client is not None:
+        clients = np.array(client_names(columns.client, table[columns.client]))
+    if is_test is None:
+        is_test = held_for_test(len(inputs), clients, share=test_share, seed=seed)
+    return dataset_from_arrays(
+        name,
+        train_inputs=inputs[~is_test],
+        train_labels=targets[~is_test],
+        test_inputs=inputs[is_test],
+        test_labels=targets[is_test],
+        task=wanted,
+        clients=None if clients is None else clients[~is_test],
+        test_public=test_public,
+    )
+
+
+def held_for_test(
+    records: int, clients: NDArray[np.str_] | None, *, share: float, seed: int
+) -> BoolArray:
+    """Which records are test records: the share of each client's, by the seed and its name alone.
+
+    So a client that holds only its own rows finds the same ones.
+
+    Example:
+        >>> wards = np.array(["a", "b", "a", "b", "a", "a"])
+        >>> both = held_for_test(6, wards, share=0.5, seed=1)
+        >>> alone = held_for_test(4, wards[wards == "a"], share=0.5, seed=1)
+        >>> both[wards == "a"].tolist() == alone.tolist()
+        True
+    """
+    number("test_share", share, above=0, below=1)
+    whole_number("seed", seed, at_least=0)
+    owners = np.full(records, "") if clients is None else clients
+    is_test = np.zeros(records, np.bool_)
+    distinct, inverse, counts = np.unique(owners, return_inverse=True, return_counts=True)
+    groups = np.split(np.argsort(inverse, kind="stable"), np.cumsum(counts)[:-1])
+    for client, own in zip(distinct.tolist(), groups, strict=True):
+        rng = np.random.default_rng([seed, _TEST_STREAM, zlib.crc32(client.encode())])
+        held = min(round(share * own.size), own.size - 1)
+        is_test[rng.permutation(own)[:held]] = True
+    if not is_test.any():
+        raise InputError(
+            "test_share",
+            given=share,
+            allowed="large enough for one test record of some client",
+        )
+    return is_test
+
+
+def read_table(path: str | Path) -> Table:
+    r"""The columns of a CSV or Parquet file.
+
+    A CSV file has a header; commas, semicolons or tabs separate its columns. Rows of empty cells
+    and columns without a name (an index that was written too) are left out.
+
+    Raises:
+        DataMissingError: there is no such file, or what reads Parquet is not installed.
+        FileFormatError: it cannot be read, or is larger than a table may be.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "patients.csv"
+        >>> _ = path.write_text("age;ward\n30,5;north\n;\n41;south\n")
+        >>> read_table(path)
+        {'age': ['30,5', '41'], 'ward': ['north', 'south']}
+    """
+    place = Path(path).expanduser()
+    if not place.exists():
+        raise DataMissingError(
+            f"The table {place} is not there. Paths start from the folder of the configuration."
+        )
+    if place.suffix.lower() == ".parquet":
+        return _read_parquet(place)
+    return _read_csv(place)
+
+
+def columns_of_frame(table: Any) -> Table:
+    """The columns of a DataFrame (pandas, polars) or of a mapping of columns.
+
+    Example:
+        >>> columns_of_frame({"age": [30, None]})
+        {'age': [30, None]}
+    """
+    if isinstance(table, Mapping):
+        found = {str(name): list(cells) for name, cells in table.items()}
+    elif hasattr(table, "columns") and hasattr(table, "__getitem__"):
+        # By position: two columns of one name would come as a table.
+        names = [str(name) for name in table.columns]
+        _check_header(names)
+        found = {str(name): _cells(table[name]) for name in table.columns}
+    else:
+        allowed = "a DataFrame, or a mapping of columns"
+        raise InputError("table", given=type(table).__name__, allowed=allowed)
+    lengths = {len(cells) for cells in found.values()}
+    if len(lengths) != 1 or not max(lengths):
+        raise InputError("lengths of columns", given=sorted(lengths), allowed="one length above 0")
+    return found
+
+
+def kind_of(cells: Sequence[Any]) -> str:
+    """Whether a column holds ``number``s, ``text`` of few values, or ``free text``.
+
+    Example:
+        >>> kind_of(["1", "2,5", ""]), kind_of(["a", "b", "a", "a"]), kind_of(["x1", "y2", "z3"])
+        ('number', 'text', 'free text')
+    """
+    there = [cell for cell in cells if not _is_missing(cell)]
+    distinct = {_word(cell) for cell in there}
+    if all(not isinstance(c, str) or number_in(c) is not None for c in there):
+        return "number"
+    return "text" if len(distinct) <= max(2, min(50, len(there) // 2)) else "free text"
+
+
+def values_of(cells: Sequence[Any]) -> list[Any]:
+    """The different values of a column that is public, numbers as such, in order.
+
+    Example:
+        >>> values_of(["2", "1", "", "2"]), values_of(["b", "a"])
+        ([1, 2], ['a', 'b'])
+    """
+    words = {_word(cell) for cell in cells if not _is_missing(cell)}
+    numbers = {word: number_in(word) for word in words}
+    if None in numbers.values():
+        return sorted(words)
+    found = sorted({value for value in numbers.values() if value is not None})
+    return [int(value) if value.is_integer() else value for value in found]
+
+
+def client_names(name: str, cells: Sequence[Any]) -> list[str]:
+    """The client of each record, as text.
+
+    Raises:
+        InputError: a record has none.
+
+    Example:
+        >>> client_names("ward", [7, "north ", 7.0])
+        ['7', 'north', '7']
+    """
+    found = _by_value(name, cells, lambda cell: "" if _is_missing(cell) else _word(cell))
+    if "" in found:
+        words = f"{_record(name, found.index(''))} is empty: it must say whose record it is."
+        raise InputError.because(words)
+    return found
+
+
+def _check_values(name: str, values: Any, at_least: int = 1) -> None:
+    if not isinstance(values, list | tuple):
+        raise InputError(name, given=values, allowed="a list of values")
+    if len(values) < at_least:
+        raise InputError(name, given=list(values), allowed=f"a list of {at_least} values or more")
+    for one in values:
+        if not isinstance(one, str | int | float | bool | np.generic) or one != one:
+            raise InputError(name, given=one, allowed="text, numbers, or true and false")
+    if len({_word(one) for one in values}) < len(values):
+        raise InputError(name, given=list(values), allowed="different values")
+
+
+def _check_bounds(name: str, values: Any) -> None:
+    if not isinstance(values, list | tuple) or len(values) != 2:
+        allowed = "the smallest and the largest number, as in [0, 100]"
+        raise InputError(name, given=values, allowed=allowed)
+    low, high = (number(name, one) for one in values)
+    if not low < high or not np.isfinite(high - low):
+        raise InputError(name, given=list(values), allowed="a smaller and a larger number")
+
+
+def _pair(values: Sequence[float]) -> tuple[float, float]:
+    return tuple(values)  # type: ignore[return-value]  # its length is checked where it is used
+
+
+def _hint(given: str, table: Table) -> str | None:
+    same = [one for one in table if one.strip().lower() == given.strip().lower()]
+    return f"Did you mean {same[0]!r}?" if same else did_you_mean(given, table)
+
+
+def _key(name: str) -> str:
+    return name if name.isidentifier() and name.isascii() else f'"{one_line(name, 60)}"'
+
+
+def _record(column: str, place: int) -> str:
+    return f"the column {one_line(column, 60)} of record {place + 1:,}"
+
+
+def _by_value(name: str, cells: Sequence[Any], read: Callable[[Any], Any]) -> list[Any]:
+    """What is read of every cell; equal cells are read once."""
+    known: dict[tuple[type, Hashable], Any] = {}
+    found = []
+    for place, cell in enumerate(cells):
+        try:
+            key = (type(cell), cell)
+            value = known.get(key, known)
+        except TypeError:
+            kind = type(cell).__name__
+            words = f"{_record(name, place)} holds a {kind}; it must be text or a number."
+            raise InputError.because(words) from None
+        if value is known:
+            value = known[key] = read(cell)
+        found.append(value)
+    return found
+
+
+def _is_missing(cell: Any) -> bool:
+    if cell is None or (isinstance(cell, str) and cell.strip().lower() in MISSING_WORDS):
+        return True
+    return isinstance(cell, float | np.floating) and cell != cell
+
+
+def _word(value: Any) -> str:
+    """A value as text; 3.0 is 3."""
+    if isinstance(value, bool | np.bool_):
+        return str(bool(value)).lower()
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    return str(value).strip()
+
+
+def _same(word: str) -> str:
+    """A text that is equal for texts of the same number or truth value."""
+    if (value := number_in(word)) is not None:
+        return _word(value)
+    return word.lower() if word.lower() in _TRUTHS else word
+
+
+def _places(values: Sequence[Any]) -> dict[str, int]:
+    """The place of each value, as it is written and as a number."""
+    places: dict[str, int] = {}
+    for read in (_same, _word):  # what is written comes first: it overwrites
+        places |= {read(_word(one)): place for place, one in reversed(list(enumerate(values)))}
+    return places
+
+
+def _place(cell: Any, places: Mapping[str, int], *, other: int) -> int:
+    word = "" if cell is None or (isinstance(cell, float) and cell != cell) else _word(cell)
+    return places.get(word, places.get(_same(word), other) if word else other)
+
+
+def numbers_of(
+    name: str, cells: Sequence[Any], *, needed: bool = False
+) -> tuple[FloatArray, BoolArray]:
+    """The numbers of a column, 0 where one is missing, and where that is.
+
+    Args:
+        name: of the column, for messages.
+        cells: its cells.
+        needed: refuse a missing or an infinite one.
+
+    Example:
+        >>> values, is_missing = numbers_of("age", ["30,5", "", True])
+        >>> values.tolist(), is_missing.tolist()
+        ([30.5, 0.0, 1.0], [False, True, False])
+    """
+
+    def read(cell: Any) -> float | None:
+        if _is_missing(cell):
+            return np.nan
+        if isinstance(cell, str):
+            word = cell.strip().lower()
+            return _TRUTHS[word] if word in _TRUTHS else number_in(cell)
+        try:
+            return float(cell)
+        except (TypeError, ValueError, OverflowError):
+            return None
+
+    found = _by_value(name, cells, read)
+    if None in found:
+        raise InputError.because(
+            f"{_record(name, found.index(None))} is not a number. Correct it, leave it empty if "
+            "it is missing, or list the column's values in categories."
+        )
+    values = np.asarray(found, np.float64)
+    is_missing = np.isnan(values)
+    if needed and is_missing.any():
+        words = f"{_record(name, int(np.argmax(is_missing)))} is missing: every record needs one."
+        raise InputError.because(words)
+    if needed and np.isinf(values).any():
+        words = f"{_record(name, int(np.argmax(np.isinf(values))))} is not finite."
+        raise InputError.because(words)
+    return np.where(is_missing, 0.0, values), is_missing
+
+
+def _cells(column: Any) -> list[Any]:
+    """The cells of a column of a DataFrame, None where one is missing."""
+    if hasattr(column, "notna"):  # pandas
+        column = column.astype(object).where(column.notna(), None)
+    for way in ("to_list", "tolist"):
+        if hasattr(column, way):
+            return list(getattr(column, way)())
+    return list(column)
+
+
+def _check_header(names: Sequence[str]) -> None:
+    if len(names) > MOST_TABLE_COLUMNS:
+        raise InputError("columns", given=len(names), allowed=f"at most {MOST_TABLE_COLUMNS}")
+    for name, times in Counter(names).items():
+        if name and times > 1:
+            words = f"the column {one_line(name, 60)} appears {times} times; rename one."
+            raise InputError.because(words)
+    if not any(names):
+        raise InputError.because("there is no header: the first line must name the columns.")
+
+
+def _read_csv(path: Path) -> Table:
+    content = read_utf8(path, at_most_bytes=LARGEST_TABLE)
+    text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", newline="")
+    reader = csv.reader(text, strict=True, delimiter=csv_separator(content, ",;\t"))
+    rows = _rows(path, reader)
+    line, header = next(rows, (1, []))
+    names = [cell.strip() for cell in header]
+    try:
+        _check_header(names)
+    except InputError as error:
+        raise FileFormatError(path, str(error), line=line) from None
+    keep = [bool(name) for name in names]
+    table: dict[str, list[str]] = {name: [] for name in names if name}
+    shared: dict[str, str] = {}
+    for line, cells in rows:
+        if len(cells) != len(names):
+            words = f"the row has {len(cells)} cells; the header has {len(names)}."
+            raise FileFormatError(path, words, line=line)
+        for column, cell in zip(table.values(), compress(cells, keep), strict=True):
+            # A table has few different cells: each is kept once.
+            column.append(shared.setdefault(cell, cell))
+        if len(shared) > 1_000_000:
+            shared.clear()
+    if not next(iter(table.values())):
+        raise FileFormatError(path, "there is a header but no record below it")
+    return dict(table)
+
+
+def _rows(path: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:
+    """Every row with something in it, and the line it starts on."""
+    while True:
+        line = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise FileFormatError(path, f"not CSV: {error}", line=line) from None
+        if any(map(str.strip, cells)):
+            yield line, cells
+
+
+def _read_parquet(path: Path) -> Table:
+    try:
+        parquet = importlib.import_module("pyarrow.parquet")
+    except ModuleNotFoundError:
+        raise DataMissingError(
+            f"Reading {path} needs pyarrow, which is not installed. Get it with: python -m pip "
+            'install "dpcohort[tables]", or save the table as CSV.'
+        ) from None
+    try:
+        with parquet.ParquetFile(path) as file:
+            _check_parquet(path, file)
+            _check_header([str(name) for name in file.schema_arrow.names])
+            found = file.read()
+            table = {name: found.column(name).to_pylist() for name in found.column_names}
+    except FileFormatError:
+        raise
+    except InputError as error:
+        raise FileFormatError(path, str(error)) from None
+    except Exception as error:  # pyarrow has a dozen errors for bytes that are wrong
+        raise FileFormatError(path, f"not a Parquet file that can be read ({error})") from None
+    if not table or not next(iter(table.values())):
+        raise FileFormatError(path, "there are no records in it")
+    # An index that pandas wrote too.
+    return {name: cells for name, cells in table.items() if not name.startswith("__index_level_")}
+
+
+def _check_parquet(path: Path, file: Any) -> None:
+    """Refuse a file that would be out of all proportion to its bytes, before it is read."""
+    about = file.metadata
+    cells = about.num_rows * about.num_columns
+    if cells > MOST_TABLE_CELLS:
+        words = f"{cells:,} cells; a table may have {MOST_TABLE_CELLS:,}."
+        raise FileFormatError(path, words)
+    groups: Iterable[int] = range(about.num_row_groups)
+    size = sum(int(about.row_group(group).total_byte_size) for group in groups)
+    check_unpacking(path, max(size, 8 * cells), "Save it with less compression, or as CSV.")

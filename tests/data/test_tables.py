@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpcohort.config import load_config
+from dpcohort.data import TableColumns, dataset_from_table, load_dataset, read_table
+from dpcohort.errors import DataMissingError, FileFormatError, InputError
+from dpcohort.runs import configured_data, configured_job
+from dpcohort.runs.configured import configured_plan, configured_population
+from dpcohort.tasks import Task
+
+ROWS = {
+    "age": [0, 55, 110, 500, None, 55],
+    "smoker": ["yes", "no", "sometimes", None, "yes", "no"],
+    "ward": ["a", "b", "a", "b", "a", "b"],
+    "sick": ["no", "yes", "no", "yes", "no", "yes"],
+}
+PUBLIC = {
+    "label": "sick",
+    "labels": ["no", "yes"],
+    "bounds": {"age": (0, 110)},
+    "categories": {"smoker": ["no", "yes"]},
+    "features": ["age", "smoker"],
+}
+
+
+def columns(**changes) -> TableColumns:
+    return TableColumns(**{**PUBLIC, **changes})
+
+
+def test_numbers_go_from_minus_one_to_one_and_values_to_columns_of_their_own():
+    inputs, labels, names = columns().encode(ROWS)
+    assert names == ("age", "smoker = no", "smoker = yes", "smoker = other")
+    assert inputs[:, 0].tolist() == [-1, 0, 1, 1, 0, 0]  # beyond: at the bound; missing: the middle
+    assert inputs[:, 1:].argmax(1).tolist() == [1, 0, 2, 2, 1, 0]
+    assert inputs[:, 1:].sum(1).tolist() == [1] * 6
+    assert labels.tolist() == [0, 1, 0, 1, 0, 1]
+
+
+def test_a_record_is_encoded_without_a_look_at_the_others():
+    together, _, _ = columns().encode(ROWS)
+    for place in range(6):
+        alone = {name: [cells[place]] for name, cells in ROWS.items()}
+        assert columns().encode(alone)[0].tolist() == [together[place].tolist()]
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected", "width"),
+    [("middle", 0.0, 4), ("indicator", 0.0, 5), (110, 1.0, 4), ({"age": 27.5}, -0.5, 4)],
+)
+def test_a_missing_number_counts_as_the_public_rule_says(rule, expected, width):
+    inputs, _, names = columns(missing=rule).encode(ROWS)
+    assert inputs[4, 0] == expected
+    assert inputs.shape[1] == width
+    if rule == "indicator":
+        assert inputs[:, names.index("age is missing")].tolist() == [0, 0, 0, 0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("labels", "cells"),
+    [
+        ([1, 2], ["1", "2.0", "1"]),
+        (["1", "2"], [1, 2, 1.0]),
+        ([True, False], ["TRUE", "false", True]),
+        (["007", "7"], ["007", "7", "007"]),
+    ],
+)
+def test_labels_are_found_however_they_are_written(labels, cells):
+    found = columns(labels=labels).encode({"age": [1] * 3, "smoker": ["no"] * 3, "sick": cells})
+    assert found[1].tolist() == [0, 1, 0]
+
+
+def test_tasks_of_a_table():
+    rows = {"age": [1, 2, 3], "a": [0, 1, 1], "b": ["1", "0", "TRUE"], "stay": ["3", "45", "1,5"]}
+    public = {"bounds": {"age": (0, 4)}, "features": ["age"], "test_share": 0.3}
+    both = dataset_from_table(rows, label=["a", "b"], **public, task=None)
+    assert both.task.names == ("a", "b")
+    assert both.train_labels.dtype == np.float32
+    stay = Task(kind="regression", outputs=1, bounds=(0.0, 30.0))
+    numbers = dataset_from_table(rows, label="stay", task=stay, **public)
+    every = np.concatenate([numbers.train_labels, numbers.test_labels])
+    assert sorted(stay.unscaled(every.astype(float)).round(3).tolist()) == [1.5, 3.0, 30.0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"bounds": {}}, "columns age can hold.*tell|nothing says what the columns age"),
+        ({"bounds": {"age": []}}, "bounds.age is not filled in.*single records"),
+        ({"bounds": {"age": (5, 5)}}, "a smaller and a larger number"),
+        ({"bounds": {"age": (0, float("inf"))}}, "a finite number"),
+        ({"bounds": {"age": 7}}, "the smallest and the largest"),
+        ({"categories": {"smoker": []}}, "categories.smoker is not filled in"),
+        ({"categories": {"smoker": ["no", "no"]}}, "different values"),
+        ({"categories": {"age": [1]}}, "is in categories too"),
+        ({"labels": []}, "labels is missing"),
+        ({"labels": ["no"]}, "2 values or more"),
+        ({"labels": ["yes", "maybe"]}, "sick of record 1 is not one of the labels yes, maybe"),
+        ({"label": "sik"}, "Did you mean 'sick'"),
+        ({"label": "Sick"}, "Did you mean 'sick'"),
+        ({"features": ["age", "sick"]}, "which is the label"),
+        ({"missing": "mean"}, "one of middle, indicator"),
+        ({"missing": {"smoker": "middle"}}, "is for a column with bounds"),
+    ],
+)
+def test_what_is_not_public_or_does_not_fit_is_refused(changes, words):
+    with pytest.raises(InputError, match=words):
+        columns(**changes).encode(ROWS)
+
+
+@pytest.mark.parametrize("cell", ["old", "1_0", "1,500", "٣", [1], "nan5"])
+def test_a_bad_cell_is_named_by_its_place_and_never_shown(cell):
+    rows = {**ROWS, "age": [1, 2, cell, 4, 5, 6]}
+    with pytest.raises(InputError, match="the column age of record 3") as caught:
+        columns().encode(rows)
+    assert str(cell) not in str(caught.value)
+
+
+def test_test_records_are_split_off_within_each_client():
+    rows = {name: cells * 20 for name, cells in ROWS.items()}
+    one = dataset_from_table(rows, **PUBLIC, client="ward", test_share=0.25, seed=3)
+    assert sorted(one.clients.tolist()) == ["a"] * 45 + ["b"] * 45
+    assert len(one.test_labels) == 30
+    assert not one.test_public
+    other = dataset_from_table(rows, **PUBLIC, client="ward", test_share=0.25, seed=4)
+    assert one.train_inputs.tolist() != other.train_inputs.tolist()
+
+
+def test_data_frames_are_tables_too():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(ROWS)
+    frame["smoker"] = frame["smoker"].astype("category")
+    found = dataset_from_table(frame, **PUBLIC, client="ward", test_share=0.4)
+    wanted = dataset_from_table(ROWS, **PUBLIC, client="ward", test_share=0.4)
+    assert found.train_inputs.tolist() == wanted.train_inputs.tolist()
+    assert found.clients.tolist() == wanted.clients.tolist()
+
+
+def test_parquet_reads_as_csv_does(tmp_path: Path):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    frame = pandas.DataFrame(ROWS)
+    frame.to_parquet(tmp_path / "t.parquet")
+    frame.to_csv(tmp_path / "t.csv", sep=";", decimal=",")  # with its index, which has no name
+    both = [columns().encode(read_table(tmp_path / f"t.{kind}")) for kind in ("csv", "parquet")]
+    assert both[0][0].tolist() == both[1][0].tolist()
+    assert both[0][1].tolist() == both[1][1].tolist()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "no header"),
+        ("a,b\n", "no record below it"),
+        ("a,b\n1,2\n3\n", "line 3: the row has 1 cells; the header has 2"),
+        ("a,a\n1,2\n", "line 1: the column a appears 2 times"),
+        ('a,b\n1,"2\n', "line 2: not CSV"),
+        ("a\x1b[2J,b\n1,2,3\n", "line 2: the row has 3 cells"),
+    ],
+)
+def test_a_broken_csv_is_one_message_with_its_line(tmp_path: Path, content: str, words: str):
+    (tmp_path / "t.csv").write_text(content)
+    with pytest.raises(FileFormatError, match=words):
+        read_table(tmp_path / "t.csv")
+
+
+def test_a_table_that_is_not_there_or_not_a_table(tmp_path: Path):
+    with pytest.raises(DataMissingError, match="is not there"):
+        read_table(tmp_path / "t.csv")
+    (tmp_path / "t.parquet").write_bytes(b"PAR1 no PAR1")
+    with pytest.raises((FileFormatError, DataMissingError), match="Parquet"):
+        read_table(tmp_path / "t.parquet")
+    with pytest.raises(InputError, match=r"dpcohort new my\.toml --from t\.csv"):
+        load_dataset("t.csv")
+
+
+CONFIG = """
+[population]
+clients = "clients.csv"
+[training]
+rounds = 4
+cohort_size = 2
+sampling_rate = 0.5
+[data]
+name = "t.csv"
+label = "sick"
+labels = ["no", "yes"]
+client = "ward"
+bounds = { age = [0, 110] }
+categories = { smoker = ["no", "yes"] }
+test_share = 0.25
+[run]
+device = "cpu"
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path):
+    lines = [",".join(ROWS)]
+    rows = zip(*ROWS.values(), strict=True)
+    lines += [",".join(str(cell or "") for cell in row) for row in rows] * 20
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    (tmp_path / "clients.csv").write_text("id,epsilon,delta\nb,1,1e-3\na,2,1e-3\n")
+    (tmp_path / "my.toml").write_text(CONFIG)
+    return load_config(tmp_path / "my.toml")
+
+
+def test_a_table_makes_clients_sizes_and_dimension(config):
+    job = configured_job(config)
+    assert job.plan.population.ids == ("b", "a")
+    assert job.plan.population.sizes.tolist() == [45, 45]
+    assert job.plan.training.dimension == 2 * (4 + 1)
+    data = configured_data(config)
+    for k, name in enumerate(("b", "a")):
+        assert set(data.clients[job.partition.client(k)]) == {name}
+
+
+def test_a_stated_dimension_is_checked(config):
+    assert configured_job(config.with_overrides(["training.dimension=10"])).plan
+    with pytest.raises(InputError, match=r"training.dimension = 9.*must be 10, the trained"):
+        configured_plan(config.with_overrides(["training.dimension=9"]))
+
+
+@pytest.mark.parametrize("sizes", [(45, 45), (60, 60)])
+def test_stated_sizes_may_count_test_records_or_not(config, sizes):
+    text = "id,size,epsilon,delta\n" + "b,{},1,1e-3\na,{},2,1e-3\n".format(*sizes)
+    config.clients.write_text(text)
+    assert configured_population(config).sizes.tolist() == [45, 45]
+
+
+@pytest.mark.parametrize(
+    ("clients", "words"),
+    [
+        ("id,size,epsilon,delta\nb,44,1,1e-3\na,45,2,1e-3\n", "'b' has size 44, but t has 45"),
+        ("id,epsilon,delta\nb,1,1e-3\n", "are not in .*clients.csv, 'a' for instance"),
+        ("id,epsilon,delta\nb,1,1e-3\nA,1,1e-3\n", "'A' has no record in the data"),
+    ],
+)
+def test_clients_that_are_not_those_of_the_table_are_refused(config, clients, words):
+    config.clients.write_text(clients)
+    with pytest.raises(InputError, match=words):
+        configured_population(config)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("data.labels=", "my.toml: data.labels is missing"),
+        ("data.bounds.age=[]", "data.bounds.age is not filled in"),
+        ("data.bounds=", "t.csv: nothing says what the columns age can hold"),
+        ("data.label=", "data.label is missing"),
+        ("data.name=digits", "is for a table, and 'digits' is none"),
+        ("data.public_share=0.1", "Mark a client as public"),
+        ("data.client=region", "column = 'region'"),
+        ("data.test_share=0.001", "one test record"),
+    ],
+)
+def test_a_table_in_a_configuration_that_cannot_be_used(config, change, words):
+    with pytest.raises(InputError, match=words):
+        configured_population(config.with_overrides([change]))
+
+
+def test_a_stated_partition_is_kept(config):
+    (config.folder / "clients.csv").write_text("id,size,epsilon,delta\nx,50,1,1e-3\ny,40,2,1e-3\n")
+    job = configured_job(config.with_overrides(["data.partition=paper"]))
+    assert job.plan.population.ids == ("x", "y")
+
+
+def test_heart_disease_is_four_hospitals():
+    data = load_dataset("heart-disease")
+    names, counts = np.unique(data.clients, return_counts=True)
+    assert dict(zip(names.tolist(), counts.tolist(), strict=True)) == {
+        "cleveland": 203, "hungarian": 175, "switzerland": 31, "va": 88,
+    }  # fmt: skip
+    assert len(data) + len(data.test_labels) == 740  # as FLamby counts them
+    assert data.test_public
+    assert data.task.names == ("healthy", "disease")
+    assert np.abs(data.train_inputs).max() == 1
