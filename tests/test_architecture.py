@@ -30,6 +30,7 @@ ROOMS = [
         "progress",
     ],
     ["plugins"],
+    ["tasks", "metrics"],
     ["training", "clients"],
     ["accounting"],
     ["selection"],

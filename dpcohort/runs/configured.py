@@ -7,12 +7,13 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from dpcohort._validate import IntArray
 from dpcohort.clients import Population
 from dpcohort.config import Config
 from dpcohort.errors import FileFormatError, InputError
@@ -20,6 +21,7 @@ from dpcohort.plan import Plan, make_plan
 from dpcohort.plugins import REGISTRIES, full_name
 from dpcohort.progress import Progress, silent
 from dpcohort.selection.rules import rule_from_settings
+from dpcohort.tasks import refined_task
 from dpcohort.text_files import toml_text
 
 if TYPE_CHECKING:
@@ -55,12 +57,47 @@ def configured_data(config: Config) -> Dataset:
         DataMissingError: it is not on this machine.
     """
     from dpcohort.data import load_dataset
+    from dpcohort.data.arrays import load_arrays
 
     section = data_section(config)
     name = section.name
     if name.endswith((".npz", ".npy")) or "/" in name:
-        return load_dataset(config.folder / name)
-    return load_dataset(name, data_dir=None if section.dir is None else config.folder / section.dir)
+        given = config.task.model_dump(exclude_none=True)
+        return with_task(config, load_arrays(config.folder / name, given))
+    data_dir = None if section.dir is None else config.folder / section.dir
+    return with_task(config, load_dataset(name, data_dir=data_dir))
+
+
+def with_task(config: Config, data: Dataset) -> Dataset:
+    """The data set with what [task] adds to the task it has.
+
+    Raises:
+        InputError: [task] is of another kind than the data, or does not go with them.
+    """
+    from dpcohort.config.settings import within
+
+    try:
+        task = refined_task(data.task, config.task.model_dump(exclude_none=True))
+    except InputError as error:
+        raise InputError.because(within("task", error)[1]) from None
+    return data if task == data.task else replace(data, task=task)
+
+
+def partition_labels(data: Dataset) -> IntArray:
+    """Labels that a partition in a simulation may go by: classes, or tenths of what is predicted.
+
+    Example:
+        >>> from dpcohort.data import load_dataset
+        >>> partition_labels(load_dataset("digits")).max()
+        np.int64(9)
+    """
+    labels = data.train_labels
+    if data.task.predicts_classes:
+        return labels
+    if labels.ndim > 1:  # sets of labels, numbered
+        return np.unique(labels, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    ranks = np.argsort(np.argsort(labels, kind="stable"), kind="stable")
+    return (10 * ranks // len(ranks)).astype(np.int64)
 
 
 def configured_population(config: Config, data: Dataset | None = None) -> Population:
@@ -191,7 +228,7 @@ def configured_job(
     """
     from dpcohort.runs.job import make_job
 
-    dataset = configured_data(config) if data is None else data
+    dataset = configured_data(config) if data is None else with_task(config, data)
     plan = configured_plan(config, dataset, shift=shift)
     seed = config.run.seed + shift
     section = data_section(config)
@@ -245,7 +282,7 @@ def combinations(config: Config) -> Iterator[tuple[str, Config]]:
 def _partition(config: Config, plan: Plan, data: Dataset, seed: int) -> Partition:
     from dpcohort.data import dirichlet_partition, join_clients, paper_partition, public_split
 
-    section, labels = data_section(config), data.train_labels
+    section, labels = data_section(config), partition_labels(data)
     has_public = round(section.public_share * len(data)) > 0
     private, public = public_split(
         len(data),

@@ -26,7 +26,6 @@ from dpcohort.deploy.guard.files import GuardedData
 from dpcohort.deploy.guard.terms import ModelTerms, layout_sha256
 from dpcohort.engine.clipping import (
     FlatLayout,
-    cross_entropy,
     per_example_gradients,
     refuse_unfit_layers,
 )
@@ -35,6 +34,7 @@ from dpcohort.engine.lattice import KEY_BYTES, Bytes, Lattice
 from dpcohort.engine.randomness import draw_batch
 from dpcohort.errors import InputError
 from dpcohort.models import build_model
+from dpcohort.tasks import check_own_loss, made_up_targets
 
 _TIMES = 12  # a coin that leaves one small layer alone may do so once or twice, not every time
 _FORMED_NUMBERS = 1 << 22  # of gradients that are kept at a time
@@ -88,8 +88,10 @@ class LocalTraining:
             input_dtype=torch.int64 if tokens else torch.float32,
         )
         refuse_unfit_layers(built)
-        self._gradients = per_example_gradients(built, cross_entropy, vectorised=False)
-        _refuse_memory(self._gradients, built, data.inputs)
+        task = model.predicts
+        check_own_loss(task)
+        self._gradients = per_example_gradients(built, task.loss_on("cpu"), vectorised=False)
+        _refuse_memory(self._gradients, built, data.inputs, made_up_targets(task, 1))
         layout = FlatLayout(built)
         #: D, the number of trained parameters.
         self.dimension = layout.dimension
@@ -148,7 +150,9 @@ class LocalTraining:
             return point.new_zeros(1, self.dimension)
 
 
-def _refuse_memory(gradients: Gradients, model: torch.nn.Module, like: NDArray[Any]) -> None:
+def _refuse_memory(
+    gradients: Gradients, model: torch.nn.Module, like: NDArray[Any], label: torch.Tensor
+) -> None:
     """Refuse a model whose gradient at a record changes with what it was run on before.
 
     Tried on made-up records, so that a failure says nothing about the client's.
@@ -159,7 +163,6 @@ def _refuse_memory(gradients: Gradients, model: torch.nn.Module, like: NDArray[A
     shape = like.shape[1:]
     ramp = np.linspace(-1, 1, math.prod(shape)).reshape(1, *shape)
     record = torch.from_numpy(np.zeros_like(ramp, np.int64) if tokens else ramp.astype(np.float32))
-    label = torch.zeros(1, dtype=torch.int64)
     try:
         found = [gradients(weights, x, label) for x in (record, -record) * _TIMES]
     except Exception as error:  # the user's model may fail in any way
