@@ -487,7 +487,7 @@ def prediction_faults(task: Task, outputs: NDArray[Any], labels: NDArray[Any]) -
     if task.kind == "multi-label":
         guesses = found > 0
         names = task.names or tuple(f"label {i}" for i in range(task.outputs))
-        same = [n for n, column in zip(names, guesses.T, strict=True) if np.ptp(column) == 0]
+        same = [n for n, column in zip(names, guesses.T, strict=True) if column.all() or not column.any()]
         if not same:
             return []
         which = "every label" if len(same) == task.outputs else _listed(same)

@@ -84,6 +84,9 @@ class Task:
             if given and len(given) != self.outputs:
                 allowed = f"one for each of the {self.outputs} classes"
                 raise InputError(key, given=list(given), allowed=allowed)
+        if self.class_weights and self.kind in ("regression", "counts"):
+            words = f"are for classes and labels; a task of {self.kind} has none. Remove them."
+            raise InputError.about("class_weights", words)
         for weight in self.class_weights:
             number("class_weights", weight, above=0)
         if self.kind == "regression" and self.bounds is None:

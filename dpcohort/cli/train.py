@@ -150,7 +150,7 @@ def _print_runs(runs: Sequence[Run], out: Path) -> None:
     if found["result"] is not None:
         _print_score(runs, found["result"])
     for words in judged_words(runs):
-        console.print(f"WARNING: {words}", style="yellow")
+        say(f"WARNING: {words}", style="yellow")
     kept = "all promises hold" if found["promises_hold"] else "NOT ALL PROMISES HOLD"
     receipts = "1 receipt" if found["receipts"] == 1 else f"{found['receipts']} receipts"
     console.print(f"{receipts}, {kept}. {found['stamp']}")
@@ -282,7 +282,7 @@ def _tell(run: Run, *, as_json: bool) -> None:
         found += f" (better than {check.says}: {run.metric.text(check.trivial)})"
     console.print(f"{_title(run)}: {state}, round {run.rounds_done}/{total}{found}.")
     for words in judged_words([run]):
-        console.print(f"WARNING: {words}", style="yellow")
+        say(f"WARNING: {words}", style="yellow")
     step = "verify" if run.is_finished else "train CONFIG --resume --out"
     say(f"Next: dpcohort {step} {run.path}")
 

@@ -72,7 +72,7 @@ def _selection_moves_nothing(plan: Plan) -> str | None:
         return None
     return (
         f"selection moves nothing: below η₀ = {threshold:.4g} unbiased selection is optimal; your "
-        f"η is {eta:.4g}. Raise selection.eta to draw strict clients less."
+        f"η is {eta:.4g}. A larger selection.eta weighs noise more."
     )
 
 
