@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -294,7 +294,7 @@ class Check:
         trivial: of the best constant.
         says: what the constant predicts, in words.
         gain: how much better the model is, in shown units.
-        low: lower end of the gain's 95 % interval over test records, and over seeds.
+        low: lower end of the gain's 95 % interval over test records; of the worst seed.
         high: upper end.
         records: test records.
 
@@ -325,9 +325,9 @@ class Check:
         metric = METRICS[self.metric]
         head = f"test {metric.words} {metric.text(self.value)}"
         trivial = f"{self.says} ({metric.text(self.trivial)})"
-        if self.is_better:
-            return f"{head}; {trivial} is the best without looking"
-        word = "NOT CLEARLY BETTER" if self.gain > 0 else "NOT BETTER"
+        word = "better"
+        if not self.is_better:
+            word = "NOT CLEARLY BETTER" if self.gain > 0 else "NOT BETTER"
         if not math.isfinite(self.gain):
             return f"{head}, so it is {word} than {trivial}"
         ends = f"{metric.shown(self.low)} to {metric.shown(self.high)}"
@@ -438,8 +438,8 @@ def _says(task: Task, constant: FloatArray) -> str:
 def check_together(checks: Sequence[Check]) -> Check | None:
     """The checks of runs that differ in their seed, as one; None without any.
 
-    The test records are the same for all, so their chance does not average out; that of the seeds
-    does.
+    The means, and an interval that holds those of all seeds: together they are better only if
+    each of them is.
 
     Example:
         >>> a = Check(metric="rmse", value=2.0, trivial=3.0, says="always saying 5", gain=1.0,
@@ -451,24 +451,17 @@ def check_together(checks: Sequence[Check]) -> Check | None:
     """
     if not checks:
         return None
-    from scipy.stats import t as student
 
-    first, n = checks[0], len(checks)
-    gains = np.array([check.gain for check in checks])
-    by_test = float(np.mean([(check.high - check.low) / 2 for check in checks]))
-    by_seed = 0.0
-    if n > 1:
-        by_seed = float(student.ppf(0.975, n - 1) * gains.std(ddof=1) / math.sqrt(n))
-    gain, half = float(gains.mean()), math.hypot(by_test, by_seed)
-    return Check(
-        metric=first.metric,
-        value=float(np.mean([check.value for check in checks])),
-        trivial=float(np.mean([check.trivial for check in checks])),
-        says=first.says,
-        gain=gain,
-        low=gain - half,
-        high=gain + half,
-        records=first.records,
+    def mean(field: str) -> float:
+        return float(np.mean([getattr(check, field) for check in checks]))
+
+    return replace(
+        checks[0],
+        value=mean("value"),
+        trivial=mean("trivial"),
+        gain=mean("gain"),
+        low=min(check.low for check in checks),
+        high=max(check.high for check in checks),
     )
 
 
@@ -487,7 +480,11 @@ def prediction_faults(task: Task, outputs: NDArray[Any], labels: NDArray[Any]) -
     if task.kind == "multi-label":
         guesses = found > 0
         names = task.names or tuple(f"label {i}" for i in range(task.outputs))
-        same = [n for n, column in zip(names, guesses.T, strict=True) if column.all() or not column.any()]
+        same = [
+            n
+            for n, column in zip(names, guesses.T, strict=True)
+            if column.all() or not column.any()
+        ]
         if not same:
             return []
         which = "every label" if len(same) == task.outputs else _listed(same)

@@ -67,7 +67,7 @@ def test_bounds_by_which_labels_are_scaled_stay():
         refined_task(Task(**STAY), {"class_weights": [2.0]})
 
 
-OWN = '''
+OWN = """
 import torch
 
 def good(outputs, targets):
@@ -106,7 +106,7 @@ def total(outputs, targets):
 
 def broken(outputs, targets):
     return outputs @ targets
-'''
+"""
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ A run is shown as a live picture on a terminal, and in one line a round in a pip
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -101,6 +100,7 @@ def summary_of(runs: Sequence[Run], out: Path) -> dict[str, Any]:
     """What a program wants to know about finished runs."""
     from dpcohort.metrics import check_together
     from dpcohort.runs.evaluation import summarise_seeds, who_was_heard
+    from dpcohort.runs.success import judged_words
 
     first, check = runs[0], check_together([c for run in runs if (c := run.check) is not None])
     receipts = [receipt for run in runs for receipt in run.receipts()]
@@ -116,7 +116,8 @@ def summary_of(runs: Sequence[Run], out: Path) -> dict[str, Any]:
         "promises_hold": all(receipt.holds for receipt in receipts),
         "private": first.is_private,
         "stamp": receipts[0].stamp if receipts else "",
-        "warnings": [words for run in runs for words in run.warnings] + judged_words(runs),
+        "warnings": [words for run in runs for words in run.warnings]
+        + judged_words([run.judged for run in runs]),
         "runs": [_told(run) for run in runs],
     }
 
@@ -130,26 +131,13 @@ def _told(run: Run) -> dict[str, Any]:
     return told
 
 
-def judged_words(runs: Sequence[Run]) -> list[str]:
-    """Warnings about finished models, each once; of several seeds with how many have it."""
-    said = [words for run in runs for words in run.judged.get("warnings", [])]
-    if len(runs) == 1:
-        return list(dict.fromkeys(said))
-    # Numbers differ from seed to seed: the first that says so stands for the others.
-    kinds: dict[str, list[str]] = {}
-    for words in said:
-        kinds.setdefault(re.sub(r"[-\d.]+", "#", words), []).append(words)
-    return [
-        words[0] if len(words) == len(runs) else f"{words[0]} ({len(words)} of {len(runs)} seeds)"
-        for words in kinds.values()
-    ]
-
-
 def _print_runs(runs: Sequence[Run], out: Path) -> None:
+    from dpcohort.runs.success import judged_words
+
     found = summary_of(runs, out)
     if found["result"] is not None:
         _print_score(runs, found["result"])
-    for words in judged_words(runs):
+    for words in judged_words([run.judged for run in runs]):
         say(f"WARNING: {words}", style="yellow")
     kept = "all promises hold" if found["promises_hold"] else "NOT ALL PROMISES HOLD"
     receipts = "1 receipt" if found["receipts"] == 1 else f"{found['receipts']} receipts"
@@ -261,6 +249,8 @@ def _quiet_words(quiet: float) -> str:
 
 
 def _tell(run: Run, *, as_json: bool) -> None:
+    from dpcohort.runs.success import judged_words
+
     score = _score(run)
     total = run.plan.training.rounds
     if as_json:
@@ -272,7 +262,7 @@ def _tell(run: Run, *, as_json: bool) -> None:
             test_accuracy=score if run.metric.name == "accuracy" else None,
             private=run.is_private,
             **({} if run.metric.name == "accuracy" else {f"test_{run.metric.name}": score}),
-            warnings=judged_words([run]),
+            warnings=judged_words([run.judged]),
         )
         return
     state = "finished" if run.is_finished else "not finished"
@@ -281,7 +271,7 @@ def _tell(run: Run, *, as_json: bool) -> None:
     if check is not None and check.is_better:
         found += f" (better than {check.says}: {run.metric.text(check.trivial)})"
     console.print(f"{_title(run)}: {state}, round {run.rounds_done}/{total}{found}.")
-    for words in judged_words([run]):
+    for words in judged_words([run.judged]):
         say(f"WARNING: {words}", style="yellow")
     step = "verify" if run.is_finished else "train CONFIG --resume --out"
     say(f"Next: dpcohort {step} {run.path}")

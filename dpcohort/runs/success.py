@@ -9,6 +9,7 @@ looks at a client's records.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -53,7 +54,8 @@ def plan_warnings(plan: Plan) -> list[str]:
 def _selection_moves_nothing(plan: Plan) -> str | None:
     """That a rule that weighs noise came out at the unbiased selection, and why."""
     eta = plan.selection.eta
-    if plan.adaptive is not None or eta is None or not math.isfinite(eta):
+    asked_for = plan.adaptive is not None or plan.selection.rule == "unbiased"
+    if asked_for or eta is None or not math.isfinite(eta):
         return None
     if float(np.abs(plan.selection.probabilities - plan.selection.unbiased).sum()) > 1e-9:
         return None
@@ -213,3 +215,23 @@ def check_of(judged: Mapping[str, Any], test: TestResult | None = None) -> Check
         high=gain + half,
         records=records,
     )
+
+
+def judged_words(judged: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Warnings about the models of several seeds: each once, with how many seeds have it.
+
+    Example:
+        >>> judged_words([{"warnings": ["loss 2.5 now."]}, {"warnings": ["loss 3.1 now."]}, {}])
+        ['loss 2.5 now. (2 of 3 seeds)']
+    """
+    kinds: dict[str, list[str]] = {}
+    for found in judged:
+        for words in found.get("warnings", []):
+            # Numbers differ from seed to seed: the first that says so stands for the others.
+            kinds.setdefault(re.sub(r"[-\d.,]+", "#", str(words)), []).append(str(words))
+    return [
+        words[0]
+        if len(words) >= len(judged)
+        else f"{words[0]} ({len(words)} of {len(judged)} seeds)"
+        for words in kinds.values()
+    ]

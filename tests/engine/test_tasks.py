@@ -57,9 +57,7 @@ def trained(kind: Any, task: Task, plan: Any, device: str, dtype: torch.dtype) -
     rows = sum(SIZES)
     records = ClientRecords(
         torch.randn(rows, 4, dtype=dtype),
-        torch.as_tensor(targets_of(task, rows)).to(
-            torch.int64 if task.predicts_classes else dtype
-        ),
+        torch.as_tensor(targets_of(task, rows)).to(torch.int64 if task.predicts_classes else dtype),
         indices=np.arange(rows),
         offsets=np.concatenate([[0], np.cumsum(SIZES)]),
         dtype=dtype,

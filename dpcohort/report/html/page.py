@@ -59,6 +59,7 @@ from dpcohort.runs.evaluation import SIMULATION_ONLY, simulated_service, who_was
 from dpcohort.runs.folder import RunFolder, finite_json
 from dpcohort.runs.receipts import NOT_PRIVATE, read_receipts
 from dpcohort.runs.run import Run
+from dpcohort.runs.success import judged_words
 
 #: In the order in which the page runs them.
 _SCRIPTS = ("solver.js", "noise.js", "frame.js", "charts.js", "explorer.js", "page.js")
@@ -400,19 +401,15 @@ def _problems(runs: Sequence[ReadRun]) -> tuple[Notice, ...]:
 
 
 def _warnings(groups: Sequence[Group]) -> tuple[str, ...]:
-    """What result.json warns of, and groups that are no better than a constant, each once."""
+    """What the results warn of, each once; runs of older versions by their check alone."""
     found = []
     for group in groups:
         name = f"{group.name}: " if len(groups) > 1 else ""
-        check = group_check(group)
-        if check is not None and not check.is_better:
-            found.append(f"{name}{check.sentence}.")
-        for run in group.runs:
-            seed = f"seed {run.seed}: " if len(group.runs) > 1 else ""
-            own = run.check
-            said = "" if own is None or own.is_better else f"{own.sentence}."
-            words = run.judged.get("warnings", [])
-            found += [f"{name}{seed}{one}" for one in words if isinstance(one, str) and one != said]
+        check, judged = group_check(group), [run.judged for run in group.runs]
+        words = judged_words(judged)
+        if check is not None and not check.is_better and not any(judged):
+            words = [f"{check.sentence}."]
+        found += [f"{name}{one}" for one in words]
     return tuple(dict.fromkeys(found))
 
 
