@@ -179,9 +179,7 @@ def test_without_scikit_learn_there_are_no_metrics_and_it_is_said(monkeypatch):
 
     monkeypatch.setattr("dpcohort.metrics.importlib", SimpleNamespace(import_module=gone))
     line = RoundRecord(round=0, clients=(0,), noise_stds=(0.1,), seconds=0.1)
-    found = judgement(
-        STAY, np.zeros((4, 1)), np.linspace(-1, 1, 4), plan=plan_of(), history=[line]
-    )
+    found = judgement(STAY, np.zeros((4, 1)), np.linspace(-1, 1, 4), plan=plan_of(), history=[line])
     assert found["metrics"] == {}
     assert any("scikit-learn" in words for words in found["warnings"])
     assert found["check"]["metric"] == "rmse"
