@@ -22,9 +22,15 @@ class TestResult:
 
     Attributes:
         accuracy: share of test records whose class was found.
-        loss: mean cross-entropy.
+        loss: the mean of the task's loss.
         class_accuracy: accuracy within each class; NaN for a class without test records.
         class_counts: test records of each class.
+        value: of the task's main metric where that is not the accuracy; then, but for classes,
+            accuracy is NaN and the columns by class are empty.
+
+    Example:
+        >>> TestResult(accuracy=0.5, loss=1.0, class_accuracy=(), class_counts=()).score
+        0.5
     """
 
     __test__ = False  # not a test case, whatever pytest thinks of its name
@@ -33,6 +39,16 @@ class TestResult:
     loss: float
     class_accuracy: tuple[float, ...]
     class_counts: tuple[int, ...]
+    value: float | None = None
+
+    @property
+    def score(self) -> float:
+        """The main metric of the task: accuracy, or what stands for it."""
+        return self.accuracy if self.value is None else self.value
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, without what is not there."""
+        return {key: value for key, value in asdict(self).items() if value is not None}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any] | None) -> TestResult | None:
@@ -44,6 +60,7 @@ class TestResult:
             loss=_number(values["loss"]),
             class_accuracy=tuple(_number(value) for value in values["class_accuracy"]),
             class_counts=tuple(int(value) for value in values["class_counts"]),
+            value=_number(values["value"]) if "value" in values else None,
         )
 
 
@@ -77,8 +94,9 @@ class RoundRecord:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, without what is not there."""
+        tests = {"test": self.test, "test_average": self.test_average}
         return {
-            key: value
+            key: tests[key].to_dict() if key in tests else value  # type: ignore[union-attr]
             for key, value in asdict(self).items()
             if value is not None and (key != "lost" or value)
         }

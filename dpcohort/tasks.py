@@ -10,8 +10,8 @@ clipped record by record.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -23,9 +23,10 @@ from dpcohort.limits import MOST_CLASSES
 from dpcohort.plugins import is_named_function, named_function
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
-__all__ = ["LOSSES", "Task", "TaskKind"]
+__all__ = ["LOSSES", "Task", "TaskKind", "check_own_loss", "refined_task"]
 
 TaskKind = Literal["classification", "multi-label", "regression", "counts"]
 
@@ -83,6 +84,9 @@ class Task:
             if given and len(given) != self.outputs:
                 allowed = f"one for each of the {self.outputs} classes"
                 raise InputError(key, given=list(given), allowed=allowed)
+        if self.class_weights and self.kind in ("regression", "counts"):
+            words = f"are for classes and labels; a task of {self.kind} has none. Remove them."
+            raise InputError.about("class_weights", words)
         for weight in self.class_weights:
             number("class_weights", weight, above=0)
         if self.kind == "regression" and self.bounds is None:
@@ -103,6 +107,49 @@ class Task:
     def predicts_classes(self) -> bool:
         """Whether a record has one class out of several."""
         return self.kind == "classification"
+
+    def to_dict(self) -> dict[str, Any]:
+        """What differs from plain classification, in plain values; nothing if nothing does.
+
+        Example:
+            >>> Task(outputs=3).to_dict()
+            {}
+            >>> Task(kind="regression", outputs=1, bounds=(0.0, 30.0)).to_dict()
+            {'kind': 'regression', 'loss': 'squared', 'bounds': [0.0, 30.0]}
+        """
+        plain = Task(outputs=max(2, self.outputs))
+        found = {
+            field.name: list(value) if isinstance(value, tuple) else value
+            for field in fields(self)
+            if field.name != "outputs"
+            and (value := getattr(self, field.name)) != getattr(plain, field.name)
+        }
+        if "kind" in found or "loss" not in found:
+            return found
+        return {"kind": self.kind, **found}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], *, outputs: int) -> Task:
+        """What `to_dict` gave, or a person wrote.
+
+        Args:
+            values: the fields that were given.
+            outputs: length of the model's output.
+
+        Raises:
+            InputError: one is not known, or they do not go together.
+
+        Example:
+            >>> Task.from_dict({"kind": "counts"}, outputs=1).loss
+            'poisson'
+        """
+        known = [field.name for field in fields(cls) if field.name != "outputs"]
+        for key in values:
+            choice("key of the task", key, known)
+        lists: dict[str, Any] = {
+            key: tuple(v) if isinstance(v, list) else v for key, v in values.items()
+        }
+        return cls(outputs=outputs, **lists)
 
     def scaled(self, targets: NDArray[Any]) -> NDArray[np.float32]:
         """Numbers to be predicted as a model sees them: cut off at the bounds; -1 to 1 there."""
@@ -128,30 +175,46 @@ class Task:
             outputs: of the model, [n, outputs].
             targets: [n] int64 classes, [n, outputs] labels as 0 and 1, or [n] scaled numbers.
         """
+        return self.loss_on(outputs.device)(outputs, targets)
+
+    def loss_on(self, device: torch.device | str = "cpu") -> Callable[[Tensor, Tensor], Tensor]:
+        """The function `losses`, with its constants put on a device once.
+
+        A pass that is recorded there may copy nothing to it.
+        """
         import torch
         from torch.nn import functional
 
-        weights = outputs.new_tensor(self.class_weights) if self.class_weights else None
         if is_named_function(self.loss):
-            return _own_losses(self.loss, outputs, targets)
-        if self.kind == "classification":
-            return functional.cross_entropy(outputs, targets, weight=weights, reduction="none")
-        if self.kind == "multi-label":
-            each = functional.binary_cross_entropy_with_logits(
-                outputs, targets, weight=weights, reduction="none"
-            )
-            return each.mean(1)
-        predicted = outputs[:, 0]
-        if self.loss == "poisson":
-            return torch.exp(predicted) - targets * predicted
-        away = targets - predicted
-        if self.loss == "huber":
-            low, high = self.bounds or (-1.0, 1.0)
-            knee = 2.0 * self.delta / (high - low)
-            return functional.huber_loss(predicted, targets, delta=knee, reduction="none")
-        if self.loss == "quantile":
-            return torch.maximum(self.quantile * away, (self.quantile - 1.0) * away)
-        return 0.5 * away * away
+            return _own_loss(self.loss)
+        weights = torch.tensor(self.class_weights, device=device) if self.class_weights else None
+
+        def of_classes(outputs: Tensor, targets: Tensor) -> Tensor:
+            weight = None if weights is None else weights.to(outputs)
+            return functional.cross_entropy(outputs, targets, weight=weight, reduction="none")
+
+        def of_labels(outputs: Tensor, targets: Tensor) -> Tensor:
+            weight = None if weights is None else weights.to(outputs)
+            return functional.binary_cross_entropy_with_logits(
+                outputs, targets, weight=weight, reduction="none"
+            ).mean(1)
+
+        def of_numbers(outputs: Tensor, targets: Tensor) -> Tensor:
+            predicted = outputs[:, 0]
+            if self.loss == "poisson":  # half the deviance: 0 where the prediction is right
+                best = torch.xlogy(targets, targets) - targets
+                return torch.exp(predicted) - targets * predicted + best
+            if self.loss == "huber":
+                low, high = self.bounds or (-1.0, 1.0)
+                knee = 2.0 * self.delta / (high - low)
+                return functional.huber_loss(predicted, targets, delta=knee, reduction="none")
+            away = targets - predicted
+            if self.loss == "quantile":
+                return torch.maximum(self.quantile * away, (self.quantile - 1.0) * away)
+            return 0.5 * away * away
+
+        of = {"classification": of_classes, "multi-label": of_labels}
+        return of.get(self.kind, of_numbers)
 
     def predictions(self, outputs: NDArray[Any]) -> NDArray[Any]:
         """What outputs say: classes, labels as 0 and 1, or numbers as people read them."""
@@ -163,12 +226,156 @@ class Task:
         return np.exp(values) if self.loss == "poisson" else self.unscaled(values)
 
 
-def _own_losses(name: str, outputs: Tensor, targets: Tensor) -> Tensor:
-    function: Callable[..., Any] = named_function("loss", name)
-    found = function(outputs, targets)
-    if getattr(found, "shape", None) != outputs.shape[:1]:
-        given = tuple(getattr(found, "shape", ())) or type(found).__name__
-        allowed = f"({outputs.shape[0]},), one number an example"
-        raise InputError(f"result of {name}", given=given, allowed=allowed)
-    result: Tensor = found
-    return result
+def refined_task(task: Task, given: Mapping[str, Any]) -> Task:
+    """A data set's task with what a configuration adds to it.
+
+    Args:
+        task: of the data set.
+        given: keys of [task]; None is not given.
+
+    Raises:
+        InputError: another kind of task than the data are for, or keys that do not go with it.
+
+    Example:
+        >>> refined_task(Task(outputs=2), {"class_weights": [1.0, 5.0]}).class_weights
+        (1.0, 5.0)
+    """
+    said = {key: value for key, value in given.items() if value is not None}
+    if said.pop("kind", task.kind) != task.kind:
+        raise InputError.about(
+            "kind",
+            f"is {given['kind']!r}, but the data set has labels of {task.kind}. What is predicted "
+            "is the data set's to say; loss, class_weights, bounds, delta and quantile refine it.",
+        )
+    if task.kind == "regression" and tuple(said.get("bounds") or task.bounds or ()) != task.bounds:
+        raise InputError(
+            "bounds",
+            given=list(said["bounds"]),
+            allowed=f"{list(task.bounds or ())}: the labels are scaled by those already",
+        )
+    if not said:
+        return task
+    lists: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in said.items()}
+    return replace(task, **lists)
+
+
+_ROWS = (3, 129)  # some functions mix records only when there are many
+
+
+def check_own_loss(task: Task) -> None:
+    """Refuse a user's loss that is not one finite number an example, of that example alone.
+
+    It is tried on made-up outputs and targets, a few and many. A loss of this package passes as
+    it is.
+
+    Raises:
+        InputError: it fails, mixes examples, draws random numbers, has no gradient, or gives
+            numbers that are not finite.
+
+    Example:
+        >>> check_own_loss(Task(kind="regression", outputs=1, bounds=(0.0, 1.0), loss="math:fsum"))
+        Traceback (most recent call last):
+        ...
+        dpcohort.errors.InputError: the loss math:fsum failed on 3 examples: TypeError: ...
+    """
+    if is_named_function(task.loss):
+        for rows in _ROWS:
+            _try_loss(task, rows)
+
+
+def _try_loss(task: Task, rows: int) -> None:
+    import torch
+
+    name, loss = task.loss, task.loss_on("cpu")
+    generator = torch.Generator().manual_seed(0)
+    outputs = torch.randn(rows, task.outputs, generator=generator)
+    other = torch.randn(rows, task.outputs, generator=generator)
+    targets = made_up_targets(task, rows)
+    middle = rows // 2
+
+    def run(rows_of: Tensor, wanted: Tensor) -> Tensor:
+        try:
+            with torch.enable_grad():
+                return loss(rows_of, wanted)
+        except InputError:
+            raise
+        except Exception as error:  # the user's function may fail in any way
+            raise InputError.because(
+                f"the loss {name} failed on {len(rows_of)} examples: {type(error).__name__}: "
+                f"{error}. It is given the model's outputs, ({len(rows_of)}, {task.outputs}), and "
+                f"targets of shape {tuple(wanted.shape)} ({wanted.dtype})."
+            ) from error
+
+    point = outputs.clone().requires_grad_()
+    losses = run(point, targets)
+    if not losses.requires_grad or not losses.is_floating_point():
+        raise InputError.because(
+            f"the loss {name} has no gradient with respect to the outputs: compute it from them "
+            "with torch's operations, without detach(), numpy or rounding."
+        )
+    (own,) = torch.autograd.grad(losses[middle], point, retain_graph=True)
+    (every,) = torch.autograd.grad(losses.sum(), point)
+    if not bool(torch.isfinite(losses).all() and torch.isfinite(every).all()):
+        raise InputError.because(
+            f"the loss {name} or its gradient is not finite at ordinary outputs (about -3 to 3). "
+            "Check logarithms, roots and divisions; torch.clamp and torch.xlogy help."
+        )
+    with torch.no_grad():
+        again = run(outputs, targets)
+        changed_outputs, changed_targets = outputs.clone(), targets.clone()
+        changed_outputs[middle] = other[middle]
+        changed_targets[middle] = targets[0]
+        changed = run(changed_outputs, changed_targets)
+        alone = torch.cat([run(outputs[i : i + 1], targets[i : i + 1]) for i in range(rows)])
+    if not torch.equal(losses.detach(), again):
+        raise InputError.because(
+            f"the loss {name} gives another number for the same example each time: it draws random "
+            "numbers or remembers earlier calls. Take that out."
+        )
+    others = torch.arange(rows) != middle
+
+    def same(one: Tensor, two: Tensor) -> bool:
+        return torch.allclose(one, two, rtol=1e-5, atol=1e-6)
+
+    if (
+        bool(own[others].any())
+        or not same(again[others], changed[others])
+        or not same(again, alone)
+    ):
+        raise InputError.because(
+            f"the loss {name} mixes the examples of a batch: the number of one depends on others, "
+            "so no gradient is one record's alone. Give one number an example, without mean() or "
+            "sum() over axis 0, and without the number of examples."
+        )
+
+
+def made_up_targets(task: Task, rows: int) -> Tensor:
+    """Targets of the kind that a task has, from no record.
+
+    Example:
+        >>> made_up_targets(Task(outputs=3), 4)
+        tensor([0, 1, 2, 0])
+    """
+    import torch
+
+    numbers = torch.arange(rows)
+    if task.kind == "classification":
+        return numbers % task.outputs
+    if task.kind == "multi-label":
+        return ((numbers[:, None] + torch.arange(task.outputs)) % 2).float()
+    return (numbers % 10).float() if task.kind == "counts" else torch.cos(numbers.float())
+
+
+def _own_loss(name: str) -> Callable[[Tensor, Tensor], Tensor]:
+    function: Callable[..., Any] = named_function("loss", name, example="my_project.losses:pinball")
+
+    def losses(outputs: Tensor, targets: Tensor) -> Tensor:
+        found = function(outputs, targets)
+        if getattr(found, "shape", None) != outputs.shape[:1]:
+            given = tuple(getattr(found, "shape", ())) or type(found).__name__
+            allowed = f"({outputs.shape[0]},), one number an example"
+            raise InputError(f"result of {name}", given=given, allowed=allowed)
+        result: Tensor = found
+        return result
+
+    return losses

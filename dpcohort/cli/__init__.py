@@ -128,7 +128,7 @@ verify     Replay every receipt from the ledger with the independent accountant.
 receipt    Show a client's receipt, counted from the ledger and certified anew.
 audit      Test from outside what a training claims; exit code 1 if a claim is refuted.
 report     Write one self-contained page: charts, privacy table, and a what-if explorer.
-compare    Compare test accuracy over the same seeds: runs, settings or rules; say what it means.
+compare    Compare test results over the same seeds: runs, settings or rules; say what it means.
 reproduce  Train every cell of a table or figure, and set it beside the paper's numbers.
 search     Try every setting of a grid on a validation split of the training records.
 doctor     Show what is installed, what is missing and how to get it.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import groupby
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from dpcohort.config import Config
     from dpcohort.lab.rule_comparison import RuleRow, RuleTable
+    from dpcohort.metrics import Check
     from dpcohort.runs.evaluation import SeedSummary
     from dpcohort.runs.run import Run
 
@@ -72,7 +74,7 @@ def compare(
     data_dir: DataDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare test accuracy over the same seeds: runs, settings or rules; say what it means."""
+    """Compare test results over the same seeds: runs, settings or rules; say what it means."""
     places = [*(sources or []), *([] if config is None else [config])]
     is_config = len(places) == 1 and places[0].suffix.lower() == ".toml"
     if rules is not None or selection is not None or aggregation is not None:
@@ -102,39 +104,65 @@ def compare(
         groups = _train_grid(settings, seeds, out, device, quiet=as_json)
     else:
         groups = _load_groups(places, changes, out)
+    from dpcohort.metrics import check_together
     from dpcohort.runs.evaluation import compare_runs, summarise_seeds
 
     first, *others = groups
     summaries = {name: summarise_seeds(runs) for name, runs in groups.items()}
     comparisons = [compare_runs(groups[n], groups[first], names=(n, first)) for n in others]
     if as_json:
+        checks = {name: check_together(_checks(runs)) for name, runs in groups.items()}
         print_json(
             groups={name: asdict(s) for name, s in summaries.items()},
             comparisons=[comparison.to_dict() for comparison in comparisons],
+            checks={name: None if c is None else c.to_dict() for name, c in checks.items()},
         )
         return
     console.print(groups_table(summaries))
+    _warn(groups)
     for comparison in comparisons:
         say(comparison.sentence)
 
 
+def _checks(runs: Sequence[Run]) -> list[Check]:
+    return [check for run in runs if (check := run.check) is not None]
+
+
+def _warn(groups: dict[str, Sequence[Run]]) -> None:
+    """Say which groups are no better than a constant, before anything is said in their favour."""
+    from dpcohort.metrics import check_together
+
+    for name, runs in groups.items():
+        check = check_together(_checks(runs))
+        if check is not None and not check.is_better:
+            say(f"WARNING: {name}: {check.sentence}.", style="yellow")
+
+
 def groups_table(summaries: dict[str, SeedSummary]) -> Table:
-    """Accuracy of each group with its confidence interval."""
+    """The main metric of each group with its confidence interval."""
     from rich.text import Text
 
-    numbers = ("test accuracy", "95 % CI", "loss", "worst class", "seeds")
+    from dpcohort.metrics import METRICS
+
+    metrics = {summary.metric: METRICS[summary.metric] for summary in summaries.values()}
+    what = " or ".join(metric.words for metric in metrics.values())
+    numbers = (f"test {what}", "95 % CI", "loss", "worst class", "seeds")
     table = new_table("runs", numbers=numbers, overflow="fold")
     for name, summary in summaries.items():
-        found, worst = summary.accuracy, summary.worst_class
-        interval = f"{100 * found.low:.1f} to {100 * found.high:.1f}" if found.count > 1 else "-"
+        found, worst, metric = summary.score, summary.worst_class, metrics[summary.metric]
+        shown = "not a number" if found is None else metric.text(found.mean)
+        interval = "-"
+        if found is not None and found.count > 1:
+            ends = (metric.shown(metric.scale * end) for end in (found.low, found.high))
+            interval = " to ".join(ends)
         at_worst = None if worst is None else summary.class_accuracy[worst]
         table.add_row(
             Text(name),
-            f"{100 * found.mean:.1f} %",
+            shown,
             interval,
             "-" if summary.loss is None else f"{summary.loss.mean:.3g}",
             "-" if at_worst is None else f"{worst}: {100 * at_worst.mean:.0f} %",
-            str(found.count),
+            str(len(summary.seeds)),
         )
     return table
 
@@ -169,9 +197,10 @@ def _train_grid(
 
     def show(name: str, done: int, total: int, runs: Sequence[Run]) -> None:
         if not quiet and (done == total or done % max(1, total // 10) == 0):
-            tested = [run.test_accuracy for run in runs if run.curve().accuracy.size]
-            accuracy = f"  accuracy {100 * sum(tested) / len(tested):.1f} %" if tested else ""
-            console.print(f"{name}: round {done}/{total}{accuracy}")
+            tested, metric = [run.test.score for run in runs if run.has_test], runs[0].metric
+            mean = sum(tested) / len(tested) if tested else 0.0
+            score = f"  {metric.words} {metric.text(mean)}" if tested else ""
+            console.print(f"{name}: round {done}/{total}{score}")
 
     return {**train_grid(config, seeds=seeds, out=out, device=device, on_round=show)}
 
@@ -212,26 +241,35 @@ def _compared_rules(
 
     def show(done: int, total: int, row: RuleRow) -> None:
         if not quiet:
-            accuracy = row.failed or _accuracy(row)
-            say(f"{done}/{total} {row.selection}, {row.aggregation}: {accuracy}")
+            score = row.failed or _score(row)
+            say(f"{done}/{total} {row.selection}, {row.aggregation}: {score}")
 
     return compare_rules(pairs, skipped, out=out, on_row=show)
 
 
 def pairs_table(found: RuleTable) -> Table:
-    """Accuracy, noise, certificate, bias and participation of each pair, best first."""
+    """Main metric, noise, certificate, bias and participation of each pair, best first."""
     from rich.text import Text
+
+    from dpcohort.metrics import METRICS
 
     table = new_table("rules", overflow="fold")
     table.collapse_padding = True
     # Two names and the numbers do not fit into 80 columns.
     between = ", " if console.width >= 110 else ",\n"
-    for name in ("accuracy %", "noise/C", "ε used", "bias", "heard by ε", "s"):
+    metric = METRICS[found.metric]
+    head = f"{metric.words} %" if metric.is_share else metric.words
+    for name in (head, "noise/C", "ε used", "bias", "heard by ε", "s"):
         table.add_column(name, justify="right", no_wrap=True)
-    for row in sorted(found.rows, key=lambda r: 1.0 if r.accuracy is None else -r.accuracy.mean):
+
+    def order(row: RuleRow) -> float:
+        better = -1 if metric.higher_is_better else 1
+        return math.inf if row.score is None else better * row.score.mean
+
+    for row in sorted(found.rows, key=order):
         table.add_row(
             Text(f"{row.selection}{between}{row.aggregation}"),
-            "failed" if row.accuracy is None else _accuracy(row).removesuffix(" %"),
+            "failed" if row.score is None else _score(row).removesuffix(" %"),
             f"{row.noise:.3g}",
             f"{100 * row.certified:.1f} %",
             "-" if row.bias is None else f"{row.bias:.2f}",
@@ -241,18 +279,27 @@ def pairs_table(found: RuleTable) -> Table:
     return table
 
 
-def _accuracy(row: RuleRow) -> str:
-    found = row.accuracy
+def _score(row: RuleRow) -> str:
+    from dpcohort.metrics import METRICS
+
+    found, metric = row.score, METRICS[row.metric]
     if found is None:
         return "-"
-    half = (found.high - found.low) / 2
-    spread = f" ± {100 * half:.1f}" if found.count > 1 else ""
-    return f"{100 * found.mean:.1f}{spread} %"
+    half = metric.scale * (found.high - found.low) / 2
+    spread = f" ± {metric.shown(half)}" if found.count > 1 else ""
+    percent = " %" if metric.is_share else ""
+    return f"{metric.shown(metric.scale * found.mean)}{spread}{percent}"
 
 
 def _explain_pairs(found: RuleTable) -> None:
+    from dpcohort.metrics import METRICS
+
+    for row in found.rows:
+        if row.caveat:
+            say(f"WARNING: {row.selection}, {row.aggregation}: {row.caveat}.", style="yellow")
+    words = METRICS[found.metric].words
     console.print(
-        "accuracy: mean over seeds and half of its 95 % interval. noise/C: norm of the noise that "
+        f"{words}: mean over seeds and half of its 95 % interval. noise/C: norm of the noise that "
         "reaches the model in a round. ε used: largest certified share of a promised ε. bias: "
         "‖p − p^u‖₁. heard by ε: draws over records, the strictest tenth of the clients first."
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -98,44 +98,76 @@ def train(
 
 def summary_of(runs: Sequence[Run], out: Path) -> dict[str, Any]:
     """What a program wants to know about finished runs."""
+    from dpcohort.metrics import check_together
     from dpcohort.runs.evaluation import summarise_seeds, who_was_heard
+    from dpcohort.runs.success import judged_words
 
-    first = runs[0]
+    first, check = runs[0], check_together([c for run in runs if (c := run.check) is not None])
     receipts = [receipt for run in runs for receipt in run.receipts()]
     return {
         "out": str(out),
         "plan": first.plan.sha256,
-        "result": asdict(summarise_seeds(runs)),
+        "result": asdict(summarise_seeds(runs)) if first.has_test else None,
+        "metrics": first.judged.get("metrics"),
+        "trivial": first.judged.get("trivial"),
+        "check": None if check is None else check.to_dict(),
         "heard": [asdict(group) for group in who_was_heard(first.plan, first.ledger.draws)],
         "receipts": len(receipts),
         "promises_hold": all(receipt.holds for receipt in receipts),
         "private": first.is_private,
         "stamp": receipts[0].stamp if receipts else "",
-        "warnings": [words for run in runs for words in run.warnings],
-        "runs": [
-            {"seed": run.seed, "path": str(run.path), "test_accuracy": run.test_accuracy}
-            for run in runs
-        ],
+        "warnings": [words for run in runs for words in run.warnings]
+        + judged_words([run.judged for run in runs]),
+        "runs": [_told(run) for run in runs],
     }
 
 
+def _told(run: Run) -> dict[str, Any]:
+    told = {"seed": run.seed, "path": str(run.path), "test_accuracy": None}
+    if run.has_test:
+        told["test_accuracy"] = run.test_accuracy
+        if run.metric.name != "accuracy":
+            told[f"test_{run.metric.name}"] = run.test.score
+    return told
+
+
 def _print_runs(runs: Sequence[Run], out: Path) -> None:
+    from dpcohort.runs.success import judged_words
+
     found = summary_of(runs, out)
-    accuracy = found["result"]["accuracy"]
-    spread = ""
-    if len(runs) > 1:
-        spread = f" (95 % CI {100 * accuracy['low']:.1f} to {100 * accuracy['high']:.1f})"
-    curve = runs[0].curve()
-    console.print(f"accuracy {sparkline(curve.accuracy.tolist())}")
-    seeds = f"{len(runs)} seeds, " if len(runs) > 1 else ""
-    console.print(
-        f"Test accuracy {100 * accuracy['mean']:.1f} %{spread}: {seeds}"
-        f"{runs[0].plan.training.rounds} rounds."
-    )
+    if found["result"] is not None:
+        _print_score(runs, found["result"])
+    for words in judged_words([run.judged for run in runs]):
+        say(f"WARNING: {words}", style="yellow")
     kept = "all promises hold" if found["promises_hold"] else "NOT ALL PROMISES HOLD"
     receipts = "1 receipt" if found["receipts"] == 1 else f"{found['receipts']} receipts"
     console.print(f"{receipts}, {kept}. {found['stamp']}")
     say(f"Run: {out}   Next: dpcohort verify {out}, dpcohort report {out}")
+
+
+def _print_score(runs: Sequence[Run], result: Mapping[str, Any]) -> None:
+    """The main metric over the seeds, beside the best constant's."""
+    from dpcohort.metrics import check_together
+
+    metric, score = runs[0].metric, result["score"]
+    console.print(f"{metric.words} {sparkline(runs[0].curve().score.tolist())}")
+    seeds = f"{len(runs)} seeds, " if len(runs) > 1 else ""
+    rounds = f"{seeds}{runs[0].plan.training.rounds} rounds"
+    if score is None:
+        say(f"Test {metric.words} is not a number: {rounds}.")
+        return
+    spread = ""
+    if len(runs) > 1:
+        ends = (metric.shown(metric.scale * score[end]) for end in ("low", "high"))
+        spread = f" (95 % CI {' to '.join(ends)})"
+    check = check_together([check for run in runs if (check := run.check) is not None])
+    beside = ""
+    if check is not None:
+        word = "better than" if check.is_better else "NOT clearly better than"
+        if check.gain <= 0:
+            word = "NOT better than"
+        beside = f" {word[0].upper()}{word[1:]} {check.says} ({metric.text(check.trivial)})."
+    say(f"Test {metric.words} {metric.text(score['mean'])}{spread}: {rounds}.{beside}")
 
 
 _QUIET_SECONDS = 60.0  # without a new round it says so
@@ -217,7 +249,9 @@ def _quiet_words(quiet: float) -> str:
 
 
 def _tell(run: Run, *, as_json: bool) -> None:
-    accuracy = _accuracy(run)
+    from dpcohort.runs.success import judged_words
+
+    score = _score(run)
     total = run.plan.training.rounds
     if as_json:
         print_json(
@@ -225,20 +259,27 @@ def _tell(run: Run, *, as_json: bool) -> None:
             rounds_done=run.rounds_done,
             rounds=total,
             finished=run.is_finished,
-            test_accuracy=accuracy,
+            test_accuracy=score if run.metric.name == "accuracy" else None,
             private=run.is_private,
+            **({} if run.metric.name == "accuracy" else {f"test_{run.metric.name}": score}),
+            warnings=judged_words([run.judged]),
         )
         return
     state = "finished" if run.is_finished else "not finished"
-    found = "" if accuracy is None else f", test accuracy {100 * accuracy:.1f} %"
+    found = "" if score is None else f", test {run.metric.words} {run.metric.text(score)}"
+    check = run.check
+    if check is not None and check.is_better:
+        found += f" (better than {check.says}: {run.metric.text(check.trivial)})"
     console.print(f"{_title(run)}: {state}, round {run.rounds_done}/{total}{found}.")
+    for words in judged_words([run.judged]):
+        say(f"WARNING: {words}", style="yellow")
     step = "verify" if run.is_finished else "train CONFIG --resume --out"
     say(f"Next: dpcohort {step} {run.path}")
 
 
-def _accuracy(run: Run) -> float | None:
+def _score(run: Run) -> float | None:
     try:
-        found = run.test_accuracy
+        found = run.test.score
     except InputError:  # not evaluated yet
         return None
     return found if math.isfinite(found) else None
@@ -286,9 +327,9 @@ def picture(title: str, record: RoundRecord, run: Run, time_left: str = "") -> R
     progress.add_row(_Bar(done / total, _BAR * 2), f"round {done}/{total}{told}")
     parts: list[RenderableType] = [Text(title, style="bold"), progress]
     curve = run.curve()
-    if curve.accuracy.size:
-        best = f"{curve.accuracy[-1]:.1%}".replace("%", " %")
-        line = f"accuracy {sparkline(curve.accuracy.tolist())} {best}"
+    if curve.score.size:
+        best = run.metric.text(float(curve.score[-1]))
+        line = f"{run.metric.words} {sparkline(curve.score.tolist())} {best}"
         parts.append(Text(line, style="green"))
     return Group(*parts, _cohort(record, run), _budgets(run))
 
@@ -299,11 +340,12 @@ def round_sentence(record: RoundRecord, run: Run) -> str:
     if record.lost:
         return f"round {record.round + 1}/{total}  lost in a crash; counted, not computed again"
     found = record.test_average or record.test
-    accuracy = "" if found is None else f"  accuracy {100 * found.accuracy:.1f} %"
+    metric = run.metric
+    score = "" if found is None else f"  {metric.words} {metric.text(found.score)}"
     low, high = min(record.noise_stds), max(record.noise_stds)
     names = [run.plan.population.ids[client] for client in record.clients]
     shown = ", ".join(map(one_line, names[:_COHORT])) + (", ..." if len(names) > _COHORT else "")
-    return f"round {record.round + 1}/{total}{accuracy}  noise {low:.3g} to {high:.3g}  {shown}"
+    return f"round {record.round + 1}/{total}{score}  noise {low:.3g} to {high:.3g}  {shown}"
 
 
 @contextmanager
@@ -409,7 +451,8 @@ class TensorBoardLog:
             self._writer.add_scalar("noise/smallest", min(record.noise_stds), step, **when)
         for name, found in (("model", record.test), ("average", record.test_average)):
             if found is not None:
-                self._writer.add_scalar(f"accuracy/{name}", found.accuracy, step, **when)
+                metric = run.metric.name
+                self._writer.add_scalar(f"{metric}/{name}", found.score, step, **when)
                 self._writer.add_scalar(f"loss/{name}", found.loss, step, **when)
         self._writer.flush()
 

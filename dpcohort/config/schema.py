@@ -31,6 +31,7 @@ from dpcohort.clients.population import MAX_SIZE, numbered
 from dpcohort.errors import InputError
 from dpcohort.limits import MOST_CELLS, MOST_CLIENTS
 from dpcohort.plugins import REGISTRIES
+from dpcohort.tasks import Task, TaskKind
 from dpcohort.training import LARGEST_STEP, EngineName, Training
 
 NoiseModel = Literal["exact", "paper"]
@@ -131,6 +132,17 @@ class DataSection(Section):
         return self.name.lower().endswith((".csv", ".tsv", ".parquet"))
 
 
+class TaskSection(Section):
+    """The keys of [task]: what is predicted, where the data set leaves it open; all public."""
+
+    kind: TaskKind | None = None
+    loss: str | None = None
+    class_weights: list[float] | None = None
+    bounds: list[float] | None = None
+    delta: float | None = None
+    quantile: float | None = None
+
+
 class ModelSection(Section):
     """The keys of [model]."""
 
@@ -172,6 +184,7 @@ class ConfigFile(Section):
     privacy: PrivacySection = Field(default_factory=PrivacySection)
     schedule: ScheduleSection = Field(default_factory=ScheduleSection)
     data: DataSection | None = None
+    task: TaskSection = Field(default_factory=TaskSection)
     model: ModelSection = Field(default_factory=ModelSection)
     optimiser: OptimiserSection = Field(default_factory=OptimiserSection)
     run: RunSection = Field(default_factory=RunSection)
@@ -387,6 +400,29 @@ def check_data(section: DataSection) -> DataSection:
     if "similarity" in section.model_fields_set and section.partition != "paper":
         words = 'goes with partition = "paper", and only with it. '
         raise InputError.about("similarity", words + _REMOVE.format("similarity"))
+    return section
+
+
+def check_task(section: TaskSection) -> TaskSection:
+    """The section, if its values go together as far as that is known without the data.
+
+    Example:
+        >>> check_task(TaskSection(kind="regression", bounds=[0.0, 30.0])).bounds
+        [0.0, 30.0]
+    """
+    given = section.model_dump(exclude_none=True)
+    bounds = given.get("bounds")
+    if bounds is not None and len(bounds) != 2:
+        allowed = "two numbers, the smallest and the largest to be predicted"
+        raise InputError("bounds", given=bounds, allowed=allowed)
+    if section.kind is not None:
+        weights = given.get("class_weights", ())
+        number_of = section.kind in ("regression", "counts")
+        Task.from_dict(given, outputs=1 if number_of else max(2, len(weights)))
+    for key, losses in (("delta", ("huber",)), ("quantile", ("quantile",))):
+        if key in given and section.loss is not None and section.loss not in losses:
+            words = f'goes with loss = "{losses[0]}", and only with it. Remove it.'
+            raise InputError.about(key, words)
     return section
 
 

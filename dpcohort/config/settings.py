@@ -9,7 +9,7 @@
     [aggregation]  how updates are combined  -> a rule and its settings
     [privacy]      what the promise means    -> Contract
     [schedule]     how cohorts are drawn
-    [data] [model] [optimiser] [run] [grid]    how the plan is executed
+    [data] [task] [model] [optimiser] [run] [grid]    how the plan is executed
 
 ``dpcohort new`` writes one with comments. Unknown keys are refused, never ignored.
 """
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         OptimiserSection,
         RunSection,
         SelectionSection,
+        TaskSection,
     )
 
 
@@ -253,6 +254,11 @@ class Config:
         return ConfigFile.model_validate(dict(self.values))
 
     @property
+    def task(self) -> TaskSection:
+        """What is predicted, where the data set leaves it open."""
+        return self._file.task
+
+    @property
     def model(self) -> ModelSection:
         """Which model."""
         return self._file.model
@@ -459,6 +465,7 @@ def _build(
         made("schedule", lambda: whole_number("seed", file.schedule.seed, at_least=0))
     if file.data is not None:
         made("data", schema.check_data, file.data)
+    made("task", schema.check_task, file.task)
     made("optimiser", schema.check_optimiser, file.optimiser)
     made("run", schema.check_run, file.run)
     grid = made("grid", schema.flat_grid, file.grid) or {}

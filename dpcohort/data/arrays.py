@@ -22,14 +22,19 @@ from dpcohort.data.dataset import Dataset, Normalisation, dataset_from_arrays
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 from dpcohort.limits import check_unpacking
 from dpcohort.plain_text import one_line
+from dpcohort.tasks import Task
 
 #: The arrays every set needs.
 ARRAY_NAMES = ("train_inputs", "train_labels", "test_inputs", "test_labels")
 _CONSTANT_NAMES = ("classes", "scale", "mean", "std")
 
 
-def load_arrays(path: str | Path) -> Dataset:
+def load_arrays(path: str | Path, task: Mapping[str, Any] | None = None) -> Dataset:
     """The data set in an ``.npz`` file or in a folder of ``.npy`` files.
+
+    Args:
+        path: the file or folder.
+        task: kind, loss, bounds and so on of what is predicted; without it a class.
 
     Raises:
         DataMissingError: if there is nothing at that path.
@@ -62,15 +67,17 @@ def load_arrays(path: str | Path) -> Dataset:
         )
         raise FileFormatError(place, problem)
     try:
-        return dataset_from_mapping(place.stem, entries)
+        return dataset_from_mapping(place.stem, entries, task)
     except FileFormatError:
         raise
     except InputError as error:
         raise FileFormatError(place, str(error)) from None
 
 
-def dataset_from_mapping(name: str, entries: Mapping[str, Any]) -> Dataset:
-    """A data set from named arrays and constants.
+def dataset_from_mapping(
+    name: str, entries: Mapping[str, Any], task: Mapping[str, Any] | None = None
+) -> Dataset:
+    """A data set from named arrays and constants; for the task see `load_arrays`.
 
     Raises:
         InputError: if one is missing, unknown, or does not fit the others.
@@ -98,7 +105,19 @@ def dataset_from_mapping(name: str, entries: Mapping[str, Any]) -> Dataset:
         **{wanted: entries[wanted] for wanted in ARRAY_NAMES},
         classes=None if classes is None else whole_number("classes", _scalar(classes), at_least=2),
         normalisation=_normalisation(entries),
+        task=_task(task, entries["train_labels"]),
     )
+
+
+def _task(given: Mapping[str, Any] | None, labels: Any) -> Task | None:
+    """The task, once the labels say how many there are of them; None for plain classes."""
+    if not given or given.get("kind", "classification") == "classification":
+        return None
+    columns = np.shape(labels)[1:]
+    if given["kind"] == "multi-label" and len(columns) != 1:
+        allowed = "(records, labels), a 0 or 1 for each label"
+        raise InputError("shape of train_labels", given=np.shape(labels), allowed=allowed)
+    return Task.from_dict(given, outputs=columns[0] if given["kind"] == "multi-label" else 1)
 
 
 def _normalisation(entries: Mapping[str, Any]) -> Normalisation | None:

@@ -35,6 +35,7 @@ from dpcohort.engine.rounds import (
     StepSize,
     Trainer,
     evaluator_on,
+    outputs_on,
     train_rounds,
 )
 
@@ -66,6 +67,7 @@ __all__ = [
     "draw_numbers",
     "draw_positions",
     "evaluator_on",
+    "outputs_on",
     "per_example_gradients",
     "train_rounds",
 ]

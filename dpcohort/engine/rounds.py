@@ -25,14 +25,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
 
 from dpcohort._validate import number, whole_number
 from dpcohort.aggregation import AggregationRule, Cohort, Mean
 from dpcohort.aggregation.rule import combine_round
-from dpcohort.engine.clipping.per_example import FlatLayout
+from dpcohort.engine.clipping.per_example import FlatLayout, cross_entropy
 from dpcohort.errors import InputError
+from dpcohort.metrics import main_value
 from dpcohort.round_record import RoundRecord, TestResult
+from dpcohort.tasks import Task
 from dpcohort.training import LARGEST_STEP
 
 if TYPE_CHECKING:
@@ -109,6 +110,48 @@ class EngineState:
 
 #: Tests parameters [D] of a model on a test set.
 Evaluator = Callable[[Tensor], TestResult]
+#: The outputs [n, ...] of a model with parameters [D] on a test set.
+Outputs = Callable[[Tensor], Tensor]
+
+
+def outputs_on(
+    model: nn.Module,
+    inputs: Any,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    chunk: int = 2000,
+) -> Outputs:
+    """A function that gives the outputs of one model, with any parameters, on one test set.
+
+    Args:
+        model: it is copied.
+        inputs: [n, ...] test inputs.
+        device: where to compute; the inputs stay there.
+        dtype: floating type to compute in.
+        chunk: examples at a time.
+
+    Example:
+        >>> outputs = outputs_on(nn.Linear(1, 1, bias=False), torch.tensor([[1.0], [2.0]]))
+        >>> outputs(torch.tensor([3.0])).tolist()
+        [[3.0], [6.0]]
+    """
+    whole_number("chunk", chunk, at_least=1)
+    copied = copy.deepcopy(model).to(device=device, dtype=dtype).eval()
+    layout = FlatLayout(copied)
+    x = torch.as_tensor(inputs).to(device)
+    if x.is_floating_point():
+        x = x.to(dtype)
+    if x.dim() == 4:
+        x = x.contiguous(memory_format=torch.channels_last)
+        copied = copied.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    @torch.inference_mode()
+    def outputs(parameters: Tensor) -> Tensor:
+        layout.assign(copied, parameters)
+        return torch.cat([copied(part) for part in torch.split(x, chunk)])
+
+    return outputs
 
 
 def evaluator_on(
@@ -116,6 +159,7 @@ def evaluator_on(
     inputs: Any,
     targets: Any,
     *,
+    task: Task | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
     chunk: int = 2000,
@@ -123,9 +167,10 @@ def evaluator_on(
     """A function that tests parameter vectors of one model on one test set.
 
     Args:
-        model: the classifier; it is copied.
+        model: it is copied.
         inputs: [n, ...] test inputs.
-        targets: [n] classes.
+        targets: [n] classes, or what else the task predicts.
+        task: what is predicted; without it a class.
         device: where to evaluate; the test set stays there.
         dtype: floating type to evaluate in.
         chunk: examples at a time.
@@ -136,33 +181,34 @@ def evaluator_on(
         >>> result.accuracy, result.class_accuracy
         (1.0, (1.0, 1.0))
     """
-    whole_number("chunk", chunk, at_least=1)
-    copied = copy.deepcopy(model).to(device=device, dtype=dtype).eval()
-    layout = FlatLayout(copied)
-    x, y = torch.as_tensor(inputs).to(device), torch.as_tensor(targets).to(device)
-    if x.is_floating_point():
-        x = x.to(dtype)
-    if x.dim() == 4:
-        x = x.contiguous(memory_format=torch.channels_last)
-        copied = copied.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if len(x) == 0 or len(x) != len(y):
+    outputs_of = outputs_on(model, inputs, device=device, dtype=dtype, chunk=chunk)
+    y = torch.as_tensor(targets).to(device)
+    if len(inputs) == 0 or len(inputs) != len(y):
         raise InputError.because(
-            f"a test set needs inputs and as many targets, not {len(x)} and {len(y)}."
+            f"a test set needs inputs and as many targets, not {len(inputs)} and {len(y)}."
         )
+    loss = cross_entropy if task is None else task.loss_on(device)
 
     @torch.inference_mode()
     def evaluate(parameters: Tensor) -> TestResult:
-        layout.assign(copied, parameters)
-        outputs = torch.cat([copied(part) for part in torch.split(x, chunk)])
-        losses = F.cross_entropy(outputs, y, reduction="none").double()
+        outputs = outputs_of(parameters)
+        mean_loss = float(loss(outputs, y).double().mean())
+        if task is not None and not task.predicts_classes:
+            found = main_value(task, outputs.cpu().numpy(), y.cpu().numpy())
+            return TestResult(
+                accuracy=math.nan, loss=mean_loss, class_accuracy=(), class_counts=(), value=found
+            )
         hit = (outputs.argmax(1) == y).double()
         counts = torch.bincount(y, minlength=outputs.shape[1])
         right = torch.bincount(y, weights=hit, minlength=outputs.shape[1])
+        shares = right / counts
+        weighted = task is not None and bool(task.class_weights)
         return TestResult(
             accuracy=float(hit.mean()),
-            loss=float(losses.mean()),
-            class_accuracy=tuple((right / counts).tolist()),
+            loss=mean_loss,
+            class_accuracy=tuple(shares.tolist()),
             class_counts=tuple(counts.tolist()),
+            value=float(shares[counts > 0].mean()) if weighted else None,
         )
 
     return evaluate

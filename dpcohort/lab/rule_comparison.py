@@ -21,6 +21,7 @@ from dpcohort.config import Config
 from dpcohort.data import Dataset
 from dpcohort.engine import draw_numbers
 from dpcohort.errors import FileFormatError, InputError
+from dpcohort.metrics import check_together
 from dpcohort.plugins import REGISTRIES, is_named_function
 from dpcohort.runs import (
     Interval,
@@ -239,7 +240,8 @@ class RuleRow:
     Attributes:
         selection: the selection rule.
         aggregation: the aggregation rule.
-        accuracy: on the public test set, over the seeds; None if a training failed.
+        accuracy: on the public test set, over the seeds; None if a training failed, or where no
+            class is predicted.
         noise: norm of the noise that reaches the model in a round, over C (root mean square):
             noise alone, sent through the aggregation.
         certified: largest certified epsilon over promised epsilon among all clients and seeds.
@@ -248,6 +250,9 @@ class RuleRow:
         heard_public: the same for public clients; None if there are none.
         seconds: of one training.
         failed: why a training failed; empty if none did.
+        metric: what the pair is judged by.
+        score: of that metric, over the seeds; None if a training failed.
+        caveat: that the models are no better than a constant; empty where they are.
     """
 
     selection: str
@@ -260,6 +265,9 @@ class RuleRow:
     heard_public: float | None
     seconds: float
     failed: str = ""
+    metric: str = "accuracy"
+    score: Interval | None = None
+    caveat: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,6 +276,11 @@ class RuleTable:
 
     rows: tuple[RuleRow, ...]
     skipped: tuple[SkippedPair, ...]
+
+    @property
+    def metric(self) -> str:
+        """What the pairs are judged by."""
+        return self.rows[0].metric if self.rows else "accuracy"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -282,13 +295,15 @@ class RuleTable:
         head = ["selection", "aggregation", "accuracy", "low", "high", "seeds", "noise"]
         head += ["certified", "bias", *(f"heard_{i + 1}" for i in range(deciles))]
         head += ["heard_public", "seconds", "failed"]
+        if self.metric != "accuracy":
+            head[2] = self.metric
         text = io.StringIO()
         writer = csv.DictWriter(text, head, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         for row in self.rows:
             values = asdict(row) | {f"heard_{i + 1}": share for i, share in enumerate(row.heard)}
-            if (found := row.accuracy) is not None:
-                values |= {"accuracy": found.mean, "seeds": found.count}
+            if (found := row.score) is not None:
+                values |= {head[2]: found.mean, "seeds": found.count}
                 values |= {"low": found.low, "high": found.high}
             writer.writerow(values)
         return text.getvalue()
@@ -408,10 +423,12 @@ def _row(pair: RulePair, runs: Sequence[Run], seconds: float, failed: str) -> Ru
     plan, first = pair.jobs[0].plan, runs[0] if runs else None
     groups = [] if first is None else who_was_heard(plan, first.ledger.draws)
     public = [group.heard for group in groups if group.name == "public"]
+    summary = summarise_seeds(runs) if runs else None
+    check = check_together([check for run in runs if (check := run.check) is not None])
     return RuleRow(
         selection=pair.selection.label,
         aggregation=pair.aggregation.label,
-        accuracy=summarise_seeds(runs).accuracy if runs else None,
+        accuracy=None if summary is None else summary.accuracy,
         noise=float("nan") if first is None else noise_after(pair.jobs[0], first),
         certified=max((_certified(run) for run in runs), default=float("nan")),
         bias=plan.selection.bias if plan.adaptive is None else None,
@@ -419,6 +436,9 @@ def _row(pair: RulePair, runs: Sequence[Run], seconds: float, failed: str) -> Ru
         heard_public=public[0] if public else None,
         seconds=seconds,
         failed=failed,
+        metric="accuracy" if summary is None else summary.metric,
+        score=None if summary is None else summary.score,
+        caveat="" if check is None or check.is_better else check.sentence,
     )
 
 

@@ -44,10 +44,10 @@ def build_model(
 
     Args:
         name: one of `MODEL_NAMES`, or ``module:function`` for a function that returns an
-            ``nn.Module``; it is given ``input_shape`` and ``classes`` where it has such arguments,
-            and the options.
+            ``nn.Module``; it is given ``input_shape`` and ``classes`` (or ``outputs``, the same
+            number) where it has such arguments, and the options.
         input_shape: shape of one record, as in ``Dataset.input_shape``.
-        classes: number of classes, the length of the output.
+        classes: number of classes, or of what else is predicted: the length of the output.
         seed: of the initial weights.
         options: ``activation`` (``relu`` or ``tanh``) for all but ``logistic``; ``hidden``, a list
             of widths, for ``mlp``; ``features`` (``none``, ``oriented`` or ``scattering``) and
@@ -65,7 +65,7 @@ def build_model(
     """
     shape = tuple(whole_number("input_shape", length, at_least=1) for length in input_shape)
     whole_number("numbers of a record", math.prod(shape), at_most=MOST_INPUT_VALUES)
-    whole_number("classes", classes, at_least=2, at_most=MOST_CLASSES)
+    whole_number("classes", classes, at_least=1, at_most=MOST_CLASSES)
     whole_number("seed", seed, at_least=0, at_most=_LARGEST_SEED)
     if not is_named_function(name):
         choice("model", name, (*MODEL_NAMES, "module:function"))
@@ -94,7 +94,7 @@ def _build_own(
     name: str, shape: tuple[int, ...], classes: int, options: dict[str, Any]
 ) -> nn.Module:
     function = named_function("model", name)
-    offered = {"input_shape": shape, "classes": classes}
+    offered = {"input_shape": shape, "classes": classes, "outputs": classes}
     try:
         accepted = inspect.signature(function).parameters
         takes_all = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values())

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from dpcohort._validate import choice, nearest, whole_number
-from dpcohort.data import Dataset
+from dpcohort.data import Dataset, Normalisation
 from dpcohort.errors import InputError
 from dpcohort.models.fixed_features import FixedFeatures, ScatteringFeatures
 from dpcohort.models.oriented import OrientedFeatures
@@ -123,13 +124,12 @@ def precompute_features(
             rows[start : start + batch_size] = of(inputs[start : start + batch_size])
         return rows
 
-    return Dataset(
+    return replace(
+        data,
         name=f"{data.name}+{type(features).__name__}",
         train_inputs=computed(data.train_inputs),
-        train_labels=data.train_labels,
         test_inputs=computed(data.test_inputs),
-        test_labels=data.test_labels,
-        classes=data.classes,
+        normalisation=Normalisation(),
     )
 
 

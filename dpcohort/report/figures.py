@@ -121,7 +121,9 @@ def save_figure(figure: Figure, path: str | Path) -> None:
 
 
 def accuracy_band(runs: Sequence[Run]) -> tuple[IntArray, list[Interval]]:
-    """Rounds at which all the runs were evaluated, and the accuracy in per cent there.
+    """Rounds at which all the runs were evaluated, and their main metric there.
+
+    An accuracy is in per cent.
 
     Raises:
         InputError: the runs have no evaluated round in common.
@@ -133,7 +135,8 @@ def accuracy_band(runs: Sequence[Run]) -> tuple[IntArray, list[Interval]]:
             "these runs were never evaluated after the same round, so they have no common curve."
         )
     rounds = np.array(sorted(common), dtype=np.int64)
-    rows = [100 * curve.accuracy[np.isin(curve.rounds, rounds)] for curve in curves]
+    scale = runs[0].metric.scale
+    rows = [scale * curve.score[np.isin(curve.rounds, rounds)] for curve in curves]
     return rounds, [mean_interval(column.tolist()) for column in np.array(rows).T]
 
 
@@ -152,7 +155,9 @@ def accuracy_figure(groups: Mapping[str, Sequence[Run]]) -> Figure:
         for position, (name, runs) in enumerate(groups.items()):
             rounds, found = accuracy_band(runs)
             _draw(axis, name, LINES[position % len(LINES)], rounds, found)
-        axis.set(xlabel="round", ylabel="test accuracy (%)")
+        metric = next(iter(groups.values()))[0].metric
+        percent = " (%)" if metric.is_share else ""
+        axis.set(xlabel="round", ylabel=f"test {metric.words}{percent}")
         axis.set_ylim(bottom=0)
         axis.legend(loc="lower right")
     return figure

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from dpcohort._validate import IntArray
 from dpcohort.clients import Population
 from dpcohort.clients.population import nearest_id
 from dpcohort.config import Config
@@ -22,6 +23,7 @@ from dpcohort.plan import Plan, make_plan
 from dpcohort.plugins import REGISTRIES, full_name
 from dpcohort.progress import Progress, silent
 from dpcohort.selection.rules import rule_from_settings
+from dpcohort.tasks import refined_task
 from dpcohort.text_files import toml_text
 from dpcohort.training import Training
 
@@ -58,14 +60,49 @@ def configured_data(config: Config) -> Dataset:
         DataMissingError: it is not on this machine.
     """
     from dpcohort.data import load_dataset
+    from dpcohort.data.arrays import load_arrays
 
     section = data_section(config)
     name = section.name
     if section.is_table:
         return _table_data(config, section)
     if name.endswith((".npz", ".npy")) or "/" in name:
-        return load_dataset(config.folder / name)
-    return load_dataset(name, data_dir=None if section.dir is None else config.folder / section.dir)
+        given = config.task.model_dump(exclude_none=True)
+        return with_task(config, load_arrays(config.folder / name, given))
+    data_dir = None if section.dir is None else config.folder / section.dir
+    return with_task(config, load_dataset(name, data_dir=data_dir))
+
+
+def with_task(config: Config, data: Dataset) -> Dataset:
+    """The data set with what [task] adds to the task it has.
+
+    Raises:
+        InputError: [task] is of another kind than the data, or does not go with them.
+    """
+    from dpcohort.config.settings import within
+
+    try:
+        task = refined_task(data.task, config.task.model_dump(exclude_none=True))
+    except InputError as error:
+        raise InputError.because(within("task", error)[1]) from None
+    return data if task == data.task else replace(data, task=task)
+
+
+def partition_labels(data: Dataset) -> IntArray:
+    """Labels that a partition in a simulation may go by: classes, or tenths of what is predicted.
+
+    Example:
+        >>> from dpcohort.data import load_dataset
+        >>> partition_labels(load_dataset("digits")).max()
+        np.int64(9)
+    """
+    labels = data.train_labels
+    if data.task.predicts_classes:
+        return labels
+    if labels.ndim > 1:  # sets of labels, numbered
+        return np.unique(labels, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    ranks = np.argsort(np.argsort(labels, kind="stable"), kind="stable")
+    return (10 * ranks // len(ranks)).astype(np.int64)
 
 
 def _table_data(config: Config, section: DataSection) -> Dataset:
@@ -197,8 +234,8 @@ def configured_training(config: Config, data: Dataset | None = None) -> Training
     if stated not in (None, dimension):
         words = f"{dimension}, the trained parameters of {config.model.name}"
         step = "Leave it out (--set training.dimension= does): it is counted."
-        error = InputError("dimension", given=stated, allowed=words, next_step=step)
-        raise config.problem("training", error)
+        wrong = InputError("dimension", given=stated, allowed=words, next_step=step)
+        raise config.problem("training", wrong)
     return replace(config.training, dimension=dimension)
 
 
@@ -413,7 +450,7 @@ def configured_job(
     """
     from dpcohort.runs.job import make_job
 
-    dataset = configured_data(config) if data is None else data
+    dataset = configured_data(config) if data is None else with_task(config, data)
     plan = configured_plan(config, dataset, shift=shift)
     seed = config.run.seed + shift
     section = data_section(config)
@@ -486,7 +523,7 @@ def _partition(config: Config, plan: Plan, data: Dataset, seed: int) -> Partitio
         public_split,
     )
 
-    section, labels = data_section(config), data.train_labels
+    section, labels = data_section(config), partition_labels(data)
     if _has_own_clients(section, data):
         split = column_partition(np.asarray(data.clients))
         return _in_order(split, plan.population.ids, len(data))

@@ -22,6 +22,7 @@ import numpy as np
 
 from dpcohort._validate import FloatArray, IntArray, number, whole_number
 from dpcohort.errors import InputError
+from dpcohort.metrics import METRICS, Check, check_together
 from dpcohort.plan import Plan
 from dpcohort.runs.folder import RunFolder
 from dpcohort.runs.run import Run
@@ -94,16 +95,20 @@ class SeedSummary:
     Attributes:
         label: what the runs have in common.
         seeds: those of the runs.
-        accuracy: on the public test set.
-        loss: mean cross-entropy there; None if a run's is not finite.
+        accuracy: on the public test set; None where no class is predicted.
+        loss: the mean loss there; None if a run's is not finite.
         class_accuracy: accuracy within each class; None for a class without test records.
+        metric: what the runs are judged by.
+        score: of that metric; None if a run's is not finite.
     """
 
     label: str
     seeds: tuple[int, ...]
-    accuracy: Interval
+    accuracy: Interval | None
     loss: Interval | None
     class_accuracy: tuple[Interval | None, ...]
+    metric: str = "accuracy"
+    score: Interval | None = None
 
     @property
     def worst_class(self) -> int | None:
@@ -117,19 +122,19 @@ def summarise_seeds(runs: Sequence[Run], *, confidence: float = 0.95) -> SeedSum
     if not runs:
         raise InputError("runs", given=[], allowed="at least one run")
     tests = [run.test for run in runs]
-    losses = [test.loss for test in tests]
     classes = np.array([test.class_accuracy for test in tests], dtype=np.float64)
+
+    def over_seeds(values: Sequence[float]) -> Interval | None:
+        return mean_interval(values, confidence=confidence) if np.isfinite(values).all() else None
+
     return SeedSummary(
         label=str(runs[0].settings["label"]),
         seeds=tuple(run.seed for run in runs),
-        accuracy=mean_interval([test.accuracy for test in tests], confidence=confidence),
-        loss=mean_interval(losses, confidence=confidence) if np.isfinite(losses).all() else None,
-        class_accuracy=tuple(
-            mean_interval(column.tolist(), confidence=confidence)
-            if np.isfinite(column).all()
-            else None
-            for column in classes.T
-        ),
+        accuracy=over_seeds([test.accuracy for test in tests]),
+        loss=over_seeds([test.loss for test in tests]),
+        class_accuracy=tuple(over_seeds(column.tolist()) for column in classes.T),
+        metric=runs[0].metric.name,
+        score=over_seeds([test.score for test in tests]),
     )
 
 
@@ -238,6 +243,8 @@ def simulated_service(
             "this run drew its noise from entropy, as with real clients: their labels are private. "
             "who_was_heard needs public information only."
         )
+    if not run.task.predicts_classes:
+        raise InputError.because("who is served is told by classes, and this run predicts none.")
     if run.partition is None or by not in ("budget", "similarity"):
         raise InputError("by", given=by, allowed="'budget' or 'similarity', for a run with data")
     accuracy = np.array(run.test.class_accuracy, dtype=np.float64)
@@ -274,23 +281,39 @@ def simulated_service(
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The test accuracy of one group of runs against another's, with the same seeds.
+    """The test results of one group of runs against another's, with the same seeds.
 
     Attributes:
         name: of the group that is judged.
         baseline: of the group it is judged against.
         seeds: those that both have.
-        difference: accuracy of the one minus that of the other, in percentage points, paired by
-            seed.
+        difference: how much better the one is than the other, paired by seed: of an accuracy in
+            percentage points, of other metrics in their unit.
+        metric: what they are judged by.
+        check: the judged group beside the best constant, where that is known.
     """
 
     name: str
     baseline: str
     seeds: tuple[int, ...]
     difference: Interval
+    metric: str = "accuracy"
+    check: Check | None = None
+
+    @property
+    def caveat(self) -> str:
+        """That the judged group is not better than a constant; empty where it is."""
+        if self.check is None or self.check.is_better:
+            return ""
+        return f"{self.name}: {self.check.sentence}"
 
     @property
     def sentence(self) -> str:
+        """What was found, in words; with the caveat where there is one."""
+        return f"{self._difference} But {self.caveat}." if self.caveat else self._difference
+
+    @property
+    def _difference(self) -> str:
         """What was found, in words.
 
         Example:
@@ -299,19 +322,21 @@ class Comparison:
             ...            difference=found).sentence
             'privacy-aware better than unbiased by 12.3 points, 95 % CI 9.8 to 14.9 (5 seeds).'
         """
-        found = self.difference
+        found, metric = self.difference, METRICS[self.metric]
         seeds = f"{found.count} seed{'s' if found.count != 1 else ''}"
         if found.mean == 0 and (found.low == found.high or not math.isfinite(found.low)):
-            return f"{self.name} and {self.baseline} have the same accuracy ({seeds})."
+            return f"{self.name} and {self.baseline} have the same {metric.words} ({seeds})."
         word = "better" if found.mean >= 0 else "worse"
         sign = 1 if found.mean >= 0 else -1
         ends = sorted((sign * found.low, sign * found.high))
-        points = f"{abs(found.mean):.1f}" if abs(found.mean) >= 0.05 else "less than 0.1"
-        head = f"{self.name} {word} than {self.baseline} by {points} points"
+        points = metric.shown(abs(found.mean))
+        if metric.is_share and abs(found.mean) < 0.05:
+            points = "less than 0.1"
+        head = f"{self.name} {word} than {self.baseline} by {points}{metric.unit}"
         if not math.isfinite(found.low):
             return f"{head} with one seed; that says nothing about chance. Use --seeds 5."
         interval = f"{found.confidence:.0%} CI ".replace("%", " %")
-        interval += f"{ends[0]:.1f} to {ends[1]:.1f} ({seeds})"
+        interval += f"{metric.shown(ends[0])} to {metric.shown(ends[1])} ({seeds})"
         if not found.excludes(0.0):
             return f"no clear difference: {head}, but the {interval} holds 0."
         return f"{head}, {interval}."
@@ -323,6 +348,7 @@ class Comparison:
             "baseline": self.baseline,
             "seeds": list(self.seeds),
             "difference_points": asdict(self.difference),
+            **({} if self.metric == "accuracy" else {"metric": self.metric}),
             "sentence": self.sentence,
         }
 
@@ -334,7 +360,7 @@ def compare_runs(
     names: tuple[str, str] = ("", ""),
     confidence: float = 0.95,
 ) -> Comparison:
-    """Paired differences of test accuracy over the seeds that both groups have.
+    """Paired differences of the main test metric over the seeds that both groups have.
 
     Args:
         runs: the group that is judged, one run a seed.
@@ -361,12 +387,20 @@ def compare_runs(
                 f"({ours[seed].settings['data']['name']} and "
                 f"{theirs[seed].settings['data']['name']}); there is nothing to compare."
             )
-    points = [100 * (ours[s].test_accuracy - theirs[s].test_accuracy) for s in seeds]
+        if ours[seed].metric != theirs[seed].metric:
+            raise InputError.because(
+                f"{name} is judged by its {ours[seed].metric.words} and {other} by its "
+                f"{theirs[seed].metric.words}; there is nothing to compare."
+            )
+    metric = runs[0].metric
+    points = [metric.gain(ours[s].test.score, theirs[s].test.score) for s in seeds]
     return Comparison(
         name=name,
         baseline=other,
         seeds=tuple(seeds),
         difference=mean_interval(points, confidence=confidence),
+        metric=metric.name,
+        check=check_together([check for run in runs if (check := run.check) is not None]),
     )
 
 

@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import cached_property
 from typing import Any, get_args
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from dpcohort._validate import choice, whole_number
@@ -22,20 +24,30 @@ from dpcohort.engine import (
     ClientRecords,
     Evaluator,
     Experiment,
+    Loss,
     Optimiser,
     Streams,
     evaluator_on,
+    outputs_on,
 )
-from dpcohort.engine.clipping.per_example import FlatLayout
+from dpcohort.engine.clipping.per_example import (
+    FlatLayout,
+    can_be_mapped,
+    per_example_gradients,
+)
 from dpcohort.engine.experiment import refuse_unmergeable
 from dpcohort.engine.lattice import delta_of_sampling
 from dpcohort.errors import InputError
+from dpcohort.metrics import trivial_outputs
 from dpcohort.models import build_model, check_trainable, split_features, without_features
 from dpcohort.plan import Plan
+from dpcohort.round_record import RoundRecord
 from dpcohort.runs.chooser import Chooser, LossMeter, ReportHandler
-from dpcohort.runs.configured import aggregation_for, described_aggregation
+from dpcohort.runs.configured import aggregation_for, described_aggregation, partition_labels
 from dpcohort.runs.journal import Journal
 from dpcohort.runs.receipts import PRIVATE_NOISE
+from dpcohort.runs.success import judgement, plan_warnings
+from dpcohort.tasks import Task, check_own_loss
 from dpcohort.training import EngineName
 
 #: Keeps the partition's stream apart from any other made of the same seed.
@@ -87,6 +99,15 @@ class TrainingJob(ABC):
             "parameters": self.plan.training.dimension,
             "initial_sha256": hashlib.sha256(self.initial().numpy().tobytes()).hexdigest(),
         }
+
+    def judge(self, parameters: torch.Tensor, history: Sequence[RoundRecord]) -> dict[str, Any]:
+        """What ``result.json`` says about the final model; warnings of the plan where no more.
+
+        Args:
+            parameters: of the model that is scored.
+            history: rounds with their test results.
+        """
+        return {"warnings": plan_warnings(self.plan)}
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
@@ -177,10 +198,26 @@ class Job(TrainingJob):
             "optimiser": _described(self.optimiser),
             **({} if combined is None else {"aggregation": combined}),
             **({"merged_noise": True} if self.merged_noise else {}),
+            **({"task": said} if (said := self.task.to_dict()) else {}),
             "engine": self.engine,
             "evaluate_every": self.evaluate_every,
             "checkpoint_every": self.checkpoint_every,
         }
+
+    @property
+    def task(self) -> Task:
+        """What is predicted, and by which loss."""
+        return self.data.task
+
+    @cached_property
+    def loss(self) -> Loss:
+        """The loss of each record, as its engine takes it."""
+        return self.task.loss_on(self.device)
+
+    @property
+    def may_test(self) -> bool:
+        """Whether results on test records may be written: they are public, or all is simulated."""
+        return not self.private or bool(getattr(self.data, "test_public", True))
 
     def records(self) -> ClientRecords:
         """The clients' records on the device."""
@@ -228,7 +265,7 @@ class Job(TrainingJob):
                 "a run with raw reports cannot go on: what clients reported was never written "
                 "down. Begin it again in another folder."
             )
-        meter = LossMeter(self.trained, records or self.records())
+        meter = LossMeter(self.trained, records or self.records(), loss=self.loss)
         handler = ReportHandler(self.plan, meter, streams=self.streams)
         return Chooser(
             self.plan.adaptive.rule,
@@ -238,12 +275,104 @@ class Job(TrainingJob):
             arrays=arrays,
         )
 
-    def evaluator(self) -> Evaluator:
-        """The public test set on the device."""
+    def evaluator(self) -> Evaluator | None:
+        """The test set on the device; None where its results may not be written."""
+        if not self.may_test:
+            return None
         model, data = split_features(self.model, self.data, device=self.device)
         inputs = data.normalised(data.test_inputs)
         labels = data.test_labels.copy()
-        return evaluator_on(model, inputs, labels, device=self.device)
+        return evaluator_on(model, inputs, labels, task=self.task, device=self.device)
+
+    def judge(self, parameters: torch.Tensor, history: Sequence[RoundRecord]) -> dict[str, Any]:
+        """The model beside the best constant on the test set, where that may be told."""
+        if not self.may_test:
+            return {
+                "warnings": [
+                    "the test records are not public and this run is private, so nothing that is "
+                    "computed from them is written: no result tells how good the model is.",
+                    *plan_warnings(self.plan),
+                ]
+            }
+        model, data = split_features(self.model, self.data, device=self.device)
+        inputs = data.normalised(data.test_inputs)
+        return judged_on(
+            model,
+            parameters,
+            inputs,
+            data.test_labels,
+            task=self.task,
+            plan=self.plan,
+            history=history,
+            device=self.device,
+        )
+
+
+#: Test records whose gradients are looked at, and numbers of them that are formed at a time.
+_SOME_RECORDS, _FORMED_NUMBERS = 200, 1 << 22
+
+
+def judged_on(
+    model: nn.Module,
+    parameters: torch.Tensor,
+    inputs: NDArray[Any],
+    labels: NDArray[Any],
+    *,
+    task: Task,
+    plan: Plan,
+    history: Sequence[RoundRecord],
+    device: str = "cpu",
+) -> dict[str, Any]:
+    """What there is to say about a model from test records that may be told of.
+
+    Args:
+        model: what was trained.
+        parameters: its final ones.
+        inputs: of the test records, as the model sees them.
+        labels: of the test records.
+        task: what is predicted.
+        plan: what was executed.
+        history: rounds with their test results.
+        device: where to compute.
+    """
+    vector = parameters.detach().to(device)
+    outputs = outputs_on(model, inputs, device=device)(vector).cpu().numpy()
+    constant = torch.as_tensor(trivial_outputs(task, labels), dtype=torch.float32)
+    return judgement(
+        task,
+        outputs,
+        labels,
+        plan=plan,
+        history=history,
+        trivial_loss=float(task.losses(constant, torch.as_tensor(labels.copy())).mean()),
+        clipped_share=_clipped_share(model, vector, inputs, labels, task, plan.training.clip),
+    )
+
+
+def _clipped_share(
+    model: nn.Module,
+    vector: torch.Tensor,
+    inputs: NDArray[Any],
+    labels: NDArray[Any],
+    task: Task,
+    clip: float,
+) -> float | None:
+    """The share of a few test records whose gradient is longer than the clip; None if unknown."""
+    copied = copy.deepcopy(model).to(vector.device).eval()
+    loss = task.loss_on(vector.device)
+    at_a_time = max(1, _FORMED_NUMBERS // vector.numel())
+    some = min(len(labels), _SOME_RECORDS if at_a_time > 1 else _SOME_RECORDS // 10)
+    x = torch.as_tensor(inputs[:some].copy(), device=vector.device)
+    y = torch.as_tensor(labels[:some].copy(), device=vector.device)
+    vectorised = can_be_mapped(copied, loss, x[:2], y[:2])
+    gradients = per_example_gradients(copied, loss, vectorised=vectorised)
+    norms = torch.cat(
+        [
+            gradients(vector, x[i : i + at_a_time], y[i : i + at_a_time]).norm(dim=1)
+            for i in range(0, some, at_a_time)
+        ]
+    )
+    return float((norms > clip).double().mean()) if bool(torch.isfinite(norms).all()) else None
 
 
 def make_job(
@@ -276,6 +405,7 @@ def make_job(
     combined = aggregation_for(plan, aggregation, aggregation_settings)
     chosen_device = resolve_device(device)
     dataset = data if isinstance(data, Dataset) else load_dataset(data)
+    check_own_loss(dataset.task)
     name, module = _model(model, dataset, seed, model_options)
     dimension = FlatLayout(module).dimension
     if dimension != plan.training.dimension:
@@ -286,7 +416,7 @@ def make_job(
     plan.verify_unless_made_here()
     if partition is None:
         rng = np.random.default_rng([seed, _PARTITION_STREAM])
-        partition = paper_partition(dataset.train_labels, sizes=plan.population.sizes, rng=rng)
+        partition = paper_partition(partition_labels(dataset), sizes=plan.population.sizes, rng=rng)
     _check_partition(plan, partition, dataset)
     if private_entropy:
         _check_sampling(plan)

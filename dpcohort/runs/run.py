@@ -13,12 +13,15 @@ from numpy.typing import NDArray
 
 from dpcohort._validate import FloatArray, IntArray
 from dpcohort.data.partition import Partition, load_partition
-from dpcohort.errors import FileFormatError, InputError, VerificationError
+from dpcohort.errors import DpcohortError, FileFormatError, InputError, VerificationError
+from dpcohort.metrics import Check, Metric, main_metric
 from dpcohort.plan import Plan
 from dpcohort.round_record import RoundRecord, TestResult
 from dpcohort.runs.folder import RunFolder, read_json, read_log
 from dpcohort.runs.journal import Journal
 from dpcohort.runs.receipts import Receipt, make_receipts, source_of
+from dpcohort.runs.success import check_of, task_of
+from dpcohort.tasks import Task
 
 if TYPE_CHECKING:
     from dpcohort.round_record import RoundRecord
@@ -35,11 +38,13 @@ class Curve:
         rounds: rounds done at each evaluation.
         accuracy: test accuracy then.
         loss: mean test loss then.
+        score: the main metric of the task then; of plain classification the accuracy.
     """
 
     rounds: IntArray
     accuracy: FloatArray
     loss: FloatArray
+    score: FloatArray
 
 
 @dataclass(eq=False, kw_only=True)
@@ -56,6 +61,8 @@ class Run:
         average: the average of iterates by name; empty if none was kept.
         partition: who holds which records.
         warnings: what went wrong without stopping the run.
+        judged: how good the final model is: ``metrics``, ``trivial``, ``check`` and ``warnings`` of
+            ``result.json``; empty until the run is finished.
     """
 
     plan: Plan
@@ -67,6 +74,7 @@ class Run:
     average: Weights = field(default_factory=dict)
     partition: Partition | None = None
     warnings: list[str] = field(default_factory=list)
+    judged: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def load(cls, path: str | Path) -> Run:
@@ -95,6 +103,7 @@ class Run:
             model=_weights(folder.model),
             average=_weights(folder.average),
             partition=load_partition(folder.partition) if folder.partition.exists() else None,
+            judged=judged_in(folder.result),
         )
 
     @property
@@ -134,9 +143,29 @@ class Run:
         )
 
     @property
+    def has_test(self) -> bool:
+        """Whether there is a test result."""
+        return any(line.test_average or line.test for line in self.history)
+
+    @property
     def test_accuracy(self) -> float:
-        """Accuracy of the last evaluated model on the public test set."""
+        """Accuracy of the last evaluated model on the public test set; NaN where none is told."""
         return self.test.accuracy
+
+    @property
+    def task(self) -> Task:
+        """What is predicted."""
+        return task_of(self.settings)
+
+    @property
+    def metric(self) -> Metric:
+        """What the run is judged by."""
+        return main_metric(self.task)
+
+    @property
+    def check(self) -> Check | None:
+        """The final model beside the best constant; None where nothing is told of test records."""
+        return check_of(self.judged, self.test if self.is_finished and self.has_test else None)
 
     @property
     def reports(self) -> IntArray | None:
@@ -146,12 +175,17 @@ class Run:
     def curve(self) -> Curve:
         """Test accuracy and loss over the rounds."""
         points = [
-            (line.round + 1, found.accuracy, found.loss)
+            (line.round + 1, found.accuracy, found.loss, found.score)
             for line in self.history
             if (found := line.test_average or line.test) is not None
         ]
-        columns = np.array(points, dtype=np.float64).reshape(-1, 3).T
-        return Curve(rounds=columns[0].astype(np.int64), accuracy=columns[1], loss=columns[2])
+        columns = np.array(points, dtype=np.float64).reshape(-1, 4).T
+        return Curve(
+            rounds=columns[0].astype(np.int64),
+            accuracy=columns[1],
+            loss=columns[2],
+            score=columns[3],
+        )
 
     def receipt(self, client: str) -> Receipt:
         """What one client promised and spent, certified anew from the ledger.
@@ -173,6 +207,17 @@ class Run:
             clients=clients,
             reports=self.reports,
         )
+
+
+def judged_in(path: Path) -> dict[str, Any]:
+    """What ``result.json`` says of the model; one of an older version says nothing."""
+    if not path.exists():
+        return {}
+    try:
+        stored = read_json(path)
+    except DpcohortError:  # verify says what is wrong with it
+        return {}
+    return {k: stored[k] for k in ("metrics", "trivial", "check", "warnings") if k in stored}
 
 
 def _weights(path: Path) -> Weights:

@@ -44,6 +44,7 @@ from dpcohort.runs.folder import (
     AppendLog,
     RunFolder,
     environment,
+    finite_json,
     fixed_settings,
     latest_checkpoint,
     read_json,
@@ -199,6 +200,8 @@ class Recorder:
         self.run.model = self._weights(state.parameters)
         if state.average is not None:
             self.run.average = self._weights(state.average)
+        scored = state.parameters if state.average is None else state.average
+        self.run.judged = self.job.judge(scored, self.run.history)
         if self._folder is not None:
             # Certifying takes longest: a crash in it leaves no model that no result speaks of.
             self.write_receipts()
@@ -218,7 +221,9 @@ class Recorder:
                     "lost_rounds": sum(line.lost for line in self.run.history),
                     "seconds": sum(line.seconds for line in self.run.history),
                     "sha256": hashes,
-                    "test": None if last is None else last.__dict__,
+                    "test": None if last is None else last.to_dict(),
+                    **finite_json(self.run.judged),
+                    "warnings": [*self.run.warnings, *self.run.judged["warnings"]],
                 },
             )
         self.close()
@@ -472,7 +477,7 @@ def train_job(
         raise InputError("callbacks", given=deaf[0], allowed=allowed)
     experiment = job.experiment()
     kind = ReferenceEngine if job.engine == "reference" else BatchedEngine
-    engine = kind(job.trained, [experiment])
+    engine = kind(job.trained, [experiment], loss=job.loss)
     with owner_only(job.private):
         part = Recorder(job, out, resume=resume)
         with closing([part]):
@@ -509,7 +514,7 @@ def train_side_by_side(
     first = jobs[0].records()
     held = [first if job is jobs[0] else first.repartitioned(job.partition) for job in jobs]
     experiments = [job.experiment(records) for job, records in zip(jobs, held, strict=True)]
-    engine = BatchedEngine(jobs[0].trained, experiments)
+    engine = BatchedEngine(jobs[0].trained, experiments, loss=jobs[0].loss)
     parts: list[Recorder] = []
     with closing(parts):
         for job, out in zip(jobs, places, strict=True):
@@ -646,7 +651,7 @@ def train_grid(
     prepared: list[tuple[str, list[Job]]] = []
     # All of it is checked and planned before any of it is trained.
     for name, combination in list(combinations(config)):
-        key = repr(combination.data)
+        key = repr((combination.data, combination.task))
         if key not in loaded:
             loaded[key] = configured_data(combination)
         jobs = [

@@ -256,6 +256,10 @@ def train_case(name: str, out: Path) -> None:
 RUNS = (*TRAINED, *STOPPED, "federated")
 
 
+#: Keys that result.json has got since: what the model is worth, beside the best constant.
+GAINED = ("metrics", "trivial", "check", "warnings")
+
+
 def described(folder: Path) -> dict[str, Any]:
     """A run folder without times and versions: what must stay."""
     run = _json(folder / "run.json")
@@ -270,7 +274,7 @@ def described(folder: Path) -> dict[str, Any]:
         "run": run,
         "plan": hashlib.sha256(without_version((folder / "plan.json").read_text()).encode())
         .hexdigest(),
-        "result": _without(_json(folder / "result.json"), "seconds"),
+        "result": _without(_json(folder / "result.json"), "seconds", *GAINED),
         "environment": sorted(_json(folder / "environment.json")),
     }  # fmt: skip
     for name in ("config.toml", "exchange.jsonl"):
@@ -291,8 +295,8 @@ def _json(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
-def _without(values: dict[str, Any], key: str) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name != key}
+def _without(values: dict[str, Any], *keys: str) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in keys}
 
 
 def verified(folder: Path) -> dict[str, Any]:
@@ -319,7 +323,9 @@ def rule_pairs(scratch: Path) -> Any:
         "compare", HERE / "base.toml", "--selection", "privacy-aware", "--aggregation", "all",
         "--seeds", "1", "--csv", scratch / "pairs.csv", "--json",
     )  # fmt: skip
-    return _timeless(json.loads(words))
+    found = _timeless(json.loads(words))
+    gained = ("metric", "score", "caveat")
+    return {**found, "rows": [_without(row, *gained) for row in found["rows"]]}
 
 
 _SCHEMES = "dp-fedavg,udp-crd,model-clipping"

@@ -6,13 +6,18 @@ from types import SimpleNamespace
 import pytest
 
 from dpcohort.errors import DataMissingError, InputError
+from dpcohort.metrics import METRICS
 from dpcohort.runs.evaluation import compare_runs, load_group
 
 
 def runs(label: str, accuracies: dict[int, float], data: str = "digits") -> list[SimpleNamespace]:
     return [
         SimpleNamespace(
-            settings={"label": label, "data": {"name": data}}, seed=seed, test_accuracy=value
+            settings={"label": label, "data": {"name": data}},
+            seed=seed,
+            test=SimpleNamespace(score=value),
+            metric=METRICS["accuracy"],
+            check=None,
         )
         for seed, value in accuracies.items()
     ]

@@ -58,6 +58,8 @@ def serve(grid: Any, run_config: Mapping[str, Any]) -> None:
         raise told.with_traceback(None) from None
     for words in run.warnings:
         print(f"note: {visible(words)}", flush=True)
+    for words in run.judged.get("warnings", []):
+        print(f"WARNING: {visible(words)}", flush=True)
     print(f"dpcohort: finished, {run.rounds_done} rounds. dpcohort verify {run.path}", flush=True)
 
 
@@ -91,7 +93,7 @@ class _Printer:
     def on_round(self, record: RoundRecord, run: Run) -> None:
         """Say how far it is."""
         test = record.test_average or record.test
-        shown = "" if test is None else f", test accuracy {100 * test.accuracy:.1f} %"
+        shown = "" if test is None else f", test {run.metric.words} {run.metric.text(test.score)}"
         over = " (passed over: too few answers)" if record.lost else ""
         total = run.plan.training.rounds
         print(f"dpcohort: round {record.round + 1} of {total}{shown}{over}", flush=True)

@@ -135,7 +135,7 @@ class Federation(Format):
         Args:
             plan: where the plan will lie, from the file's own folder.
         """
-        return toml_text({**dict(self), "plan": plan, "model": dict(self.model)})
+        return toml_text({**dict(self), "plan": plan, "model": self.model.to_dict()})
 
     @classmethod
     def load(cls, path: str | Path) -> Federation:
@@ -177,7 +177,8 @@ def disagreements(
     if hello.records != size:
         found.append(f"its data has {hello.records} records, the plan is for {size}: other data")
     if hello.model != federation.model.sha256():
-        found.append(f"its owner allows another model than {federation.model.name}")
+        loss = federation.model.predicts.loss
+        found.append(f"its owner allows another model or loss than {federation.model.name}, {loss}")
     elif hello.dimension != dimension or hello.layout != layout:
         found.append("its model has other parameters than the server's: other versions")
     if hello.accepted is None:

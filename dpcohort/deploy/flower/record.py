@@ -12,15 +12,17 @@ are asked for again by the same names, which spends nothing: a guard sends the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from dpcohort.data import Partition
+from dpcohort.data import Dataset, Partition, load_dataset
+from dpcohort.data.arrays import load_arrays
 from dpcohort.deploy.flower.federation import Federation
 from dpcohort.deploy.guard.protocol import RunReceipt
 from dpcohort.deploy.guard.terms import layout_sha256
@@ -29,10 +31,11 @@ from dpcohort.engine.clipping.per_example import FlatLayout
 from dpcohort.errors import InputError
 from dpcohort.models import build_model
 from dpcohort.plain_text import one_line
+from dpcohort.round_record import RoundRecord
 from dpcohort.runs.chooser import Ask, Chooser
 from dpcohort.runs.configured import aggregation_for, configured_optimiser, described_aggregation
 from dpcohort.runs.folder import AppendLog, read_json, write_json
-from dpcohort.runs.job import TrainingJob
+from dpcohort.runs.job import TrainingJob, judged_on
 from dpcohort.runs.journal import Journal
 from dpcohort.runs.training import Recorder
 
@@ -104,6 +107,47 @@ class FederatedJob(TrainingJob):
             private=True,  # guards draw batches and noise from their operating system's entropy
         )
 
+    @cached_property
+    def test_data(self) -> Dataset | None:
+        """The public test records of the server; None for none.
+
+        Raises:
+            InputError: they do not fit the model.
+        """
+        federation, task = self.federation, self.federation.model.predicts
+        if not federation.test:
+            return None
+        if "/" in federation.test or federation.test.endswith(".npz"):
+            data = load_arrays(federation.test, federation.model.task)
+        else:
+            data = load_dataset(federation.test)
+        if tuple(data.input_shape) != tuple(federation.model.input_shape):
+            raise InputError.because(
+                f"the test data has records of shape {tuple(data.input_shape)}, the model takes "
+                f"{tuple(federation.model.input_shape)}."
+            )
+        if (data.task.kind, data.task.outputs) != (task.kind, task.outputs):
+            raise InputError.because(
+                f"the test data is of {data.task.kind} with {data.task.outputs} outputs, the model "
+                f"is for {task.kind} with {task.outputs}."
+            )
+        return data
+
+    def judge(self, parameters: torch.Tensor, history: Sequence[RoundRecord]) -> dict[str, Any]:
+        """The model beside the best constant on the server's public test records."""
+        data = self.test_data
+        if data is None:
+            return super().judge(parameters, history)
+        return judged_on(
+            self.model,
+            parameters,
+            data.normalised(data.test_inputs),
+            data.test_labels,
+            task=self.federation.model.predicts,
+            plan=self.plan,
+            history=history,
+        )
+
     @property
     def dimension(self) -> int:
         """Number of trained parameters."""
@@ -149,6 +193,7 @@ class FederatedJob(TrainingJob):
             "partition": {"sha256": self.partition.sha256, "rule": dict(self.partition.rule)},
             "model": self.model_settings(terms.name, terms.options),
             "optimiser": dict(self.federation.optimiser),
+            **({"task": said} if (said := terms.predicts.to_dict()) else {}),
             "engine": "flower",
             **({} if combined is None else {"aggregation": combined}),
             "quorum": self.federation.quorum,

@@ -24,7 +24,6 @@ import torch
 from dpcohort.adaptive.rule import REPORT_DRAW
 from dpcohort.aggregation import Cohort
 from dpcohort.atomic_file import owner_only
-from dpcohort.data import load_dataset
 from dpcohort.deploy.flower.exchange import Exchange, Heard, Transport
 from dpcohort.deploy.flower.federation import Federation, check_agreements, disagreements
 from dpcohort.deploy.flower.messages import (
@@ -332,13 +331,8 @@ def _summary(
 
 
 def _evaluator(job: FederatedJob) -> Evaluator | None:
-    federation = job.federation
-    if not federation.test:
+    data, task = job.test_data, job.federation.model.predicts
+    if data is None:
         return None
-    data = load_dataset(federation.test)
-    if tuple(data.input_shape) != tuple(federation.model.input_shape):
-        raise InputError.because(
-            f"the test data has records of shape {tuple(data.input_shape)}, the model takes "
-            f"{tuple(federation.model.input_shape)}."
-        )
-    return evaluator_on(job.model, data.normalised(data.test_inputs), data.test_labels.copy())
+    inputs = data.normalised(data.test_inputs)
+    return evaluator_on(job.model, inputs, data.test_labels.copy(), task=task)

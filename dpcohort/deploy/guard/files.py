@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpcohort._validate import IntArray
 from dpcohort.data.arrays import read_npz
 from dpcohort.data.dataset import Normalisation
 from dpcohort.data.tables import TABLE_ENDINGS, held_for_test, read_table
 from dpcohort.deploy.guard.terms import ModelTerms, TableTerms
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
+from dpcohort.tasks import Task
 
 
 def check_private(path: str | Path, what: str) -> None:
@@ -129,7 +129,7 @@ class GuardedData:
     """
 
     inputs: NDArray[Any]
-    labels: IntArray
+    labels: NDArray[Any]
     fingerprint: str
 
     def __len__(self) -> int:
@@ -189,7 +189,9 @@ def load_data(
         inputs = inputs.astype(np.int64)
     with open(path, "rb") as file:
         fingerprint = hashlib.file_digest(file, "sha256").hexdigest()
-    return GuardedData(inputs, labels.astype(np.int64), fingerprint)
+    task = model.predicts
+    stored = labels.astype(np.int64) if task.predicts_classes else task.scaled(labels)
+    return GuardedData(inputs, stored, fingerprint)
 
 
 def _read_table(path: str | Path, terms: TableTerms | None) -> dict[str, NDArray[Any]]:
@@ -217,11 +219,29 @@ def _check(path: str | Path, inputs: Any, labels: Any, model: ModelTerms) -> Non
             path,
             f"inputs have shape {inputs.shape}; the model takes records of {model.input_shape}.",
         )
+    if inputs.dtype.kind not in "fiu":
+        raise InputError("type of inputs", given=str(inputs.dtype), allowed="numbers")
+    if not model.predicts.predicts_classes:
+        _check_numbers(path, labels, len(inputs), model.predicts)
+        return
     if labels.dtype.kind not in "iu" or labels.shape != inputs.shape[:1] or not labels.size:
         raise FileFormatError(
             path, f"labels must be whole numbers, one for each of the {len(inputs)} inputs."
         )
-    if inputs.dtype.kind not in "fiu":
-        raise InputError("type of inputs", given=str(inputs.dtype), allowed="numbers")
     if labels.min() < 0 or labels.max() >= model.classes:
         raise FileFormatError(path, f"labels must be from 0 to {model.classes - 1}.")
+
+
+def _check_numbers(path: str | Path, labels: Any, records: int, task: Task) -> None:
+    """Labels of a task without classes; as everywhere here, no message tells a value."""
+    shape = (records, task.outputs) if task.kind == "multi-label" else (records,)
+    if labels.dtype.kind not in "biuf" or labels.shape != shape or not labels.size:
+        raise FileFormatError(path, f"labels must be numbers of shape {shape}: {task.kind}.")
+    wrong = ~np.isfinite(labels)
+    if task.kind == "multi-label":
+        wrong = (labels != 0) & (labels != 1)
+    elif task.kind == "counts":
+        wrong = ~((labels >= 0) & (labels == np.floor(labels)))
+    if wrong.any():
+        allowed = {"multi-label": "0 or 1", "counts": "0, 1, 2, ..."}.get(task.kind, "finite")
+        raise FileFormatError(path, f"labels must be {allowed}.")

@@ -37,6 +37,7 @@ from dpcohort.deploy.ledger.spending import counted_relation, fits_cap, spent_ep
 from dpcohort.engine.lattice import Lattice
 from dpcohort.errors import DataMissingError, InputError
 from dpcohort.plugins import is_named_function
+from dpcohort.tasks import Task
 
 if TYPE_CHECKING:
     from dpcohort.deploy.guard.training import LocalTraining
@@ -108,7 +109,7 @@ def open_guard(
     runs = check_terms(terms, len(records))
     from dpcohort.deploy.guard.training import LocalTraining
 
-    if is_named_function(terms.model.name):
+    if is_named_function(terms.model.name) or is_named_function(terms.model.predicts.loss):
         # A module of that name in the current folder would be found and run.
         check_closed_folder(Path.cwd(), "model", shared=False)
     training = LocalTraining(terms.model, records)
@@ -387,12 +388,14 @@ def terms_in_words(terms: GuardTerms, records: int) -> list[str]:
         ward-7: 600 records may spend epsilon 4 at delta 1e-05 over all runs (summed, zero-out).
     """
     runs = check_terms(terms, records)
+    outputs = "classes" if terms.model.predicts.predicts_classes else "output(s)"
     lines = [
         f"{terms.dataset}: {records} records may spend epsilon {terms.lifetime_epsilon:g} "
         f"at delta {terms.lifetime_delta:g} over all runs ({terms.across_runs}, "
         f"{terms.neighbours}).",
         f"Model: {terms.model.name} on {'x'.join(map(str, terms.model.input_shape))} with "
-        f"{terms.model.classes} classes, and no other.",
+        f"{terms.model.classes} {outputs}, and no other.",
+        *([] if not terms.model.task else [f"Task: {_task_in_words(terms.model.predicts)}"]),
         f"May ask: users {', '.join(map(str, terms.allowed_users)) or 'none'}.",
     ]
     if terms.across_runs == "composed":
@@ -428,6 +431,12 @@ def terms_in_words(terms: GuardTerms, records: int) -> list[str]:
     if not terms.runs:
         lines.append("No run is accepted here; accept one with: dpcohort ledger accept")
     return lines
+
+
+def _task_in_words(task: Task) -> str:
+    said = {key: value for key, value in task.to_dict().items() if key not in ("kind", "loss")}
+    more = "".join(f", {key} {value}" for key, value in said.items())
+    return f"{task.kind}, trained with the loss {task.loss} and no other{more}."
 
 
 def _run_in_words(run: AcceptedRun, terms: RunTerms) -> str:

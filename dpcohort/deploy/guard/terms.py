@@ -43,6 +43,7 @@ from dpcohort.deploy.ledger.terms import (
 )
 from dpcohort.errors import InputError
 from dpcohort.limits import MOST_CLASSES, MOST_INPUT_VALUES
+from dpcohort.tasks import Task
 
 if TYPE_CHECKING:
     from dpcohort.plan import Plan
@@ -77,8 +78,10 @@ class ModelTerms(Format):
         name: of :data:`dpcohort.models.MODEL_NAMES`, or ``module:function`` of a module installed
             here by the owner.
         input_shape: shape of one record.
-        classes: number of classes.
+        classes: number of classes, or of what else a model puts out.
         options: options of the model.
+        task: what is predicted and the one loss that is trained with, where that is not plain
+            classification: keys of :class:`~dpcohort.tasks.Task`.
 
     Example:
         >>> ModelTerms(name="logistic", input_shape=(64,), classes=10).sha256()[:8]
@@ -87,12 +90,32 @@ class ModelTerms(Format):
 
     name: Name
     input_shape: Annotated[tuple[int, ...], PlainValidator(_shape)]
-    classes: Annotated[int, whole(at_least=2, at_most=MOST_CLASSES)]
+    classes: Annotated[int, whole(at_least=1, at_most=MOST_CLASSES)]
     options: Annotated[Mapping[str, Any], PlainValidator(_options)] = Field(default_factory=dict)
+    task: Annotated[Mapping[str, Any], PlainValidator(_options)] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check_task(self) -> ModelTerms:
+        if not self.task:
+            whole_number("classes", self.classes, at_least=2)
+        _ = self.predicts
+        return self
+
+    @property
+    def predicts(self) -> Task:
+        """What is predicted, and by which loss."""
+        return Task.from_dict(self.task, outputs=self.classes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain values; the task only where there is something to say of it."""
+        return {key: value for key, value in dict(self).items() if key != "task" or value}
 
     def sha256(self) -> str:
-        """What a request must name: the hash of all of the above."""
+        """What a request must name: the hash of all of the above, so no other loss is trained."""
         said = [self.name, list(self.input_shape), self.classes, self.options]
+        # Names of classes change no gradient; without a task the hash is what it always was.
+        loss = {key: value for key, value in self.predicts.to_dict().items() if key != "names"}
+        said += [loss] if loss else []
         return hashlib.sha256(canonical_json(said).encode()).hexdigest()
 
 
@@ -425,7 +448,7 @@ def terms_from_plan(
         "allowed_users": list(allowed_users),
         "same_user": same_user,
         "answer_seconds": float(answer_seconds),
-        **dict(model),
+        **model.to_dict(),
         **{key: np.asarray(one, float).tolist() for key, one in constants.items()},
         "run": run,
         "plan": plan.sha256,
@@ -448,6 +471,9 @@ def terms_from_plan(
             line = f"{key} = {_toml(values[key])}"
             line = f"{line:<30} # {comment}" if comment else line
         lines.append(line)
+        if key == "options" and model.task:
+            lines += ["", "[model.task]                   # what is predicted, and the only loss"]
+            lines += [f"{name} = {_toml(said)}" for name, said in model.task.items()]
     if plan.terms is not None and plan.has_private_reports:
         reports = {
             "count": (int(plan.report_caps[k]), "at most, in the whole run; one a round"),

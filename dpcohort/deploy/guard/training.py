@@ -27,7 +27,6 @@ from dpcohort.deploy.guard.files import GuardedData
 from dpcohort.deploy.guard.terms import ModelTerms, layout_sha256
 from dpcohort.engine.clipping import (
     FlatLayout,
-    cross_entropy,
     per_example_gradients,
     refuse_unfit_layers,
 )
@@ -37,6 +36,7 @@ from dpcohort.engine.randomness import draw_batch
 from dpcohort.errors import InputError
 from dpcohort.models import build_model
 from dpcohort.runs.chooser import lattice_units
+from dpcohort.tasks import check_own_loss, made_up_targets
 
 _TIMES = 12  # a coin that leaves one small layer alone may do so once or twice, not every time
 _FORMED_NUMBERS = 1 << 22  # of gradients that are kept at a time
@@ -90,9 +90,13 @@ class LocalTraining:
             input_dtype=torch.int64 if tokens else torch.float32,
         )
         refuse_unfit_layers(built)
-        self._gradients = per_example_gradients(built, cross_entropy, vectorised=False)
-        self._example_loss = example_loss(built, cross_entropy)
-        _refuse_memory(self._gradients, self._example_loss, built, data.inputs)
+        task = model.predicts
+        check_own_loss(task)
+        loss = task.loss_on("cpu")
+        self._gradients = per_example_gradients(built, loss, vectorised=False)
+        self._example_loss = example_loss(built, loss)
+        label = made_up_targets(task, 1)
+        _refuse_memory(self._gradients, self._example_loss, built, data.inputs, label)
         layout = FlatLayout(built)
         #: D, the number of trained parameters.
         self.dimension = layout.dimension
@@ -196,7 +200,11 @@ class LocalTraining:
 
 
 def _refuse_memory(
-    gradients: Gradients, loss: Gradients, model: torch.nn.Module, like: NDArray[Any]
+    gradients: Gradients,
+    loss: Gradients,
+    model: torch.nn.Module,
+    like: NDArray[Any],
+    label: torch.Tensor,
 ) -> None:
     """Refuse a model whose gradient or loss at a record changes with what it was run on before.
 
@@ -208,7 +216,6 @@ def _refuse_memory(
     shape = like.shape[1:]
     ramp = np.linspace(-1, 1, math.prod(shape)).reshape(1, *shape)
     record = torch.from_numpy(np.zeros_like(ramp, np.int64) if tokens else ramp.astype(np.float32))
-    label = torch.zeros(1, dtype=torch.int64)
 
     def at(x: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():

@@ -299,7 +299,7 @@ def _banked_copy(model: nn.Module, layout: FlatLayout) -> tuple[nn.Module, list[
 def _examine(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> ClippingPath:
     """The path a model takes, tried on made-up examples in 64 bits."""
     probe = copy.deepcopy(model).double().cpu()
-    x, y = _made_up(inputs), _made_up(targets)
+    x, y = _made_up(inputs), _made_up_targets(targets)
     _refuse_mixing(probe, x)
     layout = FlatLayout(probe)
     weights = layout.flatten(probe)
@@ -356,6 +356,18 @@ def _made_up(values: Tensor) -> Tensor:
     shape = (_EXAMPLES, *values.shape[1:])
     generator = torch.Generator().manual_seed(0)
     return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def _made_up_targets(values: Tensor) -> Tensor:
+    """Targets for the made-up examples: 1 and 0 in turn, which every task of numbers has."""
+    if not values.is_floating_point():
+        return _made_up(values)
+    turns = torch.arange(_EXAMPLES).view(-1, *[1] * (values.dim() - 1))
+    for axis, length in enumerate(values.shape[1:], start=1):
+        places = [1] * values.dim()
+        places[axis] = length
+        turns = turns + torch.arange(length).view(places)
+    return ((turns + 1) % 2).double()
 
 
 Pair = tuple[int, int]

@@ -28,7 +28,6 @@ from dpcohort.engine import (
     Arrived,
     ClippedNetwork,
     EngineState,
-    cross_entropy,
     draw_positions,
     evaluator_on,
     per_example_gradients,
@@ -36,6 +35,7 @@ from dpcohort.engine import (
 )
 from dpcohort.errors import InputError
 from dpcohort.lab.schemes.scheme import Account, RoundUpdate, Scheme, SchemeResult
+from dpcohort.metrics import main_metric
 from dpcohort.models import split_features
 from dpcohort.round_record import TestResult
 from dpcohort.runs import Job, configured_job
@@ -76,6 +76,11 @@ class Simulation:
                 "schemes are compared in seeded simulations only, so private entropy cannot be "
                 "used. Train the one you choose with: dpcohort train"
             )
+        if not main_metric(job.task).is_share:
+            raise InputError.because(
+                f"schemes are compared by accuracy, and this task ({job.task.kind}) has none. "
+                "Compare rules on it instead: dpcohort compare --rules all"
+            )
         plan, self._seed = job.plan, job.seed
         self.population, self.training = plan.population, plan.training
         self.sizes, self.batch_sizes = plan.population.sizes, plan.batch_sizes
@@ -83,9 +88,9 @@ class Simulation:
         self._records = job.records()
         self._model = self._records.fit(job.trained)
         some = self._records.gather(self._records.indices[:2])
-        self._network = ClippedNetwork(self._model, cross_entropy, *some)
+        self._network = ClippedNetwork(self._model, job.loss, *some)
         self._gradients = per_example_gradients(
-            self._model, cross_entropy, vectorised=self._network.path.kind != "loop"
+            self._model, job.loss, vectorised=self._network.path.kind != "loop"
         )
         self.dimension = self._network.layout.dimension
         self.total_size = int(self._records.indices.size)
@@ -93,7 +98,7 @@ class Simulation:
         inputs, labels = data.normalised(data.test_inputs), data.test_labels
         order = np.random.default_rng(_SERVER_STREAM).permutation(len(labels))
         self._server, self._evaluator = (
-            evaluator_on(model, inputs[part], labels[part].copy())
+            evaluator_on(model, inputs[part], labels[part].copy(), task=job.task)
             for part in np.split(order, [round(_SERVER_SHARE * len(labels))])
         )
 
@@ -238,7 +243,7 @@ def train_scheme(
     return SchemeResult(
         card=scheme.card,
         mode=scheme.mode,
-        accuracy=test.accuracy,
+        accuracy=test.score,
         loss=test.loss,
         rounds=len(squares),
         noise_std=math.sqrt(sum(squares) / len(squares)) if squares else 0.0,

@@ -27,6 +27,7 @@ from dpcohort._validate import choice
 from dpcohort._version import __version__
 from dpcohort.atomic_file import write_text
 from dpcohort.errors import DpcohortError, InputError
+from dpcohort.metrics import METRICS
 from dpcohort.plain_text import visible
 from dpcohort.plan import Plan
 from dpcohort.report.html.explorer import (
@@ -49,6 +50,7 @@ from dpcohort.report.html.sources import (
     baseline_of,
     class_accuracy,
     compared,
+    group_check,
     headline_of,
     read_groups,
     read_reproduction,
@@ -57,6 +59,7 @@ from dpcohort.runs.evaluation import SIMULATION_ONLY, simulated_service, who_was
 from dpcohort.runs.folder import RunFolder, finite_json
 from dpcohort.runs.receipts import NOT_PRIVATE, read_receipts
 from dpcohort.runs.run import Run
+from dpcohort.runs.success import judged_words
 
 #: In the order in which the page runs them.
 _SCRIPTS = ("solver.js", "noise.js", "frame.js", "charts.js", "explorer.js", "page.js")
@@ -219,6 +222,8 @@ class Report:
         headline: the first sentence.
         stamp: NOT PRIVATE and why; empty for a private run.
         problems: what is broken or missing.
+        warnings: what looks wrong with the models.
+        scores: metrics of the model spoken about and of the best constant: name, both as shown.
         cards: a few numbers with their names.
         curves: accuracy over the rounds.
         comparisons: sentences about pairs of groups.
@@ -245,6 +250,8 @@ class Report:
     headline: Headline
     stamp: str
     problems: tuple[Notice, ...]
+    warnings: tuple[str, ...] = ()
+    scores: tuple[tuple[str, str, str], ...] = ()
     cards: tuple[tuple[str, str, str], ...] = ()
     curves: tuple[AccuracyCurve, ...] = ()
     comparisons: tuple[str, ...] = ()
@@ -295,7 +302,13 @@ def report_of_runs(groups: Sequence[Group], *, method: str = "pld") -> Report:
     curves = tuple(accuracy_curve(group) for group in groups)
     # The group spoken about: the most accurate one that is not the baseline.
     others = range(1, len(groups)) or range(1)
-    best = max(others, key=lambda k: curves[k].mean[-1] if curves[k].mean else -1.0)
+
+    def last(k: int) -> float:
+        if not curves[k].mean:
+            return -math.inf
+        return curves[k].mean[-1] * (1 if METRICS[curves[k].metric].higher_is_better else -1)
+
+    best = max(others, key=last)
     run = next((run for run in groups[best].runs if run.plan is not None), groups[best].runs[0])
     everyone = _clients(run, method)
     grouped = len(everyone) > MOST_POINTS
@@ -311,6 +324,8 @@ def report_of_runs(groups: Sequence[Group], *, method: str = "pld") -> Report:
         headline=headline_of(groups, curves, best),
         stamp="" if all(r.is_private is True for r in runs) else NOT_PRIVATE,
         problems=_problems(runs),
+        warnings=_warnings(groups),
+        scores=_scores(run),
         cards=_cards(groups[best], curves[best], everyone),
         curves=curves,
         comparisons=_comparisons(groups[0], groups[1:]),
@@ -385,14 +400,52 @@ def _problems(runs: Sequence[ReadRun]) -> tuple[Notice, ...]:
     return tuple(sorted(found, key=lambda problem: order[problem.kind]))
 
 
+def _warnings(groups: Sequence[Group]) -> tuple[str, ...]:
+    """What the results warn of, each once; runs of older versions by their check alone."""
+    found = []
+    for group in groups:
+        name = f"{group.name}: " if len(groups) > 1 else ""
+        check, judged = group_check(group), [run.judged for run in group.runs]
+        words = judged_words(judged)
+        if check is not None and not check.is_better and not any(judged):
+            words = [f"{check.sentence}."]
+        found += [f"{name}{one}" for one in words]
+    return tuple(dict.fromkeys(found))
+
+
+def _scores(run: ReadRun) -> tuple[tuple[str, str, str], ...]:
+    """Single numbers among the metrics, beside those of the best constant."""
+    ours, theirs = run.judged.get("metrics"), run.judged.get("trivial")
+    if not isinstance(ours, Mapping) or not isinstance(theirs, Mapping):
+        return ()
+    shares = ("accuracy", "balanced_accuracy")
+
+    def text(name: str, value: object) -> str:
+        if not isinstance(value, int | float):
+            return "–"
+        return f"{100 * value:.1f} %" if name in shares else f"{value:.3g}"
+
+    return tuple(
+        (name.replace("_", " "), text(name, value), text(name, theirs.get(name)))
+        for name, value in ours.items()
+        if value is None or isinstance(value, int | float)
+    )
+
+
 def _cards(
     group: Group, curve: AccuracyCurve, points: list[ClientPoint]
 ) -> tuple[tuple[str, str, str], ...]:
     cards = []
     if curve.mean:
         low, high = curve.low[-1], curve.high[-1]
-        spread = "one seed" if low is None else f"95 % CI {low:.1f} to {high:.1f}"
-        cards.append(("Test accuracy", f"{curve.mean[-1]:.1f} %", f"{curve.name}, {spread}"))
+        metric, check = METRICS[curve.metric], group_check(group)
+        ends = "one seed"
+        if low is not None and high is not None:
+            ends = f"95 % CI {metric.shown(low)} to {metric.shown(high)}"
+        shown = metric.text(curve.mean[-1] / metric.scale)
+        cards.append((f"Test {metric.words}", shown, f"{curve.name}, {ends}"))
+        if check is not None:
+            cards.append(("Best constant", metric.text(check.trivial), check.says))
     plan = group.runs[0].plan
     if plan is not None:
         strict = min((p.epsilon for p in points if p.epsilon is not None), default=None)

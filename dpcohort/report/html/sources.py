@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,12 +18,15 @@ import numpy as np
 from dpcohort._validate import IntArray
 from dpcohort.errors import DpcohortError, FileFormatError, InputError
 from dpcohort.limits import LARGEST_CONFIG, LARGEST_LOG, LARGEST_RESULT, read_bounded
+from dpcohort.metrics import METRICS, Check, Metric, check_together, main_metric
 from dpcohort.plan import Plan
 from dpcohort.report.plan_summary import counted
 from dpcohort.round_record import RoundRecord, TestResult
 from dpcohort.runs.evaluation import Comparison, mean_interval
 from dpcohort.runs.folder import RunFolder, no_run, read_entry, read_json, read_log
 from dpcohort.runs.receipts import source_of
+from dpcohort.runs.run import judged_in
+from dpcohort.runs.success import check_of, task_of
 from dpcohort.runs.verification import Verification, verify_run
 from dpcohort.text_files import parse_json
 
@@ -70,6 +73,7 @@ class ReadRun:
         environment: versions and device.
         verification: what ``verify`` found; None if it could not be asked.
         problems: everything missing or broken.
+        judged: what result.json says of the model; empty if there is none yet.
     """
 
     path: str
@@ -82,6 +86,7 @@ class ReadRun:
     environment: Mapping[str, Any]
     verification: Verification | None
     problems: tuple[Notice, ...]
+    judged: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -112,6 +117,16 @@ class ReadRun:
         found = [line.test_average or line.test for line in self.history]
         known = [result for result in found if result is not None]
         return known[-1] if known else None
+
+    @property
+    def metric(self) -> Metric:
+        """What it is judged by."""
+        return main_metric(task_of(self.settings))
+
+    @property
+    def check(self) -> Check | None:
+        """The model beside the best constant; None where nothing is told of test records."""
+        return check_of(self.judged, self.test)
 
     @property
     def data_name(self) -> str | None:
@@ -209,13 +224,15 @@ def read_run(path: str | Path, *, method: str = "pld") -> ReadRun:
         environment=_optional_json(folder.environment, tell),
         verification=_verified(folder, plan, tell, method),
         problems=(),
+        judged=judged_in(folder.result),
     )
     if not run.history:
         tell("missing", "rounds.jsonl", "no round is recorded, so there is no curve.")
     elif plan is not None and len(run.history) < plan.training.rounds:
         done = f"{len(run.history)} of {plan.training.rounds} rounds are done"
         tell("missing", "rounds.jsonl", f"{done}; the rest is not shown.")
-    if run.history and run.test is None:
+    withheld = run.judged and run.is_private and "metrics" not in run.judged
+    if run.history and run.test is None and not withheld:
         tell("missing", "rounds.jsonl", "the model was never evaluated on the test set.")
     return replace(run, problems=tuple(problems))
 
@@ -264,7 +281,7 @@ def _history(folder: RunFolder, tell: _Tell) -> tuple[RoundRecord, ...]:
 def _with_numbers(line: RoundRecord, tell: _Tell) -> RoundRecord:
     """The line without test results that are no numbers: nothing can be drawn of those."""
     kept = {name: getattr(line, name) for name in ("test", "test_average")}
-    lost = [name for name, found in kept.items() if found and not math.isfinite(found.accuracy)]
+    lost = [name for name, found in kept.items() if found and not math.isfinite(found.score)]
     if not lost:
         return line
     told = f"round {line.round}: its test accuracy is not a number, so it is not shown."
@@ -372,7 +389,12 @@ def headline_of(groups: Sequence[Group], curves: Sequence[AccuracyCurve], best: 
                 if same_budgets(groups[best], groups[baseline])
                 else " with DIFFERENT budgets, so the difference is not that of the rule alone"
             )
+            if comparison.caveat:
+                budgets, tone = f"{budgets}, but {comparison.caveat}", "bad"
             return Headline(comparison_words(comparison) + budgets, verdict, tone)
+    check = group_check(groups[best])
+    if check is not None and not check.is_better:
+        tone = "bad"
     return Headline(_alone(groups[best], curves[best]), verdict, tone)
 
 
@@ -380,17 +402,34 @@ def _alone(group: Group, curve: AccuracyCurve) -> str:
     plan = group.runs[0].plan
     clients = "" if plan is None else f" with {counted(len(plan.population), 'client')}"
     if not curve.mean:
-        return f"{group.name}{clients}: no test result yet"
-    seeds = f" (95 % CI {_last(curve.low)} to {_last(curve.high)}, {curve.seeds} seeds)"
+        withheld = group.runs[0].judged and group.runs[0].is_private
+        why = (
+            "nothing is told of test records that are not public"
+            if withheld
+            else "no test result yet"
+        )
+        return f"{group.name}{clients}: {why}"
+    check, metric = group_check(group), METRICS[curve.metric]
+    if check is not None and not check.is_better:
+        return f"{group.name}{clients}: {check.sentence}"
+    seeds = (
+        f" (95 % CI {_last(curve.low, metric)} to {_last(curve.high, metric)}, {curve.seeds} seeds)"
+    )
     spread = seeds if curve.seeds > 1 else " (one seed)"
+    beside = "" if check is None else f", against {metric.text(check.trivial)} of {check.says}"
     return (
-        f"{group.name} reaches {curve.mean[-1]:.1f} % test accuracy{spread} after "
-        f"{counted(curve.rounds[-1], 'round')}{clients}"
+        f"{group.name} reaches {metric.text(curve.mean[-1] / metric.scale)} test {metric.words}"
+        f"{spread} after {counted(curve.rounds[-1], 'round')}{clients}{beside}"
     )
 
 
-def _last(values: Sequence[float | None]) -> str:
-    return "-" if values[-1] is None else f"{values[-1]:.1f}"
+def group_check(group: Group) -> Check | None:
+    """The runs of a group beside the best constant."""
+    return check_together([check for run in group.runs if (check := run.check) is not None])
+
+
+def _last(values: Sequence[float | None], metric: Metric) -> str:
+    return "-" if values[-1] is None else metric.shown(values[-1])
 
 
 def comparison_words(comparison: Comparison) -> str:
@@ -403,25 +442,25 @@ def comparison_words(comparison: Comparison) -> str:
         ...                             seeds=(0, 1, 2, 3, 4), difference=found))
         'privacy-aware beats unbiased by 31.2 points (95 % CI 28.0 to 34.4, 5 seeds)'
     """
-    found = comparison.difference
-    ahead = found.mean >= 0
+    found, metric = comparison.difference, METRICS[comparison.metric]
+    ahead, by = found.mean >= 0, f"{metric.shown(abs(found.mean))}{metric.unit}"
     if not math.isfinite(found.low):
-        word = "above" if ahead else "below"
+        word = ("above" if ahead else "below") if metric.is_share else "better than"
+        word = word if ahead or metric.is_share else "worse than"
         return (
-            f"{comparison.name} is {abs(found.mean):.1f} points {word} {comparison.baseline} with "
+            f"{comparison.name} is {by} {word} {comparison.baseline} with "
             "one seed, which says nothing about chance,"
         )
     ends = sorted((found.low, found.high)) if ahead else sorted((-found.low, -found.high))
-    spread = f"(95 % CI {ends[0]:.1f} to {ends[1]:.1f}, {found.count} seeds)"
+    interval = f"{metric.shown(ends[0])} to {metric.shown(ends[1])}"
+    spread = f"(95 % CI {interval}, {found.count} seeds)"
     if not found.excludes(0.0):
         return (
             f"no clear difference between {comparison.name} and {comparison.baseline}: "
-            f"{found.mean:+.1f} points {spread}"
+            f"{'+' if ahead else '-'}{by} {spread}"
         )
     verb = "beats" if ahead else "falls behind"
-    return (
-        f"{comparison.name} {verb} {comparison.baseline} by {abs(found.mean):.1f} points {spread}"
-    )
+    return f"{comparison.name} {verb} {comparison.baseline} by {by} {spread}"
 
 
 def same_budgets(group: Group, other: Group) -> bool:
@@ -466,7 +505,7 @@ def verdict_of(runs: Sequence[ReadRun]) -> tuple[str, Tone]:
 
 @dataclass(frozen=True, kw_only=True)
 class AccuracyCurve:
-    """Mean test accuracy of a group of runs, in percent, with its interval.
+    """Mean test accuracy of a group of runs, in percent, with its interval; or another metric.
 
     Attributes:
         name: of the group.
@@ -476,6 +515,8 @@ class AccuracyCurve:
         high: upper end.
         seeds: how many runs.
         private: the noise was not drawn from a seed.
+        metric: name of what is shown; shares are in percent.
+        words: what people call it.
     """
 
     name: str
@@ -485,34 +526,40 @@ class AccuracyCurve:
     high: tuple[float | None, ...]
     seeds: int
     private: bool
+    metric: str = "accuracy"
+    words: str = "accuracy"
 
 
 def accuracy_curve(group: Group) -> AccuracyCurve:
     """The curve of a group, at the rounds at which all its runs were tested."""
     curves = [_points(run) for run in group.runs if run.test is not None]
     shared = sorted(set.intersection(*(set(curve) for curve in curves))) if curves else []
-    found = [mean_interval([100 * curve[at] for curve in curves]) for at in shared]
+    metric = group.runs[0].metric
+    found = [mean_interval([metric.scale * curve[at] for curve in curves]) for at in shared]
+    most = 100.0 if metric.is_share else math.inf
     return AccuracyCurve(
         name=group.name,
         rounds=tuple(shared),
         mean=tuple(interval.mean for interval in found),
-        low=tuple(_end(interval.low) for interval in found),
-        high=tuple(_end(interval.high) for interval in found),
+        low=tuple(_end(interval.low, most) for interval in found),
+        high=tuple(_end(interval.high, most) for interval in found),
         seeds=len(curves),
         private=all(run.is_private is True for run in group.runs),
+        metric=metric.name,
+        words=metric.words,
     )
 
 
 def _points(run: ReadRun) -> dict[int, float]:
     return {
-        line.round + 1: found.accuracy
+        line.round + 1: found.score
         for line in run.history
         if (found := line.test_average or line.test) is not None
     }
 
 
-def _end(value: float) -> float | None:
-    return min(max(value, 0.0), 100.0) if math.isfinite(value) else None
+def _end(value: float, most: float = 100.0) -> float | None:
+    return min(max(value, 0.0), most) if math.isfinite(value) else None
 
 
 def baseline_of(groups: Sequence[Group]) -> int:
@@ -527,12 +574,13 @@ def baseline_of(groups: Sequence[Group]) -> int:
 
 def compared(group: Group, baseline: Group) -> Comparison | None:
     """Paired differences over the seeds both have; None where there is nothing to pair."""
-    if group.runs[0].data_name != baseline.runs[0].data_name:
+    metric = group.runs[0].metric
+    if (group.runs[0].data_name, metric) != (baseline.runs[0].data_name, baseline.runs[0].metric):
         return None
     ours = {run.seed: run.test for run in group.runs if run.seed is not None}
     theirs = {run.seed: run.test for run in baseline.runs if run.seed is not None}
     points = {
-        seed: 100 * (mine.accuracy - other.accuracy)
+        seed: metric.gain(mine.score, other.score)
         for seed, mine in ours.items()
         if mine is not None and (other := theirs.get(seed)) is not None
     }
@@ -544,6 +592,8 @@ def compared(group: Group, baseline: Group) -> Comparison | None:
         baseline=baseline.name,
         seeds=seeds,
         difference=mean_interval([points[seed] for seed in seeds]),
+        metric=metric.name,
+        check=group_check(group),
     )
 
 

@@ -21,6 +21,9 @@ const dpcohortCharts = (() => {
 
   function curves() {
     const traces = [];
+    const { metric, words: what } = data.curves[0];
+    const share = metric === "accuracy" || metric === "balanced_accuracy";
+    const shown = (value) => (share ? value.toFixed(1) : value.toPrecision(3));
     data.curves.forEach((curve, k) => {
       if (curve.rounds.length > 1 && curve.low.every((value) => value !== null)) {
         traces.push({
@@ -37,8 +40,9 @@ const dpcohortCharts = (() => {
       }
       const words = curve.rounds.map((at, i) => {
         const [low, high] = [curve.low[i], curve.high[i]];
-        const band = low === null ? "one seed" : `95 % CI ${low.toFixed(1)} to ${high.toFixed(1)}`;
-        return `<b>${inert(curve.name)}</b>, round ${at}<br>${curve.mean[i].toFixed(1)} % (${band})`;
+        const band = low === null ? "one seed" : `95 % CI ${shown(low)} to ${shown(high)}`;
+        const mean = `${shown(curve.mean[i])}${share ? " %" : ""}`;
+        return `<b>${inert(curve.name)}</b>, round ${at}<br>${mean} (${band})`;
       });
       const marker = { symbol: SYMBOLS[k % 6], size: 7 };
       traces.push({
@@ -48,7 +52,8 @@ const dpcohortCharts = (() => {
       });
     });
     const zero = { rangemode: "tozero" };
-    return { traces, shape: layout(axis("Rounds", zero), axis("Test accuracy, %", zero)) };
+    const title = `Test ${what}${share ? ", %" : ""}`;
+    return { traces, shape: layout(axis("Rounds", zero), axis(title, zero)) };
   }
 
   function symbolOf(point) {

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A number predicted over guards: the task travels in the terms, the judgement is the server's."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from dpcohort.clients import Population
+from dpcohort.deploy.flower.kit import client_folder, write_kit
+from dpcohort.deploy.flower.rounds import federate
+from dpcohort.deploy.flower.trial import write_client_data
+from dpcohort.deploy.guard.terms import ModelTerms
+from dpcohort.errors import InputError
+from dpcohort.plan import make_plan
+from dpcohort.runs import Run, verify_run
+from dpcohort.training import Training
+
+from .conftest import Small
+
+STAY = {"kind": "regression", "loss": "squared", "bounds": [0.0, 20.0]}
+
+
+@pytest.fixture
+def stays(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (500, 3)).astype(np.float32)
+    y = 10 + 6 * x[:, 0] + rng.normal(0, 0.5, 500)
+    test = tmp_path / "test.npz"
+    np.savez(test, train_inputs=x[:1], train_labels=y[:1], test_inputs=x[400:], test_labels=y[400:])
+    population = Population.from_arrays(
+        ids=["ward", "lab"], sizes=[200, 200], epsilon=[8.0, 8.0], delta=1e-5
+    )
+    training = Training(rounds=6, cohort_size=3, batch_size=100, clip=0.5, dimension=4)
+    settings = {
+        "plan": make_plan(population, training, seed=3),
+        "model": ModelTerms(name="logistic", input_shape=(3,), classes=1, task=STAY),
+        "run": "spring",
+        "optimiser": {"learning_rate": 1.0},
+        "test": str(test),
+        "timeout": 5.0,
+        "trial": True,
+    }
+    kit = write_kit(tmp_path / "kit", **settings)
+    write_client_data(kit, {"ward": (x[:200], y[:200]), "lab": (x[200:400], y[200:400])})
+    return Small(kit, settings)
+
+
+def test_a_number_is_learnt_over_guards_and_judged(stays, tmp_path):
+    with stays.guards() as guards:
+        transport = guards.transport(stays.federation)
+        run = federate(stays.federation, transport, out=tmp_path / "run", poll=0.0)
+    assert run.check.is_better
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["metrics"]["rmse"] < result["trivial"]["rmse"]
+    assert verify_run(tmp_path / "run").holds
+    assert Run.load(tmp_path / "run").metric.name == "rmse"
+
+
+def test_an_owner_who_named_another_loss_is_asked_nothing(stays, tmp_path):
+    terms = client_folder(stays.kit, "lab") / "terms.toml"
+    terms.write_text(terms.read_text().replace('loss = "squared"', 'loss = "huber"'))
+    terms.chmod(0o600)
+    with stays.guards() as guards:
+        transport = guards.transport(stays.federation)
+        with pytest.raises(InputError, match="another model or loss"):
+            federate(stays.federation, transport, out=tmp_path / "run", poll=0.0)
