@@ -20,6 +20,7 @@ from dpcohort.accounting.calibration import calibrate_noise
 from dpcohort.accounting.closed_forms import paper_noise_multiplier
 from dpcohort.accounting.contract import Contract
 from dpcohort.accounting.events import certify_epsilon
+from dpcohort.accounting.segments import left_population
 from dpcohort.clients import Budget, Population
 from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
@@ -359,7 +360,7 @@ def _with_larger_budget(
     larger = number("larger epsilon", larger_epsilon, above=now)
     budget = Budget(epsilon=larger, delta=float(plan.population.delta[k]))
     problem, _ = selection_problem(
-        plan.population.with_budget(plan.population.ids[k], budget),
+        left_population(plan.population.with_budget(plan.population.ids[k], budget), plan.before),
         plan.training,
         contract=plan.contract,
         noise_model=plan.noise_model,
