@@ -111,8 +111,8 @@ def deploy_noise(
         for done, k in enumerate(later.tolist()):
             progress("going on", done, later.size)
             budget = (float(population.epsilon[k]), float(population.delta[k]))
-            key = (past[k], *budget, float(calibrated_epsilon[k]), float(sampling_rates[k]))
-            key = (*key, int(steps[k]))
+            asked = (float(calibrated_epsilon[k]), float(sampling_rates[k]), int(steps[k]))
+            key = (past[k], *budget, *asked)
             if key not in known:
                 known[key] = _noise_after(population.ids[k], *key, contract=contract, guard=guard)
             noise_multiplier[k], certified[k], lifted[k] = known[key]

@@ -172,6 +172,8 @@ def configured_job(
     device: str | None = None,
     private_entropy: bool = False,
     label: str = "",
+    plan: Plan | None = None,
+    after: Path | None = None,
 ) -> Job:
     """The training of a configuration.
 
@@ -182,6 +184,9 @@ def configured_job(
         device: instead of the configuration's.
         private_entropy: batches and noise from the operating system's entropy.
         label: what the run is called in comparisons.
+        plan: a finished plan in place of the configuration's own clients, rounds and rule; data,
+            model and optimiser must fit it.
+        after: folder of the run that the plan goes on from, if it does.
 
     Example:
         >>> from dpcohort.config import commented_config, loads_config
@@ -192,7 +197,8 @@ def configured_job(
     from dpcohort.runs.job import make_job
 
     dataset = configured_data(config) if data is None else data
-    plan = configured_plan(config, dataset, shift=shift)
+    if plan is None:
+        plan = configured_plan(config, dataset, shift=shift)
     seed = config.run.seed + shift
     section = data_section(config)
     partition_seed = seed if section.seed is None else section.seed
@@ -201,9 +207,9 @@ def configured_job(
         plan,
         config.model.name,
         dataset,
-        partition=_partition(config, plan, dataset, partition_seed),
+        partition=_partition(config, plan, dataset, partition_seed, after),
         engine=config.run.engine,
-        optimiser=configured_optimiser(config.optimiser, clip=config.training.clip),
+        optimiser=configured_optimiser(config.optimiser, clip=plan.training.clip),
         aggregation=rule,
         aggregation_settings=settings,
         seed=seed,
@@ -215,6 +221,7 @@ def configured_job(
         model_options=config.model.options,
         label=label,
         config=toml_text(config.values),
+        after=after,
     )
 
 
@@ -242,7 +249,9 @@ def combinations(config: Config) -> Iterator[tuple[str, Config]]:
         yield ", ".join(words), config.with_overrides(changes)
 
 
-def _partition(config: Config, plan: Plan, data: Dataset, seed: int) -> Partition:
+def _partition(
+    config: Config, plan: Plan, data: Dataset, seed: int, after: Path | None = None
+) -> Partition:
     from dpcohort.data import dirichlet_partition, join_clients, paper_partition, public_split
 
     section, labels = data_section(config), data.train_labels
@@ -254,6 +263,10 @@ def _partition(config: Config, plan: Plan, data: Dataset, seed: int) -> Partitio
     )
     sizes = plan.population.sizes[:-1] if has_public else plan.population.sizes
     rng = np.random.default_rng([seed, _PARTITION_STREAM])
+    if after is not None and section.column is None:
+        from dpcohort.runs.replan import carried_partition
+
+        return carried_partition(after, plan, data, rng)
     if section.column is not None:
         ids = plan.population.ids[:-1] if has_public else plan.population.ids
         found = _by_column(config.folder / section.column, private, len(data), ids)

@@ -56,6 +56,7 @@ from dpcohort.runs.folder import (
 from dpcohort.runs.job import Job, TrainingJob, make_job
 from dpcohort.runs.journal import Journal
 from dpcohort.runs.receipts import write_receipts
+from dpcohort.runs.replan import check_free, refuse_to_resume, take_over
 from dpcohort.runs.run import Callback, Run
 
 
@@ -80,16 +81,25 @@ class Recorder:
         #: The last state that was whole: what is kept if the next round fails.
         self.whole: EngineState | None = None
         self._owner = settings_sha256(job.settings())
+        if job.after is not None and out is None:
+            raise InputError.because(
+                "a training that goes on from a run is written down: give it a folder, out."
+            )
         if out is None:
             self.run = self._run_in(None)
         elif resume and RunFolder(Path(out)).is_run:
             self._reopen(RunFolder(Path(out)))
         else:
+            if job.after is not None:
+                check_free(job.plan, job.after, Path(out))
             self._begin(RunFolder.begin(out, again=resume, private=job.private))
 
     def start(self, fresh: EngineState) -> EngineState:
         """Where to begin: the newest whole checkpoint, or the fresh state."""
         if not self._arrays:
+            carried = {k: v for k, v in self.job.carried.items() if k != "parameters"}
+            for name, array in carried.items():
+                setattr(fresh, name, torch.tensor(array, device=fresh.parameters.device))
             return fresh
         state = EngineState.from_arrays(self._arrays, device=fresh.parameters.device)
         if state.parameters.shape != fresh.parameters.shape:
@@ -255,6 +265,8 @@ class Recorder:
         write_json(folder.environment, environment(job.device))
         self._rounds = AppendLog(folder.rounds)
         self.run = self._run_in(folder)
+        if job.after is not None:
+            take_over(job.plan, job.after, folder)
         # Last: from here on the folder is a run that can be resumed.
         write_json(folder.settings, job.settings())
 
@@ -271,6 +283,11 @@ class Recorder:
             next_round, self._arrays, warnings = found
         kept = [entry for entry in read_log(folder.rounds) if _round_of(entry) < next_round]
         self.run = self._run_in(folder)
+        try:  # now that nobody else can count here
+            refuse_to_resume(folder)
+        except DpcohortError:
+            self.close()
+            raise
         self.run.history += [RoundRecord.from_dict(entry) for entry in kept]
         self.run.warnings += [f"{words} The state before it is used." for words in warnings]
         uncounted = set(range(next_round)) - self.run.ledger.rounds
@@ -394,6 +411,7 @@ def train(
     private_entropy: bool = False,
     merged_noise: bool = False,
     model_options: Mapping[str, Any] | None = None,
+    after: str | Path | None = None,
 ) -> Run:
     """Execute a plan (Algorithm 1).
 
@@ -421,6 +439,7 @@ def train(
             has the same law and comes faster, but single updates then lack noise: in simulation
             only, and with the plain mean only.
         model_options: of a model given by name.
+        after: folder of the run that a plan of ``replan`` goes on from, with its model.
 
     Returns:
         The finished run.
@@ -453,6 +472,7 @@ def train(
         private_entropy=private_entropy,
         merged_noise=merged_noise,
         model_options=model_options,
+        after=after,
     )
     return train_job(job, out=out, resume=resume, callbacks=callbacks)
 
