@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from dpcohort.accounting.segments import past_of
 from dpcohort.cli.terminal import JsonOption, console, new_table, print_json, print_progress, say
 from dpcohort.clients import Population
 from dpcohort.errors import InputError
@@ -44,8 +45,8 @@ def replan(
 ) -> None:
     """Go on with a run: clients leave, join or change, from what is left of each budget."""
     from dpcohort.plan import Plan
+    from dpcohort.runs.continuation import replan as plan_anew
     from dpcohort.runs.folder import RunFolder
-    from dpcohort.runs.replan import replan as plan_anew
 
     if out is not None and (out.is_dir() or out.resolve() == clients.resolve()):
         raise InputError.because(f"{out} is in use; name a new file for the plan, such as go.json.")
@@ -87,6 +88,8 @@ def _changes(old: Plan, new: Plan, asked: Population) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"client": name, "epsilon": None, "spent": None, "draws": 0}
         if k is None:
             row["change"] = "exhausted, leaves" if name in wanted else "leaves"
+            past, delta = past_of(new.before, name), float(old.population.delta[was[name]])
+            row["spent"] = past.epsilon(delta) if past.steps and delta == delta else None
         else:
             row["epsilon"] = None if new.population.public[k] else float(new.population.epsilon[k])
             row["change"] = _change(old, new, before, k, known)

@@ -264,7 +264,7 @@ def _partition(
     sizes = plan.population.sizes[:-1] if has_public else plan.population.sizes
     rng = np.random.default_rng([seed, _PARTITION_STREAM])
     if after is not None and section.column is None:
-        from dpcohort.runs.replan import carried_partition
+        from dpcohort.runs.continuation import carried_partition
 
         return carried_partition(after, plan, data, rng)
     if section.column is not None:

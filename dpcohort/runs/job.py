@@ -37,9 +37,9 @@ from dpcohort.models import build_model, check_trainable, split_features, withou
 from dpcohort.plan import Plan
 from dpcohort.runs.chooser import Chooser, LossMeter, ReportHandler
 from dpcohort.runs.configured import aggregation_for, described_aggregation
+from dpcohort.runs.continuation import carried_partition, check_holders, going_on
 from dpcohort.runs.journal import Journal
 from dpcohort.runs.receipts import PRIVATE_NOISE
-from dpcohort.runs.replan import carried_partition, check_holders, going_on
 from dpcohort.training import EngineName
 
 #: Keeps the partition's stream apart from any other made of the same seed.

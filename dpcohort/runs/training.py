@@ -40,6 +40,7 @@ from dpcohort.plan import Plan
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs.chooser import Chooser
 from dpcohort.runs.configured import combinations, configured_data, configured_job
+from dpcohort.runs.continuation import check_free, refuse_to_resume, take_over
 from dpcohort.runs.folder import (
     AppendLog,
     RunFolder,
@@ -56,7 +57,6 @@ from dpcohort.runs.folder import (
 from dpcohort.runs.job import Job, TrainingJob, make_job
 from dpcohort.runs.journal import Journal
 from dpcohort.runs.receipts import write_receipts
-from dpcohort.runs.replan import check_free, refuse_to_resume, take_over
 from dpcohort.runs.run import Callback, Run
 
 
@@ -267,6 +267,8 @@ class Recorder:
         self.run = self._run_in(folder)
         if job.after is not None:
             take_over(job.plan, job.after, folder)
+            if job.private:
+                folder.close_to_others()
         # Last: from here on the folder is a run that can be resumed.
         write_json(folder.settings, job.settings())
 

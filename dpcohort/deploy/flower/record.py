@@ -31,7 +31,7 @@ from dpcohort.plain_text import one_line
 from dpcohort.runs.chooser import Chooser
 from dpcohort.runs.configured import aggregation_for, configured_optimiser, described_aggregation
 from dpcohort.runs.folder import AppendLog, read_json, write_json
-from dpcohort.runs.job import TrainingJob
+from dpcohort.runs.job import TrainingJob, carried_state, later_steps
 from dpcohort.runs.journal import Journal
 from dpcohort.runs.training import Recorder
 
@@ -52,8 +52,12 @@ class FederatedJob(TrainingJob):
         return True
 
     @classmethod
-    def of(cls, federation: Federation) -> FederatedJob:
+    def of(cls, federation: Federation, after: str | Path | None = None) -> FederatedJob:
         """The training a federation describes.
+
+        Args:
+            federation: plan, model, clients.
+            after: folder of the run that the plan goes on from, if it does.
 
         Raises:
             InputError: the model is not that of the plan, or its rule needs reports.
@@ -79,6 +83,7 @@ class FederatedJob(TrainingJob):
             )
         clip = federation.plan.training.clip
         optimiser = configured_optimiser(federation.optimiser_section, clip=clip)
+        carried = carried_state(federation.plan, after, optimiser)
         settings = dict(federation.aggregation)
         rule = aggregation_for(federation.plan, str(settings.pop("rule")), settings)
         sizes = federation.plan.population.sizes
@@ -96,8 +101,10 @@ class FederatedJob(TrainingJob):
             plan=federation.plan,
             model=model,
             partition=partition,
-            optimiser=optimiser,
+            optimiser=later_steps(optimiser, federation.plan),
             aggregation=rule,
+            after=None if after is None else Path(after),
+            carried=carried,
             private=True,  # guards draw batches and noise from their operating system's entropy
         )
 
