@@ -654,6 +654,7 @@ def make_plan(
     choice("guard", guard, get_args(Guard))
     choice("draws", draws, get_args(Draws))
     seed = secrets.randbits(63) if seed is None else whole_number("seed", seed, at_least=0)
+    check_relation(before, contract.neighbours)
     problem, levels = selection_problem(
         left_population(population, before), training, contract=contract, noise_model=noise_model
     )

@@ -113,7 +113,7 @@ def left_epsilon(history: History, *, epsilon: float, delta: float) -> float:
     Example:
         >>> past = History((Event(noise_multiplier=20.0, sampling_rate=1.0, steps=100),))
         >>> round(past.epsilon(1e-5), 2), round(left_epsilon(past, epsilon=4.0, delta=1e-5), 2)
-        (1.99, 3.33)
+        (1.99, 3.28)
     """
     spent = history.epsilon(delta)
     if spent >= epsilon:

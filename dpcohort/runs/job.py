@@ -79,11 +79,6 @@ class TrainingJob(ABC):
     carried: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.plan.before and self.after is None:
-            raise InputError.because(
-                "the plan goes on from an earlier run, whose model and ledger are needed. Say "
-                "which: --after RUN."
-            )
         parameters, dimension = self.carried.get("parameters"), self.plan.training.dimension
         if parameters is not None and parameters.size != dimension:
             raise InputError.because(

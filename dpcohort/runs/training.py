@@ -81,6 +81,11 @@ class Recorder:
         #: The last state that was whole: what is kept if the next round fails.
         self.whole: EngineState | None = None
         self._owner = settings_sha256(job.settings())
+        if job.plan.before and job.after is None:
+            raise InputError.because(
+                "the plan goes on from an earlier run, whose model and ledger are needed. Say "
+                "which: --after RUN."
+            )
         if job.after is not None and out is None:
             raise InputError.because(
                 "a training that goes on from a run is written down: give it a folder, out."
