@@ -40,7 +40,8 @@ from dpcohort.runs.folder import (
     write_json,
 )
 from dpcohort.runs.journal import Journal
-from dpcohort.runs.receipts import make_receipts, source_of
+from dpcohort.runs.receipts import make_receipts, source_of, write_receipts
+from dpcohort.runs.run import Run
 from dpcohort.selection.rules import rule_from_settings
 
 if TYPE_CHECKING:
@@ -323,6 +324,10 @@ def take_over(plan: Plan, after: Path, folder: RunFolder) -> None:
         for number in range(1, len(plan.before)):
             _copy(RunFolder(old.before / str(number)), RunFolder(folder.before / str(number)))
         _copy(old, RunFolder(folder.before / str(len(plan.before))))
+        if not old.result.exists():  # no more is counted there, so these are its last
+            run = Run.load(old.path)
+            positions = {name: k for k, name in enumerate(run.plan.population.ids)}
+            write_receipts(run.receipts(), old.receipts, positions)
         place = os.path.relpath(folder.path.resolve(), old.path.resolve())
         write_json(old.continued, {"run": place, "plan": plan.sha256})
 

@@ -238,6 +238,12 @@ class Recorder:
             )
         self.close()
 
+    def recount(self) -> None:
+        """Count from the disk: what was interrupted may be there and not in memory yet."""
+        if self._folder is not None:
+            self.run.ledger.close()
+            self.run.ledger = Journal.read(self.job.plan, self._folder.ledger)
+
     def write_receipts(self) -> None:
         """Receipts for what has been counted so far."""
         if self._folder is not None:
@@ -623,6 +629,7 @@ def _settle(part: Recorder) -> None:
             written = part.run.history[-1].round + 1 if part.run.history else 0
             if part.whole.next_round == written:
                 part.keep(part.whole)
+            part.recount()
             part.write_receipts()
     except DpcohortError:
         pass  # the disk that stopped us is still full; the last checkpoint stands

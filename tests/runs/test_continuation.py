@@ -25,7 +25,7 @@ from dpcohort.plan import Plan
 from dpcohort.runs import Run, replan, train, verify_run
 from dpcohort.runs.folder import RunFolder, latest_checkpoint, read_json
 from dpcohort.runs.job import make_job
-from dpcohort.runs.journal import Journal
+from dpcohort.runs.journal import Journal, planned_draws
 
 ROUNDS = 6
 #: Whole clients in each step: composition has a closed form, so that tests are quick.
@@ -179,7 +179,7 @@ def test_a_finished_run_needs_to_be_told_how_many_rounds(half, tmp_path):
     assert run.receipt("a").holds
 
 
-def test_a_round_lost_in_a_crash_is_carried_over(half):
+def test_a_round_lost_in_a_crash_is_carried_over(half, tmp_path):
     plan = first_plan()
     journal = Journal(plan, half / "ledger.jsonl")
     journal.count(3, plan.schedule.cohorts[3])  # and then the power went
@@ -187,6 +187,9 @@ def test_a_round_lost_in_a_crash_is_carried_over(half):
     with (half / "ledger.jsonl").open("a") as file:
         file.write('{"round": 4, "dra')  # in the middle of a line
     again = replan(half, people(a=3.0, b=3.0, c=4.0, d=8.0), seed=2)
+    assert not verify_run(half).holds  # its receipts are of the first stop
+    go_on(again, half, tmp_path / "B")
+    assert verify_run(half).holds
     assert again.before[0].rounds == 4
     assert again.training.rounds == 2
     drawn = np.bincount(plan.schedule.cohorts[:4].ravel(), minlength=4)
@@ -293,6 +296,8 @@ def test_the_past_is_in_the_file_and_in_the_hash(half, tmp_path):
 
 def test_a_history_beyond_the_promise_is_found_by_verify(half):
     plan = replan(half, people(d=8.0), seed=2)
+    more = plan.explain("d").to_dict()
+    assert more["epsilon_of_one_more_draw"] > 8.0  # of all draws, those before too
     less = replace(plan.population, epsilon=np.array([7.0]))
     with pytest.raises(VerificationError, match="would spend more than promised: d"):
         replace(plan, population=less).verify()
@@ -413,6 +418,21 @@ def test_a_start_cut_short_is_begun_again(half, tmp_path, monkeypatch):
     assert not RunFolder(tmp_path / "B").is_run
     assert go_on(plan, half, tmp_path / "B", resume=True).rounds_done == 3
     assert verify_run(tmp_path / "B").holds
+
+
+def test_receipts_of_a_stopped_run_count_what_is_on_disk(tmp_path):
+    plan, out = first_plan(), tmp_path / "A"
+
+    class Interrupted:
+        def on_round(self, record, run) -> None:
+            ledger = run.path / "ledger.jsonl"
+            entry = {"round": 1, "draws": planned_draws(plan, 1)}
+            ledger.write_text(f"{ledger.read_text()}{json.dumps(entry)}\n")
+            raise StopError  # between the disk and the memory
+
+    with pytest.raises(StopError):
+        train(plan, "logistic", "digits", out=out, device="cpu", callbacks=[Interrupted()])
+    assert verify_run(out).holds
 
 
 def test_a_leaver_with_a_broken_promise_is_found(half, tmp_path):
