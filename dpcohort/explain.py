@@ -20,6 +20,7 @@ from dpcohort.accounting.calibration import calibrate_noise
 from dpcohort.accounting.closed_forms import paper_noise_multiplier
 from dpcohort.accounting.contract import Contract
 from dpcohort.accounting.events import certify_epsilon
+from dpcohort.accounting.segments import left_population
 from dpcohort.clients import Budget, Population
 from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
@@ -318,7 +319,8 @@ def _one_more_draw(plan: Plan, k: int) -> tuple[float, float | None]:
     """
     steps = int(plan.steps[k])
     more = steps + plan.training.local_steps
-    epsilon, delta = float(plan.population.epsilon[k]), float(plan.population.delta[k])
+    left = left_population(plan.population, plan.before)
+    epsilon, delta = float(left.epsilon[k]), float(plan.population.delta[k])
     rate = float(plan.sampling_rates[k])
     sampling: Any = {"sampler": plan.contract.sampler, "neighbours": plan.contract.neighbours}
 
@@ -330,6 +332,10 @@ def _one_more_draw(plan: Plan, k: int) -> tuple[float, float | None]:
 
     if steps == 0:
         return (noise_for(more) / int(plan.batch_sizes[k])) ** 2, None
+    if plan.before:
+        draws = int(plan.schedule.counts[k]) + 1
+        unraised = plan.history(k, draws=draws, reports=0).epsilon(delta)
+        return (noise_for(more) / noise_for(steps)) ** 2, unraised
     unraised = certify_epsilon(
         noise_multiplier=float(plan.noise_multipliers[k]),
         delta=delta,
@@ -359,7 +365,7 @@ def _with_larger_budget(
     larger = number("larger epsilon", larger_epsilon, above=now)
     budget = Budget(epsilon=larger, delta=float(plan.population.delta[k]))
     problem, _ = selection_problem(
-        plan.population.with_budget(plan.population.ids[k], budget),
+        left_population(plan.population.with_budget(plan.population.ids[k], budget), plan.before),
         plan.training,
         contract=plan.contract,
         noise_model=plan.noise_model,

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -37,6 +37,7 @@ from dpcohort.accounting.deployed_noise import (
     noise_levels,
 )
 from dpcohort.accounting.events import Event, History, certify_epsilon, history_epsilon
+from dpcohort.accounting.segments import Segment, check_relation, left_population, past_of
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.clients import Population
 from dpcohort.errors import DpcohortError, FileFormatError, InputError, VerificationError
@@ -120,6 +121,7 @@ class Plan:
             never use it in a deployment.
         noise_model: which expected noise the selection weighed.
         adaptive: rule and reports where cohorts are chosen during the training, else None.
+        before: earlier runs that it goes on from, oldest first; what was spent in them counts.
     """
 
     population: Population
@@ -131,6 +133,7 @@ class Plan:
     seed: int
     noise_model: NoiseModel = "exact"
     adaptive: Adaptive | None = None
+    before: tuple[Segment, ...] = ()
 
     def __post_init__(self) -> None:
         self.selection.probabilities.setflags(write=False)
@@ -158,6 +161,13 @@ class Plan:
         )
         if self.has_private_reports:
             self._refuse(held & ~(self.report_multipliers > 0), "reports without noise")
+        bare = {name for segment in self.before for name in segment.without_noise}
+        if bare:
+            here = np.array([name in bare for name in self.population.ids], dtype=np.bool_)
+            self._refuse(
+                here & ~self.population.public, "has a budget, and was a public one before"
+            )
+        check_relation(self.before, self.contract.neighbours)
 
     def _refuse(self, broken: BoolArray, words: str) -> None:
         if broken.any():
@@ -242,9 +252,27 @@ class Plan:
         return self._selection_problem[1]
 
     @cached_property
+    def past(self) -> tuple[History, ...]:
+        """What each client spent in the runs before, by position; empty without any."""
+        if not self.before:
+            return ()
+        return tuple(past_of(self.before, name) for name in self.population.ids)
+
+    @cached_property
+    def has_past(self) -> BoolArray:
+        """Clients with a budget that took part in a run before."""
+        if not self.before:
+            return np.zeros(len(self.population), dtype=np.bool_)
+        found = np.array([history.steps > 0 for history in self.past], dtype=np.bool_)
+        return found & ~self.population.public
+
+    @cached_property
     def _selection_problem(self) -> tuple[SelectionProblem, NoiseLevels]:
         return selection_problem(
-            self.population, self.training, contract=self.contract, noise_model=self.noise_model
+            left_population(self.population, self.before),
+            self.training,
+            contract=self.contract,
+            noise_model=self.noise_model,
         )
 
     @property
@@ -291,7 +319,12 @@ class Plan:
         return self.report_multipliers * half / looked_at
 
     def history(self, client: int, *, draws: int, reports: int) -> History:
-        """The events of a client that was drawn and asked so often."""
+        """All events of a client that was drawn and asked so often, and of the runs before."""
+        done = self.events(client, draws=draws, reports=reports)
+        return History((*self.past[client].events, *done.events)) if self.before else done
+
+    def events(self, client: int, *, draws: int, reports: int) -> History:
+        """The events of this plan alone, of a client that was drawn and asked so often."""
         parts = [(self.noise_multipliers, self.sampling_rates, draws * self.training.local_steps)]
         if self.has_private_reports:
             parts.append((self.report_multipliers, self.report_rates, reports))
@@ -305,6 +338,7 @@ class Plan:
                     neighbours=self.contract.neighbours,
                 )
                 for noise, rate, steps in parts
+                if steps > 0 or not np.isnan(noise[client])
             )
         )
 
@@ -346,7 +380,12 @@ class Plan:
         chosen = np.arange(len(self.population)) if clients is None else clients
         drawn = np.asarray(draws, dtype=np.int64)[chosen]
         if self.adaptive is None:
-            return self._spent_in_draws(drawn, chosen, method)
+            spent = self._spent_in_draws(drawn, chosen, method)
+            for row in np.flatnonzero(self.has_past[chosen]).tolist():
+                k = int(chosen[row])
+                history = self.history(k, draws=int(drawn[row]), reports=0)
+                spent[row] = self._history_epsilon(history, k, method)
+            return spent
         asked = np.zeros_like(drawn) if reports is None else np.asarray(reports)[chosen]
         return self._spent_with_reports(drawn, asked, chosen, method)
 
@@ -398,26 +437,44 @@ class Plan:
         assert self.adaptive is not None
         if method == "auto" and chosen.size > _MOST_SECOND_OPINIONS:
             method = "pld"
-        took_part = (drawn > 0) | (asked > 0)
-        if self.terms is not None or self.adaptive.rule.watches_updates:
-            drawn = np.where(took_part, np.maximum(drawn, self.schedule.counts[chosen]), 0)
-            charged = np.where(took_part, np.maximum(asked, self.report_caps[chosen]), 0)
-        else:
-            charged = asked
+        drawn, charged = self.charged(drawn, asked, chosen)
+        took_part = (drawn > 0) | (charged > 0) | self.has_past[chosen]
         spent = np.where(self.population.public[chosen], np.nan, 0.0)
-        known: dict[tuple[History, float], float] = {}
+        known: dict[tuple[History, float, float], float] = {}
         for row in np.flatnonzero(took_part & ~np.isnan(spent)).tolist():
             k = int(chosen[row])
             history = self.history(k, draws=int(drawn[row]), reports=int(charged[row]))
-            key = (history, float(self.population.delta[k]))
+            # Where a method rounds above the promise, the smaller of two bounds is taken.
+            key = (history, float(self.population.delta[k]), float(self.population.epsilon[k]))
             if key not in known:
-                known[key] = history_epsilon(*key, method)
+                known[key] = self._history_epsilon(history, k, method)
             spent[row] = known[key]
-            if not spent[row] <= self.population.epsilon[k]:
-                spent[row] = np.fmin(spent[row], history.epsilon(key[1]))
         if self.has_raw_reports:
             spent[asked > 0] = np.nan
         return spent
+
+    def charged(
+        self, drawn: IntArray, asked: IntArray, clients: IntArray
+    ) -> tuple[IntArray, IntArray]:
+        """Draws and reports that clients at these positions are charged for.
+
+        Those that were made; the caps of a client that took part where numbers follow from outputs.
+        """
+        watches = self.adaptive is not None and self.adaptive.rule.watches_updates
+        if self.terms is None and not watches:
+            return drawn, asked
+        took_part = (drawn > 0) | (asked > 0)
+        return (
+            np.where(took_part, np.maximum(drawn, self.schedule.counts[clients]), 0),
+            np.where(took_part, np.maximum(asked, self.report_caps[clients]), 0),
+        )
+
+    def _history_epsilon(self, history: History, client: int, method: str) -> float:
+        delta = float(self.population.delta[client])
+        found = history_epsilon(history, delta, method)
+        if not found <= self.population.epsilon[client]:
+            found = float(np.fmin(found, history.epsilon(delta)))
+        return found
 
     def verify(self, method: str = "auto") -> None:
         """Check every promise again with an accountant that did not make the plan.
@@ -427,8 +484,10 @@ class Plan:
         Raises:
             VerificationError: a client's noise does not keep its budget; all are named.
         """
-        held = self.drawn & ~self.population.public
-        if self.adaptive is None:
+        held = (self.drawn | self.has_past) & ~self.population.public
+        if self.adaptive is None and self.before:
+            certified = self.spent_epsilon(self.schedule.counts, method=method)[held]
+        elif self.adaptive is None:
             certified = certify_epsilon(
                 noise_multiplier=self.noise_multipliers[held],
                 delta=self.population.delta[held],
@@ -520,6 +579,8 @@ class Plan:
         ):
             digest.update(column.dtype.str.encode())
             digest.update(np.ascontiguousarray(column).tobytes())
+        if self.before:
+            digest.update(json.dumps(_plain_before(self), sort_keys=True).encode())
         return digest.hexdigest()
 
     def __eq__(self, other: object) -> bool:
@@ -562,6 +623,7 @@ def make_plan(
     guard: str = "refuse",
     seed: int | None = None,
     progress: Progress = silent,
+    before: Sequence[Segment] = (),
 ) -> Plan:
     """Select, schedule, calibrate and certify (Algorithm 1, lines 1 to 4, and NoiseComputation).
 
@@ -576,6 +638,10 @@ def make_plan(
             ``lift`` that client to the tight noise.
         seed: what the schedule is drawn from; drawn and recorded if not given.
         progress: told how far a plan for many clients has come.
+        before: earlier runs that it goes on from; each client has what they left of its budget.
+
+    Raises:
+        BudgetExceededError: noise that does not keep a promise, or clients with nothing left.
 
     Example:
         >>> clients = Population.from_arrays(sizes=[600] * 4, epsilon=[0.1, 1, 4, 8], delta=1e-5)
@@ -588,8 +654,9 @@ def make_plan(
     choice("guard", guard, get_args(Guard))
     choice("draws", draws, get_args(Draws))
     seed = secrets.randbits(63) if seed is None else whole_number("seed", seed, at_least=0)
+    check_relation(before, contract.neighbours)
     problem, levels = selection_problem(
-        population, training, contract=contract, noise_model=noise_model
+        left_population(population, before), training, contract=contract, noise_model=noise_model
     )
     chosen = selected(rule, problem)
     schedule = draw_schedule(
@@ -607,11 +674,13 @@ def make_plan(
         contract=contract,
         guard="lift" if guard == "lift" else "refuse",
         progress=progress,
+        past=[past_of(before, name) for name in population.ids] if before else (),
     )
     plan = Plan(
         population=population,
         training=training,
         contract=contract,
+        before=tuple(before),
         noise_model="exact" if noise_model == "exact" else "paper",
         selection=chosen,
         schedule=schedule,
@@ -704,7 +773,17 @@ def _adaptive(plan: Plan) -> Iterator[str]:
     yield _head(plan, _ADAPTIVE)
     for key, value in content.items():
         yield f',\n"{key}": {json.dumps(value, allow_nan=False)}'
+    yield _before(plan)
     yield "\n}\n"
+
+
+def _before(plan: Plan) -> str:
+    """The runs before as a part of the file; nothing for a plan without any."""
+    return f',\n"before": {json.dumps(_plain_before(plan))}' if plan.before else ""
+
+
+def _plain_before(plan: Plan) -> list[dict[str, Any]]:
+    return [segment.to_dict() for segment in plan.before]
 
 
 def _plain(column: NDArray[Any]) -> list[float | None]:
@@ -714,7 +793,7 @@ def _plain(column: NDArray[Any]) -> list[float | None]:
 def _fixed(plan: Plan) -> Iterator[str]:
     """The file in pieces, so that a million clients are never one string."""
     population, selection = plan.population, plan.selection
-    held = np.flatnonzero(plan.drawn & ~population.public)
+    held = np.flatnonzero((plan.drawn | plan.has_past) & ~population.public)
     sections: dict[str, Mapping[str, Any]] = {
         "training": asdict(plan.training),
         "contract": asdict(plan.contract),
@@ -756,6 +835,7 @@ def _fixed(plan: Plan) -> Iterator[str]:
         for position, (key, value) in enumerate(section.items()):
             yield ("" if position == 0 else ",\n") + f'  "{key}": {_encoded(key, value)}'
         yield "\n}"
+    yield _before(plan)
     yield "\n}\n"
 
 
@@ -869,7 +949,12 @@ def _rebuilt_fixed(content: Mapping[str, Any]) -> Plan:
         ),
         noise=_noise(content["noise"], population),
         seed=schedule["seed"],
+        before=_segments(content),
     )
+
+
+def _segments(content: Mapping[str, Any]) -> tuple[Segment, ...]:
+    return tuple(Segment.from_dict(segment) for segment in content.get("before", ()))
 
 
 def _population(columns: dict[str, Any]) -> Population:
@@ -946,6 +1031,7 @@ def _rebuilt_adaptive(content: Mapping[str, Any]) -> Plan:
             report_caps=np.array(caps["reports"], dtype=np.int64),
             report_multipliers=np.array(noise["report_multiplier"], dtype=np.float64),
         ),
+        before=_segments(content),
     )
 
 

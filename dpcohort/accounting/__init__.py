@@ -26,12 +26,14 @@ if TYPE_CHECKING:
     from dpcohort.accounting.events import calibrate_remaining as calibrate_remaining
     from dpcohort.accounting.events import certify_delta as certify_delta
     from dpcohort.accounting.events import certify_epsilon as certify_epsilon
+    from dpcohort.accounting.segments import Segment as Segment
 
 _HOMES = {
     "Contract": "contract",
     "Event": "events",
     "History": "events",
     "PaperAudit": "deployed_noise",
+    "Segment": "segments",
     "affordable_steps": "events",
     "audit_paper_noise": "deployed_noise",
     "calibrate_noise": "calibration",

@@ -11,7 +11,8 @@ formula or the contour integral), a pessimistic privacy-loss distribution decide
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -28,7 +29,8 @@ from dpcohort.accounting.contract import (
     Sampler,
     broadcast_fields,
 )
-from dpcohort.accounting.events import certify_epsilon
+from dpcohort.accounting.events import Event, History, calibrate_remaining, certify_epsilon
+from dpcohort.accounting.segments import left_epsilon
 from dpcohort.clients import Population
 from dpcohort.errors import BudgetExceededError
 from dpcohort.progress import Progress, silent
@@ -39,6 +41,9 @@ Guard = Literal["refuse", "lift"]
 #: this share, then by twice as much, and so on, until it certifies or has more than doubled.
 _RAISE = 2.5e-4
 _RAISES = 12
+
+_ACCURACY = 2e-4  # of log z, where the search stops
+_TRIALS = 6
 
 #: Clients certified between two words of progress.
 _CERTIFIED_AT_ONCE = 200
@@ -73,6 +78,7 @@ def deploy_noise(
     contract: Contract,
     guard: Guard = "refuse",
     progress: Progress = silent,
+    past: Sequence[History] = (),
 ) -> DeployedNoise:
     """Calibrate the noise of every drawn client and certify it.
 
@@ -85,6 +91,8 @@ def deploy_noise(
         contract: sampler, neighbours, accountant.
         guard: what happens where the paper's noise does not certify.
         progress: told how many clients are certified.
+        past: what each client spent before; the noise is then for what is left, and the
+            certificate of all of it. None of them has a past if it is empty.
 
     Raises:
         BudgetExceededError: noise that does not keep a promise; the clients are named.
@@ -93,6 +101,21 @@ def deploy_noise(
     certified = np.where(population.public, np.nan, 0.0)
     lifted = np.zeros(len(population), dtype=np.bool_)
     held = np.flatnonzero((steps > 0) & ~population.public)
+    if past:
+        for k in np.flatnonzero(~population.public).tolist():
+            if past[k].steps:  # also of those that are not drawn again
+                certified[k] = past[k].epsilon(float(population.delta[k]))
+        has_past = np.array([past[k].steps > 0 for k in held.tolist()], dtype=np.bool_)
+        held, later = held[~has_past], held[has_past]
+        known: dict[tuple[Any, ...], tuple[float, float, bool]] = {}
+        for done, k in enumerate(later.tolist()):
+            progress("going on", done, later.size)
+            budget = (float(population.epsilon[k]), float(population.delta[k]))
+            asked = (float(calibrated_epsilon[k]), float(sampling_rates[k]), int(steps[k]))
+            key = (past[k], *budget, *asked)
+            if key not in known:
+                known[key] = _noise_after(population.ids[k], *key, contract=contract, guard=guard)
+            noise_multiplier[k], certified[k], lifted[k] = known[key]
     if held.size:
         promises: _Promises = {
             "epsilon": np.minimum(calibrated_epsilon[held], population.epsilon[held]),
@@ -116,6 +139,160 @@ def deploy_noise(
     return DeployedNoise(
         noise_multiplier=noise_multiplier, certified_epsilon=certified, lifted=lifted
     )
+
+
+def _noise_after(
+    name: str,
+    past: History,
+    epsilon: float,
+    delta: float,
+    asked: float,
+    rate: float,
+    steps: int,
+    *,
+    contract: Contract,
+    guard: Guard,
+) -> tuple[float, float, bool]:
+    """(z, certified epsilon of past and future, lifted) of one client that goes on.
+
+    Args:
+        name: of the client.
+        past: what it spent.
+        epsilon: its promise for all of it.
+        delta: its delta.
+        asked: the epsilon that a rule wants the noise of the new steps to be made for; no larger
+            than what a fresh client would have left.
+        rate: r of the new steps.
+        steps: how many.
+        contract: sampler, neighbours, accountant.
+        guard: what happens where the paper's noise does not certify.
+    """
+    sampling: Any = {"sampler": contract.sampler, "neighbours": contract.neighbours}
+    alone: Any = {"epsilon": asked, "delta": delta, "sampling_rate": rate, "steps": steps}
+
+    def with_more(z: float) -> History:
+        more = Event(noise_multiplier=z, sampling_rate=rate, steps=steps, **sampling)
+        return past.append(more)
+
+    is_paper = contract.accountant == "paper"
+    if is_paper:
+        z = float(paper_noise_multiplier(**alone))
+        total = with_more(z).epsilon(delta)
+        if total <= epsilon:
+            return z, total, False
+        if guard == "refuse":
+            raise BudgetExceededError(
+                f"the paper's noise does not keep the promise of {name!r} together with what it "
+                f"spent before: epsilon {total:.4g}, promised {epsilon:.4g}. Use the guard 'lift', "
+                "or the accountant 'tight'."
+            )
+    guess = float(calibrate_noise(**alone, **sampling))
+    z, _ = noise_after(
+        name,
+        past,
+        epsilon=epsilon,
+        delta=delta,
+        sampling_rate=rate,
+        steps=steps,
+        contract=contract,
+        guess=guess,
+    )
+    if guess > z and asked < left_epsilon(past, epsilon=epsilon, delta=delta):
+        z = guess  # the rule asks for more noise than the promise
+    while with_more(z).delta(epsilon) > delta:  # a guard asks this way round
+        z *= 1 + _RAISE
+    total = with_more(z).epsilon(delta)
+    return z, total, is_paper
+
+
+def noise_after(
+    name: str,
+    past: History,
+    *,
+    epsilon: float,
+    delta: float,
+    sampling_rate: float,
+    steps: int,
+    contract: Contract,
+    guess: float,
+) -> tuple[float, float]:
+    """About the smallest noise with which a client keeps its promise after what it did, certified.
+
+    Args:
+        name: of the client.
+        past: what it did.
+        epsilon: its promise for all of it.
+        delta: its delta.
+        sampling_rate: r of the steps to come.
+        steps: how many.
+        contract: sampler and neighbours.
+        guess: where the search begins.
+
+    Returns:
+        z, and the certified epsilon of past and future.
+
+    Raises:
+        BudgetExceededError: nothing is left, or it cannot be certified; the client is named.
+
+    Example:
+        >>> past = History((Event(noise_multiplier=20.0, sampling_rate=1.0, steps=100),))
+        >>> z, spent = noise_after("north", past, epsilon=4.0, delta=1e-5, sampling_rate=0.2,
+        ...                        steps=50, contract=Contract(), guess=3.0)
+        >>> 2 < z < 4, spent <= 4.0
+        (True, True)
+    """
+    sampling: Any = {"sampler": contract.sampler, "neighbours": contract.neighbours}
+
+    def with_training(z: float) -> History:
+        return past.append(
+            Event(noise_multiplier=z, sampling_rate=sampling_rate, steps=steps, **sampling)
+        )
+
+    def excess(x: float) -> float:
+        total = with_training(math.exp(x)).delta(epsilon)
+        return math.log(max(total, 1e-300)) - math.log(delta)
+
+    z = _root_near(excess, math.log(guess))
+    if z is None:
+        try:
+            z = calibrate_remaining(
+                past,
+                epsilon=epsilon,
+                delta=delta,
+                sampling_rate=sampling_rate,
+                steps=steps,
+                **sampling,
+            )
+        except BudgetExceededError as error:
+            raise BudgetExceededError(f"{name!r}: {error}") from None
+    for attempt in range(_RAISES):
+        spent = with_training(z).epsilon(delta)
+        if spent <= epsilon:
+            return z, spent
+        z *= 1 + _RAISE * 2**attempt
+    raise BudgetExceededError(
+        f"the noise of {name!r} could not be certified; its budget or delta is beyond what "
+        "double precision can prove. Raise epsilon or delta."
+    )
+
+
+def _root_near(excess: Callable[[float], float], guess: float) -> float | None:
+    """About the smallest z that keeps a budget: a secant search in log z from a good guess.
+
+    What it gives is certified afterwards, so a poor answer costs a little noise and no privacy.
+    """
+    before, at = guess, excess(guess)
+    x = before + (0.01 if at > 0 else -0.01)
+    for _ in range(_TRIALS):
+        now = excess(x)
+        if now == at:
+            return None
+        step = -now * (x - before) / (now - at)
+        before, at = x, now
+        x += min(0.5, max(-0.5, step))
+        if abs(step) < _ACCURACY:
+            return math.exp(x + _ACCURACY / 2)
+    return None
 
 
 # What the noise of some clients has to keep: ``epsilon``, ``delta``, ``sampling_rate`` and

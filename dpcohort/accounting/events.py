@@ -386,7 +386,7 @@ def composed_epsilon(
     """
     case = _simplify(events)
     if isinstance(case, float):
-        return _gaussian_epsilon(case, delta)
+        return gaussian_epsilon(case, delta)
     if _plain_delta(case) <= delta:
         return 0.0
 
@@ -482,8 +482,13 @@ def _simplify(events: Sequence[Event]) -> float | list[list[tuple[LossPair, int]
     return directions
 
 
-def _gaussian_epsilon(mu: float, delta: float) -> float:
-    """The smallest ε ≥ 0 with δ(ε; µ) ≤ δ, rounded up."""
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """The smallest ε ≥ 0 with δ(ε; µ) ≤ δ, rounded up.
+
+    Example:
+        >>> round(gaussian_epsilon(0.268051, 1e-5), 4)
+        1.0
+    """
     if mu > 1e150:
         return math.inf
     if mu == 0 or gaussian_delta(epsilon=0.0, mu=mu) <= delta:

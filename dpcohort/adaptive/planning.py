@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any, get_args
@@ -26,8 +26,9 @@ from dpcohort._validate import FloatArray, IntArray, choice, whole_number
 from dpcohort.accounting.calibration import calibrate_noise
 from dpcohort.accounting.closed_forms import gaussian_mu, paper_noise_multiplier
 from dpcohort.accounting.contract import Contract
-from dpcohort.accounting.deployed_noise import DeployedNoise, Guard, deploy_noise
-from dpcohort.accounting.events import Event, History, calibrate_remaining
+from dpcohort.accounting.deployed_noise import DeployedNoise, Guard, deploy_noise, noise_after
+from dpcohort.accounting.events import Event, History
+from dpcohort.accounting.segments import Segment, check_relation, left_population, past_of
 from dpcohort.adaptive.rule import AdaptiveRule, ReportMode, ReportTerms
 from dpcohort.clients import Population
 from dpcohort.errors import BudgetExceededError, InputError
@@ -37,11 +38,6 @@ from dpcohort.progress import Progress, silent
 from dpcohort.schedule import Schedule
 from dpcohort.selection import Selection
 from dpcohort.training import Training
-
-_ACCURACY = 2e-4  # of log z, where the search stops
-_TRIALS = 6
-_RAISE = 2.5e-4
-_RAISES = 12
 
 
 def make_adaptive_plan(
@@ -59,6 +55,7 @@ def make_adaptive_plan(
     guard: str = "refuse",
     seed: int | None = None,
     progress: Progress = silent,
+    before: Sequence[Segment] = (),
 ) -> Plan:
     """Fix caps and terms, calibrate the noise to them and certify it.
 
@@ -76,6 +73,7 @@ def make_adaptive_plan(
         guard: what happens where the paper's noise does not certify: ``refuse`` or ``lift``.
         seed: of the rule's dice; drawn and recorded if not given.
         progress: told how many clients are certified.
+        before: earlier runs that it goes on from; each client has what they left of its budget.
 
     Raises:
         InputError: an unknown rule (the nearest name is suggested) or setting, a cap, d, number of
@@ -126,11 +124,13 @@ def make_adaptive_plan(
         terms=terms,
         guard="lift" if guard == "lift" else "refuse",
         progress=progress,
+        before=before,
     )
     plan = Plan(
         population=population,
         training=training,
         contract=contract,
+        before=tuple(before),
         selection=Selection.during_training(chosen.name, _settings(chosen), population.unbiased),
         schedule=Schedule.within(draw_caps, cohort_size=training.cohort_size),
         noise=noise,
@@ -245,6 +245,7 @@ def _capped_noise(
     terms: ReportTerms | None,
     guard: Guard = "refuse",
     progress: Progress = silent,
+    before: Sequence[Segment] = (),
 ) -> tuple[DeployedNoise, FloatArray]:
     """The noise of every client, certified at its caps, and the noise multipliers of reports.
 
@@ -252,30 +253,37 @@ def _capped_noise(
         BudgetExceededError: noise that does not keep a promise; the client is named.
     """
     rates, steps = population.sampling_rates(training), draw_caps * training.local_steps
+    check_relation(before, contract.neighbours)
+    left = left_population(population, before)
+    past = [past_of(before, name) for name in population.ids] if before else ()
     if terms is None or terms.mode == "raw":
         deployed = deploy_noise(
             population,
-            calibrated_epsilon=population.epsilon,
+            calibrated_epsilon=left.epsilon,
             sampling_rates=rates,
             steps=steps,
             contract=contract,
             guard=guard,
             progress=progress,
+            past=past,
         )
         return deployed, np.zeros(len(population))
     held = np.flatnonzero(~population.public)
-    guesses = _guesses(population, held, rates, steps, contract, terms.share)
-    known: dict[tuple[float, ...], tuple[float, float, float, bool]] = {}
+    guesses = _guesses(left, held, rates, steps, contract, terms.share)
+    known: dict[tuple[Any, ...], tuple[float, float, float, bool]] = {}
     columns = [np.where(population.public, start, 0.0) for start in (0.0, 0.0, np.nan, 0.0)]
     for done, k in enumerate(held.tolist()):
         progress("certifying", done, held.size)
         budget = (float(population.epsilon[k]), float(population.delta[k]))
         rate, report_rate = float(rates[k]), float(rates[k]) if terms.mini_batch else 1.0
-        key = (*budget, rate, report_rate, int(steps[k]), int(report_caps[k]))
+        numbers = (*budget, rate, report_rate, int(steps[k]), int(report_caps[k]))
+        key = (*numbers, past[k]) if past else numbers
         if key not in known:
             known[key] = _noise_of(
                 population.ids[k],
-                *key,
+                *numbers,
+                past=past[k] if past else History(),
+                left=float(left.epsilon[k]),
                 guess=float(guesses[done]),
                 contract=contract,
                 share=terms.share,
@@ -329,14 +337,16 @@ def _noise_of(
     steps: int,
     reports: int,
     *,
+    past: History,
+    left: float,
     guess: float,
     contract: Contract,
     share: float,
     guard: Guard,
 ) -> tuple[float, float, float, bool]:
-    """(z, z of a report, certified epsilon, lifted) of one client."""
+    """(z, z of a report, certified epsilon, lifted) of one client; reports share what is left."""
     report = report_noise(
-        epsilon=epsilon,
+        epsilon=left,
         delta=delta,
         share=share,
         reports=reports,
@@ -346,7 +356,7 @@ def _noise_of(
     sampling: Any = {"sampler": contract.sampler, "neighbours": contract.neighbours}
     event = partial(Event, **sampling)
     reported = event(noise_multiplier=report, sampling_rate=report_rate, steps=reports)
-    past = History((reported,))
+    past = past.append(reported)
 
     def with_training(z: float) -> History:
         return past.append(event(noise_multiplier=z, sampling_rate=rate, steps=steps))
@@ -363,40 +373,14 @@ def _noise_of(
                 "it the tight noise, a smaller report_share, or the accountant 'tight'."
             )
 
-    def excess(x: float) -> float:
-        total = with_training(math.exp(x)).delta(epsilon)
-        return math.log(max(total, 1e-300)) - math.log(delta)
-
-    z = _root_near(excess, math.log(guess))
-    if z is None:
-        z = calibrate_remaining(
-            past, epsilon=epsilon, delta=delta, sampling_rate=rate, steps=steps, **sampling
-        )
-    for attempt in range(_RAISES):
-        spent = with_training(z).epsilon(delta)
-        if spent <= epsilon:
-            return z, report, spent, contract.accountant == "paper"
-        z *= 1 + _RAISE * 2**attempt
-    raise BudgetExceededError(
-        f"the noise of {name!r} could not be certified; its budget or delta is beyond what "
-        "double precision can prove. Raise epsilon or delta."
+    z, spent = noise_after(
+        name,
+        past,
+        epsilon=epsilon,
+        delta=delta,
+        sampling_rate=rate,
+        steps=steps,
+        contract=contract,
+        guess=guess,
     )
-
-
-def _root_near(excess: Callable[[float], float], guess: float) -> float | None:
-    """About the smallest z that keeps a budget: a secant search in log z from a good guess.
-
-    What it gives is certified afterwards, so a poor answer costs a little noise and no privacy.
-    """
-    before, at = guess, excess(guess)
-    x = before + (0.01 if at > 0 else -0.01)
-    for _ in range(_TRIALS):
-        now = excess(x)
-        if now == at:
-            return None
-        step = -now * (x - before) / (now - at)
-        before, at = x, now
-        x += min(0.5, max(-0.5, step))
-        if abs(step) < _ACCURACY:
-            return math.exp(x + _ACCURACY / 2)
-    return None
+    return z, report, spent, contract.accountant == "paper"

@@ -119,6 +119,7 @@ plan       Select, schedule, calibrate and certify; nothing is trained.
 explain    Say why a client has its probability and noise, and what would change them.
 rules      List all rules: what each needs, what it leaks, where it comes from.
 schemes    List privacy schemes with their units, or train them on the same data and budgets.
+replan     Go on with a run: clients leave, join or change, from what is left of each budget.
 what-if    Try several values of one setting, without drawing a schedule or training.
 bound      Show every term of Theorems 1 and 2, the best T, and when a bound says nothing.
 figure     Draw a figure, one style for all, safe for the colour-blind, text kept as text in PDFs.

@@ -38,6 +38,8 @@ from dpcohort.errors import DataMissingError, InputError
 from dpcohort.plain_text import one_line
 
 if TYPE_CHECKING:
+    from dpcohort.config import Config
+    from dpcohort.plan import Plan
     from dpcohort.round_record import RoundRecord
     from dpcohort.runs.run import Callback, Run
 
@@ -58,6 +60,18 @@ def train(
         ),
     ] = False,
     tensorboard: Annotated[Path | None, Option(help="Write TensorBoard events here.")] = None,
+    plan: Annotated[
+        Path | None,
+        Option(
+            "--plan",
+            help="A saved plan (.json) with its clients, cohorts and noise; data, model and "
+            "optimiser are the config's.",
+        ),
+    ] = None,
+    after: Annotated[
+        Path | None,
+        Option("--after", metavar="RUN", help="The run that a plan of replan goes on from."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Train; the ledger is written before every round, so a crash never hides spending."""
@@ -66,6 +80,12 @@ def train(
         raise InputError.because(
             "--private-entropy releases models, and each release spends every budget again: "
             "several seeds would spend it several times. Use one seed."
+        )
+    frozen = None if plan is None else _frozen(plan, seeds, config, quiet=as_json)
+    if after is not None and frozen is None:
+        raise InputError.because(
+            f"--after goes with a plan: dpcohort replan {after} --clients NEW.csv --out plan.json, "
+            "then --plan plan.json."
         )
     if seeds > 1 and (out / "run.json").exists():
         raise InputError.because(
@@ -78,7 +98,13 @@ def train(
     runs: list[Run] = []
     for shift in range(seeds):
         job = configured_job(
-            config, data=data, shift=shift, device=device, private_entropy=private_entropy
+            config,
+            data=data,
+            shift=shift,
+            device=device,
+            private_entropy=private_entropy,
+            plan=frozen,
+            after=after,
         )
         place = out if seeds == 1 else out / f"seed-{job.seed}"
         title = f"{job.title}: {job.model_name} on {data.name}"
@@ -94,6 +120,27 @@ def train(
         print_json(summary_of(runs, out))
     else:
         _print_runs(runs, out)
+
+
+def _frozen(path: Path, seeds: int, config: Config, *, quiet: bool) -> Plan:
+    """A finished plan; where the config says otherwise, the plan counts, and that is said."""
+    from dpcohort.plan import Plan
+
+    found = Plan.load(path)
+    if found.before and seeds > 1:
+        raise InputError.because(
+            "a plan that goes on from a run is trained once: several seeds would spend what is "
+            "left several times. Use one seed."
+        )
+    planned, asked = asdict(found.training), asdict(config.training)
+    given = config.values.get("training", {})
+    for key in [key for key in planned if key in given and planned[key] != asked[key]]:
+        if not quiet and key != "dimension":  # one that is wrong is refused
+            console.print(
+                f"note: the plan has training.{key} = {planned[key]}, the config {asked[key]}; the "
+                "plan counts."
+            )
+    return found
 
 
 def summary_of(runs: Sequence[Run], out: Path) -> dict[str, Any]:

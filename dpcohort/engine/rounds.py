@@ -287,6 +287,23 @@ class InverseRootStep:
         return self.gradient_bound / (self.clip * math.sqrt(total))
 
 
+@dataclass(frozen=True)
+class LaterStep:
+    """Step sizes of a training that goes on: as if the steps before were of the same one.
+
+    Example:
+        >>> LaterStep(InverseTimeStep(beta=2.0, gamma=1.0), done=3).at(0, 100)
+        0.5
+    """
+
+    step: StepSize
+    done: int
+
+    def at(self, time: int, total: int) -> float:
+        """The step size after those that are done."""
+        return self.step.at(time + self.done, total + self.done)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Optimiser:
     """Step sizes of clients and server.

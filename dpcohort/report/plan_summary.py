@@ -128,6 +128,12 @@ def _headline(plan: Plan, summary: dict[str, Any]) -> Text:
             style="yellow",
         )
     text.append(f"; plan {summary['sha256'][:12]}")
+    if plan.before:
+        runs, rounds = len(plan.before), sum(segment.rounds for segment in plan.before)
+        text.append(
+            f"\ngoes on after {counted(runs, 'run')} with {counted(rounds, 'round')}, which count: "
+            "every ε is for all of them together"
+        )
     return text
 
 

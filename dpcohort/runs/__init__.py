@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dpcohort.runs.configured import configured_data as configured_data
     from dpcohort.runs.configured import configured_job as configured_job
     from dpcohort.runs.configured import configured_optimiser as configured_optimiser
+    from dpcohort.runs.continuation import replan as replan
     from dpcohort.runs.evaluation import Comparison as Comparison
     from dpcohort.runs.evaluation import Interval as Interval
     from dpcohort.runs.evaluation import compare_runs as compare_runs
@@ -58,6 +59,7 @@ _HOMES = {
     "folder_name": "training",
     "make_receipts": "receipts",
     "mean_interval": "evaluation",
+    "replan": "continuation",
     "summarise_seeds": "evaluation",
     "train": "training",
     "train_group": "training",

@@ -431,6 +431,8 @@ def configured_job(
     device: str | None = None,
     private_entropy: bool = False,
     label: str = "",
+    plan: Plan | None = None,
+    after: Path | None = None,
 ) -> Job:
     """The training of a configuration.
 
@@ -441,6 +443,9 @@ def configured_job(
         device: instead of the configuration's.
         private_entropy: batches and noise from the operating system's entropy.
         label: what the run is called in comparisons.
+        plan: a finished plan in place of the configuration's own clients, rounds and rule; data,
+            model and optimiser must fit it.
+        after: folder of the run that the plan goes on from, if it does.
 
     Example:
         >>> from dpcohort.config import commented_config, loads_config
@@ -451,7 +456,8 @@ def configured_job(
     from dpcohort.runs.job import make_job
 
     dataset = configured_data(config) if data is None else with_task(config, data)
-    plan = configured_plan(config, dataset, shift=shift)
+    if plan is None:
+        plan = configured_plan(config, dataset, shift=shift)
     seed = config.run.seed + shift
     section = data_section(config)
     if private_entropy and section.estimated_bounds is not None:
@@ -462,9 +468,9 @@ def configured_job(
         plan,
         config.model.name,
         dataset,
-        partition=_partition(config, plan, dataset, partition_seed),
+        partition=_partition(config, plan, dataset, partition_seed, after),
         engine=config.run.engine,
-        optimiser=configured_optimiser(config.optimiser, clip=config.training.clip),
+        optimiser=configured_optimiser(config.optimiser, clip=plan.training.clip),
         aggregation=rule,
         aggregation_settings=settings,
         seed=seed,
@@ -476,6 +482,7 @@ def configured_job(
         model_options=config.model.options,
         label=label,
         config=toml_text(config.values),
+        after=after,
     )
 
 
@@ -514,7 +521,9 @@ def combinations(config: Config) -> Iterator[tuple[str, Config]]:
         yield ", ".join(words), config.with_overrides(changes)
 
 
-def _partition(config: Config, plan: Plan, data: Dataset, seed: int) -> Partition:
+def _partition(
+    config: Config, plan: Plan, data: Dataset, seed: int, after: Path | None = None
+) -> Partition:
     from dpcohort.data import (
         column_partition,
         dirichlet_partition,
@@ -535,6 +544,10 @@ def _partition(config: Config, plan: Plan, data: Dataset, seed: int) -> Partitio
     )
     sizes = plan.population.sizes[:-1] if has_public else plan.population.sizes
     rng = np.random.default_rng([seed, _PARTITION_STREAM])
+    if after is not None and section.column is None:
+        from dpcohort.runs.continuation import carried_partition
+
+        return carried_partition(after, plan, data, rng)
     if section.column is not None:
         ids = plan.population.ids[:-1] if has_public else plan.population.ids
         found = _by_column(config.folder / section.column, private, len(data), ids)

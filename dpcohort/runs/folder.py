@@ -125,6 +125,10 @@ class RunFolder:
         self.result = self.path / "result.json"
         #: Versions and device.
         self.environment = self.path / "environment.json"
+        #: Where the run goes on, if it does; written by the run that takes over.
+        self.continued = self.path / "continued.json"
+        #: Of a run that goes on from others: their plans, ledgers, settings and partitions.
+        self.before = self.path / "before"
 
     @classmethod
     def begin(cls, path: str | Path, *, again: bool = False, private: bool = False) -> RunFolder:
@@ -210,6 +214,7 @@ class RunFolder:
             p.name in first
             or (p.is_file() and p.name.startswith(tuple(f".{name}." for name in first)))
             or (p in (self.checkpoints, self.receipts) and not any(p.iterdir()))
+            or p == self.before
             for p in self.path.iterdir()
         )
 

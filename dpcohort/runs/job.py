@@ -8,8 +8,9 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -22,6 +23,7 @@ from dpcohort.aggregation import AggregationRule, Mean
 from dpcohort.data import Dataset, Partition, load_dataset, paper_partition
 from dpcohort.engine import (
     ClientRecords,
+    ConstantStep,
     Evaluator,
     Experiment,
     Loss,
@@ -37,6 +39,7 @@ from dpcohort.engine.clipping.per_example import (
 )
 from dpcohort.engine.experiment import refuse_unmergeable
 from dpcohort.engine.lattice import delta_of_sampling
+from dpcohort.engine.rounds import LaterStep
 from dpcohort.errors import InputError
 from dpcohort.metrics import trivial_outputs
 from dpcohort.models import build_model, check_trainable, split_features, without_features
@@ -44,6 +47,7 @@ from dpcohort.plan import Plan
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs.chooser import Chooser, LossMeter, ReportHandler
 from dpcohort.runs.configured import aggregation_for, described_aggregation, partition_labels
+from dpcohort.runs.continuation import carried_partition, check_holders, going_on
 from dpcohort.runs.journal import Journal
 from dpcohort.runs.receipts import PRIVATE_NOISE
 from dpcohort.runs.success import judgement, plan_warnings
@@ -70,6 +74,8 @@ class TrainingJob(ABC):
         device: where it runs.
         checkpoint_every: rounds between checkpoints.
         config: text of the configuration it came from, if any.
+        after: folder of the run that it goes on from, if its plan does.
+        carried: state of the model it goes on from; empty for fresh weights.
     """
 
     plan: Plan
@@ -81,6 +87,16 @@ class TrainingJob(ABC):
     device: str = "cpu"
     checkpoint_every: int = 1
     config: str | None = None
+    after: Path | None = None
+    carried: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        parameters, dimension = self.carried.get("parameters"), self.plan.training.dimension
+        if parameters is not None and parameters.size != dimension:
+            raise InputError.because(
+                f"{self.after} trained a model of {parameters.size:,} parameters and the plan is "
+                f"for {dimension:,}. Go on with the model of that run."
+            )
 
     @property
     def repeats(self) -> bool:
@@ -89,6 +105,8 @@ class TrainingJob(ABC):
 
     def initial(self) -> torch.Tensor:
         """The initial parameters as one vector, on the CPU."""
+        if self.carried:
+            return torch.from_numpy(np.array(self.carried["parameters"]))
         return FlatLayout(self.model).flatten(self.model).cpu()
 
     def model_settings(self, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,7 +183,13 @@ class Job(TrainingJob):
     @cached_property
     def streams(self) -> Streams:
         """Where batches and noise come from; private ones take fresh entropy for every number."""
-        return Streams.from_entropy() if self.private else Streams.seeded(self.seed)
+        if self.private:
+            return Streams.from_entropy()
+        seed = self.seed
+        if self.plan.before:  # rounds are numbered anew, and must not repeat the noise of the old
+            said = f"{seed} after {self.plan.before[-1].ledger}".encode()
+            seed = int.from_bytes(hashlib.sha256(said).digest()[:7], "big")
+        return Streams.seeded(seed)
 
     @property
     def trained(self) -> nn.Module:
@@ -394,6 +418,7 @@ def make_job(
     model_options: Mapping[str, Any] | None = None,
     label: str = "",
     config: str | None = None,
+    after: str | Path | None = None,
 ) -> Job:
     """Check that plan, model and data belong together; see ``train`` for the arguments.
 
@@ -414,10 +439,18 @@ def make_job(
             f"trains {dimension:,}. Make the plan again with training.dimension = {dimension}."
         )
     plan.verify_unless_made_here()
+    optimiser = optimiser or Optimiser()
+    carried, folder = carried_state(plan, after, optimiser), None if after is None else Path(after)
     if partition is None:
         rng = np.random.default_rng([seed, _PARTITION_STREAM])
-        partition = paper_partition(partition_labels(dataset), sizes=plan.population.sizes, rng=rng)
+        if folder is not None:
+            partition = carried_partition(folder, plan, dataset, rng)
+        else:
+            labels = partition_labels(dataset)
+            partition = paper_partition(labels, sizes=plan.population.sizes, rng=rng)
     _check_partition(plan, partition, dataset)
+    if folder is not None:
+        check_holders(folder, plan, partition, dataset)
     if private_entropy:
         _check_sampling(plan)
     if merged_noise:
@@ -438,8 +471,10 @@ def make_job(
         model_name=name,
         data=dataset,
         partition=partition,
-        optimiser=optimiser or Optimiser(),
+        optimiser=later_steps(optimiser, plan),
         aggregation=combined,
+        after=folder,
+        carried=carried,
         seed=seed,
         private=private_entropy,
         engine="reference" if engine == "reference" else "batched",
@@ -454,6 +489,23 @@ def make_job(
         config=config,
         model_options=dict(model_options or {}),
     )
+
+
+def carried_state(plan: Plan, after: str | Path | None, optimiser: Optimiser) -> dict[str, Any]:
+    """The state that a plan goes on from, as far as the optimiser uses it; empty without any."""
+    if after is None:
+        return {}
+    unused = {"momentum": optimiser.server_momentum == 0, "average": not optimiser.average_decay}
+    found = going_on(plan, after)
+    return {name: array for name, array in found.items() if not unused.get(name, False)}
+
+
+def later_steps(optimiser: Optimiser, plan: Plan) -> Optimiser:
+    """The optimiser with step sizes that go on where the runs before a plan ended."""
+    done = sum(segment.rounds for segment in plan.before) * plan.training.local_steps
+    if done == 0 or isinstance(optimiser.local_step, ConstantStep):
+        return optimiser
+    return replace(optimiser, local_step=LaterStep(optimiser.local_step, done))
 
 
 def resolve_device(device: str) -> str:

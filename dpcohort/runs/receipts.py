@@ -11,13 +11,14 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import numpy as np
 
 from dpcohort._validate import IntArray
 from dpcohort._version import __version__
+from dpcohort.accounting.segments import Source
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.plain_text import one_line
@@ -26,10 +27,6 @@ from dpcohort.runs.folder import finite_json, read_json, write_json
 if TYPE_CHECKING:
     from dpcohort.plan import Plan
 
-
-#: Where a run's noise came from: a private stream, a seed, or floating-point numbers of a generator
-#: filled with entropy, as runs on one machine had before their noise was on a lattice.
-Source = Literal["private", "seed", "floating point"]
 
 NOT_PRIVATE = (
     "NOT PRIVATE (simulation): batches and noise come from a seed, so whoever knows it can take "
@@ -119,6 +116,7 @@ class Receipt:
         ledger: the ledger's id.
         entries: rows of the ledger.
         head: hash of the last one; keep it, and ``verify`` finds out if it ever goes missing.
+        before: of a run that goes on from others, what the client did in each of them.
 
     Example:
         >>> Receipt(client="a", neighbours="replace-one", promised_epsilon=1.0, delta=1e-5,
@@ -159,6 +157,7 @@ class Receipt:
     ledger: str = ""
     entries: int = 0
     head: str = ""
+    before: tuple[Any, ...] = ()
 
     @property
     def holds(self) -> bool:
@@ -190,6 +189,8 @@ class Receipt:
         elif self.reports is not None:
             values["unused_epsilon"] = self.unused_epsilon
             keys = (*_RUN_KEYS, "reports", "holds", "unused_epsilon")
+        if self.before:
+            keys = (*keys, "before")
         return dict(finite_json({key: values[key] for key in keys}))
 
     @classmethod
@@ -201,11 +202,12 @@ class Receipt:
         """
         computed = ("holds", "unused_epsilon")
         missing = [key for key in _RUN_KEYS if key not in (*values, "unit", "dpcohort")]
-        unknown = sorted(set(values) - {*_RUN_KEYS, "reports", *computed})
+        unknown = sorted(set(values) - {*_RUN_KEYS, "reports", "before", *computed})
         if missing or unknown:
             key, fault = (missing[0], "missing") if missing else (unknown[0], "not known")
             raise InputError.because(f"not a receipt: the key {key!r} is {fault}.")
-        return cls(**{key: value for key, value in values.items() if key not in computed})
+        given = {key: value for key, value in values.items() if key not in computed}
+        return cls(**{**given, "before": tuple(given.get("before") or ())})
 
     def text(self) -> str:
         """The receipt in words."""
@@ -236,12 +238,26 @@ class Receipt:
             f"epsilon {_shown(self.planned_epsilon)}",
             f"  noise      {noise}; {self.sampler} batches, {self.accountant} accountant",
             *self._report_lines(),
+            *self._lines_of_before(),
             f"  spent      {self.spent_draws} draws, {self.spent_steps} noisy steps",
-            f"  certified  epsilon {_shown(self.certified_epsilon)}, computed anew. "
+            f"  certified  epsilon {_shown(self.certified_epsilon)}"
+            f"{', all runs together' if self.before else ''}, computed anew. "
             f"{self._verdict('BROKEN')}",
             f"  plan {self.plan[:16]}, dpcohort {self.dpcohort}",
             f"  {self.stamp}",
         ]
+
+    def _lines_of_before(self) -> list[str]:
+        """What was done in the runs that this one goes on from."""
+        lines = []
+        for run in self.before:
+            done = "; ".join(
+                f"{event['steps']} noisy steps at z = {event['noise_multiplier']:.5g} (rate "
+                f"{event['sampling_rate']:.4g})"
+                for event in run["events"]
+            )
+            lines.append(f"  before     {done or 'took no part'}; plan {run['plan'][:16]}")
+        return lines
 
     def _report_lines(self) -> list[str]:
         if self.reports is None:
@@ -342,7 +358,8 @@ def make_receipts(
         (True, 'NOT PRIVATE')
     """
     counted = np.asarray(draws, dtype=np.int64)
-    chosen = np.flatnonzero(plan.drawn | (counted > 0)) if clients is None else clients
+    took_part = plan.drawn | (counted > 0) | plan.has_past
+    chosen = np.flatnonzero(took_part) if clients is None else clients
     spent = plan.spent_epsilon(counted, reports, clients=chosen, method=method)
     steps = plan.training.local_steps
     population = plan.population
@@ -370,6 +387,7 @@ def make_receipts(
                 plan=plan.sha256,
                 stamp=_stamp(plan, source),
                 reports=_reports(plan, k, reports),
+                before=_runs_before(plan, population.ids[k]),
             )
         )
     return receipts
@@ -392,9 +410,27 @@ def source_of(settings: Mapping[str, Any]) -> Source:
     return "private" if lattice else "floating point"
 
 
+def _runs_before(plan: Plan, client: str) -> tuple[dict[str, Any], ...]:
+    """What a receipt says about the runs before."""
+    found = []
+    for segment in plan.before:
+        history = segment.spent.get(client)
+        events = [] if history is None else [event.to_dict() for event in history.events]
+        found.append({"plan": segment.plan, "rounds": segment.rounds, "events": events})
+    return tuple(found)
+
+
+def worst_source(plan: Plan, source: Source) -> Source:
+    """Of a run and those before it, the one with the least private noise."""
+    sources = {source, *(segment.source for segment in plan.before)}
+    order: tuple[Source, ...] = ("seed", "floating point", "private")
+    return next(one for one in order if one in sources)
+
+
 def _stamp(plan: Plan, source: Source) -> str:
     if plan.has_raw_reports:
         return RAW_REPORTS
+    source = worst_source(plan, source)
     return {"private": _PRIVATE, "seed": NOT_PRIVATE, "floating point": FLOATING_POINT}[source]
 
 

@@ -19,7 +19,7 @@ from dpcohort.plan import Plan
 from dpcohort.round_record import RoundRecord, TestResult
 from dpcohort.runs.folder import RunFolder, read_json, read_log
 from dpcohort.runs.journal import Journal
-from dpcohort.runs.receipts import Receipt, make_receipts, source_of
+from dpcohort.runs.receipts import Receipt, make_receipts, source_of, worst_source
 from dpcohort.runs.success import check_of, task_of
 from dpcohort.tasks import Task
 
@@ -124,7 +124,8 @@ class Run:
     @property
     def is_private(self) -> bool:
         """Batches and noise came from private streams, and no report was raw."""
-        return source_of(self.settings) == "private" and not self.plan.has_raw_reports
+        source = worst_source(self.plan, source_of(self.settings))
+        return source == "private" and not self.plan.has_raw_reports
 
     @property
     def test(self) -> TestResult:

@@ -40,6 +40,7 @@ from dpcohort.plan import Plan
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs.chooser import Chooser
 from dpcohort.runs.configured import combinations, configured_data, configured_job
+from dpcohort.runs.continuation import check_free, refuse_to_resume, take_over
 from dpcohort.runs.folder import (
     AppendLog,
     RunFolder,
@@ -81,16 +82,30 @@ class Recorder:
         #: The last state that was whole: what is kept if the next round fails.
         self.whole: EngineState | None = None
         self._owner = settings_sha256(job.settings())
+        if job.plan.before and job.after is None:
+            raise InputError.because(
+                "the plan goes on from an earlier run, whose model and ledger are needed. Say "
+                "which: --after RUN."
+            )
+        if job.after is not None and out is None:
+            raise InputError.because(
+                "a training that goes on from a run is written down: give it a folder, out."
+            )
         if out is None:
             self.run = self._run_in(None)
         elif resume and RunFolder(Path(out)).is_run:
             self._reopen(RunFolder(Path(out)))
         else:
+            if job.after is not None:
+                check_free(job.plan, job.after, Path(out))
             self._begin(RunFolder.begin(out, again=resume, private=job.private))
 
     def start(self, fresh: EngineState) -> EngineState:
         """Where to begin: the newest whole checkpoint, or the fresh state."""
         if not self._arrays:
+            carried = {k: v for k, v in self.job.carried.items() if k != "parameters"}
+            for name, array in carried.items():
+                setattr(fresh, name, torch.tensor(array, device=fresh.parameters.device))
             return fresh
         state = EngineState.from_arrays(self._arrays, device=fresh.parameters.device)
         if state.parameters.shape != fresh.parameters.shape:
@@ -228,6 +243,12 @@ class Recorder:
             )
         self.close()
 
+    def recount(self) -> None:
+        """Count from the disk: what was interrupted may be there and not in memory yet."""
+        if self._folder is not None:
+            self.run.ledger.close()
+            self.run.ledger = Journal.read(self.job.plan, self._folder.ledger)
+
     def write_receipts(self) -> None:
         """Receipts for what has been counted so far."""
         if self._folder is not None:
@@ -260,6 +281,10 @@ class Recorder:
         write_json(folder.environment, environment(job.device))
         self._rounds = AppendLog(folder.rounds)
         self.run = self._run_in(folder)
+        if job.after is not None:
+            take_over(job.plan, job.after, folder)
+            if job.private:
+                folder.close_to_others()
         # Last: from here on the folder is a run that can be resumed.
         write_json(folder.settings, job.settings())
 
@@ -276,6 +301,11 @@ class Recorder:
             next_round, self._arrays, warnings = found
         kept = [entry for entry in read_log(folder.rounds) if _round_of(entry) < next_round]
         self.run = self._run_in(folder)
+        try:  # now that nobody else can count here
+            refuse_to_resume(folder)
+        except DpcohortError:
+            self.close()
+            raise
         self.run.history += [RoundRecord.from_dict(entry) for entry in kept]
         self.run.warnings += [f"{words} The state before it is used." for words in warnings]
         uncounted = set(range(next_round)) - self.run.ledger.rounds
@@ -399,6 +429,7 @@ def train(
     private_entropy: bool = False,
     merged_noise: bool = False,
     model_options: Mapping[str, Any] | None = None,
+    after: str | Path | None = None,
 ) -> Run:
     """Execute a plan (Algorithm 1).
 
@@ -426,6 +457,7 @@ def train(
             has the same law and comes faster, but single updates then lack noise: in simulation
             only, and with the plain mean only.
         model_options: of a model given by name.
+        after: folder of the run that a plan of ``replan`` goes on from, with its model.
 
     Returns:
         The finished run.
@@ -458,6 +490,7 @@ def train(
         private_entropy=private_entropy,
         merged_noise=merged_noise,
         model_options=model_options,
+        after=after,
     )
     return train_job(job, out=out, resume=resume, callbacks=callbacks)
 
@@ -601,6 +634,7 @@ def _settle(part: Recorder) -> None:
             written = part.run.history[-1].round + 1 if part.run.history else 0
             if part.whole.next_round == written:
                 part.keep(part.whole)
+            part.recount()
             part.write_receipts()
     except DpcohortError:
         pass  # the disk that stopped us is still full; the last checkpoint stands

@@ -22,6 +22,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from dpcohort._validate import IntArray
+from dpcohort.accounting.segments import Source
 from dpcohort.adaptive.rule import AdaptiveRule, rule_cohort
 from dpcohort.data.partition import load_partition
 from dpcohort.errors import DpcohortError, InputError, VerificationError
@@ -43,7 +44,6 @@ from dpcohort.runs.receipts import (
     FLOATING_POINT,
     FORMER_STAMP,
     Receipt,
-    Source,
     make_receipts,
     read_receipts,
     source_of,
@@ -99,12 +99,13 @@ class Verification:
         return {**asdict(self), "holds": self.holds}
 
 
-def verify_run(path: str | Path, *, method: str = "auto") -> Verification:
+def verify_run(path: str | Path, *, method: str = "auto", receipts: bool = True) -> Verification:
     """Check a run folder: plan, ledger, receipts, checkpoints and model.
 
     Args:
         path: the run folder.
         method: accountant of the second opinion, as in ``certify_epsilon``.
+        receipts: whether what the receipts say is judged, too.
 
     Raises:
         DataMissingError: there is no run.
@@ -119,10 +120,12 @@ def verify_run(path: str | Path, *, method: str = "auto") -> Verification:
         )
     check = _Check(folder, plan)
     check.settings()
+    check.before(method)
     check.ledger()
     check.rounds()
     truth = check.certified(method)
-    check.receipts(truth)
+    if receipts:
+        check.receipts(truth)
     check.files()
     if not folder.result.exists():
         check.note("run", "the run is not finished.")
@@ -135,7 +138,8 @@ def verify_run(path: str | Path, *, method: str = "auto") -> Verification:
     held = [
         r
         for r in truth
-        if not r.public and (r.spent_draws or (r.reports is not None and r.reports["spent"] > 0))
+        if not r.public
+        and (r.spent_draws or r.before or (r.reports is not None and r.reports["spent"] > 0))
     ]
     shares = [  # raw reports are certified by nothing
         math.inf if r.certified_epsilon is None else r.certified_epsilon / r.promised_epsilon
@@ -203,6 +207,16 @@ class _Check:
                 (self.wrong if is_wrong else self.note)("run.json", words)
         if self._source == "floating point":
             self.overspent("run", FLOATING_POINT)
+
+    def before(self, method: str) -> None:
+        """The runs before are as the plan says, and nobody left one with a broken promise."""
+        from dpcohort.runs.continuation import chain_problems
+
+        for kind, subject, words in chain_problems(self._folder, self._plan, method=method):
+            (self.overspent if kind == "overspent" else self.wrong)(subject, words)
+        if self._folder.continued.exists():
+            said = self._read("continued.json", lambda: read_json(self._folder.continued))
+            self.note("run", f"it goes on in {(said or {}).get('run')}.")
 
     def ledger(self) -> None:
         """Count what the ledger says, and hold it against the plan."""

@@ -37,7 +37,7 @@ def test_a_shell_completes_commands_and_options():
     group = typer.main.get_command(app)
     context = group.make_context("dpcohort", [], resilient_parsing=True)
     found = {item.value: item.help for item in group.shell_complete(context, "re")}
-    assert list(found) == ["receipt", "report", "reproduce"]
+    assert list(found) == ["replan", "receipt", "report", "reproduce"]
     assert found["receipt"].startswith("Show a client's receipt")
     assert [item.value for item in group.shell_complete(context, "--v")] == ["--version"]
 

@@ -21,7 +21,8 @@ def server_app() -> Any:
     """The ServerApp; its run-config names the federation.
 
     ``federation`` is the path of ``federation.toml``, ``out`` the run folder (the federation's own
-    if empty), ``resume`` goes on with the run there, ``guards`` is for a simulation (see
+    if empty), ``resume`` goes on with the run there, ``after`` names the run that a plan of
+    ``dpcohort replan`` goes on from, ``guards`` is for a simulation (see
     :mod:`dpcohort.deploy.flower.client_app`).
     """
     return make_server_app(serve)
@@ -77,6 +78,7 @@ def _federated(grid: Any, run_config: Mapping[str, Any]) -> Run:
     # A path in a file starts from the file's own folder.
     folder = Path(path).parent / out
     by_key = not str(run_config.get("guards", ""))
+    after = str(run_config.get("after", ""))
     return federate(
         federation,
         FlowerGrid(grid, by_key=by_key),
@@ -84,6 +86,7 @@ def _federated(grid: Any, run_config: Mapping[str, Any]) -> Run:
         resume=bool(run_config.get("resume", False)),
         callbacks=(_Printer(),),
         by_place=not by_key,
+        after=Path(path).parent / after if after else None,
     )
 
 

@@ -35,7 +35,7 @@ from dpcohort.round_record import RoundRecord
 from dpcohort.runs.chooser import Ask, Chooser
 from dpcohort.runs.configured import aggregation_for, configured_optimiser, described_aggregation
 from dpcohort.runs.folder import AppendLog, read_json, write_json
-from dpcohort.runs.job import TrainingJob, judged_on
+from dpcohort.runs.job import TrainingJob, carried_state, judged_on, later_steps
 from dpcohort.runs.journal import Journal
 from dpcohort.runs.training import Recorder
 
@@ -58,8 +58,12 @@ class FederatedJob(TrainingJob):
         return True
 
     @classmethod
-    def of(cls, federation: Federation) -> FederatedJob:
+    def of(cls, federation: Federation, after: str | Path | None = None) -> FederatedJob:
         """The training a federation describes.
+
+        Args:
+            federation: plan, model, clients.
+            after: folder of the run that the plan goes on from, if it does.
 
         Raises:
             InputError: the model is not that of the plan, or its rule needs raw reports.
@@ -85,6 +89,7 @@ class FederatedJob(TrainingJob):
             )
         clip = federation.plan.training.clip
         optimiser = configured_optimiser(federation.optimiser_section, clip=clip)
+        carried = carried_state(federation.plan, after, optimiser)
         settings = dict(federation.aggregation)
         rule = aggregation_for(federation.plan, str(settings.pop("rule")), settings)
         sizes = federation.plan.population.sizes
@@ -102,8 +107,10 @@ class FederatedJob(TrainingJob):
             plan=federation.plan,
             model=model,
             partition=partition,
-            optimiser=optimiser,
+            optimiser=later_steps(optimiser, federation.plan),
             aggregation=rule,
+            after=None if after is None else Path(after),
+            carried=carried,
             private=True,  # guards draw batches and noise from their operating system's entropy
         )
 

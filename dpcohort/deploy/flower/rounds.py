@@ -52,6 +52,7 @@ def federate(
     callbacks: Iterable[Callback] = (),
     poll: float = 0.5,
     by_place: bool = False,
+    after: str | Path | None = None,
 ) -> Run:
     """Execute a plan with the clients behind a transport.
 
@@ -64,6 +65,7 @@ def federate(
         callbacks: told about every round.
         poll: seconds between looks for answers.
         by_place: in a simulation, where nodes have no keys: any node serves any client.
+        after: folder of the run that the plan goes on from, if it does.
 
     Returns:
         The finished run.
@@ -79,7 +81,7 @@ def federate(
     exchange = Exchange(
         transport, keys, timeout=federation.timeout, attempts=federation.attempts, poll=poll
     )
-    job, folder = FederatedJob.of(federation), Path(out)
+    job, folder = FederatedJob.of(federation, after), Path(out)
     evaluator = _evaluator(job)
     with owner_only():
         recorders: list[FederatedRecorder] = []

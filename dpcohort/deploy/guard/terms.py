@@ -393,6 +393,16 @@ def commented_terms() -> str:
     return file.read_text(encoding="utf-8")
 
 
+def _epsilon_alone(plan: Plan, client: int) -> float:
+    """What a run that goes on spends by itself; the runs before have terms of their own."""
+    alone = plan.events(client, draws=int(plan.schedule.counts[client]), reports=0)
+    delta = float(plan.population.delta[client])
+    epsilon = alone.epsilon(delta)
+    while alone.delta(epsilon) > delta:  # terms are closed this way round
+        epsilon *= 1.0001
+    return epsilon
+
+
 def terms_from_plan(
     plan: Plan,
     client: str,
@@ -452,7 +462,7 @@ def terms_from_plan(
         **{key: np.asarray(one, float).tolist() for key, one in constants.items()},
         "run": run,
         "plan": plan.sha256,
-        "epsilon": epsilon,
+        "epsilon": _epsilon_alone(plan, k) if plan.before else epsilon,
         "delta": delta,
         "clip": float(plan.training.clip),
         "batch_size": int(plan.batch_sizes[k]),

@@ -1,0 +1,481 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training goes on with other clients or other budgets: planned anew, from what is left.
+
+``replan`` makes the plan: what each client has spent is counted from the run's ledger, composed
+with what the new plan draws, and kept within the new promise. Training with it begins a new run
+folder from the model of the old one. The old folder says in ``continued.json`` where it goes on, so
+that it goes on once; the new one keeps plan, ledger, settings and partition of every run before it
+in ``before/1``, ``before/2``, ..., so that it can be verified without them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpcohort._validate import IntArray, whole_number
+from dpcohort.accounting.segments import Segment, exhausted_clients, left_population
+from dpcohort.atomic_file import atomic_writer
+from dpcohort.clients import Population
+from dpcohort.data.partition import Partition, load_partition
+from dpcohort.errors import BudgetExceededError, DpcohortError, InputError, VerificationError
+from dpcohort.limits import LARGEST_LOG, LARGEST_PLAN, read_bounded
+from dpcohort.plain_text import one_line
+from dpcohort.plan import Plan, RecordedRule, make_plan
+from dpcohort.progress import Progress, silent
+from dpcohort.runs.folder import (
+    AppendLog,
+    RunFolder,
+    latest_checkpoint,
+    read_json,
+    settings_sha256,
+    write_json,
+)
+from dpcohort.runs.journal import Journal
+from dpcohort.runs.receipts import make_receipts, source_of, write_receipts
+from dpcohort.runs.run import Run
+from dpcohort.selection.rules import rule_from_settings
+
+if TYPE_CHECKING:
+    from dpcohort.data import Dataset
+    from dpcohort.training import Training
+
+
+def replan(
+    run: str | Path,
+    clients: Population,
+    *,
+    rounds: int | None = None,
+    rule: str | None = None,
+    drop_exhausted: bool = False,
+    seed: int | None = None,
+    progress: Progress = silent,
+) -> Plan:
+    """The plan with which a run goes on, in mid-training or after it.
+
+    Clients are who they were by their ids. One that is not in ``clients`` leaves, one that is new
+    joins, and epsilon, delta and size may have changed; an epsilon is the promise for everything,
+    past and future. Rule, cohort size, clip and contract stay those of the run.
+
+    Args:
+        run: the run folder.
+        clients: everybody who takes part from now on.
+        rounds: how many more; by default those that the run has left.
+        rule: name of another rule, with its default settings; needed where the run's own came from
+            a package that is not installed.
+        drop_exhausted: clients with nothing left leave; otherwise they are refused by name.
+        seed: of the new schedule; drawn and recorded if not given.
+        progress: told how many clients are certified.
+
+    Raises:
+        DataMissingError: there is no run.
+        InputError: it goes on elsewhere already, or has no round left and none are asked for.
+        VerificationError: the run does not verify.
+        BudgetExceededError: clients have nothing left; each is named, with how much it spent.
+    """
+    from dpcohort.runs.verification import verify_run
+
+    folder = RunFolder.find(run)
+    _refuse_continued(folder)
+    # Receipts of a run that a crash stopped may be of an earlier stop; the ledger counts.
+    found = verify_run(folder.path, method="pld", receipts=folder.result.exists())
+    wrong = [finding for finding in found.findings if finding.kind != "note"]
+    if wrong:
+        raise VerificationError(
+            f"{folder.path} does not verify, so what its clients spent is not known: "
+            f"{one_line(wrong[0].subject)}: {wrong[0].message} See: dpcohort verify {folder.path}"
+        )
+    old = Plan.load(folder.plan)
+    before = segments_until(folder, old)
+    training = replace(old.training, rounds=_rounds_left(folder, old, before[-1], rounds))
+    people = _who_goes_on(clients, before, drop=drop_exhausted)
+    return _planned(old, people, training, before, rule=rule, seed=seed, progress=progress)
+
+
+def _rounds_left(folder: RunFolder, old: Plan, last: Segment, asked: int | None) -> int:
+    if asked is not None:
+        return whole_number("rounds", asked, at_least=1)
+    left = old.training.rounds - last.rounds
+    if left == 0:
+        raise InputError.because(
+            f"{folder.path} has done all of its {old.training.rounds} rounds. Say how many more: "
+            "--rounds N."
+        )
+    return left
+
+
+def _who_goes_on(clients: Population, before: tuple[Segment, ...], *, drop: bool) -> Population:
+    exhausted = exhausted_clients(clients, before)
+    if not exhausted:
+        return clients
+    if not drop:
+        try:
+            left_population(clients, before)
+        except BudgetExceededError as error:
+            raise BudgetExceededError(
+                f"{error}\nRaise their epsilon, take them out of the list, or let them leave: "
+                "--drop-exhausted."
+            ) from None
+    kept = [k for k, name in enumerate(clients.ids) if name not in exhausted]
+    if not kept:
+        raise InputError.because(
+            "no client has anything left to go on with. Raise budgets, or end here."
+        )
+    return Population.from_arrays(
+        ids=[clients.ids[k] for k in kept],
+        sizes=clients.sizes[kept],
+        epsilon=clients.epsilon[kept],
+        delta=clients.delta[kept],
+        batch_sizes=clients.batch_sizes[kept],
+        public=clients.public[kept],
+        allow_large_delta=clients.allow_large_delta,
+    )
+
+
+def _planned(
+    old: Plan,
+    clients: Population,
+    training: Training,
+    before: tuple[Segment, ...],
+    *,
+    rule: str | None,
+    seed: int | None,
+    progress: Progress,
+) -> Plan:
+    """A plan as the old one was made, for these clients."""
+    guard = "lift" if old.noise.lifted.any() else "refuse"
+    common: Any = {"accountant": old.contract, "guard": guard, "seed": seed}
+    common |= {"progress": progress, "before": before}
+    if old.adaptive is None:
+        name = rule or old.selection.rule
+        settings = old.selection.settings if rule in (None, old.selection.rule) else {}
+        return make_plan(
+            clients,
+            training,
+            selection=rule_from_settings(name, **settings),
+            noise_model=old.noise_model,
+            draws=old.schedule.draws,
+            **common,
+        )
+    from dpcohort.adaptive import make_adaptive_plan
+
+    if rule is None and isinstance(old.adaptive.rule, RecordedRule):
+        raise InputError.because(
+            f"the rule {old.selection.rule!r} is not part of dpcohort: say where it is, "
+            "--rule MODULE:CLASS."
+        )
+    terms = old.adaptive.terms
+    reports: Any = {}
+    if terms is not None:
+        reports = {"report_share": terms.share, "loss_bound": terms.loss_bound}
+        reports["reports"] = terms.mode
+    return make_adaptive_plan(
+        clients, training, rule=rule or old.adaptive.rule, **reports, **common
+    )
+
+
+def segments_until(folder: RunFolder, plan: Plan) -> tuple[Segment, ...]:
+    """The runs before a run, and itself as far as its ledger counts.
+
+    Raises:
+        VerificationError: its ledger is not that of its plan.
+    """
+    return (*plan.before, _segment(folder, plan))
+
+
+def _segment(folder: RunFolder, plan: Plan) -> Segment:
+    content, journal = _whole_lines(folder.ledger), Journal.read(plan, folder.ledger)
+    everybody = np.arange(len(plan.population))
+    draws, reports = plan.charged(journal.draws, journal.reports, everybody)
+    took_part = np.flatnonzero((draws > 0) | (reports > 0)).tolist()
+    ids, public = plan.population.ids, plan.population.public
+    events = {
+        k: plan.events(k, draws=int(draws[k]), reports=int(reports[k]))
+        for k in took_part
+        if not public[k]
+    }
+    return Segment(
+        plan=plan.sha256,
+        ledger=hashlib.sha256(content).hexdigest(),
+        rounds=len(journal.rounds),
+        source=source_of(read_json(folder.settings)),
+        spent={
+            ids[k]: replace(h, events=tuple(e for e in h.events if e.steps))
+            for k, h in events.items()
+        },
+        without_noise=tuple(ids[k] for k in took_part if public[k]),
+    )
+
+
+def _whole_lines(path: Path) -> bytes:
+    """A ledger without a line that a crash cut short."""
+    try:
+        content = read_bounded(path, LARGEST_LOG)
+    except OSError as error:
+        raise VerificationError(f"{path} cannot be read: {error.strerror or error}.") from None
+    return content[: content.rfind(b"\n") + 1]
+
+
+def going_on(plan: Plan, after: str | Path) -> dict[str, NDArray[Any]]:
+    """The state of the model that a plan goes on from, if it is the plan to go on from that run.
+
+    Returns:
+        Arrays of the newest checkpoint; empty if the run never had one.
+
+    Raises:
+        InputError: the plan goes on from another run, or from none.
+        VerificationError: the run is not as it was when the plan was made.
+    """
+    folder = RunFolder.find(after)
+    if not plan.before:
+        raise InputError.because(
+            f"the plan {plan.sha256[:16]}... goes on from no run. Make one that goes on from "
+            f"{folder.path}: dpcohort replan {folder.path} --clients NEW.csv --out plan.json"
+        )
+    _check_past(plan, folder)
+    owner = settings_sha256(read_json(folder.settings))
+    kept = latest_checkpoint(folder.checkpoints, owner=owner)
+    if kept is None:
+        return {}
+    next_round, arrays, _ = kept
+    if next_round > plan.before[-1].rounds:
+        raise VerificationError(
+            f"{folder.ledger} does not count round {plan.before[-1].rounds}, which was computed. "
+            "Nothing is computed without a whole ledger; see: dpcohort verify"
+        )
+    # What rules remember of clients has their old places, and is left behind.
+    names = ("parameters", "momentum", "average")
+    return {name: arrays[name] for name in names if name in arrays}
+
+
+def _check_past(plan: Plan, folder: RunFolder) -> None:
+    """What a plan says of the runs before is what their ledgers say."""
+    old = Plan.load(folder.plan)
+    if old.sha256 != plan.before[-1].plan:
+        raise InputError.because(
+            f"the plan goes on from the run of the plan {plan.before[-1].plan[:16]}..., and "
+            f"{folder.path} has {old.sha256[:16]}.... Give the run that it was made from."
+        )
+    if segments_until(folder, old) != plan.before:
+        raise VerificationError(
+            f"{folder.path} is not as it was when the plan was made: its ledger counts other "
+            "draws. What was spent must be in the plan; make it again with dpcohort replan."
+        )
+
+
+def check_free(plan: Plan, after: Path, out: Path) -> None:
+    """Refuse to begin in ``out`` what goes on elsewhere."""
+    _refuse_continued(RunFolder(after), plan, out)
+
+
+def _refuse_continued(folder: RunFolder, plan: Plan | None = None, out: Path | None = None) -> None:
+    """A run goes on once: twice would spend what is left of every budget twice.
+
+    Args:
+        folder: the run.
+        plan: the plan that may go on from it, if any.
+        out: where that may begin; None where it has begun.
+    """
+    if not folder.continued.exists():
+        return
+    said = read_json(folder.continued)
+    place = folder.path / str(said.get("run"))
+    is_same_plan = plan is not None and said.get("plan") == plan.sha256
+    if is_same_plan and (out is None or _same_place(place, out)):
+        return
+    shown = os.path.normpath(place)
+    raise InputError.because(
+        f"{folder.path} goes on in {shown}; going on twice would spend its clients' budgets twice. "
+        f"Go on from {shown} instead. (Only if nothing was ever counted there: delete "
+        f"{folder.continued} and begin again.)"
+    )
+
+
+def _same_place(one: Path, other: Path) -> bool:
+    return one.resolve() == other.resolve()
+
+
+def refuse_to_resume(folder: RunFolder) -> None:
+    """Refuse more rounds of a run that goes on in another folder."""
+    _refuse_continued(folder)
+
+
+def take_over(plan: Plan, after: Path, folder: RunFolder) -> None:
+    """Say in the old folder where it goes on, and keep what proves the past in the new one.
+
+    The old ledger is locked meanwhile: nobody is counting in it, and it is as the plan says.
+
+    Raises:
+        InputError: another process trains in the old folder, or it goes on elsewhere.
+        VerificationError: its ledger counts other draws than the plan.
+    """
+    old = RunFolder(after)
+    with _locked(old.ledger):
+        _refuse_continued(old, plan, folder.path)
+        _check_past(plan, old)
+        for number in range(1, len(plan.before)):
+            _copy(RunFolder(old.before / str(number)), RunFolder(folder.before / str(number)))
+        _copy(old, RunFolder(folder.before / str(len(plan.before))))
+        if not old.result.exists():  # no more is counted there, so these are its last
+            run = Run.load(old.path)
+            positions = {name: k for k, name in enumerate(run.plan.population.ids)}
+            write_receipts(run.receipts(), old.receipts, positions)
+        place = os.path.relpath(folder.path.resolve(), old.path.resolve())
+        write_json(old.continued, {"run": place, "plan": plan.sha256})
+
+
+@contextmanager
+def _locked(ledger: Path) -> Iterator[None]:
+    log = AppendLog(ledger, exclusive=True)
+    try:
+        yield
+    finally:
+        log.close()
+
+
+def _copy(source: RunFolder, target: RunFolder) -> None:
+    try:
+        target.path.mkdir(parents=True, exist_ok=True)
+        for name, limit in (
+            ("plan", LARGEST_PLAN),
+            ("settings", LARGEST_LOG),
+            ("ledger", LARGEST_LOG),
+            ("partition", LARGEST_LOG),
+        ):
+            path: Path = getattr(source, name)
+            content = _whole_lines(path) if name == "ledger" else read_bounded(path, limit)
+            with atomic_writer(getattr(target, name), binary=True) as file:
+                file.write(content)
+    except OSError as error:
+        raise VerificationError(
+            f"{source.path} is not whole ({error.strerror or error}): what was spent in it could "
+            "not be proved. See: dpcohort verify"
+        ) from None
+
+
+def chain_problems(folder: RunFolder, plan: Plan, *, method: str) -> Iterator[tuple[str, str, str]]:
+    """What is wrong with the runs before: kind of finding, subject and words.
+
+    Every segment of the plan is counted again from the ledger that is kept of it, and every client
+    that left must have kept its promise until then.
+    """
+    plans: list[Plan] = []
+    for number, segment in enumerate(plan.before, start=1):
+        place = RunFolder(folder.before / str(number))
+        subject = f"before/{number}"
+        try:
+            old = Plan.load(place.plan)
+            if old.sha256 != segment.plan or old.before != plan.before[: number - 1]:
+                yield "mismatch", subject, "its plan is not the one that the run goes on from."
+            elif _segment(place, old) != segment:
+                yield "mismatch", subject, "what the plan says was spent is not in its ledger."
+            else:
+                plans.append(old)
+        except DpcohortError as error:
+            yield "mismatch", subject, str(error)
+    if len(plans) < len(plan.before):
+        return  # said above
+    for number, old in enumerate(plans, start=1):
+        following = (*plans, plan)[number]
+        place = RunFolder(folder.before / str(number))
+        left = set(old.population.ids) - set(following.population.ids)
+        gone = np.array([k for k, name in enumerate(old.population.ids) if name in left], dtype=int)
+        journal = Journal.read(old, place.ledger)
+        reports = None if old.adaptive is None else journal.reports
+        for receipt in make_receipts(
+            old, journal.draws, clients=gone, reports=reports, method=method
+        ):
+            if not receipt.holds:
+                words = f"left after run {number}, having spent more than it promised: "
+                words += f"epsilon {receipt.certified_epsilon} of {receipt.promised_epsilon}."
+                yield "overspent", receipt.client, words
+
+
+def holders(folder: RunFolder, plan: Plan, data: Dataset) -> dict[int, str] | None:
+    """Whose each record has been, in a run and those before it; None if its data were others.
+
+    Args:
+        folder: the run.
+        plan: its plan.
+        data: the data set that goes on.
+    """
+    places = [RunFolder(folder.before / str(i + 1)) for i in range(len(plan.before))]
+    found: dict[int, str] = {}
+    for place in (*places, folder):
+        said = read_json(place.settings).get("data")
+        told = said if isinstance(said, dict) else {}
+        if (told.get("name"), told.get("records")) != (data.name, len(data)):
+            return None
+        partition, ids = load_partition(place.partition), Plan.load(place.plan).population.ids
+        for k, name in enumerate(ids):
+            found.update(dict.fromkeys(partition.client(k).tolist(), name))
+    return found
+
+
+def carried_partition(
+    after: Path, plan: Plan, data: Dataset, rng: np.random.Generator
+) -> Partition:
+    """Who stays keeps its records; who joins or brings more gets records that were nobody's.
+
+    For simulated clients. With records of its own a client brings them by the column.
+
+    Raises:
+        InputError: the data are others, or too few records were nobody's.
+    """
+    folder = RunFolder(after)
+    held = holders(folder, Plan.load(folder.plan), data)
+    if held is None:
+        raise InputError.because(
+            f"{data.name} with {len(data)} records is not the data of {after}. Where data change, "
+            "a column must say whose records are whose: data.column."
+        )
+    free = rng.permutation(np.array(sorted(set(range(len(data))) - set(held)), dtype=np.int64))
+    mine: dict[str, list[int]] = {}
+    for record, name in sorted(held.items()):
+        mine.setdefault(name, []).append(record)
+    groups: list[IntArray] = []
+    used = 0
+    for name, size in zip(plan.population.ids, plan.population.sizes.tolist(), strict=True):
+        had = np.array(mine.get(name, [])[:size], dtype=np.int64)
+        more = size - had.size
+        if used + more > free.size:
+            raise InputError.because(
+                f"{name!r} brings {more} more records, and {free.size - used} of {data.name} were "
+                f"nobody's in {after}; records of clients that left stay theirs. Give it fewer, or "
+                "data with a column of its own."
+            )
+        groups.append(np.concatenate([had, free[used : used + more]]))
+        used += more
+    return Partition(
+        indices=np.concatenate(groups),
+        offsets=np.concatenate([[0], np.cumsum([group.size for group in groups])]),
+        records=len(data),
+        rule={"rule": "carried on", "from": str(read_json(folder.settings)["partition"]["sha256"])},
+        names=plan.population.ids,
+    )
+
+
+def check_holders(after: Path, plan: Plan, partition: Partition, data: Dataset) -> None:
+    """Refuse a record that was another client's: under a new name its history would be lost.
+
+    Raises:
+        InputError: one has changed hands.
+    """
+    folder = RunFolder(after)
+    held = holders(folder, Plan.load(folder.plan), data)
+    for k, name in enumerate(plan.population.ids):
+        for record in partition.client(k).tolist() if held else ():
+            was = (held or {}).get(record, name)
+            if was != name:
+                raise InputError.because(
+                    f"record {record} was of client {was!r} in {after} and is of {name!r} now: "
+                    "what was spent on it counts under its old id. Give clients the ids they had."
+                )
