@@ -392,6 +392,42 @@ class Plan:
         spent[held] = found
         return spent
 
+    def charged_history(self, client: int, *, draws: int, reports: int = 0) -> History | None:
+        """The events that ``spent_epsilon`` charges a client for; None where nothing bounds them.
+
+        Args:
+            client: its position.
+            draws: how often it was really drawn.
+            reports: how often it really reported.
+
+        Example:
+            >>> people = Population.from_arrays(sizes=[90, 90], epsilon=[1.0, 2.0], delta=1e-5)
+            >>> plan = make_plan(people, Training(rounds=4, cohort_size=2, batch_size=9), seed=0)
+            >>> plan.charged_history(0, draws=2).steps
+            2
+        """
+        if self.population.public[client] or (self.has_raw_reports and reports > 0):
+            return None
+        if draws == 0 and reports == 0:
+            return History()
+        one = np.array([client])
+        drawn, asked = self._charged(np.array([draws]), np.array([reports]), one)
+        return self.history(client, draws=int(drawn[0]), reports=int(asked[0]))
+
+    def _charged(
+        self, drawn: IntArray, asked: IntArray, chosen: IntArray
+    ) -> tuple[IntArray, IntArray]:
+        """Draws and reports that count: the caps of who took part, where outputs could decide."""
+        if self.adaptive is None:
+            return drawn, asked
+        if self.terms is None and not self.adaptive.rule.watches_updates:
+            return drawn, asked
+        took_part = (drawn > 0) | (asked > 0)
+        return (
+            np.where(took_part, np.maximum(drawn, self.schedule.counts[chosen]), 0),
+            np.where(took_part, np.maximum(asked, self.report_caps[chosen]), 0),
+        )
+
     def _spent_with_reports(
         self, drawn: IntArray, asked: IntArray, chosen: IntArray, method: str
     ) -> FloatArray:
@@ -399,11 +435,7 @@ class Plan:
         if method == "auto" and chosen.size > _MOST_SECOND_OPINIONS:
             method = "pld"
         took_part = (drawn > 0) | (asked > 0)
-        if self.terms is not None or self.adaptive.rule.watches_updates:
-            drawn = np.where(took_part, np.maximum(drawn, self.schedule.counts[chosen]), 0)
-            charged = np.where(took_part, np.maximum(asked, self.report_caps[chosen]), 0)
-        else:
-            charged = asked
+        drawn, charged = self._charged(drawn, asked, chosen)
         spent = np.where(self.population.public[chosen], np.nan, 0.0)
         known: dict[tuple[History, float], float] = {}
         for row in np.flatnonzero(took_part & ~np.isnan(spent)).tolist():

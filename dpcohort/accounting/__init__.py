@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 from dpcohort._lazy import names_on_use
 
 if TYPE_CHECKING:
+    from dpcohort.accounting.attack_risk import AttackRisk as AttackRisk
+    from dpcohort.accounting.attack_risk import attack_risk as attack_risk
+    from dpcohort.accounting.attack_risk import promised_risk as promised_risk
     from dpcohort.accounting.calibration import calibrate_noise as calibrate_noise
     from dpcohort.accounting.closed_forms import gaussian_delta as gaussian_delta
     from dpcohort.accounting.closed_forms import gaussian_mu as gaussian_mu
@@ -28,11 +31,13 @@ if TYPE_CHECKING:
     from dpcohort.accounting.events import certify_epsilon as certify_epsilon
 
 _HOMES = {
+    "AttackRisk": "attack_risk",
     "Contract": "contract",
     "Event": "events",
     "History": "events",
     "PaperAudit": "deployed_noise",
     "affordable_steps": "events",
+    "attack_risk": "attack_risk",
     "audit_paper_noise": "deployed_noise",
     "calibrate_noise": "calibration",
     "calibrate_remaining": "events",
@@ -42,6 +47,7 @@ _HOMES = {
     "gaussian_delta": "closed_forms",
     "gaussian_mu": "closed_forms",
     "paper_noise_multiplier": "closed_forms",
+    "promised_risk": "attack_risk",
 }
 
 __all__ = list(_HOMES)
