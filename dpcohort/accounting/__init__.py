@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING
 from dpcohort._lazy import names_on_use
 
 if TYPE_CHECKING:
-    from dpcohort.accounting.attack_risk import AttackRisk as AttackRisk
-    from dpcohort.accounting.attack_risk import attack_risk as attack_risk
-    from dpcohort.accounting.attack_risk import promised_risk as promised_risk
     from dpcohort.accounting.calibration import calibrate_noise as calibrate_noise
     from dpcohort.accounting.closed_forms import gaussian_delta as gaussian_delta
     from dpcohort.accounting.closed_forms import gaussian_mu as gaussian_mu
@@ -29,15 +26,18 @@ if TYPE_CHECKING:
     from dpcohort.accounting.events import calibrate_remaining as calibrate_remaining
     from dpcohort.accounting.events import certify_delta as certify_delta
     from dpcohort.accounting.events import certify_epsilon as certify_epsilon
+    from dpcohort.accounting.risk import AttackRisk as AttackRisk
+    from dpcohort.accounting.risk import attack_risk as attack_risk
+    from dpcohort.accounting.risk import promised_risk as promised_risk
 
 _HOMES = {
-    "AttackRisk": "attack_risk",
+    "AttackRisk": "risk",
     "Contract": "contract",
     "Event": "events",
     "History": "events",
     "PaperAudit": "deployed_noise",
     "affordable_steps": "events",
-    "attack_risk": "attack_risk",
+    "attack_risk": "risk",
     "audit_paper_noise": "deployed_noise",
     "calibrate_noise": "calibration",
     "calibrate_remaining": "events",
@@ -47,7 +47,7 @@ _HOMES = {
     "gaussian_delta": "closed_forms",
     "gaussian_mu": "closed_forms",
     "paper_noise_multiplier": "closed_forms",
-    "promised_risk": "attack_risk",
+    "promised_risk": "risk",
 }
 
 __all__ = list(_HOMES)

@@ -107,6 +107,8 @@ class Receipt:
         stamp: whether the run was private at all.
         reports: where cohorts are chosen from reports, how many of them were allowed and made, of
             what, and with how much noise.
+        weights: where training did not start from a formula or a seed, what it started from: name
+            and hash of the file, whose weights they are said to be, what is frozen.
         scheme: name of the scheme; empty where there is none.
         mode: of a scheme, ``honest`` or ``formula``.
         sees: of a scheme, the observer of the promise.
@@ -147,6 +149,7 @@ class Receipt:
     dpcohort: str = __version__
     stamp: str = ""
     reports: Mapping[str, Any] | None = None
+    weights: Mapping[str, Any] | None = None
     scheme: str = ""
     mode: str = ""
     sees: str = ""
@@ -190,6 +193,8 @@ class Receipt:
         elif self.reports is not None:
             values["unused_epsilon"] = self.unused_epsilon
             keys = (*_RUN_KEYS, "reports", "holds", "unused_epsilon")
+        if self.weights is not None and not self.scheme:
+            keys = (*keys, "weights")
         return dict(finite_json({key: values[key] for key in keys}))
 
     @classmethod
@@ -201,7 +206,7 @@ class Receipt:
         """
         computed = ("holds", "unused_epsilon")
         missing = [key for key in _RUN_KEYS if key not in (*values, "unit", "dpcohort")]
-        unknown = sorted(set(values) - {*_RUN_KEYS, "reports", *computed})
+        unknown = sorted(set(values) - {*_RUN_KEYS, "reports", "weights", *computed})
         if missing or unknown:
             key, fault = (missing[0], "missing") if missing else (unknown[0], "not known")
             raise InputError.because(f"not a receipt: the key {key!r} is {fault}.")
@@ -236,6 +241,7 @@ class Receipt:
             f"epsilon {_shown(self.planned_epsilon)}",
             f"  noise      {noise}; {self.sampler} batches, {self.accountant} accountant",
             *self._report_lines(),
+            *([] if self.weights is None else [f"  weights    {weights_in_words(self.weights)}"]),
             f"  spent      {self.spent_draws} draws, {self.spent_steps} noisy steps",
             f"  certified  epsilon {_shown(self.certified_epsilon)}, computed anew. "
             f"{self._verdict('BROKEN')}",
@@ -306,6 +312,32 @@ class Receipt:
         return "The promise holds." if self.holds else f"THE PROMISE IS {otherwise}."
 
 
+def weights_in_words(weights: Mapping[str, Any]) -> str:
+    """Whose weights training started from, and which of them stayed as they were.
+
+    Args:
+        weights: as ``run.json`` has them under ``model``.
+
+    Example:
+        >>> print(weights_in_words({"file": "a.safetensors", "sha256": "0" * 64,
+        ...                         "source": "", "tensors": 4, "frozen": ["0"],
+        ...                         "frozen_parameters": 1200}))
+        start from 4 tensors of a.safetensors (sha256 000000000000); nobody said what they were
+        trained on, and the promise does not cover it; 1,200 parameters stay as they are
+    """
+    parts = []
+    if weights.get("file"):
+        whose = one_line(weights["source"]) if weights.get("source") else ""
+        said = f"they are said to be: {whose}" if whose else "nobody said what they were trained on"
+        parts.append(
+            f"start from {weights['tensors']} tensors of {one_line(weights['file'])} (sha256 "
+            f"{weights['sha256'][:12]}); {said}, and the promise does not cover it"
+        )
+    if weights.get("frozen_parameters"):
+        parts.append(f"{weights['frozen_parameters']:,} parameters stay as they are")
+    return "; ".join(parts)
+
+
 def make_receipts(
     plan: Plan,
     draws: IntArray,
@@ -314,6 +346,7 @@ def make_receipts(
     clients: IntArray | None = None,
     method: str = "auto",
     reports: IntArray | None = None,
+    weights: Mapping[str, Any] | None = None,
 ) -> list[Receipt]:
     """Receipts of the drawn clients, or of those at the given positions.
 
@@ -324,6 +357,7 @@ def make_receipts(
         clients: positions; by default every client with a planned or counted draw.
         method: of ``certify_epsilon``.
         reports: reports of each client as the ledger counts them; None where there are none.
+        weights: what training started from, as ``run.json`` has it under ``model``.
 
     Example:
         >>> from dpcohort import Population, Training, make_plan
@@ -362,6 +396,7 @@ def make_receipts(
                 plan=plan.sha256,
                 stamp=_stamp(plan, source),
                 reports=_reports(plan, k, reports),
+                weights=weights,
             )
         )
     return receipts
@@ -382,6 +417,18 @@ def source_of(settings: Mapping[str, Any]) -> Source:
         return "seed"
     lattice = settings.get("engine") == "flower" or settings.get("noise") == PRIVATE_NOISE
     return "private" if lattice else "floating point"
+
+
+def weights_of(settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What a run started from, by its ``run.json``; None for a seed's or a formula's weights.
+
+    Example:
+        >>> weights_of({"model": {"name": "logistic"}}) is None
+        True
+    """
+    model = settings.get("model")
+    found = model.get("weights") if isinstance(model, Mapping) else None
+    return found if isinstance(found, Mapping) else None
 
 
 def _stamp(plan: Plan, source: Source) -> str:

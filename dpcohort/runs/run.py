@@ -18,7 +18,7 @@ from dpcohort.plan import Plan
 from dpcohort.round_record import RoundRecord, TestResult
 from dpcohort.runs.folder import RunFolder, read_json, read_log
 from dpcohort.runs.journal import Journal
-from dpcohort.runs.receipts import Receipt, make_receipts, source_of
+from dpcohort.runs.receipts import Receipt, make_receipts, source_of, weights_of
 
 if TYPE_CHECKING:
     from dpcohort.round_record import RoundRecord
@@ -172,6 +172,7 @@ class Run:
             source=source_of(self.settings),
             clients=clients,
             reports=self.reports,
+            weights=weights_of(self.settings),
         )
 
 

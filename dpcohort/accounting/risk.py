@@ -87,8 +87,8 @@ class AttackRisk:
         epsilon, delta = np.array(self.epsilons), np.array(self.deltas)
         few = delta + np.exp(epsilon) * alpha
         many = 1 - np.exp(-epsilon) * (1 - delta - alpha)
-        best = float(np.minimum(few, many).min()) * (1 + _ROUNDING)
-        return min(1.0, max(alpha, best))
+        best = float(np.minimum(few, many).min())
+        return alpha if best <= alpha else min(1.0, best * (1 + _ROUNDING))
 
 
 def attack_risk(history: History, *, delta: float) -> AttackRisk:
