@@ -213,6 +213,9 @@ def configured_job(
         private_entropy=private_entropy,
         merged_noise=config.run.merged_noise,
         model_options=config.model.options,
+        weights=None if config.model.weights is None else config.folder / config.model.weights,
+        weights_source=config.model.weights_source,
+        frozen=config.model.frozen,
         label=label,
         config=toml_text(config.values),
     )

@@ -6,9 +6,10 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -30,7 +31,7 @@ from dpcohort.engine.clipping.per_example import FlatLayout
 from dpcohort.engine.experiment import refuse_unmergeable
 from dpcohort.engine.lattice import delta_of_sampling
 from dpcohort.errors import InputError
-from dpcohort.models import build_model, check_trainable, split_features, without_features
+from dpcohort.models import build_model, check_trainable, described_weights, split_features
 from dpcohort.plan import Plan
 from dpcohort.runs.chooser import Chooser, LossMeter, ReportHandler
 from dpcohort.runs.configured import aggregation_for, described_aggregation
@@ -58,6 +59,8 @@ class TrainingJob(ABC):
         device: where it runs.
         checkpoint_every: rounds between checkpoints.
         config: text of the configuration it came from, if any.
+        weights: whose weights it starts from and what of them is frozen, as ``run.json`` has it;
+            None for the start that a seed gives.
     """
 
     plan: Plan
@@ -69,6 +72,7 @@ class TrainingJob(ABC):
     device: str = "cpu"
     checkpoint_every: int = 1
     config: str | None = None
+    weights: Mapping[str, Any] | None = None
 
     @property
     def repeats(self) -> bool:
@@ -86,6 +90,7 @@ class TrainingJob(ABC):
             "options": dict(options),
             "parameters": self.plan.training.dimension,
             "initial_sha256": hashlib.sha256(self.initial().numpy().tobytes()).hexdigest(),
+            **({} if self.weights is None else {"weights": dict(self.weights)}),
         }
 
     @abstractmethod
@@ -149,7 +154,7 @@ class Job(TrainingJob):
     @property
     def trained(self) -> nn.Module:
         """What the engine trains: the model after its fixed features, which are computed once."""
-        return without_features(self.model)
+        return split_features(self.model, self.data, device=self.device)[0]
 
     def settings(self) -> dict[str, Any]:
         """What ``run.json`` holds, and a resume must agree with.
@@ -263,6 +268,9 @@ def make_job(
     private_entropy: bool = False,
     merged_noise: bool = False,
     model_options: Mapping[str, Any] | None = None,
+    weights: str | Path | None = None,
+    weights_source: str = "",
+    frozen: Sequence[str] = (),
     label: str = "",
     config: str | None = None,
 ) -> Job:
@@ -276,7 +284,7 @@ def make_job(
     combined = aggregation_for(plan, aggregation, aggregation_settings)
     chosen_device = resolve_device(device)
     dataset = data if isinstance(data, Dataset) else load_dataset(data)
-    name, module = _model(model, dataset, seed, model_options)
+    name, module = _model(model, dataset, seed, model_options, weights, frozen)
     dimension = FlatLayout(module).dimension
     if dimension != plan.training.dimension:
         raise InputError.because(
@@ -323,6 +331,7 @@ def make_job(
         label=label,
         config=config,
         model_options=dict(model_options or {}),
+        weights=described_weights(module, path=weights, source=weights_source, frozen=frozen),
     )
 
 
@@ -350,7 +359,12 @@ def resolve_device(device: str) -> str:
 
 
 def _model(
-    model: str | nn.Module, data: Dataset, seed: int, options: Mapping[str, Any] | None
+    model: str | nn.Module,
+    data: Dataset,
+    seed: int,
+    options: Mapping[str, Any] | None,
+    weights: str | Path | None,
+    frozen: Sequence[str],
 ) -> tuple[str, nn.Module]:
     is_tokens = data.train_inputs.dtype == np.int64
     dtype = torch.int64 if is_tokens else torch.float32
@@ -362,9 +376,16 @@ def _model(
             seed=seed,
             options=options,
             input_dtype=dtype,
+            weights=weights,
+            frozen=frozen,
         )
     if not isinstance(model, nn.Module):
         raise InputError("model", given=model, allowed="the name of a model, or a torch.nn.Module")
+    if weights is not None or frozen:
+        raise InputError.because(
+            "weights and frozen are for a model given by name. Load them into your module, and set "
+            "requires_grad=False where it is not to be trained."
+        )
     check_trainable(model, input_shape=data.input_shape, classes=data.classes, input_dtype=dtype)
     return type(model).__name__, model
 

@@ -319,23 +319,22 @@ def weights_in_words(weights: Mapping[str, Any]) -> str:
         weights: as ``run.json`` has them under ``model``.
 
     Example:
-        >>> print(weights_in_words({"file": "a.safetensors", "sha256": "0" * 64,
-        ...                         "source": "", "tensors": 4, "frozen": ["0"],
-        ...                         "frozen_parameters": 1200}))
-        start from 4 tensors of a.safetensors (sha256 000000000000); nobody said what they were
-        trained on, and the promise does not cover it; 1,200 parameters stay as they are
+        >>> print(weights_in_words({"file": "a.safetensors", "sha256": "0" * 64, "tensors": 4,
+        ...                         "source": "", "frozen": ["0"], "frozen_parameters": 1200}))
+        start from 4 tensors of a.safetensors (sha256 000000000000); 1,200 parameters stay as they
+        are; nobody said what they were trained on, and the promise does not cover that
     """
     parts = []
     if weights.get("file"):
-        whose = one_line(weights["source"]) if weights.get("source") else ""
-        said = f"they are said to be: {whose}" if whose else "nobody said what they were trained on"
         parts.append(
             f"start from {weights['tensors']} tensors of {one_line(weights['file'])} (sha256 "
-            f"{weights['sha256'][:12]}); {said}, and the promise does not cover it"
+            f"{str(weights['sha256'])[:12]})"
         )
     if weights.get("frozen_parameters"):
         parts.append(f"{weights['frozen_parameters']:,} parameters stay as they are")
-    return "; ".join(parts)
+    whose = one_line(weights["source"]) if weights.get("source") else ""
+    said = f"said to be from: {whose}" if whose else "nobody said what they were trained on"
+    return "; ".join([*parts, f"{said}, and the promise does not cover that"])
 
 
 def make_receipts(

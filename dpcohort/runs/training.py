@@ -36,6 +36,7 @@ from dpcohort.engine import (
 from dpcohort.engine.clipping.per_example import FlatLayout
 from dpcohort.engine.experiment import cohort_of
 from dpcohort.errors import DivergedError, DpcohortError, InputError, VerificationError
+from dpcohort.models.weights import frozen_sha256
 from dpcohort.plan import Plan
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs.chooser import Chooser
@@ -394,6 +395,9 @@ def train(
     private_entropy: bool = False,
     merged_noise: bool = False,
     model_options: Mapping[str, Any] | None = None,
+    weights: str | Path | None = None,
+    weights_source: str = "",
+    frozen: Sequence[str] = (),
 ) -> Run:
     """Execute a plan (Algorithm 1).
 
@@ -421,6 +425,9 @@ def train(
             has the same law and comes faster, but single updates then lack noise: in simulation
             only, and with the plain mean only.
         model_options: of a model given by name.
+        weights: of a model given by name: a safetensors file to start from.
+        weights_source: whose weights these are and what they were trained on, for receipts.
+        frozen: of a model given by name: parameters, or parts of it, that are not trained.
 
     Returns:
         The finished run.
@@ -453,6 +460,9 @@ def train(
         private_entropy=private_entropy,
         merged_noise=merged_noise,
         model_options=model_options,
+        weights=weights,
+        weights_source=weights_source,
+        frozen=frozen,
     )
     return train_job(job, out=out, resume=resume, callbacks=callbacks)
 
@@ -614,6 +624,11 @@ def _check_side_by_side(jobs: Sequence[Job]) -> None:
         if job.data is not jobs[0].data or job.evaluate_every != jobs[0].evaluate_every:
             raise InputError.because(
                 "runs side by side need the same data set and evaluate as often."
+            )
+        if frozen_sha256(job.model) != frozen_sha256(jobs[0].model):
+            raise InputError.because(
+                "runs side by side need the same frozen parameters; these differ with the seed. "
+                "Give them in a weights file, or train the runs one by one."
             )
         if job.engine != "batched" or job.device != jobs[0].device:
             raise InputError.because("runs side by side use the batched engine on one device.")

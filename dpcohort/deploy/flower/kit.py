@@ -38,6 +38,8 @@ from dpcohort.errors import InputError
 from dpcohort.plan import Plan
 
 _LONGEST = 120
+#: What a file of weights is called in a kit.
+_WEIGHTS = "weights.safetensors"
 
 
 def file_name(client: str) -> str:
@@ -165,6 +167,7 @@ def write_kit(
         hosts = dict.fromkeys([host, "127.0.0.1", "localhost"])
         make_certificates(tls, hosts=list(hosts), days=days)
         values = {"run": run, "host": host, "gate": gate_port, "superlink": superlink_port}
+        given, model = model, _shipped(model)
         keys = {}
         for client in drawn_clients(plan):
             terms = terms_from_plan(
@@ -179,10 +182,12 @@ def write_kit(
             )
             own = client_folder(scratch, client)
             keys[client] = _write_client(own, terms, {**values, "client": client})
+            _copy_weights(given, own)
             shutil.copyfile(tls / "ca.crt", own / "ca.crt")
         said = Federation(
             run=run, plan=plan, model=model, clients=keys, **{"out": "run", **federation}
         )
+        _copy_weights(given, scratch / "server")
         _write_server(scratch, said, values, final=target.resolve())
         if target.exists():
             target.rmdir()
@@ -194,6 +199,17 @@ def write_kit(
     return target
 
 
+def _shipped(model: ModelTerms) -> ModelTerms:
+    """The model with its weights where every part of a kit has them: beside the file."""
+    return model.model_copy(update={"weights": _WEIGHTS}) if model.weights else model
+
+
+def _copy_weights(model: ModelTerms, folder: Path) -> None:
+    if model.weights:
+        shutil.copyfile(model.weights, folder / _WEIGHTS)
+        os.chmod(folder / _WEIGHTS, 0o644)
+
+
 def _write_server(
     kit: Path, federation: Federation, values: Mapping[str, object], *, final: Path
 ) -> None:
@@ -201,7 +217,8 @@ def _write_server(
     # A model or rule that is not there, or not the plan's, is refused here, not at the first round.
     from dpcohort.deploy.flower.record import FederatedJob
 
-    FederatedJob.of(federation)
+    beside = federation.model.found_beside(kit / "server" / "federation.toml")
+    FederatedJob.of(federation.model_copy(update={"model": beside}))
     server, app = kit / "server", kit / "app"
     federation.plan.save(server / "plan.json")
     write_text(server / "federation.toml", federation.to_toml(plan="plan.json"))

@@ -22,11 +22,11 @@ import torch
 from dpcohort.data import Partition
 from dpcohort.deploy.flower.federation import Federation
 from dpcohort.deploy.guard.protocol import RunReceipt
-from dpcohort.deploy.guard.terms import layout_sha256
+from dpcohort.deploy.guard.training import checked_weights, layout_of
 from dpcohort.engine import ClientRecords
 from dpcohort.engine.clipping.per_example import FlatLayout
 from dpcohort.errors import InputError
-from dpcohort.models import build_model
+from dpcohort.models import build_model, described_weights
 from dpcohort.plain_text import one_line
 from dpcohort.runs.chooser import Chooser
 from dpcohort.runs.configured import aggregation_for, configured_optimiser, described_aggregation
@@ -70,6 +70,8 @@ class FederatedJob(TrainingJob):
             classes=terms.classes,
             seed=federation.seed,
             options=terms.options,
+            weights=checked_weights(terms),
+            frozen=terms.frozen,
         )
         found, planned = FlatLayout(model).dimension, federation.plan.training.dimension
         if found != planned:
@@ -99,6 +101,12 @@ class FederatedJob(TrainingJob):
             optimiser=optimiser,
             aggregation=rule,
             private=True,  # guards draw batches and noise from their operating system's entropy
+            weights=described_weights(
+                model,
+                path=terms.weights or None,
+                source=terms.weights_source,
+                frozen=terms.frozen,
+            ),
         )
 
     @property
@@ -109,8 +117,7 @@ class FederatedJob(TrainingJob):
     @property
     def layout(self) -> str:
         """Hash of the order of the parameters, which guards compare."""
-        places = FlatLayout(self.model).places
-        return layout_sha256([(name, shape) for name, (_, shape) in places.items()])
+        return layout_of(self.model)
 
     def chooser(
         self, journal: Journal, arrays: Mapping[str, Any], records: ClientRecords | None = None

@@ -30,7 +30,7 @@ from dpcohort.deploy.guard.files import (
 )
 from dpcohort.deploy.guard.handler import GuardHandler, check_with_sampling
 from dpcohort.deploy.guard.service import GuardService
-from dpcohort.deploy.guard.terms import AcceptedRun, GuardTerms, with_ledger_id
+from dpcohort.deploy.guard.terms import AcceptedRun, GuardTerms, ModelTerms, with_ledger_id
 from dpcohort.deploy.ledger import ClientLedger, RunTerms, read_state
 from dpcohort.deploy.ledger.counter import counter_path
 from dpcohort.deploy.ledger.spending import counted_relation, fits_cap, spent_epsilon
@@ -111,6 +111,8 @@ def open_guard(
     if is_named_function(terms.model.name):
         # A module of that name in the current folder would be found and run.
         check_closed_folder(Path.cwd(), "model", shared=False)
+    if terms.model.weights:
+        check_unwritable(terms.model.weights, "weights")
     training = LocalTraining(terms.model, records)
     for accepted in runs.values():
         check_with_sampling(accepted, training.dimension)
@@ -393,6 +395,7 @@ def terms_in_words(terms: GuardTerms, records: int) -> list[str]:
         f"{terms.neighbours}).",
         f"Model: {terms.model.name} on {'x'.join(map(str, terms.model.input_shape))} with "
         f"{terms.model.classes} classes, and no other.",
+        *_weights_in_words(terms.model),
         f"May ask: users {', '.join(map(str, terms.allowed_users)) or 'none'}.",
     ]
     if terms.across_runs == "composed":
@@ -428,6 +431,16 @@ def terms_in_words(terms: GuardTerms, records: int) -> list[str]:
     if not terms.runs:
         lines.append("No run is accepted here; accept one with: dpcohort ledger accept")
     return lines
+
+
+def _weights_in_words(model: ModelTerms) -> list[str]:
+    if not model.weights:
+        return []
+    stay = f" Not trained: {', '.join(model.frozen)}." if model.frozen else ""
+    whose = model.weights_source or "nobody said whose"
+    return [
+        f"It starts from {model.weights} (sha256 {str(model.weights_sha256)[:12]}, {whose}).{stay}"
+    ]
 
 
 def _run_in_words(run: AcceptedRun, terms: RunTerms) -> str:
