@@ -431,6 +431,28 @@ class Plan:
         spent[held] = found
         return spent
 
+    def charged_history(self, client: int, *, draws: int, reports: int = 0) -> History | None:
+        """The events that ``spent_epsilon`` charges a client for; None where nothing bounds them.
+
+        Args:
+            client: its position.
+            draws: how often it was really drawn.
+            reports: how often it really reported.
+
+        Example:
+            >>> people = Population.from_arrays(sizes=[90, 90], epsilon=[1.0, 2.0], delta=1e-5)
+            >>> plan = make_plan(people, Training(rounds=4, cohort_size=2, batch_size=9), seed=0)
+            >>> plan.charged_history(0, draws=2).steps
+            2
+        """
+        if self.population.public[client] or (self.has_raw_reports and reports > 0):
+            return None
+        if draws == 0 and reports == 0:
+            return self.past[client] if self.before else History()
+        one = np.array([client])
+        drawn, asked = self.charged(np.array([draws]), np.array([reports]), one)
+        return self.history(client, draws=int(drawn[0]), reports=int(asked[0]))
+
     def _spent_with_reports(
         self, drawn: IntArray, asked: IntArray, chosen: IntArray, method: str
     ) -> FloatArray:

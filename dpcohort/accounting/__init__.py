@@ -26,15 +26,20 @@ if TYPE_CHECKING:
     from dpcohort.accounting.events import calibrate_remaining as calibrate_remaining
     from dpcohort.accounting.events import certify_delta as certify_delta
     from dpcohort.accounting.events import certify_epsilon as certify_epsilon
+    from dpcohort.accounting.risk import AttackRisk as AttackRisk
+    from dpcohort.accounting.risk import attack_risk as attack_risk
+    from dpcohort.accounting.risk import promised_risk as promised_risk
     from dpcohort.accounting.segments import Segment as Segment
 
 _HOMES = {
+    "AttackRisk": "risk",
     "Contract": "contract",
     "Event": "events",
     "History": "events",
     "PaperAudit": "deployed_noise",
     "Segment": "segments",
     "affordable_steps": "events",
+    "attack_risk": "risk",
     "audit_paper_noise": "deployed_noise",
     "calibrate_noise": "calibration",
     "calibrate_remaining": "events",
@@ -44,6 +49,7 @@ _HOMES = {
     "gaussian_delta": "closed_forms",
     "gaussian_mu": "closed_forms",
     "paper_noise_multiplier": "closed_forms",
+    "promised_risk": "risk",
 }
 
 __all__ = list(_HOMES)

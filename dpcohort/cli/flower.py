@@ -192,10 +192,12 @@ def _interrupt(number: int, frame: object) -> None:
 def _from_config(path: Path, changes: list[str] | None, test: str) -> dict[str, Any]:
     """What a config says about a kit."""
     from dpcohort.deploy.guard.terms import ModelTerms, TableTerms
+    from dpcohort.models.weights import weights_sha256
     from dpcohort.runs.configured import configured_data, data_section, seen_columns
 
     config = load_config(path).with_overrides(changes or [])
     data = configured_data(config)
+    weights = None if config.model.weights is None else config.folder / config.model.weights
     section = data_section(config)
     rule, rule_settings = config.aggregation
     table = None
@@ -215,6 +217,10 @@ def _from_config(path: Path, changes: list[str] | None, test: str) -> dict[str, 
             classes=data.classes,
             options=config.model.options,
             task=data.task.to_dict(),
+            weights="" if weights is None else str(weights.resolve()),
+            weights_sha256=None if weights is None else weights_sha256(weights),
+            weights_source=config.model.weights_source,
+            frozen=tuple(config.model.frozen),
         ),
         "optimiser": config.optimiser.model_dump(exclude_none=True, exclude_defaults=True),
         "aggregation": {"rule": rule, **rule_settings},

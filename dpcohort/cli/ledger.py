@@ -18,6 +18,7 @@ from dpcohort.deploy.ledger import (
     LifetimeCap,
     RunTerms,
     lifetime_receipt,
+    lifetime_risk,
     read_state,
     verify_ledger,
 )
@@ -182,11 +183,30 @@ def receipt(
     path: PathArgument,
     dataset: DatasetOption,
     out: Annotated[Path | None, Option(help="Write it to this file too, as JSON.")] = None,
+    letter: Annotated[
+        Path | None,
+        Option(metavar="FILE.html", help="Write it in plain words too, to print and hand out."),
+    ] = None,
     counter: CounterOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show a data set's receipt: promised, spent in each run, certified in all."""
-    found = lifetime_receipt(read_state(path, counter=counter), dataset)
+    state = read_state(path, counter=counter)
+    found = lifetime_receipt(state, dataset)
+    if letter is not None:
+        from dpcohort.report.html.letter import write_letter
+
+        shown = str(path)
+        write_letter(
+            letter,
+            found,
+            risk=lifetime_risk(state, dataset),
+            commands=[
+                ["dpcohort", "ledger", "verify", shown, "--head", found.head],
+                ["dpcohort", "ledger", "receipt", shown, "--dataset", dataset],
+            ],
+            over_a_network=True,
+        )
     if out is not None:
         from dpcohort.atomic_file import write_text
 

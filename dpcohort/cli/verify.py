@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from dpcohort.audit import Claim, Finding, PrivateTraining
+    from dpcohort.runs.receipts import Receipt
+    from dpcohort.runs.run import Run
     from dpcohort.runs.verification import Verification
 
 _SHOWN = 20
@@ -72,18 +74,52 @@ def _print_verification(verification: Verification) -> None:
 def receipt(
     run: Annotated[Path, Argument(metavar="RUN", help="A run folder.")],
     client: Annotated[str, Argument(help="Id of the client.")],
+    letter: Annotated[
+        Path | None,
+        Option(metavar="FILE.html", help="Write it in plain words too, to print and hand out."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show a client's receipt, counted from the ledger and certified anew."""
     from dpcohort.runs.run import Run
 
-    found = Run.load(run).receipt(client)
+    loaded = Run.load(run)
+    found = loaded.receipt(client)
+    if letter is not None:
+        _write_letter(letter, loaded, found, shown=run)
     if as_json:
         print_json(found.to_dict())
     else:
         say(found.text())
     if not found.holds:
         raise typer.Exit(1)
+
+
+def _write_letter(path: Path, run: Run, receipt: Receipt, *, shown: Path) -> None:
+    from dpcohort.accounting import attack_risk
+    from dpcohort.report.html.letter import write_letter
+
+    k = run.plan.population.index_of(receipt.client)
+    history = run.plan.charged_history(
+        k,
+        draws=int(run.ledger.draws[k]),
+        reports=0 if run.reports is None else int(run.reports[k]),
+    )
+    risk = None
+    if history is not None and receipt.delta is not None:
+        risk = attack_risk(history, delta=receipt.delta)
+    write_letter(
+        path,
+        receipt,
+        risk=risk,
+        history=history,
+        commands=[
+            ["dpcohort", "verify", str(shown)],
+            ["dpcohort", "receipt", str(shown), receipt.client],
+        ],
+        clip=run.plan.training.clip,
+        over_a_network=run.settings.get("engine") == "flower",
+    )
 
 
 #: Of each test; all of them on all trainings stay below 1e-5 together.

@@ -148,6 +148,9 @@ class ModelSection(Section):
 
     name: str = "logistic"
     options: dict[str, Any] = Field(default_factory=dict)
+    weights: str | None = None
+    weights_source: str = ""
+    frozen: list[str] = Field(default_factory=list)
 
 
 class OptimiserSection(Section):

@@ -14,6 +14,7 @@ from dpcohort.models.features import (
 from dpcohort.models.fixed_features import FixedFeatures, ScatteringFeatures
 from dpcohort.models.oriented import OrientedFeatures
 from dpcohort.models.trainable import check_trainable, parameter_count
+from dpcohort.models.weights import described_weights, freeze, load_weights
 
 __all__ = [
     "FEATURE_NAMES",
@@ -24,6 +25,9 @@ __all__ = [
     "build_features",
     "build_model",
     "check_trainable",
+    "described_weights",
+    "freeze",
+    "load_weights",
     "parameter_count",
     "precompute_features",
     "split_features",

@@ -14,6 +14,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from dpcohort.errors import DpcohortError, InputError
 from dpcohort.limits import MOST_CLASSES, MOST_INPUT_VALUES, MOST_PARAMETERS
 from dpcohort.models.features import FEATURE_OPTIONS, build_features
 from dpcohort.models.trainable import check_trainable, seeded
+from dpcohort.models.weights import freeze, load_weights, read_weights
 from dpcohort.plugins import is_named_function, named_function
 
 _LARGEST_SEED = 2**63 - 1
@@ -37,6 +39,8 @@ def build_model(
     seed: int,
     options: Mapping[str, Any] | None = None,
     input_dtype: torch.dtype = torch.float32,
+    weights: str | Path | None = None,
+    frozen: Sequence[str] = (),
 ) -> nn.Module:
     """A model with the weights that the seed gives, known to be trainable record by record.
 
@@ -54,8 +58,12 @@ def build_model(
             their settings for ``logistic`` and ``mlp``; ``bias`` for ``logistic``; ``start``
             (``random`` or ``oriented``) for ``mnist-cnn``.
         input_dtype: of the records as the model sees them; ``torch.int64`` for token ids.
+        weights: a safetensors file to start from, of the whole model or of a part of it.
+        frozen: names of parameters, or of parts of the model, that are not trained.
 
     Raises:
+        DataMissingError: there is no such file of weights.
+        FileFormatError: its names or shapes are not the model's.
         InputError: if the name, an option or the shape does not fit, or a layer mixes records.
 
     Example:
@@ -72,6 +80,10 @@ def build_model(
     build = _build_own if is_named_function(name) else _build_known
     with seeded(seed):
         model = build(name, shape, classes, dict(options or {}))
+    if weights is not None:
+        load_weights(model, weights)
+    if frozen:
+        freeze(model, frozen, known=None if weights is None else list(read_weights(weights)))
     check_trainable(model, input_shape=shape, classes=classes, input_dtype=input_dtype)
     return model
 

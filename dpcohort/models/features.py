@@ -18,12 +18,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from dpcohort._validate import choice, nearest, whole_number
 from dpcohort.data import Dataset, Normalisation
 from dpcohort.errors import InputError
 from dpcohort.models.fixed_features import FixedFeatures, ScatteringFeatures
 from dpcohort.models.oriented import OrientedFeatures
+from dpcohort.models.weights import frozen_sha256
+
+_MOST_FEATURES = 300_000_000
+_MADE_UP = 17  # records that a frozen encoder is tried on
 
 _KINDS: dict[str, type[FixedFeatures]] = {
     "oriented": OrientedFeatures,
@@ -78,13 +83,14 @@ def precompute_features(
 ) -> Dataset:
     """The data set with the features of every record in the place of the record.
 
-    Only for a module that has no parameters and treats every record alone, as `OrientedFeatures`
-    and `ScatteringFeatures` do: then each new record depends on one old one, and whatever is
-    promised for the new records holds for the old.
+    Only for a module that is not trained here and treats every record alone, as `OrientedFeatures`
+    and `ScatteringFeatures` do, and a frozen encoder: then each new record depends on one old one,
+    and whatever is promised for the new records holds for the old.
 
     Args:
         data: images.
-        features: from [records, ...] to [records, width].
+        features: from [records, ...] to [records, width]; its parameters, if any, are frozen
+            (``requires_grad`` is false) and were learnt from other records.
         batch_size: records at a time; bounds memory and changes nothing else.
         device: where to compute.
 
@@ -92,7 +98,8 @@ def precompute_features(
         The data set ``NAME+FEATURES`` of float32 vectors, to be used as they are.
 
     Raises:
-        InputError: if the module has parameters, or does not give one vector a record.
+        InputError: if the module has parameters that are trained, mixes records, draws random
+            numbers, or does not give one vector a record.
 
     Example:
         >>> from dpcohort.data import load_dataset
@@ -102,11 +109,16 @@ def precompute_features(
         ('digits+OrientedFeatures', (272,), True)
     """
     whole_number("batch_size", batch_size, at_least=1)
-    if list(features.parameters()):
+    trained = [name for name, p in features.named_parameters() if p.requires_grad]
+    if trained:
         raise InputError.because(
-            f"{type(features).__name__} has parameters. Features computed once must be a formula: "
-            "weights learnt from the data would have to be paid for, and would stay as they are."
+            f"{type(features).__name__} has parameters that are trained ({trained[0]}). Features "
+            "computed once must be a formula or frozen: weights learnt from the data would have to "
+            "be paid for, and would stay as they are. Set requires_grad=False if they were learnt "
+            "elsewhere."
         )
+    if not isinstance(features, FixedFeatures):
+        _refuse_mixing(features, data)
     module = copy.deepcopy(features).to(device)
 
     def of(inputs: NDArray[Any]) -> NDArray[np.float32]:
@@ -116,7 +128,8 @@ def precompute_features(
         if found.ndim != 2 or len(found) != len(inputs):
             allowed = "(records, features), one vector a record"
             raise InputError("shape of the features", given=found.shape, allowed=allowed)
-        return found
+        # A record that the encoder cannot take becomes zeros: an error would tell of it.
+        return found if isinstance(features, FixedFeatures) else np.nan_to_num(found, posinf=0.0)
 
     def computed(inputs: NDArray[Any]) -> NDArray[np.float32]:
         rows = np.empty((len(inputs), of(inputs[:1]).shape[1]), np.float32)
@@ -142,7 +155,8 @@ def split_features(
 ) -> tuple[nn.Module, Dataset]:
     """A model without the fixed features it begins with, and the data set with them computed.
 
-    Training the one on the other is training the whole model on the images, up to rounding. The
+    Fixed are formulas, and the leading layers of an ``nn.Sequential`` that are frozen. Training the
+    one on the other is training the whole model on the images, up to rounding. The
     parameters keep their names and values, so that they fit the whole model as well. A model that
     does not begin with fixed features comes back as it is, with its data.
 
@@ -161,9 +175,10 @@ def split_features(
         ((272,), True)
     """
     features = _features_of(model)
-    if features is None:
+    if features is None or not _has_room(features, data):
         return model, data
-    settings = repr(features)
+    # Two encoders that look alike may have other weights.
+    settings = f"{features!r} {frozen_sha256(features)}"
     kept = _COMPUTED.get(data)
     if kept is None or kept[0] != settings:
         kept = (settings, precompute_features(data, features, device=device))
@@ -184,11 +199,80 @@ def without_features(model: nn.Module) -> nn.Module:
           (1): Linear(in_features=272, out_features=10, bias=True)
         )
     """
-    if _features_of(model) is None:
+    count = _fixed_layers(model)
+    if count == 0:
         return model
-    return nn.Sequential(nn.Identity(), *list(model.children())[1:])
+    rest = list(model.children())[count:]
+    return nn.Sequential(*(nn.Identity() for _ in range(count)), *rest)
 
 
-def _features_of(model: nn.Module) -> FixedFeatures | None:
-    first = next(model.children(), None) if isinstance(model, nn.Sequential) else None
-    return first if isinstance(first, FixedFeatures) else None
+def _features_of(model: nn.Module) -> nn.Module | None:
+    layers = list(model.children())[: _fixed_layers(model)]
+    if not layers:
+        return None
+    return layers[0] if isinstance(layers[0], FixedFeatures) else nn.Sequential(*layers)
+
+
+def _fixed_layers(model: nn.Module) -> int:
+    """How many of a sequence's first layers are fixed: a formula, or frozen up to there."""
+    if getattr(type(model), "forward", None) is not nn.Sequential.forward:
+        return 0  # a forward of its own may do otherwise
+    layers = list(model.children())
+    if layers and isinstance(layers[0], FixedFeatures):
+        return 1
+    count = 0
+    for layer in layers[:-1]:
+        if any(p.requires_grad for p in layer.parameters()) or _draws(layer):
+            break
+        count += 1
+    return count if any(True for layer in layers[:count] for _ in layer.parameters()) else 0
+
+
+def _draws(module: nn.Module) -> bool:
+    """Whether it draws random numbers of its own."""
+    return any(
+        isinstance(part, _DropoutNd) and part.training and part.p > 0 for part in module.modules()
+    )
+
+
+@torch.no_grad()
+def _has_room(features: nn.Module, data: Dataset) -> bool:
+    """Whether they are a vector a record, and those of all records fit."""
+    if isinstance(features, FixedFeatures):
+        return True
+    one = torch.as_tensor(np.zeros((1, *data.input_shape), data.train_inputs.dtype))
+    found = features(one if data.train_inputs.dtype == np.int64 else one.float())
+    records = len(data) + len(data.test_labels)
+    return bool(found.ndim == 2 and found.numel() * records <= _MOST_FEATURES)
+
+
+@torch.no_grad()
+def _refuse_mixing(features: nn.Module, data: Dataset) -> None:
+    """Change one of many made-up records: the features of the others must stay as they are."""
+    if _draws(features):
+        raise InputError.because(
+            f"{type(features).__name__} draws random numbers (dropout). Put it in .eval() first."
+        )
+    module = copy.deepcopy(features).cpu()
+    kept = {name: value.clone() for name, value in module.named_buffers()}
+    tokens = data.train_inputs.dtype == np.int64
+    numbers = np.random.default_rng(0).random((_MADE_UP, *data.input_shape), np.float32)
+    records = torch.as_tensor(np.zeros_like(numbers, np.int64) if tokens else numbers)
+    changed, middle = records.clone(), _MADE_UP // 2
+    changed[middle] = 1 - changed[middle]
+    try:
+        before, after = module(records), module(changed)
+    except Exception as error:  # the user's module may fail in any way
+        raise InputError.because(
+            f"{type(features).__name__} cannot be run on records of shape {data.input_shape}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    others = torch.arange(_MADE_UP) != middle
+    same = len(before) == _MADE_UP and torch.allclose(before[others], after[others], 1e-6, 1e-7)
+    stored = any(not torch.equal(value, kept[name]) for name, value in module.named_buffers())
+    if not same or stored:
+        raise InputError.because(
+            f"{type(features).__name__} gives a record other features depending on the records "
+            "beside it, or remembers them: no promise about the features would hold for the "
+            "records. Put it in .eval(), or take out what mixes records (BatchNorm, for one)."
+        )

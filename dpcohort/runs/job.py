@@ -42,7 +42,12 @@ from dpcohort.engine.lattice import delta_of_sampling
 from dpcohort.engine.rounds import LaterStep
 from dpcohort.errors import InputError
 from dpcohort.metrics import trivial_outputs
-from dpcohort.models import build_model, check_trainable, split_features, without_features
+from dpcohort.models import (
+    build_model,
+    check_trainable,
+    described_weights,
+    split_features,
+)
 from dpcohort.plan import Plan
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs.chooser import Chooser, LossMeter, ReportHandler
@@ -76,6 +81,8 @@ class TrainingJob(ABC):
         config: text of the configuration it came from, if any.
         after: folder of the run that it goes on from, if its plan does.
         carried: state of the model it goes on from; empty for fresh weights.
+        weights: whose weights it starts from and what of them is frozen, as ``run.json`` has it;
+            None for the start that a seed gives.
     """
 
     plan: Plan
@@ -89,6 +96,7 @@ class TrainingJob(ABC):
     config: str | None = None
     after: Path | None = None
     carried: Mapping[str, Any] = field(default_factory=dict)
+    weights: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         parameters, dimension = self.carried.get("parameters"), self.plan.training.dimension
@@ -116,6 +124,7 @@ class TrainingJob(ABC):
             "options": dict(options),
             "parameters": self.plan.training.dimension,
             "initial_sha256": hashlib.sha256(self.initial().numpy().tobytes()).hexdigest(),
+            **({} if self.weights is None else {"weights": dict(self.weights)}),
         }
 
     def judge(self, parameters: torch.Tensor, history: Sequence[RoundRecord]) -> dict[str, Any]:
@@ -194,7 +203,7 @@ class Job(TrainingJob):
     @property
     def trained(self) -> nn.Module:
         """What the engine trains: the model after its fixed features, which are computed once."""
-        return without_features(self.model)
+        return split_features(self.model, self.data, device=self.device)[0]
 
     def settings(self) -> dict[str, Any]:
         """What ``run.json`` holds, and a resume must agree with.
@@ -416,6 +425,9 @@ def make_job(
     private_entropy: bool = False,
     merged_noise: bool = False,
     model_options: Mapping[str, Any] | None = None,
+    weights: str | Path | None = None,
+    weights_source: str = "",
+    frozen: Sequence[str] = (),
     label: str = "",
     config: str | None = None,
     after: str | Path | None = None,
@@ -431,7 +443,7 @@ def make_job(
     chosen_device = resolve_device(device)
     dataset = data if isinstance(data, Dataset) else load_dataset(data)
     check_own_loss(dataset.task)
-    name, module = _model(model, dataset, seed, model_options)
+    name, module = _model(model, dataset, seed, model_options, weights, frozen)
     dimension = FlatLayout(module).dimension
     if dimension != plan.training.dimension:
         raise InputError.because(
@@ -488,6 +500,7 @@ def make_job(
         label=label,
         config=config,
         model_options=dict(model_options or {}),
+        weights=described_weights(module, path=weights, source=weights_source, frozen=frozen),
     )
 
 
@@ -532,9 +545,14 @@ def resolve_device(device: str) -> str:
 
 
 def built_model(
-    name: str, data: Dataset, seed: int, options: Mapping[str, Any] | None = None
+    name: str,
+    data: Dataset,
+    seed: int,
+    options: Mapping[str, Any] | None = None,
+    weights: str | Path | None = None,
+    frozen: Sequence[str] = (),
 ) -> nn.Module:
-    """The model of that name for a data set, with the weights that the seed gives.
+    """The model of that name for a data set, with the weights of a file or those of the seed.
 
     Example:
         >>> built_model("logistic", load_dataset("digits"), 0)[1].out_features
@@ -547,6 +565,8 @@ def built_model(
         seed=seed,
         options=options,
         input_dtype=_input_dtype(data),
+        weights=weights,
+        frozen=frozen,
     )
 
 
@@ -555,12 +575,22 @@ def _input_dtype(data: Dataset) -> torch.dtype:
 
 
 def _model(
-    model: str | nn.Module, data: Dataset, seed: int, options: Mapping[str, Any] | None
+    model: str | nn.Module,
+    data: Dataset,
+    seed: int,
+    options: Mapping[str, Any] | None,
+    weights: str | Path | None,
+    frozen: Sequence[str],
 ) -> tuple[str, nn.Module]:
     if isinstance(model, str):
-        return model, built_model(model, data, seed, options)
+        return model, built_model(model, data, seed, options, weights, frozen)
     if not isinstance(model, nn.Module):
         raise InputError("model", given=model, allowed="the name of a model, or a torch.nn.Module")
+    if weights is not None or frozen:
+        raise InputError.because(
+            "weights and frozen are for a model given by name. Load them into your module, and set "
+            "requires_grad=False where it is not to be trained."
+        )
     dtype = _input_dtype(data)
     check_trainable(model, input_shape=data.input_shape, classes=data.classes, input_dtype=dtype)
     return type(model).__name__, model

@@ -104,6 +104,8 @@ class Receipt:
         stamp: whether the run was private at all.
         reports: where cohorts are chosen from reports, how many of them were allowed and made, of
             what, and with how much noise.
+        weights: where training did not start from a formula or a seed, what it started from: name
+            and hash of the file, whose weights they are said to be, what is frozen.
         scheme: name of the scheme; empty where there is none.
         mode: of a scheme, ``honest`` or ``formula``.
         sees: of a scheme, the observer of the promise.
@@ -145,6 +147,7 @@ class Receipt:
     dpcohort: str = __version__
     stamp: str = ""
     reports: Mapping[str, Any] | None = None
+    weights: Mapping[str, Any] | None = None
     scheme: str = ""
     mode: str = ""
     sees: str = ""
@@ -191,6 +194,8 @@ class Receipt:
             keys = (*_RUN_KEYS, "reports", "holds", "unused_epsilon")
         if self.before:
             keys = (*keys, "before")
+        if self.weights is not None and not self.scheme:
+            keys = (*keys, "weights")
         return dict(finite_json({key: values[key] for key in keys}))
 
     @classmethod
@@ -202,7 +207,7 @@ class Receipt:
         """
         computed = ("holds", "unused_epsilon")
         missing = [key for key in _RUN_KEYS if key not in (*values, "unit", "dpcohort")]
-        unknown = sorted(set(values) - {*_RUN_KEYS, "reports", "before", *computed})
+        unknown = sorted(set(values) - {*_RUN_KEYS, "reports", "before", "weights", *computed})
         if missing or unknown:
             key, fault = (missing[0], "missing") if missing else (unknown[0], "not known")
             raise InputError.because(f"not a receipt: the key {key!r} is {fault}.")
@@ -239,6 +244,7 @@ class Receipt:
             f"  noise      {noise}; {self.sampler} batches, {self.accountant} accountant",
             *self._report_lines(),
             *self._lines_of_before(),
+            *([] if self.weights is None else [f"  weights    {weights_in_words(self.weights)}"]),
             f"  spent      {self.spent_draws} draws, {self.spent_steps} noisy steps",
             f"  certified  epsilon {_shown(self.certified_epsilon)}"
             f"{', all runs together' if self.before else ''}, computed anew. "
@@ -330,6 +336,31 @@ class Receipt:
         return "The promise holds." if self.holds else f"THE PROMISE IS {otherwise}."
 
 
+def weights_in_words(weights: Mapping[str, Any]) -> str:
+    """Whose weights training started from, and which of them stayed as they were.
+
+    Args:
+        weights: as ``run.json`` has them under ``model``.
+
+    Example:
+        >>> print(weights_in_words({"file": "a.safetensors", "sha256": "0" * 64, "tensors": 4,
+        ...                         "source": "", "frozen": ["0"], "frozen_parameters": 1200}))
+        start from 4 tensors of a.safetensors (sha256 000000000000); 1,200 parameters stay as they
+        are; nobody said what they were trained on, and the promise does not cover that
+    """
+    parts = []
+    if weights.get("file"):
+        parts.append(
+            f"start from {weights['tensors']} tensors of {one_line(weights['file'])} (sha256 "
+            f"{str(weights['sha256'])[:12]})"
+        )
+    if weights.get("frozen_parameters"):
+        parts.append(f"{weights['frozen_parameters']:,} parameters stay as they are")
+    whose = one_line(weights["source"]) if weights.get("source") else ""
+    said = f"said to be from: {whose}" if whose else "nobody said what they were trained on"
+    return "; ".join([*parts, f"{said}, and the promise does not cover that"])
+
+
 def make_receipts(
     plan: Plan,
     draws: IntArray,
@@ -338,6 +369,7 @@ def make_receipts(
     clients: IntArray | None = None,
     method: str = "auto",
     reports: IntArray | None = None,
+    weights: Mapping[str, Any] | None = None,
 ) -> list[Receipt]:
     """Receipts of the drawn clients, or of those at the given positions.
 
@@ -348,6 +380,7 @@ def make_receipts(
         clients: positions; by default every client with a planned or counted draw.
         method: of ``certify_epsilon``.
         reports: reports of each client as the ledger counts them; None where there are none.
+        weights: what training started from, as ``run.json`` has it under ``model``.
 
     Example:
         >>> from dpcohort import Population, Training, make_plan
@@ -388,6 +421,7 @@ def make_receipts(
                 stamp=_stamp(plan, source),
                 reports=_reports(plan, k, reports),
                 before=_runs_before(plan, population.ids[k]),
+                weights=weights,
             )
         )
     return receipts
@@ -425,6 +459,18 @@ def worst_source(plan: Plan, source: Source) -> Source:
     sources = {source, *(segment.source for segment in plan.before)}
     order: tuple[Source, ...] = ("seed", "floating point", "private")
     return next(one for one in order if one in sources)
+
+
+def weights_of(settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What a run started from, by its ``run.json``; None for a seed's or a formula's weights.
+
+    Example:
+        >>> weights_of({"model": {"name": "logistic"}}) is None
+        True
+    """
+    model = settings.get("model")
+    found = model.get("weights") if isinstance(model, Mapping) else None
+    return found if isinstance(found, Mapping) else None
 
 
 def _stamp(plan: Plan, source: Source) -> str:

@@ -19,7 +19,7 @@ from dpcohort.plan import Plan
 from dpcohort.round_record import RoundRecord, TestResult
 from dpcohort.runs.folder import RunFolder, read_json, read_log
 from dpcohort.runs.journal import Journal
-from dpcohort.runs.receipts import Receipt, make_receipts, source_of, worst_source
+from dpcohort.runs.receipts import Receipt, make_receipts, source_of, weights_of, worst_source
 from dpcohort.runs.success import check_of, task_of
 from dpcohort.tasks import Task
 
@@ -207,6 +207,7 @@ class Run:
             source=source_of(self.settings),
             clients=clients,
             reports=self.reports,
+            weights=weights_of(self.settings),
         )
 
 

@@ -36,6 +36,7 @@ from dpcohort.engine import (
 from dpcohort.engine.clipping.per_example import FlatLayout
 from dpcohort.engine.experiment import cohort_of
 from dpcohort.errors import DivergedError, DpcohortError, InputError, VerificationError
+from dpcohort.models.weights import frozen_sha256
 from dpcohort.plan import Plan
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs.chooser import Chooser
@@ -430,6 +431,9 @@ def train(
     merged_noise: bool = False,
     model_options: Mapping[str, Any] | None = None,
     after: str | Path | None = None,
+    weights: str | Path | None = None,
+    weights_source: str = "",
+    frozen: Sequence[str] = (),
 ) -> Run:
     """Execute a plan (Algorithm 1).
 
@@ -458,6 +462,9 @@ def train(
             only, and with the plain mean only.
         model_options: of a model given by name.
         after: folder of the run that a plan of ``replan`` goes on from, with its model.
+        weights: of a model given by name: a safetensors file to start from.
+        weights_source: whose weights these are and what they were trained on, for receipts.
+        frozen: of a model given by name: parameters, or parts of it, that are not trained.
 
     Returns:
         The finished run.
@@ -491,6 +498,9 @@ def train(
         merged_noise=merged_noise,
         model_options=model_options,
         after=after,
+        weights=weights,
+        weights_source=weights_source,
+        frozen=frozen,
     )
     return train_job(job, out=out, resume=resume, callbacks=callbacks)
 
@@ -653,6 +663,11 @@ def _check_side_by_side(jobs: Sequence[Job]) -> None:
         if job.data is not jobs[0].data or job.evaluate_every != jobs[0].evaluate_every:
             raise InputError.because(
                 "runs side by side need the same data set and evaluate as often."
+            )
+        if frozen_sha256(job.model) != frozen_sha256(jobs[0].model):
+            raise InputError.because(
+                "runs side by side need the same frozen parameters; these differ with the seed. "
+                "Give them in a weights file, or train the runs one by one."
             )
         if job.engine != "batched" or job.device != jobs[0].device:
             raise InputError.because("runs side by side use the batched engine on one device.")

@@ -47,6 +47,7 @@ from dpcohort.runs.receipts import (
     make_receipts,
     read_receipts,
     source_of,
+    weights_of,
 )
 from dpcohort.text_files import parse_toml
 
@@ -403,6 +404,7 @@ class _Check:
             source=self._source,
             method=method,
             reports=None if plan.adaptive is None else self.reports,
+            weights=weights_of(self._settings),
         )
         for receipt in truth:
             if not receipt.holds and receipt.certified_epsilon is not None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 import json
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
-from dpcohort.accounting.events import Event
+from dpcohort.accounting import Event, History, attack_risk, promised_risk
 from dpcohort.deploy.ledger import ClientLedger, DrawKey
 
 TERMS = """
@@ -63,6 +64,28 @@ def test_show_and_receipt(terminal, ledger, tmp_path):
     written = json.loads((tmp_path / "r.json").read_text())
     assert written == terminal.json("ledger", "receipt", ledger, "--dataset", "ward")
     assert written["head"] in shown
+
+
+@pytest.mark.parametrize("across_runs", ["composed", "summed"])
+def test_a_letter_of_all_runs(terminal, tmp_path, terms, across_runs):
+    path, page = tmp_path / "ward.ledger", tmp_path / "letter.html"
+    cap = ("--dataset", "ward", "--epsilon", 2.5, "--delta", 1e-5, "--across-runs", across_runs)
+    terminal("ledger", "init", path, *cap)
+    terminal("ledger", "accept", path, "--dataset", "ward", "--run", "may", "--terms", terms)
+    step = Event(noise_multiplier=2.0, sampling_rate=0.1, steps=1)
+    with ClientLedger(path) as opened:
+        for round in range(3):
+            key = DrawKey(dataset="ward", run="may", round=round, draw=0)
+            opened.reserve(key, step, clip=1.0)
+    terminal("ledger", "receipt", path, "--dataset", "ward", "--letter", page)
+    text = page.read_text()
+    # Composed: the three steps that were counted. Summed: all that the begun run may still do.
+    risk = promised_risk(epsilon=2.0, delta=1e-5)
+    if across_runs == "composed":
+        risk = attack_risk(History((replace(step, steps=3),)), delta=1e-5)
+    assert f"<strong>{100 * risk.hits(0.05):.1f} %</strong>" in text
+    assert "3 of 60" in text
+    assert "dpcohort ledger verify" in text
 
 
 def test_verify(terminal, ledger):

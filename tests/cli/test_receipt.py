@@ -4,7 +4,8 @@ from __future__ import annotations
 import pytest
 
 from dpcohort import Population, Training, make_plan
-from dpcohort.runs import train
+from dpcohort.accounting import Event, History, attack_risk
+from dpcohort.runs import Run, train
 
 
 @pytest.fixture
@@ -42,3 +43,48 @@ def test_an_edited_ledger_is_noticed(terminal, run):
         file.write('{"round": 0, "draws": {"b": 2}}\n')
     terminal("receipt", run, "b", code=1)
     assert "ledger.jsonl, line 4" in terminal.errors
+
+
+def test_a_letter_says_what_the_certificate_says(terminal, run, tmp_path):
+    page = tmp_path / "letter.html"
+    receipt = terminal.json("receipt", run, "b", "--letter", page)
+    steps = Event(
+        noise_multiplier=receipt["noise_multiplier"],
+        sampling_rate=receipt["sampling_rate"],
+        steps=receipt["spent_steps"],
+    )
+    risk = attack_risk(History((steps,)), delta=1e-5)
+    text = page.read_text()
+    for alpha in (0.01, 0.05):
+        assert f"<strong>{100 * risk.hits(alpha):.1f} %</strong>" in text
+    assert f"{risk.mu:.5g}" in text
+    assert f"dpcohort verify {run}" in text
+    # A simulation is never passed off as a promise kept.
+    assert "NOT PRIVATE" in text
+    assert "The promise was kept" not in text
+
+
+def test_the_letter_of_a_private_run(terminal, run, tmp_path):
+    plan = Run.load(run).plan
+    out, page = tmp_path / "private", tmp_path / "letter.html"
+    train(plan, "logistic", "digits", out=out, device="cpu", private_entropy=True)
+    terminal("receipt", out, "b", "--letter", page)
+    assert "The promise was kept" in page.read_text()
+    assert "NOT PRIVATE" not in page.read_text()
+
+
+def test_a_letter_cannot_be_steered_by_a_name(terminal, run, tmp_path):
+    page = tmp_path / "letter.html"
+    terminal("receipt", run, "[red]a[/red]", "--letter", page)
+    text = page.read_text()
+    assert "[red]a[/red]" in text
+    assert "<script" not in text
+
+
+def test_a_letter_that_cannot_be_written(terminal, run, tmp_path):
+    terminal("receipt", run, "b", "--letter", tmp_path / "no" / "letter.html", code=2)
+    assert "there is no folder" in terminal.errors
+    terminal("receipt", run, "b", "--letter", tmp_path, code=2)
+    assert "is a folder" in terminal.errors
+    terminal("receipt", run, "c", "--letter", tmp_path / "letter.html", code=2)
+    assert not (tmp_path / "letter.html").exists()

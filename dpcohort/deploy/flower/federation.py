@@ -135,7 +135,7 @@ class Federation(Format):
         Args:
             plan: where the plan will lie, from the file's own folder.
         """
-        return toml_text({**dict(self), "plan": plan, "model": self.model.to_dict()})
+        return toml_text({**dict(self), "plan": plan, "model": self.model.said})
 
     @classmethod
     def load(cls, path: str | Path) -> Federation:
@@ -152,7 +152,8 @@ class Federation(Format):
             if "plan" in values:
                 values["plan"] = Plan.load(Path(path).parent / values["plan"])
                 values["plan"].verify_unless_made_here()
-            return cls(**values)
+            found = cls(**values)
+        return found.model_copy(update={"model": found.model.found_beside(path)})
 
 
 def disagreements(

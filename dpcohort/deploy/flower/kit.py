@@ -38,6 +38,8 @@ from dpcohort.errors import InputError
 from dpcohort.plan import Plan
 
 _LONGEST = 120
+#: What a file of weights is called in a kit.
+_WEIGHTS = "weights.safetensors"
 
 
 def file_name(client: str) -> str:
@@ -171,6 +173,7 @@ def write_kit(
         if table is not None:
             words = "your table, with the\n   columns that [table.columns] of the terms names"
             values |= {"data": "data.csv", "holds": words}
+        given, model = model, _shipped(model)
         keys = {}
         for client in drawn_clients(plan):
             terms = terms_from_plan(
@@ -186,10 +189,12 @@ def write_kit(
             )
             own = client_folder(scratch, client)
             keys[client] = _write_client(own, terms, {**values, "client": client})
+            _copy_weights(given, own)
             shutil.copyfile(tls / "ca.crt", own / "ca.crt")
         said = Federation(
             run=run, plan=plan, model=model, clients=keys, **{"out": "run", **federation}
         )
+        _copy_weights(given, scratch / "server")
         _write_server(scratch, said, values, final=target.resolve())
         if target.exists():
             target.rmdir()
@@ -201,6 +206,17 @@ def write_kit(
     return target
 
 
+def _shipped(model: ModelTerms) -> ModelTerms:
+    """The model with its weights where every part of a kit has them: beside the file."""
+    return model.model_copy(update={"weights": _WEIGHTS}) if model.weights else model
+
+
+def _copy_weights(model: ModelTerms, folder: Path) -> None:
+    if model.weights:
+        shutil.copyfile(model.weights, folder / _WEIGHTS)
+        os.chmod(folder / _WEIGHTS, 0o644)
+
+
 def _write_server(
     kit: Path, federation: Federation, values: Mapping[str, object], *, final: Path
 ) -> None:
@@ -208,7 +224,8 @@ def _write_server(
     # A model or rule that is not there, or not the plan's, is refused here, not at the first round.
     from dpcohort.deploy.flower.record import FederatedJob
 
-    FederatedJob.of(federation)
+    beside = federation.model.found_beside(kit / "server" / "federation.toml")
+    FederatedJob.of(federation.model_copy(update={"model": beside}))
     server, app = kit / "server", kit / "app"
     federation.plan.save(server / "plan.json")
     write_text(server / "federation.toml", federation.to_toml(plan="plan.json"))

@@ -25,11 +25,11 @@ from dpcohort.data import Dataset, Partition, load_dataset
 from dpcohort.data.arrays import load_arrays
 from dpcohort.deploy.flower.federation import Federation
 from dpcohort.deploy.guard.protocol import RunReceipt
-from dpcohort.deploy.guard.terms import layout_sha256
+from dpcohort.deploy.guard.training import checked_weights, layout_of
 from dpcohort.engine import ClientRecords
 from dpcohort.engine.clipping.per_example import FlatLayout
 from dpcohort.errors import InputError
-from dpcohort.models import build_model
+from dpcohort.models import build_model, described_weights
 from dpcohort.plain_text import one_line
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs.chooser import Ask, Chooser
@@ -80,6 +80,8 @@ class FederatedJob(TrainingJob):
             classes=terms.classes,
             seed=federation.seed,
             options=terms.options,
+            weights=checked_weights(terms),
+            frozen=terms.frozen,
         )
         found, planned = FlatLayout(model).dimension, federation.plan.training.dimension
         if found != planned:
@@ -112,6 +114,12 @@ class FederatedJob(TrainingJob):
             after=None if after is None else Path(after),
             carried=carried,
             private=True,  # guards draw batches and noise from their operating system's entropy
+            weights=described_weights(
+                model,
+                path=terms.weights or None,
+                source=terms.weights_source,
+                frozen=terms.frozen,
+            ),
         )
 
     @cached_property
@@ -163,8 +171,7 @@ class FederatedJob(TrainingJob):
     @property
     def layout(self) -> str:
         """Hash of the order of the parameters, which guards compare."""
-        places = FlatLayout(self.model).places
-        return layout_sha256([(name, shape) for name, (_, shape) in places.items()])
+        return layout_of(self.model)
 
     def chooser(
         self, journal: Journal, arrays: Mapping[str, Any], records: ClientRecords | None = None

@@ -30,7 +30,7 @@ from dpcohort.deploy.guard.files import (
 )
 from dpcohort.deploy.guard.handler import GuardHandler, check_with_sampling
 from dpcohort.deploy.guard.service import GuardService
-from dpcohort.deploy.guard.terms import AcceptedRun, GuardTerms, with_ledger_id
+from dpcohort.deploy.guard.terms import AcceptedRun, GuardTerms, ModelTerms, with_ledger_id
 from dpcohort.deploy.ledger import ClientLedger, RunTerms, read_state
 from dpcohort.deploy.ledger.counter import counter_path
 from dpcohort.deploy.ledger.spending import counted_relation, fits_cap, spent_epsilon
@@ -112,6 +112,8 @@ def open_guard(
     if is_named_function(terms.model.name) or is_named_function(terms.model.predicts.loss):
         # A module of that name in the current folder would be found and run.
         check_closed_folder(Path.cwd(), "model", shared=False)
+    if terms.model.weights:
+        check_unwritable(terms.model.weights, "weights")
     training = LocalTraining(terms.model, records)
     for accepted in runs.values():
         check_with_sampling(accepted, training.dimension)
@@ -396,6 +398,7 @@ def terms_in_words(terms: GuardTerms, records: int) -> list[str]:
         f"Model: {terms.model.name} on {'x'.join(map(str, terms.model.input_shape))} with "
         f"{terms.model.classes} {outputs}, and no other.",
         *([] if not terms.model.task else [f"Task: {_task_in_words(terms.model.predicts)}"]),
+        *_weights_in_words(terms.model),
         f"May ask: users {', '.join(map(str, terms.allowed_users)) or 'none'}.",
     ]
     if terms.across_runs == "composed":
@@ -437,6 +440,16 @@ def _task_in_words(task: Task) -> str:
     said = {key: value for key, value in task.to_dict().items() if key not in ("kind", "loss")}
     more = "".join(f", {key} {value}" for key, value in said.items())
     return f"{task.kind}, trained with the loss {task.loss} and no other{more}."
+
+
+def _weights_in_words(model: ModelTerms) -> list[str]:
+    if not model.weights:
+        return []
+    stay = f" Not trained: {', '.join(model.frozen)}." if model.frozen else ""
+    whose = model.weights_source or "nobody said whose"
+    return [
+        f"It starts from {model.weights} (sha256 {str(model.weights_sha256)[:12]}, {whose}).{stay}"
+    ]
 
 
 def _run_in_words(run: AcceptedRun, terms: RunTerms) -> str:

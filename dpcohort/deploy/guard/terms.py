@@ -18,6 +18,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -71,6 +72,12 @@ def _options(given: Any) -> dict[str, Any]:
     return options
 
 
+def _frozen(given: Any) -> tuple[str, ...]:
+    if not isinstance(given, list | tuple) or not all(isinstance(one, str) for one in given):
+        raise InputError("frozen", given=given, allowed="a list of names")
+    return tuple(given)
+
+
 class ModelTerms(Format):
     """The one model the owner allows, by a name that this machine knows.
 
@@ -82,6 +89,10 @@ class ModelTerms(Format):
         options: options of the model.
         task: what is predicted and the one loss that is trained with, where that is not plain
             classification: keys of :class:`~dpcohort.tasks.Task`.
+        weights: safetensors file that training starts from, beside the terms; empty for none.
+        weights_sha256: its hash; another file is refused.
+        weights_source: whose weights they are, for receipts.
+        frozen: names of parameters, or of parts of the model, that are not trained.
 
     Example:
         >>> ModelTerms(name="logistic", input_shape=(64,), classes=10).sha256()[:8]
@@ -93,6 +104,12 @@ class ModelTerms(Format):
     classes: Annotated[int, whole(at_least=1, at_most=MOST_CLASSES)]
     options: Annotated[Mapping[str, Any], PlainValidator(_options)] = Field(default_factory=dict)
     task: Annotated[Mapping[str, Any], PlainValidator(_options)] = Field(default_factory=dict)
+    weights: str = ""
+    weights_sha256: Annotated[
+        str | None, hex_digits(64, "the 64 hexadecimal digits of the file's SHA-256")
+    ] = None
+    weights_source: str = ""
+    frozen: Annotated[tuple[str, ...], PlainValidator(_frozen)] = ()
 
     @model_validator(mode="after")
     def _check_task(self) -> ModelTerms:
@@ -101,26 +118,51 @@ class ModelTerms(Format):
         _ = self.predicts
         return self
 
+    @model_validator(mode="after")
+    def _check_weights(self) -> ModelTerms:
+        if bool(self.weights) != (self.weights_sha256 is not None):
+            raise InputError.because("weights and weights_sha256 go together: give both or none.")
+        if self.frozen and not self.weights:
+            raise InputError.because(
+                "frozen parameters must be the same everywhere, and only trained ones are sent: "
+                "give them in a weights file."
+            )
+        return self
+
     @property
     def predicts(self) -> Task:
         """What is predicted, and by which loss."""
         return Task.from_dict(self.task, outputs=self.classes)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values; the task only where there is something to say of it."""
-        return {key: value for key, value in dict(self).items() if key != "task" or value}
+    @property
+    def said(self) -> dict[str, Any]:
+        """What is written into a file: everything but what is left at its default."""
+        always = {"name", "input_shape", "classes", "options"}
+        return {**self.model_dump(include=always), **self.model_dump(exclude_defaults=True)}
+
+    def found_beside(self, path: str | Path) -> ModelTerms:
+        """The same with the place of the weights taken from the folder of a file."""
+        if not self.weights:
+            return self
+        return self.model_copy(update={"weights": str(Path(path).resolve().parent / self.weights)})
 
     def sha256(self) -> str:
-        """What a request must name: the hash of all of the above, so no other loss is trained."""
+        """What a request must name: the hash of all of the above but names of files and owners."""
         said = [self.name, list(self.input_shape), self.classes, self.options]
         # Names of classes change no gradient; without a task the hash is what it always was.
         loss = {key: value for key, value in self.predicts.to_dict().items() if key != "names"}
         said += [loss] if loss else []
+        if self.weights_sha256 is not None:
+            said += [self.weights_sha256, list(self.frozen)]
         return hashlib.sha256(canonical_json(said).encode()).hexdigest()
 
 
-def layout_sha256(parameters: Sequence[tuple[str, Sequence[int]]]) -> str:
+def layout_sha256(
+    parameters: Sequence[tuple[str, Sequence[int]]], *, frozen: str | None = None
+) -> str:
     """The hash of a model's flat layout: name and shape of each parameter, in order.
+
+    Frozen parameters are never sent, so the hash of their values is part of it where there are any.
 
     Both sides take it from ``FlatLayout(model)``:
     ``[(name, shape) for name, (_, shape) in layout.places.items()]``.
@@ -129,7 +171,9 @@ def layout_sha256(parameters: Sequence[tuple[str, Sequence[int]]]) -> str:
         >>> layout_sha256([("weight", (2, 3)), ("bias", (2,))])[:8]
         'db39a853'
     """
-    said = [[name, [int(length) for length in shape]] for name, shape in parameters]
+    said: list[Any] = [[name, [int(length) for length in shape]] for name, shape in parameters]
+    if frozen is not None:
+        said.append(["frozen", frozen])
     return hashlib.sha256(canonical_json(said).encode()).hexdigest()
 
 
@@ -370,6 +414,12 @@ class GuardTerms(Format):
         """The number of the socket's group, None for the guard's own."""
         return _group_id(self.socket_group)
 
+    @classmethod
+    def from_toml(cls, path: str | Path) -> GuardTerms:
+        """Read the owner's file; a file of weights lies beside it."""
+        found = super().from_toml(path)
+        return found.model_copy(update={"model": found.model.found_beside(path)})
+
     def cap(self, fingerprint: str | None = None) -> LifetimeCap:
         """The lifetime cap these terms speak of."""
         return LifetimeCap(
@@ -458,7 +508,7 @@ def terms_from_plan(
         "allowed_users": list(allowed_users),
         "same_user": same_user,
         "answer_seconds": float(answer_seconds),
-        **model.to_dict(),
+        **model.said,
         **{key: np.asarray(one, float).tolist() for key, one in constants.items()},
         "run": run,
         "plan": plan.sha256,

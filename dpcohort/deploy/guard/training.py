@@ -15,6 +15,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,12 +36,33 @@ from dpcohort.engine.lattice import KEY_BYTES, Bytes, Lattice
 from dpcohort.engine.randomness import draw_batch
 from dpcohort.errors import InputError
 from dpcohort.models import build_model
+from dpcohort.models.weights import frozen_sha256, weights_sha256
 from dpcohort.runs.chooser import lattice_units
 from dpcohort.tasks import check_own_loss, made_up_targets
 
 _TIMES = 12  # a coin that leaves one small layer alone may do so once or twice, not every time
 _FORMED_NUMBERS = 1 << 22  # of gradients that are kept at a time
 _LARGEST = float(np.finfo(np.float32).max)
+
+
+def checked_weights(model: ModelTerms) -> Path | None:
+    """The file of weights that terms name, if it is the one that they mean; None for none.
+
+    Raises:
+        DataMissingError: it is not there.
+        VerificationError: it is another.
+    """
+    if not model.weights:
+        return None
+    weights_sha256(model.weights, expected=model.weights_sha256)
+    return Path(model.weights)
+
+
+def layout_of(model: torch.nn.Module) -> str:
+    """The hash of what server and guard must have in common: trained parameters, frozen values."""
+    places = FlatLayout(model).places
+    trained = [(name, shape) for name, (_, shape) in places.items()]
+    return layout_sha256(trained, frozen=frozen_sha256(model))
 
 
 @contextmanager
@@ -88,6 +110,8 @@ class LocalTraining:
             seed=0,  # the weights come with every request
             options=model.options,
             input_dtype=torch.int64 if tokens else torch.float32,
+            weights=checked_weights(model),
+            frozen=model.frozen,
         )
         refuse_unfit_layers(built)
         task = model.predicts
@@ -101,7 +125,7 @@ class LocalTraining:
         #: D, the number of trained parameters.
         self.dimension = layout.dimension
         #: Hash of their order.
-        self.layout = layout_sha256([(name, shape) for name, (_, shape) in layout.places.items()])
+        self.layout = layout_of(built)
 
     @_one_thread()
     def update(

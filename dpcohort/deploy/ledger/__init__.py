@@ -11,6 +11,7 @@ from dpcohort.deploy.ledger.ledger import ClientLedger
 from dpcohort.deploy.ledger.reading import (
     Verification,
     lifetime_receipt,
+    lifetime_risk,
     read_state,
     verify_ledger,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "RunTerms",
     "Verification",
     "lifetime_receipt",
+    "lifetime_risk",
     "read_state",
     "verify_ledger",
 ]

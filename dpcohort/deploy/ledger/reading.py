@@ -11,8 +11,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from dpcohort.accounting import AttackRisk, attack_risk, promised_risk
 from dpcohort.deploy.ledger.counter import check_counter, counter_path, read_counter
-from dpcohort.deploy.ledger.spending import counted_relation, fits_cap, spent_epsilon
+from dpcohort.deploy.ledger.spending import (
+    composed,
+    counted_relation,
+    fits_cap,
+    spent_epsilon,
+    summed,
+)
 from dpcohort.deploy.ledger.state import Account, LedgerState
 from dpcohort.deploy.ledger.store import LedgerStore, canonical_json
 from dpcohort.errors import InputError, VerificationError
@@ -56,6 +63,35 @@ def lifetime_receipt(state: LedgerState, dataset: str) -> Receipt:
         entries=entries,
         head=head,
     )
+
+
+def lifetime_risk(state: LedgerState, dataset: str) -> AttackRisk:
+    """What no attack on a record of the data set can exceed, whatever all runs gave out.
+
+    From the composition of all counted draws; where runs are summed, from the sum of their (ε, δ).
+
+    Args:
+        state: what the ledger's rows add up to, from ``read_state``.
+        dataset: which data set.
+
+    Raises:
+        InputError: it is not registered.
+
+    Example:
+        >>> import tempfile
+        >>> from dpcohort.deploy.ledger import ClientLedger, LifetimeCap
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with ClientLedger.create(Path(folder) / "ward.ledger") as ledger:
+        ...         ledger.register("ward-7", LifetimeCap(epsilon=2.0, delta=1e-5))
+        ...     lifetime_risk(read_state(Path(folder) / "ward.ledger"), "ward-7").hits(0.05)
+        0.05
+    """
+    cap = state.cap(dataset)
+    draws = state.counted(dataset).values()
+    if cap.across_runs == "composed":
+        return attack_risk(composed(cap, draws), delta=cap.delta)
+    epsilon, delta = summed(cap, draws)
+    return promised_risk(epsilon=epsilon, delta=delta)
 
 
 def run_spending(run: str, account: Account) -> dict[str, Any]:

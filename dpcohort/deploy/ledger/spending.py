@@ -8,6 +8,7 @@ by the certified upper bound of :class:`~dpcohort.accounting.events.History`.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -89,6 +90,19 @@ def spent_epsilon(cap: LifetimeCap, draws: Draws) -> float:
     if cap.across_runs == "summed":
         return float(_sums(cap, draws)[0])
     return _epsilon(composed(cap, draws), cap.delta)
+
+
+def summed(cap: LifetimeCap, draws: Draws) -> tuple[float, float]:
+    """Sums of ε and of δ over begun runs, each with all the draws it may make; never understated.
+
+    Example:
+        >>> terms = RunTerms(epsilon=2.0, delta=1e-5, clip=1.0, sampling_rate=0.1, local_steps=1,
+        ...                  rounds=60, draws=60, least_noise_multiplier=2.0)
+        >>> summed(LifetimeCap(epsilon=4.0, delta=1e-4, across_runs="summed"), [(terms, 1)])
+        (2.0000..., 1.0000...e-05)
+    """
+    epsilon, delta = (math.nextafter(float(total), math.inf) for total in _sums(cap, draws))
+    return epsilon, min(1.0, delta)
 
 
 def _sums(cap: LifetimeCap, draws: Draws) -> tuple[Fraction, Fraction]:

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dpcohort._validate import choice
 from dpcohort._version import __version__
@@ -60,6 +60,9 @@ from dpcohort.runs.folder import RunFolder, finite_json
 from dpcohort.runs.receipts import NOT_PRIVATE, read_receipts
 from dpcohort.runs.run import Run
 from dpcohort.runs.success import judged_words
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 #: In the order in which the page runs them.
 _SCRIPTS = ("solver.js", "noise.js", "frame.js", "charts.js", "explorer.js", "page.js")
@@ -108,8 +111,12 @@ def make_report(sources: Sequence[str | Path], *, method: str = "pld") -> Report
     return report_of_reproduction(read_reproduction(results[0]))
 
 
-def render(report: Report) -> str:
-    """The whole page as text."""
+def page_template(name: str) -> Template:
+    """A page of the assets, to be filled in: what others wrote is escaped, and shown if it hides.
+
+    Raises:
+        InputError: jinja2 is not installed.
+    """
     try:
         from jinja2 import Environment, StrictUndefined
     except ImportError:
@@ -122,13 +129,18 @@ def render(report: Report) -> str:
         finalize=_shown,
     )
     environment.filters.update(number=_number, percent=_percent)
-    scripts = [_plotly(), *(_asset(name) for name in _SCRIPTS)]
-    template = environment.from_string(_asset("page.html.j2"))
+    return environment.from_string(page_asset(name))
+
+
+def render(report: Report) -> str:
+    """The whole page as text."""
+    template = page_template("page.html.j2")
+    scripts = [_plotly(), *(page_asset(name) for name in _SCRIPTS)]
     page: str = template.render(
         report=report,
         version=__version__,
         written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        style=_asset("style.css"),
+        style=page_asset("style.css"),
         scripts=scripts,
         data=data_block(report.chart_data()),
         policy=_policy(scripts),
@@ -176,7 +188,8 @@ def _policy(scripts: Sequence[str]) -> str:
 
 
 @cache
-def _asset(name: str) -> str:
+def page_asset(name: str) -> str:
+    """A file of the assets."""
     text = files("dpcohort.report.html").joinpath("assets", name).read_text(encoding="utf-8")
     # Browsers hash what they read, and they read CRLF as LF.
     return text.replace("\r\n", "\n")

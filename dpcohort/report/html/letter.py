@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A client's receipt as a letter: for an ethics board or a data-protection officer, one HTML file.
+
+It says in plain words what was promised, what that means for a person, what was done, what is not
+protected and how to check it, with the numbers behind it. It is written from the receipt and the
+accounted steps alone: nothing in it comes from a record.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from dpcohort._version import __version__
+from dpcohort.accounting import AttackRisk, History, promised_risk
+from dpcohort.accounting.risk import USUAL_FALSE_ALARMS
+from dpcohort.atomic_file import write_text
+from dpcohort.errors import InputError
+from dpcohort.report.html.page import page_asset, page_template
+from dpcohort.runs.receipts import Receipt, weights_in_words
+
+_SEVERAL = 5  # records of one person that the letter speaks of
+_CURVE = 81
+_SIDE = 100.0
+
+_NEIGHBOURS = {
+    "zero-out": "taken out: everything it contributed is left away",
+    "replace-one": "exchanged for any other record whatever",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """One row of the letter's table: what an attack with these false alarms finds at most.
+
+    Attributes:
+        false_alarms: of those whose record was not used, the share named wrongly.
+        hits: of those whose record was used, the largest share found; one record a person.
+        several: the same for a person with several records.
+        promise: what the promise alone would allow, had all of it been spent in the worst way.
+    """
+
+    false_alarms: float
+    hits: float
+    several: float
+    promise: float
+
+
+def write_letter(
+    path: str | Path,
+    receipt: Receipt,
+    *,
+    risk: AttackRisk | None,
+    history: History | None = None,
+    commands: Sequence[Sequence[str]] = (),
+    clip: float | None = None,
+    over_a_network: bool = False,
+) -> None:
+    """Write the letter of a receipt, whole or not at all.
+
+    Args:
+        path: where the page goes.
+        receipt: of a run, or of a client's own ledger.
+        risk: what no attack can exceed; None where nothing bounds it, or nothing needs to.
+        history: the accounted steps, to compute all of it again.
+        commands: what to type to check it.
+        clip: C, the most that one record adds to a step.
+        over_a_network: the client's own guard added the noise, not the operator's machine.
+
+    Raises:
+        InputError: it cannot be written there, jinja2 is missing, or it is a receipt of a scheme.
+
+    Example:
+        >>> import tempfile
+        >>> receipt = Receipt(client="ward", neighbours="zero-out", promised_epsilon=1.0,
+        ...                   delta=1e-5, certified_epsilon=0.9)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_letter(Path(folder) / "letter.html", receipt,
+        ...                  risk=promised_risk(epsilon=0.9, delta=1e-5))
+        ...     "ward" in (Path(folder) / "letter.html").read_text()
+        True
+    """
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise InputError.because(
+            f"{target} cannot be written: there is no folder {target.parent}. Make it first."
+        )
+    if target.is_dir():
+        raise InputError.because(f"{target} is a folder. Name a file: {target}/letter.html")
+    if receipt.scheme:
+        raise InputError.because(
+            "letters are for runs and ledgers; a scheme's receipt has assumptions of its own."
+        )
+    page = page_template("letter.html.j2").render(
+        receipt=receipt,
+        risk=risk,
+        history=history,
+        rates=_rates(receipt, risk),
+        curve=None if risk is None else _curve(risk),
+        several=_SEVERAL,
+        factor=_factor(receipt.promised_epsilon),
+        one_in=_one_in(receipt.delta),
+        delta=_plainly(receipt.delta),
+        relation=_NEIGHBOURS.get(receipt.neighbours, receipt.neighbours),
+        not_private=receipt.stamp.startswith("NOT PRIVATE"),
+        weights="" if receipt.weights is None else weights_in_words(receipt.weights),
+        commands=[shlex.join(command) for command in commands],
+        clip=clip,
+        over_a_network=over_a_network,
+        rows=_rows(receipt),
+        steps=[] if history is None else [event.to_dict() for event in history.events],
+        style=page_asset("style.css") + page_asset("letter.css"),
+        version=__version__,
+        written=datetime.now(UTC).strftime("%Y-%m-%d"),
+    )
+    write_text(target, str(page).lstrip())
+
+
+def _rates(receipt: Receipt, risk: AttackRisk | None) -> list[Rates]:
+    if risk is None or receipt.promised_epsilon is None or receipt.delta is None:
+        return []
+    promise = promised_risk(epsilon=receipt.promised_epsilon, delta=receipt.delta)
+    return [
+        Rates(
+            false_alarms=alpha,
+            hits=risk.hits(alpha),
+            several=risk.hits(alpha, records=_SEVERAL),
+            promise=promise.hits(alpha),
+        )
+        for alpha in USUAL_FALSE_ALARMS
+    ]
+
+
+def _curve(risk: AttackRisk) -> str:
+    """The curve of hits over false alarms as points of a drawing of 100 by 100."""
+    alphas = [(i / (_CURVE - 1)) ** 2 for i in range(_CURVE)]
+    return " ".join(f"{_SIDE * a:.2f},{_SIDE * (1 - risk.hits(a)):.2f}" for a in alphas)
+
+
+def _factor(epsilon: float | None) -> str:
+    """e^ε in words."""
+    if epsilon is None:
+        return ""
+    factor = math.exp(min(epsilon, 700.0))
+    return f"{factor:.3g}" if factor < 1000 else f"{factor:.1e}"
+
+
+def _one_in(delta: float | None) -> str:
+    """A small probability as one in so many."""
+    return "" if not delta else f"1 in {round(1 / delta):,}"
+
+
+def _plainly(delta: float | None) -> str:
+    """A small number without an exponent, as far as that can be read."""
+    if delta is None or delta < 1e-9:
+        return f"{delta}"
+    return f"{delta:.12f}".rstrip("0")
+
+
+def _rows(receipt: Receipt) -> list[tuple[str, Any]]:
+    """The receipt's numbers by what they are called."""
+    if receipt.across_runs:
+        return [
+            ("promised ε over all runs", receipt.promised_epsilon),
+            ("δ", receipt.delta),
+            ("certified ε", receipt.certified_epsilon),
+            ("runs are added up", receipt.across_runs),
+            ("neighbouring data sets", receipt.neighbours),
+            ("ledger", receipt.ledger),
+            ("its entries", receipt.entries),
+            ("hash of the last entry", receipt.head),
+        ]
+    reports = receipt.reports or {}
+    return [
+        ("promised ε", receipt.promised_epsilon),
+        ("δ", receipt.delta),
+        ("certified ε, computed anew", receipt.certified_epsilon),
+        ("draws planned", receipt.planned_draws),
+        ("draws counted", receipt.spent_draws),
+        ("noisy steps counted", receipt.spent_steps),
+        ("noise multiplier z", receipt.noise_multiplier),
+        ("share of records in a batch", receipt.sampling_rate),
+        ("batch size B", receipt.batch_size),
+        *((f"reports {key}", reports[key]) for key in ("planned", "spent") if key in reports),
+        ("batches", receipt.sampler),
+        ("neighbouring data sets", receipt.neighbours),
+        ("plan (SHA-256)", receipt.plan),
+    ]
