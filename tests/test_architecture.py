@@ -29,7 +29,7 @@ ROOMS = [
         "text_files",
         "progress",
     ],
-    ["plugins"],
+    ["plugins", "tasks"],
     ["training", "clients"],
     ["accounting"],
     ["selection"],

@@ -215,6 +215,7 @@ def configured_job(
         model_options=config.model.options,
         label=label,
         config=toml_text(config.values),
+        config_folder=config.folder,
     )
 
 

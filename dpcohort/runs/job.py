@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -58,6 +59,7 @@ class TrainingJob(ABC):
         device: where it runs.
         checkpoint_every: rounds between checkpoints.
         config: text of the configuration it came from, if any.
+        config_folder: what relative paths in it start from.
     """
 
     plan: Plan
@@ -69,6 +71,11 @@ class TrainingJob(ABC):
     device: str = "cpu"
     checkpoint_every: int = 1
     config: str | None = None
+    config_folder: Path | None = None
+
+    def described_inputs(self) -> dict[str, Any]:
+        """How inputs are scaled and what is predicted, for ``result.json``; public constants."""
+        return {}
 
     @property
     def repeats(self) -> bool:
@@ -131,6 +138,10 @@ class Job(TrainingJob):
     merged_noise: bool = False
     label: str = ""
     model_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def described_inputs(self) -> dict[str, Any]:
+        """How inputs are scaled and what is predicted, for ``result.json``; public constants."""
+        return {"inputs": asdict(self.data.normalisation), "task": asdict(self.data.task)}
 
     @property
     def title(self) -> str:
@@ -265,6 +276,7 @@ def make_job(
     model_options: Mapping[str, Any] | None = None,
     label: str = "",
     config: str | None = None,
+    config_folder: Path | None = None,
 ) -> Job:
     """Check that plan, model and data belong together; see ``train`` for the arguments.
 
@@ -322,6 +334,7 @@ def make_job(
         merged_noise=merged_noise,
         label=label,
         config=config,
+        config_folder=config_folder,
         model_options=dict(model_options or {}),
     )
 

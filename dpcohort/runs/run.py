@@ -4,16 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from dpcohort._validate import FloatArray, IntArray
 from dpcohort.data.partition import Partition, load_partition
 from dpcohort.errors import FileFormatError, InputError, VerificationError
+from dpcohort.plain_text import counted, html_table
 from dpcohort.plan import Plan
 from dpcohort.round_record import RoundRecord, TestResult
 from dpcohort.runs.folder import RunFolder, read_json, read_log
@@ -21,8 +24,14 @@ from dpcohort.runs.journal import Journal
 from dpcohort.runs.receipts import Receipt, make_receipts, source_of
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from torch import nn
+
+    from dpcohort.data import Dataset
     from dpcohort.round_record import RoundRecord
 
+#: The model that test results are of, in words.
+SCORED = {"average": "average of iterates", "last": "last iterate"}
 
 Weights = Mapping[str, NDArray[Any]]
 
@@ -56,6 +65,8 @@ class Run:
         average: the average of iterates by name; empty if none was kept.
         partition: who holds which records.
         warnings: what went wrong without stopping the run.
+        module: the network, for ``predict``; None if the run was read from its folder.
+        inputs: how inputs are scaled and what is predicted: public constants of the data set.
     """
 
     plan: Plan
@@ -67,6 +78,29 @@ class Run:
     average: Weights = field(default_factory=dict)
     partition: Partition | None = None
     warnings: list[str] = field(default_factory=list)
+    module: nn.Module | None = field(default=None, repr=False)
+    inputs: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def __repr__(self) -> str:
+        return f"Run({', '.join(self._told().values())})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return html_table(f"Run {self.settings.get('label', '')}", self._told())
+
+    def _told(self) -> dict[str, str]:
+        """What there is to say of the run, a few words each; public information only."""
+        words = {
+            "rule": self.plan.selection.rule,
+            "clients": counted(len(self.plan.population), "client"),
+            "rounds": f"round {self.rounds_done} of {self.plan.training.rounds}",
+        }
+        with suppress(InputError):  # not evaluated yet
+            words["result"] = (
+                f"test accuracy {100 * self.test_accuracy:.1f} % ({SCORED[self.scored]})"
+            )
+        words["privacy"] = "private" if self.is_private else "NOT PRIVATE (simulation)"
+        return words if self.path is None else {**words, "folder": str(self.path)}
 
     @classmethod
     def load(cls, path: str | Path) -> Run:
@@ -86,14 +120,18 @@ class Run:
             except InputError as error:
                 raise FileFormatError(folder.rounds, str(error), line=line) from None
         ledger = Journal.read(plan, folder.ledger)
+        # Of an average the file of the model, except in runs of before.
+        both = folder.last.exists()
+        result = read_json(folder.result) if folder.result.exists() else {}
         return cls(
             plan=plan,
             settings=read_json(folder.settings),
             ledger=ledger,
             history=history,
             path=folder.path,
-            model=_weights(folder.model),
-            average=_weights(folder.average),
+            model=_weights(folder.last if both else folder.model),
+            average=_weights(folder.model if both else folder.average),
+            inputs={key: result[key] for key in ("inputs", "task") if key in result},
             partition=load_partition(folder.partition) if folder.partition.exists() else None,
         )
 
@@ -132,6 +170,70 @@ class Run:
             "this run has no test result yet. Let it go on with --resume, or lower "
             "run.evaluate_every."
         )
+
+    @property
+    def scored(self) -> Literal["average", "last"]:
+        """Which model the test results are of: the average of iterates where one is kept."""
+        decay = (self.settings.get("optimiser") or {}).get("average_decay")
+        return "average" if self.average or decay is not None else "last"
+
+    @property
+    def scored_weights(self) -> Weights:
+        """Parameters by name of the model that was scored; the content of ``model.safetensors``."""
+        return self.average or self.model
+
+    def predict(self, inputs: ArrayLike, *, model: nn.Module | None = None) -> NDArray[Any]:
+        """What the model that was scored says of records: classes, labels as 0 and 1, or numbers.
+
+        Args:
+            inputs: records as the data set holds them, before they are scaled.
+            model: the network of a run that was read from its folder, where that has no name.
+
+        Raises:
+            InputError: the run is not finished, the network is not known, or records do not fit.
+
+        Example:
+            >>> from dpcohort import Population, Training, load_dataset, make_plan, train
+            >>> clients = Population.from_arrays(sizes=[400] * 3, epsilon=[2, 4, 8], delta=1e-5)
+            >>> settings = Training(rounds=3, cohort_size=2, batch_size=40, dimension=650)
+            >>> plan = make_plan(clients, settings, seed=0)
+            >>> run = train(plan, "logistic", "digits", device="cpu")
+            >>> run.predict(load_dataset("digits").test_inputs[:2]).shape
+            (2,)
+        """
+        from dpcohort.runs.prediction import model_outputs, task_of
+
+        return task_of(self).predictions(model_outputs(self, inputs, model=model))
+
+    def plot(self) -> Figure:
+        """Test accuracy over the rounds, as a matplotlib figure.
+
+        Raises:
+            InputError: the model was never evaluated.
+        """
+        figure: Figure = _face("figures").accuracy_figure({str(self.settings["label"]): [self]})
+        return figure
+
+    def report(
+        self, path: str | Path = "report.html", *, data: Dataset | None = None, method: str = "pld"
+    ) -> Path:
+        """Write the HTML report of a run that has a folder.
+
+        Args:
+            path: where the page goes.
+            data: the data set, for who is served where the folder does not say where it lies;
+                used in simulations only.
+            method: the accountant that verifies the promises.
+
+        Raises:
+            InputError: the run has no folder, or the page cannot be written there.
+        """
+        if self.path is None:
+            raise InputError.because(
+                "a report is of a run folder, and this run has none. Give train a folder: out=..."
+            )
+        _face("html.page").write_report([self.path], path, method=method, data=data)
+        return Path(path)
 
     @property
     def test_accuracy(self) -> float:
@@ -173,6 +275,11 @@ class Run:
             clients=clients,
             reports=self.reports,
         )
+
+
+def _face(module: str) -> Any:
+    """A part of ``dpcohort.report``, which knows of runs while they know nothing of it."""
+    return import_module(f"dpcohort.report.{module}")
 
 
 def _weights(path: Path) -> Weights:

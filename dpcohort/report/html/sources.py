@@ -18,12 +18,13 @@ import numpy as np
 from dpcohort._validate import IntArray
 from dpcohort.errors import DpcohortError, FileFormatError, InputError
 from dpcohort.limits import LARGEST_CONFIG, LARGEST_LOG, LARGEST_RESULT, read_bounded
+from dpcohort.plain_text import counted
 from dpcohort.plan import Plan
-from dpcohort.report.plan_summary import counted
 from dpcohort.round_record import RoundRecord, TestResult
 from dpcohort.runs.evaluation import Comparison, mean_interval
 from dpcohort.runs.folder import RunFolder, no_run, read_entry, read_json, read_log
 from dpcohort.runs.receipts import source_of
+from dpcohort.runs.run import SCORED
 from dpcohort.runs.verification import Verification, verify_run
 from dpcohort.text_files import parse_json
 
@@ -112,6 +113,14 @@ class ReadRun:
         found = [line.test_average or line.test for line in self.history]
         known = [result for result in found if result is not None]
         return known[-1] if known else None
+
+    @property
+    def scored(self) -> str:
+        """Which model the last test result is of, in words."""
+        for line in reversed(self.history):
+            if line.test_average or line.test:
+                return SCORED["average" if line.test_average else "last"]
+        return ""
 
     @property
     def data_name(self) -> str | None:
