@@ -50,15 +50,14 @@ def demo(
 
     began = time.monotonic()
 
-    def say(words: str) -> None:
+    def tell(words: str) -> None:
         if not as_json:
-            elapsed = time.monotonic() - began
-            say(f"{elapsed:5.1f} s  {words}")
+            say(f"{time.monotonic() - began:5.1f} s  {words}")
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         # As Ctrl-C, so that what was started is ended.
         signal.signal(number, _interrupt)
-    result = run_demo(out, rounds=rounds, say=say, keep=keep)
+    result = run_demo(out, rounds=rounds, say=tell, keep=keep)
     if as_json:
         print_json(result)
         return
