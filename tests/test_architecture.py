@@ -40,6 +40,7 @@ ROOMS = [
     ["data", "models"],
     ["aggregation", "engine"],
     ["runs"],
+    ["estimators"],
     ["deploy", "flower"],
     ["lab"],
     ["audit"],

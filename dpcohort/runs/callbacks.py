@@ -142,11 +142,15 @@ class TensorBoardLog:
         self._writer.close()
 
 
+#: Stands for a time that is not told, in milliseconds since 1970; MLflow takes 0 for the present.
+_NO_TIME = 1
+
+
 class MLflowLog:
     """A callback that logs public numbers to MLflow: settings, and what ``rounds.jsonl`` has.
 
     A tracking server sees when something arrives. So of a private run everything is sent after the
-    last round, and every time in it is 0.
+    last round, and every time in it is `_NO_TIME`.
 
     Args:
         place: address of a tracking server, or a folder; None is MLflow's own choice.
@@ -179,7 +183,7 @@ class MLflowLog:
     def on_round(self, record: RoundRecord, run: Run) -> None:
         """Send one round; of a private run keep it until the last one."""
         secret, last = _keeps_time_secret(run), run.rounds_done >= run.plan.training.rounds
-        when = 0 if secret else int(1000 * time.time())
+        when = _NO_TIME if secret else int(1000 * time.time())
         step = record.round + 1
         self._waiting += [
             self._metric(name.replace("/", "."), value, when, step)
