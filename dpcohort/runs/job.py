@@ -73,10 +73,6 @@ class TrainingJob(ABC):
     config: str | None = None
     config_folder: Path | None = None
 
-    def described_inputs(self) -> dict[str, Any]:
-        """How inputs are scaled and what is predicted, for ``result.json``; public constants."""
-        return {}
-
     @property
     def repeats(self) -> bool:
         """Whether a round computed again after a crash is the very same release."""
@@ -138,10 +134,6 @@ class Job(TrainingJob):
     merged_noise: bool = False
     label: str = ""
     model_options: Mapping[str, Any] = field(default_factory=dict)
-
-    def described_inputs(self) -> dict[str, Any]:
-        """How inputs are scaled and what is predicted, for ``result.json``; public constants."""
-        return {"inputs": asdict(self.data.normalisation), "task": asdict(self.data.task)}
 
     @property
     def title(self) -> str:

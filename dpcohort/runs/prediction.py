@@ -23,11 +23,11 @@ _CHUNK = 4096
 
 def task_of(run: Run) -> Task:
     """What the run's model predicts; a class where nothing else was written down."""
-    said = run.inputs.get("task")
-    if not isinstance(said, dict):
-        return Task(outputs=int(run.settings["data"]["classes"]))
+    if run.task is not None:
+        return run.task
+    said = dict(run.settings.get("task") or {})
     tuples = {key: tuple(value) for key, value in said.items() if isinstance(value, list)}
-    return Task(**{**said, **tuples})
+    return Task(**{"outputs": int(run.settings["data"]["classes"]), **said, **tuples})
 
 
 def model_outputs(

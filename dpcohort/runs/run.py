@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpcohort._validate import FloatArray, IntArray
 from dpcohort.data.partition import Partition, load_partition
-from dpcohort.errors import FileFormatError, InputError, VerificationError
+from dpcohort.errors import DpcohortError, FileFormatError, InputError, VerificationError
 from dpcohort.plain_text import counted, html_table
 from dpcohort.plan import Plan
 from dpcohort.round_record import RoundRecord, TestResult
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from dpcohort.data import Dataset
     from dpcohort.round_record import RoundRecord
+    from dpcohort.tasks import Task
 
 #: The model that test results are of, in words.
 SCORED = {"average": "average of iterates", "last": "last iterate"}
@@ -66,7 +67,8 @@ class Run:
         partition: who holds which records.
         warnings: what went wrong without stopping the run.
         module: the network, for ``predict``; None if the run was read from its folder.
-        inputs: how inputs are scaled and what is predicted: public constants of the data set.
+        inputs: how inputs are scaled, by public constants; empty where it is not written down.
+        task: what is predicted; None if the run was read from its folder.
     """
 
     plan: Plan
@@ -80,6 +82,7 @@ class Run:
     warnings: list[str] = field(default_factory=list)
     module: nn.Module | None = field(default=None, repr=False)
     inputs: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    task: Task | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         return f"Run({', '.join(self._told().values())})"
@@ -122,7 +125,9 @@ class Run:
         ledger = Journal.read(plan, folder.ledger)
         # Of an average the file of the model, except in runs of before.
         both = folder.last.exists()
-        result = read_json(folder.result) if folder.result.exists() else {}
+        result: dict[str, Any] = {}
+        with suppress(DpcohortError):  # without a result, or with a broken one, which verify tells
+            result = read_json(folder.result)
         return cls(
             plan=plan,
             settings=read_json(folder.settings),
@@ -131,7 +136,7 @@ class Run:
             path=folder.path,
             model=_weights(folder.last if both else folder.model),
             average=_weights(folder.model if both else folder.average),
-            inputs={key: result[key] for key in ("inputs", "task") if key in result},
+            inputs={"inputs": result["inputs"]} if "inputs" in result else {},
             partition=load_partition(folder.partition) if folder.partition.exists() else None,
         )
 

@@ -223,7 +223,7 @@ class Recorder:
                     "sha256": hashes,
                     "test": None if last is None else last.__dict__,
                     "scored": self.run.scored,
-                    **self.job.described_inputs(),
+                    **_inputs(self.job),
                 },
             )
         self.close()
@@ -249,7 +249,8 @@ class Recorder:
             path=None if folder is None else folder.path,
             partition=self.job.partition,
             module=self.job.model,
-            inputs=self.job.described_inputs(),
+            inputs=_inputs(self.job),
+            task=self.job.data.task if isinstance(self.job, Job) else None,
         )
 
     def _begin(self, folder: RunFolder) -> None:
@@ -315,6 +316,11 @@ def _save_weights(path: Path, weights: Any) -> str:
     with atomic_writer(path, binary=True) as file:
         file.write(content)
     return hashlib.sha256(content).hexdigest()
+
+
+def _inputs(job: TrainingJob) -> dict[str, Any]:
+    """The public constants by which inputs are scaled, where they are known here."""
+    return {"inputs": asdict(job.data.normalisation)} if isinstance(job, Job) else {}
 
 
 def _began_in(job: TrainingJob, folder: RunFolder) -> dict[str, str]:
