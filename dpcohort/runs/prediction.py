@@ -23,11 +23,8 @@ _CHUNK = 4096
 
 def task_of(run: Run) -> Task:
     """What the run's model predicts; a class where nothing else was written down."""
-    if run.task is not None:
-        return run.task
-    said = dict(run.settings.get("task") or {})
-    tuples = {key: tuple(value) for key, value in said.items() if isinstance(value, list)}
-    return Task(**{"outputs": int(run.settings["data"]["classes"]), **said, **tuples})
+    said: Task | None = getattr(run, "task", None)
+    return Task(outputs=int(run.settings["data"]["classes"])) if said is None else said
 
 
 def model_outputs(

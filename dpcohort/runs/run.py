@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from dpcohort.data import Dataset
     from dpcohort.round_record import RoundRecord
-    from dpcohort.tasks import Task
 
 #: The model that test results are of, in words.
 SCORED = {"average": "average of iterates", "last": "last iterate"}
@@ -68,7 +67,6 @@ class Run:
         warnings: what went wrong without stopping the run.
         module: the network, for ``predict``; None if the run was read from its folder.
         inputs: how inputs are scaled, by public constants; empty where it is not written down.
-        task: what is predicted; None if the run was read from its folder.
     """
 
     plan: Plan
@@ -82,7 +80,6 @@ class Run:
     warnings: list[str] = field(default_factory=list)
     module: nn.Module | None = field(default=None, repr=False)
     inputs: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    task: Task | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         return f"Run({', '.join(self._told().values())})"

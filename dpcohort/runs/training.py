@@ -250,7 +250,6 @@ class Recorder:
             partition=self.job.partition,
             module=self.job.model,
             inputs=_inputs(self.job),
-            task=self.job.data.task if isinstance(self.job, Job) else None,
         )
 
     def _begin(self, folder: RunFolder) -> None:
