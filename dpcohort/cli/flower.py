@@ -103,6 +103,7 @@ def init(
     from dpcohort.plan import Plan
 
     flower_version()
+    _refuse_training_records(test)
     if (config is None) == (plan is None):
         raise InputError.because("give either --config FILE.toml or --plan plan.json.")
     if config is not None:
@@ -147,6 +148,11 @@ def init(
         "  server/          stays on the server\n"
         "  clients/NAME/    for the owner of NAME, nobody else (it holds a private key)"
     )
+    if not chosen["test"]:
+        console.print(
+            "The server has no test data. Public records that are no client's can be given: "
+            "--test FILE.npz with test_inputs and test_labels."
+        )
 
 
 @flower.command("gate")
@@ -188,8 +194,22 @@ def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
+def _refuse_training_records(test: str) -> None:
+    """Test data of the server must not hold what the clients keep to themselves."""
+    from dpcohort.data.arrays import read_npz
+
+    if test.endswith(".npz") and Path(test).is_file():
+        held = sorted(name for name in read_npz(test) if name.startswith("train_"))
+        if held:
+            raise InputError.because(
+                f"{test} holds {held[0]}: training records, which a server must not have. Save "
+                "test_inputs and test_labels alone, of records that are public and no client's."
+            )
+
+
 def _from_config(path: Path, changes: list[str] | None, test: str) -> dict[str, Any]:
     """What a config says about a kit."""
+    from dpcohort.data import DATASET_NAMES
     from dpcohort.deploy.guard.terms import ModelTerms
     from dpcohort.runs.configured import configured_data, data_section
 
@@ -209,5 +229,6 @@ def _from_config(path: Path, changes: list[str] | None, test: str) -> dict[str, 
         "aggregation": {"rule": rule, **rule_settings},
         "normalisation": data.normalisation,
         "seed": config.run.seed,
-        "test": test or ("" if "/" in section.name else section.name),
+        # Of a set with a name the test records are published; own files hold clients' records.
+        "test": test or (section.name if section.name in DATASET_NAMES else ""),
     }

@@ -91,11 +91,14 @@ class ProgressBar:
         self._show, self._close = show, bar.close
 
     def _open_rich(self, total: int, title: str) -> None:
+        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
         text = TextColumn("{task.description}", markup=False)
         words = TextColumn("{task.fields[words]}", markup=False)
-        bars = Progress(text, BarColumn(), MofNCompleteColumn(), words)
+        bars = Progress(
+            text, BarColumn(), MofNCompleteColumn(), words, console=Console(stderr=True)
+        )
         task = bars.add_task(title, total=total, words="")
         bars.start()
 

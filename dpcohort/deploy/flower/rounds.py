@@ -20,6 +20,7 @@ import torch
 from dpcohort.aggregation import Cohort
 from dpcohort.atomic_file import owner_only
 from dpcohort.data import load_dataset
+from dpcohort.data.arrays import load_test_arrays
 from dpcohort.deploy.flower.exchange import Exchange, Heard, Transport
 from dpcohort.deploy.flower.federation import Federation, check_agreements, disagreements
 from dpcohort.deploy.flower.messages import (
@@ -286,7 +287,8 @@ def _evaluator(job: FederatedJob) -> Evaluator | None:
     federation = job.federation
     if not federation.test:
         return None
-    data = load_dataset(federation.test)
+    own = federation.test.endswith(".npz")
+    data = load_test_arrays(federation.test) if own else load_dataset(federation.test)
     if tuple(data.input_shape) != tuple(federation.model.input_shape):
         raise InputError.because(
             f"the test data has records of shape {tuple(data.input_shape)}, the model takes "
