@@ -87,7 +87,7 @@ def in_child(work: Kill) -> int:
 
 
 def hashes(out: Path) -> tuple[str, ...]:
-    names = ("model.safetensors", "model-average.safetensors")
+    names = ("model.safetensors", "model-last.safetensors")
     return tuple(hashlib.sha256((out / name).read_bytes()).hexdigest() for name in names)
 
 

@@ -8,9 +8,11 @@ turns the direction of text shows a name backwards, and a character of no width 
 
 from __future__ import annotations
 
+import html
 import re
+from collections.abc import Mapping
 
-__all__ = ["LONGEST_WORDS", "json_visible", "one_line", "visible"]
+__all__ = ["LONGEST_WORDS", "counted", "html_table", "json_visible", "one_line", "visible"]
 
 #: Characters of somebody else's message that are shown; the rest is counted.
 LONGEST_WORDS = 500
@@ -54,6 +56,30 @@ def one_line(text: object, at_most: int = LONGEST_WORDS) -> str:
     words = text if isinstance(text, str) else repr(text)
     shown = _HIDDEN_OR_BREAK.sub(_escape, words[:at_most])[:at_most]
     return shown if len(words) <= at_most else f"{shown}... ({len(words):,} characters)"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things in words.
+
+    Example:
+        >>> counted(1, "client"), counted(2000, "draw")
+        ('1 client', '2,000 draws')
+    """
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def html_table(title: str, rows: Mapping[str, str]) -> str:
+    """Names and words as a small table for a notebook; all of it is text, no markup of others.
+
+    Example:
+        >>> html_table("Run", {"rule": "<b>"})
+        '<table><caption>Run</caption><tr><th>rule</th><td>&lt;b&gt;</td></tr></table>'
+    """
+    lines = "".join(
+        f"<tr><th>{html.escape(one_line(name))}</th><td>{html.escape(one_line(words))}</td></tr>"
+        for name, words in rows.items()
+    )
+    return f"<table><caption>{html.escape(one_line(title))}</caption>{lines}</table>"
 
 
 def json_visible(text: str) -> str:

@@ -42,7 +42,7 @@ from dpcohort.atomic_file import atomic_writer
 from dpcohort.clients import Population
 from dpcohort.errors import DpcohortError, FileFormatError, InputError, VerificationError
 from dpcohort.limits import LARGEST_PLAN, MOST_CLIENTS, read_bounded
-from dpcohort.plain_text import one_line
+from dpcohort.plain_text import counted, html_table, one_line
 from dpcohort.plugins import REGISTRIES
 from dpcohort.progress import Progress, silent
 from dpcohort.schedule import Draws, Schedule, draw_schedule
@@ -134,6 +134,27 @@ class Plan:
     noise_model: NoiseModel = "exact"
     adaptive: Adaptive | None = None
     before: tuple[Segment, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Plan({', '.join(self._told().values())})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return html_table("Plan", self._told())
+
+    def _told(self) -> dict[str, str]:
+        """What there is to say of the plan, a few words each."""
+        budgets = self.population.epsilon[~self.population.public]
+        ends = f"{budgets.min():.3g} to {budgets.max():.3g}" if budgets.size else ""
+        draws = f"{counted(self.training.rounds, 'round')} of {self.training.cohort_size} draws"
+        return {
+            "rule": self.selection.rule,
+            "clients": counted(len(self.population), "client"),
+            "budgets": f"epsilon {ends}" if ends else "all public",
+            "training": draws,
+            "noise": f"noise / clip {self.noise_to_clip:.3g}",
+            "sha256": self.sha256[:12],
+        }
 
     def __post_init__(self) -> None:
         self.selection.probabilities.setflags(write=False)

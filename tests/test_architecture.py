@@ -41,6 +41,7 @@ ROOMS = [
     ["data", "models"],
     ["aggregation", "engine"],
     ["runs"],
+    ["estimators"],
     ["deploy", "flower"],
     ["lab"],
     ["audit"],

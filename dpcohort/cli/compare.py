@@ -217,7 +217,7 @@ def _compared_rules(
     """Plan and check every pair of the wanted rules, or of the config's own, and train them all."""
     # torch is loaded only now, when the configuration is known to be good.
     from dpcohort.lab.rule_comparison import RuleChoice, chosen_rules, compare_rules, rule_pairs
-    from dpcohort.report.plan_summary import counted
+    from dpcohort.plain_text import counted
 
     own = {"selection": config.rule, "aggregation": config.aggregation[0]}
     chosen = {

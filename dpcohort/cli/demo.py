@@ -22,6 +22,7 @@ from dpcohort.cli.terminal import (
     new_table,
     plan_of,
     print_json,
+    program,
     say,
     sparkline,
 )
@@ -104,7 +105,7 @@ def _planned(config: Config, out: Path, *, quiet: bool) -> Plan:
 def _trained(
     config: Config, out: Path, seeds: int, *, quiet: bool
 ) -> tuple[dict[str, Sequence[Run]], dict[str, Path]]:
-    """All settings and seeds side by side; the first seed of each is written down."""
+    """All settings and seeds side by side, all written down: a report has the same numbers."""
     from dpcohort.runs.configured import configured_data, configured_job
     from dpcohort.runs.training import train_side_by_side
 
@@ -119,7 +120,7 @@ def _trained(
         for shift in range(seeds):
             job = configured_job(changed, data=data, shift=shift, label=name)
             jobs.append(job)
-            places.append(folders[name] if shift == 0 else None)
+            places.append(folders[name] / f"seed-{job.seed}")
             names.append(name)
 
     def grouped(runs: Sequence[Run]) -> dict[str, Sequence[Run]]:
@@ -197,7 +198,7 @@ def _print_results(
         say(f"  {name}")
     last = Path(results["files"][-1])
     for step in (f"verify {last}", f"report {last.parent} -o demo.html", "new --from digits"):
-        say(f"Next: dpcohort {step}")
+        say(f"Next: {program()} {step}")
 
 
 def _table(groups: dict[str, Sequence[Run]], title: str) -> Table:
@@ -222,12 +223,12 @@ def _table(groups: dict[str, Sequence[Run]], title: str) -> Table:
 
 
 def _clear(folder: Path, label: str) -> None:
-    """Take away the run that an earlier demo left here, and nothing else."""
+    """Take away the runs that an earlier demo left here, and nothing else."""
     from dpcohort.runs.folder import RunFolder, read_json
 
-    found = RunFolder(folder)
-    if found.is_run and read_json(found.settings).get("label") == label:
-        shutil.rmtree(folder)
+    for found in (RunFolder(folder), *(RunFolder(place) for place in folder.glob("seed-*"))):
+        if found.is_run and read_json(found.settings).get("label") == label:
+            shutil.rmtree(found.path)
 
 
 def _strictest(plan: Plan) -> str:

@@ -50,15 +50,14 @@ def demo(
 
     began = time.monotonic()
 
-    def say(words: str) -> None:
+    def tell(words: str) -> None:
         if not as_json:
-            elapsed = time.monotonic() - began
-            say(f"{elapsed:5.1f} s  {words}")
+            say(f"{time.monotonic() - began:5.1f} s  {words}")
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         # As Ctrl-C, so that what was started is ended.
         signal.signal(number, _interrupt)
-    result = run_demo(out, rounds=rounds, say=say, keep=keep)
+    result = run_demo(out, rounds=rounds, say=tell, keep=keep)
     if as_json:
         print_json(result)
         return
@@ -104,6 +103,7 @@ def init(
     from dpcohort.plan import Plan
 
     flower_version()
+    _refuse_training_records(test)
     if (config is None) == (plan is None):
         raise InputError.because("give either --config FILE.toml or --plan plan.json.")
     if config is not None:
@@ -148,6 +148,11 @@ def init(
         "  server/          stays on the server\n"
         "  clients/NAME/    for the owner of NAME, nobody else (it holds a private key)"
     )
+    if not chosen["test"]:
+        console.print(
+            "The server has no test data. Public records that are no client's can be given: "
+            "--test FILE.npz with test_inputs and test_labels."
+        )
 
 
 @flower.command("gate")
@@ -189,8 +194,22 @@ def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
+def _refuse_training_records(test: str) -> None:
+    """Test data of the server must not hold what the clients keep to themselves."""
+    from dpcohort.data.arrays import read_npz
+
+    if test.endswith(".npz") and Path(test).is_file():
+        held = sorted(name for name in read_npz(test) if name.startswith("train_"))
+        if held:
+            raise InputError.because(
+                f"{test} holds {held[0]}: training records, which a server must not have. Save "
+                "test_inputs and test_labels alone, of records that are public and no client's."
+            )
+
+
 def _from_config(path: Path, changes: list[str] | None, test: str) -> dict[str, Any]:
     """What a config says about a kit."""
+    from dpcohort.data import DATASET_NAMES
     from dpcohort.deploy.guard.terms import ModelTerms, TableTerms
     from dpcohort.models.weights import weights_sha256
     from dpcohort.runs.configured import configured_data, data_section, seen_columns
@@ -226,6 +245,6 @@ def _from_config(path: Path, changes: list[str] | None, test: str) -> dict[str, 
         "aggregation": {"rule": rule, **rule_settings},
         "normalisation": data.normalisation,
         "seed": config.run.seed,
-        # A table holds the clients' own records.
-        "test": test or ("" if "/" in section.name or section.is_table else section.name),
+        # Of a set with a name the test records are published; own files hold clients' records.
+        "test": test or (section.name if section.name in DATASET_NAMES else ""),
     }

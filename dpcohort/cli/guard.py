@@ -112,15 +112,17 @@ def check(
     records: Annotated[int | None, Option(min=1, help="Number of records, without data.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check terms, and say what each run may spend; nothing is started or written."""
+    """Check terms, say what each run may spend, and try the model; nothing is spent or written."""
     from dpcohort.deploy.guard.files import check_unwritable, load_data
-    from dpcohort.deploy.guard.start import check_terms, terms_in_words
+    from dpcohort.deploy.guard.start import check_terms, terms_in_words, try_model
     from dpcohort.deploy.guard.terms import GuardTerms
 
     check_unwritable(terms, "terms")
     found = GuardTerms.from_toml(terms)
+    held = None
     if data is not None:
-        records = len(load_data(data, found.model, found.normalisation, found.table))
+        held = load_data(data, found.model, found.normalisation, found.table)
+        records = len(held)
     if records is None:
         raise InputError.because("give --data FILE, or --records for their number alone.")
     if as_json:
@@ -129,10 +131,14 @@ def check(
             for run, one in check_terms(found, records).items()
         }
         values: dict[str, Any] = {"dataset": found.dataset, "records": records, "runs": runs}
+        try_model(found, held)
         print_json({**values, "cap": found.cap().to_dict(), "model": found.model.sha256()})
         return
     for line in terms_in_words(found, records):
         say(line)
+    on = "your records" if held is not None else "made-up records"
+    size = f"{try_model(found, held):,} parameters"
+    say(f"Tried: {found.model.name} has {size}; a step on {on} works.")
 
 
 @guard.command("new")

@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,6 +31,7 @@ from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
 
 if TYPE_CHECKING:
+    from dpcohort.config import Config
     from dpcohort.explain import ClientExplanation, SweptValue
 
 
@@ -151,12 +155,31 @@ _USUAL = {
     "batch_size": "8,16,32,64",
     "accountant": "paper,tight",
     "epsilon": "0.1:10:9",
+    "sampling_rate": "0.01,0.03,0.1,0.3,1",
+    "cohort_size": "1,2,5,10,20,50",
+    "local_steps": "1,2,5,10",
+    "dimension": "100,1000,10000,100000,1000000",
+    "rule": "privacy-aware,unbiased,uniform",
+    "noise_model": "exact,paper",
+    "floor": "0,0.1,0.2,0.5,1",
+    "clip": "0.1,0.3,1,3,10",
+    "smoothness": "0.1,0.3,1,3,10",
 }
+#: What ``sweep`` changes by itself; any other setting is changed in the configuration.
+_SWEPT = ("eta", "bias_cap", "rounds", "batch_size", "accountant", "epsilon")
+#: Sections that decide about probabilities and noise.
+_PLANNED = ("training", "selection", "privacy", "population")
+#: Settings of which one takes the place of the other.
+_INSTEAD = {"training.sampling_rate": "training.batch_size"}
 
 
 def what_if(
     setting: Annotated[
-        str, Argument(help="eta, bias_cap, rounds, batch_size, accountant or epsilon.")
+        str,
+        Argument(
+            help="eta, bias_cap, epsilon (of --client), or any key of [training], [selection], "
+            "[privacy] or [population], such as rounds, sampling_rate or training.clip."
+        ),
     ],
     source: SourceArgument = None,
     clients: ClientsOption = None,
@@ -184,26 +207,75 @@ def what_if(
             "probabilities to try settings on. dpcohort plan CONFIG --set KEY=VALUE shows its caps "
             "and noise."
         )
-    data = None if config.data is None else configured_data(config)
-    scenario = Scenario(
-        population=configured_population(config, data),
-        training=configured_training(config, data),
-        rule=config.rule,
-        rule_settings=dict(config.rule_settings),
-        contract=config.contract,
-        noise_model=config.noise_model,
-    )
-    choice("setting", setting, _USUAL)
-    outcomes = sweep(scenario, setting, _parsed(setting, values or _USUAL[setting]), client=client)
+
+    def scenario(config: Config) -> Scenario:
+        data = None if config.data is None else configured_data(config)
+        return Scenario(
+            population=configured_population(config, data),
+            training=configured_training(config, data),
+            rule=config.rule,
+            rule_settings=dict(config.rule_settings),
+            contract=config.contract,
+            noise_model=config.noise_model,
+        )
+
+    key = _key(setting)
+    name = key.rpartition(".")[2]
+    if values is None and name not in _USUAL:
+        raise InputError.because(f"say which values of {key} to try, such as: --values 1,2,5")
+    tried = _parsed(name, values or _USUAL[name])
+    if name in _SWEPT:
+        outcomes = sweep(scenario(config), name, tried, client=client)
+    else:
+        outcomes = []
+        for value in tried:
+            instead = [f"{_INSTEAD[key]}="] if key in _INSTEAD else []
+            one = scenario(config.with_overrides([*instead, f"{key}={value}"]))
+            (found,) = sweep(one, "rounds", [one.training.rounds], client=client)
+            outcomes.append(replace(found, value=value))
     if as_json:
         print_json({"setting": setting, "outcomes": [o.to_dict() for o in outcomes]})
     else:
         _print_outcomes(setting, outcomes, client)
 
 
+def _key(setting: str) -> str:
+    """The setting with its section, as in a config.
+
+    Raises:
+        InputError: no plan depends on it, or there is no such setting.
+    """
+    from dpcohort.config.schema import ConfigFile, known_keys
+    from dpcohort.plugins import REGISTRIES
+
+    known = known_keys(ConfigFile)
+    rules = REGISTRIES["selection"]
+    own = dict.fromkeys(s for name in rules.built_in for s in rules.settings_of(name))
+    bare = {
+        **{key: f"{section}.{key}" for section in reversed(_PLANNED) for key in known[section]},
+        **{key: f"selection.{key}" for key in own},
+        **{name: name for name in _SWEPT},
+    }
+    section, _, key = setting.rpartition(".")
+    if section == "selection" or (section in _PLANNED and key in known[section]):
+        return key if bare.get(key) == key else setting
+    if (section in known and section and section not in _PLANNED) or _is_trained(setting, known):
+        raise InputError.because(
+            f"{setting} changes neither probabilities nor noise, only what training makes of them. "
+            "Try its values in a [grid]: dpcohort compare CONFIG"
+        )
+    return bare[choice("setting", setting, [*_SWEPT, *sorted(bare.keys() - set(_SWEPT))])]
+
+
+def _is_trained(setting: str, known: Mapping[str, Sequence[str]]) -> bool:
+    return any(setting in known[section] for section in ("optimiser", "run", "model"))
+
+
 def _parsed(setting: str, text: str) -> list[float | str]:
     if setting == "accountant":
         return [word.strip() for word in text.split(",")]
+    if setting not in _SWEPT and ":" not in text:
+        return [_value(word.strip()) for word in text.split(",")]
     try:
         parts = [float(part) for part in text.replace(":", ",").split(",")]
     except ValueError:
@@ -222,7 +294,17 @@ def _parsed(setting: str, text: str) -> list[float | str]:
             allowed="a range with 0 < low <= high and 2 to 1000 values",
         )
     spaced = [low * (high / low) ** (i / (count - 1)) for i in range(int(count))]
-    return [round(x) if setting in ("rounds", "batch_size") else x for x in spaced]
+    whole = ("rounds", "batch_size", "cohort_size", "local_steps", "dimension")
+    return [round(x) if setting in whole else x for x in spaced]
+
+
+def _value(word: str) -> float | str:
+    """A number where it is one; whole numbers stay whole."""
+    with suppress(ValueError):
+        return int(word)
+    with suppress(ValueError):
+        return float(word)
+    return word
 
 
 def _print_outcomes(setting: str, outcomes: list[SweptValue], client: str | None) -> None:

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import json
 import os
 import platform
+import re
 import sys
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +26,7 @@ from dpcohort.cli.terminal import (
     console,
     new_table,
     print_json,
+    program,
     say,
     write_new,
 )
@@ -89,8 +91,8 @@ def new(
     if not write_new(path, text, force=force, as_json=as_json, example=example):
         return
     has_data = "\n[data]" in text
-    following = f"dpcohort train {path} --out RUN" if has_data else f"dpcohort plan {path}"
-    console.print(f"Wrote {path}. Look at it, change it, then: {following}")
+    following = f"train {path} --out RUN" if has_data else f"plan {path}"
+    say(f"Wrote {path}. Look at it, change it, then: {program()} {following}")
 
 
 def _new_for_table(
@@ -171,20 +173,49 @@ def _new_for_table(
         say(f"  - {step}")
 
 
-_PLANNING = "pip install dpcohort"
-_TRAINING = "pip install 'dpcohort[train]'"
-#: Distribution, module, what it is for, the command that installs it.
-_PACKAGES = (
-    ("numpy", "numpy", "everything", _PLANNING),
-    ("scipy", "scipy", "accounting", _PLANNING),
-    ("dp-accounting", "dp_accounting", "the second opinion on every promise", _PLANNING),
-    ("pydantic", "pydantic", "reading configs", _PLANNING),
-    ("matplotlib", "matplotlib", "pictures", _PLANNING),
-    ("torch", "torch", "training", _TRAINING),
-    ("scikit-learn", "sklearn", "the embedded data set", _TRAINING),
-    ("safetensors", "safetensors", "saving models", _TRAINING),
-    ("pyarrow", "pyarrow", "tables in Parquet", "pip install 'dpcohort[tables]'"),
-)
+#: What packages are for, by the extra that asks for them; "" is dpcohort itself.
+_PURPOSES = {
+    "": {
+        "numpy": "everything",
+        "scipy": "accounting",
+        "dp-accounting": "the second opinion on every promise",
+        "pydantic": "reading configs",
+        "matplotlib": "pictures",
+        "rich": "the terminal",
+        "typer": "commands",
+    },
+    "train": {
+        "torch": "training",
+        "scikit-learn": "the embedded data set, estimators",
+        "safetensors": "saving models",
+        "cryptography": "private noise, certificates",
+        "mpmath": "certified noise",
+    },
+    "report": {"jinja2": "the HTML report", "plotly": "its charts"},
+    "tables": {"pyarrow": "tables in Parquet"},
+    "notebook": {"tqdm": "progress bars in notebooks"},
+    "flower": {"flwr": "a federation over Flower"},
+    "tracking": {"mlflow": "train --mlflow", "tensorboard": "train --tensorboard"},
+}
+#: Extras for those who work on dpcohort itself.
+_FOR_DEVELOPERS = ("docs", "test")
+_REQUIREMENT = re.compile(r"([\w.-]+)[^;]*(?:;.*\bextra == ['\"]([\w-]+)['\"])?")
+
+
+def _packages() -> list[tuple[str, str, str]]:
+    """Every package that dpcohort or one of its extras asks for, its purpose, and how to get it."""
+    purposes = [(extra, *one) for extra, some in _PURPOSES.items() for one in some.items()]
+    with suppress(importlib.metadata.PackageNotFoundError):  # run from a folder, not installed
+        for line in importlib.metadata.requires("dpcohort") or []:
+            parts = _REQUIREMENT.match(line)
+            if parts is not None and parts[1] != "dpcohort" and parts[2] not in _FOR_DEVELOPERS:
+                extra = parts[2] or ""
+                purposes.append((extra, parts[1], f"the extra {extra}" if extra else "everything"))
+    found: dict[str, tuple[str, str, str]] = {}
+    for extra, name, purpose in purposes:
+        remedy = f"pip install 'dpcohort[{extra}]'" if extra else "pip install dpcohort"
+        found.setdefault(name, (name, purpose, remedy))
+    return list(found.values())
 
 
 def doctor(as_json: JsonOption = False) -> None:
@@ -226,8 +257,8 @@ def examine() -> list[dict[str, str | None]]:
         ("Python", python, "3.11 or newer", None),
         ("cores", str(os.cpu_count()), "speed", None),
     ]
-    for package, module, purpose, command in _PACKAGES:
-        rows.append((package, _version(package, module), purpose, command))
+    for package, purpose, command in _packages():
+        rows.append((package, _version(package), purpose, command))
     for held in describe_datasets():
         remedy = held.how_to_get[0] if held.how_to_get else None
         records = f"{held.train_records:,} records"
@@ -236,13 +267,11 @@ def examine() -> list[dict[str, str | None]]:
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def _version(distribution: str, module: str) -> str | None:
-    if importlib.util.find_spec(module) is None:
-        return None
+def _version(distribution: str) -> str | None:
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
-        return "unknown version"
+        return None
 
 
 data = typer.Typer(

@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -55,6 +57,20 @@ _WORTH_TELLING = 500
 def say(text: str, **style: Any) -> None:
     """A sentence on stdout, in one line however narrow the terminal."""
     console.print(text, soft_wrap=True, **style)
+
+
+def program() -> str:
+    """How this program can be called again: its name where that is found, else as it was called.
+
+    Example:
+        >>> program().endswith("dpcohort")
+        True
+    """
+    called = Path(sys.argv[0])
+    if shutil.which("dpcohort") is not None or called.name not in ("dpcohort", "__main__.py"):
+        return "dpcohort"
+    words = [str(called)] if called.name == "dpcohort" else [sys.executable, "-m", "dpcohort"]
+    return shlex.join(words)
 
 
 def print_error(message: str) -> None:

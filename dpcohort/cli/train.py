@@ -30,11 +30,12 @@ from dpcohort.cli.terminal import (
     console,
     data_changes,
     print_json,
+    program,
     say,
     sparkline,
 )
 from dpcohort.config import load_config
-from dpcohort.errors import DataMissingError, InputError
+from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
 
 if TYPE_CHECKING:
@@ -72,6 +73,9 @@ def train(
         Path | None,
         Option("--after", metavar="RUN", help="The run that a plan of replan goes on from."),
     ] = None,
+    mlflow: Annotated[
+        str | None, Option(help="Log to MLflow: a tracking server's address, or a folder.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Train; the ledger is written before every round, so a crash never hides spending."""
@@ -91,6 +95,7 @@ def train(
         raise InputError.because(
             f"{out} holds one run; several seeds need a folder of their own. Choose another --out."
         )
+    from dpcohort.runs.callbacks import MLflowLog, TensorBoardLog
     from dpcohort.runs.configured import configured_data, configured_job
     from dpcohort.runs.training import train_job
 
@@ -112,6 +117,8 @@ def train(
             listeners: list[Callback] = [*callbacks]
             if tensorboard is not None:
                 listeners.append(TensorBoardLog(tensorboard / f"seed-{job.seed}"))
+            if mlflow is not None:
+                listeners.append(MLflowLog(mlflow, name=f"{title}, seed {job.seed}"))
             run = train_job(job, out=place, resume=resume, callbacks=listeners)
         for words in [] if as_json else run.warnings:
             console.print(f"note: {words}")
@@ -189,7 +196,8 @@ def _print_runs(runs: Sequence[Run], out: Path) -> None:
     kept = "all promises hold" if found["promises_hold"] else "NOT ALL PROMISES HOLD"
     receipts = "1 receipt" if found["receipts"] == 1 else f"{found['receipts']} receipts"
     console.print(f"{receipts}, {kept}. {found['stamp']}")
-    say(f"Run: {out}   Next: dpcohort verify {out}, dpcohort report {out}")
+    name = program()
+    say(f"Run: {out}   Next: {name} verify {out}, {name} report {out}")
 
 
 def _print_score(runs: Sequence[Run], result: Mapping[str, Any]) -> None:
@@ -321,7 +329,7 @@ def _tell(run: Run, *, as_json: bool) -> None:
     for words in judged_words([run.judged]):
         say(f"WARNING: {words}", style="yellow")
     step = "verify" if run.is_finished else "train CONFIG --resume --out"
-    say(f"Next: dpcohort {step} {run.path}")
+    say(f"Next: {program()} {step} {run.path}")
 
 
 def _score(run: Run) -> float | None:
@@ -464,45 +472,3 @@ class _Bar:
 
     def __rich_measure__(self, screen: Console, options: ConsoleOptions) -> Measurement:
         return Measurement(1, min(self.width, options.max_width))
-
-
-class TensorBoardLog:
-    """A callback that writes public numbers only: what ``rounds.jsonl`` has, as curves.
-
-    Of a private run no time is written: how long a round took tells how many records were drawn.
-    For the same reason the folder should be closed to others (0700) while such a run goes on.
-
-    Args:
-        folder: where the events go; ``tensorboard --logdir`` shows them.
-
-    Raises:
-        DataMissingError: tensorboard is not installed.
-    """
-
-    def __init__(self, folder: str | Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise DataMissingError(
-                "tensorboard is not installed. Get it with: pip install tensorboard"
-            ) from None
-        self._writer: Any = SummaryWriter(str(folder))
-
-    def on_round(self, record: RoundRecord, run: Run) -> None:
-        """Write one round."""
-        step = record.round + 1
-        # TensorBoard writes the time of every point unless it is given one.
-        when = {"walltime": 0.0} if run.settings.get("randomness") == "entropy" else {}
-        if record.noise_stds:
-            self._writer.add_scalar("noise/largest", max(record.noise_stds), step, **when)
-            self._writer.add_scalar("noise/smallest", min(record.noise_stds), step, **when)
-        for name, found in (("model", record.test), ("average", record.test_average)):
-            if found is not None:
-                metric = run.metric.name
-                self._writer.add_scalar(f"{metric}/{name}", found.score, step, **when)
-                self._writer.add_scalar(f"loss/{name}", found.loss, step, **when)
-        self._writer.flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._writer.close()

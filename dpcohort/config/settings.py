@@ -17,6 +17,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,7 +32,7 @@ from dpcohort.clients import Population
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.limits import LARGEST_CONFIG
 from dpcohort.plugins import REGISTRIES, kind_of_rule
-from dpcohort.text_files import parse_toml, read_utf8
+from dpcohort.text_files import parse_toml, read_utf8, toml_text
 from dpcohort.training import Training
 
 if TYPE_CHECKING:
@@ -379,6 +380,42 @@ def loads_config(text: str) -> Config:
         Population(3 clients, 150 records, 0 public)
     """
     return _parsed(text, None)
+
+
+def config_for_folder(text: str, source: Path | None, target: Path) -> str:
+    r"""The text of a configuration with the files that it names as seen from another folder.
+
+    Args:
+        text: the configuration.
+        source: the folder that its relative paths start from; None leaves them alone.
+        target: the folder in which the text will lie.
+
+    Example:
+        >>> config_for_folder('[data]\nname = "digits"', Path("."), Path("runs/first"))
+        '[data]\nname = "digits"'
+    """
+    if source is None:
+        return text
+    start, end = source.resolve(), target.resolve()
+
+    def moved(key: str, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: moved(name, inner) for name, inner in value.items()}
+        if not isinstance(value, str) or not value or Path(value).is_absolute():
+            return value
+        place = start / value
+        folder = place.is_dir() and ("/" in value or key == "dir")
+        if not (folder or place.is_file()):
+            return value
+        return Path(os.path.relpath(place, end)).as_posix()
+
+    values = parse_toml(text)
+    named = {
+        section: moved(section, table)
+        for section, table in values.items()
+        if section in ("population", "data", "model")
+    }
+    return text if all(named[s] == values[s] for s in named) else toml_text({**values, **named})
 
 
 def config_for_clients(path: str | Path) -> Config:

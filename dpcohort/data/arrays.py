@@ -74,6 +74,37 @@ def load_arrays(path: str | Path, task: Mapping[str, Any] | None = None) -> Data
         raise FileFormatError(place, str(error)) from None
 
 
+def load_test_arrays(path: str | Path, task: Mapping[str, Any] | None = None) -> Dataset:
+    """As `load_arrays`, for a server that tests and has no training records.
+
+    A file with ``test_inputs`` and ``test_labels`` alone is enough; they stand in both places.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "test.npz"
+        ...     np.savez(path, test_inputs=np.zeros((1, 2)), test_labels=[0], classes=2)
+        ...     load_test_arrays(path).test_inputs.shape
+        (1, 2)
+    """
+    place = Path(path).expanduser()
+    if place.suffix != ".npz" or not place.is_file():
+        return load_arrays(place, task)
+    entries = read_npz(place)
+    if not entries.keys() & set(ARRAY_NAMES[:2]):
+        entries |= {
+            f"train_{k}": entries[f"test_{k}"]
+            for k in ("inputs", "labels")
+            if f"test_{k}" in entries
+        }
+    try:
+        return dataset_from_mapping(place.stem, entries, task)
+    except FileFormatError:
+        raise
+    except InputError as error:
+        raise FileFormatError(place, str(error)) from None
+
+
 def dataset_from_mapping(
     name: str, entries: Mapping[str, Any], task: Mapping[str, Any] | None = None
 ) -> Dataset:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from dpcohort._validate import IntArray
 from dpcohort.clients import Population
-from dpcohort.plain_text import one_line
+from dpcohort.plain_text import counted, one_line
 from dpcohort.plan import Plan
 
 if TYPE_CHECKING:
@@ -135,16 +135,6 @@ def _headline(plan: Plan, summary: dict[str, Any]) -> Text:
             "every ε is for all of them together"
         )
     return text
-
-
-def counted(number: int, noun: str) -> str:
-    """A number of things in words.
-
-    Example:
-        >>> counted(1, "client"), counted(2000, "draw")
-        ('1 client', '2,000 draws')
-    """
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _ends(order: IntArray, rows: int) -> IntArray:

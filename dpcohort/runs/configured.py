@@ -486,6 +486,7 @@ def configured_job(
         label=label,
         config=toml_text(config.values),
         after=after,
+        config_folder=config.folder,
     )
 
 

@@ -23,6 +23,7 @@ import numpy as np
 from dpcohort._validate import FloatArray, IntArray, number, whole_number
 from dpcohort.errors import InputError
 from dpcohort.metrics import METRICS, Check, check_together
+from dpcohort.plain_text import html_table
 from dpcohort.plan import Plan
 from dpcohort.runs.folder import RunFolder
 from dpcohort.runs.run import Run
@@ -306,6 +307,23 @@ class Comparison:
         if self.check is None or self.check.is_better:
             return ""
         return f"{self.name}: {self.check.sentence}"
+
+    def __repr__(self) -> str:
+        return f"Comparison({self.sentence})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        found = self.difference
+        known = math.isfinite(found.low)
+        rows = {
+            "difference": f"{found.mean:+.1f} points",
+            f"{100 * found.confidence:.0f} % CI": f"{found.low:+.1f} to {found.high:+.1f}"
+            if known
+            else "none with one seed",
+            "seeds": ", ".join(map(str, self.seeds)),
+            "in words": self.sentence,
+        }
+        return html_table(f"{self.name} against {self.baseline}", rows)
 
     @property
     def sentence(self) -> str:

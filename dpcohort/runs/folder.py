@@ -117,9 +117,11 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         #: One file a drawn client, or one for all.
         self.receipts = self.path / "receipts"
-        #: The trained model.
+        #: The model that was scored: the average of iterates where one is kept, else the last one.
         self.model = self.path / "model.safetensors"
-        #: The average of iterates.
+        #: The last iterate, beside an average.
+        self.last = self.path / "model-last.safetensors"
+        #: The average in runs of before, in which ``model`` is the last iterate.
         self.average = self.path / "model-average.safetensors"
         #: Test results and hashes; present when the run is finished.
         self.result = self.path / "result.json"

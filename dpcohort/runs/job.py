@@ -79,6 +79,7 @@ class TrainingJob(ABC):
         device: where it runs.
         checkpoint_every: rounds between checkpoints.
         config: text of the configuration it came from, if any.
+        config_folder: what relative paths in it start from.
         after: folder of the run that it goes on from, if its plan does.
         carried: state of the model it goes on from; empty for fresh weights.
         weights: whose weights it starts from and what of them is frozen, as ``run.json`` has it;
@@ -94,6 +95,7 @@ class TrainingJob(ABC):
     device: str = "cpu"
     checkpoint_every: int = 1
     config: str | None = None
+    config_folder: Path | None = None
     after: Path | None = None
     carried: Mapping[str, Any] = field(default_factory=dict)
     weights: Mapping[str, Any] | None = None
@@ -431,6 +433,7 @@ def make_job(
     label: str = "",
     config: str | None = None,
     after: str | Path | None = None,
+    config_folder: Path | None = None,
 ) -> Job:
     """Check that plan, model and data belong together; see ``train`` for the arguments.
 
@@ -499,6 +502,7 @@ def make_job(
         merged_noise=merged_noise,
         label=label,
         config=config,
+        config_folder=config_folder,
         model_options=dict(model_options or {}),
         weights=described_weights(module, path=weights, source=weights_source, frozen=frozen),
     )

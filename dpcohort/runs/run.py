@@ -4,17 +4,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from dpcohort._validate import FloatArray, IntArray
 from dpcohort.data.partition import Partition, load_partition
 from dpcohort.errors import DpcohortError, FileFormatError, InputError, VerificationError
 from dpcohort.metrics import Check, Metric, main_metric
+from dpcohort.plain_text import counted, html_table
 from dpcohort.plan import Plan
 from dpcohort.round_record import RoundRecord, TestResult
 from dpcohort.runs.folder import RunFolder, read_json, read_log
@@ -24,8 +27,14 @@ from dpcohort.runs.success import check_of, task_of
 from dpcohort.tasks import Task
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from torch import nn
+
+    from dpcohort.data import Dataset
     from dpcohort.round_record import RoundRecord
 
+#: The model that test results are of, in words.
+SCORED = {"average": "average of iterates", "last": "last iterate"}
 
 Weights = Mapping[str, NDArray[Any]]
 
@@ -63,6 +72,8 @@ class Run:
         warnings: what went wrong without stopping the run.
         judged: how good the final model is: ``metrics``, ``trivial``, ``check`` and ``warnings`` of
             ``result.json``; empty until the run is finished.
+        module: the network, for ``predict``; None if the run was read from its folder.
+        inputs: how inputs are scaled, by public constants; empty where it is not written down.
     """
 
     plan: Plan
@@ -75,6 +86,28 @@ class Run:
     partition: Partition | None = None
     warnings: list[str] = field(default_factory=list)
     judged: Mapping[str, Any] = field(default_factory=dict)
+    module: nn.Module | None = field(default=None, repr=False)
+    inputs: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def __repr__(self) -> str:
+        return f"Run({', '.join(self._told().values())})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return html_table(f"Run {self.settings.get('label', '')}", self._told())
+
+    def _told(self) -> dict[str, str]:
+        """What there is to say of the run, a few words each; public information only."""
+        words = {
+            "rule": self.plan.selection.rule,
+            "clients": counted(len(self.plan.population), "client"),
+            "rounds": f"round {self.rounds_done} of {self.plan.training.rounds}",
+        }
+        with suppress(InputError):  # not evaluated yet
+            result = f"test {self.metric.words} {self.metric.text(self.test.score)}"
+            words["result"] = f"{result} ({SCORED[self.scored]})"
+        words["privacy"] = "private" if self.is_private else "NOT PRIVATE (simulation)"
+        return words if self.path is None else {**words, "folder": str(self.path)}
 
     @classmethod
     def load(cls, path: str | Path) -> Run:
@@ -94,14 +127,20 @@ class Run:
             except InputError as error:
                 raise FileFormatError(folder.rounds, str(error), line=line) from None
         ledger = Journal.read(plan, folder.ledger)
+        # Of an average the file of the model, except in runs of before.
+        both = folder.last.exists()
+        result: dict[str, Any] = {}
+        with suppress(DpcohortError):  # without a result, or with a broken one, which verify tells
+            result = read_json(folder.result)
         return cls(
             plan=plan,
             settings=read_json(folder.settings),
             ledger=ledger,
             history=history,
             path=folder.path,
-            model=_weights(folder.model),
-            average=_weights(folder.average),
+            model=_weights(folder.last if both else folder.model),
+            average=_weights(folder.model if both else folder.average),
+            inputs={"inputs": result["inputs"]} if "inputs" in result else {},
             partition=load_partition(folder.partition) if folder.partition.exists() else None,
             judged=judged_in(folder.result),
         )
@@ -147,6 +186,70 @@ class Run:
     def has_test(self) -> bool:
         """Whether there is a test result."""
         return any(line.test_average or line.test for line in self.history)
+
+    @property
+    def scored(self) -> Literal["average", "last"]:
+        """Which model the test results are of: the average of iterates where one is kept."""
+        decay = (self.settings.get("optimiser") or {}).get("average_decay")
+        return "average" if self.average or decay is not None else "last"
+
+    @property
+    def scored_weights(self) -> Weights:
+        """Parameters by name of the model that was scored; the content of ``model.safetensors``."""
+        return self.average or self.model
+
+    def predict(self, inputs: ArrayLike, *, model: nn.Module | None = None) -> NDArray[Any]:
+        """What the model that was scored says of records: classes, labels as 0 and 1, or numbers.
+
+        Args:
+            inputs: records as the data set holds them, before they are scaled.
+            model: the network of a run that was read from its folder, where that has no name.
+
+        Raises:
+            InputError: the run is not finished, the network is not known, or records do not fit.
+
+        Example:
+            >>> from dpcohort import Population, Training, load_dataset, make_plan, train
+            >>> clients = Population.from_arrays(sizes=[400] * 3, epsilon=[2, 4, 8], delta=1e-5)
+            >>> settings = Training(rounds=3, cohort_size=2, batch_size=40, dimension=650)
+            >>> plan = make_plan(clients, settings, seed=0)
+            >>> run = train(plan, "logistic", "digits", device="cpu")
+            >>> run.predict(load_dataset("digits").test_inputs[:2]).shape
+            (2,)
+        """
+        from dpcohort.runs.prediction import model_outputs
+
+        return self.task.predictions(model_outputs(self, inputs, model=model))
+
+    def plot(self) -> Figure:
+        """Test accuracy over the rounds, as a matplotlib figure.
+
+        Raises:
+            InputError: the model was never evaluated.
+        """
+        figure: Figure = _face("figures").accuracy_figure({str(self.settings["label"]): [self]})
+        return figure
+
+    def report(
+        self, path: str | Path = "report.html", *, data: Dataset | None = None, method: str = "pld"
+    ) -> Path:
+        """Write the HTML report of a run that has a folder.
+
+        Args:
+            path: where the page goes.
+            data: the data set, for who is served where the folder does not say where it lies;
+                used in simulations only.
+            method: the accountant that verifies the promises.
+
+        Raises:
+            InputError: the run has no folder, or the page cannot be written there.
+        """
+        if self.path is None:
+            raise InputError.because(
+                "a report is of a run folder, and this run has none. Give train a folder: out=..."
+            )
+        _face("html.page").write_report([self.path], path, method=method, data=data)
+        return Path(path)
 
     @property
     def test_accuracy(self) -> float:
@@ -220,6 +323,11 @@ def judged_in(path: Path) -> dict[str, Any]:
     except DpcohortError:  # verify says what is wrong with it
         return {}
     return {k: stored[k] for k in ("metrics", "trivial", "check", "warnings") if k in stored}
+
+
+def _face(module: str) -> Any:
+    """A part of ``dpcohort.report``, which knows of runs while they know nothing of it."""
+    return import_module(f"dpcohort.report.{module}")
 
 
 def _weights(path: Path) -> Weights:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from dpcohort._validate import IntArray
 from dpcohort.aggregation import AggregationRule, Cohort
 from dpcohort.atomic_file import atomic_writer, owner_only, write_text
 from dpcohort.config import Config
+from dpcohort.config.settings import config_for_folder
 from dpcohort.data import Dataset, Partition
 from dpcohort.data.partition import load_partition, save_partition
 from dpcohort.engine import (
@@ -221,9 +223,10 @@ class Recorder:
         if self._folder is not None:
             # Certifying takes longest: a crash in it leaves no model that no result speaks of.
             self.write_receipts()
-            hashes = {"model": _save_weights(self._folder.model, self.run.model)}
+            hashes = {}
             if self.run.average:
-                hashes["average"] = _save_weights(self._folder.average, self.run.average)
+                hashes["last"] = _save_weights(self._folder.last, self.run.model)
+            hashes["model"] = _save_weights(self._folder.model, self.run.scored_weights)
             hashes["settings"] = self._owner
             if self._folder.config.exists():
                 config = self._folder.config.read_bytes()
@@ -238,6 +241,8 @@ class Recorder:
                     "seconds": sum(line.seconds for line in self.run.history),
                     "sha256": hashes,
                     "test": None if last is None else last.to_dict(),
+                    "scored": self.run.scored,
+                    **_inputs(self.job),
                     **finite_json(self.run.judged),
                     "warnings": [*self.run.warnings, *self.run.judged["warnings"]],
                 },
@@ -270,16 +275,18 @@ class Recorder:
             ledger=Journal(self.job.plan, None if folder is None else folder.ledger),
             path=None if folder is None else folder.path,
             partition=self.job.partition,
+            module=self.job.model,
+            inputs=_inputs(self.job),
         )
 
     def _begin(self, folder: RunFolder) -> None:
         job = self.job
         self._folder = folder
         if job.config is not None:
-            write_text(folder.config, job.config)
+            write_text(folder.config, config_for_folder(job.config, job.config_folder, folder.path))
         job.plan.save(folder.plan)
         save_partition(job.partition, folder.partition)
-        write_json(folder.environment, environment(job.device))
+        write_json(folder.environment, {**environment(job.device), **_began_in(job, folder)})
         self._rounds = AppendLog(folder.rounds)
         self.run = self._run_in(folder)
         if job.after is not None:
@@ -344,6 +351,22 @@ def _save_weights(path: Path, weights: Any) -> str:
     with atomic_writer(path, binary=True) as file:
         file.write(content)
     return hashlib.sha256(content).hexdigest()
+
+
+def _inputs(job: TrainingJob) -> dict[str, Any]:
+    """The public constants by which inputs are scaled, where they are known here."""
+    return {"inputs": asdict(job.data.normalisation)} if isinstance(job, Job) else {}
+
+
+def _began_in(job: TrainingJob, folder: RunFolder) -> dict[str, str]:
+    """From the run folder to the current one, in which the user's own modules were found."""
+    if job.config is None or not _OWN_MODULE.search(job.config):
+        return {}
+    return {"began_in": Path(os.path.relpath(Path.cwd(), folder.path.resolve())).as_posix()}
+
+
+#: A ``module:function`` in a configuration.
+_OWN_MODULE = re.compile(r'= "[A-Za-z_][\w.]*:[A-Za-z_]\w*"')
 
 
 def _round_of(entry: dict[str, Any]) -> int:

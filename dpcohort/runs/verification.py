@@ -488,6 +488,7 @@ class _Check:
         written = hashes if isinstance(hashes, dict) else {}
         for name, path in (
             ("model", folder.model),
+            ("last", folder.last),
             ("average", folder.average),
             ("config", folder.config),
         ):

@@ -16,10 +16,14 @@ def test_everything_has_a_name_and_a_purpose(terminal):
 
 
 def test_what_is_missing_comes_with_its_command(terminal, monkeypatch):
-    real = setting_up.importlib.util.find_spec
-    monkeypatch.setattr(
-        setting_up.importlib.util, "find_spec", lambda name: None if name == "torch" else real(name)
-    )
+    real = setting_up.importlib.metadata.version
+
+    def version(name):
+        if name == "torch":
+            raise setting_up.importlib.metadata.PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setattr(setting_up.importlib.metadata, "version", version)
     shown = terminal("doctor")
     assert "missing" in shown
     assert "dpcohort[train]" in shown

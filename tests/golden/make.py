@@ -282,6 +282,28 @@ def described(folder: Path) -> dict[str, Any]:
             found[name] = (folder / name).read_text()
     for path in sorted(folder.glob("*.safetensors")):
         found[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return _as_written_before(found)
+
+
+def _as_written_before(found: dict[str, Any]) -> dict[str, Any]:
+    """The names that model files had: the last iterate was the model, its average had another.
+
+    Also without what ``result.json`` has gained: only what was there must stay.
+    """
+    hashes, last = found["result"]["sha256"], "model-last.safetensors"
+    found["result"] = {
+        key: found["result"][key] for key in ("rounds", "lost_rounds", "sha256", "test")
+    }
+    if last in found:
+        found["model-average.safetensors"] = found["model.safetensors"]
+        found["model.safetensors"] = found.pop(last)
+        names = (name.replace("model-last", "model-average") for name in found["files"])
+        found["files"] = sorted(names)
+        found["result"]["sha256"] = {
+            **{key: value for key, value in hashes.items() if key != "last"},
+            "model": hashes["last"],
+            "average": hashes["model"],
+        }
     return found
 
 

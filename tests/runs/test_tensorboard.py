@@ -6,9 +6,8 @@ from types import ModuleType
 
 import pytest
 
-from dpcohort.cli.train import TensorBoardLog
 from dpcohort.errors import DataMissingError
-from dpcohort.runs import train
+from dpcohort.runs import TensorBoardLog, train
 
 
 class Writer:

@@ -20,6 +20,8 @@ import hashlib
 import json
 import os
 import shutil
+import sys
+import sysconfig
 import tempfile
 from collections.abc import Mapping
 from importlib import resources
@@ -36,6 +38,7 @@ from dpcohort.deploy.flower.federation import Federation, drawn_clients
 from dpcohort.deploy.guard.terms import ModelTerms, TableTerms, terms_from_plan
 from dpcohort.errors import InputError
 from dpcohort.plan import Plan
+from dpcohort.plugins import is_named_function, named_function
 
 _LONGEST = 120
 #: What a file of weights is called in a kit.
@@ -78,6 +81,7 @@ def kit_text(name: str, **values: object) -> str:
         '# The run "spring": for the operator'
     """
     files = resources.files("dpcohort.deploy.flower") / "kit_files"
+    values.setdefault("own_model", "")
     if name.endswith(".service"):
         values["hardened"] = (files / "hardened.conf").read_text(encoding="utf-8").rstrip("\n")
         # One line, whatever the client is called; a percent sign means something to systemd.
@@ -174,6 +178,7 @@ def write_kit(
             words = "your table, with the\n   columns that [table.columns] of the terms names"
             values |= {"data": "data.csv", "holds": words}
         given, model = model, _shipped(model)
+        code = own_model_files(model.name)
         keys = {}
         for client in drawn_clients(plan):
             terms = terms_from_plan(
@@ -188,14 +193,19 @@ def write_kit(
                 answer_seconds=0.0 if trial else 1.0,
             )
             own = client_folder(scratch, client)
-            keys[client] = _write_client(own, terms, {**values, "client": client})
+            told = {"client": client, "own_model": _own_model_words(_FOR_OWNER, model.name, code)}
+            keys[client] = _write_client(own, terms, {**values, **told})
+            _write_code(own, code)
             _copy_weights(given, own)
             shutil.copyfile(tls / "ca.crt", own / "ca.crt")
         said = Federation(
             run=run, plan=plan, model=model, clients=keys, **{"out": "run", **federation}
         )
         _copy_weights(given, scratch / "server")
+        values["own_model"] = _own_model_words(_FOR_OPERATOR, model.name, code)
         _write_server(scratch, said, values, final=target.resolve())
+        for place in (scratch / "server", scratch / "app"):
+            _write_code(place, code)
         if target.exists():
             target.rmdir()
         os.replace(scratch, target)
@@ -215,6 +225,74 @@ def _copy_weights(model: ModelTerms, folder: Path) -> None:
     if model.weights:
         shutil.copyfile(model.weights, folder / _WEIGHTS)
         os.chmod(folder / _WEIGHTS, 0o644)
+
+
+_FOR_OWNER = (
+    "\nThe model is code that somebody wrote for this run: {what}.\nYour guard runs it on your "
+    "data, so read it.{where}\nThen try it before anything is spent, in the folder where it lies:\n"
+    "\n"
+    "    dpcohort guard check --terms terms.toml --data data.npz\n"
+)
+_FOR_OPERATOR = (
+    "\nThe model is code of your own: {what}.{where}\nOwners read it and try it (`dpcohort guard "
+    "check`); change it, and they must get it again.\n"
+)
+
+
+def _own_model_words(words: str, name: str, code: Mapping[str, str]) -> str:
+    """What a page says of a model that is somebody's own; nothing of one of dpcohort's."""
+    if not is_named_function(name):
+        return ""
+    module = name.partition(":")[0]
+    if not code:
+        return words.format(what=f"`{name}`", where=f" Install the package that has {module}.")
+    where = (
+        "\nPut it into /etc/dpcohort-guard (owner `dpcohort-guard`, mode 0600), from where the "
+        "unit starts."
+        if words is _FOR_OWNER
+        else " It lies in `server/`, in `app/` and in every client's folder."
+    )
+    return words.format(what=f"`{', '.join(code)}` (`{name}`)", where=where)
+
+
+def own_model_files(name: str) -> dict[str, str]:
+    """The file of a model that is a user's own, by its path; empty for one that is installed.
+
+    Args:
+        name: of a model: one of dpcohort's, or ``module:function``.
+
+    Example:
+        >>> own_model_files("logistic")
+        {}
+    """
+    if not is_named_function(name):
+        return {}
+    named_function("model", name)  # says what is wrong with it
+    parts = name.partition(":")[0].split(".")
+    file = getattr(sys.modules[".".join(parts)], "__file__", None)
+    installed = {
+        Path(sysconfig.get_path(key)).resolve() for key in ("purelib", "platlib", "stdlib")
+    }
+    if file is None or installed & set(Path(file).resolve().parents):
+        return {}
+    found = {"/".join(parts) + ".py": Path(file)}
+    if Path(file).name == "__init__.py":
+        found = {"/".join([*parts, "__init__.py"]): Path(file)}
+    for depth in range(1, len(parts)):  # packages on the way to it
+        above = getattr(sys.modules[".".join(parts[:depth])], "__file__", None)
+        if above is not None:
+            found["/".join([*parts[:depth], "__init__.py"])] = Path(above)
+    try:
+        return {place: path.read_text(encoding="utf-8") for place, path in found.items()}
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError.because(f"the file of the model {name} cannot be read: {error}.") from None
+
+
+def _write_code(folder: Path, code: Mapping[str, str]) -> None:
+    for place, text in code.items():
+        (folder / place).parent.mkdir(parents=True, exist_ok=True)
+        write_text(folder / place, text)
+        os.chmod(folder / place, 0o600)
 
 
 def _write_server(

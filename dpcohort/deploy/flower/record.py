@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from dpcohort.data import Dataset, Partition, load_dataset
-from dpcohort.data.arrays import load_arrays
+from dpcohort.data.arrays import load_test_arrays
 from dpcohort.deploy.flower.federation import Federation
 from dpcohort.deploy.guard.protocol import RunReceipt
 from dpcohort.deploy.guard.training import checked_weights, layout_of
@@ -133,7 +133,7 @@ class FederatedJob(TrainingJob):
         if not federation.test:
             return None
         if "/" in federation.test or federation.test.endswith(".npz"):
-            data = load_arrays(federation.test, federation.model.task)
+            data = load_test_arrays(federation.test, federation.model.task)
         else:
             data = load_dataset(federation.test)
         if tuple(data.input_shape) != tuple(federation.model.input_shape):

@@ -133,6 +133,41 @@ def open_guard(
         raise
 
 
+def try_model(terms: GuardTerms, data: GuardedData | None = None) -> int:
+    """Build the model of the terms and take one noisy step with it; nothing of it is kept.
+
+    Args:
+        terms: the owner's terms.
+        data: the client's records; two made-up ones without.
+
+    Returns:
+        The number of trained parameters.
+
+    Raises:
+        InputError: the model is not there, does not fit the records, or mixes them; or its module
+            could be exchanged by others.
+
+    Example:
+        >>> from dpcohort.deploy.guard.terms import ModelTerms
+        >>> model = ModelTerms(name="logistic", input_shape=(64,), classes=10)
+        >>> try_model(GuardTerms(dataset="ward-7", lifetime_epsilon=4.0, lifetime_delta=1e-5,
+        ...                      model=model, allowed_users=(65534,)))
+        650
+    """
+    from dpcohort.deploy.guard.training import LocalTraining
+
+    if is_named_function(terms.model.name):
+        check_closed_folder(Path.cwd(), "model", shared=False)
+    if data is None:
+        inputs = np.zeros((2, *terms.model.input_shape), dtype=np.float32)
+        data = GuardedData(inputs, np.arange(2, dtype=np.int64), "")
+    training = LocalTraining(terms.model, data)
+    made_up = (0.1 * np.cos(np.arange(training.dimension))).astype(np.float32)
+    lattice, records = Lattice(1.0, 1.0), len(data)
+    training.update(made_up, lattice, "poisson", rate=1.0, batch_size=records, step_sizes=[1.0])
+    return training.dimension
+
+
 def check_answer_time(
     terms: GuardTerms,
     records: int,

@@ -30,6 +30,7 @@ from dpcohort.errors import DpcohortError, InputError
 from dpcohort.metrics import METRICS
 from dpcohort.plain_text import visible
 from dpcohort.plan import Plan
+from dpcohort.plugins import is_named_function
 from dpcohort.report.html.explorer import (
     MOST_POINTS,
     ClientPoint,
@@ -64,19 +65,29 @@ from dpcohort.runs.success import judged_words
 if TYPE_CHECKING:
     from jinja2 import Template
 
+if TYPE_CHECKING:
+    from dpcohort.data import Dataset
+
 #: In the order in which the page runs them.
 _SCRIPTS = ("solver.js", "noise.js", "frame.js", "charts.js", "explorer.js", "page.js")
 
 _NEEDS = "The HTML report needs jinja2 and plotly: pip install 'dpcohort[report]'."
 
 
-def write_report(sources: Sequence[str | Path], path: str | Path, *, method: str = "pld") -> Report:
+def write_report(
+    sources: Sequence[str | Path],
+    path: str | Path,
+    *,
+    method: str = "pld",
+    data: Dataset | None = None,
+) -> Report:
     """Read runs or a result and write the report about them, whole or not at all.
 
     Args:
         sources: run folders, folders of seeds, or one result (.json) of ``dpcohort reproduce``.
         path: where the page goes.
         method: the accountant that verifies the promises: ``pld``, ``auto`` or ``dp-accounting``.
+        data: the data set of the runs, for who is served, where no file of theirs says where it is.
 
     Raises:
         DataMissingError: a run is not there.
@@ -86,12 +97,14 @@ def write_report(sources: Sequence[str | Path], path: str | Path, *, method: str
         raise InputError.because(
             f"{path} cannot be written: there is no folder {Path(path).parent}. Make it first."
         )
-    report = make_report(sources, method=method)
+    report = make_report(sources, method=method, data=data)
     write_text(path, render(report))
     return report
 
 
-def make_report(sources: Sequence[str | Path], *, method: str = "pld") -> Report:
+def make_report(
+    sources: Sequence[str | Path], *, method: str = "pld", data: Dataset | None = None
+) -> Report:
     """The content of the report about runs or a result.
 
     Raises:
@@ -103,7 +116,7 @@ def make_report(sources: Sequence[str | Path], *, method: str = "pld") -> Report
     choice("method", method, ["pld", "auto", "dp-accounting"])
     results = [source for source in sources if Path(source).suffix.lower() == ".json"]
     if not results:
-        return report_of_runs(read_groups(sources, method=method), method=method)
+        return report_of_runs(read_groups(sources, method=method), method=method, data=data)
     if len(sources) > 1:
         raise InputError.because(
             f"{results[0]} is a file: give one result of dpcohort reproduce, or run folders only."
@@ -256,6 +269,7 @@ class Report:
         config: the configuration, to save and run again.
         explorer: what the what-if page computes from.
         reproduction: of a recipe's result.
+        scored: which model was tested, in words; empty if the runs differ in it.
     """
 
     kind: Literal["run", "comparison", "reproduction"]
@@ -283,6 +297,7 @@ class Report:
     config: str = ""
     explorer: dict[str, Any] = field(default_factory=dict)
     reproduction: Reproduction | None = None
+    scored: str = ""
 
     def chart_data(self) -> dict[str, Any]:
         """What the charts and the explorer read, in plain values."""
@@ -303,12 +318,15 @@ class Report:
         }
 
 
-def report_of_runs(groups: Sequence[Group], *, method: str = "pld") -> Report:
+def report_of_runs(
+    groups: Sequence[Group], *, method: str = "pld", data: Dataset | None = None
+) -> Report:
     """The report about one run, seeds of one, or several groups of runs.
 
     Args:
         groups: at least one.
         method: the accountant of the privacy table.
+        data: of the runs, where no file of theirs says where it is.
     """
     first = baseline_of(groups)
     groups = [groups[first], *groups[:first], *groups[first + 1 :]]
@@ -329,7 +347,7 @@ def report_of_runs(groups: Sequence[Group], *, method: str = "pld") -> Report:
     rows = sorted(everyone, key=lambda point: point.holds)
     if grouped:
         rows = sorted(everyone, key=lambda p: 1.0 if p.share is None else -p.share)[:_TIGHTEST]
-    served, note = _served([group.runs[0] for group in groups], [g.name for g in groups])
+    served, note = _served([group.runs[0] for group in groups], [g.name for g in groups], data)
     runs = [run for group in groups for run in group.runs]
     return Report(
         kind="run" if len(groups) == 1 else "comparison",
@@ -356,6 +374,7 @@ def report_of_runs(groups: Sequence[Group], *, method: str = "pld") -> Report:
         rerun=rerun_commands(groups),
         config=run.config,
         explorer=_explorer(run),
+        scored=runs[0].scored if len({run.scored for run in runs}) == 1 else "",
     )
 
 
@@ -455,8 +474,9 @@ def _cards(
         ends = "one seed"
         if low is not None and high is not None:
             ends = f"95 % CI {metric.shown(low)} to {metric.shown(high)}"
+        scored = f", {group.runs[0].scored}" if group.runs[0].scored else ""
         shown = metric.text(curve.mean[-1] / metric.scale)
-        cards.append((f"Test {metric.words}", shown, f"{curve.name}, {ends}"))
+        cards.append((f"Test {metric.words}", shown, f"{curve.name}, {ends}{scored}"))
         if check is not None:
             cards.append(("Best constant", metric.text(check.trivial), check.says))
     plan = group.runs[0].plan
@@ -503,27 +523,52 @@ def _heard(group: Group) -> list[dict[str, Any]]:
 
 
 def _served(
-    runs: Sequence[ReadRun], names: Sequence[str]
+    runs: Sequence[ReadRun], names: Sequence[str], data: Dataset | None = None
 ) -> tuple[dict[str, list[dict[str, Any]]], str]:
     """Simulated accuracy by budget, where the runs are simulations and their data are at hand."""
     if any(run.is_private is not False for run in runs):
         return {}, "Accuracy for each group of clients would need their labels, which are private."
     if all(run.plan is not None and run.plan.population.public.all() for run in runs):
         return {}, "Every client is public, so there are no budgets to tell groups by."
-    from dpcohort.data import load_dataset
-
     found: dict[str, list[dict[str, Any]]] = {}
+    loaded: dict[str, Dataset] = {}
     try:
-        labels = {
-            name: load_dataset(str(name)).train_labels for name in {r.data_name for r in runs}
-        }
         for name, run in zip(names, runs, strict=True):
             whole = Run.load(run.path)
+            if not whole.test.class_accuracy:
+                return {}, "Accuracy by budget is for tasks that predict a class."
+            held = data or _data_of(run, loaded)
             parts = min(10, int((~whole.plan.population.public).sum()))
-            found[name] = simulated_service(whole, labels[run.data_name], groups=parts)
+            found[name] = simulated_service(whole, held.train_labels, groups=parts)
     except (DpcohortError, ImportError, ValueError, IndexError, KeyError) as error:
         return {}, f"Accuracy by budget is not shown: {str(error).splitlines()[0]}"
     return found, SIMULATION_ONLY
+
+
+def _data_of(run: ReadRun, loaded: dict[str, Dataset]) -> Dataset:
+    """The data set of a run, by its configuration or else its name; no code of others is run.
+
+    Raises:
+        DpcohortError: it is not at hand, or comes from a function.
+    """
+    from dpcohort.config import load_config
+    from dpcohort.data import DATASET_NAMES, load_dataset
+    from dpcohort.runs.configured import configured_data, data_section
+
+    key = f"{run.data_name}, {run.config}"
+    if key in loaded:
+        return loaded[key]
+    own = "Give it to run.report(data=...) in Python."
+    if run.config:
+        config = load_config(RunFolder(run.path).config)
+        if is_named_function(data_section(config).name):
+            raise InputError.because(f"a function makes its data, and a report runs none. {own}")
+        loaded[key] = configured_data(config)
+    elif run.data_name in DATASET_NAMES:
+        loaded[key] = load_dataset(str(run.data_name))
+    else:
+        raise InputError.because(f"the run does not say where {run.data_name!r} lies. {own}")
+    return loaded[key]
 
 
 def _receipts(run: ReadRun, rows: Sequence[ClientPoint]) -> dict[str, str]:
@@ -617,19 +662,26 @@ def _short(text: str) -> str:
 
 
 def rerun_commands(groups: Sequence[Group]) -> tuple[str, ...]:
-    """Commands that make the runs again from their own configuration, and check them."""
+    """Commands that make the runs again from their own configuration, and check them.
+
+    They work from any folder: paths are whole, and where the user's own modules were found in the
+    folder the run was begun in, that is gone to first.
+    """
     commands = []
     for group in groups:
         for run in group.runs:
-            path = shlex.quote(run.path)
+            folder = Path(run.path).resolve()
+            path = shlex.quote(str(folder))
             if run.config and run.is_private:
                 commands.append(
                     "# The next line trains anew on the same records: every budget is spent again."
                 )
             if run.config:
-                commands.append(
-                    f"dpcohort train {shlex.quote(run.path + '/config.toml')} --out AGAIN"
-                )
+                began = folder / str(run.environment.get("began_in") or ".")
+                if "began_in" in run.environment and began.is_dir():
+                    commands.append(f"cd {shlex.quote(str(began.resolve()))}")
+                config = shlex.quote(str(folder / "config.toml"))
+                commands.append(f"dpcohort train {config} --out AGAIN")
             commands.append(f"dpcohort verify {path}")
             if run.seed is not None and len(group.runs) > 1:
                 commands.append(f"# and the other seeds of {group.name} alike")

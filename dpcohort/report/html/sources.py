@@ -19,13 +19,13 @@ from dpcohort._validate import IntArray
 from dpcohort.errors import DpcohortError, FileFormatError, InputError
 from dpcohort.limits import LARGEST_CONFIG, LARGEST_LOG, LARGEST_RESULT, read_bounded
 from dpcohort.metrics import METRICS, Check, Metric, check_together, main_metric
+from dpcohort.plain_text import counted
 from dpcohort.plan import Plan
-from dpcohort.report.plan_summary import counted
 from dpcohort.round_record import RoundRecord, TestResult
 from dpcohort.runs.evaluation import Comparison, mean_interval
 from dpcohort.runs.folder import RunFolder, no_run, read_entry, read_json, read_log
 from dpcohort.runs.receipts import source_of
-from dpcohort.runs.run import judged_in
+from dpcohort.runs.run import SCORED, judged_in
 from dpcohort.runs.success import check_of, task_of
 from dpcohort.runs.verification import Verification, verify_run
 from dpcohort.text_files import parse_json
@@ -127,6 +127,14 @@ class ReadRun:
     def check(self) -> Check | None:
         """The model beside the best constant; None where nothing is told of test records."""
         return check_of(self.judged, self.test)
+
+    @property
+    def scored(self) -> str:
+        """Which model the last test result is of, in words."""
+        for line in reversed(self.history):
+            if line.test_average or line.test:
+                return SCORED["average" if line.test_average else "last"]
+        return ""
 
     @property
     def data_name(self) -> str | None:

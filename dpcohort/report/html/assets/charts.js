@@ -181,14 +181,14 @@ const dpcohortCharts = (() => {
     return { traces, shape: layout(ranked(namesOf(points), STRICTEST_FIRST), vertical) };
   }
 
-  /** Bars for each group of runs: `of` gives a row's label, value and words. */
+  /** Bars for each group of runs: `of` gives a row's key (its place), label, value and words. */
   function bars(groups, of, { x, y, error = false, shapes = [] }) {
     const names = Object.keys(groups);
     const traces = names.map((name, k) => {
       const rows = groups[name].map(of);
       const pattern = { shape: PATTERNS[k % 6], bgcolor: series(k), fgcolor: colour("--card") };
       const trace = {
-        x: rows.map((row) => row.label),
+        x: rows.map((row) => row.key),
         y: rows.map((row) => row.value),
         name: inert(name),
         type: "bar",
@@ -202,7 +202,11 @@ const dpcohortCharts = (() => {
       return { ...trace, error_y: { ...intervals(groups[name]), ...look } };
     });
     const more = { barmode: "group", bargap: 0.25, showlegend: names.length > 1, shapes };
-    const horizontal = axis(x, { type: "category" });
+    // A label may stand under several bars: clients with equal budgets keep a bar each.
+    const labels = new Map(names.flatMap((name) => groups[name].map(of)).map((row) => [row.key, row.label]));
+    const horizontal = axis(x, {
+      type: "category", tickmode: "array", tickvals: [...labels.keys()], ticktext: [...labels.values()],
+    });
     return { traces, shape: layout(horizontal, axis(y, { rangemode: "tozero" }), more) };
   }
 
@@ -214,8 +218,11 @@ const dpcohortCharts = (() => {
     const of = (row) => {
       const budget = row.epsilon_low === null
         ? "public"
-        : `ε ${digits(row.epsilon_low, 2)}–${digits(row.epsilon_high, 2)}`;
+        : row.epsilon_low === row.epsilon_high
+          ? `ε ${digits(row.epsilon_low, 3)}`
+          : `ε ${digits(row.epsilon_low, 3)}–${digits(row.epsilon_high, 3)}`;
       return {
+        key: row.name,
         // Groups of runs may have other budgets; their deciles have the same names.
         label: several ? row.name.replace(/^(decile|group) /, "") : budget,
         value: row.heard,
@@ -228,6 +235,7 @@ const dpcohortCharts = (() => {
 
   function served() {
     const of = (row) => ({
+      key: row.name,
       label: row.name.replace("budget ", ""),
       value: 100 * row.accuracy,
       words: `${inert(row.name)}, ${row.clients} clients: ${(100 * row.accuracy).toFixed(1)} %<br>`
@@ -238,6 +246,7 @@ const dpcohortCharts = (() => {
 
   function classes() {
     const of = (row) => ({
+      key: String(row.class),
       label: String(row.class),
       value: row.mean,
       words: `class ${row.class}: ${row.mean.toFixed(1)} %`,

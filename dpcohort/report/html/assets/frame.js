@@ -157,9 +157,22 @@ const dpcohortFrame = (() => {
     drawNow(id, task.make, task.onClick);
   }
 
-  /** All that was not looked at yet: for printing. */
+  /** All that was not looked at yet. */
   const drawAll = () => [...waiting.keys()].forEach(drawWaiting);
-  window.addEventListener("beforeprint", drawAll);
+
+  /** On paper everything is drawn, in light colours and as wide as a page, and back again after. */
+  function printing(on) {
+    const root = document.documentElement;
+    if (on) root.dataset.screen = root.dataset.theme ?? "light";
+    root.dataset.theme = on ? "light" : root.dataset.screen;
+    root.classList.toggle("printing", on);
+    // Drawn from nothing, at once: plotly's own change of size comes later than the paper.
+    for (const chart of drawn.values()) chart.wide = null;
+    if (on) drawAll();
+    redraw();
+  }
+  window.addEventListener("beforeprint", () => printing(true));
+  window.addEventListener("afterprint", () => printing(false));
 
   /** Draw a chart once it is near, and remember how; `onClick` gets the position of a point. */
   function draw(id, make, onClick = null) {

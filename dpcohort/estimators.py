@@ -1,0 +1,493 @@
+# SPDX-License-Identifier: Apache-2.0
+"""scikit-learn's interface: fit, predict, score, with a privacy budget for each group of records.
+
+::
+
+    model = DPFederatedClassifier(classes=["no", "yes"], bounds=[(0, 110), (80, 220)])
+    model.fit(X, y, groups=hospital, epsilon={"north": 0.5, "south": 4.0})
+
+Classes and bounds are arguments because they are public: which classes there are and how large a
+number can be is known before anyone looks at a record. Taken from the records they would be answers
+that no budget pays for, and are refused, except in simulations that say ``"from-data"``.
+
+With ``"from-data"`` both pass every check of scikit-learn's ``check_estimator``. What differs from
+other estimators: without classes and bounds ``fit`` refuses, for the reason above; a fit without
+``private=True`` is a simulation; and there are no sample weights, as clipping bounds every record
+alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dpcohort._validate import FloatArray, number, whole_number
+from dpcohort.clients import Population
+from dpcohort.data import Dataset, Normalisation, Partition, column_partition
+from dpcohort.engine import ConstantStep, Optimiser
+from dpcohort.errors import InputError
+from dpcohort.models import build_model
+from dpcohort.plan import make_plan
+from dpcohort.runs import Run, train
+from dpcohort.runs.prediction import model_outputs
+from dpcohort.tasks import Task
+from dpcohort.training import Training
+
+__all__ = ["DPFederatedClassifier", "DPFederatedRegressor"]
+
+#: What stands for classes and bounds in a simulation that takes them from the records.
+FROM_DATA = "from-data"
+
+
+class _DPFederated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """What both estimators share: clients, their plan, the training."""
+
+    def __init__(
+        self,
+        *,
+        bounds: Any = None,
+        epsilon: Any = 1.0,
+        delta: Any = 1e-5,
+        model: str = "logistic",
+        model_options: Mapping[str, Any] | None = None,
+        rounds: int = 40,
+        cohort_size: int | None = None,
+        sampling_rate: float = 1.0,
+        clip: float = 1.0,
+        learning_rate: float = 1.0,
+        average_decay: float | None = 0.8,
+        selection: str = "privacy-aware",
+        private: bool = False,
+        device: str = "cpu",
+        out: str | Path | None = None,
+        random_state: int = 0,
+    ) -> None:
+        self.bounds = bounds
+        self.epsilon = epsilon
+        self.delta = delta
+        self.model = model
+        self.model_options = model_options
+        self.rounds = rounds
+        self.cohort_size = cohort_size
+        self.sampling_rate = sampling_rate
+        self.clip = clip
+        self.learning_rate = learning_rate
+        self.average_decay = average_decay
+        self.selection = selection
+        self.private = private
+        self.device = device
+        self.out = out
+        self.random_state = random_state
+
+    def _trained(
+        self,
+        inputs: FloatArray,
+        labels: NDArray[Any],
+        task: Task,
+        groups: ArrayLike | None,
+        budgets: tuple[Any, Any],
+        callbacks: Any,
+    ) -> Run:
+        """Make the plan for these records and train it."""
+        low, high = self._feature_bounds(inputs)
+        self.feature_bounds_ = np.stack([low, high], axis=1)
+        middle, half = (low + high) / 2, (high - low) / 2
+        kept = np.clip(inputs, low, high).astype(np.float32)
+        data = Dataset(
+            name=type(self).__name__,
+            train_inputs=kept,
+            train_labels=labels,
+            # Nothing is scored while it trains: `score` is for records of the caller's choice.
+            test_inputs=middle.astype(np.float32)[None, :],
+            test_labels=labels[:1] * 0,
+            classes=task.outputs,
+            normalisation=Normalisation(mean=tuple(middle.tolist()), std=tuple(half.tolist())),
+            task=task,
+        )
+        partition = _partition(groups, len(inputs))
+        epsilon, delta = (
+            _of_each(field, given, partition.names)
+            for field, given in zip(("epsilon", "delta"), budgets, strict=True)
+        )
+        clients = Population.from_arrays(
+            ids=list(partition.names), sizes=partition.sizes, epsilon=epsilon, delta=delta
+        )
+        options = dict(self.model_options or {})
+        shape, seed = data.input_shape, whole_number("random_state", self.random_state, at_least=0)
+        network = build_model(
+            self.model, input_shape=shape, classes=data.classes, seed=seed, options=options
+        )
+        settings = Training(
+            rounds=self.rounds,
+            cohort_size=self.cohort_size or min(len(clients), 10),
+            sampling_rate=self.sampling_rate,
+            clip=self.clip,
+            dimension=sum(p.numel() for p in network.parameters() if p.requires_grad),
+        )
+        step = number("learning_rate", self.learning_rate, above=0)
+        return train(
+            make_plan(clients, settings, selection=self.selection, seed=seed),
+            self.model,
+            data,
+            partition=partition,
+            optimiser=Optimiser(local_step=ConstantStep(step), average_decay=self.average_decay),
+            seed=seed,
+            device=self.device,
+            out=self.out,
+            evaluate_every=self.rounds,
+            callbacks=callbacks,
+            private_entropy=self.private,
+            model_options=options,
+        )
+
+    def _feature_bounds(self, inputs: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Smallest and largest value of each feature; public."""
+        width = inputs.shape[1]
+        if isinstance(self.bounds, str) and self.bounds == FROM_DATA:
+            self._refuse_if_private("bounds")
+            low, high = inputs.min(0), inputs.max(0)
+            return low, np.where(high > low, high, low + 1.0)
+        if self.bounds is None:
+            raise InputError.about(
+                "bounds",
+                "are missing: features are scaled by public bounds, (low, high) for all or one "
+                f"pair for each of the {width} features. Bounds taken from the records would tell "
+                f'of those records; a simulation may say bounds="{FROM_DATA}".',
+            )
+        pairs = _numbers("bounds", self.bounds)
+        if pairs.shape not in ((2,), (width, 2)):
+            allowed = f"(low, high), or one such pair for each of the {width} features"
+            raise InputError("shape of bounds", given=pairs.shape, allowed=allowed)
+        low, high = np.broadcast_to(pairs, (width, 2)).T
+        if not (np.isfinite(pairs).all() and (low < high).all()):
+            raise InputError("bounds", given=self.bounds, allowed="finite, the lower one first")
+        return low, high
+
+    def _refuse_if_private(self, field: str) -> None:
+        if self.private:
+            raise InputError.about(
+                field,
+                f'= "{FROM_DATA}" is for simulations: taken from the records, they would tell of '
+                "those records, and no budget pays for it. Say what is publicly known.",
+            )
+
+    def _outputs(self, X: ArrayLike) -> NDArray[np.float32]:  # noqa: N803
+        check_is_fitted(self)
+        inputs = validate_data(self, X, reset=False, dtype=np.float64)
+        low, high = self.feature_bounds_.T
+        return model_outputs(self.run_, np.clip(inputs, low, high).astype(np.float32))
+
+
+class DPFederatedClassifier(ClassifierMixin, _DPFederated):  # type: ignore[misc]
+    """A classifier trained by clients that each keep a budget of their own.
+
+    Args:
+        classes: all classes there can be, public; ``"from-data"`` in simulations only.
+        bounds: (low, high) of all features, or one pair for each; public. Values beyond are cut
+            off. ``"from-data"`` in simulations only.
+        epsilon: of every client, or by the name of the group; ``fit`` may give others.
+        delta: as ``epsilon``.
+        model: a name for ``build_model``: ``logistic``, ``mlp``, or your own ``module:function``.
+        model_options: of the model.
+        rounds: global rounds.
+        cohort_size: draws in each round; by default 10, or as many as there are clients.
+        sampling_rate: share of its records that a client uses in a step.
+        clip: norm to which each record's gradient is clipped.
+        learning_rate: of the local steps.
+        average_decay: of the average of iterates that predicts; None for the last one.
+        selection: the rule.
+        private: batches and noise from the operating system's entropy. Without it a fit is a
+            simulation, and its receipts say NOT PRIVATE.
+        device: ``cpu``, ``cuda`` or ``auto``.
+        out: a run folder, for ledger, receipts and a report.
+        random_state: seed of model and schedule; of batches and noise unless private.
+
+    Attributes:
+        classes_: the classes.
+        n_features_in_: number of features.
+        feature_bounds_: (low, high) of each.
+        run_: the training: ``run_.receipts()``, ``run_.plan``.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.uniform(0, 10, size=(600, 3))
+        >>> y = np.where(X[:, 0] > X[:, 1], "up", "down")
+        >>> hospital = np.repeat(["a", "b", "c"], 200)
+        >>> model = DPFederatedClassifier(classes=["down", "up"], bounds=(0, 10))
+        >>> model = model.fit(X, y, groups=hospital, epsilon={"a": 1.0, "b": 4.0, "c": 8.0})
+        >>> model.score(X, y) > 0.8
+        True
+    """
+
+    def __init__(
+        self,
+        *,
+        classes: Any = None,
+        bounds: Any = None,
+        epsilon: Any = 1.0,
+        delta: Any = 1e-5,
+        model: str = "logistic",
+        model_options: Mapping[str, Any] | None = None,
+        rounds: int = 40,
+        cohort_size: int | None = None,
+        sampling_rate: float = 1.0,
+        clip: float = 1.0,
+        learning_rate: float = 1.0,
+        average_decay: float | None = 0.8,
+        selection: str = "privacy-aware",
+        private: bool = False,
+        device: str = "cpu",
+        out: str | Path | None = None,
+        random_state: int = 0,
+    ) -> None:
+        super().__init__(
+            bounds=bounds,
+            epsilon=epsilon,
+            delta=delta,
+            model=model,
+            model_options=model_options,
+            rounds=rounds,
+            cohort_size=cohort_size,
+            sampling_rate=sampling_rate,
+            clip=clip,
+            learning_rate=learning_rate,
+            average_decay=average_decay,
+            selection=selection,
+            private=private,
+            device=device,
+            out=out,
+            random_state=random_state,
+        )
+        self.classes = classes
+
+    def fit(
+        self,
+        X: ArrayLike,  # noqa: N803
+        y: ArrayLike,
+        *,
+        groups: ArrayLike | None = None,
+        epsilon: Any = None,
+        delta: Any = None,
+        callbacks: Any = (),
+    ) -> Self:
+        """Train on records of several clients.
+
+        Args:
+            X: [records, features].
+            y: the class of each record.
+            groups: the client of each record; without it all are one client's.
+            epsilon: of every client, or by its name; those of the estimator by default.
+            delta: as ``epsilon``.
+            callbacks: told about every round.
+
+        Raises:
+            InputError: classes or bounds are missing, or something does not fit together.
+        """
+        inputs, targets = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
+        self.classes_, labels = self._encoded(targets)
+        task = Task(outputs=len(self.classes_))
+        budgets = (_or(epsilon, self.epsilon), _or(delta, self.delta))
+        self.run_ = self._trained(inputs, labels, task, groups, budgets, callbacks)
+        return self
+
+    def _encoded(self, targets: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """The classes, and the number of each record's."""
+        from sklearn.utils.multiclass import check_classification_targets
+
+        check_classification_targets(targets)
+        if isinstance(self.classes, str) and self.classes == FROM_DATA:
+            self._refuse_if_private("classes")
+            classes = np.unique(targets)
+        elif self.classes is None:
+            raise InputError.about(
+                "classes",
+                "are missing: say which classes there can be, as is publicly known. Those that "
+                "happen to be among the records would tell of the records; a simulation may say "
+                f'classes="{FROM_DATA}".',
+            )
+        else:
+            classes = np.unique(np.asarray(self.classes))
+        if len(classes) < 2:
+            given = f"{len(classes)} class"
+            raise InputError("classes", given=given, allowed="at least two; one class is no choice")
+        place = np.searchsorted(classes, targets) if targets.dtype.kind == classes.dtype.kind else 0
+        labels = np.minimum(np.broadcast_to(place, targets.shape), len(classes) - 1)
+        if not (classes[labels] == targets).all():
+            raise InputError.because(
+                f"y has a class that is not among the public ones, {_shown(classes)}. Name all "
+                "that there can be, or correct the records."
+            )
+        return classes, labels.astype(np.int64)
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:  # noqa: N803
+        """The class of each record."""
+        best = self._outputs(X).argmax(1)
+        found: NDArray[Any] = self.classes_[best]
+        return found
+
+    def predict_proba(self, X: ArrayLike) -> FloatArray:  # noqa: N803
+        """The probability of each class, in the order of ``classes_``."""
+        outputs = self._outputs(X).astype(np.float64)
+        odds = np.exp(outputs - outputs.max(1, keepdims=True))
+        shares: FloatArray = odds / odds.sum(1, keepdims=True)
+        return shares
+
+
+class DPFederatedRegressor(RegressorMixin, _DPFederated):  # type: ignore[misc]
+    """A regressor trained by clients that each keep a budget of their own.
+
+    Args:
+        target_bounds: smallest and largest number to be predicted, public; ``"from-data"`` in
+            simulations only.
+        loss: ``squared``, ``huber``, ``quantile``, or your own ``module:function``.
+        bounds: as those of `DPFederatedClassifier`, like everything that follows.
+        epsilon: of every client, or by the name of the group; ``fit`` may give others.
+        delta: as ``epsilon``.
+        model: a name for ``build_model``.
+        model_options: of the model.
+        rounds: global rounds.
+        cohort_size: draws in each round.
+        sampling_rate: share of its records that a client uses in a step.
+        clip: norm to which each record's gradient is clipped.
+        learning_rate: of the local steps.
+        average_decay: of the average of iterates that predicts; None for the last one.
+        selection: the rule.
+        private: batches and noise from the operating system's entropy.
+        device: ``cpu``, ``cuda`` or ``auto``.
+        out: a run folder, for ledger, receipts and a report.
+        random_state: seed of model and schedule; of batches and noise unless private.
+
+    Example:
+        >>> DPFederatedRegressor(target_bounds=(0, 30), bounds=(0, 1)).get_params()["loss"]
+        'squared'
+    """
+
+    def __init__(
+        self,
+        *,
+        target_bounds: Any = None,
+        loss: str = "squared",
+        bounds: Any = None,
+        epsilon: Any = 1.0,
+        delta: Any = 1e-5,
+        model: str = "logistic",
+        model_options: Mapping[str, Any] | None = None,
+        rounds: int = 40,
+        cohort_size: int | None = None,
+        sampling_rate: float = 1.0,
+        clip: float = 1.0,
+        learning_rate: float = 0.3,
+        average_decay: float | None = 0.8,
+        selection: str = "privacy-aware",
+        private: bool = False,
+        device: str = "cpu",
+        out: str | Path | None = None,
+        random_state: int = 0,
+    ) -> None:
+        super().__init__(
+            bounds=bounds,
+            epsilon=epsilon,
+            delta=delta,
+            model=model,
+            model_options=model_options,
+            rounds=rounds,
+            cohort_size=cohort_size,
+            sampling_rate=sampling_rate,
+            clip=clip,
+            learning_rate=learning_rate,
+            average_decay=average_decay,
+            selection=selection,
+            private=private,
+            device=device,
+            out=out,
+            random_state=random_state,
+        )
+        self.target_bounds = target_bounds
+        self.loss = loss
+
+    def fit(
+        self,
+        X: ArrayLike,  # noqa: N803
+        y: ArrayLike,
+        *,
+        groups: ArrayLike | None = None,
+        epsilon: Any = None,
+        delta: Any = None,
+        callbacks: Any = (),
+    ) -> Self:
+        """Train on records of several clients; see `DPFederatedClassifier.fit`."""
+        inputs, targets = validate_data(
+            self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2
+        )
+        task = Task(
+            kind="regression", outputs=1, loss=self.loss, bounds=self._target_bounds(targets)
+        )
+        budgets = (_or(epsilon, self.epsilon), _or(delta, self.delta))
+        self.run_ = self._trained(inputs, task.scaled(targets), task, groups, budgets, callbacks)
+        self.task_ = task
+        return self
+
+    def _target_bounds(self, targets: FloatArray) -> tuple[float, float] | None:
+        if isinstance(self.target_bounds, str) and self.target_bounds == FROM_DATA:
+            self._refuse_if_private("target_bounds")
+            low, high = float(targets.min()), float(targets.max())
+            return low, high if high > low else low + 1.0
+        if self.target_bounds is None:
+            return None  # Task says why they are needed
+        pair = _numbers("target_bounds", self.target_bounds)
+        if pair.shape != (2,):
+            allowed = "a smaller and a larger number"
+            raise InputError("target_bounds", given=self.target_bounds, allowed=allowed)
+        return float(pair[0]), float(pair[1])
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:  # noqa: N803
+        """The number of each record, in the units of ``y``."""
+        outputs = self._outputs(X)
+        return self.task_.predictions(outputs)
+
+
+def _partition(groups: ArrayLike | None, records: int) -> Partition:
+    """Who holds which record, by name, in the order of the names."""
+    if groups is None:
+        names: NDArray[Any] = np.full(records, "all")
+    else:
+        names = np.asarray(groups)
+        if names.shape != (records,):
+            raise InputError("shape of groups", given=names.shape, allowed=f"({records},)")
+        names = names.astype(str)
+    return column_partition(names)
+
+
+def _of_each(field: str, given: Any, names: tuple[str, ...]) -> list[float]:
+    """The budget of each client: one for all, or by name."""
+    if not isinstance(given, Mapping):
+        return [number(field, given, above=0)] * len(names)
+    known = {str(name): value for name, value in given.items()}
+    missing = [name for name in names if name not in known]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise InputError.because(f"{field} names no value for the group {missing[0]!r}{more}.")
+    return [number(field, known[name], above=0) for name in names]
+
+
+def _or(given: Any, own: Any) -> Any:
+    return own if given is None else given
+
+
+def _numbers(field: str, given: Any) -> FloatArray:
+    try:
+        return np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(field, given=given, allowed="numbers") from None
+
+
+def _shown(values: NDArray[Any]) -> str:
+    return ", ".join(repr(value) for value in values[:5].tolist()) + (
+        ", ..." if len(values) > 5 else ""
+    )

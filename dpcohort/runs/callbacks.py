@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Callbacks of ``train``: a progress bar, TensorBoard, MLflow.
+
+They write what ``rounds.jsonl`` has, which is public, and nothing else of a client. How long a
+round took tells how many records were drawn, so of a private run no time is written or sent.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from dpcohort.errors import DataMissingError, InputError
+from dpcohort.round_record import RoundRecord
+from dpcohort.runs.run import Run
+
+
+def _scalars(record: RoundRecord, run: Run) -> Iterator[tuple[str, float]]:
+    """The numbers of a round that may be told."""
+    if record.noise_stds:
+        yield "noise/largest", max(record.noise_stds)
+        yield "noise/smallest", min(record.noise_stds)
+    for name, found in (("model", record.test), ("average", record.test_average)):
+        if found is not None:
+            yield f"{run.metric.name}/{name}", found.score
+            yield f"loss/{name}", found.loss
+
+
+def _keeps_time_secret(run: Run) -> bool:
+    return bool(run.settings.get("randomness") == "entropy")
+
+
+class ProgressBar:
+    """How far a training is and how good, in a notebook or on a terminal.
+
+    With tqdm installed it is ``tqdm.auto``, which knows a notebook from a terminal; otherwise rich.
+    Of a private run it shows no times: a notebook keeps what its cells printed.
+
+    Example:
+        >>> from dpcohort import Population, Training, make_plan, train
+        >>> clients = Population.from_arrays(sizes=[400] * 3, epsilon=[2, 4, 8], delta=1e-5)
+        >>> settings = Training(rounds=3, cohort_size=2, batch_size=40, dimension=650)
+        >>> plan = make_plan(clients, settings, seed=0)
+        >>> run = train(plan, "logistic", "digits", device="cpu", callbacks=[ProgressBar()])
+    """
+
+    def __init__(self) -> None:
+        self._show: Callable[[int, str], None] | None = None
+        self._close: Callable[[], None] = lambda: None
+
+    def on_round(self, record: RoundRecord, run: Run) -> None:
+        """Show a round; the bar ends with the last one."""
+        if self._show is None:
+            self._open(run)
+        assert self._show is not None
+        found = record.test_average or record.test
+        metric = run.metric
+        words = "" if found is None else f"test {metric.words} {metric.text(found.score)}"
+        self._show(run.rounds_done, words)
+        if run.rounds_done >= run.plan.training.rounds:
+            self.close()
+
+    def close(self) -> None:
+        """End the bar; a training that stopped early leaves it where it was."""
+        self._close()
+        self._show, self._close = None, lambda: None
+
+    def _open(self, run: Run) -> None:
+        total, title = run.plan.training.rounds, str(run.settings.get("label", "training"))
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that a notebook lacks its widgets: text will do
+                tqdm = import_module("tqdm.auto").tqdm
+        except ImportError:
+            self._open_rich(total, title)
+            return
+        times = "" if _keeps_time_secret(run) else " [{elapsed}<{remaining}]"
+        form = f"{{desc}}: {{n_fmt}}/{{total_fmt}} {{bar}}{times}{{postfix}}"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            bar: Any = tqdm(total=total, desc=title, bar_format=form)
+
+        def show(done: int, words: str) -> None:
+            if words:
+                bar.set_postfix_str(words, refresh=False)
+            bar.update(done - bar.n)
+
+        self._show, self._close = show, bar.close
+
+    def _open_rich(self, total: int, title: str) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+        text = TextColumn("{task.description}", markup=False)
+        words = TextColumn("{task.fields[words]}", markup=False)
+        bars = Progress(
+            text, BarColumn(), MofNCompleteColumn(), words, console=Console(stderr=True)
+        )
+        task = bars.add_task(title, total=total, words="")
+        bars.start()
+
+        def show(done: int, said: str) -> None:
+            if said:
+                bars.update(task, words=said)
+            bars.update(task, completed=done)
+
+        self._show, self._close = show, bars.stop
+
+
+class TensorBoardLog:
+    """A callback that writes public numbers only: what ``rounds.jsonl`` has, as curves.
+
+    Of a private run no time is written: how long a round took tells how many records were drawn.
+    For the same reason the folder should be closed to others (0700) while such a run goes on.
+
+    Args:
+        folder: where the events go; ``tensorboard --logdir`` shows them.
+
+    Raises:
+        DataMissingError: tensorboard is not installed.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise DataMissingError(
+                "tensorboard is not installed. Get it with: pip install tensorboard"
+            ) from None
+        self._writer: Any = SummaryWriter(str(folder))
+
+    def on_round(self, record: RoundRecord, run: Run) -> None:
+        """Write one round."""
+        # TensorBoard writes the time of every point unless it is given one.
+        when = {"walltime": 0.0} if _keeps_time_secret(run) else {}
+        for name, value in _scalars(record, run):
+            self._writer.add_scalar(name, value, record.round + 1, **when)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._writer.close()
+
+
+#: Stands for a time that is not told, in milliseconds since 1970; MLflow takes 0 for the present.
+_NO_TIME = 1
+
+
+class MLflowLog:
+    """A callback that logs public numbers to MLflow: settings, and what ``rounds.jsonl`` has.
+
+    A tracking server sees when something arrives. So of a private run everything is sent after the
+    last round, and every time in it is `_NO_TIME`.
+
+    Args:
+        place: address of a tracking server, or a folder; None is MLflow's own choice.
+        experiment: name of the experiment; it is made if it is not there.
+        name: of the run; by default its label.
+
+    Raises:
+        DataMissingError: mlflow is not installed.
+    """
+
+    def __init__(
+        self, place: str | Path | None = None, *, experiment: str = "dpcohort", name: str = ""
+    ) -> None:
+        try:
+            entities = import_module("mlflow.entities")
+            tracking = import_module("mlflow.tracking")
+        except ImportError:
+            raise DataMissingError(
+                "mlflow is not installed. Get it with: pip install 'dpcohort[tracking]'"
+            ) from None
+        self._metric, self._param = entities.Metric, entities.Param
+        self._experiment, self._name = experiment, name
+        uri = None if place is None else str(place)
+        if uri is not None and "://" not in uri:
+            uri = f"sqlite:///{_folder(uri) / 'mlflow.db'}"
+        self._client: Any = tracking.MlflowClient(tracking_uri=uri)
+        self._id: str | None = None
+        self._waiting: list[Any] = []
+
+    def on_round(self, record: RoundRecord, run: Run) -> None:
+        """Send one round; of a private run keep it until the last one."""
+        secret, last = _keeps_time_secret(run), run.rounds_done >= run.plan.training.rounds
+        when = _NO_TIME if secret else int(1000 * time.time())
+        step = record.round + 1
+        self._waiting += [
+            self._metric(name.replace("/", "."), value, when, step)
+            for name, value in _scalars(record, run)
+        ]
+        if secret and not last:
+            return
+        if self._id is None:
+            self._begin(run, when)
+        self._client.log_batch(self._id, metrics=self._waiting)
+        self._waiting = []
+        if last:
+            self._client.set_terminated(self._id, end_time=when)
+
+    def _begin(self, run: Run, when: int) -> None:
+        found = self._client.get_experiment_by_name(self._experiment)
+        where = (
+            self._client.create_experiment(self._experiment)
+            if found is None
+            else found.experiment_id
+        )
+        name = self._name or str(run.settings.get("label", ""))
+        self._id = self._client.create_run(where, start_time=when, run_name=name).info.run_id
+        settings = {
+            "plan": run.plan.sha256,
+            "clients": len(run.plan.population),
+            "rule": run.plan.selection.rule,
+            "rounds": run.plan.training.rounds,
+            "cohort_size": run.plan.training.cohort_size,
+            "clip": run.plan.training.clip,
+            "noise_to_clip": run.plan.noise_to_clip,
+            "model": (run.settings.get("model") or {}).get("name"),
+            "data": (run.settings.get("data") or {}).get("name"),
+            "private": run.is_private,
+        }
+        self._client.log_batch(
+            self._id, params=[self._param(k, str(v)) for k, v in settings.items()]
+        )
+
+
+def _folder(path: str) -> Path:
+    folder = Path(path).resolve()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError.because(f"{path} cannot be made: {error.strerror or error}.") from None
+    return folder
