@@ -40,6 +40,7 @@ ROOMS = [
     ["data", "models"],
     ["aggregation", "engine"],
     ["runs"],
+    ["tuning"],
     ["deploy", "flower"],
     ["lab"],
     ["audit"],

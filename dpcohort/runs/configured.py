@@ -7,12 +7,13 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from dpcohort._validate import number
 from dpcohort.clients import Population
 from dpcohort.config import Config
 from dpcohort.errors import FileFormatError, InputError
@@ -109,6 +110,7 @@ def configured_plan(
     config: Config,
     data: Dataset | None = None,
     *,
+    population: Population | None = None,
     shift: int = 0,
     progress: Progress = silent,
 ) -> Plan:
@@ -117,6 +119,7 @@ def configured_plan(
     Args:
         config: the configuration.
         data: its data set, if it is loaded already.
+        population: other clients than the configuration's.
         shift: added to the seed of the schedule, or of the rule's dice; 0, 1, 2, ... for the runs
             of several seeds.
         progress: told how far it is.
@@ -130,7 +133,8 @@ def configured_plan(
         >>> configured_plan(config).selection.rule
         'power-of-choice'
     """
-    population = configured_population(config, data)
+    if population is None:
+        population = configured_population(config, data)
     seed = config.seed
     if seed is None and config.data is not None:
         seed = config.run.seed
@@ -168,6 +172,8 @@ def configured_job(
     config: Config,
     *,
     data: Dataset | None = None,
+    population: Population | None = None,
+    partition: Partition | None = None,
     shift: int = 0,
     device: str | None = None,
     private_entropy: bool = False,
@@ -178,6 +184,8 @@ def configured_job(
     Args:
         config: the configuration.
         data: its data set, if it is loaded already.
+        population: other clients than the configuration's, with a partition for them.
+        partition: who holds which record, if that is not as the configuration says.
         shift: added to the seeds of run and schedule; a partition whose seed is given stays.
         device: instead of the configuration's.
         private_entropy: batches and noise from the operating system's entropy.
@@ -192,16 +200,18 @@ def configured_job(
     from dpcohort.runs.job import make_job
 
     dataset = configured_data(config) if data is None else data
-    plan = configured_plan(config, dataset, shift=shift)
+    plan = configured_plan(config, dataset, population=population, shift=shift)
     seed = config.run.seed + shift
     section = data_section(config)
     partition_seed = seed if section.seed is None else section.seed
+    if partition is None:
+        partition = _partition(config, plan, dataset, partition_seed)
     rule, settings = config.aggregation
     return make_job(
         plan,
         config.model.name,
         dataset,
-        partition=_partition(config, plan, dataset, partition_seed),
+        partition=partition,
         engine=config.run.engine,
         optimiser=configured_optimiser(config.optimiser, clip=config.training.clip),
         aggregation=rule,
@@ -215,7 +225,67 @@ def configured_job(
         model_options=config.model.options,
         label=label,
         config=toml_text(config.values),
+        tuning=config.tuning,
     )
+
+
+def held_out_within(
+    config: Config, data: Dataset, share: float = 0.1
+) -> tuple[Dataset, Population, Partition]:
+    """Part of each client's records in the place of the test records; sizes are of the rest.
+
+    The test records are not in the result, so nothing that is done with it can look there.
+
+    Args:
+        config: who holds which records.
+        data: the whole set.
+        share: of each client's records to hold out; a client of one record keeps it.
+
+    Example:
+        >>> from dpcohort.config import commented_config, loads_config
+        >>> config = loads_config(commented_config("digits"))
+        >>> rest, clients, partition = held_out_within(config, configured_data(config), 0.2)
+        >>> len(clients), bool((partition.sizes == clients.sizes).all()), len(rest.test_labels)
+        (20, True, 281)
+    """
+    from dpcohort.data import Partition
+
+    number("held_out", share, above=0, below=1)
+    plan = configured_plan(config, data)
+    section = data_section(config)
+    whole = _partition(config, plan, data, config.run.seed if section.seed is None else section.seed)
+    rng = np.random.default_rng(_HELD_OUT_SEED)
+    kept, held = [], []
+    for k in range(len(whole)):
+        records = rng.permutation(np.asarray(whole.client(k)))
+        count = min(round(share * len(records)), len(records) - 1)
+        held.append(records[:count])
+        kept.append(np.sort(records[count:]))
+    scored, rest = np.concatenate(held), np.concatenate(kept)
+    if not scored.size:
+        allowed = "a share that leaves records on each side"
+        raise InputError("held_out", given=share, allowed=allowed)
+    sizes = [len(records) for records in kept]
+    partition = Partition(
+        indices=np.arange(rest.size),
+        offsets=np.concatenate([[0], np.cumsum(sizes)]),
+        records=int(rest.size),
+        rule={**whole.rule, "held_out": share},
+        names=whole.names,
+    )
+    left = replace(
+        data,
+        name=f"{data.name} (held out {share:g} of each client)",
+        train_inputs=data.train_inputs[rest],
+        train_labels=data.train_labels[rest],
+        test_inputs=data.train_inputs[scored],
+        test_labels=data.train_labels[scored],
+    )
+    return left, plan.population.with_sizes(sizes), partition
+
+
+#: Always the same split, so that searches can be compared and it is not chosen by its outcome.
+_HELD_OUT_SEED = 20_260_222
 
 
 def combinations(config: Config) -> Iterator[tuple[str, Config]]:

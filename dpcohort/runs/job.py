@@ -58,6 +58,7 @@ class TrainingJob(ABC):
         device: where it runs.
         checkpoint_every: rounds between checkpoints.
         config: text of the configuration it came from, if any.
+        tuning: where its settings came from, if ``dpcohort tune`` chose them.
     """
 
     plan: Plan
@@ -69,6 +70,7 @@ class TrainingJob(ABC):
     device: str = "cpu"
     checkpoint_every: int = 1
     config: str | None = None
+    tuning: Mapping[str, Any] | None = None
 
     @property
     def repeats(self) -> bool:
@@ -177,6 +179,7 @@ class Job(TrainingJob):
             "optimiser": _described(self.optimiser),
             **({} if combined is None else {"aggregation": combined}),
             **({"merged_noise": True} if self.merged_noise else {}),
+            **({} if self.tuning is None else {"tuning": dict(self.tuning)}),
             "engine": self.engine,
             "evaluate_every": self.evaluate_every,
             "checkpoint_every": self.checkpoint_every,
@@ -265,6 +268,7 @@ def make_job(
     model_options: Mapping[str, Any] | None = None,
     label: str = "",
     config: str | None = None,
+    tuning: Mapping[str, Any] | None = None,
 ) -> Job:
     """Check that plan, model and data belong together; see ``train`` for the arguments.
 
@@ -322,6 +326,7 @@ def make_job(
         merged_noise=merged_noise,
         label=label,
         config=config,
+        tuning=tuning,
         model_options=dict(model_options or {}),
     )
 

@@ -56,6 +56,12 @@ RAW_REPORTS = (
 )
 #: What ``run.json`` says of the noise of a private run on one machine.
 PRIVATE_NOISE = "rounded Gaussian on a lattice, ChaCha20 keyed by the operating system"
+#: Where settings may come from, by the key ``tuning.source`` of a configuration.
+TUNING_SOURCES = {
+    "none": "generated stand-in data of the same shape: no record was looked at, nothing was spent",
+    "public": "public records: no client's record was looked at, nothing was spent",
+    "charged": "the clients' records, paid for: random search with a random number of trials",
+}
 #: Above this many receipts they are lines of one file.
 MOST_FILES = 10_000
 _ALL = "receipts.jsonl"
@@ -107,6 +113,7 @@ class Receipt:
         stamp: whether the run was private at all.
         reports: where cohorts are chosen from reports, how many of them were allowed and made, of
             what, and with how much noise.
+        tuning: where the settings came from, if they were tuned; what that spent before.
         scheme: name of the scheme; empty where there is none.
         mode: of a scheme, ``honest`` or ``formula``.
         sees: of a scheme, the observer of the promise.
@@ -147,6 +154,7 @@ class Receipt:
     dpcohort: str = __version__
     stamp: str = ""
     reports: Mapping[str, Any] | None = None
+    tuning: Mapping[str, Any] | None = None
     scheme: str = ""
     mode: str = ""
     sees: str = ""
@@ -190,6 +198,8 @@ class Receipt:
         elif self.reports is not None:
             values["unused_epsilon"] = self.unused_epsilon
             keys = (*_RUN_KEYS, "reports", "holds", "unused_epsilon")
+        if self.tuning is not None:
+            keys = (*keys, "tuning")
         return dict(finite_json({key: values[key] for key in keys}))
 
     @classmethod
@@ -201,7 +211,7 @@ class Receipt:
         """
         computed = ("holds", "unused_epsilon")
         missing = [key for key in _RUN_KEYS if key not in (*values, "unit", "dpcohort")]
-        unknown = sorted(set(values) - {*_RUN_KEYS, "reports", *computed})
+        unknown = sorted(set(values) - {*_RUN_KEYS, "reports", "tuning", *computed})
         if missing or unknown:
             key, fault = (missing[0], "missing") if missing else (unknown[0], "not known")
             raise InputError.because(f"not a receipt: the key {key!r} is {fault}.")
@@ -236,6 +246,7 @@ class Receipt:
             f"epsilon {_shown(self.planned_epsilon)}",
             f"  noise      {noise}; {self.sampler} batches, {self.accountant} accountant",
             *self._report_lines(),
+            *self._tuning_lines(),
             f"  spent      {self.spent_draws} draws, {self.spent_steps} noisy steps",
             f"  certified  epsilon {_shown(self.certified_epsilon)}, computed anew. "
             f"{self._verdict('BROKEN')}",
@@ -255,6 +266,17 @@ class Receipt:
             f"  reports    {told['spent']} of at most {told['planned']}, mean {told['statistic']} "
             f"up to {told['top']:g}; {noise}; {left}"
         ]
+
+    def _tuning_lines(self) -> list[str]:
+        if self.tuning is None:
+            return []
+        line = f"  settings   from {TUNING_SOURCES[self.tuning['source']]}"
+        if self.tuning["source"] == "charged":
+            line += (
+                f"; epsilon {_shown(self.tuning['epsilon'])} and delta "
+                f"{_shown(self.tuning['delta'])} were spent on it, beside what is promised here"
+            )
+        return [line]
 
     def _lines_of_scheme(self) -> list[str]:
         if self.public:
@@ -314,6 +336,7 @@ def make_receipts(
     clients: IntArray | None = None,
     method: str = "auto",
     reports: IntArray | None = None,
+    tuning: Mapping[str, Any] | None = None,
 ) -> list[Receipt]:
     """Receipts of the drawn clients, or of those at the given positions.
 
@@ -324,6 +347,7 @@ def make_receipts(
         clients: positions; by default every client with a planned or counted draw.
         method: of ``certify_epsilon``.
         reports: reports of each client as the ledger counts them; None where there are none.
+        tuning: where the run's settings came from, by its ``run.json``.
 
     Example:
         >>> from dpcohort import Population, Training, make_plan
@@ -362,6 +386,7 @@ def make_receipts(
                 plan=plan.sha256,
                 stamp=_stamp(plan, source),
                 reports=_reports(plan, k, reports),
+                tuning=_tuned(plan, k, tuning),
             )
         )
     return receipts
@@ -388,6 +413,21 @@ def _stamp(plan: Plan, source: Source) -> str:
     if plan.has_raw_reports:
         return RAW_REPORTS
     return {"private": _PRIVATE, "seed": NOT_PRIVATE, "floating point": FLOATING_POINT}[source]
+
+
+def _tuned(plan: Plan, k: int, tuning: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What a receipt says about where settings came from; the plan has what was left after it."""
+    if tuning is None:
+        return None
+    share = tuning.get("share")
+    if not share or plan.population.public[k]:
+        return dict(tuning)
+    spent = share / (1.0 - share)
+    return {
+        **tuning,
+        "epsilon": spent * float(plan.population.epsilon[k]),
+        "delta": spent * float(plan.population.delta[k]),
+    }
 
 
 def _reports(plan: Plan, k: int, made: IntArray | None) -> dict[str, Any] | None:

@@ -172,6 +172,7 @@ class Run:
             source=source_of(self.settings),
             clients=clients,
             reports=self.reports,
+            tuning=self.settings.get("tuning"),
         )
 
 

@@ -380,6 +380,7 @@ class _Check:
             source=self._source,
             method=method,
             reports=None if plan.adaptive is None else self.reports,
+            tuning=self._settings.get("tuning"),
         )
         for receipt in truth:
             if not receipt.holds and receipt.certified_epsilon is not None:

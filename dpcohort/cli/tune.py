@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``dpcohort tune`` and ``worth``: settings without spending, and what budgets are worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument, Option
+
+from dpcohort.cli.reproduce import showing_progress
+from dpcohort.cli.terminal import (
+    DataDirOption,
+    DeviceOption,
+    JsonOption,
+    SetOption,
+    console,
+    data_changes,
+    new_table,
+    print_json,
+    print_note,
+    say,
+    write_new,
+)
+from dpcohort.config import load_config
+from dpcohort.errors import InputError
+
+if TYPE_CHECKING:
+    from dpcohort.progress import Progress
+    from dpcohort.tuning import Tuned
+
+_CONFIG = Argument(metavar="CONFIG", help="A config with data (.toml).")
+
+
+def tune(
+    source: Annotated[Path, _CONFIG],
+    out: Annotated[Path, Option("--out", "-o", help="Where to write the tuned config; - shows it.")],
+    origin: Annotated[
+        str,
+        Option(
+            "--source",
+            help="none: generated data of the same shape; public: public records; charged: the "
+            "clients' records, paid from their budgets.",
+        ),
+    ] = "none",
+    public: Annotated[
+        str | None,
+        Option(
+            "--public",
+            metavar="client|test|FILE",
+            help="Which records are public; the public clients' if not given.",
+        ),
+    ] = None,
+    share: Annotated[
+        float | None, Option(help="Of source charged: the part of each budget it may spend, 0.5.")
+    ] = None,
+    trials: Annotated[
+        float | None, Option(help="Of source charged: trials on average, 10.")
+    ] = None,
+    private_entropy: Annotated[
+        bool,
+        Option(
+            "--private-entropy",
+            help="Of source charged: batches, noise and the number of trials from the operating "
+            "system's entropy.",
+        ),
+    ] = False,
+    seeds: Annotated[int, Option(min=1, help="Repetitions on each generated problem.")] = 2,
+    rounds: Annotated[int, Option(min=1, help="The most rounds to try.")] = 200,
+    quick: Annotated[bool, Option("--quick", help="One repetition, 50 rounds: a rough look.")] = False,
+    force: Annotated[bool, Option("--force", help="Replace a file that exists.")] = False,
+    changes: SetOption = None,
+    device: DeviceOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Choose rounds, batch, clip, step and η; write the config with them, all else as it was.
+
+    The source of the choice is named in the output, in the config and in the receipts of a run of
+    it. Without --source nothing is spent and no record is looked at.
+    """
+    from dpcohort._validate import choice
+
+    choice("--source", origin, ["none", "public", "charged"])
+    if str(out) != "-" and out.exists() and not force:
+        raise InputError.because(f"{out} exists already. Choose another name, or use --force.")
+    if origin != "charged" and (share is not None or trials is not None or private_entropy):
+        raise InputError.because(
+            "--share, --trials and --private-entropy go with --source charged, which alone spends."
+        )
+    if origin != "public" and public is not None and (origin, public) != ("charged", "test"):
+        raise InputError.because(
+            "--public goes with --source public; with --source charged, --public test says that "
+            "trials may be scored on the test records for nothing."
+        )
+    config = load_config(source).with_overrides(data_changes(changes, data_dir))
+    if config.tuning is not None and config.tuning["source"] == "charged":
+        raise InputError.because(
+            f"{source} was tuned on its clients' records before, and {config.tuning['share']:.0%} "
+            "of each budget is spent. Tune the file from before that, or train this one."
+        )
+    with _progress(f"tune {source.name}", quiet=as_json) as progress:
+        if origin == "charged":
+            from dpcohort.tuning import tune_charged
+
+            found = tune_charged(
+                config,
+                share=0.5 if share is None else share,
+                trials=10.0 if trials is None else trials,
+                public_test=public == "test",
+                most_rounds=50 if quick else rounds,
+                private_entropy=private_entropy,
+                device=device,
+                progress=progress,
+            )
+        else:
+            from dpcohort.tuning import tune as tune_without_spending
+
+            found = tune_without_spending(
+                config,
+                source=origin,
+                public=public,
+                seeds=1 if quick else seeds,
+                most_rounds=50 if quick else rounds,
+                device=device,
+                progress=progress,
+            )
+    text = _tuned_text(source, [*(changes or []), *found.changes], found)
+    if as_json:
+        write_new(out, text, force=force, as_json=True, **found.to_dict())
+        return
+    if str(out) != "-":
+        _print_tuned(found)
+    if write_new(out, text, force=force, as_json=False):
+        say(f"Wrote {out}   Next: dpcohort train {out} --out RUN, or dpcohort worth {out}")
+
+
+def _tuned_text(source: Path, changes: list[str], found: Tuned) -> str:
+    from dpcohort.config.rewriting import rewritten
+    from dpcohort.limits import LARGEST_CONFIG
+    from dpcohort.text_files import read_utf8
+
+    text = read_utf8(source, at_most_bytes=LARGEST_CONFIG).decode("utf-8")
+    notes = {change.partition("=")[0]: "tuned" for change in found.changes}
+    tuned = rewritten(text, changes, notes=notes)
+    notes = {"tuning.source": found.words, "tuning.share": "of each budget, spent on tuning"}
+    return rewritten(tuned, found.record(), notes=notes)
+
+
+def _print_tuned(found: Tuned) -> None:
+    table = new_table("setting", numbers=["tuned"])
+    for change in found.changes:
+        key, _, value = change.partition("=")
+        if value:
+            table.add_row(key, value)
+    console.print(table)
+    say(f"Source {found.source}: {found.words}.")
+    if found.before is not None and found.tried:
+        chosen = found.chosen
+        names = [name.rpartition(" ")[0] for name in found.sets]
+        for name in dict.fromkeys(names):
+            places = [i for i, other in enumerate(names) if other == name]
+            old = sum(found.before.scores[i] for i in places) / len(places)
+            new = sum(chosen.scores[i] for i in places) / len(places)
+            say(f"  {name}: {100 * old:.1f} % with the settings as they were, {100 * new:.1f} % tuned")
+    if found.source == "none":
+        say("Generated problems say which settings are good, not how good your model will be.")
+    if found.share:
+        say(
+            f"{found.share:.0%} of every budget is spent. The file says so, and plans with the rest."
+        )
+
+
+@contextmanager
+def _progress(title: str, *, quiet: bool) -> Iterator[Progress]:
+    with showing_progress(title, quiet=quiet) as show:
+
+        def told(work: str, done: int, total: int) -> None:
+            if show is not None:
+                show(done, total, work)
+
+        yield told
