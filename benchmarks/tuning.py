@@ -107,18 +107,25 @@ def main() -> None:
         data = configured_data(config)
         population = configured_population(config, data)
         began = time.monotonic()
-        tuned = list(tune(config, seeds=given.repetitions, most_rounds=given.rounds, device="cpu").changes)
+        tuned = list(
+            tune(config, seeds=given.repetitions, most_rounds=given.rounds, device="cpu").changes
+        )
         seconds = time.monotonic() - began
         private = searched(config, given.repetitions, given.rounds)
         suggested = changes_for(start_of(config, data, population), config, population)
-        columns = [tested(config.with_overrides(c), given.seeds) for c in ([], suggested, tuned, private)]
+        columns = [
+            tested(config.with_overrides(c), given.seeds) for c in ([], suggested, tuned, private)
+        ]
         cells = []
         for column in columns:
             found = mean_interval(column)
             cells.append(f"{found.mean:.1f} ± {(found.high - found.low) / 2:.1f}")
         gap = np.mean(columns[2]) - np.mean(columns[3])
         print(f"| {name.partition('=')[0]} | {' | '.join(cells)} | {gap:+.1f} |")
-        print(f"  tuned in {seconds:.0f} s: {' '.join(tuned)}\n  search: {' '.join(private)}", flush=True)
+        print(
+            f"  tuned in {seconds:.0f} s: {' '.join(tuned)}\n  search: {' '.join(private)}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
+from dpcohort.atomic_file import write_text
 from dpcohort.cli.reproduce import showing_progress
 from dpcohort.cli.terminal import (
     DataDirOption,
@@ -19,13 +20,12 @@ from dpcohort.cli.terminal import (
     console,
     data_changes,
     new_table,
-    print_json,
-    print_note,
     say,
     write_new,
 )
 from dpcohort.config import load_config
 from dpcohort.errors import InputError
+from dpcohort.runs.receipts import SIMULATED_TUNING as SIMULATED
 
 if TYPE_CHECKING:
     from dpcohort.progress import Progress
@@ -36,7 +36,9 @@ _CONFIG = Argument(metavar="CONFIG", help="A config with data (.toml).")
 
 def tune(
     source: Annotated[Path, _CONFIG],
-    out: Annotated[Path, Option("--out", "-o", help="Where to write the tuned config; - shows it.")],
+    out: Annotated[
+        Path, Option("--out", "-o", help="Where to write the tuned config; - shows it.")
+    ],
     origin: Annotated[
         str,
         Option(
@@ -69,7 +71,9 @@ def tune(
     ] = False,
     seeds: Annotated[int, Option(min=1, help="Repetitions on each generated problem.")] = 2,
     rounds: Annotated[int, Option(min=1, help="The most rounds to try.")] = 200,
-    quick: Annotated[bool, Option("--quick", help="One repetition, 50 rounds: a rough look.")] = False,
+    quick: Annotated[
+        bool, Option("--quick", help="One repetition, 50 rounds: a rough look.")
+    ] = False,
     force: Annotated[bool, Option("--force", help="Replace a file that exists.")] = False,
     changes: SetOption = None,
     device: DeviceOption = None,
@@ -105,13 +109,24 @@ def tune(
         if origin == "charged":
             from dpcohort.tuning import tune_charged
 
+            spent = 0.5 if share is None else share
+
+            def begin() -> None:
+                # Counted before it is spent: whatever stops this, the file says what is left.
+                if str(out) != "-":
+                    kind = "true" if private_entropy else "false"
+                    record = [f"tuning.source={origin}", f"tuning.share={spent}"]
+                    record.append(f"tuning.private={kind}")
+                    write_text(out, _rewritten(source, [*(changes or []), *record]))
+
             found = tune_charged(
                 config,
-                share=0.5 if share is None else share,
+                share=spent,
                 trials=10.0 if trials is None else trials,
                 public_test=public == "test",
                 most_rounds=50 if quick else rounds,
                 private_entropy=private_entropy,
+                before_spending=begin,
                 device=device,
                 progress=progress,
             )
@@ -129,23 +144,31 @@ def tune(
             )
     text = _tuned_text(source, [*(changes or []), *found.changes], found)
     if as_json:
-        write_new(out, text, force=force, as_json=True, **found.to_dict())
+        write_new(out, text, force=True, as_json=True, **found.to_dict())
         return
     if str(out) != "-":
         _print_tuned(found)
-    if write_new(out, text, force=force, as_json=False):
+    if write_new(out, text, force=True, as_json=False):
         say(f"Wrote {out}   Next: dpcohort train {out} --out RUN, or dpcohort worth {out}")
 
 
-def _tuned_text(source: Path, changes: list[str], found: Tuned) -> str:
+def _rewritten(source: Path, changes: list[str], tuned: Sequence[str] = ()) -> str:
     from dpcohort.config.rewriting import rewritten
     from dpcohort.limits import LARGEST_CONFIG
     from dpcohort.text_files import read_utf8
 
     text = read_utf8(source, at_most_bytes=LARGEST_CONFIG).decode("utf-8")
-    notes = {change.partition("=")[0]: "tuned" for change in found.changes}
-    tuned = rewritten(text, changes, notes=notes)
+    notes = {change.partition("=")[0]: "tuned" for change in tuned}
+    return rewritten(text, changes, notes=notes)
+
+
+def _tuned_text(source: Path, changes: list[str], found: Tuned) -> str:
+    from dpcohort.config.rewriting import rewritten
+
+    tuned = _rewritten(source, changes, found.changes)
     notes = {"tuning.source": found.words, "tuning.share": "of each budget, spent on tuning"}
+    if not found.private:
+        notes["tuning.private"] = "a simulation: its noise came from a seed"
     return rewritten(tuned, found.record(), notes=notes)
 
 
@@ -164,13 +187,15 @@ def _print_tuned(found: Tuned) -> None:
             places = [i for i, other in enumerate(names) if other == name]
             old = sum(found.before.scores[i] for i in places) / len(places)
             new = sum(chosen.scores[i] for i in places) / len(places)
-            say(f"  {name}: {100 * old:.1f} % with the settings as they were, {100 * new:.1f} % tuned")
+            say(
+                f"  {name}: {100 * old:.1f} % with the settings as they were, {100 * new:.1f} % now"
+            )
     if found.source == "none":
         say("Generated problems say which settings are good, not how good your model will be.")
     if found.share:
-        say(
-            f"{found.share:.0%} of every budget is spent. The file says so, and plans with the rest."
-        )
+        if not found.private:
+            say(f"{SIMULATED} Use --private-entropy on real clients.")
+        say(f"{found.share:.0%} of every budget is spent. The file says so; what is left trains.")
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from dpcohort._validate import (
     FloatArray,
     IntArray,
     did_you_mean,
+    float_array,
     nearest,
     number,
     whole_number,
@@ -896,8 +897,8 @@ class Population:
         public[row] = private is None
         return replace(self, epsilon=epsilon, delta=delta, public=public)
 
-    def with_scaled_budgets(self, epsilon: float, delta: float = 1.0) -> Population:
-        """The same clients with every epsilon, and every delta, times a factor.
+    def with_scaled_budgets(self, epsilon: ArrayLike, delta: ArrayLike = 1.0) -> Population:
+        """The same clients with every epsilon, and every delta, times a factor, or one for each.
 
         Example:
             >>> clients = Population.from_arrays(sizes=[90], epsilon=[2.0], delta=1e-5)
@@ -905,8 +906,8 @@ class Population:
             [6.0]
         """
         return self._with(
-            epsilon=number("factor of epsilon", epsilon, above=0) * self.epsilon,
-            delta=number("factor of delta", delta, above=0, at_most=1) * self.delta,
+            epsilon=float_array("factor of epsilon", epsilon, above=0) * self.epsilon,
+            delta=float_array("factor of delta", delta, above=0, at_most=1) * self.delta,
         )
 
     def with_sizes(self, sizes: ArrayLike) -> Population:

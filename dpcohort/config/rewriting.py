@@ -19,7 +19,7 @@ _COLUMN = 28
 
 
 def rewritten(text: str, changes: Sequence[str], *, notes: Mapping[str, str] | None = None) -> str:
-    """The text with some keys changed; comments, order and every other value stay.
+    r"""The text with some keys changed; comments, order and every other value stay.
 
     A changed line says what it was, a key that cannot stand beside a new one is commented out, and
     a new key stands at the end of its table.
@@ -33,7 +33,7 @@ def rewritten(text: str, changes: Sequence[str], *, notes: Mapping[str, str] | N
         InputError: the file is written in a way in which a key cannot be changed by itself.
 
     Example:
-        >>> print(rewritten("[training]\\nrounds = 40  # ours\\n", ["training.rounds=100"]), end="")
+        >>> print(rewritten("[training]\nrounds = 40  # ours\n", ["training.rounds=100"]), end="")
         [training]
         rounds = 100  # ours (was 40)
     """
@@ -70,7 +70,9 @@ def _parsed(text: str) -> Any:
 
 
 def _leaves(values: Mapping[str, Any]) -> list[Where]:
-    return [(name, key) for name, table in values.items() if isinstance(table, dict) for key in table]
+    return [
+        (name, key) for name, table in values.items() if isinstance(table, dict) for key in table
+    ]
 
 
 def _at(values: Mapping[str, Any], place: Where) -> Any:
@@ -121,7 +123,9 @@ def _insert(lines: list[str], place: Where, new: Any, note: str) -> None:
         direct = [
             line
             for where, line in known.items()
-            if where[:-1] == place[:-1] and len(where) == len(place) and where not in _headers(lines)
+            if where[:-1] == place[:-1]
+            and len(where) == len(place)
+            and where not in _headers(lines)
         ]
         end = max([*(line for line in direct if line is not None), header or 0])
         end = _value_end(lines, end)
@@ -132,7 +136,9 @@ def _insert(lines: list[str], place: Where, new: Any, note: str) -> None:
 def _headers(lines: list[str]) -> set[Where]:
     """Places that are tables of their own."""
     known = key_lines("\n".join(lines))
-    return {where for where, line in known.items() if line and lines[line - 1].lstrip().startswith("[")}
+    return {
+        where for where, line in known.items() if line and lines[line - 1].lstrip().startswith("[")
+    }
 
 
 def _value_end(lines: list[str], row: int) -> int:

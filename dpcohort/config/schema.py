@@ -152,6 +152,7 @@ class TuningSection(Section):
     source: Literal["none", "public", "charged"]
     records: str | None = None
     share: float | None = None
+    private: bool | None = None
 
 
 class ConfigFile(Section):
@@ -377,6 +378,8 @@ def check_tuning(section: TuningSection) -> TuningSection:
         0.5
     """
     charged = section.source == "charged"
+    if section.private is not None and not charged:
+        raise InputError.about("private", 'goes with source = "charged", and only with it.')
     if charged and section.share is None:
         words = 'is missing: with source = "charged" it says which part of each budget is spent.'
         raise InputError.about("share", words)

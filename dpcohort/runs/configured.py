@@ -199,6 +199,13 @@ def configured_job(
     """
     from dpcohort.runs.job import make_job
 
+    tuning = config.tuning or {}
+    if private_entropy and tuning.get("source") == "charged" and not tuning.get("private"):
+        raise InputError.because(
+            "the settings were chosen on the clients' records in a simulation (tuning.private is "
+            "not true), which no budget pays for: a run of them cannot be private. Tune again "
+            "with --private-entropy, or with --source none."
+        )
     dataset = configured_data(config) if data is None else data
     plan = configured_plan(config, dataset, population=population, shift=shift)
     seed = config.run.seed + shift
@@ -253,7 +260,9 @@ def held_out_within(
     number("held_out", share, above=0, below=1)
     plan = configured_plan(config, data)
     section = data_section(config)
-    whole = _partition(config, plan, data, config.run.seed if section.seed is None else section.seed)
+    whole = _partition(
+        config, plan, data, config.run.seed if section.seed is None else section.seed
+    )
     rng = np.random.default_rng(_HELD_OUT_SEED)
     kept, held = [], []
     for k in range(len(whole)):

@@ -62,6 +62,10 @@ TUNING_SOURCES = {
     "public": "public records: no client's record was looked at, nothing was spent",
     "charged": "the clients' records, paid for: random search with a random number of trials",
 }
+SIMULATED_TUNING = (
+    "NOT PRIVATE (simulated tuning): the settings were chosen on the clients' records with noise "
+    "of a seed."
+)
 #: Above this many receipts they are lines of one file.
 MOST_FILES = 10_000
 _ALL = "receipts.jsonl"
@@ -276,6 +280,8 @@ class Receipt:
                 f"; epsilon {_shown(self.tuning['epsilon'])} and delta "
                 f"{_shown(self.tuning['delta'])} were spent on it, beside what is promised here"
             )
+            if not self.tuning.get("private"):
+                line += f". {SIMULATED_TUNING}"
         return [line]
 
     def _lines_of_scheme(self) -> list[str]:

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 from dpcohort._lazy import names_on_use
 
 if TYPE_CHECKING:
+    from dpcohort.tuning.charged import selection_epsilon as selection_epsilon
+    from dpcohort.tuning.charged import selection_mu as selection_mu
+    from dpcohort.tuning.charged import tune_charged as tune_charged
     from dpcohort.tuning.search import Tuned as Tuned
     from dpcohort.tuning.search import tune as tune
     from dpcohort.tuning.settings import Settings as Settings
@@ -23,9 +26,12 @@ _HOMES = {
     "Settings": "settings",
     "Tuned": "search",
     "changes_for": "settings",
+    "selection_epsilon": "charged",
+    "selection_mu": "charged",
     "stand_in": "stand_in",
     "suggested_settings": "settings",
     "tune": "search",
+    "tune_charged": "charged",
 }
 
 __all__ = list(_HOMES)

@@ -75,6 +75,7 @@ class Tuned:
         tried: everything that was tried.
         records: which public records, in words.
         share: of each budget that was spent on the choice.
+        private: what was spent on it was spent with private noise; else it was a simulation.
     """
 
     source: Source
@@ -86,6 +87,7 @@ class Tuned:
     tried: tuple[Trial, ...] = ()
     records: str = ""
     share: float = 0.0
+    private: bool = False
 
     @property
     def chosen(self) -> Trial:
@@ -99,6 +101,7 @@ class Tuned:
             changes.append(f"tuning.records={json.dumps(self.records)}")
         if self.share:
             changes.append(f"tuning.share={self.share!r}")
+            changes.append(f"tuning.private={'true' if self.private else 'false'}")
         return changes
 
     def to_dict(self) -> dict[str, Any]:
@@ -341,7 +344,12 @@ class Bench:
         config = config.with_overrides([f"run.evaluate_every={config.training.rounds}"])
         # Clip and step change neither cohorts nor noise: those share a plan and its certificate.
         clip = config.training.clip
-        alike = (id(data), seed, replace(config.training, clip=1.0), str(config.values["selection"]))
+        alike = (
+            id(data),
+            seed,
+            replace(config.training, clip=1.0),
+            str(config.values["selection"]),
+        )
         if alike not in self._plans:
             self._plans[alike] = configured_job(
                 config,
@@ -390,14 +398,15 @@ def scored(jobs: Sequence[Job], data: Dataset) -> list[float]:
     A training that leaves all numbers has 0, and does not spoil those beside it.
     """
     try:
-        return [_score(run, data) for run in train_side_by_side(jobs)]
+        return [score_of(run, data) for run in train_side_by_side(jobs)]
     except DivergedError:
         if len(jobs) == 1:
             return [0.0]
         return [scored([job], data)[0] for job in jobs]
 
 
-def _score(run: Run, data: Dataset) -> float:
+def score_of(run: Run, data: Dataset) -> float:
+    """Accuracy, or of other tasks the share of the trivial loss that the model saves."""
     if data.task.predicts_classes:
         return run.test_accuracy
     return max(0.0, 1.0 - run.test.loss / max(_trivial_loss(data), 1e-12))

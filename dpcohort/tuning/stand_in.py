@@ -10,8 +10,8 @@ is good for all of them is a setting one can begin with.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,8 @@ from dpcohort.tasks import Task
 #: Directions in which generated records vary; those of real tables and pictures are few as well.
 _DIRECTIONS = 40
 _TEST_RECORDS = 1000
+
+_Inputs = NDArray[np.float32]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +62,9 @@ PROBLEMS = (
 )
 
 
-def stand_in(data: Dataset, problem: Problem, *, seed: int = 0, records: int | None = None) -> Dataset:
+def stand_in(
+    data: Dataset, problem: Problem, *, seed: int = 0, records: int | None = None
+) -> Dataset:
     """A generated data set of the shape of another one, whose records are not looked at.
 
     Args:
@@ -78,6 +82,7 @@ def stand_in(data: Dataset, problem: Problem, *, seed: int = 0, records: int | N
     wanted = len(data) if records is None else whole_number("records", records, at_least=1)
     rng = np.random.default_rng([seed, *problem.name.encode()])
     everyone = wanted + _TEST_RECORDS
+    inputs: NDArray[Any]
     if data.train_inputs.dtype == np.int64:
         inputs, labels = _tokens(rng, data, problem, everyone)
     else:
@@ -104,23 +109,29 @@ def _numbers(
     weights = np.arange(1, directions + 1) ** -problem.decay
     weights *= math.sqrt(directions / (weights**2).sum())
     latent, labels = _labelled(rng, data.task, problem, records, directions)
-    mixing = rng.normal(size=(directions, features)) / math.sqrt(directions)
-    values = (latent * weights) @ mixing + 0.3 * rng.normal(size=(records, features))
+    mixing = rng.standard_normal((directions, features), np.float32) / math.sqrt(directions)
+    values = (latent * weights).astype(np.float32) @ mixing
+    values += 0.3 * rng.standard_normal((records, features), np.float32)
     values /= values.std()
     scaled = _as_normalised(rng, values, data, problem)
-    return scaled.reshape(records, *data.input_shape).astype(np.float32), labels
+    return scaled.reshape(records, *data.input_shape), labels
 
 
 def _as_normalised(
-    rng: np.random.Generator, values: FloatArray, data: Dataset, problem: Problem
-) -> FloatArray:
+    rng: np.random.Generator, values: _Inputs, data: Dataset, problem: Problem
+) -> _Inputs:
     """Values of spread 1 as a model sees such inputs, by what is published about them."""
     constants = data.normalisation
     if constants.mean != (0.0,) or constants.std != (1.0,):
         return values  # published means and deviations make it so
     if constants.scale != 1.0:
-        return np.clip(0.3 + 0.35 * values, 0.0, 1.0)  # from 0 to the largest, as pixels are
-    return problem.spread * (values + problem.offset * rng.normal(size=values.shape[1]))
+        values *= 0.35
+        values += 0.3
+        return values.clip(0.0, 1.0)  # from 0 to the largest, as pixels are
+    away = rng.standard_normal(values.shape[1], np.float32)
+    values += problem.offset * away
+    values *= problem.spread
+    return values
 
 
 def _labelled(
@@ -148,10 +159,17 @@ def _labelled(
 def _tokens(
     rng: np.random.Generator, data: Dataset, problem: Problem, records: int
 ) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
-    """Token ids whose frequencies depend on the class, up to the largest id of a public record."""
-    raise NotImplementedError
+    """Token ids whose frequencies depend on where a record stands, in a vocabulary of few ids.
+
+    How many ids there are is in the model, not in the shape of a record, so the smallest are taken.
+    """
+    latent, labels = _labelled(rng, data.task, problem, records, 8)
+    likely = latent @ rng.normal(size=(8, _TOKENS))
+    length = math.prod(data.input_shape)
+    noise = rng.gumbel(size=(records, length, _TOKENS))
+    ids = np.argmax(likely[:, None, :] + noise, axis=2).astype(np.int64)
+    return ids.reshape(records, *data.input_shape), labels
 
 
-def names(problems: Sequence[Problem] = PROBLEMS) -> str:
-    """What the problems are called, in words."""
-    return ", ".join(problem.name for problem in problems)
+#: Ids of generated text.
+_TOKENS = 16
