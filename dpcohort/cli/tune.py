@@ -20,6 +20,7 @@ from dpcohort.cli.terminal import (
     console,
     data_changes,
     new_table,
+    print_json,
     say,
     write_new,
 )
@@ -29,7 +30,7 @@ from dpcohort.runs.receipts import SIMULATED_TUNING as SIMULATED
 
 if TYPE_CHECKING:
     from dpcohort.progress import Progress
-    from dpcohort.tuning import Tuned
+    from dpcohort.tuning import Tuned, Worth
 
 _CONFIG = Argument(metavar="CONFIG", help="A config with data (.toml).")
 
@@ -207,3 +208,117 @@ def _progress(title: str, *, quiet: bool) -> Iterator[Progress]:
                 show(done, total, work)
 
         yield told
+
+
+_SHOWN = 10
+
+
+def worth(
+    source: Annotated[Path, _CONFIG],
+    target: Annotated[
+        float | None, Option(help="Accuracy to reach, e.g. 0.8: how much budget would it take?")
+    ] = None,
+    public: Annotated[
+        str | None,
+        Option(
+            "--public",
+            metavar="client|test|FILE",
+            help="Predict from these public records, not from generated ones.",
+        ),
+    ] = None,
+    factors: Annotated[
+        list[float] | None,
+        Option("--factor", help="A common factor on all budgets; may be repeated."),
+    ] = None,
+    seeds: Annotated[int, Option(min=1, help="Repetitions on each data set.")] = 3,
+    quick: Annotated[bool, Option("--quick", help="One repetition, three factors.")] = False,
+    figure: Annotated[
+        Path | None, Option("--figure", help="Draw it into this file (.png, .svg, .pdf).")
+    ] = None,
+    changes: SetOption = None,
+    device: DeviceOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what budgets are worth: accuracy against ε, and who should raise it first.
+
+    Noise is computed, accuracy is predicted from generated or public records. Nothing is spent.
+    """
+    from dpcohort._validate import number
+    from dpcohort.tuning.budgets import FACTORS
+    from dpcohort.tuning.budgets import worth as worth_of
+
+    if target is not None:
+        number("--target", target, above=0, below=1)
+    if figure is not None:
+        from dpcohort.report.figures import picture_format
+
+        picture_format(figure)
+    config = load_config(source).with_overrides(data_changes(changes, data_dir))
+    with _progress(f"worth {source.name}", quiet=as_json) as progress:
+        found = worth_of(
+            config,
+            source="none" if public is None else "public",
+            public=public,
+            factors=factors or ((0.5, 1.0, 2.0) if quick else FACTORS),
+            seeds=1 if quick else seeds,
+            device=device,
+            progress=progress,
+        )
+    needed = None if target is None else found.needed(target)
+    if figure is not None:
+        from dpcohort.report.figures import save_figure, worth_figure
+
+        save_figure(worth_figure(found), figure)
+    if as_json:
+        told = {} if needed is None else {"target": target, "factor_needed": needed}
+        print_json({**found.to_dict(), **told})
+        return
+    _print_curve(found)
+    _print_gains(found)
+    say(f"Accuracy is predicted from {found.source}.")
+    if needed is not None and target is not None:
+        for name, factor in needed.items():
+            more = (
+                f"more than {found.factors[-1]:g} times"
+                if factor is None
+                else f"{factor:.2g} times"
+            )
+            say(f"For {target:.0%} on {name}: {more} every epsilon, other settings as they are.")
+    if figure is not None:
+        say(f"Wrote {figure}")
+
+
+def _print_curve(found: Worth) -> None:
+    names = list(dict.fromkeys(found.sets))
+    table = new_table(numbers=["every epsilon", "noise / clip", *names])
+    curves = [found.curve(name) for name in names]
+    for place, factor in enumerate(found.factors):
+        cells = []
+        for curve in curves:
+            point = curve[place]
+            spread = f" ± {100 * point.half_width:.1f}" if point.count > 1 else ""
+            cells.append(f"{100 * point.mean:.1f}{spread} %")
+        table.add_row(f"x {factor:g}", f"{found.noise[place]:.3g}", *cells)
+    console.print(table)
+
+
+def _print_gains(found: Worth) -> None:
+    if not found.gains:
+        return
+    say("Who should raise epsilon first, by what doubling it alone takes off the noise:")
+    table = new_table("client", numbers=["epsilon", "drawn", "noise", "predicted accuracy"])
+    for gain in found.gains[:_SHOWN]:
+        points = f"{gain.accuracy.mean:+.2f}"
+        if gain.accuracy.count > 1:
+            points += f" ({gain.accuracy.low:+.2f} to {gain.accuracy.high:+.2f})"
+        table.add_row(
+            gain.client,
+            f"{gain.epsilon:.3g}",
+            f"{gain.probability:.1%}",
+            f"{100 * (gain.noise - 1):+.1f} %",
+            f"{points} points",
+        )
+    console.print(table)
+    if len(found.gains) > _SHOWN:
+        say(f"and {len(found.gains) - _SHOWN} more with --json")

@@ -18,7 +18,13 @@ _LINE = re.compile(
 _COLUMN = 28
 
 
-def rewritten(text: str, changes: Sequence[str], *, notes: Mapping[str, str] | None = None) -> str:
+def rewritten(
+    text: str,
+    changes: Sequence[str],
+    *,
+    notes: Mapping[str, str] | None = None,
+    tell_old: bool = True,
+) -> str:
     r"""The text with some keys changed; comments, order and every other value stay.
 
     A changed line says what it was, a key that cannot stand beside a new one is commented out, and
@@ -28,6 +34,7 @@ def rewritten(text: str, changes: Sequence[str], *, notes: Mapping[str, str] | N
         text: a configuration that reads.
         changes: ``section.key=value`` each, as ``--set`` takes them.
         notes: a comment for some of the keys.
+        tell_old: whether a changed line says what it was.
 
     Raises:
         InputError: the file is written in a way in which a key cannot be changed by itself.
@@ -42,7 +49,7 @@ def rewritten(text: str, changes: Sequence[str], *, notes: Mapping[str, str] | N
     lines = text.splitlines()
     gone = [place for place in _leaves(before) if _at(wanted, place) is None]
     for place in gone:
-        _comment_out(lines, place, text)
+        _comment_out(lines, place)
     for place in dict.fromkeys(places):
         new, old = _at(wanted, place), _at(before, place)
         if new is None or (new == old and type(new) is type(old)):
@@ -51,7 +58,7 @@ def rewritten(text: str, changes: Sequence[str], *, notes: Mapping[str, str] | N
         if old is None:
             _insert(lines, place, new, note)
         else:
-            _replace(lines, place, new, old, note)
+            _replace(lines, place, new, old if tell_old else None, note)
     result = "\n".join(lines) + "\n"
     if _parsed(result) != wanted:
         tables = ", ".join(f"[{place[0]}]" for place in dict.fromkeys(places))
@@ -96,13 +103,17 @@ def _replace(lines: list[str], place: Where, new: Any, old: Any, note: str) -> N
     found = None if row is None else _LINE.match(lines[row])
     if row is None or found is None:
         return  # the check at the end says so
-    words = (found["note"] or "#").rstrip()
-    said = f"{note}; was {_value(old)}" if note else f"was {_value(old)}"
-    comment = f"# {said}" if words == "#" else f"{words} ({said})"
-    lines[row] = f"{found['head']}{_value(new)}{found['gap'] or '  '}{comment}"
+    comment = (found["note"] or "#").rstrip()
+    was = "" if old is None else f"was {_value(old)}"
+    said = "; ".join(words for words in (note, was) if words)
+    if said:
+        comment = f"# {said}" if comment == "#" else f"{comment} ({said})"
+    start = f"{found['head']}{_value(new)}"
+    width = max(len(start) + 2, len(found["head"] + found["value"] + found["gap"]))
+    lines[row] = f"{start:<{width}}{comment}" if comment != "#" else start
 
 
-def _comment_out(lines: list[str], place: Where, text: str) -> None:
+def _comment_out(lines: list[str], place: Where) -> None:
     row = _row(lines, place)
     if row is not None:
         lines[row] = f"# {lines[row].lstrip()}"

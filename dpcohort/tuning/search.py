@@ -28,8 +28,8 @@ from dpcohort.progress import Progress, silent
 from dpcohort.runs import configured_data, configured_job, configured_optimiser, train_side_by_side
 from dpcohort.runs.configured import configured_population, data_section
 from dpcohort.runs.receipts import TUNING_SOURCES
+from dpcohort.tuning.generated import PROBLEMS, Problem, stand_in
 from dpcohort.tuning.settings import Settings, changes_for, suggested_settings
-from dpcohort.tuning.stand_in import PROBLEMS, Problem, stand_in
 
 if TYPE_CHECKING:
     from dpcohort.runs import Job, Run
@@ -327,7 +327,7 @@ class Bench:
         missing = [one for one in dict.fromkeys(wanted) if one not in self._known]
         scores: dict[Settings | None, list[float]] = {one: [] for one in missing}
         for _, seed, data in self.samples:
-            jobs = [(one, self._job(one, data, seed)) for one in missing]
+            jobs = [(one, self.job(one, data, seed)) for one in missing]
             for stack in _stacks(jobs):
                 found = scored([job for _, job in stack], data)
                 for (one, job), score in zip(stack, found, strict=True):
@@ -338,7 +338,8 @@ class Bench:
             self._known[one] = Trial(settings=one, scores=tuple(scores[one]))
         return [self._known[one] for one in wanted]
 
-    def _job(self, settings: Settings | None, data: Dataset, seed: int) -> Job:
+    def job(self, settings: Settings | None, data: Dataset, seed: int) -> Job:
+        """The training of settings on a data set; None is the configuration as it is."""
         changes = [] if settings is None else changes_for(settings, self.config, self.population)
         config = self.config.with_overrides(changes)
         config = config.with_overrides([f"run.evaluate_every={config.training.rounds}"])
