@@ -185,7 +185,7 @@ def worth_figure(found: Worth) -> Figure:
                 colour = line.get_color()
                 axis.fill_between(factors, low, high, color=colour, alpha=0.18, linewidth=0)
         axis.set(xlabel="factor on every epsilon", ylabel="predicted accuracy (%)", ylim=(0, 100))
-        axis.legend(loc="lower right")
+        axis.legend(loc="upper left")
     return figure
 
 
