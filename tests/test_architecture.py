@@ -41,6 +41,7 @@ ROOMS = [
     ["data", "models"],
     ["aggregation", "engine"],
     ["runs"],
+    ["tuning"],
     ["estimators"],
     ["deploy", "flower"],
     ["lab"],

@@ -123,6 +123,8 @@ replan     Go on with a run: clients leave, join or change, from what is left of
 what-if    Try several values of one setting, without drawing a schedule or training.
 bound      Show every term of Theorems 1 and 2, the best T, and when a bound says nothing.
 figure     Draw a figure, one style for all, safe for the colour-blind, text kept as text in PDFs.
+tune       Choose rounds, batch, clip, step and η; write the config with them, all else as it was.
+worth      Say what budgets are worth: accuracy against ε, and who should raise it first.
 train      Train; the ledger is written before every round, so a crash never hides spending.
 watch      Watch a run; it ends with the run, or with Ctrl-C, and never touches the run's files.
 verify     Replay every receipt from the ledger with the independent accountant.
@@ -144,6 +146,7 @@ flower     Execute a plan with real clients over Flower, where no server can ove
 _SHARED_HOMES = {
     "setting_up": ("new", "doctor", "data"),
     "plan": ("plan", "explain", "what-if"),
+    "tune": ("tune", "worth"),
     "train": ("train", "watch"),
     "verify": ("verify", "receipt", "audit"),
     "report": ("report", "figure"),

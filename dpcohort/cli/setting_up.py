@@ -87,12 +87,33 @@ def new(
             given=example,
             allowed="a table (.csv, .parquet), to go with --label, --client, --task and --public",
         )
-    text = commented_config(example)
+    text = _with_suggestions(example)
     if not write_new(path, text, force=force, as_json=as_json, example=example):
         return
     has_data = "\n[data]" in text
     following = f"train {path} --out RUN" if has_data else f"plan {path}"
     say(f"Wrote {path}. Look at it, change it, then: {program()} {following}")
+
+
+def _with_suggestions(example: str) -> str:
+    """The example with the settings that sizes and budgets suggest; the paper's as the paper."""
+    text = commented_config(example)
+    if example not in ("digits", "hospitals"):
+        return text
+    from dpcohort.config import loads_config
+    from dpcohort.config.rewriting import rewritten
+    from dpcohort.tuning.settings import changes_for, suggested_settings
+
+    config = loads_config(text)
+    population = config.population()
+    settings = suggested_settings(population, dimension=config.training.dimension)
+    written = set(config.values)
+    changes = [
+        change
+        for change in changes_for(settings, config, population)
+        if change.partition(".")[0] in written
+    ]
+    return rewritten(text, changes, tell_old=False)
 
 
 def _new_for_table(

@@ -29,6 +29,7 @@ from dpcohort._validate import (
     FloatArray,
     IntArray,
     did_you_mean,
+    float_array,
     nearest,
     number,
     whole_number,
@@ -917,6 +918,41 @@ class Population:
         delta[row] = np.nan if private is None else private.delta
         public[row] = private is None
         return replace(self, epsilon=epsilon, delta=delta, public=public)
+
+    def with_scaled_budgets(self, epsilon: ArrayLike, delta: ArrayLike = 1.0) -> Population:
+        """The same clients with every epsilon, and every delta, times a factor, or one for each.
+
+        Example:
+            >>> clients = Population.from_arrays(sizes=[90], epsilon=[2.0], delta=1e-5)
+            >>> clients.with_scaled_budgets(3.0).epsilon.tolist()
+            [6.0]
+        """
+        return self._with(
+            epsilon=float_array("factor of epsilon", epsilon, above=0) * self.epsilon,
+            delta=float_array("factor of delta", delta, above=0, at_most=1) * self.delta,
+        )
+
+    def with_sizes(self, sizes: ArrayLike) -> Population:
+        """The same clients with other numbers of records; no batch is larger than its client.
+
+        Example:
+            >>> clients = Population.from_arrays(sizes=[90], epsilon=[2.0], delta=1e-5)
+            >>> clients.with_sizes([81]).sizes.tolist()
+            [81]
+        """
+        return self._with(sizes=sizes, batch_sizes=np.minimum(self.batch_sizes, sizes))
+
+    def _with(self, **columns: Any) -> Population:
+        kept: dict[str, Any] = {
+            "ids": self.ids,
+            "sizes": self.sizes,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "batch_sizes": self.batch_sizes,
+            "public": self.public,
+            "allow_large_delta": self.allow_large_delta,
+        }
+        return Population.from_arrays(**{**kept, **columns})
 
     def batches(self, training: Training) -> IntArray:
         """The expected batch of each client, B_k.

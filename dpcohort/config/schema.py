@@ -177,6 +177,15 @@ class RunSection(Section):
     merged_noise: bool = False
 
 
+class TuningSection(Section):
+    """The keys of [tuning], which ``dpcohort tune`` writes: where the settings came from."""
+
+    source: Literal["none", "public", "charged"]
+    records: str | None = None
+    share: float | None = None
+    private: bool | None = None
+
+
 class ConfigFile(Section):
     """The whole file."""
 
@@ -191,6 +200,7 @@ class ConfigFile(Section):
     model: ModelSection = Field(default_factory=ModelSection)
     optimiser: OptimiserSection = Field(default_factory=OptimiserSection)
     run: RunSection = Field(default_factory=RunSection)
+    tuning: TuningSection | None = None
     grid: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -426,6 +436,26 @@ def check_task(section: TaskSection) -> TaskSection:
         if key in given and section.loss is not None and section.loss not in losses:
             words = f'goes with loss = "{losses[0]}", and only with it. Remove it.'
             raise InputError.about(key, words)
+    return section
+
+
+def check_tuning(section: TuningSection) -> TuningSection:
+    """The section, if its values go together.
+
+    Example:
+        >>> check_tuning(TuningSection(source="charged", share=0.5)).share
+        0.5
+    """
+    charged = section.source == "charged"
+    if section.private is not None and not charged:
+        raise InputError.about("private", 'goes with source = "charged", and only with it.')
+    if charged and section.share is None:
+        words = 'is missing: with source = "charged" it says which part of each budget is spent.'
+        raise InputError.about("share", words)
+    if section.share is not None:
+        if not charged:
+            raise InputError.about("share", 'goes with source = "charged", and only with it.')
+        number("share", section.share, above=0, below=1)
     return section
 
 

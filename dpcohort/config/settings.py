@@ -275,6 +275,12 @@ class Config:
         return self._file.run
 
     @property
+    def tuning(self) -> dict[str, Any] | None:
+        """Where the settings came from, as ``dpcohort tune`` wrote it; None if it did not."""
+        written = self.values.get("tuning")
+        return dict(written) if isinstance(written, dict) else None
+
+    @property
     def selection(self) -> tuple[str, dict[str, Any]]:
         """The selection rule and its settings."""
         return self.rule, dict(self.rule_settings)
@@ -292,7 +298,10 @@ class Config:
     def population(
         self, records: int | None = None, sizes: Mapping[str, int] | None = None
     ) -> Population:
-        """Read or draw the clients.
+        """Read or draw the clients, with the budgets that they have left for training.
+
+        Settings that were chosen on the clients' records have been paid for: ``tuning.share`` of
+        each budget is spent.
 
         Args:
             records: how many the data set has; used where the file leaves ``total_size`` to it.
@@ -304,11 +313,12 @@ class Config:
         try:
             if self.clients is not None:
                 allowed = bool(self.values["population"].get("allow_large_delta"))
-                return Population.from_csv(self.clients, sizes=sizes, allow_large_delta=allowed)
+                listed = Population.from_csv(self.clients, sizes=sizes, allow_large_delta=allowed)
+                return self._left(listed)
             from dpcohort.config.schema import draw_population
 
             has_data = self.data is not None
-            return draw_population(self._file.population, records, has_data=has_data)
+            return self._left(draw_population(self._file.population, records, has_data=has_data))
         except FileFormatError:
             raise
         except InputError as error:
@@ -317,6 +327,10 @@ class Config:
     def problem(self, section: str, error: InputError) -> FileFormatError:
         """An error about a value of a section, with the file and the line it stands on."""
         return error_of(_label(self.path), [within(section, error)], self._lines)
+
+    def _left(self, clients: Population) -> Population:
+        spent = float((self.tuning or {}).get("share") or 0.0)
+        return clients if spent == 0.0 else clients.with_scaled_budgets(1.0 - spent, 1.0 - spent)
 
     def with_overrides(self, overrides: Iterable[str]) -> Config:
         """The same configuration with some keys changed, each given as ``section.key=value``.
@@ -505,6 +519,8 @@ def _build(
     made("task", schema.check_task, file.task)
     made("optimiser", schema.check_optimiser, file.optimiser)
     made("run", schema.check_run, file.run)
+    if file.tuning is not None:
+        made("tuning", schema.check_tuning, file.tuning)
     grid = made("grid", schema.flat_grid, file.grid) or {}
     if training is None or settings is None or contract is None or problems:
         raise error_of(label, problems, lines)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from dpcohort.report.html.sources import Reproduction
+    from dpcohort.tuning import Worth
 
 
 #: Colours that stay apart with every common kind of colour blindness (Okabe and Ito, 2008).
@@ -172,6 +173,25 @@ def _draw(axis: Axes, name: str, line: str, rounds: IntArray, found: Sequence[In
         low = np.array([interval.low for interval in found])
         high = np.array([interval.high for interval in found])
         axis.fill_between(rounds, low, high, color=drawn.get_color(), alpha=0.18, linewidth=0)
+
+
+def worth_figure(found: Worth) -> Figure:
+    """Predicted accuracy against a common factor on all budgets, one line a kind of data set."""
+    factors: FloatArray = np.array(found.factors)
+    with _one_panel(4.2, 3.0) as (figure, axis):
+        log_scale(axis.xaxis)
+        for position, name in enumerate(dict.fromkeys(found.sets)):
+            curve = found.curve(name)
+            mean = 100.0 * np.array([point.mean for point in curve])
+            (line,) = axis.plot(factors, mean, LINES[position % len(LINES)], marker=".", label=name)
+            if curve[0].count > 1:
+                low = 100.0 * np.array([max(0.0, point.low) for point in curve])
+                high = 100.0 * np.array([min(1.0, point.high) for point in curve])
+                colour = line.get_color()
+                axis.fill_between(factors, low, high, color=colour, alpha=0.18, linewidth=0)
+        axis.set(xlabel="factor on every epsilon", ylabel="predicted accuracy (%)", ylim=(0, 100))
+        axis.legend(loc="upper left")
+    return figure
 
 
 def budgets_figure(receipts: Sequence[Receipt]) -> Figure:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dpcohort.runs.configured import configured_data as configured_data
     from dpcohort.runs.configured import configured_job as configured_job
     from dpcohort.runs.configured import configured_optimiser as configured_optimiser
+    from dpcohort.runs.configured import held_out_within as held_out_within
     from dpcohort.runs.continuation import replan as replan
     from dpcohort.runs.evaluation import Comparison as Comparison
     from dpcohort.runs.evaluation import Interval as Interval
@@ -63,6 +64,7 @@ _HOMES = {
     "configured_optimiser": "configured",
     "finite_json": "folder",
     "folder_name": "training",
+    "held_out_within": "configured",
     "make_receipts": "receipts",
     "mean_interval": "evaluation",
     "replan": "continuation",

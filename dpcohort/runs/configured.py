@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from dpcohort._validate import IntArray
+from dpcohort._validate import IntArray, number
 from dpcohort.clients import Population
 from dpcohort.clients.population import nearest_id
 from dpcohort.config import Config
@@ -229,7 +229,11 @@ def configured_training(config: Config, data: Dataset | None = None) -> Training
             "its parameters. Give it, or: pip install 'dpcohort[train]'"
         ) from None
     dataset = configured_data(config) if data is None else data
-    model = built_model(config.model.name, dataset, config.run.seed, config.model.options)
+    section = config.model
+    weights = None if section.weights is None else config.folder / section.weights
+    model = built_model(
+        section.name, dataset, config.run.seed, section.options, weights, section.frozen
+    )
     dimension = FlatLayout(model).dimension
     if stated not in (None, dimension):
         words = f"{dimension}, the trained parameters of {config.model.name}"
@@ -366,6 +370,7 @@ def configured_plan(
     config: Config,
     data: Dataset | None = None,
     *,
+    population: Population | None = None,
     shift: int = 0,
     progress: Progress = silent,
 ) -> Plan:
@@ -374,6 +379,7 @@ def configured_plan(
     Args:
         config: the configuration.
         data: its data set, if it is loaded already.
+        population: other clients than the configuration's.
         shift: added to the seed of the schedule, or of the rule's dice; 0, 1, 2, ... for the runs
             of several seeds.
         progress: told how far it is.
@@ -389,7 +395,9 @@ def configured_plan(
     """
     if config.data is not None and data is None:
         data = configured_data(config)
-    population, training = configured_population(config, data), configured_training(config, data)
+    training = configured_training(config, data)
+    if population is None:
+        population = configured_population(config, data)
     seed = config.seed
     if seed is None and config.data is not None:
         seed = config.run.seed
@@ -427,6 +435,8 @@ def configured_job(
     config: Config,
     *,
     data: Dataset | None = None,
+    population: Population | None = None,
+    partition: Partition | None = None,
     shift: int = 0,
     device: str | None = None,
     private_entropy: bool = False,
@@ -439,6 +449,8 @@ def configured_job(
     Args:
         config: the configuration.
         data: its data set, if it is loaded already.
+        population: other clients than the configuration's, with a partition for them.
+        partition: who holds which record, if that is not as the configuration says.
         shift: added to the seeds of run and schedule; a partition whose seed is given stays.
         device: instead of the configuration's.
         private_entropy: batches and noise from the operating system's entropy.
@@ -455,20 +467,29 @@ def configured_job(
     """
     from dpcohort.runs.job import make_job
 
+    tuning = config.tuning or {}
+    if private_entropy and tuning.get("source") == "charged" and not tuning.get("private"):
+        raise InputError.because(
+            "the settings were chosen on the clients' records in a simulation (tuning.private is "
+            "not true), which no budget pays for: a run of them cannot be private. Tune again "
+            "with --private-entropy, or with --source none."
+        )
     dataset = configured_data(config) if data is None else with_task(config, data)
     if plan is None:
-        plan = configured_plan(config, dataset, shift=shift)
+        plan = configured_plan(config, dataset, population=population, shift=shift)
     seed = config.run.seed + shift
     section = data_section(config)
     if private_entropy and section.estimated_bounds is not None:
         _check_estimate_is_private(config)
     partition_seed = seed if section.seed is None else section.seed
+    if partition is None:
+        partition = _partition(config, plan, dataset, partition_seed, after)
     rule, settings = config.aggregation
     return make_job(
         plan,
         config.model.name,
         dataset,
-        partition=_partition(config, plan, dataset, partition_seed, after),
+        partition=partition,
         engine=config.run.engine,
         optimiser=configured_optimiser(config.optimiser, clip=plan.training.clip),
         aggregation=rule,
@@ -487,6 +508,7 @@ def configured_job(
         config=toml_text(config.values),
         after=after,
         config_folder=config.folder,
+        tuning=config.tuning,
     )
 
 
@@ -499,6 +521,67 @@ def _check_estimate_is_private(config: Config) -> None:
             f"{data_section(config).estimated_bounds}: its noise came from a seed, so no budget "
             "covers it. Estimate the bounds again with --private-entropy."
         )
+
+
+def held_out_within(
+    config: Config, data: Dataset, share: float = 0.1
+) -> tuple[Dataset, Population, Partition]:
+    """Part of each client's records in the place of the test records; sizes are of the rest.
+
+    The test records are not in the result, so nothing that is done with it can look there.
+
+    Args:
+        config: who holds which records.
+        data: the whole set.
+        share: of each client's records to hold out; a client of one record keeps it.
+
+    Example:
+        >>> from dpcohort.config import commented_config, loads_config
+        >>> config = loads_config(commented_config("digits"))
+        >>> rest, clients, partition = held_out_within(config, configured_data(config), 0.2)
+        >>> len(clients), bool((partition.sizes == clients.sizes).all()), len(rest.test_labels)
+        (20, True, 290)
+    """
+    from dpcohort.data import Partition
+
+    number("held_out", share, above=0, below=1)
+    plan = configured_plan(config, data)
+    section = data_section(config)
+    whole = _partition(
+        config, plan, data, config.run.seed if section.seed is None else section.seed
+    )
+    rng = np.random.default_rng(_HELD_OUT_SEED)
+    kept, held = [], []
+    for k in range(len(whole)):
+        records = rng.permutation(np.asarray(whole.client(k)))
+        count = min(round(share * len(records)), len(records) - 1)
+        held.append(records[:count])
+        kept.append(np.sort(records[count:]))
+    scored, rest = np.concatenate(held), np.concatenate(kept)
+    if not scored.size:
+        allowed = "a share that leaves records on each side"
+        raise InputError("held_out", given=share, allowed=allowed)
+    sizes = [len(records) for records in kept]
+    partition = Partition(
+        indices=np.arange(rest.size),
+        offsets=np.concatenate([[0], np.cumsum(sizes)]),
+        records=int(rest.size),
+        rule={**whole.rule, "held_out": share},
+        names=whole.names,
+    )
+    left = replace(
+        data,
+        name=f"{data.name} (held out {share:g} of each client)",
+        train_inputs=data.train_inputs[rest],
+        train_labels=data.train_labels[rest],
+        test_inputs=data.train_inputs[scored],
+        test_labels=data.train_labels[scored],
+    )
+    return left, plan.population.with_sizes(sizes), partition
+
+
+#: Always the same split, so that searches can be compared and it is not chosen by its outcome.
+_HELD_OUT_SEED = 20_260_222
 
 
 def combinations(config: Config) -> Iterator[tuple[str, Config]]:

@@ -84,6 +84,7 @@ class TrainingJob(ABC):
         carried: state of the model it goes on from; empty for fresh weights.
         weights: whose weights it starts from and what of them is frozen, as ``run.json`` has it;
             None for the start that a seed gives.
+        tuning: where its settings came from, if ``dpcohort tune`` chose them.
     """
 
     plan: Plan
@@ -95,6 +96,7 @@ class TrainingJob(ABC):
     device: str = "cpu"
     checkpoint_every: int = 1
     config: str | None = None
+    tuning: Mapping[str, Any] | None = None
     config_folder: Path | None = None
     after: Path | None = None
     carried: Mapping[str, Any] = field(default_factory=dict)
@@ -234,6 +236,7 @@ class Job(TrainingJob):
             **({} if combined is None else {"aggregation": combined}),
             **({"merged_noise": True} if self.merged_noise else {}),
             **({"task": said} if (said := self.task.to_dict()) else {}),
+            **({} if self.tuning is None else {"tuning": dict(self.tuning)}),
             "engine": self.engine,
             "evaluate_every": self.evaluate_every,
             "checkpoint_every": self.checkpoint_every,
@@ -434,6 +437,7 @@ def make_job(
     config: str | None = None,
     after: str | Path | None = None,
     config_folder: Path | None = None,
+    tuning: Mapping[str, Any] | None = None,
 ) -> Job:
     """Check that plan, model and data belong together; see ``train`` for the arguments.
 
@@ -503,6 +507,7 @@ def make_job(
         label=label,
         config=config,
         config_folder=config_folder,
+        tuning=tuning,
         model_options=dict(model_options or {}),
         weights=described_weights(module, path=weights, source=weights_source, frozen=frozen),
     )

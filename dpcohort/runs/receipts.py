@@ -53,6 +53,16 @@ RAW_REPORTS = (
 )
 #: What ``run.json`` says of the noise of a private run on one machine.
 PRIVATE_NOISE = "rounded Gaussian on a lattice, ChaCha20 keyed by the operating system"
+#: Where settings may come from, by the key ``tuning.source`` of a configuration.
+TUNING_SOURCES = {
+    "none": "generated stand-in data of the same shape: no record was looked at, nothing was spent",
+    "public": "public records: no client's record was looked at, nothing was spent",
+    "charged": "the clients' records, paid for: random search with a random number of trials",
+}
+SIMULATED_TUNING = (
+    "NOT PRIVATE (simulated tuning): the settings were chosen on the clients' records with noise "
+    "of a seed."
+)
 #: Above this many receipts they are lines of one file.
 MOST_FILES = 10_000
 _ALL = "receipts.jsonl"
@@ -106,6 +116,7 @@ class Receipt:
             what, and with how much noise.
         weights: where training did not start from a formula or a seed, what it started from: name
             and hash of the file, whose weights they are said to be, what is frozen.
+        tuning: where the settings came from, if they were tuned; what that spent before.
         scheme: name of the scheme; empty where there is none.
         mode: of a scheme, ``honest`` or ``formula``.
         sees: of a scheme, the observer of the promise.
@@ -148,6 +159,7 @@ class Receipt:
     stamp: str = ""
     reports: Mapping[str, Any] | None = None
     weights: Mapping[str, Any] | None = None
+    tuning: Mapping[str, Any] | None = None
     scheme: str = ""
     mode: str = ""
     sees: str = ""
@@ -196,6 +208,8 @@ class Receipt:
             keys = (*keys, "before")
         if self.weights is not None and not self.scheme:
             keys = (*keys, "weights")
+        if self.tuning is not None:
+            keys = (*keys, "tuning")
         return dict(finite_json({key: values[key] for key in keys}))
 
     @classmethod
@@ -207,7 +221,8 @@ class Receipt:
         """
         computed = ("holds", "unused_epsilon")
         missing = [key for key in _RUN_KEYS if key not in (*values, "unit", "dpcohort")]
-        unknown = sorted(set(values) - {*_RUN_KEYS, "reports", "before", "weights", *computed})
+        optional = ("reports", "before", "weights", "tuning")
+        unknown = sorted(set(values) - {*_RUN_KEYS, *optional, *computed})
         if missing or unknown:
             key, fault = (missing[0], "missing") if missing else (unknown[0], "not known")
             raise InputError.because(f"not a receipt: the key {key!r} is {fault}.")
@@ -245,6 +260,7 @@ class Receipt:
             *self._report_lines(),
             *self._lines_of_before(),
             *([] if self.weights is None else [f"  weights    {weights_in_words(self.weights)}"]),
+            *self._tuning_lines(),
             f"  spent      {self.spent_draws} draws, {self.spent_steps} noisy steps",
             f"  certified  epsilon {_shown(self.certified_epsilon)}"
             f"{', all runs together' if self.before else ''}, computed anew. "
@@ -277,6 +293,19 @@ class Receipt:
             f"  reports    {told['spent']} of at most {told['planned']}, mean {told['statistic']} "
             f"up to {told['top']:g}; {noise}; {left}"
         ]
+
+    def _tuning_lines(self) -> list[str]:
+        if self.tuning is None:
+            return []
+        line = f"  settings   from {TUNING_SOURCES[self.tuning['source']]}"
+        if self.tuning["source"] == "charged":
+            line += (
+                f"; epsilon {_shown(self.tuning['epsilon'])} and delta "
+                f"{_shown(self.tuning['delta'])} were spent on it, beside what is promised here"
+            )
+            if not self.tuning.get("private"):
+                line += f". {SIMULATED_TUNING}"
+        return [line]
 
     def _lines_of_scheme(self) -> list[str]:
         if self.public:
@@ -370,6 +399,7 @@ def make_receipts(
     method: str = "auto",
     reports: IntArray | None = None,
     weights: Mapping[str, Any] | None = None,
+    tuning: Mapping[str, Any] | None = None,
 ) -> list[Receipt]:
     """Receipts of the drawn clients, or of those at the given positions.
 
@@ -381,6 +411,7 @@ def make_receipts(
         method: of ``certify_epsilon``.
         reports: reports of each client as the ledger counts them; None where there are none.
         weights: what training started from, as ``run.json`` has it under ``model``.
+        tuning: where the run's settings came from, by its ``run.json``.
 
     Example:
         >>> from dpcohort import Population, Training, make_plan
@@ -422,6 +453,7 @@ def make_receipts(
                 reports=_reports(plan, k, reports),
                 before=_runs_before(plan, population.ids[k]),
                 weights=weights,
+                tuning=_tuned(plan, k, tuning),
             )
         )
     return receipts
@@ -478,6 +510,21 @@ def _stamp(plan: Plan, source: Source) -> str:
         return RAW_REPORTS
     source = worst_source(plan, source)
     return {"private": _PRIVATE, "seed": NOT_PRIVATE, "floating point": FLOATING_POINT}[source]
+
+
+def _tuned(plan: Plan, k: int, tuning: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What a receipt says about where settings came from; the plan has what was left after it."""
+    if tuning is None:
+        return None
+    share = tuning.get("share")
+    if not share or plan.population.public[k]:
+        return dict(tuning)
+    spent = share / (1.0 - share)
+    return {
+        **tuning,
+        "epsilon": spent * float(plan.population.epsilon[k]),
+        "delta": spent * float(plan.population.delta[k]),
+    }
 
 
 def _reports(plan: Plan, k: int, made: IntArray | None) -> dict[str, Any] | None:

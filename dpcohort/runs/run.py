@@ -311,6 +311,7 @@ class Run:
             clients=clients,
             reports=self.reports,
             weights=weights_of(self.settings),
+            tuning=self.settings.get("tuning"),
         )
 
 

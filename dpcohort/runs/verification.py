@@ -405,6 +405,7 @@ class _Check:
             method=method,
             reports=None if plan.adaptive is None else self.reports,
             weights=weights_of(self._settings),
+            tuning=self._settings.get("tuning"),
         )
         for receipt in truth:
             if not receipt.holds and receipt.certified_epsilon is not None:

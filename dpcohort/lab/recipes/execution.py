@@ -169,22 +169,37 @@ def prepare(
     *,
     device: str | None = None,
     data: Callable[[Config], Dataset] = configured_data,
+    holdings: Callable[[Config], Mapping[str, Any]] | None = None,
 ) -> list[Work]:
-    """Load the data and make every job; whatever cannot be trained is found here."""
+    """Load the data and make every job; whatever cannot be trained is found here.
+
+    Args:
+        wanted: cells and seeds.
+        device: instead of the recipe's.
+        data: loads what a configuration trains on.
+        holdings: data, clients and partition of a configuration, where these are not its own.
+    """
     loaded: dict[str, Dataset] = {}
     alike: dict[str, Job] = {}
     works = []
     for cell, shift in wanted:
         config = cell.seeded(shift)
+        if holdings is not None:
+            works.append((cell, shift, _job(config, holdings(config), device, cell, alike)))
+            continue
         key = f"{config.data.name if config.data else ''} {config.data and config.data.dir}"
         if key not in loaded:
             loaded[key] = data(config)
-        works.append((cell, shift, _job(config, loaded[key], device, cell, alike)))
+        works.append((cell, shift, _job(config, {"data": loaded[key]}, device, cell, alike)))
     return works
 
 
 def _job(
-    config: Config, data: Dataset, device: str | None, cell: Cell, alike: dict[str, Job]
+    config: Config,
+    holdings: Mapping[str, Any],
+    device: str | None,
+    cell: Cell,
+    alike: dict[str, Job],
 ) -> Job:
     """The job of a configuration; those that differ in the optimiser alone share all the rest."""
     from dpcohort.runs import configured_job, configured_optimiser
@@ -193,7 +208,7 @@ def _job(
     key = json.dumps([cell.mechanism, rest], sort_keys=True)
     try:
         if key not in alike:
-            alike[key] = configured_job(config, data=data, device=device, label=cell.mechanism)
+            alike[key] = configured_job(config, device=device, label=cell.mechanism, **holdings)
         optimiser = configured_optimiser(config.optimiser, clip=config.training.clip)
         return replace(alike[key], optimiser=optimiser)
     except InputError as error:

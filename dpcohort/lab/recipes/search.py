@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from dpcohort.lab.recipes.execution import Progress, Work, prepare, train_works
 from dpcohort.lab.recipes.judgement import write_lines
 from dpcohort.lab.recipes.recipe import Cell, Recipe, SearchSection, as_changes
 from dpcohort.limits import MOST_CELLS
-from dpcohort.runs import configured_data, mean_interval
+from dpcohort.runs import configured_data, held_out_within, mean_interval
 
 UNCHARGED = (
     "Scored on held-out training records, never the test set; not charged to the clients' budgets, "
@@ -209,6 +209,7 @@ def run_search(
         [(cell, seed) for cell in changed for seed in range(seeds)],
         device=device,
         data=lambda config: held_out(configured_data(config), share),
+        holdings=_within_clients(share) if cells[0].config.clients is not None else None,
     )
     scores = {id(work): accuracy for work, accuracy in _scored(works, progress)}
     accuracies = [scores[id(work)] for work in works]
@@ -263,6 +264,21 @@ def _scored_once(config: Config, share: float) -> Config:
     if isinstance(stated, int):
         changes.append(f"population.total_size={int((1 - share) * stated)}")
     return config.with_overrides(changes)
+
+
+def _within_clients(share: float) -> Callable[[Config], dict[str, Any]]:
+    """Of a list of clients, whose sizes are given: part of each client's records is held out."""
+    known: dict[str, dict[str, Any]] = {}
+
+    def holdings(config: Config) -> dict[str, Any]:
+        # Who holds which record does not depend on how one trains with it.
+        key = repr((config.clients, config.data, config.run.seed))
+        if key not in known:
+            data, population, partition = held_out_within(config, configured_data(config), share)
+            known[key] = {"data": data, "population": population, "partition": partition}
+        return known[key]
+
+    return holdings
 
 
 #: Always the same split, so that searches can be compared and it is not chosen by its outcome.

@@ -167,3 +167,28 @@ def test_clients_that_hold_all_records_fit_into_what_is_not_held_out():
     settings = [("optimiser.learning_rate=1.0",)]
     result = run_search("digits", [cell], settings, seeds=1, share=0.25, device="cpu")
     assert len(result.tried[0].accuracy) == 1
+
+
+def test_a_list_of_clients_is_searched_with_part_of_each_client_held_out(tmp_path):
+    sizes = {"a": 700, "b": 500, "c": 242}
+    lines = [
+        f"{name},{size},2.0,1e-5,{'true' if name == 'c' else ''}" for name, size in sizes.items()
+    ]
+    lines[2] = "c,242,,,true"
+    (tmp_path / "clients.csv").write_text("\n".join(["id,size,epsilon,delta,public", *lines]))
+    config = loads_config(commented_config("digits")).with_clients(tmp_path / "clients.csv")
+    config = config.with_overrides(["training.rounds=2", "training.cohort_size=2"])
+    seen = []
+
+    def told(_done, _total, _what):
+        seen.append(1)
+
+    cell = Cell(mechanism="own", axes={}, config=config)
+    settings = [("optimiser.learning_rate=0.5",), ("training.sampling_rate=1.0",)]
+    result = run_search("own", [cell], settings, seeds=2, share=0.2, device="cpu", progress=told)
+    held = sum(round(0.2 * size) for size in sizes.values())
+    for tried in result.tried:
+        for accuracy in tried.accuracy:
+            records = accuracy * held / 100
+            assert records == pytest.approx(round(records), abs=1e-3)
+    assert seen

@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``dpcohort tune`` and ``worth``: settings without spending, and what budgets are worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument, Option
+
+from dpcohort.atomic_file import write_text
+from dpcohort.cli.reproduce import showing_progress
+from dpcohort.cli.terminal import (
+    DataDirOption,
+    DeviceOption,
+    JsonOption,
+    SetOption,
+    console,
+    data_changes,
+    new_table,
+    print_json,
+    say,
+    write_new,
+)
+from dpcohort.config import load_config
+from dpcohort.errors import InputError
+from dpcohort.runs.receipts import SIMULATED_TUNING as SIMULATED
+
+if TYPE_CHECKING:
+    from dpcohort.progress import Progress
+    from dpcohort.tuning import Tuned, Worth
+
+_CONFIG = Argument(metavar="CONFIG", help="A config with data (.toml).")
+
+
+def tune(
+    source: Annotated[Path, _CONFIG],
+    out: Annotated[
+        Path, Option("--out", "-o", help="Where to write the tuned config; - shows it.")
+    ],
+    origin: Annotated[
+        str,
+        Option(
+            "--source",
+            help="none: generated data of the same shape; public: public records; charged: the "
+            "clients' records, paid from their budgets.",
+        ),
+    ] = "none",
+    public: Annotated[
+        str | None,
+        Option(
+            "--public",
+            metavar="client|test|FILE",
+            help="Which records are public; the public clients' if not given.",
+        ),
+    ] = None,
+    share: Annotated[
+        float | None, Option(help="Of source charged: the part of each budget it may spend, 0.5.")
+    ] = None,
+    trials: Annotated[
+        float | None, Option(help="Of source charged: trials on average, 10.")
+    ] = None,
+    private_entropy: Annotated[
+        bool,
+        Option(
+            "--private-entropy",
+            help="Of source charged: batches, noise and the number of trials from the operating "
+            "system's entropy.",
+        ),
+    ] = False,
+    seeds: Annotated[int, Option(min=1, help="Repetitions on each generated problem.")] = 2,
+    rounds: Annotated[int, Option(min=1, help="The most rounds to try.")] = 200,
+    quick: Annotated[
+        bool, Option("--quick", help="One repetition, 50 rounds: a rough look.")
+    ] = False,
+    force: Annotated[bool, Option("--force", help="Replace a file that exists.")] = False,
+    changes: SetOption = None,
+    device: DeviceOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Choose rounds, batch, clip, step and η; write the config with them, all else as it was.
+
+    The source of the choice is named in the output, in the config and in the receipts of a run of
+    it. Without --source nothing is spent and no record is looked at.
+    """
+    from dpcohort._validate import choice
+
+    choice("--source", origin, ["none", "public", "charged"])
+    if str(out) != "-" and out.exists() and not force:
+        raise InputError.because(f"{out} exists already. Choose another name, or use --force.")
+    if origin != "charged" and (share is not None or trials is not None or private_entropy):
+        raise InputError.because(
+            "--share, --trials and --private-entropy go with --source charged, which alone spends."
+        )
+    if origin != "public" and public is not None and (origin, public) != ("charged", "test"):
+        raise InputError.because(
+            "--public goes with --source public; with --source charged, --public test says that "
+            "trials may be scored on the test records for nothing."
+        )
+    config = load_config(source).with_overrides(data_changes(changes, data_dir))
+    if config.tuning is not None and config.tuning["source"] == "charged":
+        raise InputError.because(
+            f"{source} was tuned on its clients' records before, and {config.tuning['share']:.0%} "
+            "of each budget is spent. Tune the file from before that, or train this one."
+        )
+    with _progress(f"tune {source.name}", quiet=as_json) as progress:
+        if origin == "charged":
+            from dpcohort.tuning import tune_charged
+
+            spent = 0.5 if share is None else share
+
+            def begin() -> None:
+                # Counted before it is spent: whatever stops this, the file says what is left.
+                if str(out) != "-":
+                    kind = "true" if private_entropy else "false"
+                    record = [f"tuning.source={origin}", f"tuning.share={spent}"]
+                    record.append(f"tuning.private={kind}")
+                    write_text(out, _rewritten(source, [*(changes or []), *record]))
+
+            found = tune_charged(
+                config,
+                share=spent,
+                trials=10.0 if trials is None else trials,
+                public_test=public == "test",
+                most_rounds=50 if quick else rounds,
+                private_entropy=private_entropy,
+                before_spending=begin,
+                device=device,
+                progress=progress,
+            )
+        else:
+            from dpcohort.tuning import tune as tune_without_spending
+
+            found = tune_without_spending(
+                config,
+                source=origin,
+                public=public,
+                seeds=1 if quick else seeds,
+                most_rounds=50 if quick else rounds,
+                device=device,
+                progress=progress,
+            )
+    text = _tuned_text(source, [*(changes or []), *found.changes], found)
+    if as_json:
+        write_new(out, text, force=True, as_json=True, **found.to_dict())
+        return
+    if str(out) != "-":
+        _print_tuned(found)
+    if write_new(out, text, force=True, as_json=False):
+        say(f"Wrote {out}   Next: dpcohort train {out} --out RUN, or dpcohort worth {out}")
+
+
+def _rewritten(source: Path, changes: list[str], tuned: Sequence[str] = ()) -> str:
+    from dpcohort.config.rewriting import rewritten
+    from dpcohort.limits import LARGEST_CONFIG
+    from dpcohort.text_files import read_utf8
+
+    text = read_utf8(source, at_most_bytes=LARGEST_CONFIG).decode("utf-8")
+    notes = {change.partition("=")[0]: "tuned" for change in tuned}
+    return rewritten(text, changes, notes=notes)
+
+
+def _tuned_text(source: Path, changes: list[str], found: Tuned) -> str:
+    from dpcohort.config.rewriting import rewritten
+
+    tuned = _rewritten(source, changes, found.changes)
+    notes = {"tuning.source": found.words, "tuning.share": "of each budget, spent on tuning"}
+    if not found.private:
+        notes["tuning.private"] = "a simulation: its noise came from a seed"
+    return rewritten(tuned, found.record(), notes=notes)
+
+
+def _print_tuned(found: Tuned) -> None:
+    table = new_table("setting", numbers=["tuned"])
+    for change in found.changes:
+        key, _, value = change.partition("=")
+        if value:
+            table.add_row(key, value)
+    console.print(table)
+    say(f"Source {found.source}: {found.words}.")
+    if found.before is not None and found.tried:
+        chosen = found.chosen
+        names = [name.rpartition(" ")[0] for name in found.sets]
+        for name in dict.fromkeys(names):
+            places = [i for i, other in enumerate(names) if other == name]
+            old = sum(found.before.scores[i] for i in places) / len(places)
+            new = sum(chosen.scores[i] for i in places) / len(places)
+            say(
+                f"  {name}: {100 * old:.1f} % with the settings as they were, {100 * new:.1f} % now"
+            )
+    if found.source == "none":
+        say("Generated problems say which settings are good, not how good your model will be.")
+    if found.share:
+        if not found.private:
+            say(f"{SIMULATED} Use --private-entropy on real clients.")
+        say(f"{found.share:.0%} of every budget is spent. The file says so; what is left trains.")
+
+
+@contextmanager
+def _progress(title: str, *, quiet: bool) -> Iterator[Progress]:
+    with showing_progress(title, quiet=quiet) as show:
+
+        def told(work: str, done: int, total: int) -> None:
+            if show is not None:
+                show(done, total, work)
+
+        yield told
+
+
+_SHOWN = 10
+
+
+def worth(
+    source: Annotated[Path, _CONFIG],
+    target: Annotated[
+        float | None, Option(help="Accuracy to reach, e.g. 0.8: how much budget would it take?")
+    ] = None,
+    public: Annotated[
+        str | None,
+        Option(
+            "--public",
+            metavar="client|test|FILE",
+            help="Predict from these public records, not from generated ones.",
+        ),
+    ] = None,
+    factors: Annotated[
+        list[float] | None,
+        Option("--factor", help="A common factor on all budgets; may be repeated."),
+    ] = None,
+    seeds: Annotated[int, Option(min=1, help="Repetitions on each data set.")] = 3,
+    quick: Annotated[bool, Option("--quick", help="One repetition, three factors.")] = False,
+    figure: Annotated[
+        Path | None, Option("--figure", help="Draw it into this file (.png, .svg, .pdf).")
+    ] = None,
+    changes: SetOption = None,
+    device: DeviceOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what budgets are worth: accuracy against ε, and who should raise it first.
+
+    Noise is computed, accuracy is predicted from generated or public records. Nothing is spent.
+    """
+    from dpcohort._validate import number
+    from dpcohort.tuning.budgets import FACTORS
+    from dpcohort.tuning.budgets import worth as worth_of
+
+    if target is not None:
+        number("--target", target, above=0, below=1)
+    if figure is not None:
+        from dpcohort.report.figures import picture_format
+
+        picture_format(figure)
+    config = load_config(source).with_overrides(data_changes(changes, data_dir))
+    with _progress(f"worth {source.name}", quiet=as_json) as progress:
+        found = worth_of(
+            config,
+            source="none" if public is None else "public",
+            public=public,
+            factors=factors or ((0.5, 1.0, 2.0) if quick else FACTORS),
+            seeds=1 if quick else seeds,
+            device=device,
+            progress=progress,
+        )
+    needed = None if target is None else found.needed(target)
+    if figure is not None:
+        from dpcohort.report.figures import save_figure, worth_figure
+
+        save_figure(worth_figure(found), figure)
+    if as_json:
+        told = {} if needed is None else {"target": target, "factor_needed": needed}
+        print_json({**found.to_dict(), **told})
+        return
+    _print_curve(found)
+    _print_gains(found)
+    say(f"Accuracy is predicted from {found.source}.")
+    if needed is not None and target is not None:
+        for name, factor in needed.items():
+            more = (
+                f"more than {found.factors[-1]:g} times"
+                if factor is None
+                else f"{factor:.2g} times"
+            )
+            say(f"For {target:.0%} on {name}: {more} every epsilon, other settings as they are.")
+    if figure is not None:
+        say(f"Wrote {figure}")
+
+
+def _print_curve(found: Worth) -> None:
+    names = list(dict.fromkeys(found.sets))
+    table = new_table(numbers=["every epsilon", "noise / clip", *names])
+    curves = [found.curve(name) for name in names]
+    for place, factor in enumerate(found.factors):
+        cells = []
+        for curve in curves:
+            point = curve[place]
+            spread = f" ± {100 * point.half_width:.1f}" if point.count > 1 else ""
+            cells.append(f"{100 * point.mean:.1f}{spread} %")
+        table.add_row(f"x {factor:g}", f"{found.noise[place]:.3g}", *cells)
+    console.print(table)
+
+
+def _print_gains(found: Worth) -> None:
+    if not found.gains:
+        return
+    say("Who should raise epsilon first, by what doubling it alone takes off the noise:")
+    table = new_table("client", numbers=["epsilon", "drawn", "noise", "predicted accuracy"])
+    for gain in found.gains[:_SHOWN]:
+        points = f"{gain.accuracy.mean:+.2f}"
+        if gain.accuracy.count > 1:
+            points += f" ({gain.accuracy.low:+.2f} to {gain.accuracy.high:+.2f})"
+        table.add_row(
+            gain.client,
+            f"{gain.epsilon:.3g}",
+            f"{gain.probability:.1%}",
+            f"{100 * (gain.noise - 1):+.1f} %",
+            f"{points} points",
+        )
+    console.print(table)
+    if len(found.gains) > _SHOWN:
+        say(f"and {len(found.gains) - _SHOWN} more with --json")

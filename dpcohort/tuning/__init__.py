@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings without spending, and what budgets are worth: what is known before anyone trains."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dpcohort._lazy import names_on_use
+
+if TYPE_CHECKING:
+    from dpcohort.tuning.budgets import Gain as Gain
+    from dpcohort.tuning.budgets import Worth as Worth
+    from dpcohort.tuning.budgets import worth as worth
+    from dpcohort.tuning.charged import selection_epsilon as selection_epsilon
+    from dpcohort.tuning.charged import selection_mu as selection_mu
+    from dpcohort.tuning.charged import tune_charged as tune_charged
+    from dpcohort.tuning.generated import PROBLEMS as PROBLEMS
+    from dpcohort.tuning.generated import Problem as Problem
+    from dpcohort.tuning.generated import stand_in as stand_in
+    from dpcohort.tuning.search import Tuned as Tuned
+    from dpcohort.tuning.search import tune as tune
+    from dpcohort.tuning.settings import Settings as Settings
+    from dpcohort.tuning.settings import changes_for as changes_for
+    from dpcohort.tuning.settings import suggested_settings as suggested_settings
+
+_HOMES = {
+    "Gain": "budgets",
+    "PROBLEMS": "generated",
+    "Problem": "generated",
+    "Settings": "settings",
+    "Tuned": "search",
+    "Worth": "budgets",
+    "changes_for": "settings",
+    "selection_epsilon": "charged",
+    "selection_mu": "charged",
+    "stand_in": "generated",
+    "suggested_settings": "settings",
+    "tune": "search",
+    "tune_charged": "charged",
+    "worth": "budgets",
+}
+
+__all__ = list(_HOMES)
+
+__getattr__ = names_on_use(__name__, _HOMES)

@@ -1,0 +1,479 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``tune``: rounds, batch, clip, step and η from data that cost nobody anything.
+
+Source *none* tries settings on generated problems of the same shape, source *public* on records
+that are public; both with the clients' own sizes and budgets, the noise these lead to, and the
+model of the configuration. One setting after the other is varied, the others staying at the best
+that is known; of all that was tried the setting is chosen that loses least to the best on each data
+set, over all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from dpcohort._validate import IntArray, choice, whole_number
+from dpcohort.clients import Population
+from dpcohort.config import Config
+from dpcohort.data import Dataset, Partition, load_dataset
+from dpcohort.errors import DivergedError, InputError
+from dpcohort.progress import Progress, silent
+from dpcohort.runs import configured_data, configured_job, configured_optimiser, train_side_by_side
+from dpcohort.runs.configured import configured_population, data_section
+from dpcohort.runs.receipts import TUNING_SOURCES
+from dpcohort.tuning.generated import PROBLEMS, Problem, stand_in
+from dpcohort.tuning.settings import Settings, changes_for, suggested_settings
+
+if TYPE_CHECKING:
+    from dpcohort.runs import Job, Run
+
+Source = Literal["none", "public", "charged"]
+
+#: Trainings side by side.
+_STACK = 6
+#: Share of public records that settings are scored on.
+_HELD_OUT = 0.3
+_LEAST_PUBLIC = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One setting, and how well it did.
+
+    Attributes:
+        settings: what was tried; None for those of the file as it was.
+        scores: on each data set, from 0 to 1; 0 where the training diverged.
+    """
+
+    settings: Settings | None
+    scores: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Mean score."""
+        return float(np.mean(self.scores))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """Settings that were chosen, and how.
+
+    Attributes:
+        source: ``none``, ``public`` or ``charged``.
+        words: what the source is.
+        settings: the choice.
+        changes: of the configuration, as ``--set`` takes them.
+        sets: names of the data sets that settings were scored on.
+        before: the configuration as it was, on the same data sets; None if it was not scored.
+        tried: everything that was tried.
+        records: which public records, in words.
+        share: of each budget that was spent on the choice.
+        private: what was spent on it was spent with private noise; else it was a simulation.
+    """
+
+    source: Source
+    words: str
+    settings: Settings
+    changes: tuple[str, ...]
+    sets: tuple[str, ...] = ()
+    before: Trial | None = None
+    tried: tuple[Trial, ...] = ()
+    records: str = ""
+    share: float = 0.0
+    private: bool = False
+
+    @property
+    def chosen(self) -> Trial:
+        """The trial of the choice."""
+        return next(trial for trial in self.tried if trial.settings == self.settings)
+
+    def record(self) -> list[str]:
+        """The table [tuning] of the tuned configuration, as ``--set`` takes it."""
+        changes = [f"tuning.source={self.source}"]
+        if self.records:
+            changes.append(f"tuning.records={json.dumps(self.records)}")
+        if self.share:
+            changes.append(f"tuning.share={self.share!r}")
+            changes.append(f"tuning.private={'true' if self.private else 'false'}")
+        return changes
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; of charged trials, only what was chosen."""
+        shown = [] if self.source == "charged" else self.tried
+        return {
+            "format": "dpcohort tuning",
+            "schema": 1,
+            "source": self.source,
+            "words": self.words,
+            "share": self.share,
+            "changes": list(self.changes),
+            "settings": _plain(self.settings),
+            "sets": list(self.sets),
+            "before": None if self.before is None else list(self.before.scores),
+            "tried": [{**_plain(one.settings), "scores": list(one.scores)} for one in shown],
+        }
+
+
+def _plain(settings: Settings | None) -> dict[str, Any]:
+    return {} if settings is None else dict(settings.__dict__)
+
+
+#: A data set that settings are scored on: its name, repetition, and the records.
+Sample = tuple[str, int, Dataset]
+
+
+def tune(
+    config: Config,
+    *,
+    source: str = "none",
+    public: str | Path | None = None,
+    seeds: int = 2,
+    problems: Sequence[Problem] = PROBLEMS,
+    most_rounds: int = 200,
+    device: str | None = None,
+    progress: Progress = silent,
+) -> Tuned:
+    """Choose rounds, batch, clip, step and η without spending anything.
+
+    Args:
+        config: with data; of source ``none`` only its shape and sizes are used.
+        source: ``none`` or ``public``; see `dpcohort.tuning.tune_charged` for the third.
+        public: of source ``public``, which records are: ``client`` (the public clients'), ``test``
+            (the test records), or a file of records of the same shape. The public clients' if there
+            are any.
+        seeds: repetitions on each problem.
+        problems: kinds of generated problems.
+        most_rounds: the most to try.
+        device: instead of the configuration's.
+        progress: told how far it is.
+
+    Raises:
+        InputError: there is no data, or no public record, or nothing can be trained.
+
+    Example:
+        >>> from dpcohort.config import commented_config, loads_config
+        >>> config = loads_config(commented_config("digits"))
+        >>> found = tune(config, seeds=1, problems=PROBLEMS[:1], most_rounds=5, device="cpu")
+        >>> found.source, found.settings.rounds <= 5
+        ('none', True)
+    """
+    choice("source", source, ["none", "public"])
+    whole_number("seeds", seeds, at_least=1)
+    data_section(config)
+    data = configured_data(config)
+    population = configured_population(config, data)
+    if source == "none":
+        if public is not None:
+            raise InputError.because("public records go with source = public, and only with it.")
+        samples, which = stand_ins(data, problems, seeds), ""
+        words = TUNING_SOURCES["none"]
+    else:
+        samples, which = public_samples(config, data, population, public, seeds)
+        words = f"{TUNING_SOURCES['public']} ({which})"
+    bench = Bench(config, population, samples, device=device)
+    start = start_of(config, data, population, most_rounds)
+    settings, tried = descend(bench, start, most_rounds=most_rounds, progress=progress)
+    return Tuned(
+        source="none" if source == "none" else "public",
+        words=words,
+        settings=settings,
+        changes=tuple(changes_for(settings, config, population)),
+        sets=tuple(f"{name} {seed}" for name, seed, _ in samples),
+        before=bench.before,
+        tried=tuple(tried),
+        records=which,
+    )
+
+
+def start_of(
+    config: Config, data: Dataset, population: Population, most_rounds: int = 200
+) -> Settings:
+    """Where the search begins: `suggested_settings`, within the rounds that are allowed."""
+    found = suggested_settings(
+        population,
+        dimension=config.training.dimension,
+        inputs=math.prod(data.input_shape),
+        rule=config.rule,
+    )
+    return replace(found, rounds=min(found.rounds, whole_number("rounds", most_rounds, at_least=1)))
+
+
+def stand_ins(data: Dataset, problems: Sequence[Problem], seeds: int) -> list[Sample]:
+    """Generated data sets of the shape of one, several of each kind."""
+    return [
+        (problem.name, seed, stand_in(data, problem, seed=seed))
+        for problem in problems
+        for seed in range(seeds)
+    ]
+
+
+def public_samples(
+    config: Config, data: Dataset, population: Population, which: str | Path | None, seeds: int
+) -> tuple[list[Sample], str]:
+    """Public records as data sets of the size of the clients', and in words which they are.
+
+    Most of them are drawn, again and again, into as many training records as the clients have; the
+    rest scores. Each repetition splits them anew.
+    """
+    inputs, labels, words = _public_records(config, data, population, which)
+    count = len(labels)
+    if count < _LEAST_PUBLIC:
+        raise InputError.because(
+            f"there are {count} public records ({words}), too few to tell settings apart: at least "
+            f"{_LEAST_PUBLIC} are needed. Take --source none."
+        )
+    samples = []
+    for seed in range(seeds):
+        rng = np.random.default_rng([seed, 31])
+        held, rest = np.split(rng.permutation(count), [int(_HELD_OUT * count)])
+        drawn = rng.choice(rest, size=len(data))
+        made = replace(
+            data,
+            name=f"public records, {words}",
+            train_inputs=inputs[drawn],
+            train_labels=labels[drawn],
+            test_inputs=inputs[held],
+            test_labels=labels[held],
+        )
+        samples.append(("public", seed, made))
+    return samples, words
+
+
+def _public_records(
+    config: Config, data: Dataset, population: Population, which: str | Path | None
+) -> tuple[Any, Any, str]:
+    chosen = which
+    if chosen is None:
+        if not population.public.any():
+            raise InputError.because(
+                "no client is public, so there are no public records by themselves. Say which "
+                "records are public: --public test (the test records), or --public FILE.npz "
+                "(records of the same shape); or take --source none."
+            )
+        chosen = "client"
+    if chosen == "client":
+        held = _public_clients(config, data, population)
+        return data.train_inputs[held], data.train_labels[held], "those of public clients"
+    if chosen == "test":
+        words = "the test records, which no longer judge the model fairly"
+        return data.test_inputs, data.test_labels, words
+    found = load_dataset(chosen)
+    same = (found.input_shape, found.classes, found.task.kind)
+    if same != (data.input_shape, data.classes, data.task.kind):
+        raise InputError(
+            "--public",
+            given=f"{chosen}: records of shape {found.input_shape}, {found.classes} classes",
+            allowed=f"records of shape {data.input_shape} and {data.classes} classes, as the data",
+        )
+    inputs = np.concatenate([found.normalised(found.train_inputs), found.test_inputs])
+    return inputs, np.concatenate([found.train_labels, found.test_labels]), Path(chosen).name
+
+
+def _public_clients(config: Config, data: Dataset, population: Population) -> IntArray:
+    if not population.public.any():
+        raise InputError.because("no client is public: --public client has no records to take.")
+    partition = configured_job(config, data=data, device="cpu").partition
+    places = np.flatnonzero(population.public).tolist()
+    return np.concatenate([np.asarray(partition.client(k)) for k in places])
+
+
+class Bench:
+    """Scores settings on data sets; each is trained once.
+
+    Args:
+        config: model, rules and budgets.
+        population: its clients.
+        samples: what to train on.
+        partition: who holds which record; drawn if it is not given.
+        device: instead of the configuration's.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        population: Population,
+        samples: Sequence[Sample],
+        *,
+        partition: Partition | None = None,
+        device: str | None = None,
+    ) -> None:
+        self.config = config.with_overrides(_shared_out(config))
+        self.population, self.samples = population, list(samples)
+        self._device, self._partition = device, partition
+        self._known: dict[Settings | None, Trial] = {}
+        self._plans: dict[tuple[Any, ...], Job] = {}
+
+    @property
+    def before(self) -> Trial | None:
+        """The configuration as it was, if it was scored."""
+        return self._known.get(None)
+
+    @property
+    def tried(self) -> list[Trial]:
+        """All settings that were scored."""
+        return [trial for settings, trial in self._known.items() if settings is not None]
+
+    def score(
+        self, wanted: Sequence[Settings | None], told: Callable[[int], None] | None = None
+    ) -> list[Trial]:
+        """Train all that are not known yet; None is the configuration as it is."""
+        missing = [one for one in dict.fromkeys(wanted) if one not in self._known]
+        scores: dict[Settings | None, list[float]] = {one: [] for one in missing}
+        for _, seed, data in self.samples:
+            jobs = [(one, self.job(one, data, seed)) for one in missing]
+            for stack in _stacks(jobs):
+                found = scored([job for _, job in stack], data)
+                for (one, job), score in zip(stack, found, strict=True):
+                    scores[one].append(score)
+                    if told is not None:
+                        told(job.plan.training.rounds)
+        for one in missing:
+            self._known[one] = Trial(settings=one, scores=tuple(scores[one]))
+        return [self._known[one] for one in wanted]
+
+    def job(self, settings: Settings | None, data: Dataset, seed: int) -> Job:
+        """The training of settings on a data set; None is the configuration as it is."""
+        changes = [] if settings is None else changes_for(settings, self.config, self.population)
+        config = self.config.with_overrides(changes)
+        config = config.with_overrides([f"run.evaluate_every={config.training.rounds}"])
+        # Clip and step change neither cohorts nor noise: those share a plan and its certificate.
+        clip = config.training.clip
+        alike = (
+            id(data),
+            seed,
+            replace(config.training, clip=1.0),
+            str(config.values["selection"]),
+        )
+        if alike not in self._plans:
+            self._plans[alike] = configured_job(
+                config,
+                data=data,
+                population=self.population,
+                partition=self._partition,
+                shift=seed,
+                device=self._device,
+            )
+        job = self._plans[alike]
+        training = replace(job.plan.training, clip=clip)
+        plan = replace(job.plan, training=training)
+        optimiser = configured_optimiser(config.optimiser, clip=clip)
+        return replace(job, plan=plan, optimiser=optimiser)
+
+
+def _shared_out(config: Config) -> list[str]:
+    """Changes that make a configuration fit any records: who holds which is drawn."""
+    section = data_section(config)
+    changes = ["run.engine=batched"]
+    if section.partition == "column":
+        changes += ["data.column=", "data.partition=paper"]
+    if "selection" not in config.values:
+        changes.append(f"selection.rule={config.rule}")
+    if config.aggregation[0] == "mean" and not config.is_adaptive:
+        changes.append("run.merged_noise=true")  # the same law, sooner
+    return changes
+
+
+def _stacks(
+    jobs: Sequence[tuple[Settings | None, Job]],
+) -> Iterator[list[tuple[Settings | None, Job]]]:
+    """Jobs in groups that run side by side."""
+    groups: dict[tuple[int, int], list[tuple[Settings | None, Job]]] = {}
+    for one, job in jobs:
+        training = job.plan.training
+        groups.setdefault((training.rounds, training.local_steps), []).append((one, job))
+    for group in groups.values():
+        for start in range(0, len(group), _STACK):
+            yield group[start : start + _STACK]
+
+
+def scored(jobs: Sequence[Job], data: Dataset) -> list[float]:
+    """How good each trained model is, from 0 to 1: accuracy, or the share of the loss it saves.
+
+    A training that leaves all numbers has 0, and does not spoil those beside it.
+    """
+    try:
+        return [score_of(run, data) for run in train_side_by_side(jobs)]
+    except DivergedError:
+        if len(jobs) == 1:
+            return [0.0]
+        return [scored([job], data)[0] for job in jobs]
+
+
+def score_of(run: Run, data: Dataset) -> float:
+    """Accuracy, or of other tasks the share of the trivial loss that the model saves."""
+    if data.task.predicts_classes:
+        return run.test_accuracy
+    return max(0.0, 1.0 - run.test.loss / max(_trivial_loss(data), 1e-12))
+
+
+def _trivial_loss(data: Dataset) -> float:
+    """The loss of predicting the same for every record: the mean of what is to be predicted."""
+    import torch
+
+    task, labels = data.task, np.asarray(data.train_labels, dtype=np.float64)
+    mean = np.atleast_1d(labels.mean(0))
+    if task.kind == "multi-label":
+        mean = np.log(np.clip(mean, 1e-3, 1 - 1e-3) / np.clip(1 - mean, 1e-3, 1.0))
+    elif task.loss == "poisson":
+        mean = np.log(np.maximum(mean, 1e-3))
+    targets = torch.as_tensor(data.test_labels.copy())
+    outputs = torch.as_tensor(mean, dtype=torch.float32).expand(len(targets), task.outputs)
+    return float(task.losses(outputs, targets).mean())
+
+
+def descend(
+    bench: Bench, start: Settings, *, most_rounds: int, progress: Progress = silent
+) -> tuple[Settings, list[Trial]]:
+    """Vary one setting after the other around the best that is known."""
+    passes = _passes(start, most_rounds)
+    done, total = 0, _work(passes, start, bench)
+
+    def told(rounds: int) -> None:
+        nonlocal done
+        done += rounds
+        progress("settings", min(done, total - 1), total)
+
+    bench.score([None], told)
+    best = start
+    for vary in passes:
+        bench.score([replace(best, **change) for change in vary], told)
+        best = _robust(bench.tried)
+    progress("settings", total, total)
+    return best, bench.tried
+
+
+def _passes(start: Settings, most_rounds: int) -> list[list[dict[str, Any]]]:
+    """What is tried in each pass, as changes of the best known setting."""
+    wide = [{"path": round(start.path * 10**power, 3)} for power in (-1.0, -0.5, 0.0, 0.5, 1.0)]
+    passes = [wide]
+    if start.lean is not None:
+        passes.append([{"lean": lean} for lean in (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)])
+    few = [min(most_rounds, round(start.rounds * factor)) for factor in (0.3, 1.0, 2.0)]
+    passes.append([{"clip": clip} for clip in (0.1, 0.3, 1.0)])
+    passes.append([{"rounds": max(1, rounds)} for rounds in few])
+    passes.append([{"rate": rate} for rate in (0.1, 0.3, 1.0)])
+    return passes
+
+
+def _work(passes: Sequence[Sequence[Any]], start: Settings, bench: Bench) -> int:
+    """Rounds of everything that will be tried, about."""
+    each = len(bench.samples)
+    settings = 1 + sum(len(vary) - 1 for vary in passes)
+    return each * (settings * start.rounds + bench.config.training.rounds)
+
+
+def _robust(tried: Sequence[Trial]) -> Settings:
+    """The setting that loses least to the best on each data set: on average and at worst."""
+    scores = np.array([trial.scores for trial in tried])
+    lost = scores.max(0) - scores
+    blame = lost.mean(1) + lost.max(1)
+    found = tried[int(np.argmin(blame))].settings
+    assert found is not None
+    return found

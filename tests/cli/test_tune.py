@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+import tomllib
+
+import pytest
+
+from dpcohort.config import commented_config
+
+FEW = ["--seeds", 1, "--rounds", 2, "--device", "cpu"]
+
+
+@pytest.fixture
+def mine(tmp_path):
+    path = tmp_path / "my.toml"
+    text = commented_config("digits").replace("rounds = 100 ", "rounds = 3 ")
+    path.write_text(text.replace("sampling_rate = 0.1  ", "sampling_rate = 1.0  "))
+    return path
+
+
+def test_from_tune_to_a_receipt_that_names_the_source(terminal, mine, tmp_path):
+    tuned, run = tmp_path / "tuned.toml", tmp_path / "run"
+    out = terminal("tune", mine, "-o", tuned, *FEW)
+    assert "no record was looked at, nothing was spent" in out
+    assert "dpcohort train" in out
+    text = tuned.read_text()
+    assert tomllib.loads(text)["tuning"] == {"source": "none"}
+    assert "(tuned; was 3)" in text
+    assert all(line in text for line in mine.read_text().splitlines() if line.startswith("#"))
+    terminal("train", tuned, "--out", run, "--device", "cpu")
+    assert json.loads((run / "run.json").read_text())["tuning"] == {"source": "none"}
+    receipt = json.loads(next((run / "receipts").glob("*.json")).read_text())
+    assert receipt["tuning"] == {"source": "none"}
+    assert "settings   from generated stand-in data" in terminal("receipt", run, receipt["client"])
+    assert "holds" in terminal("verify", run)
+
+
+def test_charged_tuning_is_written_with_what_it_spent(terminal, mine, tmp_path):
+    tuned, run = tmp_path / "tuned.toml", tmp_path / "run"
+    spend = ["--source", "charged", "--share", 0.3, "--trials", 1.5]
+    out = terminal("tune", mine, "-o", tuned, *spend, "--rounds", 2, "--device", "cpu")
+    assert "30% of every budget is spent" in out
+    assert "NOT PRIVATE (simulated tuning)" in out
+    found = tomllib.loads(tuned.read_text())["tuning"]
+    assert found == {"source": "charged", "share": 0.3, "private": False}
+    terminal("train", tuned, "--out", run, "--device", "cpu")
+    receipt = json.loads(next((run / "receipts").glob("*.json")).read_text())
+    whole = receipt["promised_epsilon"] + receipt["tuning"]["epsilon"]
+    assert receipt["promised_epsilon"] == pytest.approx(0.7 * whole)
+    assert "were spent on it" in terminal("receipt", run, receipt["client"])
+    terminal("verify", run)
+    terminal("tune", tuned, "-o", tmp_path / "again.toml", code=2)
+    assert "30% of each budget is spent" in terminal.errors
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--source", "publc"], "Did you mean 'public'"),
+        (["--source", "public"], "--public test"),
+        (["--share", 0.2], "go with --source charged"),
+        (["--public", "test"], "goes with --source public"),
+        (["--source", "charged", "--share", 1.0], "share = 1.0 is not allowed"),
+        (["--source", "charged", "--trials", 1], "trials = 1.0 is not allowed"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_and_nothing_is_written(
+    terminal, mine, tmp_path, given, words
+):
+    terminal("tune", mine, "-o", tmp_path / "out.toml", *given, code=2)
+    assert words in terminal.errors
+    assert not (tmp_path / "out.toml").exists()
+
+
+def test_a_file_is_not_replaced_unless_asked(terminal, mine, config):
+    terminal("tune", mine, "-o", mine, code=2)
+    assert "--force" in terminal.errors
+    terminal("tune", config, "-o", "-", code=2)
+    assert "no [data]" in terminal.errors
+
+
+def test_worth_says_what_budgets_buy(terminal, mine, tmp_path):
+    few = ["--factor", 4, "--seeds", 1, "--device", "cpu"]
+    picture = tmp_path / "worth.png"
+    out = terminal("worth", mine, "--target", 0.99, "--figure", picture, *few)
+    assert "Who should raise epsilon first" in out
+    assert "For 99% on clear: more than 4 times every epsilon" in out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    found = terminal.json("worth", mine, *few)
+    assert [point["factor"] for point in found["factors"]] == [1.0, 4.0]
+    assert found["gains"][0]["noise"] < 1
+    terminal("worth", mine, "--target", 80, code=2)
+    assert "--target" in terminal.errors
