@@ -75,8 +75,8 @@ class TableColumns:
     label: str | tuple[str, ...]
     client: str | None = None
     features: tuple[str, ...] = ()
-    categories: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    categories: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    bounds: Mapping[str, Sequence[float]] = field(default_factory=dict)
     missing: str | float | Mapping[str, str | float] = "middle"
     labels: tuple[Any, ...] = ()
 
@@ -304,8 +304,8 @@ def dataset_from_table(
         label=label if isinstance(label, str) else tuple(label),
         client=client,
         features=tuple(features),
-        categories={one: tuple(values) for one, values in (categories or {}).items()},
-        bounds={one: _pair(values) for one, values in (bounds or {}).items()},
+        categories=dict(categories or {}),
+        bounds=dict(bounds or {}),
         missing=missing,
         labels=tuple(labels),
     )
@@ -510,10 +510,6 @@ def _check_bounds(name: str, values: Any) -> None:
     low, high = (number(name, one) for one in values)
     if not low < high or not np.isfinite(high - low):
         raise InputError(name, given=list(values), allowed="a smaller and a larger number")
-
-
-def _pair(values: Sequence[float]) -> tuple[float, float]:
-    return tuple(values)  # type: ignore[return-value]  # its length is checked where it is used
 
 
 def _hint(given: str, table: Table) -> str | None:
