@@ -197,8 +197,8 @@ def configured_training(config: Config, data: Dataset | None = None) -> Training
     if stated not in (None, dimension):
         words = f"{dimension}, the trained parameters of {config.model.name}"
         step = "Leave it out (--set training.dimension= does): it is counted."
-        error = InputError("dimension", given=stated, allowed=words, next_step=step)
-        raise config.problem("training", error)
+        wrong = InputError("dimension", given=stated, allowed=words, next_step=step)
+        raise config.problem("training", wrong)
     return replace(config.training, dimension=dimension)
 
 
