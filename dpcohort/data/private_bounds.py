@@ -34,8 +34,7 @@ from dpcohort.text_files import parse_json, read_utf8
 FORMAT = "dpcohort estimated bounds"
 #: Cells of the grid of a column.
 CELLS = 32
-#: Standard deviations of the noise by which a cell stands out of it; by chance one of 32 empty
-#: cells does in 1.4 % of estimates.
+#: Standard deviations of the noise by which a cell stands out of it.
 STANDS_OUT = 5.0
 
 PRIVATE = "the noise was drawn exactly from the operating system's entropy."

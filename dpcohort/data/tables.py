@@ -75,8 +75,8 @@ class TableColumns:
     label: str | tuple[str, ...]
     client: str | None = None
     features: tuple[str, ...] = ()
-    categories: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    categories: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    bounds: Mapping[str, Sequence[float]] = field(default_factory=dict)
     missing: str | float | Mapping[str, str | float] = "middle"
     labels: tuple[Any, ...] = ()
 
@@ -197,19 +197,14 @@ class TableColumns:
             return Task(kind=kind, outputs=len(self.targets), names=self.targets, **settings)
         return Task(kind=kind, outputs=1, **settings)
 
-    def encode(
-        self, table: Table, task: Task | None = None
-    ) -> tuple[NDArray[np.float32], NDArray[Any], tuple[str, ...]]:
+    def encode(self, table: Table) -> tuple[NDArray[np.float32], NDArray[Any], tuple[str, ...]]:
         """Inputs from -1 to 1, what is to be predicted (not yet scaled), and names of the inputs.
 
-        Args:
-            table: the cells.
-            task: what is predicted; that of the labels if not given.
+        What is predicted are classes where there are ``labels``, else numbers as they are written.
 
         Raises:
             InputError: a column or its meaning is missing, or a cell cannot be used.
         """
-        wanted = self.task() if task is None else task
         parts: list[NDArray[np.float32]] = []
         names: list[str] = []
         seen = self.seen(table)
@@ -220,11 +215,11 @@ class TableColumns:
             part, called = make(one, table[one])
             parts.append(part)
             names += called
-        if wanted.kind == "classification":
+        if self.labels:
             targets: NDArray[Any] = self._classes(table[self.targets[0]])
         else:
             columns = [numbers_of(one, table[one], needed=True)[0] for one in self.targets]
-            targets = np.stack(columns, 1) if wanted.kind == "multi-label" else columns[0]
+            targets = columns[0] if isinstance(self.label, str) else np.stack(columns, 1)
         return np.concatenate(parts, 1), targets, tuple(names)
 
     def _one_hot(self, name: str, cells: Sequence[Any]) -> tuple[NDArray[np.float32], list[str]]:
@@ -309,8 +304,8 @@ def dataset_from_table(
         label=label if isinstance(label, str) else tuple(label),
         client=client,
         features=tuple(features),
-        categories={one: tuple(values) for one, values in (categories or {}).items()},
-        bounds={one: _pair(values) for one, values in (bounds or {}).items()},
+        categories=dict(categories or {}),
+        bounds=dict(bounds or {}),
         missing=missing,
         labels=tuple(labels),
     )
@@ -348,8 +343,8 @@ def table_dataset(
         name: what to call it.
         is_test: which records they are, instead of a share.
     """
-    wanted = columns.task() if task is None else task
-    inputs, targets, _ = columns.encode(table, wanted)
+    wanted = columns.task(**({} if task is None else {"kind": task.kind, "bounds": task.bounds}))
+    inputs, targets, _ = columns.encode(table)
     clients = None
     if columns.client is not None:
         clients = np.array(client_names(columns.client, table[columns.client]))
@@ -361,7 +356,7 @@ def table_dataset(
         train_labels=targets[~is_test],
         test_inputs=inputs[is_test],
         test_labels=targets[is_test],
-        task=wanted,
+        task=wanted if task is None else task,
         clients=None if clients is None else clients[~is_test],
         test_public=test_public,
     )
@@ -515,10 +510,6 @@ def _check_bounds(name: str, values: Any) -> None:
     low, high = (number(name, one) for one in values)
     if not low < high or not np.isfinite(high - low):
         raise InputError(name, given=list(values), allowed="a smaller and a larger number")
-
-
-def _pair(values: Sequence[float]) -> tuple[float, float]:
-    return tuple(values)  # type: ignore[return-value]  # its length is checked where it is used
 
 
 def _hint(given: str, table: Table) -> str | None:

@@ -98,6 +98,8 @@ def test_tasks_of_a_table():
         ({"categories": {"smoker": ["no", "no"]}}, "different values"),
         ({"categories": {"age": [1]}}, "is in categories too"),
         ({"labels": []}, "labels is missing"),
+        ({"task": Task(kind="counts", outputs=1)}, "labels goes with classes"),
+        ({"label": ["age", "sick"], "features": ["smoker"], "bounds": {}}, "labels goes with"),
         ({"labels": ["no"]}, "2 values or more"),
         ({"labels": ["yes", "maybe"]}, "sick of record 1 is not one of the labels yes, maybe"),
         ({"label": "sik"}, "Did you mean 'sick'"),
@@ -109,7 +111,7 @@ def test_tasks_of_a_table():
 )
 def test_what_is_not_public_or_does_not_fit_is_refused(changes, words):
     with pytest.raises(InputError, match=words):
-        columns(**changes).encode(ROWS)
+        dataset_from_table(ROWS, **{**PUBLIC, **changes})
 
 
 @pytest.mark.parametrize("cell", ["old", "1_0", "1,500", "٣", [1], "nan5"])

@@ -61,6 +61,10 @@ def file_name(client: str) -> str:
     return name
 
 
+#: What an owner's files say of data that are no table.
+_ARRAYS = {"data": "data.npz", "holds": "`inputs`, one record a row, and\n   `labels`"}
+
+
 def kit_text(name: str, **values: object) -> str:
     """A file of a kit, filled in; the files as they are lie in ``kit_files``.
 
@@ -86,7 +90,7 @@ def kit_text(name: str, **values: object) -> str:
         values["hardened"] = (files / "hardened.conf").read_text(encoding="utf-8").rstrip("\n")
         # One line, whatever the client is called; a percent sign means something to systemd.
         values["client"] = " ".join(str(values.get("client", "")).split()).replace("%", "%%")
-    return Template((files / name).read_text(encoding="utf-8")).substitute(values)
+    return Template((files / name).read_text(encoding="utf-8")).substitute({**_ARRAYS, **values})
 
 
 _APP = {
@@ -173,7 +177,6 @@ def write_kit(
         hosts = dict.fromkeys([host, "127.0.0.1", "localhost"])
         make_certificates(tls, hosts=list(hosts), days=days)
         values = {"run": run, "host": host, "gate": gate_port, "superlink": superlink_port}
-        values |= {"data": "data.npz", "holds": "`inputs`, one record a row, and\n   `labels`"}
         if table is not None:
             words = "your table, with the\n   columns that [table.columns] of the terms names"
             values |= {"data": "data.csv", "holds": words}
