@@ -137,6 +137,10 @@ class Run:
             found = line.test_average or line.test
             if found is not None:
                 return found
+        if self.judged and "metrics" not in self.judged and self.is_private:
+            raise InputError.because(
+                "this run tells nothing of its test records: they are not public and it is private."
+            )
         raise InputError.because(
             "this run has no test result yet. Let it go on with --resume, or lower "
             "run.evaluate_every."
