@@ -359,11 +359,13 @@ class Headline:
         result: what training gave.
         verdict: whether the promises hold.
         tone: ``good`` if every promise was verified, ``bad`` if one was not, else ``plain``.
+        weak: the model is no better than a constant.
     """
 
     result: str
     verdict: str
     tone: Tone
+    weak: bool = False
 
     @property
     def sentence(self) -> str:
@@ -389,13 +391,12 @@ def headline_of(groups: Sequence[Group], curves: Sequence[AccuracyCurve], best: 
                 if same_budgets(groups[best], groups[baseline])
                 else " with DIFFERENT budgets, so the difference is not that of the rule alone"
             )
-            if comparison.caveat:
-                budgets, tone = f"{budgets}, but {comparison.caveat}", "bad"
-            return Headline(comparison_words(comparison) + budgets, verdict, tone)
+            but = f", but {comparison.caveat}" if comparison.caveat else ""
+            words = comparison_words(comparison) + budgets + but
+            return Headline(words, verdict, tone, weak=bool(but))
     check = group_check(groups[best])
-    if check is not None and not check.is_better:
-        tone = "bad"
-    return Headline(_alone(groups[best], curves[best]), verdict, tone)
+    weak = check is not None and not check.is_better
+    return Headline(_alone(groups[best], curves[best]), verdict, tone, weak)
 
 
 def _alone(group: Group, curve: AccuracyCurve) -> str:
