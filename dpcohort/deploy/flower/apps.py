@@ -62,8 +62,8 @@ def serve(grid: Any, run_config: Mapping[str, Any]) -> None:
         print(f"WARNING: {visible(words)}", flush=True)
     check = run.check
     found = "" if check is None else f" {visible(check.sentence)}."
-    told = f"dpcohort: finished, {run.rounds_done} rounds.{found} dpcohort verify {run.path}"
-    print(told, flush=True)
+    last = f"dpcohort: finished, {run.rounds_done} rounds.{found} dpcohort verify {run.path}"
+    print(last, flush=True)
 
 
 def _federated(grid: Any, run_config: Mapping[str, Any]) -> Run:
