@@ -137,7 +137,7 @@ class Run:
             found = line.test_average or line.test
             if found is not None:
                 return found
-        if self.judged and "metrics" not in self.judged and self.is_private:
+        if self.judged.get("withheld"):
             raise InputError.because(
                 "this run tells nothing of its test records: they are not public and it is private."
             )
@@ -221,7 +221,9 @@ def judged_in(path: Path) -> dict[str, Any]:
         stored = read_json(path)
     except DpcohortError:  # verify says what is wrong with it
         return {}
-    return {k: stored[k] for k in ("metrics", "trivial", "check", "warnings") if k in stored}
+    return {
+        k: stored[k] for k in ("metrics", "trivial", "check", "withheld", "warnings") if k in stored
+    }
 
 
 def _weights(path: Path) -> Weights:

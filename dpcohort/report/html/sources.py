@@ -231,8 +231,7 @@ def read_run(path: str | Path, *, method: str = "pld") -> ReadRun:
     elif plan is not None and len(run.history) < plan.training.rounds:
         done = f"{len(run.history)} of {plan.training.rounds} rounds are done"
         tell("missing", "rounds.jsonl", f"{done}; the rest is not shown.")
-    withheld = run.judged and run.is_private and "metrics" not in run.judged
-    if run.history and run.test is None and not withheld:
+    if run.history and run.test is None and not run.judged.get("withheld"):
         tell("missing", "rounds.jsonl", "the model was never evaluated on the test set.")
     return replace(run, problems=tuple(problems))
 
@@ -403,7 +402,7 @@ def _alone(group: Group, curve: AccuracyCurve) -> str:
     plan = group.runs[0].plan
     clients = "" if plan is None else f" with {counted(len(plan.population), 'client')}"
     if not curve.mean:
-        withheld = group.runs[0].judged and group.runs[0].is_private
+        withheld = group.runs[0].judged.get("withheld")
         why = (
             "nothing is told of test records that are not public"
             if withheld
