@@ -223,7 +223,8 @@ class Task:
         if self.kind == "multi-label":
             return (outputs > 0).astype(np.int64)
         values = outputs[:, 0].astype(np.float64)
-        return np.exp(values) if self.loss == "poisson" else self.unscaled(values)
+        # Beyond e^50 a count is no number that arithmetic could go on with.
+        return np.exp(np.minimum(values, 50)) if self.loss == "poisson" else self.unscaled(values)
 
 
 def refined_task(task: Task, given: Mapping[str, Any]) -> Task:

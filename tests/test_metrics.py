@@ -109,6 +109,8 @@ def test_what_cannot_be_computed_is_nan_and_never_raises():
     assert math.isnan(alone["auc"])
     gone = measure(TASKS["multi-label"], np.full((2, 3), math.inf), np.ones((2, 3), np.float32))
     assert math.isnan(gone["labels"]["a"]["auc"])
+    wild = measure(TASKS["counts"], np.full((2, 1), 1e6), np.ones(2, np.float32))
+    assert wild["rmse"] > 1e20
     broken = check_trivial(TASKS["counts"], np.full((2, 1), math.nan), np.ones(2, np.float32))
     assert not broken.is_better
     assert "not a number" in broken.sentence

@@ -67,7 +67,7 @@ def demo(
             "its own ledger"
         )
     say(
-        f"Test accuracy {100 * result['accuracy']:.1f} %. {result['verification']['clients']} "
+        f"{result['check'][:1].upper()}{result['check'][1:]}. {result['verification']['clients']} "
         "receipts verified: no client spent more than it promised. "
         f"{result['seconds']:.0f} s in all; every process has ended."
     )

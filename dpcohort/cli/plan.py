@@ -25,6 +25,7 @@ from dpcohort.cli.terminal import (
     print_json,
     print_progress,
     read_config,
+    say,
     sparkline,
 )
 from dpcohort.errors import InputError
@@ -92,7 +93,11 @@ def plan(
     if as_json:
         print_json(plan_values(made))
         return
+    from dpcohort.runs.success import plan_warnings
+
     console.print(plan_table(made, rows=rows))
+    for words in plan_warnings(made):
+        say(f"WARNING: {words}", style="yellow")
     for path in (out, picture):
         if path is not None:
             console.print(f"Wrote {path}")

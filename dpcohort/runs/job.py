@@ -8,6 +8,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -326,11 +327,12 @@ class Job(TrainingJob):
         """The model beside the best constant on the test set, where that may be told."""
         if not self.may_test:
             return {
+                "withheld": True,
                 "warnings": [
                     "the test records are not public and this run is private, so nothing that is "
                     "computed from them is written: no result tells how good the model is.",
                     *plan_warnings(self.plan),
-                ]
+                ],
             }
         model, data = split_features(self.model, self.data, device=self.device)
         inputs = data.normalised(data.test_inputs)
@@ -396,6 +398,24 @@ def _clipped_share(
     clip: float,
 ) -> float | None:
     """The share of a few test records whose gradient is longer than the clip; None if unknown."""
+    # It is only for a warning: what a device has no room for must not cost a finished run.
+    with suppress(RuntimeError):
+        return _share_above(clip, _norms(model, vector, inputs, labels, task))
+    return None
+
+
+def _share_above(clip: float, norms: torch.Tensor) -> float | None:
+    return float((norms > clip).double().mean()) if bool(torch.isfinite(norms).all()) else None
+
+
+def _norms(
+    model: nn.Module,
+    vector: torch.Tensor,
+    inputs: NDArray[Any],
+    labels: NDArray[Any],
+    task: Task,
+) -> torch.Tensor:
+    """Norms of the gradients of a few test records."""
     copied = copy.deepcopy(model).to(vector.device).eval()
     loss = task.loss_on(vector.device)
     at_a_time = max(1, _FORMED_NUMBERS // vector.numel())
@@ -404,13 +424,8 @@ def _clipped_share(
     y = torch.as_tensor(labels[:some].copy(), device=vector.device)
     vectorised = can_be_mapped(copied, loss, x[:2], y[:2])
     gradients = per_example_gradients(copied, loss, vectorised=vectorised)
-    norms = torch.cat(
-        [
-            gradients(vector, x[i : i + at_a_time], y[i : i + at_a_time]).norm(dim=1)
-            for i in range(0, some, at_a_time)
-        ]
-    )
-    return float((norms > clip).double().mean()) if bool(torch.isfinite(norms).all()) else None
+    parts = [slice(i, i + at_a_time) for i in range(0, some, at_a_time)]
+    return torch.cat([gradients(vector, x[part], y[part]).norm(dim=1) for part in parts])
 
 
 def make_job(

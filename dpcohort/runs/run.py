@@ -177,6 +177,10 @@ class Run:
             found = line.test_average or line.test
             if found is not None:
                 return found
+        if self.judged.get("withheld"):
+            raise InputError.because(
+                "this run tells nothing of its test records: they are not public and it is private."
+            )
         raise InputError.because(
             "this run has no test result yet. Let it go on with --resume, or lower "
             "run.evaluate_every."
@@ -323,7 +327,9 @@ def judged_in(path: Path) -> dict[str, Any]:
         stored = read_json(path)
     except DpcohortError:  # verify says what is wrong with it
         return {}
-    return {k: stored[k] for k in ("metrics", "trivial", "check", "warnings") if k in stored}
+    return {
+        k: stored[k] for k in ("metrics", "trivial", "check", "withheld", "warnings") if k in stored
+    }
 
 
 def _face(module: str) -> Any:

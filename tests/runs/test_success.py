@@ -121,6 +121,9 @@ def test_private_test_records_leave_no_trace_in_a_private_run(tmp_path):
     assert "not public and this run is private" in result["warnings"][0]
     assert '"test"' not in (tmp_path / "private" / "rounds.jsonl").read_text()
     assert not run.has_test
+    assert result["withheld"]
+    with pytest.raises(ValueError, match="tells nothing of its test records"):
+        _ = Run.load(tmp_path / "private").test
     assert run.check is None
     # A simulation is not private anyway, and public records may be told of.
     assert trained(held, plan_of(rounds=4)).check is not None

@@ -61,7 +61,10 @@ def serve(grid: Any, run_config: Mapping[str, Any]) -> None:
         print(f"note: {visible(words)}", flush=True)
     for words in run.judged.get("warnings", []):
         print(f"WARNING: {visible(words)}", flush=True)
-    print(f"dpcohort: finished, {run.rounds_done} rounds. dpcohort verify {run.path}", flush=True)
+    check = run.check
+    found = "" if check is None else f" {visible(check.sentence)}."
+    last = f"dpcohort: finished, {run.rounds_done} rounds.{found} dpcohort verify {run.path}"
+    print(last, flush=True)
 
 
 def _federated(grid: Any, run_config: Mapping[str, Any]) -> Run:

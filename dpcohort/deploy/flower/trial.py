@@ -42,6 +42,7 @@ from dpcohort.errors import DpcohortError, InputError, VerificationError
 from dpcohort.plain_text import one_line
 from dpcohort.plan import Plan, make_plan
 from dpcohort.runs.folder import read_json, read_log
+from dpcohort.runs.success import check_of
 from dpcohort.runs.verification import verify_run
 from dpcohort.training import Training
 
@@ -506,7 +507,8 @@ def run_demo(
         keep: where to keep kit and logs; otherwise they go when all is well.
 
     Returns:
-        The run folder, the test accuracy after the last round, each client's draws (planned, and
+        The run folder, the test accuracy after the last round, the model beside the best constant
+        in words, each client's draws (planned, and
         counted by its own ledger), the verification of the run, and how long it took.
 
     Raises:
@@ -544,9 +546,12 @@ def run_demo(
     if not verification.holds:
         found = "; ".join(f.message for f in verification.findings if f.kind != "note")
         raise VerificationError(f"the run does not verify: {found}")
+    result = read_json(out / "result.json")
+    check = check_of(result)
     return {
         "out": str(out),
-        "accuracy": float(read_json(out / "result.json")["test"]["accuracy"]),
+        "accuracy": float(result["test"]["accuracy"]),
+        "check": "" if check is None else check.sentence,
         "draws": counted,
         "verification": verification.to_dict(),
         "seconds": time.monotonic() - began,

@@ -239,8 +239,7 @@ def read_run(path: str | Path, *, method: str = "pld") -> ReadRun:
     elif plan is not None and len(run.history) < plan.training.rounds:
         done = f"{len(run.history)} of {plan.training.rounds} rounds are done"
         tell("missing", "rounds.jsonl", f"{done}; the rest is not shown.")
-    withheld = run.judged and run.is_private and "metrics" not in run.judged
-    if run.history and run.test is None and not withheld:
+    if run.history and run.test is None and not run.judged.get("withheld"):
         tell("missing", "rounds.jsonl", "the model was never evaluated on the test set.")
     return replace(run, problems=tuple(problems))
 
@@ -367,11 +366,13 @@ class Headline:
         result: what training gave.
         verdict: whether the promises hold.
         tone: ``good`` if every promise was verified, ``bad`` if one was not, else ``plain``.
+        weak: the model is no better than a constant.
     """
 
     result: str
     verdict: str
     tone: Tone
+    weak: bool = False
 
     @property
     def sentence(self) -> str:
@@ -397,20 +398,19 @@ def headline_of(groups: Sequence[Group], curves: Sequence[AccuracyCurve], best: 
                 if same_budgets(groups[best], groups[baseline])
                 else " with DIFFERENT budgets, so the difference is not that of the rule alone"
             )
-            if comparison.caveat:
-                budgets, tone = f"{budgets}, but {comparison.caveat}", "bad"
-            return Headline(comparison_words(comparison) + budgets, verdict, tone)
+            but = f", but {comparison.caveat}" if comparison.caveat else ""
+            words = comparison_words(comparison) + budgets + but
+            return Headline(words, verdict, tone, weak=bool(but))
     check = group_check(groups[best])
-    if check is not None and not check.is_better:
-        tone = "bad"
-    return Headline(_alone(groups[best], curves[best]), verdict, tone)
+    weak = check is not None and not check.is_better
+    return Headline(_alone(groups[best], curves[best]), verdict, tone, weak)
 
 
 def _alone(group: Group, curve: AccuracyCurve) -> str:
     plan = group.runs[0].plan
     clients = "" if plan is None else f" with {counted(len(plan.population), 'client')}"
     if not curve.mean:
-        withheld = group.runs[0].judged and group.runs[0].is_private
+        withheld = group.runs[0].judged.get("withheld")
         why = (
             "nothing is told of test records that are not public"
             if withheld
