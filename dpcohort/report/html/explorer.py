@@ -60,6 +60,12 @@ def explorer_data(plan: Plan) -> dict[str, Any]:
             "why": f"The explorer is for up to {MOST_POINTS:,} clients; this plan has "
             f"{len(plan.population):,}. Use dpcohort what-if.",
         }
+    if plan.before:
+        return {
+            "available": False,
+            "why": "This plan goes on from an earlier run, and its clients have what that left of "
+            "their budgets; the explorer knows whole ones. Use dpcohort replan.",
+        }
     population, training = plan.population, plan.training
     rounds = _round_stops(plan)
     changeable = _changeable(plan, len(rounds))
