@@ -21,6 +21,7 @@ import numpy as np
 from dpcohort._validate import FloatArray, IntArray
 from dpcohort.accounting.calibration import calibrate_noise
 from dpcohort.accounting.deployed_noise import CALIBRATION_LIMIT, noise_levels
+from dpcohort.accounting.segments import left_population
 from dpcohort.explain import explain_adaptive_client, explain_clients
 from dpcohort.plan import Plan
 from dpcohort.report.figures import papers_noise
@@ -413,7 +414,8 @@ def _tight_std(plan: Plan) -> FloatArray:
     found = np.full(len(plan.population), np.nan)
     held = np.flatnonzero(plan.drawn & ~plan.population.public)
     if 0 < held.size <= _MOST_CALIBRATED:
-        z = _tight(plan, held, plan.population.epsilon[held], plan.steps[held])
+        left = left_population(plan.population, plan.before)
+        z = _tight(plan, held, left.epsilon[held], plan.steps[held])
         found[held] = z / plan.batch_sizes[held]
     return found
 
