@@ -80,6 +80,19 @@ def replan(
         InputError: it goes on elsewhere already, or has no round left and none are asked for.
         VerificationError: the run does not verify.
         BudgetExceededError: clients have nothing left; each is named, with how much it spent.
+
+    Example:
+        >>> import tempfile
+        >>> from dpcohort import Training, train
+        >>> settings = Training(rounds=2, cohort_size=1, sampling_rate=1.0, dimension=650)
+        >>> people = Population.from_arrays(ids=["a"], sizes=[90], epsilon=[1.0], delta=1e-5)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     plan = make_plan(people, settings, seed=0)
+        ...     run = train(plan, "logistic", "digits", out=f"{folder}/run", device="cpu")
+        ...     larger = Population.from_arrays(ids=["a"], sizes=[90], epsilon=[2.0], delta=1e-5)
+        ...     again = replan(f"{folder}/run", larger, rounds=2, seed=1)
+        >>> again.past[0].steps, bool(1.9 < again.certified_epsilon[0] <= 2.0)
+        (2, True)
     """
     from dpcohort.runs.verification import verify_run
 

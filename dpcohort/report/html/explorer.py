@@ -21,6 +21,7 @@ import numpy as np
 from dpcohort._validate import FloatArray, IntArray
 from dpcohort.accounting.calibration import calibrate_noise
 from dpcohort.accounting.deployed_noise import CALIBRATION_LIMIT, noise_levels
+from dpcohort.accounting.segments import left_population
 from dpcohort.explain import explain_adaptive_client, explain_clients
 from dpcohort.plan import Plan
 from dpcohort.report.figures import papers_noise
@@ -59,6 +60,12 @@ def explorer_data(plan: Plan) -> dict[str, Any]:
             "available": False,
             "why": f"The explorer is for up to {MOST_POINTS:,} clients; this plan has "
             f"{len(plan.population):,}. Use dpcohort what-if.",
+        }
+    if plan.before:
+        return {
+            "available": False,
+            "why": "This plan goes on from an earlier run, and its clients have what that left of "
+            "their budgets; the explorer knows whole ones. Use dpcohort replan.",
         }
     population, training = plan.population, plan.training
     rounds = _round_stops(plan)
@@ -407,7 +414,8 @@ def _tight_std(plan: Plan) -> FloatArray:
     found = np.full(len(plan.population), np.nan)
     held = np.flatnonzero(plan.drawn & ~plan.population.public)
     if 0 < held.size <= _MOST_CALIBRATED:
-        z = _tight(plan, held, plan.population.epsilon[held], plan.steps[held])
+        left = left_population(plan.population, plan.before)
+        z = _tight(plan, held, left.epsilon[held], plan.steps[held])
         found[held] = z / plan.batch_sizes[held]
     return found
 

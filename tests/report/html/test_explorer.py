@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dpcohort.accounting import Segment
 from dpcohort.accounting.calibration import calibrate_noise
 from dpcohort.clients import Budget
 from dpcohort.plan import selection_problem
@@ -73,3 +74,8 @@ def test_the_noise_table_is_never_below_the_calibration_or_the_plan(plan, data):
 def test_too_many_clients_have_no_explorer(plan, monkeypatch):
     monkeypatch.setattr("dpcohort.report.html.explorer.MOST_POINTS", 3)
     assert "what-if" in explorer_data(plan)["why"]
+
+
+def test_what_is_left_of_budgets_has_no_explorer(plan):
+    earlier = Segment(plan="", ledger="", rounds=1, source="seed", spent={})
+    assert "dpcohort replan" in explorer_data(replace(plan, before=(earlier,)))["why"]
