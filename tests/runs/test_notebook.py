@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 import numpy as np
@@ -87,12 +88,19 @@ class _Tqdm:
         self.closed = True
 
 
+def stand_in(monkeypatch, name, **members):
+    """Put a module in the place of one that need not be installed."""
+    module = ModuleType(name)
+    module.__spec__ = ModuleSpec(name, None)  # torch asks which modules there are
+    for member, value in members.items():
+        setattr(module, member, value)
+    monkeypatch.setitem(sys.modules, name, module)
+
+
 @pytest.mark.parametrize("private", [False, True])
 def test_a_bar_counts_rounds_and_of_a_private_run_no_time(plan, digits, monkeypatch, private):
-    module = ModuleType("tqdm.auto")
-    module.tqdm = _Tqdm
-    monkeypatch.setitem(sys.modules, "tqdm", ModuleType("tqdm"))
-    monkeypatch.setitem(sys.modules, "tqdm.auto", module)
+    stand_in(monkeypatch, "tqdm")
+    stand_in(monkeypatch, "tqdm.auto", tqdm=_Tqdm)
     settings = {"device": "cpu", "private_entropy": private}
     train(plan, "logistic", digits, callbacks=[ProgressBar()], **settings)
     bar = _Tqdm.made[-1]
@@ -137,13 +145,10 @@ class _Client:
 
 @pytest.fixture
 def mlflow(monkeypatch):
-    entities, tracking = ModuleType("mlflow.entities"), ModuleType("mlflow.tracking")
-    entities.Metric = lambda *values: values
-    entities.Param = lambda *values: values
-    tracking.MlflowClient = _Client
-    monkeypatch.setitem(sys.modules, "mlflow", ModuleType("mlflow"))
-    monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
-    monkeypatch.setitem(sys.modules, "mlflow.tracking", tracking)
+    stand_in(monkeypatch, "mlflow")
+    entities = {"Metric": lambda *values: values, "Param": lambda *values: values}
+    stand_in(monkeypatch, "mlflow.entities", **entities)
+    stand_in(monkeypatch, "mlflow.tracking", MlflowClient=_Client)
 
 
 def test_mlflow_gets_public_numbers_round_by_round(plan, digits, tmp_path, mlflow):
