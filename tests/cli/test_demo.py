@@ -9,6 +9,7 @@ import pytest
 from dpcohort.cli import main
 from dpcohort.cli.demo import SETTINGS
 from dpcohort.plan import Plan
+from dpcohort.report.html.page import make_report
 from dpcohort.runs import verify_run
 
 QUICK = ["--seeds", 2, "--rounds", 2]
@@ -41,7 +42,16 @@ def test_everything_it_names_is_there_and_holds(whole):
     assert (whole / "selection.png").read_bytes().startswith(b"\x89PNG")
     runs = sorted((whole / "runs").iterdir())
     assert len(runs) == len(SETTINGS)
-    assert all(verify_run(run).holds for run in runs)
+    assert all(verify_run(run / f"seed-{k}").holds for run in runs for k in (0, 4))
+
+
+def test_a_report_has_the_same_points_as_the_terminal(whole):
+    results = json.loads((whole / "results.json").read_text())
+    page = make_report([whole / "runs"])
+    (last,) = [c for c in results["comparisons"] if c["baseline"] == "paper noise, privacy-aware"]
+    points = f"{last['difference_points']['mean']:.1f} points"
+    assert points in last["sentence"]
+    assert points in page.headline.sentence
 
 
 def test_it_shows_the_plan_one_client_and_the_table_twice_over(terminal, tmp_path):

@@ -4,7 +4,10 @@ from __future__ import annotations
 import pytest
 
 
-@pytest.mark.parametrize("setting", ["eta", "bias_cap", "rounds", "batch_size", "accountant"])
+@pytest.mark.parametrize(
+    "setting",
+    ["eta", "bias_cap", "rounds", "batch_size", "accountant", "sampling_rate", "rule", "floor"],
+)
 def test_each_setting_has_usual_values(terminal, config, setting):
     shown = terminal("what-if", setting, config)
     assert setting in shown
@@ -20,9 +23,26 @@ def test_one_clients_epsilon(terminal, config):
     assert "middle" in terminal("what-if", "epsilon", config, "--client", "middle")
 
 
+def test_any_setting_of_a_plan_gives_what_the_changed_config_gives(terminal, config):
+    def outcomes(*more):
+        return terminal.json("what-if", *more)["outcomes"]
+
+    for key, values in (("training.local_steps", "1,3"), ("selection.floor", "0,0.5")):
+        tried = outcomes(key, config, "--values", values)
+        for found in tried:
+            change = f"{key}={found['value']}"
+            (same,) = outcomes("rounds", config, "--values", "20", "--set", change)
+            assert {**found, "value": 20} == {**same, "value": 20}
+        assert tried[0]["noise_to_clip"] != tried[1]["noise_to_clip"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["learning_rate"], "dpcohort compare"),
+        (["data.seed"], "dpcohort compare"),
+        (["oversized_batch"], "--values"),
+        (["selection.flor", "--values", "1"], "flor"),
         (["etta"], "eta"),
         (["eta", "--values", "a,b"], "numbers as"),
         (["eta", "--values", "0:1:5"], "0 < low"),

@@ -5,18 +5,22 @@ from __future__ import annotations
 
 import re
 import stat
+import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dpcohort.cli import app as cli
+from dpcohort.cli import main
+from dpcohort.data.arrays import load_test_arrays
 from dpcohort.deploy.flower.certificates import check_certificate
 from dpcohort.deploy.flower.federation import Federation
 from dpcohort.deploy.flower.kit import client_folder, file_name, kit_text, write_kit
-from dpcohort.deploy.guard.terms import GuardTerms
+from dpcohort.deploy.guard.terms import GuardTerms, ModelTerms
 from dpcohort.errors import InputError
 
 
@@ -89,6 +93,51 @@ def test_a_kit_that_is_not_a_trial_names_the_user_who_may_ask(settings, tmp_path
     assert terms["allowed_users"] == ["flower"]
     assert terms["same_user"] is False
     assert terms["answer_seconds"] > 0
+
+
+def test_the_file_of_an_own_model_is_shipped_and_tried(settings, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "kit_net", raising=False)
+    code = "from torch import nn\n\ndef build(input_shape, classes):\n"
+    code += "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
+    Path("kit_net.py").write_text(code)
+    own = ModelTerms(name="kit_net:build", input_shape=(1, 8, 8), classes=10)
+    kit = write_kit("kit", **{**settings, "model": own})
+    theirs = client_folder(kit, "lab")
+    for folder in (theirs, kit / "server", kit / "app"):
+        assert (folder / "kit_net.py").read_text() == code
+    assert "`kit_net.py` (`kit_net:build`)" in (theirs / "README.md").read_text()
+    monkeypatch.chdir(theirs)
+    check = ["guard", "check", "--terms", "terms.toml", "--records", "400"]
+    del sys.modules["kit_net"]
+    assert main(check) == 0
+    assert "kit_net:build has 650 parameters; a step on made-up records works" in _said(capsys)
+    del sys.modules["kit_net"]
+    Path("kit_net.py").unlink()
+    assert main(check) == 2
+    assert "No module named 'kit_net'" in _said(capsys)
+
+
+def _said(capsys):
+    said = capsys.readouterr()
+    return " ".join((said.out + said.err).split())
+
+
+def test_training_records_are_never_test_data(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    inputs, labels = np.zeros((1442, 64), np.float32), np.arange(1442) % 10
+    test = {"test_inputs": inputs[:9], "test_labels": labels[:9], "classes": 10}
+    np.savez("mine.npz", train_inputs=inputs, train_labels=labels, **test)
+    np.savez("test.npz", **test)
+    assert main(["new", "c.toml", "--from", "digits"]) == 0
+    init = ["flower", "init", "--config", "c.toml", "--set", "data.name=mine.npz"]
+    assert main([*init, "kit"]) == 0
+    assert Federation.load("kit/server/federation.toml").test == ""
+    assert main([*init, "refused", "--test", "mine.npz"]) == 2
+    assert "mine.npz holds train_inputs" in _said(capsys)
+    assert not Path("refused").exists()
+    assert main([*init, "tested", "--test", "test.npz"]) == 0
+    assert load_test_arrays("test.npz").test_inputs.shape == (9, 64)
 
 
 def test_a_folder_in_use_is_left_alone(settings, tmp_path):

@@ -131,3 +131,19 @@ def reader(opened):
     opened.page.emulate_media(color_scheme="light")
     opened.page.set_viewport_size(SCREEN)
     opened.page.wait_for_selector("html[data-theme=light]")
+
+
+@pytest.fixture(scope="module")
+def own_report(tmp_path_factory):
+    """A report about clients of whom many have the same budget."""
+    from dpcohort import Population, Training, make_plan, train
+    from dpcohort.report.html.page import write_report
+
+    folder = tmp_path_factory.mktemp("own")
+    budgets = [0.5] * 4 + [2.0] * 4 + [8.0] * 4
+    clients = Population.from_arrays(sizes=[100] * 12, epsilon=budgets, delta=1e-5)
+    settings = Training(rounds=4, cohort_size=6, batch_size=50, dimension=650)
+    plan = make_plan(clients, settings, seed=0)
+    train(plan, "logistic", "digits", device="cpu", out=folder / "run")
+    write_report([folder / "run"], folder / "page.html")
+    return folder / "page.html"

@@ -127,3 +127,31 @@ def test_keyboard_reaches_everything_and_charts_have_words(reader):
     page.keyboard.press("ArrowRight")
     assert page.locator("#rounds-out").text_content() != before
     page.get_by_text("Back to the plan").click()
+
+
+def test_on_paper_every_chart_and_column_is_whole(browser, own_report):
+    """As wide as A4 less its margins, whatever the width of the screen it was opened on."""
+    with Reader(browser, own_report) as reader:
+        reader.page.emulate_media(media="print")
+        reader.page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+        paper = 186 / 25.4 * 96 + 1
+        widths = reader.page.evaluate(
+            """() => [...document.querySelectorAll(".chart, .chart .main-svg, table, pre, dl")]
+              .filter((part) => part.offsetParent !== null || part.closest("svg"))
+              .map((part) => [part.id || part.className, part.getBoundingClientRect().right])"""
+        )
+        cut = [(name, right) for name, right in widths if right > paper]
+        assert cut == []
+        reader.page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+
+
+def test_equal_budgets_have_a_bar_each(browser, own_report):
+    with Reader(browser, own_report) as reader:
+        bars = reader.page.locator("#chart-heard .bars .point").count()
+        rows = reader.page.evaluate("Object.values(dpcohortFrame.data.heard)[0].length")
+        assert bars == rows > 2
+        top = reader.page.evaluate("document.getElementById('chart-heard').layout.yaxis.range[1]")
+        most = reader.page.evaluate(
+            "Math.max(...Object.values(dpcohortFrame.data.heard)[0].map((row) => row.heard))"
+        )
+        assert top < 1.3 * max(most, 1)

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Estimators with scikit-learn's interface: its own checks, and what they refuse."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.utils.estimator_checks import check_estimator
+
+from dpcohort.engine import evaluator_on
+from dpcohort.errors import InputError
+from dpcohort.estimators import DPFederatedClassifier, DPFederatedRegressor
+
+#: Until the engines train other tasks than classes there is no regression to test.
+numbers = pytest.mark.skipif(
+    "task" not in inspect.signature(evaluator_on).parameters, reason="engines train classes only"
+)
+
+
+@pytest.fixture(scope="module")
+def hospitals():
+    rng = np.random.default_rng(1)
+    inputs = rng.uniform([0, 50], [110, 220], size=(600, 2))
+    score = (inputs[:, 0] / 110 + (inputs[:, 1] - 50) / 170) / 2
+    return inputs, score, np.repeat(["north", "south", "west"], 200)
+
+
+PUBLIC = {"bounds": [(0, 110), (50, 220)]}
+BUDGETS = {"north": 1.0, "south": 4.0, "west": 8.0}
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        DPFederatedClassifier(classes="from-data", bounds="from-data", rounds=15),
+        pytest.param(
+            DPFederatedRegressor(
+                target_bounds="from-data",
+                bounds="from-data",
+                epsilon=200.0,
+                rounds=15,
+                learning_rate=1.0,
+            ),
+            marks=numbers,
+        ),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_scikit_learns_own_checks_pass(model):
+    found = check_estimator(model, on_skip=None)
+    assert {one["status"] for one in found} == {"passed", "skipped"}
+    # Array libraries other than numpy are off unless an environment variable says so.
+    skipped = [one["check_name"] for one in found if one["status"] == "skipped"]
+    assert skipped == ["check_array_api_input"]
+
+
+def test_each_group_has_its_own_budget_and_receipt(hospitals):
+    inputs, score, groups = hospitals
+    labels = np.where(score > 0.5, "sick", "well")
+    model = DPFederatedClassifier(classes=["sick", "well"], **PUBLIC)
+    model.fit(inputs, labels, groups=groups, epsilon=BUDGETS)
+    assert model.score(inputs, labels) > 0.85
+    assert model.predict_proba(inputs).sum(1) == pytest.approx(1)
+    people = model.run_.plan.population
+    assert dict(zip(people.ids, people.epsilon, strict=True)) == BUDGETS
+    assert all(receipt.holds for receipt in model.run_.receipts())
+    again = clone(model).fit(inputs, labels, groups=groups, epsilon=BUDGETS)
+    assert (again.predict(inputs) == model.predict(inputs)).all()
+
+
+@numbers
+def test_a_number_is_predicted_in_its_own_units(hospitals):
+    inputs, score, groups = hospitals
+    days = 30 * score
+    model = DPFederatedRegressor(target_bounds=(0, 30), **PUBLIC)
+    model.fit(inputs, days, groups=groups, epsilon=8.0)
+    assert model.score(inputs, days) > 0.5
+
+
+def test_what_is_cut_off_is_told_by_nothing_but_the_bounds(hospitals):
+    inputs, score, groups = hospitals
+    labels = (score > 0.5).astype(int)
+    model = DPFederatedClassifier(classes=[0, 1], **PUBLIC, rounds=3)
+    wild = inputs.copy()
+    wild[0] = [1e6, 1e6]
+    edge = inputs.copy()
+    edge[0] = [110, 220]
+    first = model.fit(wild, labels, groups=groups).predict_proba(inputs)
+    assert (clone(model).fit(edge, labels, groups=groups).predict_proba(inputs) == first).all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "more", "words"),
+    [
+        ({"classes": None}, {}, "classes are missing"),
+        ({"bounds": None}, {}, "bounds are missing"),
+        ({"bounds": (1, 0)}, {}, "the lower one first"),
+        ({"bounds": [(0, 1)] * 3}, {}, "shape of bounds"),
+        ({"bounds": "wide"}, {}, "numbers"),
+        ({"bounds": "from-data", "private": True}, {}, "for simulations"),
+        ({"classes": "from-data", "private": True}, {}, "for simulations"),
+        ({"classes": [0, 2]}, {}, "not among the public ones"),
+        ({"classes": [1]}, {}, "at least two"),
+        ({}, {"epsilon": {"north": 1.0}}, "no value for the group 'south' and 1 more"),
+        ({}, {"epsilon": -1.0}, "epsilon"),
+        ({}, {"groups": ["north"]}, "shape of groups"),
+    ],
+)
+def test_refusals_say_what_and_why(hospitals, settings, more, words):
+    inputs, score, groups = hospitals
+    model = DPFederatedClassifier(**{"classes": [0, 1], **PUBLIC, **settings})
+    with pytest.raises(InputError, match=words):
+        model.fit(inputs, (score > 0.5).astype(int), **{"groups": groups, **more})
+
+
+def test_a_regressor_needs_bounds_of_what_it_predicts(hospitals):
+    inputs, score, _ = hospitals
+    with pytest.raises(InputError, match="public bounds"):
+        DPFederatedRegressor(**PUBLIC).fit(inputs, score)
+    with pytest.raises(InputError, match="for simulations"):
+        DPFederatedRegressor(target_bounds="from-data", private=True, **PUBLIC).fit(inputs, score)
