@@ -29,6 +29,7 @@ from dpcohort.errors import InputError
 from dpcohort.runs.receipts import SIMULATED_TUNING as SIMULATED
 
 if TYPE_CHECKING:
+    from dpcohort.config import Config
     from dpcohort.progress import Progress
     from dpcohort.tuning import Tuned, Worth
 
@@ -149,6 +150,7 @@ def tune(
         return
     if str(out) != "-":
         _print_tuned(found)
+        _print_silent(config.with_overrides([*found.changes, *found.record()]))
     if write_new(out, text, force=True, as_json=False):
         say(f"Wrote {out}   Next: dpcohort train {out} --out RUN, or dpcohort worth {out}")
 
@@ -197,6 +199,21 @@ def _print_tuned(found: Tuned) -> None:
         if not found.private:
             say(f"{SIMULATED} Use --private-entropy on real clients.")
         say(f"{found.share:.0%} of every budget is spent. The file says so; what is left trains.")
+
+
+def _print_silent(config: Config) -> None:
+    """Say how many clients the tuned plan never draws."""
+    from dpcohort.runs.configured import configured_plan
+
+    if config.is_adaptive:
+        return
+    plan = configured_plan(config)
+    never = int((~plan.drawn).sum())
+    if never:
+        say(
+            f"{never} of {len(plan.population)} clients are never drawn with it: their noise would "
+            "cost more than they add. selection.floor = 0.1 keeps everyone in."
+        )
 
 
 @contextmanager

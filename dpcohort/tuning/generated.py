@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort._validate import FloatArray, whole_number
-from dpcohort.data import Dataset
+from dpcohort.data import Dataset, Normalisation
 from dpcohort.tasks import Task
 
 #: Directions in which generated records vary; those of real tables and pictures are few as well.
@@ -87,8 +87,6 @@ def stand_in(
         inputs, labels = _tokens(rng, data, problem, everyone)
     else:
         inputs, labels = _numbers(rng, data, problem, everyone)
-    from dpcohort.data import Normalisation
-
     return Dataset(
         name=f"generated, {problem.name}",
         train_inputs=inputs[:wanted],

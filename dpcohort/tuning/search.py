@@ -22,7 +22,7 @@ import numpy as np
 from dpcohort._validate import IntArray, choice, whole_number
 from dpcohort.clients import Population
 from dpcohort.config import Config
-from dpcohort.data import Dataset, Partition, load_dataset
+from dpcohort.data import Dataset, Normalisation, Partition, load_dataset
 from dpcohort.errors import DivergedError, InputError
 from dpcohort.progress import Progress, silent
 from dpcohort.runs import configured_data, configured_job, configured_optimiser, train_side_by_side
@@ -237,6 +237,7 @@ def public_samples(
         made = replace(
             data,
             name=f"public records, {words}",
+            normalisation=Normalisation(),
             train_inputs=inputs[drawn],
             train_labels=labels[drawn],
             test_inputs=inputs[held],
@@ -260,10 +261,11 @@ def _public_records(
         chosen = "client"
     if chosen == "client":
         held = _public_clients(config, data, population)
-        return data.train_inputs[held], data.train_labels[held], "those of public clients"
+        inputs = data.normalised(data.train_inputs[held])
+        return inputs, data.train_labels[held], "those of public clients"
     if chosen == "test":
         words = "the test records, which no longer judge the model fairly"
-        return data.test_inputs, data.test_labels, words
+        return data.normalised(data.test_inputs), data.test_labels, words
     found = load_dataset(chosen)
     same = (found.input_shape, found.classes, found.task.kind)
     if same != (data.input_shape, data.classes, data.task.kind):
@@ -272,8 +274,9 @@ def _public_records(
             given=f"{chosen}: records of shape {found.input_shape}, {found.classes} classes",
             allowed=f"records of shape {data.input_shape} and {data.classes} classes, as the data",
         )
-    inputs = np.concatenate([found.normalised(found.train_inputs), found.test_inputs])
-    return inputs, np.concatenate([found.train_labels, found.test_labels]), Path(chosen).name
+    inputs = np.concatenate([found.train_inputs, found.test_inputs])
+    labels = np.concatenate([found.train_labels, found.test_labels])
+    return found.normalised(inputs), labels, Path(chosen).name
 
 
 def _public_clients(config: Config, data: Dataset, population: Population) -> IntArray:

@@ -58,7 +58,7 @@ def test_public_records_are_those_that_were_named_and_no_others(config):
     population = search.configured_population(shared, data)
     held = search._public_clients(shared, data, population)
     samples, words = search.public_samples(shared, data, population, None, 1)
-    rows = {row.tobytes() for row in data.train_inputs[held]}
+    rows = {row.tobytes() for row in data.normalised(data.train_inputs[held])}
     assert "public clients" in words
     assert {row.tobytes() for row in samples[0][2].train_inputs} <= rows
     assert {row.tobytes() for row in samples[0][2].test_inputs} <= rows
