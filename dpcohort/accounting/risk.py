@@ -173,6 +173,7 @@ def _smallest_mu(epsilons: FloatArray, deltas: FloatArray) -> float:
     if float(np.max(deltas)) == 0:
         return 0.0
     found = float(np.max(gaussian_mu(epsilon=epsilons, delta=np.maximum(deltas, 1e-300))))
+    margin = 1e-9
     while not np.all(gaussian_delta(epsilon=epsilons, mu=found) * (1 - 1e-9) >= deltas):
-        found *= 1 + 1e-9
+        found, margin = found * (1 + margin), 2 * margin
     return found
