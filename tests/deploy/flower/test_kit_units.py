@@ -142,7 +142,7 @@ def test_the_app_names_its_parts_and_every_setting_of_a_run():
         "clientapp": "dpcohort_app.client_app:app",
     }
     assert app["config"]["federation"] == '/srv/with "quotes"/federation.toml'
-    assert set(app["config"]) == {"federation", "out", "resume", "guards"}
+    assert set(app["config"]) == {"federation", "out", "resume", "after", "guards"}
     assert project["project"]["dependencies"] == []
 
 
