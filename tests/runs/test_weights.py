@@ -103,7 +103,11 @@ def test_features_computed_once_train_the_same_model(digits, engine):
         "mlp", input_shape=(1, 8, 8), classes=10, seed=0, options=options, frozen=["1"]
     )
     plan = small_plan(dimension=90)
-    common = {"device": "cpu", "engine": engine, "optimiser": Optimiser(local_step=ConstantStep(0.5))}
+    common = {
+        "device": "cpu",
+        "engine": engine,
+        "optimiser": Optimiser(local_step=ConstantStep(0.5)),
+    }
     once = train(plan, model, digits, **common).model
     each = train(plan, Whole(model), digits, **common).model
     for name, found in once.items():
