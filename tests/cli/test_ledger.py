@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -83,7 +84,7 @@ def test_a_letter_of_all_runs(terminal, tmp_path, terms, across_runs):
     risk = promised_risk(epsilon=2.0, delta=1e-5)
     if across_runs == "composed":
         risk = attack_risk(History((replace(step, steps=3),)), delta=1e-5)
-    assert f"<strong>{100 * risk.hits(0.05):.1f} %</strong>" in text
+    assert f"<strong>{math.ceil(1000 * risk.hits(0.05)) / 10:.1f} %</strong>" in text
     assert "3 of 60" in text
     assert "dpcohort ledger verify" in text
 

@@ -105,6 +105,7 @@ def write_letter(
         several=_SEVERAL,
         factor=_factor(receipt.promised_epsilon),
         one_in=_one_in(receipt.delta),
+        up=_rounded_up,
         delta=_plainly(receipt.delta),
         relation=_NEIGHBOURS.get(receipt.neighbours, receipt.neighbours),
         not_private=receipt.stamp.startswith("NOT PRIVATE"),
@@ -153,6 +154,14 @@ def _factor(epsilon: float | None) -> str:
 def _one_in(delta: float | None) -> str:
     """A small probability as one in so many."""
     return "" if not delta else f"1 in {round(1 / delta):,}"
+
+
+def _rounded_up(value: float, digits: int) -> str:
+    """A bound with so many decimals, never below what it bounds."""
+    if not math.isfinite(value):
+        return "unbounded"
+    scale = 10**digits
+    return f"{math.ceil(value * scale * (1 - 1e-12)) / scale:.{digits}f}"
 
 
 def _plainly(delta: float | None) -> str:
