@@ -214,9 +214,13 @@ _PURPOSES = {
     },
     "report": {"jinja2": "the HTML report", "plotly": "its charts"},
     "tables": {"pyarrow": "tables in Parquet"},
-    "notebook": {"tqdm": "progress bars in notebooks"},
     "flower": {"flwr": "a federation over Flower"},
-    "tracking": {"mlflow": "train --mlflow", "tensorboard": "train --tensorboard"},
+}
+#: Packages of others that are used where they are installed.
+_OTHERS = {
+    "tqdm": "progress bars in notebooks",
+    "mlflow": "train --mlflow",
+    "tensorboard": "train --tensorboard",
 }
 #: Extras for those who work on dpcohort itself.
 _FOR_DEVELOPERS = ("docs", "test")
@@ -236,7 +240,8 @@ def _packages() -> list[tuple[str, str, str]]:
     for extra, name, purpose in purposes:
         remedy = f"pip install 'dpcohort[{extra}]'" if extra else "pip install dpcohort"
         found.setdefault(name, (name, purpose, remedy))
-    return list(found.values())
+    others = [(name, purpose, f"pip install {name}") for name, purpose in _OTHERS.items()]
+    return [*found.values(), *(one for one in others if one[0] not in found)]
 
 
 def doctor(as_json: JsonOption = False) -> None:

@@ -173,7 +173,7 @@ class MLflowLog:
             tracking = import_module("mlflow.tracking")
         except ImportError:
             raise DataMissingError(
-                "mlflow is not installed. Get it with: pip install 'dpcohort[tracking]'"
+                "mlflow is not installed. Get it with: pip install mlflow"
             ) from None
         self._metric, self._param = entities.Metric, entities.Param
         self._experiment, self._name = experiment, name

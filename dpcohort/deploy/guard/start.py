@@ -155,12 +155,13 @@ def try_model(terms: GuardTerms, data: GuardedData | None = None) -> int:
         650
     """
     from dpcohort.deploy.guard.training import LocalTraining
+    from dpcohort.tasks import made_up_targets
 
     if is_named_function(terms.model.name):
         check_closed_folder(Path.cwd(), "model", shared=False)
     if data is None:
         inputs = np.zeros((2, *terms.model.input_shape), dtype=np.float32)
-        data = GuardedData(inputs, np.arange(2, dtype=np.int64), "")
+        data = GuardedData(inputs, made_up_targets(terms.model.predicts, 2).numpy(), "")
     training = LocalTraining(terms.model, data)
     made_up = (0.1 * np.cos(np.arange(training.dimension))).astype(np.float32)
     lattice, records = Lattice(1.0, 1.0), len(data)
