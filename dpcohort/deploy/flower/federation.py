@@ -179,7 +179,9 @@ def disagreements(
         found.append(f"its data has {hello.records} records, the plan is for {size}: other data")
     if hello.model != federation.model.sha256():
         loss = federation.model.predicts.loss
-        found.append(f"its owner allows another model or loss than {federation.model.name}, {loss}")
+        found.append(
+            f"its owner allows another model than {federation.model.name} with the loss {loss}"
+        )
     elif hello.dimension != dimension or hello.layout != layout:
         found.append("its model has other parameters than the server's: other versions")
     if hello.accepted is None:

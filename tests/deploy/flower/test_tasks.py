@@ -65,5 +65,5 @@ def test_an_owner_who_named_another_loss_is_asked_nothing(stays, tmp_path):
     terms.chmod(0o600)
     with stays.guards() as guards:
         transport = guards.transport(stays.federation)
-        with pytest.raises(InputError, match="another model or loss"):
+        with pytest.raises(InputError, match="another model than logistic with the loss squared"):
             federate(stays.federation, transport, out=tmp_path / "run", poll=0.0)

@@ -36,7 +36,7 @@ def test_the_servers_records_are_not_in_the_accuracy(monkeypatch):
     given = []
     monkeypatch.setattr(
         "dpcohort.lab.schemes.simulation.evaluator_on",
-        lambda model, inputs, targets: given.append((inputs, targets)),
+        lambda model, inputs, targets, task: given.append((inputs, targets)),
     )
     Simulation.of(small_config())
     (inputs, labels), (others, of_others) = given
