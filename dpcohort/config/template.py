@@ -89,7 +89,7 @@ def commented_config(example: str = "hospitals") -> str:
     following, execution = "dpcohort train FILE --out RUN", _text("execution")
     if example == "heart-disease":
         own = 'name = "heart-disease"      # embedded; its four hospitals are the clients\n\n'
-        execution = f"[data]\n{own}{execution[execution.index('[model]') :]}"
+        execution = f"[data]\n{own}{execution[execution.index('# [task]') :]}"
     elif example != "digits":  # the others come without data: it is commented out
         following = "dpcohort plan FILE"
         execution = "# To train as well, with data of as many records:\n" + "".join(

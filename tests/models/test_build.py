@@ -77,7 +77,7 @@ def test_features_are_not_counted_among_the_trained_parameters(name, options, tr
         ("logistic", {"options": {"hidden": [4]}}, "it has features, scales"),
         ("logistic", {"options": {"features": "orientd"}}, "Did you mean 'oriented'"),
         ("logistic", {"options": {"scales": 2}}, "scales is for features"),
-        ("mnist-cnn", {"classes": 1}, "classes = 1"),
+        ("mnist-cnn", {"classes": 0}, "classes = 0"),
         ("mnist-cnn", {"seed": -1}, "seed = -1"),
         ("mnist-cnn", {"seed": 2**64}, "seed = "),
         ("mnist-cnn", {"seed": 1.5}, "seed = 1.5"),

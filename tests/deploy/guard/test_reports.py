@@ -37,6 +37,7 @@ from dpcohort.deploy.ledger import DrawKey, RunTerms, lifetime_receipt, read_sta
 from dpcohort.deploy.ledger.terms import AcceptedReports
 from dpcohort.engine.lattice import Lattice
 from dpcohort.errors import BudgetExceededError, InputError
+from dpcohort.tasks import Task
 from dpcohort.training import Training
 
 from .test_greedy_server import FIELDS, NAN, ODD
@@ -552,6 +553,6 @@ def test_a_model_whose_loss_remembers_is_refused(data, monkeypatch):
         runs.append(1)
         return torch.nn.functional.cross_entropy(outputs, targets, reduction="none") + len(runs)
 
-    monkeypatch.setattr(training, "cross_entropy", forgetful)
+    monkeypatch.setattr(Task, "loss_on", lambda self, device: forgetful)
     with pytest.raises(InputError, match="not the same every time"):
         LocalTraining(MODEL, data)
