@@ -14,10 +14,11 @@ from __future__ import annotations
 import sys
 
 from dpcohort.accounting import Event, History, attack_risk
+from dpcohort.accounting.contract import Neighbours
 
 DELTA = 1e-5
 FALSE_ALARMS = (0.001, 0.01, 0.05, 0.3)
-CASES = {
+CASES: dict[str, tuple[float, float, int, Neighbours]] = {
     "whole client, 20 steps": (8.0, 1.0, 20, "zero-out"),
     "a tenth, 50 steps": (2.0, 0.1, 50, "zero-out"),
     "a tenth, 50 steps, replace-one": (4.0, 0.1, 50, "replace-one"),

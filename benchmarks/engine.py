@@ -143,7 +143,7 @@ def our_turn(
                 )
             ],
         )
-        rounds = slow.rounds(slow.initial_states()[0])
+        rounds = slow.rounds(slow.initial_states())
 
         def turn() -> int:
             next(rounds)

@@ -22,9 +22,9 @@ from dpcohort.deploy.guard import AcceptedRun, DrawRequest, GuardClient, GuardTe
 from dpcohort.deploy.guard.files import GuardedData
 from dpcohort.deploy.guard.start import open_guard
 from dpcohort.deploy.guard.training import LocalTraining
+from dpcohort.engine import cross_entropy
 from dpcohort.engine.clipping import ClippedNetwork
 from dpcohort.engine.lattice import Lattice, rounded_gaussian
-from dpcohort.engine.reference import cross_entropy
 from dpcohort.models import build_model
 
 _RECORDS, _BATCH = 600, 128

@@ -323,8 +323,8 @@ def judge(folder: Path, draws: int, before: dict[int, Any], *, broken: bool) -> 
             wrong.append(f"draw {round} was refused: {how}")
         if how == "fresh" and once[round]:
             wrong.append(f"draw {round} was computed before and again")
-    draws = read_state(folder / "w.ledger").account("ward", "spring").draws
-    counted = {(key.round, key.draw) for key in draws}
+    kept = read_state(folder / "w.ledger").account("ward", "spring").draws
+    counted = {(key.round, key.draw) for key in kept}
     for round, times in computed_rounds(folder).items():
         if times > 1:
             wrong.append(f"draw {round} was computed {times} times")
