@@ -477,6 +477,8 @@ def configured_job(
     dataset = configured_data(config) if data is None else with_task(config, data)
     if plan is None:
         plan = configured_plan(config, dataset, population=population, shift=shift)
+    else:
+        _check_what_is_left(config, dataset, plan)
     seed = config.run.seed + shift
     section = data_section(config)
     if private_entropy and section.estimated_bounds is not None:
@@ -510,6 +512,25 @@ def configured_job(
         config_folder=config.folder,
         tuning=config.tuning,
     )
+
+
+def _check_what_is_left(config: Config, data: Dataset, plan: Plan) -> None:
+    """Refuse a finished plan that promises what charged tuning or an estimate has spent."""
+    if not (config.tuning or {}).get("share") and not data_section(config).estimated_bounds:
+        return
+    left = configured_population(config, data)
+    budgets = {
+        name: (float(left.epsilon[k]), float(left.delta[k])) for k, name in enumerate(left.ids)
+    }
+    people = plan.population
+    for k in np.flatnonzero(~people.public).tolist():
+        epsilon, delta = budgets.get(people.ids[k], (0.0, 0.0))
+        if people.epsilon[k] > epsilon or people.delta[k] > delta:
+            raise InputError.because(
+                f"the plan spends epsilon {people.epsilon[k]:g} of {people.ids[k]!r}, and "
+                f"{epsilon:g} is left of its budget: tuning on the clients' records, or an estimate "
+                "of bounds, has spent the rest. Make the plan from this config: dpcohort plan CONFIG -o FILE."
+            )
 
 
 def _check_estimate_is_private(config: Config) -> None:

@@ -43,6 +43,7 @@ from dpcohort.runs.journal import Journal
 from dpcohort.runs.receipts import make_receipts, source_of, write_receipts
 from dpcohort.runs.run import Run
 from dpcohort.selection.rules import rule_from_settings
+from dpcohort.text_files import parse_toml
 
 if TYPE_CHECKING:
     from dpcohort.data import Dataset
@@ -106,11 +107,24 @@ def replan(
             f"{folder.path} does not verify, so what its clients spent is not known: "
             f"{one_line(wrong[0].subject)}: {wrong[0].message} See: dpcohort verify {folder.path}"
         )
+    _refuse_spent_elsewhere(folder)
     old = Plan.load(folder.plan)
     before = segments_until(folder, old)
     training = replace(old.training, rounds=_rounds_left(folder, old, before[-1], rounds))
     people = _who_goes_on(clients, before, drop=drop_exhausted)
     return _planned(old, people, training, before, rule=rule, seed=seed, progress=progress)
+
+
+def _refuse_spent_elsewhere(folder: RunFolder) -> None:
+    """A run's ledger counts its rounds; what was spent before them it does not know."""
+    tuning = read_json(folder.settings).get("tuning") or {}
+    written = parse_toml(folder.config.read_text("utf-8")) if folder.config.exists() else {}
+    if tuning.get("share") or (written.get("data") or {}).get("estimated_bounds"):
+        raise InputError.because(
+            f"{folder.path}: tuning on the clients' records, or an estimate of bounds, spent part "
+            "of the budgets before this run, and going on carries over what the run's own "
+            "ledger counts. Begin a new run with what is left."
+        )
 
 
 def _rounds_left(folder: RunFolder, old: Plan, last: Segment, asked: int | None) -> int:

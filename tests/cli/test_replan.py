@@ -132,3 +132,32 @@ def test_after_needs_a_plan_and_a_run(terminal, wards, tmp_path):
     assert "there is no run" in terminal.errors
     (tmp_path / "bad.json").write_text("{}")
     terminal("train", wards, "--plan", tmp_path / "bad.json", "--out", tmp_path / "B", code=2)
+
+
+@pytest.fixture
+def charged(wards):
+    """The same config after charged tuning that spent half of every budget."""
+    tuned = wards.with_name("tuned.toml")
+    tuned.write_text(wards.read_text() + '[tuning]\nsource = "charged"\nshare = 0.5\n')
+    return tuned
+
+
+def test_a_plan_made_before_the_tuning_does_not_spend_the_budget_again(
+    terminal, wards, charged, tmp_path
+):
+    whole, left = tmp_path / "whole.json", tmp_path / "left.json"
+    terminal("plan", wards, "--out", whole)
+    terminal("plan", charged, "--out", left)
+    out = ["--out", tmp_path / "A", "--device", "cpu"]
+    terminal("train", charged, "--plan", whole, *out, code=2)
+    assert "the plan spends epsilon 1 of 'north', and 0.5 is left" in terminal.errors
+    assert not (tmp_path / "A").exists()
+    terminal("train", charged, "--plan", left, *out)
+
+
+def test_what_tuning_spent_is_not_forgotten_by_going_on(terminal, charged, tmp_path):
+    terminal("train", charged, "--out", tmp_path / "A", "--device", "cpu")
+    more = ["--clients", tmp_path / "clients.csv", "--rounds", 2, "--out", tmp_path / "plan.json"]
+    terminal("replan", tmp_path / "A", *more, code=2)
+    assert "spent part of the budgets before this run" in terminal.errors
+    assert not (tmp_path / "plan.json").exists()
