@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import inspect
 from importlib.util import find_spec
 
 import numpy as np
@@ -11,14 +10,8 @@ import pytest
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
-from dpcohort.engine import evaluator_on
 from dpcohort.errors import InputError
 from dpcohort.estimators import DPFederatedClassifier, DPFederatedRegressor
-
-#: Until the engines train other tasks than classes there is no regression to test.
-numbers = pytest.mark.skipif(
-    "task" not in inspect.signature(evaluator_on).parameters, reason="engines train classes only"
-)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +38,6 @@ BUDGETS = {"north": 1.0, "south": 4.0, "west": 8.0}
                 rounds=15,
                 learning_rate=1.0,
             ),
-            marks=numbers,
         ),
     ],
     ids=lambda model: type(model).__name__,
@@ -77,7 +69,6 @@ def test_each_group_has_its_own_budget_and_receipt(hospitals):
     assert (again.predict(inputs) == model.predict(inputs)).all()
 
 
-@numbers
 def test_a_number_is_predicted_in_its_own_units(hospitals):
     inputs, score, groups = hospitals
     days = 30 * score

@@ -528,8 +528,9 @@ def _check_what_is_left(config: Config, data: Dataset, plan: Plan) -> None:
         if people.epsilon[k] > epsilon or people.delta[k] > delta:
             raise InputError.because(
                 f"the plan spends epsilon {people.epsilon[k]:g} of {people.ids[k]!r}, and "
-                f"{epsilon:g} is left of its budget: tuning on the clients' records, or an estimate "
-                "of bounds, has spent the rest. Make the plan from this config: dpcohort plan CONFIG -o FILE."
+                f"{epsilon:g} is left of its budget: tuning on the clients' records, or an "
+                "estimate of bounds, has spent the rest. Make the plan from this config: "
+                "dpcohort plan CONFIG -o FILE."
             )
 
 
