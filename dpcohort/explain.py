@@ -691,7 +691,7 @@ def compare_plans(before: Plan, after: Plan, *, shown: int = 5) -> PlanCompariso
 def _settings(plan: Plan) -> dict[str, Any]:
     return {
         **{f"training.{key}": value for key, value in asdict(plan.training).items()},
-        **{f"privacy.{key}": value for key, value in asdict(plan.contract).items()},
+        **{f"privacy.{key}": value for key, value in plan.contract.to_dict().items()},
         "selection.rule": plan.selection.rule,
         "selection.noise_model": plan.noise_model,
         **{f"selection.{key}": value for key, value in plan.selection.settings.items()},

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -46,6 +47,7 @@ from dpcohort.plain_text import counted, html_table, one_line
 from dpcohort.plugins import REGISTRIES
 from dpcohort.progress import Progress, silent
 from dpcohort.schedule import Draws, Schedule, draw_schedule
+from dpcohort.selection.pooled import pooled_probabilities, pooled_weights
 from dpcohort.selection.problem import (
     PlannedRule,
     Selection,
@@ -67,6 +69,7 @@ __all__ = [
     "Adaptive",
     "NoiseModel",
     "Plan",
+    "Pooled",
     "RecordedRule",
     "load_plan",
     "make_plan",
@@ -104,6 +107,38 @@ class Adaptive:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class Pooled:
+    """What a plan for pooled noise fixes beside the noise multipliers (docs/pooled.md).
+
+    In a round with cohort S the server learns only the sum over k in S of
+    ``weight_k * mean_k + share * C * normal``: mean_k is the sum of client k's clipped gradients
+    over B_k, and the sum over K is the step of the round.
+
+    Attributes:
+        weights: g_k, factor on a client's mean gradient; 0 for clients that are never drawn. The
+            mean over all draws is 1.
+        share: standard deviation of the noise that each member adds, in units of C.
+        honest: h, members whose shares surely are in the sum and unknown to the server.
+        alone_epsilon: what each client will have spent if all others collude, so that its own
+            share alone protects it; 0 if never drawn, NaN if public.
+    """
+
+    weights: FloatArray
+    share: float
+    honest: int
+    alone_epsilon: FloatArray
+
+    def __post_init__(self) -> None:
+        for column in (self.weights, self.alone_epsilon):
+            column.setflags(write=False)
+
+    @property
+    def level(self) -> float:
+        """Standard deviation of the noise that surely protects a member, in units of C."""
+        return self.share * math.sqrt(self.honest)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Plan:
     """Who takes part when, with how much noise, and what that is certified to spend.
 
@@ -122,6 +157,8 @@ class Plan:
         noise_model: which expected noise the selection weighed.
         adaptive: rule and reports where cohorts are chosen during the training, else None.
         before: earlier runs that it goes on from, oldest first; what was spent in them counts.
+        pooled: weights and shares of noise where trust is pooled, else None. The noise multiplier
+            of a client is then that of h honest shares against what its weight lets a record do.
     """
 
     population: Population
@@ -134,6 +171,7 @@ class Plan:
     noise_model: NoiseModel = "exact"
     adaptive: Adaptive | None = None
     before: tuple[Segment, ...] = ()
+    pooled: Pooled | None = None
 
     def __repr__(self) -> str:
         return f"Plan({', '.join(self._told().values())})"
@@ -189,6 +227,50 @@ class Plan:
                 here & ~self.population.public, "has a budget, and was a public one before"
             )
         check_relation(self.before, self.contract.neighbours)
+        self._check_pooled(held)
+
+    def _check_pooled(self, held: BoolArray) -> None:
+        """Refuse trust without shares of noise, and shares that do not carry the multipliers."""
+        pooled = self.pooled
+        if self.contract.is_pooled != (pooled is not None):
+            raise InputError.because(
+                "trust is pooled in the contract or in the plan, but not in both; make the plan "
+                "again."
+            )
+        if pooled is None:
+            return
+        if pooled.weights.size != len(self.population):
+            raise InputError.because("the weights are for another number of clients.")
+        if pooled.honest != self.contract.honest(self.training.cohort_size):
+            raise InputError.because(
+                f"the plan counts on {pooled.honest} honest members, its contract on "
+                f"{self.contract.honest(self.training.cohort_size)}; make the plan again."
+            )
+        self._refuse(
+            held & ~(self.noise_multipliers <= self._carried_multipliers),
+            "has more weight than its budget allows under the noise of the honest members",
+        )
+        ordered = np.sort(self.schedule.cohorts, axis=1)
+        if (ordered[:, 1:] == ordered[:, :-1]).any():
+            raise InputError.because("a client is twice in a cohort whose noise is pooled.")
+
+    @property
+    def _carried_multipliers(self) -> FloatArray:
+        """Noise multiplier that h honest shares give each client; infinite without weight."""
+        assert self.pooled is not None
+        with np.errstate(divide="ignore"):
+            found: FloatArray = self.pooled.level * self.batch_sizes / self.pooled.weights
+        return found
+
+    @property
+    def alone_multipliers(self) -> FloatArray:
+        """Noise multiplier of each client's own noise alone: what is left if all others collude.
+
+        Where trust is local that is all its noise.
+        """
+        if self.pooled is None:
+            return self.noise_multipliers
+        return self.noise_multipliers / math.sqrt(self.pooled.honest)
 
     def _refuse(self, broken: BoolArray, words: str) -> None:
         if broken.any():
@@ -570,7 +652,7 @@ class Plan:
 
     def plain_settings(self) -> dict[str, Any]:
         """All that is not a column, in plain values."""
-        common = {"training": asdict(self.training), "contract": asdict(self.contract)}
+        common = {"training": asdict(self.training), "contract": self.contract.to_dict()}
         if self.adaptive is not None:
             return {
                 **common,
@@ -624,6 +706,8 @@ class Plan:
             digest.update(np.ascontiguousarray(column).tobytes())
         if self.before:
             digest.update(json.dumps(_plain_before(self), sort_keys=True).encode())
+        if self.pooled is not None:
+            digest.update(json.dumps(_plain_pooled(self.pooled), sort_keys=True).encode())
         return digest.hexdigest()
 
     def __eq__(self, other: object) -> bool:
@@ -702,8 +786,12 @@ def make_plan(
         left_population(population, before), training, contract=contract, noise_model=noise_model
     )
     chosen = selected(rule, problem)
+    probabilities = chosen.probabilities
+    if contract.is_pooled:
+        _refuse_unpoolable(population, training, draws)
+        probabilities = pooled_probabilities(probabilities, levels, training)
     schedule = draw_schedule(
-        chosen.probabilities,
+        probabilities,
         rounds=training.rounds,
         cohort_size=training.cohort_size,
         draws=draws,
@@ -719,6 +807,9 @@ def make_plan(
         progress=progress,
         past=[past_of(before, name) for name in population.ids] if before else (),
     )
+    pooled = None
+    if contract.is_pooled:
+        noise, pooled = _pool(population, training, contract, chosen.probabilities, schedule, noise)
     plan = Plan(
         population=population,
         training=training,
@@ -729,11 +820,86 @@ def make_plan(
         schedule=schedule,
         noise=noise,
         seed=seed,
+        pooled=pooled,
     )
     # What was just computed need not be computed again; a plan read from a file computes it.
     plan.__dict__["_selection_problem"] = (problem, levels)
     plan._mark_certified()
     return plan
+
+
+def _refuse_unpoolable(population: Population, training: Training, draws: str) -> None:
+    """Refuse what noise cannot be pooled in, before anything is computed."""
+    if training.local_steps > 1:
+        raise InputError(
+            "training.local_steps",
+            given=training.local_steps,
+            allowed="1 where trust = 'pooled'",
+            next_step="The model between two local steps would carry no noise of the others, so "
+            "what one record changes would not be bounded. Take more rounds instead.",
+        )
+    if training.cohort_size > len(population):
+        raise InputError(
+            "training.cohort_size",
+            given=training.cohort_size,
+            allowed=f"at most the {len(population)} clients there are, each once in a cohort, "
+            "where trust = 'pooled'",
+        )
+    if draws != "systematic":
+        raise InputError(
+            "draws",
+            given=draws,
+            allowed="'systematic' where trust = 'pooled'",
+            next_step="Independent draws put a client into a cohort twice.",
+        )
+
+
+def _pool(
+    population: Population,
+    training: Training,
+    contract: Contract,
+    wanted: FloatArray,
+    schedule: Schedule,
+    noise: DeployedNoise,
+) -> tuple[DeployedNoise, Pooled]:
+    """Weights and shares of noise for the draws and multipliers there are, certified.
+
+    Args:
+        population: the clients.
+        training: rounds and cohorts.
+        contract: with pooled trust.
+        wanted: effective weight of each client in the model.
+        schedule: who is drawn when.
+        noise: multipliers that keep each budget.
+    """
+    batches = population.batches(training)
+    honest = contract.honest(training.cohort_size)
+    weights, level = pooled_weights(
+        wanted, schedule.counts / training.total_draws, noise.noise_multiplier / batches
+    )
+    share = level / math.sqrt(honest)
+    held = np.flatnonzero((schedule.counts > 0) & ~population.public)
+    multiplier = noise.noise_multiplier.copy()
+    carried = share * math.sqrt(honest) * batches[held] / weights[held]
+    assert (carried >= multiplier[held]).all()
+    multiplier[held] = carried
+    columns: Any = {
+        "delta": population.delta[held],
+        "sampling_rate": population.sampling_rates(training)[held],
+        "steps": schedule.counts[held],
+        "sampler": contract.sampler,
+        "neighbours": contract.neighbours,
+        "method": "pld",
+    }
+    certified, alone = noise.certified_epsilon.copy(), noise.certified_epsilon.copy()
+    certified[held] = np.minimum(
+        certified[held], certify_epsilon(noise_multiplier=multiplier[held], **columns)
+    )
+    alone[held] = certify_epsilon(noise_multiplier=multiplier[held] / math.sqrt(honest), **columns)
+    return (
+        replace(noise, noise_multiplier=multiplier, certified_epsilon=certified),
+        Pooled(weights=weights, share=share, honest=honest, alone_epsilon=alone),
+    )
 
 
 def selection_problem(
@@ -820,6 +986,27 @@ def _adaptive(plan: Plan) -> Iterator[str]:
     yield "\n}\n"
 
 
+def _plain_pooled(pooled: Pooled) -> dict[str, Any]:
+    return {
+        "weights": pooled.weights.tolist(),
+        "share": pooled.share,
+        "honest": pooled.honest,
+        "alone_epsilon": _plain(pooled.alone_epsilon),
+    }
+
+
+def _pooled(content: Mapping[str, Any]) -> Pooled | None:
+    if "pooled" not in content:
+        return None
+    part = content["pooled"]
+    return Pooled(
+        weights=np.array(part["weights"], dtype=np.float64),
+        share=float(part["share"]),
+        honest=int(part["honest"]),
+        alone_epsilon=np.array(part["alone_epsilon"], dtype=np.float64),
+    )
+
+
 def _before(plan: Plan) -> str:
     """The runs before as a part of the file; nothing for a plan without any."""
     return f',\n"before": {json.dumps(_plain_before(plan))}' if plan.before else ""
@@ -839,7 +1026,7 @@ def _fixed(plan: Plan) -> Iterator[str]:
     held = np.flatnonzero((plan.drawn | plan.has_past) & ~population.public)
     sections: dict[str, Mapping[str, Any]] = {
         "training": asdict(plan.training),
-        "contract": asdict(plan.contract),
+        "contract": plan.contract.to_dict(),
         "selection": {
             "rule": selection.rule,
             "settings": dict(selection.settings),
@@ -878,6 +1065,8 @@ def _fixed(plan: Plan) -> Iterator[str]:
         for position, (key, value) in enumerate(section.items()):
             yield ("" if position == 0 else ",\n") + f'  "{key}": {_encoded(key, value)}'
         yield "\n}"
+    if plan.pooled is not None:
+        yield f',\n"pooled": {json.dumps(_plain_pooled(plan.pooled))}'
     yield _before(plan)
     yield "\n}\n"
 
@@ -993,6 +1182,7 @@ def _rebuilt_fixed(content: Mapping[str, Any]) -> Plan:
         noise=_noise(content["noise"], population),
         seed=schedule["seed"],
         before=_segments(content),
+        pooled=_pooled(content),
     )
 
 

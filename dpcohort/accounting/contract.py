@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a privacy promise means: sampler, neighbours and accountant as one object.
+"""What a privacy promise means: sampler, neighbours, accountant and trust as one object.
 
-The three only make sense together. Poisson sampling with a fixed denominator bounds what one
+They only make sense together. Poisson sampling with a fixed denominator bounds what one
 record can change by C; a batch of fixed size swaps a record in for every one taken out, so it can
 change the sum by 2C. A combination without a proof cannot be built.
+
+Trust says whose noise a client counts on. *Local*: on its own alone; whoever sees its update may be
+curious and everybody else may help. *Pooled*: the server sees only the sum of a cohort's updates
+(secure aggregation), and of the members' shares of noise at least h surely are in it and unknown to
+the server. That number follows from how many others may collude and how many may vanish.
 
 The numbers that accounting is asked about are checked here as well: they broadcast like those of a
 numpy ufunc, so one call may ask about many clients.
@@ -11,18 +16,20 @@ numpy ufunc, so one call may ask about many clients.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpcohort._validate import FloatArray, choice, float_array
+from dpcohort._validate import FloatArray, choice, float_array, number, whole_number
 from dpcohort.errors import InputError
 
 Sampler = Literal["poisson", "fixed"]
 Neighbours = Literal["zero-out", "replace-one"]
 AccountantName = Literal["tight", "paper"]
+Trust = Literal["local", "pooled"]
 
 _NATURAL_NEIGHBOURS: dict[str, Neighbours] = {"poisson": "zero-out", "fixed": "replace-one"}
 
@@ -58,23 +65,83 @@ class Contract:
         accountant: ``tight`` (smallest provable noise) or ``paper`` (the printed formula).
         sampler: ``poisson`` or ``fixed`` (a batch of fixed size, without replacement).
         neighbours: ``zero-out`` (one record replaced by a null record) or ``replace-one``.
+        trust: ``local`` (each client adds all the noise it needs) or ``pooled`` (the noise of a
+            cohort protects its members together, under secure aggregation).
+        colluding: of a cohort's other members, how many may help the server: a whole number, or a
+            share below 1 of them.
+        dropouts: how many members may vanish after they promised their noise.
 
     Example:
-        >>> Contract.of("paper")
-        Contract(accountant='paper', sampler='fixed', neighbours='replace-one')
+        >>> Contract.of("paper").sampler, Contract.of("paper").neighbours
+        ('fixed', 'replace-one')
+        >>> Contract(trust="pooled", colluding=0.5, dropouts=1).honest(10)
+        4
     """
 
     accountant: AccountantName = "tight"
     sampler: Sampler = "poisson"
     neighbours: Neighbours = "zero-out"
+    trust: Trust = "local"
+    colluding: float = 0
+    dropouts: int = 0
 
     def __post_init__(self) -> None:
         choice("accountant", self.accountant, get_args(AccountantName))
         resolve_neighbours(self.sampler, self.neighbours)
+        choice("trust", self.trust, get_args(Trust))
+        number("colluding", self.colluding, at_least=0)
+        whole_number("dropouts", self.dropouts, at_least=0)
+        if self.colluding >= 1 and self.colluding != int(self.colluding):
+            allowed = "a whole number of members, or a share below 1"
+            raise InputError("colluding", given=self.colluding, allowed=allowed)
+        if self.trust == "local" and (self.colluding or self.dropouts):
+            name = "colluding" if self.colluding else "dropouts"
+            raise InputError(
+                name,
+                given=getattr(self, name),
+                allowed="0 where trust = 'local', in which everybody else may collude",
+                next_step="To count on others under secure aggregation set trust = 'pooled'.",
+            )
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether a client counts on the noise of others."""
+        return self.trust == "pooled"
+
+    def honest(self, cohort_size: int) -> int:
+        """h: members of a cohort, oneself among them, whose shares of noise surely remain.
+
+        Raises:
+            InputError: more may collude or vanish than there are others.
+        """
+        if not self.is_pooled:
+            return 1
+        others = cohort_size - 1
+        share = self.colluding < 1
+        colluding = math.ceil(self.colluding * others) if share else int(self.colluding)
+        if colluding + self.dropouts > others:
+            raise InputError.because(
+                f"of a cohort of {cohort_size}, {colluding} may collude with the server and "
+                f"{self.dropouts} may drop out, but each member has only {others} others. Lower "
+                "privacy.colluding or privacy.dropouts, or raise training.cohort_size."
+            )
+        return cohort_size - colluding - self.dropouts
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as a plan's file has them; trust only where it is not local."""
+        plain = asdict(self)
+        if not self.is_pooled:
+            for name in ("trust", "colluding", "dropouts"):
+                del plain[name]
+        return plain
 
     @classmethod
     def of(
-        cls, accountant: str, sampler: str | None = None, neighbours: str | None = None
+        cls,
+        accountant: str,
+        sampler: str | None = None,
+        neighbours: str | None = None,
+        **trust: Any,
     ) -> Contract:
         """A contract from words, the unsaid parts taken as that accountant's own."""
         choice("accountant", accountant, get_args(AccountantName))
@@ -85,6 +152,7 @@ class Contract:
             accountant="paper" if is_paper else "tight",
             sampler="fixed" if chosen == "fixed" else "poisson",
             neighbours=resolved,
+            **trust,
         )
 
     @property

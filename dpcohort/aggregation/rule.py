@@ -36,6 +36,7 @@ class Cohort:
         noise_multipliers: z of each draw.
         batch_sizes: B of each draw.
         noise_stds: z C / B of each draw, the noise on its mean gradient in one local step.
+        weights: factor on each draw's mean gradient where noise is pooled; None where it is not.
     """
 
     round: int
@@ -44,6 +45,7 @@ class Cohort:
     noise_multipliers: FloatArray
     batch_sizes: IntArray
     noise_stds: FloatArray
+    weights: FloatArray | None = None
 
     def __len__(self) -> int:
         return int(self.clients.size)

@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from dpcohort._validate import choice, did_you_mean, number, whole_number
-from dpcohort.accounting.contract import AccountantName, Neighbours, Sampler
+from dpcohort.accounting.contract import AccountantName, Neighbours, Sampler, Trust
 from dpcohort.clients import Budget, Population
 from dpcohort.clients.distributions import (
     DISTRIBUTIONS,
@@ -93,6 +93,9 @@ class PrivacySection(Section):
     sampler: Sampler | None = None
     neighbours: Neighbours | None = None
     guard: Guard = "refuse"
+    trust: Trust = "local"
+    colluding: float = 0
+    dropouts: int = 0
 
 
 class ScheduleSection(Section):

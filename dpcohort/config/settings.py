@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         ModelSection,
         NoiseModel,
         OptimiserSection,
+        PrivacySection,
         RunSection,
         SelectionSection,
         TaskSection,
@@ -511,7 +512,7 @@ def _build(
     training = made("training", lambda: Training(**file.training.model_dump(exclude_unset=True)))
     settings = made("selection", _selection_settings, file.selection)
     made("aggregation", schema.check_rule, "aggregation", file.aggregation)
-    contract = made("privacy", Contract.of, privacy.accountant, privacy.sampler, privacy.neighbours)
+    contract = made("privacy", lambda: _contract(privacy))
     if file.schedule.seed is not None:
         made("schedule", lambda: whole_number("seed", file.schedule.seed, at_least=0))
     if file.data is not None:
@@ -542,6 +543,17 @@ def _build(
         values=values,
         _folder=folder,
         _lines=lines,
+    )
+
+
+def _contract(privacy: PrivacySection) -> Contract:
+    return Contract.of(
+        privacy.accountant,
+        privacy.sampler,
+        privacy.neighbours,
+        trust=privacy.trust,
+        colluding=privacy.colluding,
+        dropouts=privacy.dropouts,
     )
 
 

@@ -104,8 +104,10 @@ class Draw:
         return self.experiment.records.rows(self.client, positions)
 
     def scale(self, step: int) -> float:
-        """Factor on the sum of clipped gradients, alpha / B."""
+        """Factor on the sum of clipped gradients, alpha / B; times its weight, if it has one."""
         alpha = self.experiment.step_size(self.cohort.round, step)
+        if self.cohort.weights is not None:
+            alpha *= float(self.cohort.weights[self.position])
         return alpha / int(self.cohort.batch_sizes[self.position])
 
     def spread(self, step: int) -> float:
@@ -483,7 +485,7 @@ class BatchedEngine(Engine):
     def _has_partial_sums(self, experiment: int) -> bool:
         """Whether an experiment's draws, each alone in its pass, add to partial sums."""
         alone = self._device_draws is None and self._draws_per_pass in (None, 1)
-        return alone and self._experiments[experiment].merged_noise
+        return alone and self._experiments[experiment].only_sum_counts
 
     def _noise_memory(self, like: Tensor) -> Tensor:
         """Memory that a worker keeps and writes over, in its core's cache, shaped like ``like``."""

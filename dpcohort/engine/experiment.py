@@ -21,6 +21,9 @@ It is for simulation. Whoever sees single updates, as the server of a deployment
 them without the noise of their last step: the switch is therefore refused where streams cannot be
 drawn again, and with every rule but the plain mean. What is accounted for is the same mechanism, so
 plans, ledgers and receipts stay as they are.
+
+**Pooled noise** is merged by nature: under secure aggregation nobody sees single updates, and the
+noise on a cohort's sum is that of all its members' shares. Draws are weighted by the plan.
 """
 
 from __future__ import annotations
@@ -54,6 +57,7 @@ from dpcohort.round_record import RoundRecord
 if TYPE_CHECKING:
     from dpcohort.accounting import Contract
     from dpcohort.clients import Population
+    from dpcohort.plan import Pooled
     from dpcohort.schedule import Schedule
     from dpcohort.training import Training
 
@@ -82,13 +86,33 @@ class Experiment:
     merged_noise: bool = False
 
     def __post_init__(self) -> None:
+        if self.pooled is not None and type(self.aggregation) is not Mean:
+            raise InputError.because(
+                f"{type(self.aggregation).__name__} needs single updates, and where trust is "
+                "pooled the server sees their sum only. Use the aggregation mean."
+            )
+        if self.pooled is not None and not self.streams.is_reproducible:
+            raise InputError.because(
+                "a private run with trust = 'pooled' is not possible on one machine yet; use "
+                "trust = 'local', or a seed for a simulation."
+            )
         if self.merged_noise:
             refuse_unmergeable(self.streams, self.aggregation)
 
     @property
+    def pooled(self) -> Pooled | None:
+        """Weights and shares of noise where trust is pooled."""
+        return getattr(self.plan, "pooled", None)
+
+    @property
+    def only_sum_counts(self) -> bool:
+        """Whether updates come without the noise of their last step, which their sum gets once."""
+        return self.merged_noise or self.pooled is not None
+
+    @property
     def server_step(self) -> ServerStep:
         """What its server does with updates."""
-        if self.merged_noise:
+        if self.only_sum_counts:
             return MergedMean(self.plan, self.optimiser, self.streams), self.optimiser
         return self.aggregation, self.optimiser
 
@@ -98,7 +122,7 @@ class Experiment:
 
     def adds_noise_at(self, step: int) -> bool:
         """Whether a draw has noise of its own in this local step."""
-        return not self.merged_noise or step + 1 < self.plan.training.local_steps
+        return not self.only_sum_counts or step + 1 < self.plan.training.local_steps
 
 
 class TrainingPlan(Protocol):
@@ -175,6 +199,7 @@ def cohort_of(plan: TrainingPlan, round: int, clients: IntArray | None = None) -
             next_step="Make the plan again: the schedule and the noise do not belong together.",
         )
     batches = np.asarray(plan.batch_sizes, dtype=np.int64)[clients]
+    pooled: Pooled | None = getattr(plan, "pooled", None)
     return Cohort(
         round=round,
         clients=clients,
@@ -182,6 +207,7 @@ def cohort_of(plan: TrainingPlan, round: int, clients: IntArray | None = None) -
         noise_multipliers=multipliers,
         batch_sizes=batches,
         noise_stds=noise_std(multipliers, plan.training.clip, batches),
+        weights=None if pooled is None else pooled.weights[clients],
     )
 
 
@@ -351,7 +377,11 @@ def add_merged_noise_(
         The mean.
     """
     last = plan.training.local_steps - 1
-    std = merged_std(cohort.noise_stds, optimiser.step_size(plan, round=cohort.round, step=last))
+    pooled: Pooled | None = getattr(plan, "pooled", None)
+    stds = cohort.noise_stds
+    if pooled is not None:  # what each member adds, whatever its own budget
+        stds = np.full(len(cohort), pooled.share * plan.training.clip)
+    std = merged_std(stds, optimiser.step_size(plan, round=cohort.round, step=last))
     if std == 0.0:  # public clients only
         return mean
     noise = merged_noise_(torch.empty_like(mean), streams, round=cohort.round)

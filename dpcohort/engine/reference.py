@@ -86,6 +86,8 @@ class ReferenceEngine(Engine):
             )
             records = experiment.records.gather(experiment.records.rows(k, positions))
             alpha = experiment.step_size(cohort.round, step)
+            if cohort.weights is not None:
+                alpha *= float(cohort.weights[i])
             weights = weights - alpha * noisy(experiment, weights, records, cohort, i, name)
         return global_weights - weights  # 18-19
 

@@ -428,7 +428,7 @@ def _facts(plan: Plan) -> dict[str, object]:
         "the rule": plan.selection.rule,
         "settings of the rule": dict(plan.selection.settings),
         **{f"training.{name}": value for name, value in asdict(plan.training).items()},
-        **{f"the {name}": value for name, value in asdict(plan.contract).items()},
+        **{f"the {name}": value for name, value in plan.contract.to_dict().items()},
         "the number of clients": len(plan.population),
         "the seed of the schedule": plan.seed,
     }

@@ -603,7 +603,7 @@ def facts_of(run: ReadRun) -> dict[str, dict[str, str]]:
     if plan is not None:
         sections["Training"] = flat(asdict(plan.training))
         sections["Privacy"] = flat(
-            {**asdict(plan.contract), "unit": "one record of a client", "plan": plan.sha256}
+            {**plan.contract.to_dict(), "unit": "one record of a client", "plan": plan.sha256}
         )
         sections["Selection"] = flat(_selection(plan))
     kept = {k: v for k, v in run.settings.items() if k not in ("format", "schema", "plan")}
