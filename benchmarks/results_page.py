@@ -31,6 +31,13 @@ SETS = {
 }
 TITLES = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
 AWARE, UNBIASED = "privacy-aware", "unbiased"
+#: Keys of the summary to cells of the recipe pooled-*-open: mechanism and cohort.
+POOLED = {
+    "pooled_10": ("pooled", 10),
+    "pooled_all": ("pooled", 100),
+    "pooled_all_half_colluding": ("pooled, half colluding", 100),
+    "no_privacy": ("no privacy", 100),
+}
 
 
 def load(name: str) -> dict[str, Any] | None:
@@ -54,10 +61,12 @@ def summary(decimals: int = 2) -> dict[str, dict[str, dict[str, float]]]:
     ``paper``: the paper, privacy-aware. ``paper_noise``: ours with the paper's noise.
     ``same_network`` and ``open``: the two leagues, privacy-aware. ``unbiased``: unbiased selection
     with the settings of ``same_network``. ``biased``: the biased baseline, paper noise, raw losses.
+    ``pooled_...`` and ``no_privacy``: the open league under secure aggregation.
     """
     found: dict[str, dict[str, dict[str, float]]] = {}
     for name, (paper_noise, same, open_) in SETS.items():
         results = {n: load(n) for n in (paper_noise, same, open_)}
+        pooled = load(open_.replace("beyond", "pooled"))
         for s in (100, 70, 30, 0):
             places = {
                 "paper_noise": cell(results[paper_noise], AWARE, s=s),
@@ -65,6 +74,7 @@ def summary(decimals: int = 2) -> dict[str, dict[str, dict[str, float]]]:
                 "open": cell(results[open_], AWARE, s=s),
                 "unbiased": cell(results[same], UNBIASED, s=s),
                 "biased": cell(results[paper_noise], "biased-raw", s=s),
+                **{key: cell(pooled, m, cohort=k, s=s) for key, (m, k) in POOLED.items()},
             }
             row = {key: round(c["mean"], decimals) for key, c in places.items() if c is not None}
             paper = places["paper_noise"] or places["same_network"]
@@ -118,6 +128,21 @@ def grid(name: str) -> str:
     for mechanism in dict.fromkeys(c["mechanism"] for c in result["cells"]):
         row = [ours(cell(result, mechanism, **{axis: v})) for v in values]
         lines.append(f"| {mechanism} | {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+def pooled(name: str) -> str:
+    """Mechanisms and cohorts down, the values of s across."""
+    result = load(name)
+    if result is None:
+        return f"*{name} was not run.*"
+    values = list(dict.fromkeys(c["axes"]["s"] for c in result["cells"]))
+    lines = [f"| | {' | '.join(f's = {v}' for v in values)} |", "|---" * (len(values) + 1) + "|"]
+    rows: dict[str, dict[Any, str]] = {}
+    for c in result["cells"]:
+        cohort = f", cohort of {c['axes']['cohort']}" if "cohort" in c["axes"] else ""
+        rows.setdefault(c["mechanism"] + cohort, {})[c["axes"]["s"]] = ours(c)
+    lines += [f"| {row} | {' | '.join(found[v] for v in values)} |" for row, found in rows.items()]
     return "\n".join(lines)
 
 
@@ -184,10 +209,11 @@ def panels(name: str) -> str:
 
 def headline(_: str = "") -> str:
     lines = [
-        "| | s | the paper | ours, paper noise | same network | open | unbiased, same network |",
-        "|---|---|---|---|---|---|---|",
+        "| | s | the paper | ours, paper noise | same network | open | unbiased, same network | open, "
+        "pooled, 10 | open, pooled, all | … half colluding | … no privacy |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    keys = ("paper", "paper_noise", "same_network", "open", "unbiased")
+    keys = ("paper", "paper_noise", "same_network", "open", "unbiased", *POOLED)
     for name, rows in summary(decimals=3).items():
         for s, row in rows.items():
             shown = [f"{row[key]:.1f}" if key in row else "-" for key in keys]
@@ -229,6 +255,7 @@ WORDS: dict[str, Callable[[str], str]] = {
     "table": table,
     "grid": grid,
     "findings": findings,
+    "pooled": pooled,
     "run": run_line,
     "search": search,
     "baseline": baseline,

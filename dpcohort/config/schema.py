@@ -39,6 +39,10 @@ Guard = Literal["refuse", "lift"]
 Draws = Literal["systematic", "independent"]
 
 
+#: Of drawn clients that need no privacy: what training without any would give.
+ALL_PUBLIC = "public"
+
+
 class Section(BaseModel):
     """A table of a configuration: known keys only, and no silent change of type."""
 
@@ -261,7 +265,10 @@ def check_population(section: PopulationSection, *, has_data: bool) -> None:
     count = whole_number("count", section.count, at_least=1, at_most=MOST_CLIENTS)
     everyone = count + sum(group.count for group in section.public)
     whole_number("count with public clients", everyone, at_most=MOST_CLIENTS)
-    distribution_from("epsilon", section.epsilon)
+    if isinstance(section.epsilon, str):
+        choice("epsilon", section.epsilon, [*PAPER_BUDGETS, ALL_PUBLIC])
+    else:
+        distribution_from("epsilon", section.epsilon)
     number("delta", section.delta, above=0, below=1)
     whole_number("seed", section.seed, at_least=0)
 
@@ -294,15 +301,20 @@ def draw_population(
     if total is None and sizes.max() > MAX_SIZE:
         raise InputError("size", given=float(sizes.max()), allowed="at most 10^15")
     whole_sizes = np.rint(sizes).astype(np.int64) if total is None else share_out(total, sizes)
-    budgets = distribution_from("epsilon", section.epsilon)
-    epsilon = budgets.draw(count, np.random.default_rng([section.seed, 2]))
     nothing = np.full(len(public_sizes), np.nan)
+    if section.epsilon == ALL_PUBLIC:
+        epsilon = delta = np.full(count, np.nan)
+    else:
+        budgets = distribution_from("epsilon", section.epsilon)
+        epsilon = budgets.draw(count, np.random.default_rng([section.seed, 2]))
+        delta = np.full(count, section.delta)
+    everyone = np.concatenate([epsilon, nothing])
     return Population.from_arrays(
         ids=numbered("client", count) + numbered("public", len(public_sizes)),
         sizes=np.concatenate([whole_sizes, public_sizes]),
-        epsilon=np.concatenate([epsilon, nothing]),
-        delta=np.concatenate([np.full(count, section.delta), nothing]),
-        public=np.arange(count + len(public_sizes)) >= count,
+        epsilon=everyone,
+        delta=np.concatenate([delta, nothing]),
+        public=np.isnan(everyone),
         allow_large_delta=section.allow_large_delta,
     )
 

@@ -325,6 +325,7 @@ _SMALLEST_LAST = (
     "model.options=",
     "training.dimension=650",
     "training.rounds=2",
+    "training.cohort_size=3",
     "training.local_steps=1",
 )
 

@@ -23,7 +23,7 @@ from dpcohort.data import Dataset
 from dpcohort.errors import DivergedError, InputError
 from dpcohort.lab.recipes.execution import Progress, Work, prepare, train_works
 from dpcohort.lab.recipes.judgement import write_lines
-from dpcohort.lab.recipes.recipe import Cell, Recipe, SearchSection, as_changes
+from dpcohort.lab.recipes.recipe import MECHANISM, Cell, Recipe, SearchSection, as_changes
 from dpcohort.limits import MOST_CELLS
 from dpcohort.runs import configured_data, held_out_within, mean_interval
 
@@ -146,7 +146,7 @@ def searched_cells(
     Args:
         recipe: in its full form.
         section: one of its searches.
-        at: other values of axes than the search's, as somebody typed them.
+        at: other values of axes, or another mechanism, than the search's, as somebody typed them.
 
     Raises:
         InputError: the recipe has no such axis, or the axis no such value.
@@ -159,6 +159,7 @@ def searched_cells(
         ['privacy-aware, B = 32']
     """
     axes = {axis.name: {str(value): value for value in axis.values} for axis in recipe.header.axes}
+    axes[MECHANISM] = {mechanism.name: mechanism.name for mechanism in recipe.header.mechanisms}
     chosen = {}
     for name, typed in (at or {}).items():
         if name not in axes:
