@@ -209,8 +209,8 @@ def panels(name: str) -> str:
 
 def headline(_: str = "") -> str:
     lines = [
-        "| | s | the paper | ours, paper noise | same network | open | unbiased, same network | open, "
-        "pooled, 10 | open, pooled, all | … half colluding | … no privacy |",
+        "| | s | the paper | ours, paper noise | same network | open | unbiased, same network "
+        "| open, pooled, 10 | open, pooled, all | … half colluding | … no privacy |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     keys = ("paper", "paper_noise", "same_network", "open", "unbiased", *POOLED)

@@ -45,7 +45,8 @@ def search(
         list[str] | None,
         Option(
             metavar="AXIS=VALUE",
-            help="Score at another value of a recipe's axis, e.g. --at B=32; may be repeated.",
+            help="Score at another value of a recipe's axis, e.g. --at B=32, or another mechanism, "
+            "--at mechanism=NAME; may be repeated.",
         ),
     ] = None,
     device: DeviceOption = None,
@@ -112,7 +113,7 @@ def search(
             source=shlex.quote(Path(source).name) if source.endswith(".toml") else "",
         )
     parts = [name, *(["baseline"] if baseline else []), *(f"{a}-{v}" for a, v in places.items())]
-    path = out or Path(f"search-{'-'.join(parts)}.json")
+    path = out or Path(f"search-{'-'.join(parts)}.json".replace(" ", "-"))
     write_search(result, path)
     if as_json:
         print_json(result.to_dict())

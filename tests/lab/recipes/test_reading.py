@@ -27,6 +27,13 @@ WANTED = [
     "importance-compensation",
     "mnist",
     "public-clients",
+    "pooled-cifar10",
+    "pooled-cifar10-open",
+    "pooled-collusion",
+    "pooled-fashion-mnist",
+    "pooled-fashion-mnist-open",
+    "pooled-mnist",
+    "pooled-mnist-open",
     "selection-probability",
 ]
 
