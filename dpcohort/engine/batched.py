@@ -11,13 +11,14 @@ run at a time as there are workers: a core's caches then hold one draw, and the 
 depend, to the bit, on the number of workers or on what else is in the stack.
 
 With merged noise only the sum of an experiment's updates matters, and they carry no noise of their
-last step. On a CPU the draws then add straight to a few partial sums, several of them in one pass
-if they take one step only. Floating-point sums depend on their order: pass i of an experiment adds
-to partial sum i modulo their number, and to one of them the passes add in the order of their
-numbers: 0, 4, 8, ...; 1, 5, 9, ...; and so on. At the end the partial sums are added in their
-order. None of that depends on the number of workers or on who is faster. A worker waits only if the
-pass before it at the same partial sum is not done, which, with four of them and workers that take
-passes in order, is rare; and it waits when it has its gradients and not before.
+last step. On an accelerator all draws of an experiment are then one batch, each record with the
+factor of its draw. On a CPU the draws then add straight to a few partial sums, several of them in
+one pass if they take one step only. Floating-point sums depend on their order: pass i of an
+experiment adds to partial sum i modulo their number, and to one of them the passes add in the order
+of their numbers: 0, 4, 8, ...; 1, 5, 9, ...; and so on. At the end the partial sums are added in
+their order. None of that depends on the number of workers or on who is faster. A worker waits only
+if the pass before it at the same partial sum is not done, which, with four of them and workers that
+take passes in order, is rare; and it waits when it has its gradients and not before.
 
 Private draws, whose streams have no seed, go one by one on every device: each record's gradient is
 formed, clipped and cut to integers by itself, the integers are added, and noise of a cryptographic
@@ -54,6 +55,7 @@ _CPU_PASS_BYTES = 160 << 20
 _DEVICE_PASS_SHARE = 0.25  # of the free memory
 _DEVICE_PASS_BYTES = 8 << 30  # more keeps no device busier, and others may want a part of it
 _FORMED_NUMBERS = {"cpu": 1 << 22, "cuda": 1 << 27}  # of private gradients at a time
+_JOINED_MULTIPLE = 512  # the same, for all records of a cohort
 _WIDTH_MULTIPLE = 8  # padded batches come in few widths, for devices that tune to shapes
 
 
@@ -172,6 +174,12 @@ class BatchedEngine(Engine):
         self.networks = [first, *copies]
         self._dimension = first.layout.dimension
         self.micro_batch = micro_batch or self._default_micro_batch(first.path)
+        self._joins_draws = (
+            not on_cpu
+            and self._local_steps == 1
+            and draws_per_pass is None
+            and all(experiment.only_sum_counts for experiment in experiments)
+        )
         self._device_draws: DeviceDraws | None = None
         if not on_cpu and not self._is_private:
             self._device_draws = DeviceDraws(first, self._records, micro_batch=self.micro_batch)
@@ -224,6 +232,8 @@ class BatchedEngine(Engine):
 
     def _prepare(self, cohorts: Sequence[Cohort]) -> list[PreparedPass]:
         """Batches, names of noise and factors of all passes of a round, for an accelerator."""
+        if self._joins_draws:
+            return list(self._prepare_joined(cohorts))
         passes, first = [], 0
         for draws in self._chunks(cohorts):
             packed = [
@@ -245,6 +255,34 @@ class BatchedEngine(Engine):
             passes.append(PreparedPass(first, owners, _evenly_shared(owners), tuple(packed)))
             first += len(draws)
         return passes
+
+    def _prepare_joined(self, cohorts: Sequence[Cohort]) -> Iterator[PreparedPass]:
+        """Passes of whole experiments: the records of all draws of one are one batch."""
+        widest = max(int(cohort.batch_sizes.sum()) for cohort in cohorts)
+        at_a_time = max(1, self.micro_batch // widest)
+        for first in range(0, len(cohorts), at_a_time):
+            numbers = tuple(range(first, min(first + at_a_time, len(cohorts))))
+            rows, factors = [], []
+            for number in numbers:
+                cohort = cohorts[number]
+                draws = [
+                    Draw(self._experiments[number], number, cohort, i) for i in range(len(cohort))
+                ]
+                each = [draw.rows(0) for draw in draws]
+                rows.append(np.concatenate(each))
+                scales = [draw.scale(0) for draw in draws]
+                factors.append(np.repeat(scales, [part.size for part in each]))
+            step = pack(
+                rows,
+                [np.zeros(2, dtype=np.uint64)] * len(numbers),
+                scale=[1.0] * len(numbers),
+                spread=[0.0] * len(numbers),
+                clip=[self._experiments[number].plan.training.clip for number in numbers],
+                multiple=_JOINED_MULTIPLE,
+                pinned=self._device.type == "cuda",
+                row_scale=factors,
+            )
+            yield PreparedPass(first, numbers, numbers, (step,))
 
     def _run_by_draw(
         self, cohorts: Sequence[Cohort], parameters: Sequence[Tensor], updates: list[Tensor]
@@ -474,6 +512,8 @@ class BatchedEngine(Engine):
             min(len(cohort), PARTIAL_SUMS) if self._has_partial_sums(e) else len(cohort)
             for e, cohort in enumerate(cohorts)
         ]
+        if self._joins_draws:
+            rows = [1] * len(cohorts)
         shapes = [(n, p.numel()) for n, p in zip(rows, parameters, strict=True)]
         if [tuple(update.shape) for update in self._updates] != shapes:
             self._all_updates = parameters[0].new_empty(sum(rows), parameters[0].numel())
@@ -500,6 +540,9 @@ class BatchedEngine(Engine):
         if self._device.type == "cuda":
             free = torch.cuda.mem_get_info(self._device)[0]
             limit = min(float(_DEVICE_PASS_BYTES), _DEVICE_PASS_SHARE * free)
+            # Features of a record may be many more numbers than what a small model makes of them.
+            first, _ = self._records.gather(self._records.indices[:1])
+            return max(1, int(limit / (4 * (path.floats_per_example + 2 * first.numel()))))
         return max(1, int(limit / (4 * path.floats_per_example)))
 
 

@@ -17,14 +17,14 @@ written into that memory first: the packed step and the weights.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dpcohort._validate import IntArray
+from dpcohort._validate import FloatArray, IntArray
 from dpcohort.engine.clipping import ClippedNetwork
 from dpcohort.engine.counter_noise import add_noise_
 from dpcohort.engine.experiment import ClientRecords
@@ -39,21 +39,23 @@ class PackedStep:
 
     Attributes:
         words: rows [draws, width], then counts, two words of noise names, scale, spread and clip
-            for each draw.
+            for each draw; then a factor for each row, if rows have factors of their own.
         draws: number of draws.
         width: width of the batches, padding included.
         is_full: whether no batch is padded.
+        has_row_scale: whether rows have factors of their own.
     """
 
     words: Tensor
     draws: int
     width: int
     is_full: bool
+    has_row_scale: bool = False
 
     def moved_to(self, words: Tensor) -> PackedStep:
         """The same step in other memory of the same shape; the copy does not wait."""
         words.copy_(self.words, non_blocking=True)
-        return PackedStep(words, self.draws, self.width, self.is_full)
+        return replace(self, words=words)
 
     @property
     def rows(self) -> Tensor:
@@ -73,6 +75,14 @@ class PackedStep:
         """[draws, 2]."""
         start = self.draws * (self.width + 1)
         return self.words[start : start + 2 * self.draws].view(self.draws, 2)
+
+    @property
+    def row_scale(self) -> Tensor | None:
+        """[draws, width] in 64 bits, a factor on each row's clipped gradient; None is 1."""
+        if not self.has_row_scale:
+            return None
+        start = self.draws * (self.width + _COLUMNS)
+        return self.words[start:].view(torch.float64).view(self.draws, self.width)
 
     @property
     def scale(self) -> Tensor:
@@ -103,6 +113,7 @@ def pack(
     clip: Sequence[float],
     multiple: int,
     pinned: bool,
+    row_scale: Sequence[FloatArray] | None = None,
 ) -> PackedStep:
     """One vector from one local step of all draws of a pass.
 
@@ -114,6 +125,7 @@ def pack(
         clip: C of each draw.
         multiple: the width of the batches is rounded up to a multiple of this.
         pinned: in memory from which a device copies without the host.
+        row_scale: a factor on the clipped gradient of each row; None is 1.
 
     Example:
         >>> name = np.array([3, 4], dtype=np.uint64)
@@ -124,14 +136,21 @@ def pack(
     """
     positions, mask = pad_batches(rows, multiple=multiple)
     draws, width = positions.shape
-    words = torch.empty(draws * (width + _COLUMNS), dtype=torch.int64, pin_memory=pinned)
+    size = draws * (width + _COLUMNS)
+    more = 0 if row_scale is None else draws * width
+    words = torch.empty(size + more, dtype=torch.int64, pin_memory=pinned)
     flat = words.numpy()
     flat[: draws * width] = positions.reshape(-1)
-    columns = flat[draws * width :].reshape(_COLUMNS, draws)
+    if row_scale is not None:
+        factors = flat[size:].view(np.float64).reshape(draws, width)
+        factors[:] = 0.0
+        for row, own in enumerate(row_scale):
+            factors[row, : own.size] = own
+    columns = flat[draws * width : size].reshape(_COLUMNS, draws)
     columns[0] = [own.size for own in rows]
     columns[1:3] = np.array(noise_names).astype(np.int64).reshape(2, draws)
     columns[3:].view(np.float64)[:] = scale, spread, clip
-    return PackedStep(words, draws, width, bool(mask.all()))
+    return PackedStep(words, draws, width, bool(mask.all()), row_scale is not None)
 
 
 #: Adds the clipped sums of a packed step at some weights to the third, [draws, D].
@@ -322,11 +341,13 @@ class DeviceDraws:
             return
         inputs, targets = self._records.gather(step.rows)
         shape = (step.draws, step.width)
+        row_scale = step.row_scale
         self._network.clipped_sums(
             weights,
             inputs.view(*shape, *inputs.shape[1:]),
             targets.view(*shape, *targets.shape[1:]),
             clip=step.clip.to(weights.dtype),
+            scale=None if row_scale is None else row_scale.to(weights.dtype),
             mask=step.mask,
             total=sums,
             micro_batch=self._micro_batch,
