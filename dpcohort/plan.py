@@ -47,7 +47,7 @@ from dpcohort.plain_text import counted, html_table, one_line
 from dpcohort.plugins import REGISTRIES
 from dpcohort.progress import Progress, silent
 from dpcohort.schedule import Draws, Schedule, draw_schedule
-from dpcohort.selection.pooled import pooled_probabilities, pooled_weights
+from dpcohort.selection.pooled import Pool, Spoken, pooled_probabilities, pooled_weights
 from dpcohort.selection.problem import (
     PlannedRule,
     Selection,
@@ -782,14 +782,13 @@ def make_plan(
     choice("draws", draws, get_args(Draws))
     seed = secrets.randbits(63) if seed is None else whole_number("seed", seed, at_least=0)
     check_relation(before, contract.neighbours)
+    if contract.is_pooled:
+        _refuse_unpoolable(population, training, draws)
     problem, levels = selection_problem(
         left_population(population, before), training, contract=contract, noise_model=noise_model
     )
     chosen = selected(rule, problem)
-    probabilities = chosen.probabilities
-    if contract.is_pooled:
-        _refuse_unpoolable(population, training, draws)
-        probabilities = pooled_probabilities(probabilities, levels, training)
+    probabilities = draw_probabilities(problem, chosen)
     schedule = draw_schedule(
         probabilities,
         rounds=training.rounds,
@@ -809,7 +808,14 @@ def make_plan(
     )
     pooled = None
     if contract.is_pooled:
-        noise, pooled = _pool(population, training, contract, chosen.probabilities, schedule, noise)
+        spoken = _spoken(
+            problem,
+            training,
+            chosen,
+            schedule,
+            noise.noise_multiplier / population.batches(training),
+        )
+        noise, pooled = _pool(population, training, contract, spoken, schedule, noise)
     plan = Plan(
         population=population,
         training=training,
@@ -854,11 +860,53 @@ def _refuse_unpoolable(population: Population, training: Training, draws: str) -
         )
 
 
+def draw_probabilities(problem: SelectionProblem, chosen: Selection) -> FloatArray:
+    """How often each client is drawn, a draw: p^s, or where noise is pooled what p follows from w.
+
+    Args:
+        problem: what the rule looked at.
+        chosen: what it gave back.
+    """
+    wanted = chosen.probabilities
+    if problem.pool is None:
+        return wanted
+    return pooled_probabilities(wanted, problem.noise_costs, problem.linear_costs, problem.pool)
+
+
+def _spoken(
+    problem: SelectionProblem,
+    training: Training,
+    chosen: Selection,
+    schedule: Schedule,
+    needed: FloatArray,
+) -> Spoken:
+    """Factors for the draws there are; a selection that is optimal keeps to its objective.
+
+    Args:
+        problem: what the rule looked at.
+        training: dimension and draws.
+        chosen: effective weights.
+        schedule: who is drawn when.
+        needed: noise on the mean gradient that keeps each budget, in units of C.
+    """
+    assert problem.pool is not None
+    best = math.isfinite(chosen.objective) and chosen.gap <= 1e-6 * chosen.objective
+    draws = training.total_draws
+    return pooled_weights(
+        chosen.probabilities,
+        draw_probabilities(problem, chosen) * draws,
+        schedule.counts,
+        needed,
+        unbiased=problem.unbiased if best else None,
+        noise_weight=chosen.eta * training.dimension / (problem.pool.honest * draws),
+    )
+
+
 def _pool(
     population: Population,
     training: Training,
     contract: Contract,
-    wanted: FloatArray,
+    spoken: Spoken,
     schedule: Schedule,
     noise: DeployedNoise,
 ) -> tuple[DeployedNoise, Pooled]:
@@ -868,15 +916,13 @@ def _pool(
         population: the clients.
         training: rounds and cohorts.
         contract: with pooled trust.
-        wanted: effective weight of each client in the model.
+        spoken: factors on mean gradients, and the noise that protects them all.
         schedule: who is drawn when.
         noise: multipliers that keep each budget.
     """
     batches = population.batches(training)
     honest = contract.honest(training.cohort_size)
-    weights, level = pooled_weights(
-        wanted, schedule.counts / training.total_draws, noise.noise_multiplier / batches
-    )
+    weights, level = spoken
     share = level / math.sqrt(honest)
     held = np.flatnonzero((schedule.counts > 0) & ~population.public)
     multiplier = noise.noise_multiplier.copy()
@@ -937,6 +983,9 @@ def selection_problem(
         linear_costs=linear_costs,
         total_steps=training.total_steps,
         smoothness=training.smoothness,
+        pool=Pool(training.cohort_size, contract.honest(training.cohort_size))
+        if contract.is_pooled
+        else None,
     )
     return problem, levels
 

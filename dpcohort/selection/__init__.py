@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dpcohort.selection.pooled import Pool, solve_pooled
 from dpcohort.selection.problem import (
     PlannedRule,
     Selection,
@@ -16,6 +17,7 @@ from dpcohort.selection.solver import SelectionPath, Solution, solve_selection
 
 __all__ = [
     "PlannedRule",
+    "Pool",
     "Selection",
     "SelectionPath",
     "SelectionProblem",
@@ -24,5 +26,6 @@ __all__ = [
     "paper_costs",
     "resolve_eta",
     "rule_from_settings",
+    "solve_pooled",
     "solve_selection",
 ]

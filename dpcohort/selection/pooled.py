@@ -1,95 +1,1014 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Selection where noise is pooled: budgets become weights (docs/pooled.md).
+"""Problem 1 where noise is pooled: budgets become weights (docs/pooled.md has the proofs).
 
 A rule says what effective weight w_k each client shall have in the model. How often a client takes
-part is then free: k's mean gradient enters with the factor g_k = w_k / p_k in a share p_k of all
-draws. A client drawn T_k times needs noise of standard deviation g_k s_k on the sum of a cohort,
-s_k = c_k sqrt(T_k) or so, and the noise of the cohort must reach the largest of these. It is
-smallest where all are equal: p_k proportional to (c_k w_k)^2, up to once in every cohort.
+part is then free: its mean gradient enters with the factor g_k = w_k / p_k in a share p_k of all
+draws. The noise of a cohort must protect all its members, so it is as loud as the most demanding
+one needs. With a and b the quadratic and the linear noise costs of Problem 1, cohorts of K and h
+honest members, the noise term of Problem 1 becomes
+
+    Q(w) = L(w)^2 / h,   L(w) = min over p of max_k (w_k / p_k) sqrt(b_k + a_k p_k),
+                         over sum p <= 1, 0 <= p <= 1 / K (nobody is twice in a cohort).
+
+Without linear costs, ``L^2 = max(sum a w^2, K max a w^2)``: as long as nobody is in every cohort,
+this is Problem 1 with costs divided by h, and the solver there is solves it. In general ``w_k <= L
+psi_k(p_k)`` with ``psi(p) = p / sqrt(b + a p)`` concave, so L is the gauge of a convex set, and
+
+    minimise  G + sqrt(G^2 + L(w)^2 / h),   G = ||w - u||_1,   over sum w = 1, floor <= w <= cap,
+
+is convex. It is solved along L: for a given L, clients whose share of draws grows fastest with
+their weight (``q' = 1 / psi' > y``) are lowered, those with ``q' < x`` raised, up to what L lets
+them say in every cohort. Any answer is certified by a dual bound from its prices alone.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from dpcohort._validate import FloatArray
+from dpcohort._validate import BoolArray, FloatArray, IntArray, number, whole_number
+from dpcohort.errors import InputError
+from dpcohort.selection.instance import (
+    LARGEST_COST,
+    Costs,
+    bounded_costs,
+    bounds_of,
+    checked_instance,
+    objective_of,
+)
+from dpcohort.selection.solver import Solution, solve_selection
 
-if TYPE_CHECKING:
-    from dpcohort.accounting.deployed_noise import NoiseLevels
-    from dpcohort.training import Training
-
-#: A client's mean gradient enters with at most this factor: who takes part rarely speaks loudly,
-#: and the model would follow whoever happens to be drawn.
+#: A client's mean gradient enters with at most this factor where draws can be had for it: who takes
+#: part rarely speaks loudly, and the model would follow whoever happens to be drawn. It costs at
+#: most M / (M - 1) times the noise variance.
 LARGEST_WEIGHT = 4.0
 
-#: What dividing and multiplying again may lose.
-_ROUNDING = 1e-12
+#: A client that must be drawn without being wanted (everybody is in every cohort) says this much.
+SMALLEST_WEIGHT = 2.0**-10
+
+#: Of its wanted weight a client may lose this share because draws are whole numbers.
+_LOST = 0.1
+
+#: Above this many clients the search starts from the answer for an evenly spaced sample.
+_SAMPLE_ABOVE = 1 << 14
+_SAMPLE_SIZE = 1 << 12
+
+#: Least growth of a cost with the draws, relative to what the first one costs.
+_ALMOST_FLAT = 1e-12
+
+#: Weights this close to a bound are at it.
+_NEAR = 1e-11
+
+_EPSILON = float(np.finfo(np.float64).eps)
 
 
-def pooled_probabilities(wanted: FloatArray, levels: NoiseLevels, training: Training) -> FloatArray:
-    """How often each client shall be drawn: p_k = (c_k w_k / t)^2, at most 1 / K, summing to 1.
+class Pool(NamedTuple):
+    """Who shares noise: K members of a cohort, of whom h shares surely remain."""
+
+    cohort_size: int
+    honest: int
+
+
+class _Clients(NamedTuple):
+    """A checked instance; costs of 0 (public) and infinite ones (cap 0) among it."""
+
+    u: FloatArray
+    a: FloatArray
+    b: FloatArray
+    floor: FloatArray
+    cap: FloatArray
+    largest: FloatArray  # psi_k(1 / K): weight per unit of L if drawn into every cohort
+    members: float  # K
+
+    def some(self, which: IntArray) -> _Clients:
+        """Clients at these positions."""
+        u, a, b, floor, cap, largest = (column[which] for column in self[:6])
+        return _Clients(u, a, b, floor, cap, largest, self.members)
+
+    def shares(self, v: FloatArray) -> FloatArray:
+        """q_k(v): share of all draws with which a client says v per unit of L."""
+        found: FloatArray = 0.5 * v * (self.a * v + np.sqrt((self.a * v) ** 2 + 4.0 * self.b))
+        return found
+
+    def marginal(self, v: FloatArray) -> FloatArray:
+        """q'_k(v)."""
+        slope = self.a * v
+        root = np.sqrt(slope**2 + 4.0 * self.b)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            rest = np.where(root > 0.0, (slope**2 + 2.0 * self.b) / root, 0.0)
+        found: FloatArray = slope + rest
+        return found
+
+    def said_at(self, price: float) -> FloatArray:
+        """The v with q'(v) = price: 0 where even the first draw is dearer."""
+        if price <= 0.0:
+            return np.zeros_like(self.u)
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+            # 1 / z solves b y^3 + y = 2 / price, z = sqrt(b + a p).
+            y = self._inverse_root(price)
+            v = (1.0 - self.b * y * y) / (self.a * y)
+        return np.where(self.a > 0.0, np.maximum(v, 0.0), np.inf)
+
+    def drawn_at(self, price: FloatArray) -> FloatArray:
+        """The p, at most 1 / K, with 1 / psi'(p) = price."""
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+            y = self._inverse_root(price)
+            p = (1.0 / y**2 - self.b) / self.a
+        p = np.where((self.a > 0.0) & (price > 0.0), p, 0.0)
+        found: FloatArray = np.clip(p, 0.0, 1.0 / self.members)
+        return found
+
+    def _inverse_root(self, price: float | FloatArray) -> FloatArray:
+        if not self.b.any():
+            return np.broadcast_to(np.asarray(2.0 / price), self.u.shape)
+        t = np.sqrt(3.0 * self.b) / price
+        scaled = np.where(t > 1e-5, np.sinh(np.arcsinh(3.0 * t) / 3.0) / np.maximum(t, 1e-5), 1.0)
+        found: FloatArray = scaled * (2.0 / price)
+        return found
+
+
+def solve_pooled(
+    unbiased: ArrayLike,
+    noise_costs: ArrayLike,
+    *,
+    cohort_size: int,
+    honest: int,
+    linear_costs: ArrayLike | None = None,
+    floor: ArrayLike | None = None,
+    cap: ArrayLike | None = None,
+) -> Solution:
+    """The effective weights that minimise the persistent error where noise is pooled.
 
     Args:
-        wanted: w, effective weight of each client in the model.
-        levels: how each client's noise grows with its draws.
-        training: rounds and cohort size.
+        unbiased: p^u, proportional to the sizes; sums to 1 (up to 1e-9).
+        noise_costs: ``a_k = eta D V_k``, at least 0; 0 for a public client, infinity for one that
+            must not be drawn.
+        cohort_size: K.
+        honest: h, members of a cohort whose shares of noise surely are in the sum.
+        linear_costs: ``b_k``, at least 0; what a schedule adds beyond the paper's noise.
+        floor: smallest weights, one number or one for each client.
+        cap: largest weights, one number or one for each client.
+
+    Returns:
+        A :class:`~dpcohort.selection.solver.Solution` whose probabilities are the effective weights
+        w. With h = 1 everybody adds all of its own noise, and the problem is Problem 1 with nobody
+        twice in a cohort.
+
+    Raises:
+        InputError: for values out of range, shapes that differ, or bounds that nothing meets.
+
+    Example:
+        >>> local = solve_selection([0.5, 0.5], [1.0, 400.0])
+        >>> pooled = solve_pooled([0.5, 0.5], [1.0, 400.0], cohort_size=2, honest=2)
+        >>> pooled.objective < local.objective, pooled.gap < 1e-9
+        (True, True)
+        >>> pooled.probabilities.round(4)
+        array([0.9524, 0.0476])
     """
-    cap = 1.0 / training.cohort_size
-    draws = np.maximum(1.0, wanted * training.total_draws)
-    costs = (levels.level + levels.floor / draws) * wanted**2
-    least = np.minimum(cap, wanted / LARGEST_WEIGHT)
+    members = whole_number("cohort_size", cohort_size, at_least=1)
+    whole_number("honest", honest, at_least=1, at_most=members)
+    costs = checked_instance(unbiased, noise_costs, linear_costs, floor, cap, 0.0)
+    if members > costs.unbiased.size:
+        raise InputError(
+            "cohort_size",
+            given=members,
+            allowed=f"at most the {costs.unbiased.size} clients there are, each once in a cohort",
+        )
+    if honest == 1:
+        once = np.full(costs.unbiased.size, 1.0 / members)
+        most = once if costs.cap is None else np.minimum(costs.cap, once)
+        return solve_selection(
+            costs.unbiased,
+            costs.noise,
+            linear_costs=costs.linear,
+            floor=costs.floor,
+            cap=most if members > 1 else costs.cap,
+        )
+    if costs.linear is None:
+        alone = solve_selection(
+            costs.unbiased, costs.noise / honest, floor=costs.floor, cap=costs.cap
+        )
+        w = alone.probabilities
+        terms = np.where(w > 0.0, np.where(w > 0.0, costs.noise, 0.0) * w * w, 0.0)
+        if members * float(terms.max()) <= float(terms.sum()) or not math.isfinite(alone.objective):
+            return alone
+    clients, unavoidable = _checked(costs, members)
+    found = _Search(clients, honest).solution()
+    if unavoidable:
+        return replace(found, objective=math.inf, lower_bound=math.inf, gap=0.0)
+    return found
 
-    def shares(scale: float) -> FloatArray:
-        return np.minimum(cap, np.maximum(least, costs * scale))
 
-    if np.count_nonzero(costs) * cap + least[costs == 0].sum() <= 1.0:
-        found = shares(np.inf if not (costs == 0).all() else 0.0)  # all that can be
-        found = np.where(np.isnan(found), least, found)
-    else:
-        low, high = 0.0, 1.0 / float(costs[costs > 0].min())
-        for _ in range(200):
-            middle = (low + high) / 2
-            low, high = (middle, high) if shares(middle).sum() < 1.0 else (low, middle)
-        found = shares(high)
-    rest = 1.0 - found.sum()
-    if rest > 0:  # clients without noise take what is left, in proportion to their weight
-        room = np.where(wanted > 0, cap - found, 0.0)
-        if room.sum() < rest:
-            room = cap - found
-        found = found + room * (rest / room.sum())
-    found = np.minimum(cap, found)
-    result: FloatArray = found / found.sum()
+def solve_pooled_within(
+    bias_cap: float,
+    unbiased: ArrayLike,
+    noise_costs: ArrayLike,
+    *,
+    cohort_size: int,
+    honest: int,
+    linear_costs: ArrayLike | None = None,
+    floor: ArrayLike | None = None,
+    cap: ArrayLike | None = None,
+) -> Solution:
+    """The least pooled noise whose bias ``||w - u||_1`` is at most the cap, and its eta.
+
+    Args:
+        bias_cap: largest bias, at least 0.
+        unbiased: p^u.
+        noise_costs: per unit of eta.
+        cohort_size: K.
+        honest: h, at least 2; with h = 1 ask :class:`~dpcohort.selection.solver.SelectionPath`.
+        linear_costs: per unit of eta.
+        floor: smallest weights.
+        cap: largest weights.
+
+    Returns:
+        The solution at ``.eta``; eta is infinite where the cap does not bind.
+
+    Example:
+        >>> found = solve_pooled_within(0.2, [0.5, 0.5], [1.0, 4.0], cohort_size=2, honest=2)
+        >>> found.probabilities.round(4), found.eta > 0
+        (array([0.6, 0.4]), True)
+    """
+    gap = number("bias_cap", bias_cap, at_least=0)
+    costs = checked_instance(unbiased, noise_costs, linear_costs, floor, cap, 0.0)
+    clients, _ = _checked(costs, whole_number("cohort_size", cohort_size, at_least=1))
+    search = _Search(clients, whole_number("honest", honest, at_least=2))
+    nearest = _in_proportion(clients)
+    if float(np.abs(nearest - clients.u).sum()) > gap + 1e-12:
+        raise InputError(
+            "bias_cap",
+            given=gap,
+            allowed="at least the bias that floors, caps and infinite costs force",
+            next_step="Raise the bias cap, or loosen the floor or cap.",
+        )
+    most, _ = _level(nearest, clients)
+    point = search.within(gap, most) if most > 0.0 else None
+    if point is None:
+        return Solution(
+            probabilities=nearest,
+            objective=math.inf,
+            lower_bound=math.inf,
+            gap=0.0,
+            thresholds=(math.inf, math.inf),
+            eta=math.inf,
+        )
+    eta = honest * (point.rate**2 + 2.0 * point.bias * point.rate / point.level)
+    best = solve_pooled(
+        costs.unbiased,
+        eta * costs.noise,
+        cohort_size=cohort_size,
+        honest=honest,
+        linear_costs=None if costs.linear is None else eta * costs.linear,
+        floor=costs.floor,
+        cap=costs.cap,
+    )
+    objective = point.bias + math.hypot(point.bias, point.level * math.sqrt(eta / honest))
+    return Solution(
+        probabilities=point.weights,
+        objective=objective,
+        lower_bound=min(best.lower_bound, objective),
+        gap=max(objective - best.lower_bound, 0.0),
+        thresholds=(point.lower, point.upper),
+        eta=eta,
+    )
+
+
+def pooled_objective(weights: FloatArray, costs: Costs, pool: Pool) -> float:
+    """The objective that :func:`solve_pooled` minimises, at any weights.
+
+    Args:
+        weights: w.
+        costs: u and the noise and linear costs; floor and cap are not looked at.
+        pool: K and h.
+
+    Example:
+        >>> costs = Costs(np.array([0.5, 0.5]), np.array([0.0, 4.0]))
+        >>> pooled_objective(np.array([0.5, 0.5]), costs, Pool(2, 2))
+        1.0
+    """
+    if pool.honest == 1:
+        return objective_of(weights, costs)
+    linear = np.zeros_like(weights) if costs.linear is None else costs.linear
+    barred = (costs.noise > LARGEST_COST) | (linear > LARGEST_COST)
+    if bool((weights[barred] > 0.0).any()):
+        return math.inf
+    a, b = np.where(barred, 0.0, costs.noise), np.where(barred, 0.0, linear)
+    one = np.ones_like(weights)
+    level, _ = _level(weights, _of(costs.unbiased, a, b, 0.0 * one, one, float(pool.cohort_size)))
+    bias = float(np.abs(weights - costs.unbiased).sum())
+    return bias + math.hypot(bias, level / math.sqrt(pool.honest))
+
+
+def pooled_noise(
+    weights: FloatArray, noise_costs: FloatArray, linear_costs: FloatArray, pool: Pool
+) -> float:
+    """Q(w) per unit of eta: expected noise of a round with these effective weights.
+
+    Args:
+        weights: w.
+        noise_costs: per unit of eta.
+        linear_costs: per unit of eta.
+        pool: K and h; with h = 1 everybody brings all of its own noise.
+
+    Example:
+        >>> half = np.array([0.5, 0.5])
+        >>> [round(pooled_noise(half, np.array([4.0, 4.0]), np.zeros(2), Pool(2, h)), 12)
+        ...  for h in (1, 2)]
+        [2.0, 1.0]
+    """
+    bare = Costs(weights, noise_costs, linear_costs)
+    return pooled_objective(weights, bare, pool) ** 2
+
+
+def pooled_probabilities(
+    weights: FloatArray, noise_costs: FloatArray, linear_costs: FloatArray, pool: Pool
+) -> FloatArray:
+    """How often each client is drawn so that the noise for these weights is least.
+
+    ``p_k`` is the share of draws at which all need the same noise, (c_k w_k / L)^2 without linear
+    costs, at most 1 / K. Nobody's factor g_k = w_k / p_k exceeds ``LARGEST_WEIGHT`` if draws can be
+    had, and draws that are left over go to whoever has most weight for its draws.
+
+    Args:
+        weights: w, effective weight of each client in the model.
+        noise_costs: per unit of eta.
+        linear_costs: per unit of eta.
+        pool: K and h; with h = 1, where nobody counts on others, p = w as far as K allows.
+
+    Example:
+        >>> thirds = np.full(3, 1 / 3)
+        >>> pooled_probabilities(thirds, np.array([1.0, 1.0, 0.5]), np.zeros(3), Pool(2, 2))
+        array([0.4, 0.4, 0.2])
+    """
+    if pool.honest == 1:
+        return capped_probabilities(weights, pool.cohort_size)
+    cap = 1.0 / pool.cohort_size
+    one = np.ones_like(weights)
+    barred = (noise_costs > LARGEST_COST) | (linear_costs > LARGEST_COST)
+    a, b = np.where(barred, 0.0, noise_costs), np.where(barred, 0.0, linear_costs)
+    clients = _of(weights, a, b, 0.0 * one, one, float(pool.cohort_size))
+    level, _ = _level(weights, clients)
+    found = np.zeros_like(weights)
+    if level > 0.0:
+        # Room for those that would speak too loudly is made by drawing the others less often.
+        def drawn(log_level: float) -> FloatArray:
+            shares = clients.shares(weights / (level * math.exp(log_level)))
+            least: FloatArray = np.maximum(shares, weights / LARGEST_WEIGHT)
+            return np.minimum(least, cap)
+
+        _, high = _root(
+            lambda x: 1.0 - float(drawn(x).sum()), 0.0, 5.0, guess=0.0, accuracy=1e-13, step=1e-2
+        )
+        found = drawn(high)
+    return _whole(found, weights, cap)
+
+
+def capped_probabilities(wanted: FloatArray, cohort_size: int) -> FloatArray:
+    """The wanted probabilities, none above 1 / K: once in every cohort is the most there is.
+
+    Args:
+        wanted: probabilities.
+        cohort_size: K, at most as many as there are clients.
+
+    Example:
+        >>> capped_probabilities(np.array([0.7, 0.2, 0.1]), 2).round(3)
+        array([0.5  , 0.333, 0.167])
+    """
+    if float(wanted.max()) <= 1.0 / cohort_size:
+        return wanted
+    return _whole(np.zeros_like(wanted), wanted, 1.0 / cohort_size)
+
+
+def _whole(found: FloatArray, weights: FloatArray, cap: float) -> FloatArray:
+    """Shares of draws that sum to 1: what is left over goes where g = w / p is largest."""
+
+    def raised(log_factor: float) -> FloatArray:
+        more: FloatArray = np.maximum(found, math.exp(log_factor) * weights)
+        return np.minimum(more, cap)
+
+    _, high = _root(
+        lambda x: float(raised(x).sum()) - 1.0, -60.0, 600.0, guess=0.0, accuracy=1e-15, step=0.5
+    )
+    shares = raised(high)
+    rest = 1.0 - float(shares.sum())
+    if rest > 1e-12:  # everybody wanted is in every cohort
+        room = np.where(weights > 0.0, 0.0, cap - shares)
+        shares = shares + room * min(1.0, rest / float(room.sum()))
+    shares = np.minimum(shares, cap)
+    result: FloatArray = shares / shares.sum()
     return result
 
 
+class Spoken(NamedTuple):
+    """What a plan fixes once draws and multipliers are known."""
+
+    factors: FloatArray  # g
+    level: float  # noise that protects everybody, in units of C
+
+
 def pooled_weights(
-    wanted: FloatArray, drawn: FloatArray, needed: FloatArray
-) -> tuple[FloatArray, float]:
-    """Factors g_k on mean gradients, and the level of noise that protects all of them.
+    wanted: FloatArray,
+    expected: FloatArray,
+    draws: IntArray,
+    needed: FloatArray,
+    *,
+    unbiased: FloatArray | None = None,
+    noise_weight: float = 0.0,
+) -> Spoken:
+    """Factors g_k on mean gradients for the draws there are, and the noise that protects them all.
+
+    Draws are whole numbers and multipliers exact, so that the factors w_k / p_k would not need
+    the same noise from all. A client that would need more than the others speaks more softly, and
+    the rest take over. A client expected less than once speaks for others like it when it is drawn.
 
     Args:
         wanted: w, effective weight of each client in the model.
-        drawn: share of all draws that are of each client.
+        expected: draws of each client that were expected, n p_k.
+        draws: draws of each client that there are.
         needed: standard deviation of the noise that protects a client's mean gradient, in units of
             C; 0 for public clients.
+        unbiased: u; with it the level is that of least ``G + sqrt(G^2 + noise_weight level^2)``.
+            Without it the weights are kept, but for what rounding the draws takes, at most a tenth.
+        noise_weight: eta D / (h n).
 
     Returns:
-        g, 0 for clients that are never drawn, with sum_k drawn_k g_k = 1; and the level, at least
-        g_k needed_k for each of them.
+        g, 0 for clients that are never drawn, with mean 1 over all draws; and the level, at least
+        g_k needed_k for each client.
+
+    Example:
+        >>> factors, level = pooled_weights(
+        ...     np.array([0.5, 0.5]), np.array([5.0, 5.0]), np.array([5, 5]), np.array([1.0, 3.0]))
+        >>> factors, round(level, 6)
+        (array([1., 1.]), 3.0)
     """
-    here = drawn > 0
-    weights = np.zeros_like(wanted)
-    weights[here] = wanted[here] / drawn[here]
-    strain = np.where(here, weights * np.nan_to_num(needed), 0.0)
-    held = strain > 0
-    if not held.any():
-        return weights / (drawn @ weights), 0.0
-    # Draws are whole numbers: a client drawn more often than planned would need more noise than
-    # the others. It speaks more softly instead.
-    level = float(np.sqrt((drawn[held] * strain[held] ** 2).sum() / drawn[held].sum()))
-    weights[held] *= np.minimum(1.0, level / strain[held])
-    total = float(drawn @ weights)
-    weights /= total
-    return weights, float((weights[here] * np.nan_to_num(needed[here])).max()) * (1 + _ROUNDING)
+    here = draws > 0
+    shares = draws / float(draws.sum())
+    seldom = np.where(expected > 0.0, np.minimum(expected, 1.0), 1.0)
+    target = np.where(here, np.maximum(wanted / seldom, SMALLEST_WEIGHT * shares), 0.0)
+    target /= target.sum()
+    need = np.where(here, np.nan_to_num(needed, nan=0.0), 0.0)
+    held = need > 0.0
+    weights = target
+    if held.any():
+        # Weight that each can have per unit of level, and the level that its target asks for.
+        room = np.full_like(target, np.inf)
+        room[held] = shares[held] / need[held]
+        asked = np.where(held, target / room, 0.0)
+
+        def cut(threshold: float) -> tuple[FloatArray, float]:
+            kept = np.minimum(target, threshold * room)
+            total = float(kept.sum())
+            return kept / total, threshold / total
+
+        if unbiased is None:
+            # The level as planned, from the noise that the expected draws would have needed.
+            rare = np.minimum(1.0, np.maximum(expected, 1.0) / np.maximum(draws, 1))
+            planned = target / np.maximum(expected, 1.0) * need * np.sqrt(rare) * draws.sum()
+            loudest = float(asked.max())
+            threshold = max((1.0 - _LOST) * loudest, min(loudest, float(planned.max())))
+        else:
+            threshold = _best_threshold(asked[held], cut, unbiased, noise_weight)
+        weights, _ = cut(threshold)
+    factors = np.zeros_like(target)
+    factors[here] = weights[here] / shares[here]
+    factors /= float(shares @ factors)
+    return Spoken(factors, float((factors * need).max(initial=0.0)) * (1.0 + 1e-12))
+
+
+def _best_threshold(
+    asked: FloatArray,
+    cut: Callable[[float], tuple[FloatArray, float]],
+    unbiased: FloatArray,
+    noise_weight: float,
+) -> float:
+    """Where weights are best cut, by what the bias and the noise then are."""
+
+    def objective(log_threshold: float) -> float:
+        weights, level = cut(math.exp(log_threshold))
+        bias = float(np.abs(weights - unbiased).sum())
+        return bias + math.hypot(bias, math.sqrt(noise_weight) * level)
+
+    low, high = math.log(float(asked.min())), math.log(float(asked.max()))
+    grid = np.linspace(low, high, 65)
+    best = int(np.argmin([objective(x) for x in grid.tolist()]))
+    low, high = float(grid[max(best - 1, 0)]), float(grid[min(best + 1, 64)])
+    for _ in range(30):
+        left, right = low + 0.382 * (high - low), high - 0.382 * (high - low)
+        low, high = (low, right) if objective(left) <= objective(right) else (left, high)
+    return math.exp(0.5 * (low + high)) if low < high else math.exp(high)
+
+
+def _checked(costs: Costs, members: int) -> tuple[_Clients, bool]:
+    """The instance, infinite costs as caps, and whether a floor forces one of them."""
+    bounded, unavoidable = bounded_costs(costs)
+    u, a = bounded.unbiased, bounded.noise
+    b = np.zeros_like(u) if bounded.linear is None else bounded.linear
+    floor, cap = bounds_of(bounded)
+    # A cost that does not grow with the draws would leave the weights open.
+    return _of(u, np.maximum(a, _ALMOST_FLAT * b), b, floor, cap, float(members)), unavoidable
+
+
+def _of(
+    u: FloatArray, a: FloatArray, b: FloatArray, floor: FloatArray, cap: FloatArray, members: float
+) -> _Clients:
+    with np.errstate(divide="ignore"):
+        largest = 1.0 / np.sqrt(members * members * b + members * a)
+    return _Clients(u, a, b, floor, cap, largest, members)
+
+
+class _Point(NamedTuple):
+    """The best weights for one L, with the prices that support them."""
+
+    level: float  # L
+    weights: FloatArray
+    lower: float  # x and y
+    upper: float
+    slack: bool  # draws are left over: only what one can say in every cohort binds
+    bias: float  # G
+    rate: float  # -dG / dL
+    slope: float  # dF / dL
+
+
+class _Dual(NamedTuple):
+    """What a lower bound is made of: F >= c G + s w for all w, and prices for sum w, sum p."""
+
+    bias: float  # c
+    noise: float  # largest support of s over the weights that L = 1 allows
+    support: FloatArray  # s
+    weight_price: float
+    draw_price: float
+    ray: FloatArray  # what more s is worth where no quieter L is possible
+    ray_price: float
+
+
+class _Price:
+    """The logarithm of a price, searched from where it was found last."""
+
+    def __init__(self, accuracy: float) -> None:
+        self.at, self.step, self.accuracy = 0.0, 1e-3, accuracy
+
+    def root(self, rising: Callable[[float], float], most: float) -> tuple[float, float]:
+        """A bracket of where the function changes sign, up to the most."""
+        guess = min(self.at, most)
+        low, high = _root(rising, -600.0, most, guess=guess, accuracy=self.accuracy, step=self.step)
+        self.step = min(max(0.3 * abs(high - self.at), 1e-9), 1e-2)
+        self.at = high
+        return low, high
+
+
+class _Search:
+    """The least G + sqrt(G^2 + L^2 / h), along L."""
+
+    def __init__(self, clients: _Clients, honest: float) -> None:
+        self.clients, self.honest = clients, honest
+        self.upper, self.lower = _Price(1e-13), _Price(1e-15)  # log of y and of x
+
+    def solution(self) -> Solution:
+        clients = self.clients
+        nearest = _in_proportion(clients)
+        most, _ = _level(nearest, clients)
+        if most == 0.0:
+            return self._certified(nearest, [])
+        points = self._ends(most)
+        candidates = [nearest, *(point.weights for point in points)]
+        weights = min(candidates, key=self._objective)
+        return self._certified(weights, points)
+
+    def _objective(self, weights: FloatArray) -> float:
+        level, _ = _level(weights, self.clients)
+        bias = float(np.abs(weights - self.clients.u).sum())
+        return bias + math.hypot(bias, level / math.sqrt(self.honest))
+
+    def start(self) -> tuple[float, float, float] | None:
+        """L, y and x (their logarithms) of an evenly spaced sample of many clients."""
+        size = self.clients.u.size
+        if size <= _SAMPLE_ABOVE:
+            return None
+        every = slice(None, None, size // _SAMPLE_SIZE)
+        u, a, b, floor, cap, _, members = self.clients
+        total = float(u[every].sum())
+        if not 0.0 < total < 1.0:
+            return None
+        floor, cap = floor[every] / total, np.minimum(cap[every] / total, 1.0)
+        if not (floor.sum() < 1.0 < cap.sum()) or bool((floor > cap).any()):
+            return None
+        # Weights and shares of draws are larger by the same factor; prices and L are the same.
+        sample = _of(u[every] / total, a[every] * total, b[every], floor, cap, members * total)
+        search = _Search(sample, self.honest)
+        most, _ = _level(_in_proportion(sample), sample)
+        if most == 0.0:
+            return None
+        point = search._ends(most)[0]
+        return math.log(point.level), search.upper.at, search.lower.at
+
+    def within(self, gap: float, most: float) -> _Point | None:
+        """The quietest point with at most this bias; None if the quietest of all is one."""
+        found: dict[float, _Point] = {}
+
+        def spare(log_level: float) -> float:
+            point = self.at(math.exp(log_level))
+            if point is None:
+                return -math.inf
+            found[log_level] = point
+            return gap - point.bias
+
+        least = max(1.0 / _loudest(self.clients), most * 1e-30)
+        top = math.log(most)
+        first = top - 1e-9
+        _, high = _root(spare, math.log(least), top, guess=first, accuracy=1e-14, step=1e-4)
+        if high in found and high > math.log(least):
+            return found[high]
+        return None if high <= math.log(least) else self.at(math.exp(high))
+
+    def _ends(self, most: float) -> list[_Point]:
+        """The points on both sides of the best L, nearest last; one if it is at an end."""
+        least = max(1.0 / _loudest(self.clients), most * 1e-30)
+        found: dict[float, _Point] = {}
+
+        def slope(log_level: float) -> float:
+            point = self.at(math.exp(log_level))
+            if point is None:
+                return -math.inf
+            found[log_level] = point
+            return point.slope
+
+        guess = self.start()
+        first = math.log(most) - 1e-9
+        if guess is not None:
+            first, self.upper.at, self.lower.at = guess
+        # F is flat at its least value: half of the digits of L are all of the digits of F.
+        accuracy = 1e-12 if guess is None else 1e-8
+        low, high = _root(
+            slope, math.log(least), math.log(most), guess=first, accuracy=accuracy, step=1e-4
+        )
+        ends = [found[end] for end in (low, high) if end in found]
+        if not ends:  # nothing but the loudest is possible, to the last digit
+            point = self.at(math.exp(high) * (1 + 1e-12))
+            ends = [] if point is None else [point]
+        return sorted(ends, key=lambda point: abs(point.slope))
+
+    def at(self, level: float) -> _Point | None:
+        """The least bias at this L; None if no weights are that quiet."""
+        clients = self.clients
+        most = np.minimum(clients.cap, level * clients.largest)
+        if float(most.sum()) < 1.0 or bool((clients.floor > most).any()):
+            return None
+        alike = _in_proportion(clients._replace(cap=most))
+        if float(clients.shares(alike / level).sum()) <= 1.0:
+            return self._point(level, alike, 0.0, 1.0, most, slack=True)
+        kept = np.maximum(np.minimum(clients.u, most), clients.floor)
+        start = clients.marginal(kept / level)
+        tried: dict[float, tuple[FloatArray, float] | None] = {}
+
+        def drawn(log_price: float) -> float:
+            found = self._raised(level, math.exp(log_price), most, kept, start)
+            tried[log_price] = found
+            if found is None:
+                return -1.0
+            return float(clients.shares(found[0] / level).sum()) - 1.0
+
+        free = self._raised(level, math.inf, most, kept, start)
+        if free is not None and float(clients.shares(free[0] / level).sum()) <= 1.0:
+            return self._slack_point(level, free[0], alike, most)
+        low, high = self.upper.root(drawn, 600.0)
+        end = high if tried.get(high) is not None else low
+        found = tried.get(end)
+        if found is None:
+            return None
+        weights, lower = found
+        if float(clients.shares(weights / level).sum()) > 1.0 + 1e-9:
+            return None
+        return self._point(level, weights, lower, math.exp(end), most, slack=False)
+
+    def _raised(
+        self, level: float, upper: float, most: FloatArray, kept: FloatArray, start: FloatArray
+    ) -> tuple[FloatArray, float] | None:
+        """Weights that sum to 1 with nobody above the price y, and x; None if they cannot.
+
+        Args:
+            level: L.
+            upper: y.
+            most: largest weight of each client.
+            kept: its weight if nobody moved beyond what is allowed.
+            start: q' there: who is above y is lowered, who is below x is raised.
+        """
+        clients = self.clients
+        weights = kept.copy()
+        dear = np.flatnonzero(start > upper)
+        if dear.size:
+            few = clients.some(dear)
+            weights[dear] = np.maximum(
+                np.minimum(level * few.said_at(upper), kept[dear]), few.floor
+            )
+        missing = 1.0 - float(weights.sum())
+        if missing <= 0.0:
+            return weights, 0.0
+        free = (clients.a == 0.0) & (most > weights)
+        if free.any():
+            if float((most - weights)[free].sum()) >= missing:
+                return _shared(weights, free, most, missing), 0.0
+            weights[free] = most[free]
+        top = math.log(upper) if math.isfinite(upper) else 600.0
+        margin = 0.5
+        while True:
+            # Only who is cheap enough can be raised; more of them if the price turns out higher.
+            ceiling = min(self.lower.at + margin, top)
+            cheap = np.flatnonzero(start < math.exp(ceiling))
+            few, least, largest = clients.some(cheap), weights[cheap], most[cheap]
+            others = float(weights.sum()) - float(least.sum())
+
+            def raised(log_price: float) -> FloatArray:
+                said = np.minimum(level * few.said_at(math.exp(log_price)), largest)  # noqa: B023
+                return np.maximum(said, least)  # noqa: B023
+
+            def total(log_price: float) -> float:
+                return float(raised(log_price).sum()) + others - 1.0  # noqa: B023
+
+            low, high = self.lower.root(total, ceiling)
+            if low < ceiling or ceiling >= top:
+                break
+            margin *= 8.0
+        if low >= top and total(high) < -1e-12:
+            return None
+        weights[cheap] = found = raised(high)
+        moved = cheap[found > least]
+        if moved.size:  # the last digits
+            weights[moved] *= 1.0 + (1.0 - float(weights.sum())) / float(weights[moved].sum())
+        return weights, math.exp(high)
+
+    def _slack_point(
+        self, level: float, weights: FloatArray, alike: FloatArray, most: FloatArray
+    ) -> _Point:
+        """Of equally good weights those in proportion to u, as far as draws allow."""
+        clients = self.clients
+        part = 1.0
+        for _ in range(60):
+            mixed = weights + part * (alike - weights)
+            if float(clients.shares(mixed / level).sum()) <= 1.0:
+                break
+            part *= 0.8
+        else:
+            mixed = weights
+        return self._point(level, mixed, 0.0, 1.0, most, slack=True)
+
+    def _point(
+        self,
+        level: float,
+        weights: FloatArray,
+        lower: float,
+        upper: float,
+        most: FloatArray,
+        *,
+        slack: bool,
+    ) -> _Point:
+        bias = float(np.abs(weights - self.clients.u).sum())
+        root = math.hypot(bias, level / math.sqrt(self.honest))
+        point = _Point(level, weights, lower, upper, slack, bias, 0.0, 0.0)
+        worth = self._support(point) * weights
+        rate = float(worth.sum()) / level
+        wanted = level / (self.honest * (root + bias))
+        loud = (weights > self.clients.u) & (weights < self.clients.cap * (1 - _NEAR))
+        if not slack and rate < wanted and bool((weights[loud] >= most[loud] * (1 - _NEAR)).all()):
+            # Nobody can be raised any more, so the price of raising is open: up to y.
+            others = float(worth[~loud].sum()) * (upper - lower)
+            loudness = 2.0 * float(weights[loud].sum())
+            lower = (wanted * level * upper - others) / (wanted * level + loudness)
+            point = point._replace(lower=min(max(lower, point.lower), upper * (1 - 1e-12)))
+            rate = float((self._support(point) * weights).sum()) / level
+        slope = level / (self.honest * root) - (1.0 + bias / root) * rate
+        return point._replace(rate=rate, slope=slope)
+
+    def _support(self, point: _Point) -> FloatArray:
+        """The s of the bound, per unit of c: what a little more weight is worth to each client's bound."""
+        clients, w = self.clients, point.weights
+        bound = (w >= point.level * clients.largest * (1 - _NEAR)) & (w < clients.cap * (1 - _NEAR))
+        if point.slack:
+            return np.where(bound & (w < clients.u * (1 - _NEAR)), 2.0, 0.0)
+        s = clients.marginal(w / point.level)
+        s = np.where(
+            bound, np.where(w < clients.u * (1 - _NEAR), point.upper, np.maximum(s, point.lower)), s
+        )
+        s = np.where(clients.a > 0.0, s, 0.0)
+        found: FloatArray = s * (2.0 / max(point.upper - point.lower, 1e-300))
+        return found
+
+    def _dual(self, point: _Point) -> _Dual:
+        root = math.hypot(point.bias, point.level / math.sqrt(self.honest))
+        bias = 1.0 + point.bias / root
+        unit = 2.0 * bias / max(point.upper - point.lower, 1e-300)
+        middle = bias if point.slack else 0.5 * (point.upper + point.lower) * unit
+        clients = self.clients
+        tight = point.weights >= point.level * clients.largest * (1 - 1e-6)
+        forced = tight & (point.weights <= clients.floor * (1 + _NEAR)) & (clients.floor > 0.0)
+        ray = (
+            forced
+            if forced.any()
+            else tight & (point.weights < clients.cap * (1 - _NEAR)) & point.slack
+        )
+        return _Dual(
+            bias=bias,
+            noise=point.level / (self.honest * root),
+            support=bias * self._support(point),
+            weight_price=middle,
+            draw_price=0.0 if point.slack else unit,
+            ray=ray.astype(np.float64),
+            ray_price=0.0 if forced.any() else 1.0,
+        )
+
+    def _certified(self, weights: FloatArray, points: list[_Point]) -> Solution:
+        objective = self._objective(weights)
+        duals = [self._dual(point) for point in points]
+        if len(points) == 2 and points[0].slope * points[1].slope < 0.0:
+            # At a kink of G the answer is supported by both sides together.
+            part = points[1].slope / (points[1].slope - points[0].slope)
+            mixed = (part * x + (1.0 - part) * y for x, y in zip(*duals, strict=True))
+            duals.append(_Dual(*mixed))
+        proved = max([0.0, *(self._bound(dual) for dual in duals)])
+        if not points:  # nobody adds noise, or nothing else is possible
+            proved = objective
+        lower_bound = min(proved * (1.0 - 4.0 * _ALMOST_FLAT), objective)
+        weights.setflags(write=False)
+        thresholds = (points[0].lower, points[0].upper) if points else (0.0, 0.0)
+        return Solution(
+            probabilities=weights,
+            objective=objective,
+            lower_bound=lower_bound,
+            gap=objective - lower_bound,
+            thresholds=thresholds,
+        )
+
+    def _bound(self, dual: _Dual) -> float:
+        """A lower bound on F over all weights, whatever the prices."""
+        clients, s = self.clients, dual.support
+        if dual.draw_price > 0.0:
+            p = clients.drawn_at(s / dual.draw_price)
+        else:
+            p = np.full_like(s, 1.0 / clients.members)
+        z = np.sqrt(clients.b + clients.a * p)
+        psi = np.where(z > 0.0, p / np.where(z > 0.0, z, 1.0), 0.0)
+        reach = dual.draw_price + float((s * psi - dual.draw_price * p).sum())
+        scale, price = min(1.0, dual.noise / reach) if reach > 0.0 else 1.0, dual.weight_price
+        s = s * scale
+        length = float((dual.ray * psi).sum())
+        if reach < dual.noise and length > 0.0:
+            more = (dual.noise - reach) / length
+            s, price = s + more * dual.ray, price + more * dual.ray_price
+        c, u = dual.bias, clients.u
+        rising = (clients.cap > u) & (clients.cap > clients.floor)
+        least = float(s[rising].min()) if rising.any() else math.inf
+        best = 0.0
+        middle = np.clip(u, clients.floor, clients.cap)
+        for tried in (price, price * scale, c + least):
+            for nu in (tried, min(tried, c + least)):
+                if not math.isfinite(nu):
+                    continue
+                terms = [
+                    c * np.abs(w - u) + (s - nu) * w for w in (middle, clients.floor, clients.cap)
+                ]
+                least_terms = np.minimum(np.minimum(terms[0], terms[1]), terms[2])
+                total = nu + float(least_terms.sum())
+                rounding = 16.0 * _EPSILON * (abs(nu) + float(np.abs(least_terms).sum()))
+                best = max(best, total - rounding)
+        return best
+
+
+def _level(weights: FloatArray, clients: _Clients) -> tuple[float, FloatArray]:
+    """L(w), the least noise for these weights, and the shares of draws that reach it."""
+    loud = weights > 0.0
+    bound = float((weights[loud] / clients.largest[loud]).max(initial=0.0))
+    square = float((clients.a * weights**2).sum())
+    if not clients.b.any():
+        level = max(bound, math.sqrt(square))
+    else:
+        level = max(bound, math.sqrt(square), float((np.sqrt(clients.b) * weights).max()))
+        for _ in range(100):  # convex and falling in L: Newton's steps from below never overshoot
+            v = weights / level if level > 0.0 else weights
+            excess = float(clients.shares(v).sum()) - 1.0
+            slope = float((clients.marginal(v) * v).sum())
+            if level == 0.0 or excess <= 1e-15 or slope <= 0.0:
+                break
+            level *= 1.0 + excess / slope
+    if level == 0.0:
+        return 0.0, np.zeros_like(weights)
+    return level, np.minimum(clients.shares(weights / level), 1.0 / clients.members)
+
+
+def _loudest(clients: _Clients) -> float:
+    """The largest sum of weights that L = 1 allows."""
+    if clients.u.size <= clients.members:
+        return float(clients.largest[clients.cap > 0.0].sum())
+    everybody = np.full_like(clients.u, 1.0)
+    if bool(((clients.a == 0.0) & (clients.cap > 0.0)).any()):
+        return math.inf
+
+    def drawn(log_price: float) -> float:
+        p = clients.drawn_at(math.exp(log_price) * everybody)
+        return float(np.where(clients.cap > 0.0, p, 0.0).sum()) - 1.0
+
+    _, high = _root(drawn, -600.0, 600.0, guess=0.0, accuracy=1e-14, step=1.0)
+    price = math.exp(high)
+    p = np.where(clients.cap > 0.0, clients.drawn_at(price * everybody), 0.0)
+    z = np.sqrt(clients.b + clients.a * p)
+    return float(np.where(p > 0.0, p / np.where(z > 0.0, z, 1.0), 0.0).sum())
+
+
+def _in_proportion(clients: _Clients) -> FloatArray:
+    """Weights in proportion to u as far as floor and cap allow: the least biased ones."""
+    kept = np.clip(clients.u, clients.floor, clients.cap)
+    missing = 1.0 - float(kept.sum())
+    if abs(missing) <= 1e-15:
+        return kept
+    if missing > 0.0:
+        return _shared(kept, np.ones(kept.size, dtype=np.bool_), clients.cap, missing)
+
+    def total(log_factor: float) -> float:
+        lowered = np.clip(math.exp(log_factor) * clients.u, clients.floor, clients.cap)
+        return float(lowered.sum()) - 1.0
+
+    _, high = _root(total, -600.0, 0.0, guess=-1e-3, accuracy=1e-16, step=1e-2)
+    return np.clip(math.exp(high) * clients.u, clients.floor, clients.cap)
+
+
+def _shared(kept: FloatArray, who: BoolArray, most: FloatArray, missing: float) -> FloatArray:
+    """Weights raised in proportion, up to the most, by what is missing in all."""
+    base = np.where(who, kept, 0.0)
+    if float(np.where(base > 0.0, most - kept, 0.0).sum()) < missing:
+        base = np.where(who, np.maximum(base, 1.0 / kept.size), 0.0)
+
+    def total(log_factor: float) -> float:
+        raised = np.maximum(np.minimum(math.exp(log_factor) * base, most), kept)
+        return float((raised - kept).sum()) - missing
+
+    _, high = _root(total, -600.0, 600.0, guess=1e-3, accuracy=1e-15, step=1e-2)
+    found: FloatArray = np.maximum(np.minimum(math.exp(high) * base, most), kept)
+    return found
+
+
+def _root(
+    rising: Callable[[float], float],
+    low: float,
+    high: float,
+    *,
+    guess: float,
+    accuracy: float,
+    step: float,
+) -> tuple[float, float]:
+    """A bracket of where a rising function changes sign; both ends at the end it does not reach.
+
+    Args:
+        rising: the function; minus infinity where it is not defined.
+        low: the least argument.
+        high: the largest.
+        guess: where the search begins.
+        accuracy: width of the bracket, relative to 1 + its ends, and value that counts as 0.
+        step: how far from the guess to look first.
+    """
+    at = min(max(guess, low), high)
+    value = rising(at)
+    left, right, left_value, right_value = low, high, math.nan, math.nan
+    while True:  # until the sign changes
+        if value >= 0.0:
+            right, right_value = at, value
+            if at <= low or value == 0.0:
+                return at, at
+            if not math.isnan(left_value):
+                break
+            at = max(low, at - step)
+        else:
+            left, left_value = at, value
+            if at >= high:
+                return at, at
+            if not math.isnan(right_value):
+                break
+            at = min(high, at + step)
+        step *= 4.0
+        value = rising(at)
+    side = 0
+    for count in range(200):
+        width = right - left
+        if width <= accuracy * (1.0 + abs(left)):
+            break
+        if math.isfinite(left_value) and count % 4 != 3:
+            at = (left * right_value - right * left_value) / (right_value - left_value)
+            if not left < at < right:
+                at = 0.5 * (left + right)
+        else:
+            at = 0.5 * (left + right)
+        if not left < at < right:
+            break
+        value = rising(at)
+        if abs(value) <= min(accuracy, 1e-12):
+            return at, at
+        if value >= 0.0:  # Illinois: an end that stays counts half
+            left_value *= 0.5 if side > 0 else 1.0
+            right, right_value, side = at, value, 1
+        else:
+            right_value *= 0.5 if side < 0 else 1.0
+            left, left_value, side = at, value, -1
+    return left, right

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,7 +21,14 @@ from dpcohort._validate import BoolArray, FloatArray, float_array, number, whole
 from dpcohort.errors import InputError
 from dpcohort.plugins import full_name, naming_the_rule
 from dpcohort.selection.instance import Costs, checked_unbiased, objective_of, scaled_costs
-from dpcohort.selection.solver import solve_selection
+from dpcohort.selection.pooled import (
+    Pool,
+    pooled_noise,
+    pooled_objective,
+    solve_pooled,
+    solve_pooled_within,
+)
+from dpcohort.selection.solver import SelectionPath, Solution, solve_selection
 
 #: How far from 1 rounding may take the sum of a million probabilities.
 _ROUNDING = 1e-6
@@ -39,6 +46,8 @@ class SelectionProblem:
         linear_costs: b'_k, the linear noise cost per unit of eta; zeros in the paper's noise model.
         total_steps: T, for ``eta = "auto"``.
         smoothness: L, for ``eta = "auto"``.
+        pool: who shares noise where trust is pooled, else None. The probabilities that a rule gives
+            are then the effective weights of the clients in the model (docs/pooled.md).
 
     Example:
         >>> problem = SelectionProblem(
@@ -61,6 +70,7 @@ class SelectionProblem:
     linear_costs: FloatArray
     total_steps: int
     smoothness: float
+    pool: Pool | None = None
 
     def __post_init__(self) -> None:
         size = checked_unbiased(self.unbiased).size
@@ -93,6 +103,44 @@ class SelectionProblem:
         noise = scaled_costs(eta, self.noise_costs)
         return noise, scaled_costs(eta, self.linear_costs) if self.linear_costs.any() else None
 
+    def solved(self, eta: float, **bounds: Any) -> Solution:
+        """The optimum at one eta, under a floor and a cap if any."""
+        noise, linear = self.costs(eta)
+        if self.pool is None:
+            return solve_selection(self.unbiased, noise, linear_costs=linear, **bounds)
+        return solve_pooled(
+            self.unbiased, noise, linear_costs=linear, **self.pool._asdict(), **bounds
+        )
+
+    def solved_within(self, bias_cap: float, **bounds: Any) -> Solution:
+        """The least noise with at most this bias, under a floor and a cap if any, and its eta."""
+        if self.pool is None or self.pool.honest == 1:
+            return SelectionPath(
+                self.unbiased, self.noise_costs, linear_costs=self.linear_costs, **bounds
+            ).at_gap(bias_cap)
+        return solve_pooled_within(
+            bias_cap,
+            self.unbiased,
+            self.noise_costs,
+            linear_costs=self.linear_costs,
+            **self.pool._asdict(),
+            **bounds,
+        )
+
+    def objective(self, probabilities: FloatArray, eta: float) -> float:
+        """The objective at any probabilities."""
+        costs = Costs(self.unbiased, *self.costs(eta))
+        if self.pool is None:
+            return objective_of(probabilities, costs)
+        return pooled_objective(probabilities, costs, self.pool)
+
+    def noise(self, probabilities: FloatArray) -> float:
+        """Expected noise on a round's mean gradient, squared, in units of C^2 T."""
+        if self.pool is None:
+            squared = self.noise_costs * probabilities**2 + self.linear_costs * probabilities
+            return float(squared.sum())
+        return pooled_noise(probabilities, self.noise_costs, self.linear_costs, self.pool)
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Selection:
@@ -100,7 +148,8 @@ class Selection:
 
     Attributes:
         rule: name of the rule.
-        probabilities: p^s; empty for a rule that decides during the training.
+        probabilities: p^s; where noise is pooled, the effective weights w of the clients; empty for
+            a rule that decides during the training.
         unbiased: p^u.
         eta: the finite eta that the next three refer to.
         objective: Problem 1's objective at ``probabilities``.
@@ -198,9 +247,8 @@ def evaluated(
     """
     _check_probabilities(rule, probabilities, problem.size)
     weight = problem.eta(eta)
-    noise, linear = problem.costs(weight)
-    optimum = solve_selection(problem.unbiased, noise, linear_costs=linear)
-    objective = objective_of(probabilities, Costs(problem.unbiased, noise, linear))
+    optimum = problem.solved(weight)
+    objective = problem.objective(probabilities, weight)
     lower_bound = min(optimum.lower_bound, objective)
     return Selection(
         rule=rule,

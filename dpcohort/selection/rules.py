@@ -394,14 +394,9 @@ class PrivacyAware(PlannedRule):
         }
         if self.bias_cap is None:
             eta = problem.eta("auto" if self.eta is None else self.eta)
-            noise, linear = problem.costs(eta)
-            solution = solve_selection(problem.unbiased, noise, linear_costs=linear, **bounds)
+            solution = problem.solved(eta, **bounds)
         else:
-            linear = problem.linear_costs
-            path = SelectionPath(
-                problem.unbiased, problem.noise_costs, linear_costs=linear, **bounds
-            )
-            solution = path.at_gap(self.bias_cap)
+            solution = problem.solved_within(self.bias_cap, **bounds)
             eta = solution.eta
             if not math.isfinite(eta):
                 p = solution.probabilities
