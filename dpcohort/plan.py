@@ -179,8 +179,16 @@ class Plan:
             "budgets": f"epsilon {ends}" if ends else "all public",
             "training": draws,
             "noise": f"noise / clip {self.noise_to_clip:.3g}",
+            **self._told_of_trust(),
             "sha256": self.sha256[:12],
         }
+
+    def _told_of_trust(self) -> dict[str, str]:
+        if self.pooled is None:
+            return {}
+        alone = self.pooled.alone_epsilon[~self.population.public]
+        honest = f"{self.pooled.honest} of {self.training.cohort_size} honest"
+        return {"trust": f"pooled, {honest}", "alone": f"epsilon {alone.max():.3g} if all collude"}
 
     def __post_init__(self) -> None:
         self.selection.probabilities.setflags(write=False)
@@ -670,27 +678,30 @@ class Plan:
                 + (", ..." if broken.size > _MOST_NAMED else "")
                 + ". Do not train with this plan; make it again."
             )
-        self._verify_alone(held, method)
+        self.verify_alone(method)
 
-    def _verify_alone(self, held: BoolArray, method: str) -> None:
-        """Check the epsilons of own shares alone again; a smaller one than is true is a lie."""
+    def verify_alone(self, method: str = "auto") -> None:
+        """Check again what is said of clients that all others collude against.
+
+        Raises:
+            VerificationError: a client would spend more than the plan says.
+        """
         if self.pooled is None:
             return
         said, counts = self.pooled.alone_epsilon, self.schedule.counts
-        chosen = np.flatnonzero(held)
-        found = self.if_alone.spent_epsilon(counts, clients=chosen, method=method)
-        over = ~(found <= said[chosen])
+        held = np.flatnonzero((self.drawn | self.has_past) & ~self.population.public)
+        found = self.if_alone.spent_epsilon(counts, clients=held, method=method)
+        over = ~(found <= said[held])
         if method != "pld" and over.any():  # the smaller of two bounds is as valid
-            again = self.if_alone.spent_epsilon(counts, clients=chosen[over], method="pld")
+            again = self.if_alone.spent_epsilon(counts, clients=held[over], method="pld")
             found[over] = np.minimum(found[over], again)
-        wrong = chosen[~(found <= said[chosen] * (1 + _ROUNDING))]
+        wrong = np.flatnonzero(~(found <= said[held] * (1 + _ROUNDING)))
         if wrong.size:
-            k = int(wrong[0])
+            k = int(held[wrong[0]])
             raise VerificationError(
                 f"{wrong.size} clients would spend more than the plan says if all others collude: "
-                f"{one_line(self.population.ids[k])} spends epsilon "
-                f"{found[np.flatnonzero(chosen == k)[0]]:.6g}, it says {said[k]:.6g}. Do not train "
-                "with this plan; make it again."
+                f"{one_line(self.population.ids[k])} epsilon {found[wrong[0]]:.6g}, it says "
+                f"{said[k]:.6g}. Do not train with this plan; make it again."
             )
 
     def verify_unless_made_here(self) -> None:

@@ -45,6 +45,12 @@ MOST_MODULUS_BITS = 62
 _FARTHEST = 16.5
 
 
+#: What pooled noise does not hide.
+NOT_POOLED_AWAY = (
+    "not hidden: the sum itself, who takes part in which round, and weights, which tell budgets"
+)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pooled:
     """What a plan for pooled noise fixes beside the noise multipliers.
@@ -297,3 +303,45 @@ def adaptive_under_pooled_trust(rule: str) -> InputError:
         f"the rule {rule} chooses each cohort from what single clients report or send",
         "a rule whose cohorts are planned, such as privacy-aware",
     )
+
+
+def trust_terms(contract: Contract, cohort_size: int) -> dict[str, int]:
+    """On how many members a client counts, in plain numbers.
+
+    Example:
+        >>> trust_terms(Contract(trust="pooled", colluding=0.5), 10)
+        {'cohort_size': 10, 'colluding': 5, 'dropouts': 0, 'honest': 5}
+    """
+    return {
+        "cohort_size": cohort_size,
+        "colluding": contract.colluders(cohort_size),
+        "dropouts": contract.dropouts,
+        "honest": contract.honest(cohort_size),
+    }
+
+
+def trust_in_words(trust: Mapping[str, Any]) -> str:
+    """On whom a client counts where noise is pooled.
+
+    Args:
+        trust: of ``trust_terms``, as a receipt has it.
+
+    Example:
+        >>> print(trust_in_words({"cohort_size": 10, "colluding": 4, "dropouts": 1, "honest": 5}))
+        pooled: the server sees the sum of a cohort only; of 10 members at most 4 help it and at
+        most 1 drops out, so at least 5 shares of noise, the client's own among them, protect it
+    """
+    members, colluding, dropouts = trust["cohort_size"], trust["colluding"], trust["dropouts"]
+    doubts = []
+    if colluding:
+        doubts.append(f"at most {colluding} {'helps' if colluding == 1 else 'help'} it")
+    if dropouts:
+        doubts.append(f"at most {dropouts} {'drops' if dropouts == 1 else 'drop'} out")
+    shares = (
+        "the client's own noise alone protects it"
+        if trust["honest"] == 1
+        else f"at least {trust['honest']} shares of noise, the client's own among them, protect it"
+    )
+    said = " and ".join(doubts) or "nobody helps it or drops out"
+    seen = "pooled: the server sees the sum of a cohort only"
+    return f"{seen}; of {members} members {said}, so {shares}"

@@ -645,7 +645,7 @@ def apply_overrides(
     for override in overrides:
         place, value = _parse(override)
         if value is not _EMPTY and value != _at(changed, place):
-            for other in _taken_out(changed, place):
+            for other in _taken_out(changed, place, value):
                 if other not in places:
                     _put(changed, override, other, _EMPTY)
         _put(changed, override, place, value)
@@ -653,9 +653,11 @@ def apply_overrides(
     return changed, places
 
 
-def _taken_out(tables: dict[str, Any], place: Where) -> tuple[Where, ...]:
+def _taken_out(tables: dict[str, Any], place: Where, value: Any) -> tuple[Where, ...]:
     from dpcohort.config.schema import RuleSection, SelectionSection
 
+    if place == ("privacy", "trust") and value == "local":  # where nobody is counted on
+        return ("privacy", "colluding"), ("privacy", "dropouts")
     # Another rule takes all settings out but these, which go with every rule.
     kept: dict[Where, Iterable[str]] = {
         ("selection", "rule"): SelectionSection.model_fields,
