@@ -119,7 +119,7 @@ class Explanation(ClientExplanation):
         batch_size: expected batch of a step.
         sampling_rate: batch over size.
         unbiased: its probability by size alone.
-        probability: its probability in the plan.
+        probability: its probability in the plan; where noise is pooled its weight in the model.
         expected_draws: probability times all draws.
         draws: times it is drawn in the schedule.
         steps: noisy steps it takes.
@@ -333,7 +333,7 @@ def explain_clients(plan: Plan, clients: Iterable[int]) -> Iterator[Explanation]
             batch_size=batch,
             sampling_rate=float(plan.sampling_rates[k]),
             unbiased=float(selection.unbiased[k]),
-            probability=float(selection.probabilities[k]),
+            probability=float(plan.model_weights[k]),
             expected_draws=float(selection.probabilities[k]) * plan.training.total_draws,
             draws=draws,
             steps=int(plan.steps[k]),

@@ -385,6 +385,19 @@ class Plan:
             )
         return self.selection.probabilities
 
+    @cached_property
+    def model_weights(self) -> FloatArray:
+        """How much each client counts in the model, summing to 1.
+
+        Its probability in a fixed plan; where noise is pooled its share of all draws, each with its
+        weight.
+        """
+        if self.pooled is None:
+            return self.probabilities
+        loud: FloatArray = self.schedule.counts * self.pooled.weights
+        found: FloatArray = loud / loud.sum()
+        return found
+
     @property
     def problem(self) -> SelectionProblem:
         """What the rule weighed: noise costs against unbiased probabilities."""

@@ -50,7 +50,7 @@ def summarise(plan: Plan) -> dict[str, Any]:
         "eta": plan.selection.eta,
         "gap": plan.selection.gap,
         "objective": plan.selection.objective,
-        "bias": float(np.abs(plan.selection.probabilities - u).sum()),
+        "bias": float(np.abs(plan.model_weights - u).sum()),
         "noise_to_clip": plan.noise_to_clip,
         "unbiased_noise_to_clip": float(np.sqrt(plan.training.total_steps * unbiased_noise)),
         "certified": int((plan.certified_epsilon[held] <= population.epsilon[held]).sum()),
@@ -129,8 +129,9 @@ def _headline(plan: Plan, summary: dict[str, Any]) -> Text:
     )
     text.append(f"{summary['rule']}{eta}", style="bold")
     drawn = counted(summary["drawn"], "client")
+    moved = "of the weight" if plan.pooled is not None else "of the draws"
     text.append(
-        f": {summary['bias'] / 2:.0%} of the draws moved, {drawn} drawn; "
+        f": {summary['bias'] / 2:.0%} {moved} moved, {drawn} drawn; "
         f"at most {summary['gap']:.1e} from the optimum of Problem 1\n"
     )
     text.append("noise on a round's mean gradient: ")
@@ -170,7 +171,7 @@ def _ends(order: IntArray, rows: int) -> IntArray:
 
 def _clients_table(plan: Plan, rows: int) -> Table:
     """The clients with the largest change of probability, ordered by the change."""
-    change = plan.selection.probabilities - plan.selection.unbiased
+    change = plan.model_weights - plan.selection.unbiased
     shown = _ends(np.argsort(change, kind="stable"), rows)
     positions = shown[np.argsort(-change[shown], kind="stable")]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
@@ -182,7 +183,7 @@ def _clients_table(plan: Plan, rows: int) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     previous_more = True
     for k in positions.tolist():
-        p, u = float(plan.selection.probabilities[k]), float(plan.selection.unbiased[k])
+        p, u = float(plan.model_weights[k]), float(plan.selection.unbiased[k])
         if previous_more and p < u and table.row_count and positions.size < len(plan.population):
             table.add_row("…")
         previous_more = p >= u

@@ -193,7 +193,7 @@ class Job(TrainingJob):
         if self.plan.has_raw_reports:
             rules.append("raw reports, NOT PRIVATE")
         if self.plan.pooled is not None:
-            rules.append(f"pooled noise, {self.plan.pooled.honest} honest")
+            rules.append(f"pooled ({self.plan.pooled.honest} honest)")
         return self.label or ", ".join(rules)
 
     @cached_property

@@ -308,6 +308,7 @@ class Report:
             "kind": self.kind,
             "grouped": self.grouped,
             "adaptive": self.adaptive,
+            "pooled": bool(self.pooled),
             "receipts": self.receipts,
             "curves": [asdict(curve) for curve in self.curves],
             "classes": self.classes,
