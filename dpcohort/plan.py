@@ -60,12 +60,8 @@ from dpcohort.limits import LARGEST_PLAN, MOST_CLIENTS, read_bounded
 from dpcohort.plain_text import counted, html_table, one_line
 from dpcohort.plugins import REGISTRIES
 from dpcohort.progress import Progress, silent
-from dpcohort.schedule import Draws, Schedule, draw_schedule
-from dpcohort.selection.pooled import (
-    capped_probabilities,
-    pooled_probabilities,
-    pooled_weights,
-)
+from dpcohort.schedule import Draws, Schedule, draw_schedule, once_in_a_cohort
+from dpcohort.selection.pooled import pooled_probabilities, pooled_weights
 from dpcohort.selection.problem import (
     PlannedRule,
     Selection,
@@ -872,7 +868,7 @@ def make_plan(
     if contract.is_pooled:
         counted_on = contract.honest(training.cohort_size)
         probabilities = (
-            capped_probabilities(probabilities, training.cohort_size)
+            once_in_a_cohort(probabilities, training.cohort_size)
             if counted_on == 1
             else pooled_probabilities(probabilities, levels, training)
         )

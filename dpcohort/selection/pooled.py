@@ -64,31 +64,6 @@ def pooled_probabilities(wanted: FloatArray, levels: NoiseLevels, training: Trai
     return result
 
 
-def capped_probabilities(wanted: FloatArray, cohort_size: int) -> FloatArray:
-    """The wanted probabilities, none above 1 / K: once in every cohort is the most there is.
-
-    Example:
-        >>> capped_probabilities(np.array([0.7, 0.2, 0.1]), 2).round(3)
-        array([0.5  , 0.333, 0.167])
-    """
-    cap, found = 1.0 / cohort_size, wanted.copy()
-    full = found > cap
-    while full.any() and not (full | (found <= 0)).all():
-        rest = np.where(full, 0.0, wanted)
-        scaled = rest * ((1.0 - cap * full.sum()) / rest.sum())
-        found = np.where(full, cap, scaled)
-        over = ~full & (found > cap)
-        if not over.any():
-            break
-        full |= over
-    found = np.minimum(found, cap)
-    left = 1.0 - found.sum()
-    if left > _ROUNDING:  # fewer clients are wanted than a cohort has members
-        room = np.where(found < cap, cap - found, 0.0)
-        found = found + room * (left / room.sum())
-    return found
-
-
 def pooled_weights(
     wanted: FloatArray, drawn: FloatArray, needed: FloatArray
 ) -> tuple[FloatArray, float]:
