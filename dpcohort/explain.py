@@ -23,7 +23,7 @@ from dpcohort.accounting.events import certify_epsilon
 from dpcohort.accounting.segments import left_population
 from dpcohort.clients import Budget, Population
 from dpcohort.errors import InputError
-from dpcohort.plain_text import one_line
+from dpcohort.plain_text import counted, one_line
 from dpcohort.plan import Plan, selection_problem
 from dpcohort.plugins import REGISTRIES
 from dpcohort.selection.problem import PlannedRule, SelectionProblem, selected
@@ -119,7 +119,7 @@ class Explanation(ClientExplanation):
         batch_size: expected batch of a step.
         sampling_rate: batch over size.
         unbiased: its probability by size alone.
-        probability: its probability in the plan.
+        probability: its probability in the plan; where noise is pooled its weight in the model.
         expected_draws: probability times all draws.
         draws: times it is drawn in the schedule.
         steps: noisy steps it takes.
@@ -133,6 +133,9 @@ class Explanation(ClientExplanation):
         epsilon_of_one_more_draw: what one more draw at the planned noise would spend in all.
         larger_budget: what doubling epsilon would change; None if public, and where only the plan
             is left of a rule of one's own.
+        weight: where noise is pooled, the factor on its mean gradient whenever it is drawn.
+        honest: where noise is pooled, the members on whose shares of noise it counts.
+        alone_epsilon: where noise is pooled, what it will have spent if all others collude.
     """
 
     batch_size: int
@@ -151,10 +154,23 @@ class Explanation(ClientExplanation):
     one_more_draw: float | None = None
     epsilon_of_one_more_draw: float | None = None
     larger_budget: LargerBudget | None = None
+    weight: float | None = None
+    honest: int | None = None
+    alone_epsilon: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and words, ready for JSON."""
+        plain = super().to_dict()
+        if self.honest is None:
+            for name in ("weight", "honest", "alone_epsilon"):
+                del plain[name]
+        return plain
 
     def _lines(self) -> list[str]:
         (who,) = super()._lines()
         step = f"Each step uses about {self.batch_size} of them (rate {self.sampling_rate:.3g})."
+        if self.honest is not None:
+            return [f"{who} {step}", *self._pooled_lines()]
         lines = [f"{who} {step}", self._why(), self._noise()]
         if self.one_more_draw is not None:
             lines.append(self._one_more(self.one_more_draw))
@@ -164,6 +180,31 @@ class Explanation(ClientExplanation):
             lines.append(
                 "What a larger epsilon would change cannot be told from the plan alone: its rule "
                 "is not installed here. Explain the config it was made from."
+            )
+        return lines
+
+    def _pooled_lines(self) -> list[str]:
+        """How loudly it speaks, and on whom it counts."""
+        ratio = self.probability / self.unbiased if self.unbiased > 0 else float("nan")
+        if self.draws == 0:
+            return ["It is never drawn, has no weight and spends nothing."]
+        lines = [
+            f"It is drawn {_often(self.draws)} and its mean gradient then counts with weight "
+            f"{self.weight:.4g}: {self.probability:.4g} of the model, {ratio:.3g} times its share "
+            "of all records. Weights are public and tell budgets."
+        ]
+        if self.public:
+            return [*lines, "It adds a share of noise for the others."]
+        lines.append(
+            f"The noise of {counted(self.honest or 1, 'honest member')} of a cohort is "
+            f"{self.noise_multiplier:.4g} times what one record can add: certified to spend "
+            f"epsilon {self.certified_epsilon:.4g} of {self.epsilon:.4g}. If all others collude, "
+            f"its own share alone protects it: epsilon {self.alone_epsilon:.4g}."
+        )
+        if (larger := self.larger_budget) is not None:
+            lines.append(
+                f"With epsilon {larger.epsilon:.4g} instead of {self.epsilon:.4g} it would count "
+                f"{larger.times_as_often:.3g} times as much."
             )
         return lines
 
@@ -292,7 +333,7 @@ def explain_clients(plan: Plan, clients: Iterable[int]) -> Iterator[Explanation]
             batch_size=batch,
             sampling_rate=float(plan.sampling_rates[k]),
             unbiased=float(selection.unbiased[k]),
-            probability=float(selection.probabilities[k]),
+            probability=float(plan.model_weights[k]),
             expected_draws=float(selection.probabilities[k]) * plan.training.total_draws,
             draws=draws,
             steps=int(plan.steps[k]),
@@ -302,7 +343,20 @@ def explain_clients(plan: Plan, clients: Iterable[int]) -> Iterator[Explanation]
             noise_vs_median=float(variance[k]) / median if median > 0 else 0.0,
             noise_share=float(shares[k]),
             unbiased_noise_share=float(by_size[k]),
+            **_pooled_part(plan, k),
         )
+
+
+def _pooled_part(plan: Plan, k: int) -> dict[str, Any]:
+    pooled = plan.pooled
+    if pooled is None:
+        return {}
+    alone = None if plan.population.public[k] else float(pooled.alone_epsilon[k])
+    return {
+        "weight": float(pooled.weights[k]),
+        "honest": pooled.honest,
+        "alone_epsilon": alone,
+    }
 
 
 def _noise_shares(problem: SelectionProblem, probabilities: FloatArray) -> FloatArray:

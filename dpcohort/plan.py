@@ -38,15 +38,29 @@ from dpcohort.accounting.deployed_noise import (
     noise_levels,
 )
 from dpcohort.accounting.events import Event, History, certify_epsilon, history_epsilon
+from dpcohort.accounting.pooled import (
+    Pooled,
+    adaptive_under_pooled_trust,
+    refuse_small_population,
+    refuse_unpoolable,
+    refuse_weightless,
+    with_lattice,
+)
 from dpcohort.accounting.segments import Segment, check_relation, left_population, past_of
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.clients import Population
-from dpcohort.errors import DpcohortError, FileFormatError, InputError, VerificationError
+from dpcohort.errors import (
+    BudgetExceededError,
+    DpcohortError,
+    FileFormatError,
+    InputError,
+    VerificationError,
+)
 from dpcohort.limits import LARGEST_PLAN, MOST_CLIENTS, read_bounded
 from dpcohort.plain_text import counted, html_table, one_line
 from dpcohort.plugins import REGISTRIES
 from dpcohort.progress import Progress, silent
-from dpcohort.schedule import Draws, Schedule, draw_schedule
+from dpcohort.schedule import Draws, Schedule, draw_schedule, once_in_a_cohort
 from dpcohort.selection.pooled import Pool, Spoken, pooled_probabilities, pooled_weights
 from dpcohort.selection.problem import (
     PlannedRule,
@@ -82,6 +96,8 @@ NoiseModel = Literal["exact", "paper"]
 #: Above this many different (noise, rate, steps) the fast bound alone is computed.
 _MOST_SECOND_OPINIONS = 200
 _MOST_NAMED = 5
+#: What another order of the same operations may change.
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -104,38 +120,6 @@ class Adaptive:
     def __post_init__(self) -> None:
         for column in (self.report_caps, self.report_multipliers):
             column.setflags(write=False)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Pooled:
-    """What a plan for pooled noise fixes beside the noise multipliers (docs/pooled.md).
-
-    In a round with cohort S the server learns only the sum over k in S of
-    ``weight_k * mean_k + share * C * normal``: mean_k is the sum of client k's clipped gradients
-    over B_k, and the sum over K is the step of the round.
-
-    Attributes:
-        weights: g_k, factor on a client's mean gradient; 0 for clients that are never drawn. The
-            mean over all draws is 1.
-        share: standard deviation of the noise that each member adds, in units of C.
-        honest: h, members whose shares surely are in the sum and unknown to the server.
-        alone_epsilon: what each client will have spent if all others collude, so that its own
-            share alone protects it; 0 if never drawn, NaN if public.
-    """
-
-    weights: FloatArray
-    share: float
-    honest: int
-    alone_epsilon: FloatArray
-
-    def __post_init__(self) -> None:
-        for column in (self.weights, self.alone_epsilon):
-            column.setflags(write=False)
-
-    @property
-    def level(self) -> float:
-        """Standard deviation of the noise that surely protects a member, in units of C."""
-        return self.share * math.sqrt(self.honest)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -191,8 +175,16 @@ class Plan:
             "budgets": f"epsilon {ends}" if ends else "all public",
             "training": draws,
             "noise": f"noise / clip {self.noise_to_clip:.3g}",
+            **self._told_of_trust(),
             "sha256": self.sha256[:12],
         }
+
+    def _told_of_trust(self) -> dict[str, str]:
+        if self.pooled is None:
+            return {}
+        alone = self.pooled.alone_epsilon[~self.population.public]
+        honest = f"{self.pooled.honest} of {self.training.cohort_size} honest"
+        return {"trust": f"pooled, {honest}", "alone": f"epsilon {alone.max():.3g} if all collude"}
 
     def __post_init__(self) -> None:
         self.selection.probabilities.setflags(write=False)
@@ -231,46 +223,89 @@ class Plan:
 
     def _check_pooled(self, held: BoolArray) -> None:
         """Refuse trust without shares of noise, and shares that do not carry the multipliers."""
-        pooled = self.pooled
-        if self.contract.is_pooled != (pooled is not None):
+        pooled, contract, training = self.pooled, self.contract, self.training
+        if contract.is_pooled != (pooled is not None):
             raise InputError.because(
                 "trust is pooled in the contract or in the plan, but not in both; make the plan "
                 "again."
             )
         if pooled is None:
             return
+        refuse_unpoolable(contract, training, self.schedule.draws)
+        if self.adaptive is not None:
+            raise adaptive_under_pooled_trust(self.selection.rule)
         if pooled.weights.size != len(self.population):
-            raise InputError.because("the weights are for another number of clients.")
-        if pooled.honest != self.contract.honest(self.training.cohort_size):
             raise InputError.because(
-                f"the plan counts on {pooled.honest} honest members, its contract on "
-                f"{self.contract.honest(self.training.cohort_size)}; make the plan again."
+                f"the weights are for {pooled.weights.size} clients but the population has "
+                f"{len(self.population)}."
             )
+        honest = contract.honest(training.cohort_size)
+        if pooled.honest != honest:
+            raise InputError.because(
+                f"the plan counts on {pooled.honest} honest members, its contract on {honest}; "
+                "make the plan again."
+            )
+        refuse_weightless(self.population, pooled.weights, self.drawn)
         self._refuse(
-            held & ~(self.noise_multipliers <= self._carried_multipliers),
+            # What a record contributes stays 1e-5 below the clip, so rounding is paid for.
+            held
+            & ~(self.noise_multipliers <= pooled.multipliers(self.batch_sizes) * (1 + _ROUNDING)),
             "has more weight than its budget allows under the noise of the honest members",
         )
+        self._refuse(
+            held & ~(pooled.alone_epsilon >= self.certified_epsilon),
+            "would be protected better by its own noise alone than by all of it",
+        )
+        fitting = with_lattice(pooled, self.population, training, contract)
+        if (pooled.exponent, pooled.modulus_bits) != (fitting.exponent, fitting.modulus_bits):
+            raise InputError.because(
+                f"the lattice 2^{pooled.exponent}, modulo 2^{pooled.modulus_bits}, is not that of "
+                f"the weights (2^{fitting.exponent}, modulo 2^{fitting.modulus_bits}); make the "
+                "plan again."
+            )
         ordered = np.sort(self.schedule.cohorts, axis=1)
         if (ordered[:, 1:] == ordered[:, :-1]).any():
             raise InputError.because("a client is twice in a cohort whose noise is pooled.")
 
     @property
-    def _carried_multipliers(self) -> FloatArray:
-        """Noise multiplier that h honest shares give each client; infinite without weight."""
-        assert self.pooled is not None
-        with np.errstate(divide="ignore"):
-            found: FloatArray = self.pooled.level * self.batch_sizes / self.pooled.weights
-        return found
-
-    @property
     def alone_multipliers(self) -> FloatArray:
         """Noise multiplier of each client's own noise alone: what is left if all others collude.
 
-        Where trust is local that is all its noise.
+        Where trust is local that is all its noise. NaN for clients that are never drawn. Where
+        trust is pooled public clients have one as well: their shares protect the others.
         """
         if self.pooled is None:
             return self.noise_multipliers
-        return self.noise_multipliers / math.sqrt(self.pooled.honest)
+        lent = np.where(self.drawn, self.pooled.alone_multipliers(self.batch_sizes), np.nan)
+        own = self.noise_multipliers / math.sqrt(self.pooled.honest)
+        return np.where(self.population.public, lent, own)
+
+    @cached_property
+    def if_alone(self) -> Plan:
+        """The same training as each client must count it if all others collude: a local plan.
+
+        Example:
+            >>> people = Population.from_arrays(sizes=[90] * 4, epsilon=[1.0] * 4, delta=1e-5)
+            >>> pooled = make_plan(people, Training(rounds=4, cohort_size=2, batch_size=9), seed=0,
+            ...                    accountant=Contract(trust="pooled"))
+            >>> alone = pooled.if_alone.spent_epsilon(pooled.schedule.counts)
+            >>> bool((alone > pooled.certified_epsilon).all())
+            True
+        """
+        if self.pooled is None:
+            return self
+        told = self.contract
+        local = Contract(
+            accountant=told.accountant, sampler=told.sampler, neighbours=told.neighbours
+        )
+        multiplier = np.where(self.population.public, 0.0, self.alone_multipliers)
+        noise = replace(
+            self.noise,
+            noise_multiplier=multiplier,
+            certified_epsilon=self.pooled.alone_epsilon.copy(),
+        )
+        before = tuple(segment.if_alone() for segment in self.before)
+        return replace(self, contract=local, noise=noise, before=before, pooled=None)
 
     def _refuse(self, broken: BoolArray, words: str) -> None:
         if broken.any():
@@ -323,6 +358,8 @@ class Plan:
         Of an adaptive plan as if all were drawn alike.
         """
         per_draw = (np.nan_to_num(self.noise_multipliers, nan=0.0) / self.batch_sizes) ** 2
+        if self.pooled is not None:
+            per_draw = self.pooled.shares**2
         if self.adaptive is not None:
             mean_draw = float(np.mean(per_draw))
         else:
@@ -343,6 +380,19 @@ class Plan:
                 "importance-compensated, the figure of probabilities) goes with planned rules only."
             )
         return self.selection.probabilities
+
+    @cached_property
+    def model_weights(self) -> FloatArray:
+        """How much each client counts in the model, summing to 1.
+
+        Its probability in a fixed plan; where noise is pooled its share of all draws, each with its
+        weight.
+        """
+        if self.pooled is None:
+            return self.probabilities
+        loud: FloatArray = self.schedule.counts * self.pooled.weights
+        found: FloatArray = loud / loud.sum()
+        return found
 
     @property
     def problem(self) -> SelectionProblem:
@@ -604,7 +654,8 @@ class Plan:
     def verify(self, method: str = "auto") -> None:
         """Check every promise again with an accountant that did not make the plan.
 
-        Those of an adaptive plan are checked at the caps.
+        Those of an adaptive plan are checked at the caps. Where trust is pooled, what is said of a
+        client that all others collude against is checked as well.
 
         Raises:
             VerificationError: a client's noise does not keep its budget; all are named.
@@ -635,6 +686,31 @@ class Plan:
                 f"{broken.size} clients would spend more than promised{caps}: {named}"
                 + (", ..." if broken.size > _MOST_NAMED else "")
                 + ". Do not train with this plan; make it again."
+            )
+        self.verify_alone(method)
+
+    def verify_alone(self, method: str = "auto") -> None:
+        """Check again what is said of clients that all others collude against.
+
+        Raises:
+            VerificationError: a client would spend more than the plan says.
+        """
+        if self.pooled is None:
+            return
+        said, counts = self.pooled.alone_epsilon, self.schedule.counts
+        held = np.flatnonzero((self.drawn | self.has_past) & ~self.population.public)
+        found = self.if_alone.spent_epsilon(counts, clients=held, method=method)
+        over = ~(found <= said[held])
+        if method != "pld" and over.any():  # the smaller of two bounds is as valid
+            again = self.if_alone.spent_epsilon(counts, clients=held[over], method="pld")
+            found[over] = np.minimum(found[over], again)
+        wrong = np.flatnonzero(~(found <= said[held] * (1 + _ROUNDING)))
+        if wrong.size:
+            k = int(held[wrong[0]])
+            raise VerificationError(
+                f"{wrong.size} clients would spend more than the plan says if all others collude: "
+                f"{one_line(self.population.ids[k])} epsilon {found[wrong[0]]:.6g}, it says "
+                f"{said[k]:.6g}. Do not train with this plan; make it again."
             )
 
     def verify_unless_made_here(self) -> None:
@@ -707,7 +783,7 @@ class Plan:
         if self.before:
             digest.update(json.dumps(_plain_before(self), sort_keys=True).encode())
         if self.pooled is not None:
-            digest.update(json.dumps(_plain_pooled(self.pooled), sort_keys=True).encode())
+            digest.update(json.dumps(self.pooled.to_dict(), sort_keys=True).encode())
         return digest.hexdigest()
 
     def __eq__(self, other: object) -> bool:
@@ -782,13 +858,15 @@ def make_plan(
     choice("draws", draws, get_args(Draws))
     seed = secrets.randbits(63) if seed is None else whole_number("seed", seed, at_least=0)
     check_relation(before, contract.neighbours)
-    if contract.is_pooled:
-        _refuse_unpoolable(population, training, draws)
+    refuse_unpoolable(contract, training, draws)
+    refuse_small_population(contract, training, len(population))
     problem, levels = selection_problem(
         left_population(population, before), training, contract=contract, noise_model=noise_model
     )
     chosen = selected(rule, problem)
     probabilities = draw_probabilities(problem, chosen)
+    if contract.is_pooled and problem.pool is None:
+        probabilities = once_in_a_cohort(probabilities, training.cohort_size)
     schedule = draw_schedule(
         probabilities,
         rounds=training.rounds,
@@ -808,14 +886,9 @@ def make_plan(
     )
     pooled = None
     if contract.is_pooled:
-        spoken = _spoken(
-            problem,
-            training,
-            chosen,
-            schedule,
-            noise.noise_multiplier / population.batches(training),
+        pooled = _pool(
+            population, training, contract, problem, chosen, probabilities, schedule, noise
         )
-        noise, pooled = _pool(population, training, contract, spoken, schedule, noise)
     plan = Plan(
         population=population,
         training=training,
@@ -828,36 +901,12 @@ def make_plan(
         seed=seed,
         pooled=pooled,
     )
+    if pooled is not None:
+        plan = _certified(plan)
     # What was just computed need not be computed again; a plan read from a file computes it.
     plan.__dict__["_selection_problem"] = (problem, levels)
     plan._mark_certified()
     return plan
-
-
-def _refuse_unpoolable(population: Population, training: Training, draws: str) -> None:
-    """Refuse what noise cannot be pooled in, before anything is computed."""
-    if training.local_steps > 1:
-        raise InputError(
-            "training.local_steps",
-            given=training.local_steps,
-            allowed="1 where trust = 'pooled'",
-            next_step="The model between two local steps would carry no noise of the others, so "
-            "what one record changes would not be bounded. Take more rounds instead.",
-        )
-    if training.cohort_size > len(population):
-        raise InputError(
-            "training.cohort_size",
-            given=training.cohort_size,
-            allowed=f"at most the {len(population)} clients there are, each once in a cohort, "
-            "where trust = 'pooled'",
-        )
-    if draws != "systematic":
-        raise InputError(
-            "draws",
-            given=draws,
-            allowed="'systematic' where trust = 'pooled'",
-            next_step="Independent draws put a client into a cohort twice.",
-        )
 
 
 def draw_probabilities(problem: SelectionProblem, chosen: Selection) -> FloatArray:
@@ -906,46 +955,75 @@ def _pool(
     population: Population,
     training: Training,
     contract: Contract,
-    spoken: Spoken,
+    problem: SelectionProblem,
+    chosen: Selection,
+    probabilities: FloatArray,
     schedule: Schedule,
     noise: DeployedNoise,
-) -> tuple[DeployedNoise, Pooled]:
-    """Weights and shares of noise for the draws and multipliers there are, certified.
+) -> Pooled:
+    """Weights and shares of noise for the draws and multipliers there are.
 
     Args:
         population: the clients.
         training: rounds and cohorts.
         contract: with pooled trust.
-        spoken: factors on mean gradients, and the noise that protects them all.
+        problem: what the rule looked at.
+        chosen: effective weight of each client in the model.
+        probabilities: how often each was to be drawn.
         schedule: who is drawn when.
         noise: multipliers that keep each budget.
     """
-    batches = population.batches(training)
-    honest = contract.honest(training.cohort_size)
-    weights, level = spoken
-    share = level / math.sqrt(honest)
-    held = np.flatnonzero((schedule.counts > 0) & ~population.public)
-    multiplier = noise.noise_multiplier.copy()
-    carried = share * math.sqrt(honest) * batches[held] / weights[held]
-    assert (carried >= multiplier[held]).all()
-    multiplier[held] = carried
-    columns: Any = {
-        "delta": population.delta[held],
-        "sampling_rate": population.sampling_rates(training)[held],
-        "steps": schedule.counts[held],
-        "sampler": contract.sampler,
-        "neighbours": contract.neighbours,
-        "method": "pld",
-    }
-    certified, alone = noise.certified_epsilon.copy(), noise.certified_epsilon.copy()
-    certified[held] = np.minimum(
-        certified[held], certify_epsilon(noise_multiplier=multiplier[held], **columns)
-    )
-    alone[held] = certify_epsilon(noise_multiplier=multiplier[held] / math.sqrt(honest), **columns)
-    return (
-        replace(noise, noise_multiplier=multiplier, certified_epsilon=certified),
-        Pooled(weights=weights, share=share, honest=honest, alone_epsilon=alone),
-    )
+    honest, counts = contract.honest(training.cohort_size), schedule.counts
+    needed = np.nan_to_num(noise.noise_multiplier) / population.batches(training)
+    if not (needed > 0).any():
+        raise InputError.because(
+            "no client that is drawn has a budget, so there is no noise to pool. Leave trust out, "
+            "or give clients budgets."
+        )
+    if honest == 1:  # each draw brings its own noise, so draws and weights are those of local trust
+        weights = np.zeros(len(population))
+        here = counts > 0
+        weights[here] = chosen.probabilities[here] / probabilities[here]
+        weights /= float(counts @ weights) / training.total_draws
+        refuse_weightless(population, weights, here)
+        shares = weights * needed
+    else:
+        weights, level = _spoken(problem, training, chosen, schedule, needed)
+        refuse_weightless(population, weights, counts > 0)
+        shares = np.full(len(population), level / math.sqrt(honest))
+    unknown = np.where(population.public, np.nan, np.inf)
+    pooled = Pooled(weights=weights, shares=shares, honest=honest, alone_epsilon=unknown)
+    return with_lattice(pooled, population, training, contract)
+
+
+def _certified(plan: Plan) -> Plan:
+    """A pooled plan with the noise that its shares really give, certified with and without others.
+
+    Raises:
+        BudgetExceededError: it does not keep a promise.
+    """
+    pooled, noise, counts = plan.pooled, plan.noise, plan.schedule.counts
+    assert pooled is not None
+    held = plan.drawn & ~plan.population.public
+    if pooled.honest > 1:
+        carried = pooled.multipliers(plan.batch_sizes)
+        multiplier = np.where(held, carried, noise.noise_multiplier)
+        plan = replace(plan, noise=replace(noise, noise_multiplier=multiplier))
+        certified = plan.spent_epsilon(counts, method="pld")
+        # More noise than was certified spends no more.
+        enough = held & (carried >= np.nan_to_num(noise.noise_multiplier))
+        certified = np.where(enough, np.fmin(certified, noise.certified_epsilon), certified)
+        broken = np.flatnonzero(held & ~(certified <= plan.population.epsilon))
+        if broken.size:
+            raise BudgetExceededError(
+                f"the noise of {plan.population.ids[int(broken[0])]!r} could not be certified "
+                "under pooled trust; set trust = 'local'."
+            )
+        plan = replace(plan, noise=replace(plan.noise, certified_epsilon=certified))
+    alone = plan.if_alone.spent_epsilon(counts, method="pld")
+    # A bound on less noise bounds what more noise spends.
+    alone = np.maximum(alone, plan.certified_epsilon)
+    return replace(plan, pooled=replace(pooled, alone_epsilon=alone))
 
 
 def selection_problem(
@@ -984,7 +1062,7 @@ def selection_problem(
         total_steps=training.total_steps,
         smoothness=training.smoothness,
         pool=Pool(training.cohort_size, contract.honest(training.cohort_size))
-        if contract.is_pooled
+        if contract.honest(training.cohort_size) > 1
         else None,
     )
     return problem, levels
@@ -1033,27 +1111,6 @@ def _adaptive(plan: Plan) -> Iterator[str]:
         yield f',\n"{key}": {json.dumps(value, allow_nan=False)}'
     yield _before(plan)
     yield "\n}\n"
-
-
-def _plain_pooled(pooled: Pooled) -> dict[str, Any]:
-    return {
-        "weights": pooled.weights.tolist(),
-        "share": pooled.share,
-        "honest": pooled.honest,
-        "alone_epsilon": _plain(pooled.alone_epsilon),
-    }
-
-
-def _pooled(content: Mapping[str, Any]) -> Pooled | None:
-    if "pooled" not in content:
-        return None
-    part = content["pooled"]
-    return Pooled(
-        weights=np.array(part["weights"], dtype=np.float64),
-        share=float(part["share"]),
-        honest=int(part["honest"]),
-        alone_epsilon=np.array(part["alone_epsilon"], dtype=np.float64),
-    )
 
 
 def _before(plan: Plan) -> str:
@@ -1115,7 +1172,7 @@ def _fixed(plan: Plan) -> Iterator[str]:
             yield ("" if position == 0 else ",\n") + f'  "{key}": {_encoded(key, value)}'
         yield "\n}"
     if plan.pooled is not None:
-        yield f',\n"pooled": {json.dumps(_plain_pooled(plan.pooled))}'
+        yield f',\n"pooled": {json.dumps(plan.pooled.to_dict(), allow_nan=False)}'
     yield _before(plan)
     yield "\n}\n"
 
@@ -1231,7 +1288,7 @@ def _rebuilt_fixed(content: Mapping[str, Any]) -> Plan:
         noise=_noise(content["noise"], population),
         seed=schedule["seed"],
         before=_segments(content),
-        pooled=_pooled(content),
+        pooled=Pooled.from_dict(content["pooled"]) if "pooled" in content else None,
     )
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from dpcohort._validate import FloatArray, IntArray, choice, whole_number
 from dpcohort.errors import InputError
 
-__all__ = ["Draws", "Schedule", "draw_schedule"]
+__all__ = ["Draws", "Schedule", "draw_schedule", "once_in_a_cohort"]
 
 Draws = Literal["systematic", "independent"]
 
@@ -166,3 +166,28 @@ def _systematic(p: FloatArray, rounds: int, cohort_size: int, rng: np.random.Gen
     # in them give each draw the same marginal.
     dealt = drawn.reshape(cohort_size, rounds)[:, rng.permutation(rounds)].T
     return rng.permuted(np.ascontiguousarray(dealt), axis=1)
+
+
+def once_in_a_cohort(wanted: FloatArray, cohort_size: int) -> FloatArray:
+    """The wanted probabilities, none above 1 / K: once in every cohort is the most there is.
+
+    Example:
+        >>> once_in_a_cohort(np.array([0.7, 0.2, 0.1]), 2).round(3)
+        array([0.5  , 0.333, 0.167])
+    """
+    cap, found = 1.0 / cohort_size, wanted.copy()
+    full = found > cap
+    while full.any() and not (full | (found <= 0)).all():
+        rest = np.where(full, 0.0, wanted)
+        scaled = rest * ((1.0 - cap * full.sum()) / rest.sum())
+        found = np.where(full, cap, scaled)
+        over = ~full & (found > cap)
+        if not over.any():
+            break
+        full |= over
+    found = np.minimum(found, cap)
+    left = 1.0 - found.sum()
+    if left > 1e-12:  # fewer clients are wanted than a cohort has members
+        room = np.where(found < cap, cap - found, 0.0)
+        found = found + room * (left / room.sum())
+    return found

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from fractions import Fraction
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -91,9 +92,12 @@ class Contract:
         choice("trust", self.trust, get_args(Trust))
         number("colluding", self.colluding, at_least=0)
         whole_number("dropouts", self.dropouts, at_least=0)
-        if self.colluding >= 1 and self.colluding != int(self.colluding):
-            allowed = "a whole number of members, or a share below 1"
-            raise InputError("colluding", given=self.colluding, allowed=allowed)
+        if self.colluding >= 1 and not isinstance(self.colluding, int):
+            raise InputError(
+                "colluding",
+                given=self.colluding,
+                allowed="a whole number of members (1, 2, ...), or a share of them below 1",
+            )
         if self.trust == "local" and (self.colluding or self.dropouts):
             name = "colluding" if self.colluding else "dropouts"
             raise InputError(
@@ -117,8 +121,7 @@ class Contract:
         if not self.is_pooled:
             return 1
         others = cohort_size - 1
-        share = self.colluding < 1
-        colluding = math.ceil(self.colluding * others) if share else int(self.colluding)
+        colluding = self.colluders(cohort_size)
         if colluding + self.dropouts > others:
             raise InputError.because(
                 f"of a cohort of {cohort_size}, {colluding} may collude with the server and "
@@ -126,6 +129,18 @@ class Contract:
                 "privacy.colluding or privacy.dropouts, or raise training.cohort_size."
             )
         return cohort_size - colluding - self.dropouts
+
+    def colluders(self, cohort_size: int) -> int:
+        """How many of a cohort's other members may help the server; a share is rounded up.
+
+        Example:
+            >>> Contract(trust="pooled", colluding=0.07).colluders(101)
+            7
+        """
+        if self.colluding >= 1:
+            return int(self.colluding)
+        # As it is written: 0.07 is a little more than seven hundredths in binary.
+        return math.ceil(Fraction(repr(float(self.colluding))) * (cohort_size - 1))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as a plan's file has them; trust only where it is not local."""

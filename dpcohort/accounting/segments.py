@@ -13,6 +13,7 @@ about it. So the client's total is charged to all of its records.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
@@ -47,6 +48,7 @@ class Segment:
         spent: events of each client with a budget that took part, by id.
         without_noise: ids of clients that took part as public ones; no epsilon bounds what was
             told of their records.
+        honest: h, members on whose shares of noise its multipliers count; 1 where trust is local.
 
     Example:
         >>> event = Event(noise_multiplier=2.0, sampling_rate=0.1, steps=50)
@@ -62,10 +64,33 @@ class Segment:
     source: Source
     spent: Mapping[str, History]
     without_noise: tuple[str, ...] = field(default=())
+    honest: int = 1
 
     def __post_init__(self) -> None:
         whole_number("before.rounds", self.rounds, at_least=0)
         choice("before.source", self.source, get_args(Source))
+        whole_number("before.honest", self.honest, at_least=1)
+
+    def if_alone(self) -> Segment:
+        """What its clients must count if all others collude: the noise of their own shares.
+
+        Example:
+            >>> event = Event(noise_multiplier=2.0, sampling_rate=0.1, steps=50)
+            >>> first = Segment(plan="", ledger="", rounds=50, source="seed", honest=4,
+            ...                 spent={"north": History((event,))})
+            >>> first.if_alone().spent["north"].events[0].noise_multiplier
+            1.0
+        """
+        if self.honest == 1:
+            return self
+        root = math.sqrt(self.honest)
+        spent = {
+            name: History(
+                tuple(replace(e, noise_multiplier=e.noise_multiplier / root) for e in h.events)
+            )
+            for name, h in self.spent.items()
+        }
+        return replace(self, spent=spent, honest=1)
 
     def to_dict(self) -> dict[str, Any]:
         """The segment as plain JSON values."""
@@ -73,7 +98,10 @@ class Segment:
             name: [event.to_dict() for event in history.events]
             for name, history in sorted(self.spent.items())
         }
-        return {**asdict(self), "spent": events, "without_noise": list(self.without_noise)}
+        plain = {**asdict(self), "spent": events, "without_noise": list(self.without_noise)}
+        if self.honest == 1:
+            del plain["honest"]
+        return plain
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Segment:
@@ -89,6 +117,7 @@ class Segment:
             source=values["source"],
             spent=spent,
             without_noise=tuple(map(str, values["without_noise"])),
+            honest=values.get("honest", 1),
         )
 
 

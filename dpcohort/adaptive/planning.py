@@ -28,6 +28,7 @@ from dpcohort.accounting.closed_forms import gaussian_mu, paper_noise_multiplier
 from dpcohort.accounting.contract import Contract
 from dpcohort.accounting.deployed_noise import DeployedNoise, Guard, deploy_noise, noise_after
 from dpcohort.accounting.events import Event, History
+from dpcohort.accounting.pooled import adaptive_under_pooled_trust
 from dpcohort.accounting.segments import Segment, check_relation, left_population, past_of
 from dpcohort.adaptive.rule import AdaptiveRule, ReportMode, ReportTerms
 from dpcohort.clients import Population
@@ -98,6 +99,8 @@ def make_adaptive_plan(
     else:
         REGISTRIES["adaptive"].check_members(rule, rule)
         chosen = rule
+    if contract.is_pooled:
+        raise adaptive_under_pooled_trust(chosen.name)
     seed = secrets.randbits(63) if seed is None else whole_number("seed", seed, at_least=0)
     terms = None
     if chosen.statistic is not None:

@@ -65,6 +65,11 @@ def _print_verification(verification: Verification) -> None:
         f"; {verification.clients} promises and {verification.rounds} rounds checked, at most "
         f"{verification.tightest:.1%} of a budget spent; plan {verification.plan[:12]}"
     )
+    if verification.alone_epsilon is not None:
+        console.print(
+            f"  pooled: that counts on {verification.honest} honest members of each cohort; if all "
+            f"others collude, a client has spent epsilon {verification.alone_epsilon:.4g} at most"
+        )
     for finding in verification.findings[:_SHOWN]:
         say(f"  {finding.kind}: {one_line(finding.subject)}: {one_line(finding.message, _LONGEST)}")
     if len(verification.findings) > _SHOWN:

@@ -98,7 +98,7 @@ class PrivacySection(Section):
     neighbours: Neighbours | None = None
     guard: Guard = "refuse"
     trust: Trust = "local"
-    colluding: float = 0
+    colluding: int | float = 0
     dropouts: int = 0
 
 

@@ -28,6 +28,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dpcohort._validate import choice, did_you_mean, whole_number
 from dpcohort.accounting.contract import Contract
+from dpcohort.accounting.pooled import (
+    adaptive_under_pooled_trust,
+    refuse_unpoolable,
+    sum_only,
+)
 from dpcohort.clients import Population
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.limits import LARGEST_CONFIG
@@ -522,6 +527,8 @@ def _build(
     made("run", schema.check_run, file.run)
     if file.tuning is not None:
         made("tuning", schema.check_tuning, file.tuning)
+    if contract is not None and training is not None and settings is not None:
+        problems += _pooled_problems(file, contract, training)
     grid = made("grid", schema.flat_grid, file.grid) or {}
     if training is None or settings is None or contract is None or problems:
         raise error_of(label, problems, lines)
@@ -555,6 +562,30 @@ def _contract(privacy: PrivacySection) -> Contract:
         colluding=privacy.colluding,
         dropouts=privacy.dropouts,
     )
+
+
+def _pooled_problems(
+    file: ConfigFile, contract: Contract, training: Training
+) -> list[ConfigProblem]:
+    """What does not go with trust = "pooled"."""
+    found: list[ConfigProblem] = []
+    if not contract.is_pooled:
+        return found
+    try:
+        refuse_unpoolable(contract, training, file.schedule.draws)
+    except InputError as error:
+        field = error.field or "privacy.trust"
+        where: Where = ("schedule", "draws") if field == "draws" else tuple(field.split("."))
+        found.append((where, str(error)))
+    if file.aggregation.rule != "mean":
+        told = sum_only(
+            f"aggregation.rule: {file.aggregation.rule} needs single updates", "the mean"
+        )
+        found.append((("aggregation", "rule"), str(told)))
+    if kind_of_rule(file.selection.rule) == "adaptive":
+        told = adaptive_under_pooled_trust(file.selection.rule)
+        found.append((("selection", "rule"), f"selection.rule: {told}"))
+    return found
 
 
 def _clients_file(clients: str, folder: Path) -> Path:
@@ -614,7 +645,7 @@ def apply_overrides(
     for override in overrides:
         place, value = _parse(override)
         if value is not _EMPTY and value != _at(changed, place):
-            for other in _taken_out(changed, place):
+            for other in _taken_out(changed, place, value):
                 if other not in places:
                     _put(changed, override, other, _EMPTY)
         _put(changed, override, place, value)
@@ -622,9 +653,11 @@ def apply_overrides(
     return changed, places
 
 
-def _taken_out(tables: dict[str, Any], place: Where) -> tuple[Where, ...]:
+def _taken_out(tables: dict[str, Any], place: Where, value: Any) -> tuple[Where, ...]:
     from dpcohort.config.schema import RuleSection, SelectionSection
 
+    if place == ("privacy", "trust") and value == "local":  # where nobody is counted on
+        return ("privacy", "colluding"), ("privacy", "dropouts")
     # Another rule takes all settings out but these, which go with every rule.
     kept: dict[Where, Iterable[str]] = {
         ("selection", "rule"): SelectionSection.model_fields,

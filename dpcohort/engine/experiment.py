@@ -380,7 +380,7 @@ def add_merged_noise_(
     pooled: Pooled | None = getattr(plan, "pooled", None)
     stds = cohort.noise_stds
     if pooled is not None:  # what each member adds, whatever its own budget
-        stds = np.full(len(cohort), pooled.share * plan.training.clip)
+        stds = pooled.shares[cohort.clients] * plan.training.clip
     std = merged_std(stds, optimiser.step_size(plan, round=cohort.round, step=last))
     if std == 0.0:  # public clients only
         return mean

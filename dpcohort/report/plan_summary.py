@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dpcohort._validate import IntArray
+from dpcohort.accounting.pooled import trust_in_words, trust_terms
 from dpcohort.clients import Population
 from dpcohort.plain_text import counted, one_line
 from dpcohort.plan import Plan
@@ -49,13 +50,26 @@ def summarise(plan: Plan) -> dict[str, Any]:
         "eta": plan.selection.eta,
         "gap": plan.selection.gap,
         "objective": plan.selection.objective,
-        "bias": float(np.abs(plan.selection.probabilities - u).sum()),
+        "bias": float(np.abs(plan.model_weights - u).sum()),
         "noise_to_clip": plan.noise_to_clip,
         "unbiased_noise_to_clip": float(np.sqrt(plan.training.total_steps * unbiased_noise)),
         "certified": int((plan.certified_epsilon[held] <= population.epsilon[held]).sum()),
         "lifted": int(plan.noise.lifted.sum()),
         "large_delta": population.large_delta,
         "sha256": plan.sha256,
+        **_pooled_summary(plan),
+    }
+
+
+def _pooled_summary(plan: Plan) -> dict[str, Any]:
+    """On whom clients count where trust is pooled, and what they spend without them."""
+    if plan.pooled is None:
+        return {}
+    alone = plan.pooled.alone_epsilon[~plan.population.public]
+    return {
+        "trust": trust_terms(plan.contract, plan.training.cohort_size),
+        "share": plan.pooled.share,
+        "alone_epsilon_max": float(alone.max()) if alone.size else None,
     }
 
 
@@ -71,6 +85,10 @@ def plan_values(plan: Plan) -> dict[str, object]:
         "noise_multiplier": plan.noise_multipliers,
         "certified_epsilon": plan.certified_epsilon,
     }
+    if plan.pooled is not None:
+        clients["weight"] = plan.pooled.weights
+        clients["noise_share"] = plan.pooled.shares
+        clients["alone_epsilon"] = plan.pooled.alone_epsilon
     return {"summary": summarise(plan), "clients": _columns(plan.population, clients)}
 
 
@@ -111,8 +129,9 @@ def _headline(plan: Plan, summary: dict[str, Any]) -> Text:
     )
     text.append(f"{summary['rule']}{eta}", style="bold")
     drawn = counted(summary["drawn"], "client")
+    moved = "of the weight" if plan.pooled is not None else "of the draws"
     text.append(
-        f": {summary['bias'] / 2:.0%} of the draws moved, {drawn} drawn; "
+        f": {summary['bias'] / 2:.0%} {moved} moved, {drawn} drawn; "
         f"at most {summary['gap']:.1e} from the optimum of Problem 1\n"
     )
     text.append("noise on a round's mean gradient: ")
@@ -128,6 +147,11 @@ def _headline(plan: Plan, summary: dict[str, Any]) -> Text:
             style="yellow",
         )
     text.append(f"; plan {summary['sha256'][:12]}")
+    if plan.pooled is not None:
+        text.append(f"\n{trust_in_words(summary['trust'])}")
+        text.append("\nif all others collude, a client spends up to ")
+        text.append(f"ε {summary['alone_epsilon_max']:.4g}", style="yellow")
+        text.append("; weights are public and tell budgets")
     if plan.before:
         runs, rounds = len(plan.before), sum(segment.rounds for segment in plan.before)
         text.append(
@@ -147,16 +171,19 @@ def _ends(order: IntArray, rows: int) -> IntArray:
 
 def _clients_table(plan: Plan, rows: int) -> Table:
     """The clients with the largest change of probability, ordered by the change."""
-    change = plan.selection.probabilities - plan.selection.unbiased
+    change = plan.model_weights - plan.selection.unbiased
     shown = _ends(np.argsort(change, kind="stable"), rows)
     positions = shown[np.argsort(-change[shown], kind="stable")]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("client", overflow="fold", min_width=8)
-    for name in ("records", "ε", "by size", "chosen", "heard", "draws", "noise z", "spends ε"):
+    names = ["records", "ε", "by size", "chosen", "heard", "draws", "noise z", "spends ε"]
+    if plan.pooled is not None:
+        names = ["records", "ε", "counts", "heard", "draws", "weight", "spends ε", "alone ε"]
+    for name in names:
         table.add_column(name, justify="right", no_wrap=True)
     previous_more = True
     for k in positions.tolist():
-        p, u = float(plan.selection.probabilities[k]), float(plan.selection.unbiased[k])
+        p, u = float(plan.model_weights[k]), float(plan.selection.unbiased[k])
         if previous_more and p < u and table.row_count and positions.size < len(plan.population):
             table.add_row("…")
         previous_more = p >= u
@@ -169,16 +196,23 @@ def _row(plan: Plan, k: int, p: float, u: float) -> list[str | Text]:
     public, draws = bool(population.public[k]), int(plan.schedule.counts[k])
     heard = p / u if u > 0 else 1.0
     style = "green" if heard > 1.005 else "red" if heard < 0.995 else ""
+    noise = "0" if public else f"{plan.noise_multipliers[k]:.4g}" if draws else "-"
+    by_size, alone = [f"{u:.4f}"], []
+    if plan.pooled is not None:
+        by_size = []
+        noise = f"{plan.pooled.weights[k]:.3g}" if draws else "-"
+        alone = ["-" if public or not draws else f"{plan.pooled.alone_epsilon[k]:.4g}"]
     return [
         Text(one_line(population.ids[k])),
         f"{population.sizes[k]:,}",
         "public" if public else f"{population.epsilon[k]:.3g}",
-        f"{u:.4f}",
+        *by_size,
         f"{p:.4f}",
         Text(f"{heard:.2f}×", style=style),
         str(draws),
-        "0" if public else f"{plan.noise_multipliers[k]:.4g}" if draws else "-",
+        noise,
         "-" if public or not draws else f"{plan.certified_epsilon[k]:.4g}",
+        *alone,
     ]
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort._validate import IntArray, number
+from dpcohort.accounting.pooled import sum_only
 from dpcohort.clients import Population
 from dpcohort.clients.population import nearest_id
 from dpcohort.config import Config
@@ -748,7 +749,7 @@ def aggregation_for(
         >>> aggregation_for(plan, "trimmed-mean", {"trim": 0.2})
         TrimmedMean(trim=0.2)
     """
-    from dpcohort.aggregation import for_plan
+    from dpcohort.aggregation import Mean, for_plan
 
     if isinstance(aggregation, str):
         made = for_plan(aggregation, plan, **(settings or {}))
@@ -760,6 +761,11 @@ def aggregation_for(
             given=aggregation,
             allowed="the name of a rule, or an object with combine(updates, cohort)",
             next_step="See: dpcohort rules",
+        )
+    if plan.pooled is not None and type(made) is not Mean:
+        raise sum_only(
+            f"the aggregation {getattr(made, 'name', type(made).__name__)} needs single updates",
+            "the aggregation mean",
         )
     return made
 

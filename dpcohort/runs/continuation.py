@@ -239,6 +239,7 @@ def _segment(folder: RunFolder, plan: Plan) -> Segment:
             for k, h in events.items()
         },
         without_noise=tuple(ids[k] for k in took_part if public[k]),
+        honest=1 if plan.pooled is None else plan.pooled.honest,
     )
 
 

@@ -149,7 +149,7 @@ class HeardGroup:
         epsilon_low: smallest budget among them; None for public clients.
         epsilon_high: largest.
         record_share: their share of all records.
-        draw_share: their share of all draws counted.
+        draw_share: their share of all draws counted, each with its weight where noise is pooled.
         heard: draw share over record share; 1 is in proportion to their data.
         noise_std: root mean square of z / B over their draws: noise on the mean gradient over C.
     """
@@ -199,9 +199,15 @@ def who_was_heard(
 def _heard(plan: Plan, part: IntArray, draws: IntArray, name: str) -> HeardGroup:
     population = plan.population
     is_public = bool(population.public[part[0]])
-    own, total = int(draws[part].sum()), max(1, int(draws.sum()))
+    own, total = float(draws[part].sum()), max(1.0, float(draws.sum()))
+    times = own
+    if plan.pooled is not None:
+        loud = draws * plan.pooled.weights
+        own, total = float(loud[part].sum()), max(1e-300, float(loud.sum()))
     records = float(population.sizes[part].sum() / population.total_size)
     levels = np.nan_to_num(plan.noise_multipliers[part], nan=0.0) / plan.batch_sizes[part]
+    if plan.pooled is not None:
+        levels = plan.pooled.shares[part]
     squares = float((draws[part] * levels**2).sum())
     epsilon = population.epsilon[part]
     return HeardGroup(
@@ -212,7 +218,7 @@ def _heard(plan: Plan, part: IntArray, draws: IntArray, name: str) -> HeardGroup
         record_share=records,
         draw_share=own / total,
         heard=own / total / records,
-        noise_std=float(np.sqrt(squares / own)) if own else 0.0,
+        noise_std=float(np.sqrt(squares / times)) if times else 0.0,
     )
 
 

@@ -192,6 +192,8 @@ class Job(TrainingJob):
         rules = [self.plan.selection.rule] + ([] if combined is None else [combined["rule"]])
         if self.plan.has_raw_reports:
             rules.append("raw reports, NOT PRIVATE")
+        if self.plan.pooled is not None:
+            rules.append(f"pooled ({self.plan.pooled.honest} honest)")
         return self.label or ", ".join(rules)
 
     @cached_property
@@ -651,12 +653,14 @@ def _check_sampling(plan: Plan) -> None:
     """Refuse a private run whose δ the distance of drawn noise from its law could show in.
 
     What a record contributes stays 5e-7 below the clip, which is worth far more of a δ than the
-    billionth part that is allowed here.
+    billionth part that is allowed here. Where noise is pooled every member's noise is drawn so.
     """
     population, steps = plan.population, np.asarray(plan.steps)
+    members = 1 if plan.pooled is None else plan.training.cohort_size
+    numbers = members * plan.training.dimension
     for k in np.flatnonzero(~population.public & (steps > 0)).tolist():
         epsilon, delta = float(population.epsilon[k]), float(population.delta[k])
-        if delta_of_sampling(epsilon, plan.training.dimension, int(steps[k])) > 1e-9 * delta:
+        if delta_of_sampling(epsilon, numbers, int(steps[k])) > 1e-9 * delta:
             raise InputError.because(
                 f"{population.ids[k]!r} has epsilon {epsilon:g} at delta {delta:g}: an epsilon so "
                 "large that the noise, drawn with an error of 2^-130, cannot keep it. It would "

@@ -18,6 +18,7 @@ import numpy as np
 
 from dpcohort._validate import IntArray
 from dpcohort._version import __version__
+from dpcohort.accounting.pooled import NOT_POOLED_AWAY, trust_in_words, trust_terms
 from dpcohort.accounting.segments import Source
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.errors import FileFormatError, InputError
@@ -130,6 +131,8 @@ class Receipt:
         entries: rows of the ledger.
         head: hash of the last one; keep it, and ``verify`` finds out if it ever goes missing.
         before: of a run that goes on from others, what the client did in each of them.
+        trust: where noise is pooled, on whom the certified epsilon counts, the client's weight and
+            share of noise, and its epsilon if all others collude.
 
     Example:
         >>> Receipt(client="a", neighbours="replace-one", promised_epsilon=1.0, delta=1e-5,
@@ -173,6 +176,7 @@ class Receipt:
     entries: int = 0
     head: str = ""
     before: tuple[Any, ...] = ()
+    trust: Mapping[str, Any] | None = None
 
     @property
     def holds(self) -> bool:
@@ -210,6 +214,8 @@ class Receipt:
             keys = (*keys, "weights")
         if self.tuning is not None:
             keys = (*keys, "tuning")
+        if self.trust is not None:
+            keys = (*keys, "trust")
         return dict(finite_json({key: values[key] for key in keys}))
 
     @classmethod
@@ -221,7 +227,7 @@ class Receipt:
         """
         computed = ("holds", "unused_epsilon")
         missing = [key for key in _RUN_KEYS if key not in (*values, "unit", "dpcohort")]
-        optional = ("reports", "before", "weights", "tuning")
+        optional = ("reports", "before", "weights", "tuning", "trust")
         unknown = sorted(set(values) - {*_RUN_KEYS, *optional, *computed})
         if missing or unknown:
             key, fault = (missing[0], "missing") if missing else (unknown[0], "not known")
@@ -257,16 +263,39 @@ class Receipt:
             f"  planned    {self.planned_draws} draws, {self.planned_steps} noisy steps, "
             f"epsilon {_shown(self.planned_epsilon)}",
             f"  noise      {noise}; {self.sampler} batches, {self.accountant} accountant",
+            *self._trust_lines(),
             *self._report_lines(),
             *self._lines_of_before(),
             *([] if self.weights is None else [f"  weights    {weights_in_words(self.weights)}"]),
             *self._tuning_lines(),
             f"  spent      {self.spent_draws} draws, {self.spent_steps} noisy steps",
             f"  certified  epsilon {_shown(self.certified_epsilon)}"
-            f"{', all runs together' if self.before else ''}, computed anew. "
-            f"{self._verdict('BROKEN')}",
+            f"{', all runs together' if self.before else ''}"
+            f"{self._with_honest()}, computed anew. {self._verdict('BROKEN')}",
+            *self._alone_lines(),
             f"  plan {self.plan[:16]}, dpcohort {self.dpcohort}",
             f"  {self.stamp}",
+        ]
+
+    def _trust_lines(self) -> list[str]:
+        if self.trust is None:
+            return []
+        return [
+            f"  trust      {trust_in_words(self.trust)}",
+            f"  weight     {self.trust['weight']:.4g} on its mean gradient, "
+            f"{self.trust['share']:.4g} C of noise as its share",
+        ]
+
+    def _with_honest(self) -> str:
+        return "" if self.trust is None else f" with {_members(self.trust['honest'])}"
+
+    def _alone_lines(self) -> list[str]:
+        if self.trust is None:
+            return []
+        return [
+            f"  alone      epsilon {_shown(self.trust['alone_epsilon'])} if all others collude "
+            "with the server: nothing but its own share of noise protects it then",
+            f"  open       {NOT_POOLED_AWAY}",
         ]
 
     def _lines_of_before(self) -> list[str]:
@@ -365,6 +394,10 @@ class Receipt:
         return "The promise holds." if self.holds else f"THE PROMISE IS {otherwise}."
 
 
+def _members(honest: int) -> str:
+    return f"{honest} honest member{'' if honest == 1 else 's'}"
+
+
 def weights_in_words(weights: Mapping[str, Any]) -> str:
     """Whose weights training started from, and which of them stayed as they were.
 
@@ -425,6 +458,9 @@ def make_receipts(
     took_part = plan.drawn | (counted > 0) | plan.has_past
     chosen = np.flatnonzero(took_part) if clients is None else clients
     spent = plan.spent_epsilon(counted, reports, clients=chosen, method=method)
+    alone = spent
+    if plan.pooled is not None and plan.pooled.honest > 1:
+        alone = plan.if_alone.spent_epsilon(counted, clients=chosen, method=method)
     steps = plan.training.local_steps
     population = plan.population
     receipts = []
@@ -454,6 +490,7 @@ def make_receipts(
                 before=_runs_before(plan, population.ids[k]),
                 weights=weights,
                 tuning=_tuned(plan, k, tuning),
+                trust=_trust(plan, k, _known(alone[row])),
             )
         )
     return receipts
@@ -524,6 +561,20 @@ def _tuned(plan: Plan, k: int, tuning: Mapping[str, Any] | None) -> dict[str, An
         **tuning,
         "epsilon": spent * float(plan.population.epsilon[k]),
         "delta": spent * float(plan.population.delta[k]),
+    }
+
+
+def _trust(plan: Plan, k: int, alone: float | None) -> dict[str, Any] | None:
+    """What a receipt says about others on whom the client counts."""
+    pooled = plan.pooled
+    if pooled is None:
+        return None
+    return {
+        **trust_terms(plan.contract, plan.training.cohort_size),
+        "weight": float(pooled.weights[k]),
+        "share": float(pooled.shares[k]),
+        "planned_alone_epsilon": _known(pooled.alone_epsilon[k]),
+        "alone_epsilon": alone,
     }
 
 

@@ -81,6 +81,9 @@ class Verification:
         tightest: largest share of a budget that was spent, over the clients; infinite where
             raw reports were used.
         findings: everything found.
+        honest: members on whom each promise counts; 1 where trust is local.
+        alone_epsilon: where trust is pooled, the largest epsilon of a client that all others
+            collude against; None elsewhere.
     """
 
     path: str
@@ -89,6 +92,8 @@ class Verification:
     rounds: int
     tightest: float
     findings: tuple[Finding, ...]
+    honest: int = 1
+    alone_epsilon: float | None = None
 
     @property
     def holds(self) -> bool:
@@ -97,7 +102,10 @@ class Verification:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return {**asdict(self), "holds": self.holds}
+        plain = {**asdict(self), "holds": self.holds}
+        if self.alone_epsilon is None:
+            del plain["honest"], plain["alone_epsilon"]
+        return plain
 
 
 def verify_run(path: str | Path, *, method: str = "auto", receipts: bool = True) -> Verification:
@@ -154,6 +162,10 @@ def verify_run(path: str | Path, *, method: str = "auto", receipts: bool = True)
         rounds=len(check.counted),
         tightest=max(shares, default=0.0),
         findings=tuple(check.findings),
+        honest=1 if plan.pooled is None else plan.pooled.honest,
+        alone_epsilon=None
+        if plan.pooled is None
+        else max((r.trust["alone_epsilon"] for r in held if r.trust is not None), default=0.0),
     )
 
 
@@ -398,6 +410,10 @@ class _Check:
         for k in np.flatnonzero(~known):
             words = f"drawn {int(self.draws[k])} times though the plan never draws it."
             self.overspent(plan.population.ids[int(k)], words)
+        try:
+            plan.verify_alone(method)
+        except VerificationError as error:
+            self.overspent("plan.json", str(error))
         truth = make_receipts(
             plan,
             np.where(known, self.draws, 0),
@@ -447,9 +463,11 @@ class _Check:
             same = given == value
             if key == "dpcohort" or (key == "stamp" and given == FORMER_STAMP):
                 continue  # what the former stamp left open, the run's own settings say
-            if key == "certified_epsilon" and isinstance(given, float) and isinstance(value, float):
-                # Another accountant may round otherwise; what it may not do is hide spending.
-                same = abs(given - value) <= 1e-3 * max(value, 1e-3)
+            if key == "certified_epsilon":
+                same = _about_equal(given, value)
+            if key == "trust" and isinstance(given, dict) and isinstance(value, dict):
+                same = _about_equal(given.get("alone_epsilon"), value["alone_epsilon"])
+                same = same and {**given, "alone_epsilon": 0} == {**value, "alone_epsilon": 0}
             if not same:
                 self.wrong(found.client, f"its receipt says {key} = {given!r}; it is {value!r}.")
 
@@ -507,6 +525,13 @@ class _Check:
         tests = (line.get("test_average") or line.get("test") for line in reversed(rounds))
         if result.get("test") != next((test for test in tests if test is not None), None):
             self.wrong("result.json", "its test results are not those of the last evaluated round.")
+
+
+def _about_equal(given: object, value: object) -> bool:
+    """Another accountant may round otherwise; what it may not do is hide spending."""
+    if isinstance(given, float) and isinstance(value, float):
+        return abs(given - value) <= 1e-3 * max(value, 1e-3)
+    return given == value
 
 
 def _aggregation_problems(record: Any, plan: Plan, config: Path) -> list[tuple[str, bool]]:

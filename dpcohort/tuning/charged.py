@@ -212,6 +212,11 @@ def _refuse_what_does_not_fit(config: Config) -> None:
             "charged tuning is proved for privacy.accountant = tight with sampler = poisson. "
             "Take --source none, which spends nothing, or change it."
         )
+    if config.contract.is_pooled:
+        raise InputError.because(
+            "charged tuning is proved for privacy.trust = local: a trial is scored by every client "
+            "for itself. Take --source none, which spends nothing."
+        )
     if config.is_adaptive:
         raise InputError.because(
             f"the rule {config.rule} asks clients for reports, which charged tuning does not "

@@ -110,7 +110,15 @@ class Simulation:
             config: clients, training, data, model, optimiser.
             data: its data set, if it is loaded already.
             shift: added to the seed.
+
+        Raises:
+            InputError: its trust is pooled.
         """
+        if config.contract.is_pooled:
+            raise InputError.because(
+                "privacy.trust = 'pooled' is not for schemes: each has an observer of its own, see "
+                "docs/schemes.md. Leave it out (--set privacy.trust=local does)."
+            )
         return cls(configured_job(config, data=data, shift=shift, device="cpu"))
 
     def __len__(self) -> int:

@@ -67,6 +67,12 @@ def explorer_data(plan: Plan) -> dict[str, Any]:
             "why": "This plan goes on from an earlier run, and its clients have what that left of "
             "their budgets; the explorer knows whole ones. Use dpcohort replan.",
         }
+    if plan.pooled is not None:
+        return {
+            "available": False,
+            "why": "The explorer is for clients that each add all of their own noise; here it is "
+            "pooled. Use dpcohort what-if.",
+        }
     population, training = plan.population, plan.training
     rounds = _round_stops(plan)
     changeable = _changeable(plan, len(rounds))
@@ -282,7 +288,7 @@ _BUDGETS, _SIZES = 20, 5
 _AVERAGED = (
     *("size", "epsilon", "unbiased", "probability", "planned_draws", "draws", "steps"),
     *("batch_size", "sampling_rate", "noise_multiplier", "noise_std", "paper_std", "tight_std"),
-    "spent",
+    *("spent", "weight", "alone"),
 )
 
 #: Above this many clients the tight noise is not computed beside the noise of the plan.
@@ -314,6 +320,8 @@ class ClientPoint:
         tight_std: what the tight accountant would add.
         spent: epsilon certified for the counted steps.
         share: spent over promised.
+        weight: factor on its mean gradient; None unless noise is pooled.
+        alone: epsilon of the counted steps if all others collude; None unless noise is pooled.
     """
 
     name: str
@@ -336,6 +344,8 @@ class ClientPoint:
     tight_std: float | None = None
     spent: float | None
     share: float | None
+    weight: float | None = None
+    alone: float | None = None
 
     @property
     def holds(self) -> bool:
@@ -370,6 +380,10 @@ def client_points(plan: Plan, draws: IntArray, *, method: str = "pld") -> list[C
     spent = plan.spent_epsilon(counted, clients=everyone, method=method)
     # A draw that the plan knows no noise for spends without bound.
     spent = np.where(known, spent, np.inf)
+    pooled = plan.pooled
+    alone = np.full(len(plan.population), np.nan)
+    if pooled is not None:
+        alone = plan.if_alone.spent_epsilon(counted, clients=everyone, method=method)
     paper, tight = papers_noise(plan) / plan.batch_sizes, _tight_std(plan)
     return [
         _point(
@@ -382,6 +396,8 @@ def client_points(plan: Plan, draws: IntArray, *, method: str = "pld") -> list[C
             planned_draws=told.draws,
             paper_std=_known(paper[k]),
             tight_std=_known(tight[k]),
+            weight=None if pooled is None else float(pooled.weights[k]),
+            alone=_known(alone[k]),
         )
         for k, told in enumerate(explain_clients(plan, everyone.tolist()))
     ]

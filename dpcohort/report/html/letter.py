@@ -195,8 +195,25 @@ def _rows(receipt: Receipt) -> list[tuple[str, Any]]:
         ("noise multiplier z", receipt.noise_multiplier),
         ("share of records in a batch", receipt.sampling_rate),
         ("batch size B", receipt.batch_size),
+        *_pooled_rows(receipt),
         *((f"reports {key}", reports[key]) for key in ("planned", "spent") if key in reports),
         ("batches", receipt.sampler),
         ("neighbouring data sets", receipt.neighbours),
         ("plan (SHA-256)", receipt.plan),
+    ]
+
+
+def _pooled_rows(receipt: Receipt) -> list[tuple[str, Any]]:
+    """What a receipt says of others on whom the client counts."""
+    trust = receipt.trust
+    if trust is None:
+        return []
+    return [
+        ("ε if all others collude, computed anew", trust["alone_epsilon"]),
+        ("members of a cohort", trust["cohort_size"]),
+        ("of them may help the server", trust["colluding"]),
+        ("of them may drop out", trust["dropouts"]),
+        ("honest shares of noise at least", trust["honest"]),
+        ("weight on its mean gradient", trust["weight"]),
+        ("share of noise, in units of C", trust["share"]),
     ]

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dpcohort._validate import choice
 from dpcohort._version import __version__
+from dpcohort.accounting.pooled import NOT_POOLED_AWAY, trust_in_words, trust_terms
 from dpcohort.atomic_file import write_text
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.metrics import METRICS
@@ -261,6 +262,7 @@ class Report:
         grouped: the points are groups.
         adaptive: cohorts were chosen during the training, so shares of draws stand where plans
             have probabilities.
+        pooled: on whom clients count where noise is pooled, in words; empty elsewhere.
         heard: participation by budget, for each group.
         served: simulated accuracy by budget, for each group; empty where it may not be computed.
         served_note: why, or the stamp it must bear.
@@ -289,6 +291,7 @@ class Report:
     receipts: dict[str, str] = field(default_factory=dict)
     grouped: bool = False
     adaptive: bool = False
+    pooled: str = ""
     heard: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     served: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     served_note: str = ""
@@ -305,6 +308,7 @@ class Report:
             "kind": self.kind,
             "grouped": self.grouped,
             "adaptive": self.adaptive,
+            "pooled": bool(self.pooled),
             "receipts": self.receipts,
             "curves": [asdict(curve) for curve in self.curves],
             "classes": self.classes,
@@ -367,6 +371,7 @@ def report_of_runs(
         receipts=_receipts(run, rows),
         grouped=grouped,
         adaptive=run.plan is not None and run.plan.adaptive is not None,
+        pooled=_pooled_words(run.plan),
         heard={group.name: heard for group in groups if (heard := _heard(group))},
         served=served,
         served_note=note,
@@ -498,6 +503,11 @@ def _cards(
     if shares:
         most = f"{100 * max(shares):.2f} %" if math.isfinite(max(shares)) else "unbounded"
         cards.append(("Most of a budget spent", most, "by any client"))
+    if plan is not None and plan.pooled is not None:
+        alone = max((p.alone for p in points if p.alone is not None), default=0.0)
+        honest = f"{plan.pooled.honest} of {plan.training.cohort_size}"
+        cards.append(("Honest members counted on", honest, "in every cohort; noise is pooled"))
+        cards.append(("If all others collude", f"ε {alone:.3g}", "spent by any client at most"))
     return tuple(cards)
 
 
@@ -596,6 +606,13 @@ def _explorer(run: ReadRun) -> dict[str, Any]:
         return {"available": False, "why": f"The explorer is not shown: {error}"}
 
 
+def _pooled_words(plan: Plan | None) -> str:
+    if plan is None or plan.pooled is None:
+        return ""
+    words = trust_in_words(trust_terms(plan.contract, plan.training.cohort_size))
+    return f"Noise is {words}. {NOT_POOLED_AWAY[:1].upper()}{NOT_POOLED_AWAY[1:]}."
+
+
 def facts_of(run: ReadRun) -> dict[str, dict[str, str]]:
     """Settings by section: what is known of them, in words."""
     sections: dict[str, dict[str, str]] = {}
@@ -605,6 +622,14 @@ def facts_of(run: ReadRun) -> dict[str, dict[str, str]]:
         sections["Privacy"] = flat(
             {**plan.contract.to_dict(), "unit": "one record of a client", "plan": plan.sha256}
         )
+        if plan.pooled is not None:
+            bits = (plan.pooled.exponent, plan.pooled.modulus_bits)
+            sections["Privacy"] |= {
+                "trust": trust_in_words(trust_terms(plan.contract, plan.training.cohort_size)),
+                "open": NOT_POOLED_AWAY,
+                "share of noise": f"{plan.pooled.share:.6g} of the clip",
+                "lattice": "noise of 2^{}, modulo 2^{}".format(*bits),
+            }
         sections["Selection"] = flat(_selection(plan))
     kept = {k: v for k, v in run.settings.items() if k not in ("format", "schema", "plan")}
     if kept:

@@ -16,7 +16,9 @@ const dpcohortCharts = (() => {
   // Where cohorts were chosen during the training there are shares of draws, and no probabilities.
   const CHOSEN = data.adaptive
     ? { axis: "Share of the draws", short: "Share", name: "of the draws" }
-    : { axis: "Probability per slot", short: "Probability", name: "in the plan" };
+    : data.pooled
+      ? { axis: "Weight in the model", short: "Weight", name: "in the plan" }
+      : { axis: "Probability per slot", short: "Probability", name: "in the plan" };
   const DECILES = "Deciles of the budget, strictest first";
 
   function curves() {

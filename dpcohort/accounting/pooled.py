@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shares of noise where trust is pooled, and the integers they are added up as (docs/pooled.md).
+
+In a round with cohort S the server learns only the sum over k in S of
+``weight_k * mean_k + share_k * C * normal``: mean_k is the sum of client k's clipped gradients over
+B_k, and the sum over K is the step of the round. A record of k moves it by at most weight_k C /
+B_k, and at least h shares, its own among them, are in it and unknown to the server. All shares are
+equal, so their noise has standard deviation sqrt(h) share C.
+
+Where h = 1 a client counts on nobody but itself. Its share is then all of its own noise, z_k
+weight_k / B_k: the local model, with weights.
+
+**The lattice.** Members add integers. In units of share C / 2^e a share of noise is
+``round(2^e Z)``, and a record of k contributes at most 2^e / m_k with m_k = share B_k / weight_k,
+the noise multiplier of the own share alone. That is at least 2^22 for everybody: e is chosen for
+the largest m_k. Sums are taken modulo 2^b, with b so large that no sum of a cohort ever wraps
+around.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpcohort._validate import BoolArray, FloatArray, IntArray, whole_number
+from dpcohort.accounting.contract import Contract
+from dpcohort.errors import InputError
+from dpcohort.plain_text import one_line
+
+if TYPE_CHECKING:
+    from dpcohort.clients import Population
+    from dpcohort.training import Training
+
+#: A record's largest contribution is at least two to this, as on the lattice of a single client.
+LEAST_BITS = 22
+#: Largest e: the noise of a lattice is drawn exactly up to here.
+LARGEST_EXPONENT = 40
+#: Sums of more bits would not fit the integers they are added up in.
+MOST_MODULUS_BITS = 62
+#: Where the law of a drawn share ends, in standard deviations, and half a unit of rounding.
+_FARTHEST = 16.5
+
+
+#: What pooled noise does not hide.
+NOT_POOLED_AWAY = (
+    "not hidden: the sum itself, who takes part in which round, and weights, which tell budgets"
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pooled:
+    """What a plan for pooled noise fixes beside the noise multipliers.
+
+    Attributes:
+        weights: g_k, factor on a client's mean gradient; 0 for clients that are never drawn. The
+            mean over all draws is 1.
+        shares: standard deviation of the noise that each client adds when it is drawn, in units of
+            C; the same for all, unless h is 1.
+        honest: h, members whose shares surely are in the sum and unknown to the server.
+        alone_epsilon: what each client will have spent if all others collude, so that its own
+            share alone protects it; 0 if it never took part, NaN if public.
+        exponent: e; a share of noise has standard deviation 2^e on the lattice. 0 where h is 1:
+            nothing needs to be masked, so there is no common lattice.
+        modulus_bits: b; sums are taken modulo 2^b. 0 where h is 1.
+
+    Example:
+        >>> pooled = Pooled(weights=np.array([0.5, 1.5]), shares=np.array([0.1, 0.1]), honest=2,
+        ...                 alone_epsilon=np.array([1.0, 2.0]), exponent=26, modulus_bits=42)
+        >>> pooled.multipliers(np.array([60, 60])).round(2), round(pooled.level, 3)
+        (array([16.97,  5.66]), 0.141)
+    """
+
+    weights: FloatArray
+    shares: FloatArray
+    honest: int
+    alone_epsilon: FloatArray
+    exponent: int = 0
+    modulus_bits: int = 0
+
+    def __post_init__(self) -> None:
+        whole_number("pooled.honest", self.honest, at_least=1)
+        whole_number("pooled.exponent", self.exponent, at_least=0, at_most=LARGEST_EXPONENT)
+        most = MOST_MODULUS_BITS
+        whole_number("pooled.modulus_bits", self.modulus_bits, at_least=0, at_most=most)
+        sizes = {self.weights.shape, self.shares.shape, self.alone_epsilon.shape}
+        if sizes != {(self.weights.size,)}:
+            raise InputError.because("weights, shares and epsilons are of other clients each.")
+        for name, column in (("weights", self.weights), ("shares", self.shares)):
+            if not (np.isfinite(column) & (column >= 0)).all():
+                worst = column[~(np.isfinite(column) & (column >= 0))][0]
+                allowed = "finite numbers of at least 0"
+                raise InputError(f"pooled.{name}", given=float(worst), allowed=allowed)
+        if self.honest > 1 and not (self.shares == self.share).all():
+            raise InputError.because(
+                "shares of noise differ; where members count on each other all are equal."
+            )
+        for column in (self.weights, self.shares, self.alone_epsilon):
+            column.setflags(write=False)
+
+    @property
+    def share(self) -> float:
+        """The share of each member, in units of C; where h is 1 the largest of them."""
+        return float(self.shares.max())
+
+    @property
+    def level(self) -> float:
+        """Standard deviation of the noise that surely protects a member, in units of C."""
+        return self.share * math.sqrt(self.honest)
+
+    def multipliers(self, batch_sizes: IntArray) -> FloatArray:
+        """Noise multiplier that h honest shares give each client; infinite without weight.
+
+        Args:
+            batch_sizes: B_k.
+        """
+        return self.alone_multipliers(batch_sizes) * math.sqrt(self.honest)
+
+    def alone_multipliers(self, batch_sizes: IntArray) -> FloatArray:
+        """m_k: noise multiplier of each client's own share alone; infinite without weight."""
+        found = np.full(self.weights.size, math.inf)
+        here = self.weights > 0
+        found[here] = self.shares[here] * batch_sizes[here] / self.weights[here]
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as a plan's file has them."""
+        shares: Any = self.shares.tolist() if self.honest == 1 else self.share
+        return {
+            "weights": self.weights.tolist(),
+            "shares": shares,
+            "honest": self.honest,
+            "alone_epsilon": [None if e != e else e for e in self.alone_epsilon.tolist()],
+            "exponent": self.exponent,
+            "modulus_bits": self.modulus_bits,
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Pooled:
+        """What ``to_dict`` gave."""
+        weights = np.array(values["weights"], dtype=np.float64)
+        shares = np.array(values["shares"], dtype=np.float64)
+        return cls(
+            weights=weights,
+            shares=np.full(weights.shape, shares) if shares.ndim == 0 else shares,
+            honest=values["honest"],
+            alone_epsilon=np.array(values["alone_epsilon"], dtype=np.float64),
+            exponent=values["exponent"],
+            modulus_bits=values["modulus_bits"],
+        )
+
+
+def refuse_unpoolable(contract: Contract, training: Training, draws: str = "systematic") -> None:
+    """Refuse a training in which noise cannot be pooled; nothing to do where trust is local.
+
+    Raises:
+        InputError: too few members, several local steps, or cohorts with a client twice.
+
+    Example:
+        >>> from dpcohort.training import Training
+        >>> refuse_unpoolable(Contract(trust="pooled", dropouts=4), Training(cohort_size=4))
+        Traceback (most recent call last):
+        ...
+        dpcohort.errors.InputError: of a cohort of 4, 0 may collude with the server and 4 may drop
+        out, but each member has only 3 others. Lower privacy.colluding or privacy.dropouts, or
+        raise training.cohort_size.
+    """
+    if not contract.is_pooled:
+        return
+    contract.honest(training.cohort_size)
+    if training.local_steps > 1:
+        raise InputError(
+            "training.local_steps",
+            given=training.local_steps,
+            allowed="1 where trust = 'pooled'",
+            next_step="The model between two local steps would carry no noise of the others, so "
+            "what one record changes would not be bounded. Take more rounds instead.",
+        )
+    if draws != "systematic":
+        raise InputError(
+            "draws",
+            given=draws,
+            allowed="'systematic' where trust = 'pooled'",
+            next_step="Independent draws put a client into a cohort twice.",
+        )
+
+
+def refuse_small_population(contract: Contract, training: Training, clients: int) -> None:
+    """Refuse cohorts that are larger than the population, where nobody may be in one twice.
+
+    Example:
+        >>> from dpcohort.training import Training
+        >>> refuse_small_population(Contract(trust="pooled"), Training(cohort_size=4), 4)
+    """
+    if contract.is_pooled and training.cohort_size > clients:
+        raise InputError(
+            "training.cohort_size",
+            given=training.cohort_size,
+            allowed=f"at most {clients} where trust = 'pooled': there are so many clients, and "
+            "each is in a cohort once",
+        )
+
+
+def with_lattice(
+    pooled: Pooled, population: Population, training: Training, contract: Contract
+) -> Pooled:
+    """The same with exponent and modulus of the lattice on which a cohort's noise is added up.
+
+    Args:
+        pooled: weights and shares.
+        population: ids and sizes.
+        training: batches and cohort size.
+        contract: how batches are drawn: at most all records are in one, or B_k.
+
+    Raises:
+        InputError: a weight is so small, or so large, that no lattice holds it; names the client.
+
+    Example:
+        >>> from dpcohort.clients import Population
+        >>> from dpcohort.training import Training
+        >>> people = Population.from_arrays(sizes=[600, 600], epsilon=[1.0, 2.0], delta=1e-5)
+        >>> pooled = Pooled(weights=np.array([0.5, 1.5]), shares=np.array([0.1, 0.1]), honest=2,
+        ...                 alone_epsilon=np.array([1.0, 2.0]))
+        >>> found = with_lattice(pooled, people, Training(cohort_size=2, batch_size=60), Contract())
+        >>> found.exponent, found.modulus_bits
+        (26, 36)
+    """
+    if pooled.honest == 1:
+        return replace(pooled, exponent=0, modulus_bits=0)
+    batches = population.batches(training)
+    alone = np.where(pooled.weights > 0, pooled.alone_multipliers(batches), 0.0)
+    largest = int(np.argmax(alone))
+    exponent = LEAST_BITS + max(0, math.ceil(math.log2(max(1.0, float(alone[largest])))))
+    if exponent > LARGEST_EXPONENT:
+        raise _misfit(population, pooled, largest, "small", "beside the noise of the others")
+    records = population.sizes if contract.sampler == "poisson" else batches
+    summands = np.where(alone > 0, 2.0**exponent * records / np.where(alone > 0, alone, 1.0), 0.0)
+    loudest = int(np.argmax(summands))
+    total = training.cohort_size * (float(summands[loudest]) + _FARTHEST * 2.0**exponent)
+    bits = math.floor(math.log2(total)) + 2  # total < 2^(b - 1)
+    if bits > MOST_MODULUS_BITS:
+        raise _misfit(population, pooled, loudest, "large", f"for sums of {MOST_MODULUS_BITS} bits")
+    return replace(pooled, exponent=exponent, modulus_bits=bits)
+
+
+def _misfit(population: Population, pooled: Pooled, k: int, size: str, where: str) -> InputError:
+    name, weight = one_line(population.ids[k]), float(pooled.weights[k])
+    return InputError.because(
+        f"the weight of {name!r} ({weight:.3g}, share of noise {pooled.share:.3g}) is too {size} "
+        f"{where}: it does not fit the lattice on which a cohort is added up. Leave the client "
+        "out, bring its budget and size nearer to those of the others, or set trust = 'local'."
+    )
+
+
+def refuse_weightless(population: Population, weights: FloatArray, drawn: BoolArray) -> None:
+    """Refuse clients that are drawn with no weight at all: they would only lend their noise.
+
+    Example:
+        >>> from dpcohort.clients import Population
+        >>> people = Population.from_arrays(sizes=[600, 600], epsilon=[1.0, 2.0], delta=1e-5)
+        >>> refuse_weightless(people, np.array([1.0, 1.0]), np.array([True, True]))
+    """
+    bare = np.flatnonzero(drawn & ~(weights > 0))
+    if bare.size:
+        name = one_line(population.ids[int(bare[0])])
+        raise InputError.because(
+            f"the selection gives {name!r} no weight, but cohorts so large need it. Lower "
+            "training.cohort_size, leave the client out, or choose a rule that gives everybody "
+            "some weight."
+        )
+
+
+def sum_only(what: str, instead: str) -> InputError:
+    """Why nothing that looks at single updates goes with pooled noise.
+
+    Args:
+        what: what looks at them, and how.
+        instead: what to use.
+
+    Example:
+        >>> print(sum_only("the aggregation trimmed-mean sorts updates", "the aggregation mean"))
+        the aggregation trimmed-mean sorts updates, and where trust = 'pooled' the server sees the
+        sum of a cohort only: a sum has no single updates. Use the aggregation mean, or trust =
+        'local'.
+    """
+    return InputError.because(
+        f"{what}, and where trust = 'pooled' the server sees the sum of a cohort only: a sum has "
+        f"no single updates. Use {instead}, or trust = 'local'."
+    )
+
+
+def adaptive_under_pooled_trust(rule: str) -> InputError:
+    """Why a rule that chooses each cohort does not go with pooled noise.
+
+    Example:
+        >>> str(adaptive_under_pooled_trust("power-of-choice"))[:45]
+        'the rule power-of-choice chooses each cohort '
+    """
+    return sum_only(
+        f"the rule {rule} chooses each cohort from what single clients report or send",
+        "a rule whose cohorts are planned, such as privacy-aware",
+    )
+
+
+def trust_terms(contract: Contract, cohort_size: int) -> dict[str, int]:
+    """On how many members a client counts, in plain numbers.
+
+    Example:
+        >>> trust_terms(Contract(trust="pooled", colluding=0.5), 10)
+        {'cohort_size': 10, 'colluding': 5, 'dropouts': 0, 'honest': 5}
+    """
+    return {
+        "cohort_size": cohort_size,
+        "colluding": contract.colluders(cohort_size),
+        "dropouts": contract.dropouts,
+        "honest": contract.honest(cohort_size),
+    }
+
+
+def trust_in_words(trust: Mapping[str, Any]) -> str:
+    """On whom a client counts where noise is pooled.
+
+    Args:
+        trust: of ``trust_terms``, as a receipt has it.
+
+    Example:
+        >>> print(trust_in_words({"cohort_size": 10, "colluding": 4, "dropouts": 1, "honest": 5}))
+        pooled: the server sees the sum of a cohort only; of 10 members at most 4 help it and at
+        most 1 drops out, so at least 5 shares of noise, the client's own among them, protect it
+    """
+    members, colluding, dropouts = trust["cohort_size"], trust["colluding"], trust["dropouts"]
+    doubts = []
+    if colluding:
+        doubts.append(f"at most {colluding} {'helps' if colluding == 1 else 'help'} it")
+    if dropouts:
+        doubts.append(f"at most {dropouts} {'drops' if dropouts == 1 else 'drop'} out")
+    shares = (
+        "the client's own noise alone protects it"
+        if trust["honest"] == 1
+        else f"at least {trust['honest']} shares of noise, the client's own among them, protect it"
+    )
+    said = " and ".join(doubts) or "nobody helps it or drops out"
+    seen = "pooled: the server sees the sum of a cohort only"
+    return f"{seen}; of {members} members {said}, so {shares}"

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs with pooled noise: both epsilons in receipts and letters, checked again, and going on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dpcohort import Population
+from dpcohort.accounting import Contract
+from dpcohort.aggregation import TrimmedMean
+from dpcohort.config import commented_config, loads_config
+from dpcohort.errors import InputError
+from dpcohort.explain import explain_client
+from dpcohort.lab.schemes.simulation import Simulation
+from dpcohort.plan import Plan
+from dpcohort.report.html.letter import write_letter
+from dpcohort.report.plan_summary import plan_values
+from dpcohort.runs import train, verify_run
+from dpcohort.runs.continuation import replan
+from dpcohort.runs.job import make_job
+from dpcohort.runs.receipts import Receipt, make_receipts
+from dpcohort.tuning.charged import _refuse_what_does_not_fit
+
+from .conftest import small_plan
+
+HALF = Contract(trust="pooled", colluding=0.5)  # of 4 members 2 may collude
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return small_plan(accountant=HALF)
+
+
+@pytest.fixture(scope="module")
+def _run(plan, digits, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pooled") / "run"
+    train(plan, "logistic", digits, out=folder, device="cpu")
+    return folder
+
+
+@pytest.fixture
+def run(_run, tmp_path):
+    shutil.copytree(_run, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def findings(run):
+    return " ".join(found.message for found in verify_run(run).findings)
+
+
+def test_a_receipt_says_on_whom_it_counts_and_what_is_left_without_them(plan):
+    made = {one.client: one for one in make_receipts(plan, plan.schedule.counts)}
+    receipt = made[plan.population.ids[2]]
+    assert receipt.trust["honest"] == 2
+    assert receipt.certified_epsilon < receipt.trust["alone_epsilon"]
+    assert receipt.trust["alone_epsilon"] == pytest.approx(plan.pooled.alone_epsilon[2], rel=1e-2)
+    words = receipt.text()
+    assert "of 4 members at most 2 help it, so at least 2 shares of noise" in words
+    assert f"epsilon {receipt.certified_epsilon:.5g} with 2 honest members" in words
+    assert f"epsilon {receipt.trust['alone_epsilon']:.5g} if all others collude" in words
+    assert "weights, which tell budgets" in words
+    assert Receipt.from_dict(json.loads(json.dumps(receipt.to_dict()))) == receipt
+    half = make_receipts(plan, plan.schedule.counts // 2)
+    assert {one.client: one for one in half}[receipt.client].trust["alone_epsilon"] < (
+        receipt.trust["alone_epsilon"]
+    )
+    assert all("trust" not in one.to_dict() for one in make_receipts(small_plan(), np.ones(8)))
+
+
+def test_the_letter_says_both_and_what_is_not_protected(plan, tmp_path):
+    receipt = make_receipts(plan, plan.schedule.counts)[1]
+    write_letter(tmp_path / "letter.html", receipt, risk=None)
+    words = " ".join((tmp_path / "letter.html").read_text().split())
+    alone = f"ε = {receipt.trust['alone_epsilon']:.4g}"
+    assert words.count(alone) >= 3
+    assert f"ε = {receipt.certified_epsilon:.4g} with 2 honest members" in words
+    assert "at most 2 of the other members help the server" in words
+    assert "every client's weight, which tells its budget" in words
+
+
+def test_explanation_and_summary_name_both_epsilons(plan):
+    told = explain_client(plan, plan.population.ids[0])
+    assert "If all others collude, its own share alone protects it: epsilon " in told.text()
+    assert told.alone_epsilon == plan.pooled.alone_epsilon[0]
+    values = plan_values(plan)
+    assert values["summary"]["trust"]["honest"] == 2
+    assert values["clients"]["weight"] == plan.pooled.weights.tolist()
+    assert "epsilon" in repr(plan)
+    assert "2 of 4 honest" in repr(plan)
+    assert "weight" not in explain_client(small_plan(), told.client).to_dict()
+
+
+def test_a_run_verifies_with_both_epsilons(run, plan):
+    found = verify_run(run)
+    assert found.findings == ()
+    assert found.honest == 2
+    assert found.alone_epsilon == pytest.approx(np.nanmax(plan.pooled.alone_epsilon), rel=1e-2)
+
+
+@pytest.mark.parametrize("key", ["alone_epsilon", "honest", "weight", "share"])
+def test_a_receipt_that_lies_about_others_is_found_out(run, key):
+    path = sorted((run / "receipts").glob("*.json"))[1]
+    content = json.loads(path.read_text())
+    content["trust"][key] *= 0.9 if key != "honest" else 2
+    path.write_text(json.dumps(content))
+    assert "its receipt says trust" in findings(run)
+
+
+def test_a_plan_that_lies_about_what_is_left_alone_is_found_out(run, plan, digits, tmp_path):
+    said = plan.pooled.alone_epsilon.copy()
+    said[3] *= 0.99
+    lying = replace(plan, pooled=replace(plan.pooled, alone_epsilon=said))
+    lying.save(run / "plan.json")
+    assert f"if all others collude: {plan.population.ids[3]}" in findings(run)
+    with pytest.raises(Exception, match="if all others collude"):
+        train(Plan.load(run / "plan.json"), "logistic", digits, out=tmp_path / "other")
+
+
+def test_with_nobody_to_count_on_a_simulation_is_that_of_local_trust(digits):
+    alone = train(small_plan(accountant=Contract(trust="pooled", colluding=3)), "logistic", digits)
+    local = train(small_plan(), "logistic", digits, merged_noise=True)
+    assert alone.plan.schedule.sha256 == local.plan.schedule.sha256
+    for name, values in local.scored_weights.items():
+        np.testing.assert_allclose(alone.scored_weights[name], values, rtol=1e-4, atol=1e-6)
+    shares = alone.plan.pooled.shares
+    np.testing.assert_allclose(
+        shares, np.nan_to_num(local.plan.noise_multipliers) / local.plan.batch_sizes, rtol=1e-12
+    )
+
+
+def test_a_run_goes_on_and_both_epsilons_are_of_both_runs(run, plan, digits, tmp_path):
+    old = plan.population
+    more = Population.from_arrays(
+        ids=old.ids,
+        sizes=old.sizes,
+        epsilon=2 * old.epsilon,
+        delta=old.delta,
+        public=old.public,
+    )
+    later = replan(run, more, rounds=4, seed=1)
+    assert later.before[0].honest == 2
+    assert (later.certified_epsilon[:7] <= more.epsilon[:7]).all()
+    both = (plan.schedule.counts > 0) & (later.schedule.counts > 0) & ~old.public
+    assert both.sum() >= 4
+    assert (plan.pooled.alone_epsilon[both] < later.pooled.alone_epsilon[both]).all()
+    train(later, "logistic", digits, after=run, out=tmp_path / "later", device="cpu")
+    assert verify_run(tmp_path / "later").holds
+    forgetful = replace(later, before=(replace(later.before[0], honest=1),))
+    with pytest.raises(Exception, match=r"not as it was|goes on in"):
+        train(forgetful, "logistic", digits, after=run, out=tmp_path / "other", device="cpu")
+
+
+def test_what_needs_single_updates_is_refused_by_every_door(plan, digits):
+    with pytest.raises(InputError, match=r"trimmed-mean needs single updates.* a sum has no"):
+        make_job(plan, "logistic", digits, aggregation=TrimmedMean(trim=0.2))
+    with pytest.raises(InputError, match=r"trimmed-mean needs single updates.* a sum has no"):
+        make_job(plan, "logistic", digits, aggregation="trimmed-mean")
+    config = loads_config(commented_config("digits")).with_overrides(["privacy.trust=pooled"])
+    with pytest.raises(InputError, match="not for schemes"):
+        Simulation.of(config)
+    with pytest.raises(InputError, match=r"charged tuning .*trust = local"):
+        _refuse_what_does_not_fit(config)
