@@ -156,7 +156,10 @@ def swap_honest(part):
         (lambda part: part["weights"].append(1.0), "other clients"),
         (lambda part: part.update(weights=[1.0] * 3, alone_epsilon=[1.0] * 3), "3 clients"),
         (lambda part: part["alone_epsilon"].__setitem__(0, 1e-3), "own noise alone"),
-        (lambda part: part["alone_epsilon"].__setitem__(0, None), "own noise alone"),
+        (lambda part: part["alone_epsilon"].__setitem__(0, None), "no epsilon alone"),
+        (lambda part: part["alone_epsilon"].__setitem__(9, 1.0), "public and has one"),
+        (lambda part: part["weights"].__setitem__(0, 1e-300), "too small"),
+        (lambda part: part.update(shares=1e308), "too small"),
         (lambda part: part.pop("weights"), "missing"),
     ],
 )
