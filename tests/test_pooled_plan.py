@@ -212,12 +212,16 @@ def test_no_sum_wraps_around_and_every_record_has_22_bits(plan):
     assert 2**22 <= most.min() < 2**23
     worst = 6 * (PEOPLE.sizes[here] * most + 16.5 * units).max()
     assert 2 ** (pooled.modulus_bits - 2) <= worst < 2 ** (pooled.modulus_bits - 1)
-    fixed = with_lattice(pooled, PEOPLE, SETTINGS, Contract.of("tight", "fixed"))
-    assert fixed.modulus_bits < pooled.modulus_bits  # a batch has B records, never more
-    loud = pooled.weights.copy()
-    loud[4] *= 1e9
+    loud = replace(pooled, weights=1000 * pooled.weights)
+    poisson, fixed = (
+        with_lattice(loud, PEOPLE, SETTINGS, Contract.of("tight", sampler)).modulus_bits
+        for sampler in ("poisson", "fixed")
+    )
+    assert fixed < poisson  # a batch has B records, never more
+    weights = pooled.weights.copy()
+    weights[4] *= 1e9
     with pytest.raises(InputError, match=f"{PEOPLE.ids[4]}.* is too large for sums of 62 bits"):
-        with_lattice(replace(pooled, weights=loud), PEOPLE, SETTINGS, HALF)
+        with_lattice(replace(pooled, weights=weights), PEOPLE, SETTINGS, HALF)
     engines = (lattice.LARGEST_EXPONENT, lattice._BITS)
     assert engines == (with_lattice.__globals__["LARGEST_EXPONENT"], 22)
 
