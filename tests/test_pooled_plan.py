@@ -52,6 +52,10 @@ def test_shares_of_colluders_are_rounded_up_and_dropouts_taken_off(
 ):
     told = Contract(trust="pooled", colluding=colluding, dropouts=dropouts)
     assert told.honest(members) == honest
+    as_array = Contract(
+        trust="pooled", colluding=np.array([colluding])[0], dropouts=np.int64(dropouts)
+    )
+    assert json.dumps(as_array.to_dict()) == json.dumps(told.to_dict())
 
 
 @pytest.mark.parametrize(
