@@ -652,7 +652,9 @@ def _changed(scenario: Scenario, setting: str, value: Any, client: str | None) -
         changed = replace(training, batch_size=value, sampling_rate=None)
         return replace(scenario, training=changed)
     if setting == "accountant":
-        return replace(scenario, contract=Contract.of(value))
+        told = scenario.contract
+        trust: Any = {"trust": told.trust, "colluding": told.colluding, "dropouts": told.dropouts}
+        return replace(scenario, contract=Contract.of(value, **trust))
     k = people.index_of(client or "")
     if people.public[k]:
         raise InputError.because(f"{client} is public: it has no epsilon to change.")

@@ -253,6 +253,10 @@ class Plan:
             "has more weight than its budget allows under the noise of the honest members",
         )
         self._refuse(
+            np.isnan(pooled.alone_epsilon) != self.population.public,
+            "has a budget and no epsilon alone, or is public and has one",
+        )
+        self._refuse(
             held & ~(pooled.alone_epsilon >= self.certified_epsilon),
             "would be protected better by its own noise alone than by all of it",
         )
