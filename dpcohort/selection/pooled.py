@@ -785,7 +785,7 @@ class _Search:
         return point._replace(rate=rate, slope=slope)
 
     def _support(self, point: _Point) -> FloatArray:
-        """The s of the bound, per unit of c: what a little more weight is worth to each client's bound."""
+        """The s of the bound, per unit of c: what a little more of each weight is worth."""
         clients, w = self.clients, point.weights
         bound = (w >= point.level * clients.largest * (1 - _NEAR)) & (w < clients.cap * (1 - _NEAR))
         if point.slack:
