@@ -670,7 +670,7 @@ class TrustValue:
                 f"{one.noise_to_clip:.4g} C, with {_gain(one.gain)}"
             )
             lines.append(said)
-        for one in pooled[1::2]:
+        for one in {one.cohort_size: one for one in pooled}.values():
             pays = (
                 f"pays from {one.pays_from} honest members on"
                 if one.pays_from is not None
@@ -711,7 +711,7 @@ def value_of_trust(scenario: Scenario) -> TrustValue:
         ...     rule_settings={}, contract=Contract())
         >>> found = value_of_trust(scenario)
         >>> [(one.trust, one.honest) for one in found.outcomes]
-        [('local', 1), ('pooled', 2), ('pooled', 4)]
+        [('local', 1), ('pooled', 2), ('pooled', 2), ('pooled', 4)]
         >>> found.outcomes[-1].gain > 1
         True
     """

@@ -45,7 +45,7 @@ from dpcohort.selection.solver import Solution, solve_selection
 
 #: A client's mean gradient enters with at most this factor where draws can be had for it: who takes
 #: part rarely speaks loudly, and the model would follow whoever happens to be drawn. It costs at
-#: most M / (M - 1) times the noise variance.
+#: most M / (M - 1) times the noise variance, that squared where linear costs dominate.
 LARGEST_WEIGHT = 4.0
 
 #: A client that must be drawn without being wanted (everybody is in every cohort) says this much.
