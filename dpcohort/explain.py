@@ -296,7 +296,7 @@ def explain_clients(plan: Plan, clients: Iterable[int]) -> Iterator[Explanation]
             sampling_rate=float(plan.sampling_rates[k]),
             unbiased=float(selection.unbiased[k]),
             probability=float(selection.probabilities[k]),
-            expected_draws=float(selection.probabilities[k]) * plan.training.total_draws,
+            expected_draws=float(plan.draw_probabilities[k]) * plan.training.total_draws,
             draws=draws,
             steps=int(plan.steps[k]),
             noise_multiplier=z if draws or is_public else None,

@@ -344,6 +344,17 @@ class Plan:
             )
         return self.selection.probabilities
 
+    @cached_property
+    def draw_probabilities(self) -> FloatArray:
+        """How often each client of a fixed plan was to be drawn, a draw.
+
+        They are p^s; where noise is pooled, p^s are weights in the model, and this follows from
+        them.
+        """
+        if self.pooled is None:
+            return self.probabilities
+        return draw_probabilities(self.problem, self.selection)
+
     @property
     def problem(self) -> SelectionProblem:
         """What the rule weighed: noise costs against unbiased probabilities."""

@@ -255,7 +255,7 @@ def what_if(
     if as_json:
         print_json({"setting": setting, "outcomes": [o.to_dict() for o in outcomes]})
     else:
-        _print_outcomes(setting, outcomes, client)
+        _print_outcomes(setting, outcomes, client, letter="w" if config.contract.is_pooled else "p")
 
 
 def _refuse_adaptive(config: Config) -> None:
@@ -417,17 +417,19 @@ def _value(word: str) -> float | str:
     return word
 
 
-def _print_outcomes(setting: str, outcomes: list[SweptValue], client: str | None) -> None:
+def _print_outcomes(
+    setting: str, outcomes: list[SweptValue], client: str | None, *, letter: str
+) -> None:
     from rich.text import Text
 
-    columns = (setting, "noise", "moved", "largest p", "smallest p", "out")
+    columns = (setting, "noise", "moved", f"largest {letter}", f"smallest {letter}", "out")
     table = new_table(*columns, close=True, justify="right", no_wrap=True)
     lines = {
         "noise": [outcome.noise_to_clip for outcome in outcomes],
         "moved": [outcome.bias for outcome in outcomes],
     }
     if client is not None:
-        table.add_column(Text(f"p of {one_line(client)}"), justify="right", overflow="fold")
+        table.add_column(Text(f"{letter} of {one_line(client)}"), justify="right", overflow="fold")
         lines[client] = [outcome.client_probability or 0.0 for outcome in outcomes]
     table.add_column("", no_wrap=True)
     worst = max(lines["noise"])
@@ -451,4 +453,7 @@ def _print_outcomes(setting: str, outcomes: list[SweptValue], client: str | None
     console.print(
         "noise: on a round's mean gradient, in units of the clip C; moved: share of the draws that "
         "go to other clients than by size; out: clients of probability 0."
+        if letter == "p"
+        else "noise: on a round's mean gradient, in units of the clip C; w: weight in the model; "
+        "moved: weight that goes to other clients than by size; out: clients without weight."
     )
