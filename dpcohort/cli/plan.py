@@ -33,7 +33,7 @@ from dpcohort.plain_text import one_line
 
 if TYPE_CHECKING:
     from dpcohort.config import Config
-    from dpcohort.explain import ClientExplanation, SweptValue
+    from dpcohort.explain import ClientExplanation, Scenario, SweptValue
 
 
 def plan(
@@ -104,7 +104,10 @@ def plan(
 
 
 def explain(
-    client: Annotated[str, Argument(help="Id of the client.")],
+    client: Annotated[
+        str,
+        Argument(help="Id of the client; a config or plan alone: what pooling is worth to all."),
+    ],
     source: Annotated[
         Path | None,
         Argument(
@@ -119,7 +122,21 @@ def explain(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say why a client has its probability and noise, and what would change them."""
+    """Say why a client has its probability and noise, and what would change them.
+
+    Without a client, of a config, a list of clients, a plan or a run: what pooled noise would be
+    worth to these clients, before anything is trained.
+    """
+    alone = Path(client)
+    if source is None and clients is None and _is_source(alone):
+        from dpcohort.explain import value_of_trust
+
+        found = value_of_trust(_scenario_of(alone, None, changes))
+        if as_json:
+            print_json(found.to_dict())
+        else:
+            console.print(found.text())
+        return
     if source is not None and is_run_place(source):
         from dpcohort.runs.folder import RunFolder
 
@@ -150,6 +167,12 @@ def explain(
         print_json(explanation.to_dict())
     else:
         console.print(explanation.text())
+
+
+def _is_source(path: Path) -> bool:
+    """Whether what stands in the place of a client is a file to plan from, or a run."""
+    named = path.suffix.lower() in (".toml", ".csv", ".json") and path.is_file()
+    return named or (path / "plan.json").is_file()
 
 
 #: What can be varied, and the values that are tried if none are given.
@@ -183,7 +206,8 @@ def what_if(
         str,
         Argument(
             help="eta, bias_cap, epsilon (of --client), or any key of [training], [selection], "
-            "[privacy] or [population], such as rounds, sampling_rate or training.clip."
+            "[privacy] or [population], such as rounds, sampling_rate or training.clip; trust "
+            "compares local with pooled noise, and takes a saved plan as well."
         ),
     ],
     source: SourceArgument = None,
@@ -198,31 +222,21 @@ def what_if(
     as_json: JsonOption = False,
 ) -> None:
     """Try several values of one setting, without drawing a schedule or training."""
-    from dpcohort.explain import Scenario, sweep
-    from dpcohort.runs.configured import (
-        configured_data,
-        configured_population,
-        configured_training,
-    )
+    from dpcohort.explain import sweep
 
+    if setting.rpartition(".")[2] == "trust":
+        if values is not None or client is not None:
+            raise InputError.because(
+                "what-if trust compares local with pooled noise for all clients; leave --values "
+                "and --client out."
+            )
+        _print_trust(_scenario_of(source, clients, changes), as_json=as_json)
+        return
     config = read_config(source, clients, changes)
-    if config.is_adaptive:
-        raise InputError.because(
-            f"the rule {config.rule} chooses each cohort during the training, so there are no "
-            "probabilities to try settings on. dpcohort plan CONFIG --set KEY=VALUE shows its caps "
-            "and noise."
-        )
+    _refuse_adaptive(config)
 
     def scenario(config: Config) -> Scenario:
-        data = None if config.data is None else configured_data(config)
-        return Scenario(
-            population=configured_population(config, data),
-            training=configured_training(config, data),
-            rule=config.rule,
-            rule_settings=dict(config.rule_settings),
-            contract=config.contract,
-            noise_model=config.noise_model,
-        )
+        return _scenario(config)
 
     key = _key(setting)
     name = key.rpartition(".")[2]
@@ -241,7 +255,98 @@ def what_if(
     if as_json:
         print_json({"setting": setting, "outcomes": [o.to_dict() for o in outcomes]})
     else:
-        _print_outcomes(setting, outcomes, client)
+        _print_outcomes(setting, outcomes, client, letter="w" if config.contract.is_pooled else "p")
+
+
+def _refuse_adaptive(config: Config) -> None:
+    if config.is_adaptive:
+        raise InputError.because(
+            f"the rule {config.rule} chooses each cohort during the training, so there are no "
+            "probabilities to try settings on. dpcohort plan CONFIG --set KEY=VALUE shows its caps "
+            "and noise."
+        )
+
+
+def _scenario(config: Config) -> Scenario:
+    """Everything in a config that fixes probabilities."""
+    from dpcohort.explain import Scenario
+    from dpcohort.runs.configured import (
+        configured_data,
+        configured_population,
+        configured_training,
+    )
+
+    data = None if config.data is None else configured_data(config)
+    return Scenario(
+        population=configured_population(config, data),
+        training=configured_training(config, data),
+        rule=config.rule,
+        rule_settings=dict(config.rule_settings),
+        contract=config.contract,
+        noise_model=config.noise_model,
+    )
+
+
+def _scenario_of(source: Path | None, clients: Path | None, changes: list[str] | None) -> Scenario:
+    """The scenario of a config, a list of clients, a saved plan or a run."""
+    from dpcohort.explain import Scenario
+
+    if source is not None and is_run_place(source):
+        from dpcohort.runs.folder import RunFolder
+
+        source = RunFolder.find(source).plan
+    if source is None or source.suffix.lower() != ".json":
+        config = read_config(source, clients, changes)
+        _refuse_adaptive(config)
+        return _scenario(config)
+    made = plan_from(source, clients, changes)
+    if made.adaptive is not None:
+        raise InputError.because(
+            f"the rule {made.selection.rule} chooses each cohort from updates, and a pooled sum "
+            "has none; trust can be compared for planned rules."
+        )
+    return Scenario(
+        population=made.population,
+        training=made.training,
+        rule=made.selection.rule,
+        rule_settings=dict(made.selection.settings),
+        contract=made.contract,
+        noise_model=made.noise_model,
+    )
+
+
+def _print_trust(scenario: Scenario, *, as_json: bool) -> None:
+    from dpcohort.explain import value_of_trust
+
+    found = value_of_trust(scenario)
+    if as_json:
+        print_json({"setting": "trust", **found.to_dict()})
+        return
+    columns = ("trust", "cohort", "honest", "noise", "gain", "moved", "pays from")
+    table = new_table(*columns, close=True, justify="right", no_wrap=True)
+    for one in found.outcomes:
+        pays = "never" if one.pays_from is None else f"{one.pays_from} honest"
+        table.add_row(
+            one.trust,
+            str(one.cohort_size),
+            str(one.honest) if one.trust == "pooled" else "-",
+            f"{one.noise_to_clip:.4g} C",
+            f"{one.gain:.3g} x",
+            f"{one.bias / 2:.1%}",
+            pays if one.trust == "pooled" else "-",
+        )
+    console.print(table)
+    console.print(
+        "noise: on a round's mean gradient, in units of the clip C; gain: how many times less "
+        "variance than everybody's own noise at the same weights; moved: weight that goes to other "
+        "clients than by size (less noise lets a rule move less); pays from: honest members from "
+        "which on pooled noise is less than everybody's own."
+    )
+    if found.limit is not None:
+        console.print(
+            f"If bias did not count: all in every cohort, the least noise has {found.limit:.3g} "
+            "times less variance than that of local trust."
+        )
 
 
 def _key(setting: str) -> str:
@@ -312,17 +417,19 @@ def _value(word: str) -> float | str:
     return word
 
 
-def _print_outcomes(setting: str, outcomes: list[SweptValue], client: str | None) -> None:
+def _print_outcomes(
+    setting: str, outcomes: list[SweptValue], client: str | None, *, letter: str
+) -> None:
     from rich.text import Text
 
-    columns = (setting, "noise", "moved", "largest p", "smallest p", "out")
+    columns = (setting, "noise", "moved", f"largest {letter}", f"smallest {letter}", "out")
     table = new_table(*columns, close=True, justify="right", no_wrap=True)
     lines = {
         "noise": [outcome.noise_to_clip for outcome in outcomes],
         "moved": [outcome.bias for outcome in outcomes],
     }
     if client is not None:
-        table.add_column(Text(f"p of {one_line(client)}"), justify="right", overflow="fold")
+        table.add_column(Text(f"{letter} of {one_line(client)}"), justify="right", overflow="fold")
         lines[client] = [outcome.client_probability or 0.0 for outcome in outcomes]
     table.add_column("", no_wrap=True)
     worst = max(lines["noise"])
@@ -346,4 +453,7 @@ def _print_outcomes(setting: str, outcomes: list[SweptValue], client: str | None
     console.print(
         "noise: on a round's mean gradient, in units of the clip C; moved: share of the draws that "
         "go to other clients than by size; out: clients of probability 0."
+        if letter == "p"
+        else "noise: on a round's mean gradient, in units of the clip C; w: weight in the model; "
+        "moved: weight that goes to other clients than by size; out: clients without weight."
     )
