@@ -26,7 +26,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import combinations_with_replacement
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -36,7 +36,7 @@ from dpcohort.accounting.contract import Contract
 from dpcohort.audit.claims import Finding
 from dpcohort.audit.noise import correlation_score, spectrum_of, unlike_normal
 from dpcohort.clients import Population
-from dpcohort.plan import Plan, Pooled, make_plan
+from dpcohort.plan import Plan, make_plan
 from dpcohort.schedule import Schedule
 from dpcohort.training import Training
 
@@ -50,6 +50,19 @@ _TOLERANCE = 1e-5
 _SMALL_NOISE = 2.0**-19  # against the largest influence of a record
 _NO_NOISE = 0.1  # of the claim
 _MOVED = 0.5  # of the bound, at least, by a record that is longer than C
+
+
+class Shares(NamedTuple):
+    """Weights g_k, shares of noise in units of C, and on how many of them a client counts."""
+
+    weights: FloatArray
+    shares: FloatArray
+    honest: int
+
+    @property
+    def share(self) -> FloatArray:
+        """The shares."""
+        return self.shares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,12 +89,15 @@ class PooledClaim:
     alone_multipliers: FloatArray
     batch_sizes: IntArray
     sampling_rates: FloatArray
-    pooled: Pooled
+    pooled: Shares
 
     @classmethod
     def of(cls, plan: Plan) -> PooledClaim:
         """What this plan claims."""
-        return cls(**{field.name: getattr(plan, field.name) for field in fields(cls)})
+        told: Any = plan.pooled
+        shares = np.broadcast_to(getattr(told, "shares", told.share), told.weights.shape)
+        parts = {field.name: getattr(plan, field.name) for field in fields(cls)}
+        return cls(**parts | {"pooled": Shares(told.weights, shares, told.honest)})
 
     @property
     def honest(self) -> int:
@@ -98,10 +114,9 @@ class PooledClaim:
     @property
     def shares(self) -> FloatArray:
         """Noise that each client adds, s_k in units of C; that of public ones is only told."""
-        told = np.broadcast_to(self.pooled.share, self.batch_sizes.shape)
         held = np.nan_to_num(self.noise_multipliers) > 0
-        own = np.where(held, np.nan_to_num(self.alone_multipliers) * self.influences, told)
-        return np.asarray(own, dtype=np.float64)
+        own = np.nan_to_num(self.alone_multipliers, posinf=0.0) * self.influences
+        return np.where(held, own, self.pooled.shares)
 
     def with_cohorts(self, cohorts: IntArray) -> PooledClaim:
         """The same with other cohorts, of at least h members."""
@@ -117,7 +132,7 @@ class PooledClaim:
             self,
             noise_multipliers=self.noise_multipliers * factor,
             alone_multipliers=self.alone_multipliers * factor,
-            pooled=replace(self.pooled, share=self.pooled.share * factor),
+            pooled=self.pooled._replace(shares=self.pooled.shares * factor),
         )
 
     def with_all_records(self) -> PooledClaim:
@@ -226,7 +241,8 @@ def _unaccounted(claim: PooledClaim) -> Iterator[str]:
             sure = math.sqrt(claim.shares[k] ** 2 + others[: claim.honest - 1].sum())
             if not needed[k] <= sure * (1 + 1e-9):
                 yield f"{claim.honest} shares in round {t} carry {sure / needed[k]:.3f} of z"
-    if not np.allclose(claim.shares, claim.pooled.share, rtol=1e-9):
+    drawn = claim.pooled.weights > 0
+    if not np.allclose(claim.shares[drawn], claim.pooled.shares[drawn], rtol=1e-9):
         yield "the shares are not those that protect each client alone"
 
 

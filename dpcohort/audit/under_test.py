@@ -33,7 +33,7 @@ from dpcohort._validate import FloatArray, IntArray, choice
 from dpcohort.accounting.contract import Contract
 from dpcohort.aggregation import AggregationRule, Cohort, Mean
 from dpcohort.audit.claims import Claim, PrivateTraining
-from dpcohort.audit.pooled import PooledClaim, stacked
+from dpcohort.audit.pooled import PooledClaim, Shares, stacked
 from dpcohort.clients import Population
 from dpcohort.deploy.guard.files import GuardedData
 from dpcohort.deploy.guard.terms import ModelTerms
@@ -50,7 +50,6 @@ from dpcohort.engine import (
 from dpcohort.engine.experiment import TrainingPlan, cohort_of
 from dpcohort.engine.lattice import Bytes, Lattice
 from dpcohort.errors import DpcohortError, InputError
-from dpcohort.plan import Pooled
 from dpcohort.plugins import named_function
 from dpcohort.schedule import Schedule
 from dpcohort.training import Training
@@ -298,7 +297,11 @@ class EngineUnderTest:
         if self.kind == "reference":
             return ReferenceEngine(model, [experiment], loss=output_itself)
         return BatchedEngine(
-            model, [experiment], loss=output_itself, draws_per_pass=self.draws_per_pass
+            model,
+            [experiment],
+            loss=output_itself,
+            draws_per_pass=self.draws_per_pass,
+            workers=1 if self.pooled else None,  # its draws are not worth a thread
         )
 
 
@@ -326,12 +329,7 @@ def _pooled_claim(claim: Claim, clients: IntArray, *, size: int, batch_size: int
         alone_multipliers=multipliers / np.sqrt(1 + company),
         batch_sizes=batches,
         sampling_rates=batches / sizes,
-        pooled=Pooled(
-            weights=weights,
-            share=share,
-            honest=1 + company,
-            alone_epsilon=np.full(sizes.size, np.nan),
-        ),
+        pooled=Shares(weights, np.full(sizes.size, share), honest=1 + company),
     )
 
 

@@ -236,7 +236,8 @@ def cohort_of(plan: TrainingPlan, round: int, clients: IntArray | None = None) -
     weights = shares = None
     if pooled is not None:
         weights = pooled.weights[clients]
-        shares = np.broadcast_to(pooled.share, pooled.weights.shape)[clients]
+        every = getattr(pooled, "shares", pooled.share)
+        shares = np.broadcast_to(every, pooled.weights.shape)[clients]
         _check_pooled(clients, multipliers * weights / batches, shares, pooled.honest)
     return Cohort(
         round=round,

@@ -97,7 +97,7 @@ def _unchecked(patch: pytest.MonkeyPatch) -> PooledClaim:
 
 
 def _with_pooled(claim: PooledClaim, **changed: Any) -> PooledClaim:
-    return replace(claim, pooled=replace(claim.pooled, **changed))
+    return replace(claim, pooled=claim.pooled._replace(**changed))
 
 
 def _shares(change: Callable[[Any], Any]) -> Fault:
@@ -124,7 +124,7 @@ def _cohorts(patch: pytest.MonkeyPatch, change: Callable[[Any], Any]) -> None:
 
 def _share_too_small_in_the_plan(patch: pytest.MonkeyPatch) -> PooledClaim:
     claim = _unchecked(patch)
-    return _with_pooled(claim, share=0.98 * claim.pooled.share)
+    return _with_pooled(claim, shares=0.98 * claim.pooled.shares)
 
 
 def _dropouts_counted(patch: pytest.MonkeyPatch) -> PooledClaim:
@@ -132,7 +132,7 @@ def _dropouts_counted(patch: pytest.MonkeyPatch) -> PooledClaim:
     claim = _unchecked(patch)
     factor = math.sqrt(3 / 4)
     claim = replace(claim, alone_multipliers=claim.alone_multipliers * factor)
-    return _with_pooled(claim, share=claim.pooled.share * factor)
+    return _with_pooled(claim, shares=claim.pooled.shares * factor)
 
 
 def _colluders_counted(patch: pytest.MonkeyPatch) -> Plan:

@@ -40,9 +40,11 @@ def stand_in_plan(
     count = np.array(sizes, dtype=np.int64)
     pooled = {}
     if weights is not None:
-        shares = np.broadcast_to(share, count.shape)
+        shares = np.array(np.broadcast_to(share, count.shape), dtype=np.float64)
         noise = noise or list(np.sqrt(honest) * shares * batch_size / np.array(weights))
-        pooled["pooled"] = SimpleNamespace(weights=np.array(weights), share=share, honest=honest)
+        pooled["pooled"] = SimpleNamespace(
+            weights=np.array(weights), shares=shares, share=shares, honest=honest
+        )
     return SimpleNamespace(
         **pooled,
         training=SimpleNamespace(

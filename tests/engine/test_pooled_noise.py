@@ -326,13 +326,13 @@ def test_a_cohort_without_the_noise_that_was_accounted_for_is_refused(
     if fault == "twice":
         plan.schedule.cohorts[0] = [0, 1, 1]
     elif fault == "share":
-        plan.pooled.share *= 0.999
+        plan.pooled.shares *= 0.999
     elif fault == "weight":
         plan.pooled.weights[1] *= 1.001
     elif fault == "honest":
         plan.pooled.honest = 1
     else:  # the share of client 1 is with client 0, and h = 2 is not all three
-        plan.pooled.share = np.array([0.35, 0.02, 0.2])
+        plan.pooled.shares = np.array([0.35, 0.02, 0.2])
     with pytest.raises(InputError, match="twice" if fault == "twice" else "does not protect"):
         released("batched", plan, np.zeros((6, 2)), streams=streams)
 
