@@ -24,7 +24,7 @@ from dpcohort.engine import (
     Streams,
 )
 from dpcohort.engine.experiment import cohort_of, member_lattice, merged_noise_
-from dpcohort.engine.lattice import exact_coordinate, release
+from dpcohort.engine.lattice import Lattice, exact_coordinate, release
 from dpcohort.errors import InputError
 
 ENGINES = {"reference": ReferenceEngine, "batched": BatchedEngine}
@@ -346,3 +346,5 @@ def test_the_unit_of_the_sum_is_the_same_for_all_members(make_plan: Any) -> None
     np.testing.assert_allclose(units, units[0], rtol=1e-12)
     assert len({one.exponent for one in lattices if one}) == 1
     assert all(one.bound >= 2**22 for one in lattices if one)
+    with pytest.raises(InputError, match="common_exponent"):
+        Lattice(5.0, 1.0, 22)  # too coarse for such noise
