@@ -281,9 +281,9 @@ class BatchedEngine(Engine):
                     run(task)
             else:
                 list(self._pool.map(run, tasks))
-        for e, total in pooled.items():
-            one = self._experiments[e]
-            updates[e][0] = release_sum(total, cohorts[e], one, dtype=updates[e].dtype)
+            for e, total in pooled.items():
+                one = self._experiments[e]
+                updates[e][0] = release_sum(total, cohorts[e], one, dtype=updates[e].dtype)
 
     def _tasks(
         self, cohorts: Sequence[Cohort], updates: list[Tensor]

@@ -18,6 +18,7 @@ from dpcohort.accounting.contract import Contract
 from dpcohort.audit import (
     Claim,
     EngineUnderTest,
+    Finding,
     PooledClaim,
     audit_training,
     erasure,
@@ -28,6 +29,7 @@ from dpcohort.audit import (
     pooled_sum,
     predictability,
     sensitivity,
+    suite,
 )
 from dpcohort.audit.pooled import example_plan
 from dpcohort.engine import batched, experiment, reference
@@ -76,9 +78,28 @@ def test_pooled_private_runs_pass_what_is_asked_of_deployments() -> None:
         assert finding.passed, str(finding)
 
 
-@pytest.mark.parametrize("options", [{"seed": 1}, DEPLOYED], ids=["seeded", "private"])
+def test_the_suite_asks_for_sums_where_noise_is_pooled(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Finding(test="-", passed=True, detail="", false_alarm_rate=0.0)
+    for name in (
+        "noise_law",
+        "sensitivity",
+        "canary",
+        "freshness",
+        "sampler",
+        "erasure",
+        "one_run",
+    ):
+        monkeypatch.setattr(suite, name, lambda *_, **__: other)
+    found = [
+        audit_training(EngineUnderTest("batched", pooled=pooled), CLAIM)[-1]
+        for pooled in (True, False)
+    ]
+    assert [finding.test[0] for finding in found] == ["L", "-"]
+    assert found[0].passed, str(found[0])
+
+
+@pytest.mark.parametrize("options", [{}, DEPLOYED], ids=["seeded", "private"])
 def test_pooled_noise_on_a_gpu_passes(cuda: str, options: dict[str, Any]) -> None:
-    options = {key: value for key, value in options.items() if key != "seed"}
     training = EngineUnderTest("batched", pooled=True, device=cuda, **options)
     findings = audit_training(training, replace(CLAIM, private=bool(options)), seed=1)
     assert findings[-1].test[0] == "L"
