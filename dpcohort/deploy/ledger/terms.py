@@ -8,6 +8,7 @@ draws is a valid stopping rule, whatever a server makes of earlier answers.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -255,6 +256,8 @@ class RunTerms(Format):
         sampler: ``poisson`` or ``fixed``.
         neighbours: ``zero-out`` or ``replace-one``.
         reports: what may be asked beside draws; None for nothing.
+        pool: whose noise is counted on beside one's own, and how many of them; None for nobody's.
+            The noise multipliers are then those of h honest shares.
 
     Example:
         >>> terms = RunTerms(epsilon=2.0, delta=1e-5, clip=1.0, sampling_rate=0.1, local_steps=1,
@@ -274,10 +277,16 @@ class RunTerms(Format):
     sampler: Sampler = "poisson"
     neighbours: Relation = None
     reports: AcceptedReports | None = None
+    pool: AcceptedPool | None = None
 
     @model_validator(mode="after")
     def _check_steps(self) -> RunTerms:
         whole_number("draws x local_steps", self.draws * self.local_steps, at_most=_MOST)
+        if self.pool is not None and (self.local_steps != 1 or self.reports is not None):
+            raise InputError.because(
+                "where noise is pooled a draw has one local step and there are no reports: only "
+                "sums of a whole cohort carry the noise that is counted on."
+            )
         return self
 
     def charge(self, draws: int) -> Event:
@@ -322,9 +331,17 @@ class RunTerms(Format):
         """An upper bound on the ε of so many draws and reports (all of the run, if not given)."""
         return self.history(*(counted or self.most)).epsilon(self.delta)
 
+    def alone_epsilon(self, *counted: int) -> float:
+        """The same if all others collude with the server: of one's own share of noise alone."""
+        if self.pool is None:
+            return self.certified_epsilon(*counted)
+        own = self.least_noise_multiplier / math.sqrt(self.pool.honest)
+        return replace(self, least_noise_multiplier=own, pool=None).certified_epsilon(*counted)
+
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values; terms without reports as they were before there were any."""
-        return self.model_dump(exclude={"reports"} if self.reports is None else None)
+        unsaid = {name for name in ("reports", "pool") if getattr(self, name) is None}
+        return self.model_dump(exclude=unsaid)
 
     def check_closed(self) -> None:
         """Refuse terms that allow more than the (ε, δ) they state.
