@@ -29,8 +29,8 @@ class Account:
         terms: what the owner accepted.
         draws: every draw counted, with the row and the SHA-256 of its output if it has one.
         reports: every report counted, likewise.
-        unmasked: of draws whose noise is pooled, the hash of the set of members whose sum the client
-            has helped to unmask; one for a draw, ever.
+        unmasked: of draws whose noise is pooled, the hash of the set of members whose sum the
+            client has helped to unmask; one for a draw, ever.
         discarded: outputs up to this row are deleted.
     """
 

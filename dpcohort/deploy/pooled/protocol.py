@@ -60,6 +60,16 @@ _OWN = _NONCE + SHARE_BYTES + _TAG
 Commit = Callable[[int, str], str]
 
 
+def sealed_bytes(members: int) -> int:
+    """Most bytes that are sealed for one member of a cohort.
+
+    Example:
+        >>> sealed_bytes(10)
+        4190
+    """
+    return members * (_OWN + _NONCE + SHARE_BYTES * members + _TAG)
+
+
 def cohort_sha256(names: Collection[str]) -> str:
     """The hash by which terms name a cohort.
 
@@ -194,6 +204,25 @@ class PoolRound:
         """Lengths of what one member seals for another: of its own mask, and of common ones."""
         return _OWN, _NONCE + SHARE_BYTES * len(self.names) + _TAG
 
+    def unpacked(self, member: str, signature: str, data: bytes) -> MaskedVector:
+        """What a member sent, from bytes: integers of 8 bytes each, then what it sealed.
+
+        Raises:
+            InputError: they are of another length.
+        """
+        numbers = 8 * self.coordinates
+        own, pairs = (len(self.names) * size for size in self.sealed_bytes)
+        if len(data) != numbers + own + pairs:
+            allowed = f"{numbers + own + pairs} bytes"
+            raise InputError("masked vector", given=f"{len(data)} bytes", allowed=allowed)
+        return MaskedVector(
+            member=member,
+            vector=np.frombuffer(data[:numbers], dtype="<u8").astype(np.uint64),
+            own=data[numbers : numbers + own],
+            pairs=data[numbers + own :],
+            signature=signature,
+        )
+
     def check_survivors(self, survivors: Sequence[str], signed: Mapping[str, str]) -> str:
         """The hash of a set that may be unmasked.
 
@@ -308,7 +337,7 @@ class Member:
             asked: the round.
             values: integers with its share of the noise.
         """
-        self._check(asked)
+        self.check(asked)
         if values.shape != (asked.coordinates,) or values.dtype != np.int64:
             raise InputError("values", given=values.shape, allowed=f"{asked.coordinates} integers")
         threshold, places = self.pool.threshold, range(len(asked.names))
@@ -411,11 +440,18 @@ class Member:
             row[part : part + SHARE_BYTES] for part in parts for row in pairs
         )
 
-    def _check(self, asked: PoolRound) -> None:
+    def check(self, asked: PoolRound) -> None:
+        """See that it may mask in this round, before anything is counted for it.
+
+        Raises:
+            InputError: it may not.
+        """
         if (asked.run, asked.plan, asked.pool) != (self.run, self.plan, self.pool):
             raise InputError.because("this round is of another run, plan or other terms.")
         if asked.keys.get(self.name) != self._public:
             raise InputError.because("the cohort does not have this member with its own key.")
+        for name in asked.names:
+            self._agreed(asked, name)
 
     def _committed(
         self,
@@ -424,7 +460,7 @@ class Member:
         signed: Mapping[str, str],
         commit: Commit,
     ) -> str:
-        self._check(asked)
+        self.check(asked)
         left = asked.check_survivors(survivors, signed)
         if self.name not in survivors:
             raise InputError.because("this member is not among those who are left.")
