@@ -6,6 +6,7 @@
     python benchmarks/flower_faults.py --doors             who may connect, what the gate lets pass
     python benchmarks/flower_faults.py --compare           accuracy beside the local engine's
     python benchmarks/flower_faults.py --offline           the demo without a network, calls noted
+    python benchmarks/flower_faults.py --pooled 10         ten clients pool noise, a guard is killed
 
 A case kills one part with SIGKILL while a guard is computing a draw, lets a supervisor start it
 again as systemd would, and where Flower gives the run up goes on with it under its own name. Then
@@ -210,6 +211,55 @@ def run_case(case: str, *, rounds: int, local_steps: int) -> dict[str, Any]:
     }
 
 
+def run_pooled(clients: int, rounds: int) -> dict[str, Any]:
+    """Masked sums of so many guards; one of them is killed in the second round, and stays dead."""
+    began = time.monotonic()
+    gate, superlink = free_ports(2)
+    settings, records = demo_settings(
+        rounds=rounds, gate_port=gate, superlink_port=superlink, pooled=clients
+    )
+    folder = Path(tempfile.mkdtemp(prefix="dpc-faults-"))
+    out = folder / "run"
+
+    def account(client: str) -> Any:
+        state = read_state(client_folder(federation.kit, client) / "client.ledger")
+        return next(iter(state.accounts.values()))["demo"]
+
+    with trial(settings, records, folder) as federation:
+        start_all(federation, lambda words: print(words, file=sys.stderr, flush=True))
+        federation.start_run(out)
+        started, deadline = time.monotonic(), time.monotonic() + _RUN_SECONDS
+        while not any(key.round == 1 for key in account(VICTIM).draws):
+            if time.monotonic() > deadline or not federation.processes.is_running("run"):
+                raise DpcohortError(f"no second round.\n{federation.last_words()}")
+            time.sleep(0.02)
+        kill(federation, "guard")
+        killed = time.monotonic()
+        federation.await_run(out, seconds=_RUN_SECONDS)
+        ended = time.monotonic()
+        counted = {client: len(account(client).draws) for client in federation.clients}
+        unmasked = {client: len(account(client).unmasked) for client in federation.clients}
+    exchanges = read_log(out / "exchange.jsonl")
+    verifies = verify_run(out).holds
+    others = [client for client in counted if client != VICTIM]
+    found = {
+        "clients": clients,
+        "honest": settings["plan"].pooled.honest,
+        "counted": counted,
+        "unmasked": unmasked,
+        "came": [entry["came"] for entry in exchanges],
+        "passed_over": [entry["passed_over"] for entry in exchanges],
+        "verifies": verifies,
+        "accuracy": read_json(out / "result.json")["test"]["accuracy"],
+        "seconds_to_kill": round(killed - started, 1),
+        "seconds_after_kill": round(ended - killed, 1),
+        "seconds": round(time.monotonic() - began, 1),
+    }
+    right = all(counted[c] == unmasked[c] == rounds for c in others) and counted[VICTIM] == 2
+    shutil.rmtree(folder)
+    return {"ok": right and verifies and not any(found["passed_over"]), **found}
+
+
 def run_doors() -> dict[str, Any]:
     """Who may connect, and what passes the gate."""
     superlink, gate = free_ports(2)
@@ -403,8 +453,13 @@ def main() -> int:
     parser.add_argument("--doors", action="store_true")
     parser.add_argument("--compare", action="store_true")
     parser.add_argument("--offline", action="store_true")
+    parser.add_argument("--pooled", type=int, metavar="CLIENTS")
     parser.add_argument("--seeds", type=int, default=20)
     arguments = parser.parse_args()
+    if arguments.pooled:
+        done = run_pooled(arguments.pooled, arguments.rounds)
+        print(json.dumps(done, indent=2))
+        return 0 if done["ok"] else 1
     if arguments.doors:
         print(json.dumps(run_doors(), indent=2))
         return 0

@@ -153,7 +153,7 @@ def test_one_that_vanishes_at_any_stage(kit, tmp_path, stage):
 def test_more_than_may_vanish_and_the_round_is_passed_over(kit, tmp_path):
     carried = Carried(kit)
     carried.lost = lambda client, request: (
-        client in ("ward-1", "ward-2") and isinstance(request, MaskedRequest) and request.round == 0
+        client in NAMES[1:4] and isinstance(request, MaskedRequest) and request.round == 0
     )
     carried.run(tmp_path / "run")
     first, second = read_log(tmp_path / "run/exchange.jsonl")
@@ -191,10 +191,9 @@ def test_a_server_that_dies_goes_on_with_what_guards_have_stored(kit, tmp_path):
 def test_owners_who_count_on_others_are_named_before_anything_is_spent(kit, tmp_path):
     path = client_folder(kit, "ward-4") / "terms.toml"
     text = path.read_text()
-    assert "colluding = 1 " in text
-    path.write_text(
-        text.replace("colluding = 1 ", "colluding = 2 ").replace("dropouts = 1 ", "dropouts = 0 ")
-    )
+    assert "colluding = 0 " in text
+    text = text.replace("colluding = 0 ", "colluding = 1 ")
+    path.write_text(text.replace("dropouts = 2 ", "dropouts = 1 "))
     with pytest.raises(InputError, match="ward-4: colluding of its pool is not that of the plan"):
         Carried(kit).run(tmp_path / "run")
     path = client_folder(kit, "ward-0") / "client.ledger"

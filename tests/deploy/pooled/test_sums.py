@@ -156,3 +156,11 @@ def _own_mask(cohort, server):
         for i, name in enumerate(cohort.names)
     }
     return add_masks_(np.zeros(cohort.coordinates, np.uint64), [join(shares)])
+
+
+def test_the_own_mask_is_new_every_time(make_cohort):
+    """It hides a vector even if all seeds that the member has in common with others are known."""
+    cohort = make_cohort(3, coordinates=1000)
+    zeros = np.zeros(cohort.coordinates, np.int64)
+    first, second = (cohort.members["ward-0"].mask(cohort.ask(), zeros).vector for _ in range(2))
+    assert (first != second).mean() > 0.99
