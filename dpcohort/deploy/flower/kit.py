@@ -92,6 +92,7 @@ def kit_text(name: str, **values: object) -> str:
     """
     files = resources.files("dpcohort.deploy.flower") / "kit_files"
     values.setdefault("own_model", "")
+    values.setdefault("pooled", "")
     if name.endswith(".service"):
         values["hardened"] = (files / "hardened.conf").read_text(encoding="utf-8").rstrip("\n")
         # One line, whatever the client is called; a percent sign means something to systemd.
@@ -208,6 +209,7 @@ def write_kit(
             )
             own = client_folder(scratch, client)
             told = {"client": client, "own_model": _own_model_words(_FOR_OWNER, model.name, code)}
+            told["pooled"] = "" if plan.pooled is None else _POOLED
             keys[client] = _write_client(own, terms, {**values, **told})
             if client in identities:
                 write_text(own / IDENTITY_FILE, f"{identities[client].hex()}\n")
@@ -273,6 +275,12 @@ _FOR_OWNER = (
     "data, so read it.{where}\nThen try it before anything is spent, in the folder where it lies:\n"
     "\n"
     "    dpcohort guard check --terms terms.toml --data data.npz\n"
+)
+_POOLED = (
+    "\nYour promise counts on the noise of other clients: `[runs.pool]` of the terms says on whom, "
+    "and on\nhow many of them. Your secret, `identity.key`, goes to /etc/dpcohort-guard (owner "
+    "`dpcohort-guard`,\nmode 0600). Compare the members' keys with their owners, on a way that the "
+    "server does not\ncontrol: whoever could choose the keys could be all of them.\n"
 )
 _FOR_OPERATOR = (
     "\nThe model is code of your own: {what}.{where}\nOwners read it and try it (`dpcohort guard "
