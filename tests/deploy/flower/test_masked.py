@@ -165,27 +165,60 @@ def test_more_than_may_vanish_and_the_round_is_passed_over(kit, tmp_path):
     assert verify_run(tmp_path / "run").holds
 
 
-def test_a_server_that_dies_goes_on_with_what_guards_have_stored(kit, tmp_path):
-    """Killed after all had masked: asked again, they send the same bytes and unmask once."""
-    carried = Carried(kit)
+class Killed(BaseException):
+    """The server, at the worst moment."""
 
-    class Killed(BaseException):
-        pass
+
+@pytest.mark.parametrize("stage", ["masking", "agreeing", "revealing"])
+def test_a_server_killed_at_any_stage_goes_on_with_what_guards_have_stored(kit, tmp_path, stage):
+    """Asked again, guards send the same bytes and unmask the same set, once."""
+    kind = {"masking": MaskedRequest, "agreeing": AgreeRequest, "revealing": RevealRequest}[stage]
+    gone = "ward-1" if stage == "agreeing" else ""
+
+    def vanished(client, request):
+        return client == gone and isinstance(request, MaskedRequest) and request.round == 0
 
     def lost(client, request):
-        if isinstance(request, RevealRequest) and client == "ward-3":
+        if type(request) is kind and client == "ward-3":
             raise Killed
-        return False
+        return vanished(client, request)
 
+    carried = Carried(kit)
     carried.lost = lost
     with pytest.raises(Killed):
         carried.run(tmp_path / "run")
     again = Carried(kit)
+    again.lost = vanished
     again.run(tmp_path / "run", resume=True)
-    assert again.counts(kit) == dict.fromkeys(NAMES, (2, 2))
-    last = read_log(tmp_path / "run/exchange.jsonl")
-    assert last[0]["resent"] == 5
+    expected = {name: (1, 1) if name == gone else (2, 2) for name in NAMES}
+    assert again.counts(kit) == expected
+    first = read_log(tmp_path / "run/exchange.jsonl")[0]
+    assert first["resent"] == {"masking": 3, "agreeing": 4, "revealing": 5}[stage]
+    assert not first["passed_over"]
     assert verify_run(tmp_path / "run").holds
+
+
+def test_answers_that_a_dead_courier_loses_come_again(kit, tmp_path):
+    """The guard has answered and nobody heard it, once at every stage: nothing counts twice."""
+    carried = Carried(kit)
+    carried.federation = carried.federation.model_copy(update={"attempts": 3})
+    dead, real = set(), carried.guards.carry
+
+    def carry(body):
+        answer = real(body)
+        opened = open_message(body)
+        name = (opened.client, type(opened.requests[0]).__name__)
+        if name not in dead and opened.client in ("ward-0", "ward-4"):
+            dead.add(name)
+            raise ConnectionError("the courier is dead")
+        return answer
+
+    carried.guards.carry = carry
+    carried.run(tmp_path / "run")
+    assert len(dead) == 8  # terms, cards, masked vectors and shares, of two clients
+    assert carried.counts(kit) == dict.fromkeys(NAMES, (2, 2))
+    first = read_log(tmp_path / "run/exchange.jsonl")[0]
+    assert (first["resent"], first["came"]) == (2, 5)
 
 
 def test_owners_who_count_on_others_are_named_before_anything_is_spent(kit, tmp_path):
