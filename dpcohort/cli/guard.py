@@ -127,7 +127,11 @@ def check(
         raise InputError.because("give --data FILE, or --records for their number alone.")
     if as_json:
         runs = {
-            run: {**one.to_dict(), "certified_epsilon": one.certified_epsilon()}
+            run: {
+                **one.to_dict(),
+                "certified_epsilon": one.certified_epsilon(),
+                **({} if one.pool is None else {"alone_epsilon": one.alone_epsilon()}),
+            }
             for run, one in check_terms(found, records).items()
         }
         values: dict[str, Any] = {"dataset": found.dataset, "records": records, "runs": runs}

@@ -512,19 +512,20 @@ def pool_from_plan(
     for name in drawn:
         if name not in members:
             raise InputError.because(
-                f"there is no key of {name!r}, who takes part. Its owner makes one with: "
-                "dpcohort guard identity"
+                f"there is no key of {name!r}, on whose noise others count. Its owner makes one "
+                "with: dpcohort guard identity. Give everybody's with --members FILE.toml."
             )
         if plan.population.public[plan.population.index_of(name)]:
             raise InputError.because(
                 f"{name!r} is public and has no guard, but the others count on its noise. Leave it "
                 "out of the plan, or give it a budget."
             )
-    cohorts = {}
+    cohorts, met = {}, set[str]()
     for round, cohort in enumerate(plan.schedule.cohorts):
         names = [ids[k] for k in cohort]
         if client is None or client in names:
             cohorts[str(round)] = cohort_sha256(names)
+            met.update(names)
     exponent, bits = pool_lattice(plan)
     dropouts = plan.contract.dropouts
     return AcceptedPool(
@@ -533,7 +534,7 @@ def pool_from_plan(
         dropouts=dropouts,
         exponent=exponent,
         modulus_bits=bits,
-        members={name: members[name] for name in drawn},
+        members={name: members[name] for name in drawn if name in met},
         cohorts=cohorts,
     )
 

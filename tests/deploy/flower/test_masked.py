@@ -40,7 +40,7 @@ def pooled_settings(**changes):
     training = Training(rounds=2, cohort_size=5, batch_size=20, dimension=650)
     trust = Contract(trust="pooled", dropouts=2)
     plan = make_plan(population, training, seed=3, accountant=trust)
-    return small_settings(plan=plan, **changes)
+    return small_settings(plan=plan, test="", **changes)
 
 
 @pytest.fixture(scope="module")
