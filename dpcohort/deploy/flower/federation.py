@@ -22,7 +22,8 @@ from dpcohort.config.schema import OptimiserSection, check_optimiser
 from dpcohort.deploy.flower.certificates import key_fingerprint
 from dpcohort.deploy.formats import Format, Name, bounded, in_words, of_file, read_toml, whole
 from dpcohort.deploy.guard.protocol import PROTOCOL, Hello
-from dpcohort.deploy.guard.terms import ModelTerms
+from dpcohort.deploy.guard.terms import ModelTerms, pool_from_plan
+from dpcohort.deploy.ledger.terms import AcceptedPool
 from dpcohort.errors import InputError
 from dpcohort.limits import LARGEST_FEDERATION
 from dpcohort.plain_text import one_line
@@ -54,6 +55,8 @@ class Federation(Format):
         optimiser: step sizes, as in a configuration's [optimiser].
         aggregation: ``rule`` and its settings, as in a configuration's [aggregation].
         clients: public key of each client, as in ``node.pub``.
+        members: where noise is pooled, the public key of each client's identity, as its owner and
+            all others have it in their terms.
     """
 
     run: Name
@@ -70,6 +73,7 @@ class Federation(Format):
         Mapping[str, Any], AfterValidator(lambda given: {"rule": "mean", **given})
     ] = Field(default_factory=lambda: {"rule": "mean"})
     clients: Mapping[str, str]
+    members: Mapping[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _check(self) -> Federation:
@@ -101,7 +105,13 @@ class Federation(Format):
                 )
             owners[key] = client
         _ = self.optimiser_section  # checked now, not at the first round
+        _ = self.pool
         return self
+
+    @property
+    def pool(self) -> AcceptedPool | None:
+        """What members count on where noise is pooled, for all rounds; None where it is not."""
+        return None if self.plan.pooled is None else pool_from_plan(self.plan, self.members)
 
     @property
     def drawn(self) -> tuple[str, ...]:
@@ -135,7 +145,10 @@ class Federation(Format):
         Args:
             plan: where the plan will lie, from the file's own folder.
         """
-        return toml_text({**dict(self), "plan": plan, "model": self.model.said})
+        said = {**dict(self), "plan": plan, "model": self.model.said}
+        if not self.members:
+            del said["members"]
+        return toml_text(said)
 
     @classmethod
     def load(cls, path: str | Path) -> Federation:
@@ -216,6 +229,18 @@ def _short_terms(federation: Federation, k: int, accepted: Mapping[str, object])
         },
         noise=float(plan.noise_multipliers[k]),
     )
+    if plan.pooled is not None:
+        client = plan.population.ids[k]
+        asked = pool_from_plan(plan, federation.members, client=client).to_dict()
+        pool = accepted.get("pool")
+        if not isinstance(pool, Mapping):
+            found.append("its terms do not pool noise, and the plan does")
+        else:
+            found += [
+                f"{key} of its pool is not that of the plan and the members' keys"
+                for key, value in asked.items()
+                if pool.get(key) != value
+            ]
     if plan.terms is None:
         return found
     reports = accepted.get("reports")
