@@ -267,6 +267,7 @@ def configured_population(config: Config, data: Dataset | None = None) -> Popula
     if config.data is None:
         return config.population()
     dataset = configured_data(config) if data is None else data
+    _check_budgets(config, dataset)
     if _has_own_clients(config.data, dataset):
         clients = own_clients(config, np.asarray(dataset.clients), dataset.name)
         if (estimate := estimated_bounds(config)) is not None:
@@ -327,9 +328,7 @@ def configured_charges(
         estimate = estimated_bounds(config)
     if not share and estimate is None:
         return {}, ()
-    taken_out = ["tuning="] + ([] if config.data is None else ["data.estimated_bounds="])
-    dataset = configured_data(config) if data is None and config.data is not None else data
-    whole = configured_population(config.with_overrides(taken_out), dataset)
+    whole = promised_population(config, data)
     promised = {
         name: (float(whole.epsilon[k]), float(whole.delta[k]))
         for k, name in enumerate(whole.ids)
@@ -360,6 +359,41 @@ def configured_charges(
         said, private = str(tuning.get("id") or ""), tuning.get("private") is True
         found.append(Charge(what="tuning", id=said, private=private, spent=spent))
     return promised, tuple(found)
+
+
+def promised_population(config: Config, data: Dataset | None = None) -> Population:
+    """The clients of a configuration with all that they promised, whatever was spent of it.
+
+    Args:
+        config: the configuration.
+        data: its data set, if it is loaded already.
+    """
+    dataset = configured_data(config) if data is None and config.data is not None else data
+    taken_out = ["tuning="] + ([] if config.data is None else ["data.estimated_bounds="])
+    return configured_population(config.with_overrides(taken_out), dataset)
+
+
+def budgets_sha256(population: Population) -> str:
+    """A hash of who promised what, in any order.
+
+    Example:
+        >>> people = Population.from_arrays(ids=["a"], sizes=[90], epsilon=[1.0], delta=1e-5)
+        >>> budgets_sha256(people) == budgets_sha256(people.with_sizes([40]))
+        True
+    """
+    told = zip(population.ids, population.epsilon.tolist(), population.delta.tolist(), strict=True)
+    return hashlib.sha256(json.dumps(sorted(told)).encode()).hexdigest()
+
+
+def _check_budgets(config: Config, data: Dataset) -> None:
+    """Refuse other budgets than those of which charged tuning spent a share."""
+    then = (config.tuning or {}).get("budgets")
+    if then is not None and budgets_sha256(promised_population(config, data)) != then:
+        raise InputError.because(
+            "the clients or their budgets are others than when the settings were tuned on their "
+            "records, so a share of these budgets is not what was spent. Use the list of that "
+            "time; once its run has begun, dpcohort replan changes who takes part with what."
+        )
 
 
 def _has_own_clients(section: DataSection, data: Dataset) -> bool:

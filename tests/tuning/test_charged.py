@@ -128,7 +128,7 @@ def test_what_the_proof_does_not_cover_is_refused(config, change, words):
 def test_nothing_is_spent_before_it_is_written_down(config, monkeypatch):
     monkeypatch.setattr(charged, "train_job", lambda *_: pytest.fail("trained before"))
 
-    def stop():
+    def stop(record):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -23,10 +23,11 @@ from dpcohort.deploy.flower.certificates import key_fingerprint
 from dpcohort.deploy.formats import Format, Name, bounded, in_words, of_file, read_toml, whole
 from dpcohort.deploy.guard.protocol import PROTOCOL, Hello
 from dpcohort.deploy.guard.terms import ModelTerms
-from dpcohort.errors import InputError
+from dpcohort.errors import InputError, VerificationError
 from dpcohort.limits import LARGEST_FEDERATION
 from dpcohort.plain_text import one_line
 from dpcohort.plan import Plan
+from dpcohort.runs.receipts import charges_of
 from dpcohort.text_files import toml_text
 
 _MOST_SHOWN = 12
@@ -54,6 +55,9 @@ class Federation(Format):
         optimiser: step sizes, as in a configuration's [optimiser].
         aggregation: ``rule`` and its settings, as in a configuration's [aggregation].
         clients: public key of each client, as in ``node.pub``.
+        tuning: where the settings came from, as in a configuration's [tuning]; empty for nowhere.
+        charges: what an estimate of bounds or tuning spent on the clients' records before the run,
+            as ``run.json`` has it; empty for nothing.
     """
 
     run: Name
@@ -70,6 +74,8 @@ class Federation(Format):
         Mapping[str, Any], AfterValidator(lambda given: {"rule": "mean", **given})
     ] = Field(default_factory=lambda: {"rule": "mean"})
     clients: Mapping[str, str]
+    tuning: Mapping[str, Any] = Field(default_factory=dict)
+    charges: Mapping[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _check(self) -> Federation:
@@ -101,7 +107,21 @@ class Federation(Format):
                 )
             owners[key] = client
         _ = self.optimiser_section  # checked now, not at the first round
+        self._check_charges()
         return self
+
+    def _check_charges(self) -> None:
+        try:
+            charges = charges_of(self.charges or None)
+        except VerificationError as error:
+            raise InputError.because(f"[charges] {error}") from None
+        simulated = [charge.what for charge in charges if not charge.private]
+        if simulated:
+            raise InputError.because(
+                f"the {simulated[0]} that was charged to the clients' records was a simulation, "
+                "with noise of a seed, which no budget pays for: a run of guards cannot rest on "
+                "it. Make it again with --private-entropy."
+            )
 
     @property
     def drawn(self) -> tuple[str, ...]:
@@ -135,7 +155,11 @@ class Federation(Format):
         Args:
             plan: where the plan will lie, from the file's own folder.
         """
-        return toml_text({**dict(self), "plan": plan, "model": self.model.said})
+        said = {**dict(self), "plan": plan, "model": self.model.said}
+        for key in ("tuning", "charges"):
+            if not said[key]:
+                del said[key]
+        return toml_text(said)
 
     @classmethod
     def load(cls, path: str | Path) -> Federation:
