@@ -114,6 +114,9 @@ def train(
             plan=frozen,
             after=after,
         )
+        unused = job.partition.records - job.partition.indices.size
+        if after is not None and data.clients is None and unused and not as_json:
+            say(f"note: {unused} records are of no client of the plan, and are not used.")
         place = out if seeds == 1 else out / f"seed-{job.seed}"
         title = f"{job.title}: {job.model_name} on {data.name}"
         with watching(f"{title}, seed {job.seed}", quiet=as_json) as callbacks:

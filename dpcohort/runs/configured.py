@@ -840,7 +840,8 @@ def _partition(
         return carried_partition(after, plan, data, rng)
     if section.column is not None:
         ids = plan.population.ids[:-1] if has_public else plan.population.ids
-        found = _by_column(config.folder / section.column, private, len(data), ids)
+        path, some = config.folder / section.column, after is not None
+        found = _by_column(path, private, len(data), ids, some_left=some)
     elif section.alpha is not None:
         found = dirichlet_partition(
             labels, sizes=sizes, alpha=section.alpha, records=private, rng=rng
@@ -859,8 +860,18 @@ def _by_column(
     records: np.ndarray[tuple[int], np.dtype[np.int64]],
     total: int,
     ids: tuple[str, ...],
+    *,
+    some_left: bool = False,
 ) -> Partition:
-    """The partition by a column, its clients in the order of the population."""
+    """The partition by a column, its clients in the order of the population.
+
+    Args:
+        path: the column.
+        records: those that are not public.
+        total: how many there are in all.
+        ids: the clients.
+        some_left: records of others are of clients that left, and are not used.
+    """
     from dpcohort.data import column_partition
     from dpcohort.data.arrays import map_npy
 
@@ -870,7 +881,7 @@ def _by_column(
     split = column_partition(values, records=records)
     places = {name: place for place, name in enumerate(split.names)}
     missing = [name for name in ids if name not in places]
-    if missing or len(ids) != len(places):
+    if missing or (len(ids) != len(places) and not some_left):
         other = missing[0] if missing else next(n for n in split.names if n not in set(ids))
         where = "the clients but not in the column" if missing else "the column but not a client"
         raise InputError.because(f"{path}: {other!r} is in {where}.")
