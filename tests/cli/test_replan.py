@@ -294,7 +294,9 @@ def test_what_an_estimate_cost_is_in_receipts_and_goes_on(terminal, clinics, tmp
     assert "promised   epsilon 4 at delta 1e-05 in all" in shown
     assert "epsilon 1 at delta 0 on an estimate of bounds" in shown
     assert "epsilon 3 at delta 1e-05 was left for training" in shown
-    assert "of 4, delta 1e-05 of 1e-05: what was charged and the training" in shown
+    # As in docs/how-to/join-leave-change.md.
+    assert "certified  epsilon 2.9993, computed anew." in shown
+    assert "in all     epsilon 3.9993 of 4, delta 1e-05 of 1e-05: what was charged" in shown
     letter = " ".join((tmp_path / "letter.html").read_text().split())
     assert "ε = 4 at δ = 0.00001" in letter
     assert "ε = 1 of the promise was spent on an estimate of bounds" in letter
