@@ -129,5 +129,6 @@ def test_what_was_charged_beside_the_training_raises_every_point_of_the_curve():
         # An attack sees likelihood ratios at most e^0.5 times as large, but for 1e-6 of the cases.
         most = training.hits(min(1.0, np.exp(0.5) * alpha)) + 1e-6
         assert training.hits(alpha) < both.hits(alpha) <= most * (1 + 1e-9)
+    assert both.deltas[0] == training.deltas[0] + 1e-6
     assert both.mu is None
     assert both.advantage > training.advantage

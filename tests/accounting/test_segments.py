@@ -109,21 +109,25 @@ def test_the_papers_noise_is_certified_with_what_was_spent(guard):
 
 
 def test_charges_are_added_up_and_taken_off_without_rounding_in_anybodys_favour():
+    everybody = people(*[1.0] * 8)
+    rng = np.random.default_rng(5)
     paid = [
-        Charge(what="estimate", id="e", private=True, spent={"a": (0.1, 0.0)}),
-        Charge(what="tuning", id="t", private=True, spent={"a": (0.2, 1e-6), "b": (0.3, 2e-6)}),
+        Charge(
+            what=what,
+            id="",
+            private=True,
+            spent={name: (rng.uniform(0, 0.3), rng.uniform(0, 3e-6)) for name in everybody.ids[:7]},
+        )
+        for what in ("estimate", "tuning")
     ]
-    found = after_charges(people(1.0, 1.0, 1.0), paid)
-    for k, name in enumerate("abc"):
-        took = charged_to(paid, name)
-        exact = [sum(Fraction(c.spent[name][i]) for c in paid if name in c.spent) for i in (0, 1)]
-        assert [Fraction(one) >= other for one, other in zip(took, exact, strict=True)] == [
-            True
-        ] * 2
-        assert Fraction(float(found.epsilon[k])) + exact[0] <= 1
-        assert Fraction(float(found.delta[k])) + exact[1] <= Fraction(1e-5)
-    assert found.epsilon[2] == 1.0
-    assert found.epsilon[0] == pytest.approx(0.7)
+    found = after_charges(everybody, paid)
+    for k, name in enumerate(everybody.ids[:7]):
+        for place, (has, promised) in enumerate(((found.epsilon[k], 1.0), (found.delta[k], 1e-5))):
+            exact = sum(Fraction(charge.spent[name][place]) for charge in paid)
+            assert Fraction(charged_to(paid, name)[place]) >= exact
+            assert Fraction(float(has)) + exact <= Fraction(promised)
+            assert has == pytest.approx(promised - float(exact))
+    assert (found.epsilon[7], found.delta[7]) == (1.0, 1e-5)
 
 
 def test_a_promise_below_what_was_charged_is_refused_by_name():

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from dpcohort._version import __version__
-from dpcohort.accounting import AttackRisk, History, promised_risk
-from dpcohort.accounting.risk import USUAL_FALSE_ALARMS, charged_risk
+from dpcohort.accounting import AttackRisk, History, charged_risk, promised_risk
+from dpcohort.accounting.risk import USUAL_FALSE_ALARMS
 from dpcohort.atomic_file import write_text
 from dpcohort.errors import InputError
 from dpcohort.report.html.page import page_asset, page_template
