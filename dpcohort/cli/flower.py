@@ -222,7 +222,13 @@ def _from_config(path: Path, changes: list[str] | None, test: str) -> dict[str, 
     from dpcohort.data import DATASET_NAMES
     from dpcohort.deploy.guard.terms import ModelTerms, TableTerms
     from dpcohort.models.weights import weights_sha256
-    from dpcohort.runs.configured import configured_data, data_section, seen_columns
+    from dpcohort.runs.configured import (
+        configured_charges,
+        configured_data,
+        data_section,
+        described_charges,
+        seen_columns,
+    )
 
     config = load_config(path).with_overrides(changes or [])
     data = configured_data(config)
@@ -255,6 +261,8 @@ def _from_config(path: Path, changes: list[str] | None, test: str) -> dict[str, 
         "aggregation": {"rule": rule, **rule_settings},
         "normalisation": data.normalisation,
         "seed": config.run.seed,
+        "tuning": config.tuning or {},
+        "charges": described_charges(*configured_charges(config, data)) or {},
         # Of a set with a name the test records are published; own files hold clients' records.
         "test": test or (section.name if section.name in DATASET_NAMES else ""),
     }

@@ -113,12 +113,9 @@ def tune(
 
             spent = 0.5 if share is None else share
 
-            def begin() -> None:
+            def begin(record: list[str]) -> None:
                 # Counted before it is spent: whatever stops this, the file says what is left.
                 if str(out) != "-":
-                    kind = "true" if private_entropy else "false"
-                    record = [f"tuning.source={origin}", f"tuning.share={spent}"]
-                    record.append(f"tuning.private={kind}")
                     write_text(out, _rewritten(source, [*(changes or []), *record]))
 
             found = tune_charged(

@@ -17,7 +17,7 @@ import importlib
 import io
 import zlib
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from pathlib import Path
@@ -330,6 +330,7 @@ def table_dataset(
     seed: int = 0,
     name: str = "table",
     is_test: BoolArray | None = None,
+    tested: Collection[str] | None = None,
 ) -> Dataset:
     """The data set of a table whose columns are known; see `dataset_from_table`.
 
@@ -342,6 +343,7 @@ def table_dataset(
         seed: which records they are.
         name: what to call it.
         is_test: which records they are, instead of a share.
+        tested: whose test records are used, if not everybody's: one that left takes its own along.
     """
     wanted = columns.task(**({} if task is None else {"kind": task.kind, "bounds": task.bounds}))
     inputs, targets, _ = columns.encode(table)
@@ -350,12 +352,17 @@ def table_dataset(
         clients = np.array(client_names(columns.client, table[columns.client]))
     if is_test is None:
         is_test = held_for_test(len(inputs), clients, share=test_share, seed=seed)
+    scored = is_test
+    if tested is not None and clients is not None:
+        scored = is_test & np.isin(clients, list(tested))
+        if not scored.any():
+            raise InputError.because("no client that takes part has a test record.")
     return dataset_from_arrays(
         name,
         train_inputs=inputs[~is_test],
         train_labels=targets[~is_test],
-        test_inputs=inputs[is_test],
-        test_labels=targets[is_test],
+        test_inputs=inputs[scored],
+        test_labels=targets[scored],
         task=wanted if task is None else task,
         clients=None if clients is None else clients[~is_test],
         test_public=test_public,

@@ -76,6 +76,8 @@ class Tuned:
         records: which public records, in words.
         share: of each budget that was spent on the choice.
         private: what was spent on it was spent with private noise; else it was a simulation.
+        id: of tuning that was charged privately; empty for any other.
+        budgets: hash of the budgets of which that share was spent, by ``budgets_sha256``.
     """
 
     source: Source
@@ -88,6 +90,8 @@ class Tuned:
     records: str = ""
     share: float = 0.0
     private: bool = False
+    id: str = ""
+    budgets: str = ""
 
     @property
     def chosen(self) -> Trial:
@@ -102,6 +106,9 @@ class Tuned:
         if self.share:
             changes.append(f"tuning.share={self.share!r}")
             changes.append(f"tuning.private={'true' if self.private else 'false'}")
+        if self.id:
+            changes.append(f'tuning.id="{self.id}"')
+            changes.append(f'tuning.budgets="{self.budgets}"')
         return changes
 
     def to_dict(self) -> dict[str, Any]:

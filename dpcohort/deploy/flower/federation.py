@@ -24,10 +24,11 @@ from dpcohort.deploy.formats import Format, Name, bounded, in_words, of_file, re
 from dpcohort.deploy.guard.protocol import PROTOCOL, Hello
 from dpcohort.deploy.guard.terms import ModelTerms, pool_from_plan
 from dpcohort.deploy.ledger.terms import AcceptedPool
-from dpcohort.errors import InputError
+from dpcohort.errors import InputError, VerificationError
 from dpcohort.limits import LARGEST_FEDERATION
 from dpcohort.plain_text import one_line
 from dpcohort.plan import Plan
+from dpcohort.runs.receipts import charges_of
 from dpcohort.text_files import toml_text
 
 _MOST_SHOWN = 12
@@ -57,6 +58,9 @@ class Federation(Format):
         clients: public key of each client, as in ``node.pub``.
         members: where noise is pooled, the public key of each client's identity, as its owner and
             all others have it in their terms.
+        tuning: where the settings came from, as in a configuration's [tuning]; empty for nowhere.
+        charges: what an estimate of bounds or tuning spent on the clients' records before the run,
+            as ``run.json`` has it; empty for nothing.
     """
 
     run: Name
@@ -74,6 +78,8 @@ class Federation(Format):
     ] = Field(default_factory=lambda: {"rule": "mean"})
     clients: Mapping[str, str]
     members: Mapping[str, str] = Field(default_factory=dict)
+    tuning: Mapping[str, Any] = Field(default_factory=dict)
+    charges: Mapping[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _check(self) -> Federation:
@@ -106,7 +112,21 @@ class Federation(Format):
             owners[key] = client
         _ = self.optimiser_section  # checked now, not at the first round
         _ = self.pool
+        self._check_charges()
         return self
+
+    def _check_charges(self) -> None:
+        try:
+            charges = charges_of(self.charges or None)
+        except VerificationError as error:
+            raise InputError.because(f"[charges] {error}") from None
+        simulated = [charge.what for charge in charges if not charge.private]
+        if simulated:
+            raise InputError.because(
+                f"the {simulated[0]} that was charged to the clients' records was a simulation, "
+                "with noise of a seed, which no budget pays for: a run of guards cannot rest on "
+                "it. Make it again with --private-entropy."
+            )
 
     @property
     def pool(self) -> AcceptedPool | None:
@@ -146,8 +166,9 @@ class Federation(Format):
             plan: where the plan will lie, from the file's own folder.
         """
         said = {**dict(self), "plan": plan, "model": self.model.said}
-        if not self.members:
-            del said["members"]
+        for key in ("members", "tuning", "charges"):
+            if not said[key]:
+                del said[key]
         return toml_text(said)
 
     @classmethod

@@ -31,6 +31,7 @@ from typing import Any
 from urllib.parse import quote
 
 from dpcohort._validate import whole_number
+from dpcohort.accounting.segments import charges_in
 from dpcohort.atomic_file import write_text
 from dpcohort.data.dataset import Normalisation
 from dpcohort.deploy.flower.certificates import make_certificates, make_node_key
@@ -45,6 +46,7 @@ from dpcohort.deploy.pooled import Identity
 from dpcohort.errors import InputError
 from dpcohort.plan import Plan
 from dpcohort.plugins import is_named_function, named_function
+from dpcohort.runs.receipts import charges_of
 
 _LONGEST = 120
 #: What a file of weights is called in a kit.
@@ -193,6 +195,7 @@ def write_kit(
             values |= {"data": "data.csv", "holds": words}
         given, model = model, _shipped(model)
         code = own_model_files(model.name)
+        charges = (*charges_in(plan.before), *charges_of(federation.get("charges") or None))
         keys = {}
         for client in drawn_clients(plan):
             terms = terms_from_plan(
@@ -202,6 +205,7 @@ def write_kit(
                 model=model,
                 normalisation=normalisation,
                 table=table,
+                charges=charges,
                 allowed_users=() if trial else ("flower",),
                 same_user=trial,
                 answer_seconds=0.0 if trial else 1.0,

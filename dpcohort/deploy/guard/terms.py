@@ -27,6 +27,7 @@ from pydantic import Field, PlainValidator, model_validator
 from dpcohort._validate import choice, whole_number
 from dpcohort.accounting.contract import Neighbours, Sampler
 from dpcohort.accounting.events import History, calibrate_remaining
+from dpcohort.accounting.segments import Charge, charged_to
 from dpcohort.data.dataset import Normalisation
 from dpcohort.data.tables import TableColumns
 from dpcohort.deploy.formats import Format, Name, bounded, replace, whole
@@ -570,6 +571,7 @@ def terms_from_plan(
     same_user: bool = False,
     answer_seconds: float = 1.0,
     members: Mapping[str, str] | None = None,
+    charges: Sequence[Charge] = (),
 ) -> str:
     """The terms under which a client can do its part of a plan, and no more.
 
@@ -584,6 +586,8 @@ def terms_from_plan(
         same_user: the guard's own user may ask, for a trial.
         answer_seconds: when answers leave.
         members: where noise is pooled, the public key of every drawn client, by its id.
+        charges: what was spent on clients' records before any run. The plan has what they left, and
+            so has the cap of these terms, as a ledger counts the draws of runs and nothing else.
 
     Raises:
         InputError: no such client, one without a budget, or one never drawn.
@@ -632,7 +636,7 @@ def terms_from_plan(
     }
     if plan.pooled is not None:
         values["identity"] = IDENTITY_FILE
-    lines = []
+    lines = _lines_of_charges(charges, client, epsilon, delta)
     for line in commented_terms().splitlines():
         key, _, rest = line.removeprefix("# ").partition(" = ")
         if key in values:
@@ -677,6 +681,23 @@ def terms_from_plan(
     if table is not None:
         lines += ["", replace(table, client=client).to_toml()]
     return "\n".join(lines) + "\n"
+
+
+def _lines_of_charges(
+    charges: Sequence[Charge], client: str, epsilon: float, delta: float
+) -> list[str]:
+    paid = charged_to(charges, client)
+    if not any(paid):
+        return []
+    return [
+        f"# Promised: epsilon {epsilon + paid[0]:.6g} at delta {delta + paid[1]:.6g}. Of it an "
+        "estimate of bounds, or",
+        f"# tuning, spent {paid[0]:.6g} at {paid[1]:.6g} before this run. Your ledger did not see "
+        "that and cannot",
+        "# count it, so it is taken off the lifetime cap below:",
+        "# keep it off if you register these data under a cap of your own.",
+        "",
+    ]
 
 
 def with_ledger_id(text: str, identity: str) -> str:

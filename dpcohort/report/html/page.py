@@ -565,7 +565,8 @@ def _data_of(run: ReadRun, loaded: dict[str, Dataset]) -> Dataset:
     from dpcohort.data import DATASET_NAMES, load_dataset
     from dpcohort.runs.configured import configured_data, data_section
 
-    key = f"{run.data_name}, {run.config}"
+    clients = None if run.plan is None else run.plan.population.ids
+    key = f"{run.data_name}, {run.config}, {clients}"
     if key in loaded:
         return loaded[key]
     own = "Give it to run.report(data=...) in Python."
@@ -573,7 +574,7 @@ def _data_of(run: ReadRun, loaded: dict[str, Dataset]) -> Dataset:
         config = load_config(RunFolder(run.path).config)
         if is_named_function(data_section(config).name):
             raise InputError.because(f"a function makes its data, and a report runs none. {own}")
-        loaded[key] = configured_data(config)
+        loaded[key] = configured_data(config, clients)
     elif run.data_name in DATASET_NAMES:
         loaded[key] = load_dataset(str(run.data_name))
     else:
