@@ -191,14 +191,21 @@ def _print_tuned(found: Tuned) -> None:
             old = sum(found.before.scores[i] for i in places) / len(places)
             new = sum(chosen.scores[i] for i in places) / len(places)
             say(
-                f"  {name}: {100 * old:.1f} % with the settings as they were, {100 * new:.1f} % now"
+                f"  {name}: {found.scored_by} {100 * old:.1f} % with the settings as they were, "
+                f"{100 * new:.1f} % now"
             )
+        _explain_score(found.scored_by)
     if found.source == "none":
         say("Generated problems say which settings are good, not how good your model will be.")
     if found.share:
         if not found.private:
             say(f"{SIMULATED} Use --private-entropy on real clients.")
         say(f"{found.share:.0%} of every budget is spent. The file says so; what is left trains.")
+
+
+def _explain_score(scored_by: str) -> None:
+    if scored_by == "loss saved":
+        say("Loss saved: the share of the best constant's loss that a model does not have.")
 
 
 def _print_silent(config: Config) -> None:
@@ -293,7 +300,8 @@ def worth(
         return
     _print_curve(found)
     _print_gains(found)
-    say(f"Accuracy is predicted from {found.source}.")
+    _explain_score(found.scored_by)
+    say(f"{found.scored_by.capitalize()} is predicted from {found.source}.")
     if needed is not None and target is not None:
         for name, factor in needed.items():
             more = (
@@ -324,7 +332,9 @@ def _print_gains(found: Worth) -> None:
     if not found.gains:
         return
     say("Who should raise epsilon first, by what doubling it alone takes off the noise:")
-    table = new_table("client", numbers=["epsilon", "drawn", "noise", "predicted accuracy"])
+    table = new_table(
+        "client", numbers=["epsilon", "drawn", "noise", f"predicted {found.scored_by}"]
+    )
     for gain in found.gains[:_SHOWN]:
         points = f"{gain.accuracy.mean:+.2f}"
         if gain.accuracy.count > 1:

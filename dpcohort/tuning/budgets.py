@@ -29,7 +29,15 @@ from dpcohort.runs.receipts import TUNING_SOURCES
 from dpcohort.selection import SelectionProblem, rule_from_settings
 from dpcohort.selection.problem import selected
 from dpcohort.tuning.generated import PROBLEMS, Problem
-from dpcohort.tuning.search import Bench, Sample, public_samples, scored, stand_ins
+from dpcohort.tuning.search import (
+    Bench,
+    Sample,
+    counted,
+    public_samples,
+    scored,
+    scored_by,
+    stand_ins,
+)
 
 #: Common factors on all budgets that are tried.
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -71,6 +79,7 @@ class Worth:
         sets: names of the data sets.
         scores: of each factor, on each data set, from 0 to 1.
         gains: clients, those first whose larger budget takes most noise away.
+        scored_by: what a score is, in words.
     """
 
     source: str
@@ -79,6 +88,7 @@ class Worth:
     sets: tuple[str, ...]
     scores: tuple[tuple[float, ...], ...]
     gains: tuple[Gain, ...]
+    scored_by: str = "accuracy"
 
     def curve(self, name: str | None = None) -> list[Interval]:
         """Mean score of each factor with its interval, over all data sets or those of a name."""
@@ -116,6 +126,7 @@ class Worth:
             "format": "dpcohort worth",
             "schema": 1,
             "source": self.source,
+            "scored_by": self.scored_by,
             "factors": [
                 {"factor": factor, "noise_to_clip": noise, "accuracy": asdict(point)}
                 for factor, noise, point in zip(self.factors, self.noise, self.curve(), strict=True)
@@ -173,6 +184,7 @@ def worth(
         )
     tried = sorted({1.0, *(number("factor", factor, above=0) for factor in factors)})
     data = configured_data(config)
+    config = counted(config, data)
     population = configured_population(config, data)
     if source == "none":
         samples, words = stand_ins(data, problems, seeds), TUNING_SOURCES["none"]
@@ -188,6 +200,7 @@ def worth(
         sets=tuple(name for name, _, _ in samples),
         scores=tuple(tuple(row) for row in scores.tolist()),
         gains=tuple(_gains(config, population, slopes)),
+        scored_by=scored_by(data.task),
     )
 
 

@@ -41,7 +41,7 @@ from dpcohort.runs import configured_data, configured_job
 from dpcohort.runs.configured import configured_population, held_out_within
 from dpcohort.runs.receipts import TUNING_SOURCES
 from dpcohort.runs.training import train_job
-from dpcohort.tuning.search import Trial, Tuned, score_of, start_of
+from dpcohort.tuning.search import Trial, Tuned, counted, score_of, start_of
 from dpcohort.tuning.settings import Settings, changes_for
 
 if TYPE_CHECKING:
@@ -166,6 +166,7 @@ def tune_charged(
     number("trials", trials, above=1, at_most=_MOST_TRIALS)
     _refuse_what_does_not_fit(config)
     data = configured_data(config)
+    config = counted(config, data)
     population = configured_population(config, data)
     given: dict[str, Any] = {}
     if not public_test and not data.task.predicts_classes:
