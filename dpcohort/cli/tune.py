@@ -259,6 +259,10 @@ def worth(
     figure: Annotated[
         Path | None, Option("--figure", help="Draw it into this file (.png, .svg, .pdf).")
     ] = None,
+    out: Annotated[
+        Path | None,
+        Option("--out", "-o", help="Save it (.json), for dpcohort report RUN --worth FILE."),
+    ] = None,
     changes: SetOption = None,
     device: DeviceOption = None,
     data_dir: DataDirOption = None,
@@ -290,6 +294,10 @@ def worth(
             progress=progress,
         )
     needed = None if target is None else found.needed(target)
+    if out is not None:
+        from dpcohort.runs.folder import write_json
+
+        write_json(out, found.to_dict())
     if figure is not None:
         from dpcohort.report.figures import save_figure, worth_figure
 
@@ -310,8 +318,9 @@ def worth(
                 else f"{factor:.2g} times"
             )
             say(f"For {target:.0%} on {name}: {more} every epsilon, other settings as they are.")
-    if figure is not None:
-        say(f"Wrote {figure}")
+    for path in (figure, out):
+        if path is not None:
+            say(f"Wrote {path}")
 
 
 def _print_curve(found: Worth) -> None:
