@@ -218,6 +218,8 @@ _PURPOSES = {
 }
 #: Packages of others that are used where they are installed.
 _OTHERS = {
+    "pandas": "DataFrames of yours as tables",
+    "peft": "LoRA in a network of yours",
     "tqdm": "progress bars in notebooks",
     "mlflow": "train --mlflow",
     "tensorboard": "train --tensorboard",
