@@ -53,7 +53,9 @@ def test_model_and_records_decide_about_noise_too(terminal, tmp_path):
     assert small == noise("rounds", config, "--values", "100", "--set", "training.rounds=100")[0]
     whole, half = noise("tuning.share", config, "--values", "1e-9,0.5", "--set", CHARGED)
     assert half > 1.2 * whole
-    assert noise("public_share", config, "--values", "0.4")[0] > 0
+    assert (
+        noise("public_share", config, "--values", "0.4", "--set", "population.total_size=")[0] > 0
+    )
 
 
 @pytest.mark.parametrize(
