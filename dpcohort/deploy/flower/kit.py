@@ -196,7 +196,8 @@ def write_kit(
                 answer_seconds=0.0 if trial else 1.0,
             )
             own = client_folder(scratch, client)
-            told = {"client": client, "own_model": _own_model_words(_FOR_OWNER, model.name, code)}
+            words = _own_model_words(_FOR_OWNER, model.name, code, table is not None)
+            told = {"client": client, "own_model": words}
             keys[client] = _write_client(own, terms, {**values, **told})
             _write_code(own, code)
             _copy_weights(given, own)
@@ -234,7 +235,7 @@ _FOR_OWNER = (
     "\nThe model is code that somebody wrote for this run: {what}.\nYour guard runs it on your "
     "data, so read it.{where}\nThen try it before anything is spent, in the folder where it lies:\n"
     "\n"
-    "    dpcohort guard check --terms terms.toml --data data.npz\n"
+    "    dpcohort guard check --terms terms.toml --data {data}\n"
 )
 _FOR_OPERATOR = (
     "\nThe model is code of your own: {what}.{where}\nOwners read it and try it (`dpcohort guard "
@@ -242,20 +243,22 @@ _FOR_OPERATOR = (
 )
 
 
-def _own_model_words(words: str, name: str, code: Mapping[str, str]) -> str:
+def _own_model_words(words: str, name: str, code: Mapping[str, str], is_table: bool = False) -> str:
     """What a page says of a model that is somebody's own; nothing of one of dpcohort's."""
     if not is_named_function(name):
         return ""
     module = name.partition(":")[0]
+    data = "data.csv" if is_table else _ARRAYS["data"]
     if not code:
-        return words.format(what=f"`{name}`", where=f" Install the package that has {module}.")
+        where = f" Install the package that has {module}."
+        return words.format(what=f"`{name}`", where=where, data=data)
     where = (
         "\nPut it into /etc/dpcohort-guard (owner `dpcohort-guard`, mode 0600), from where the "
         "unit starts."
         if words is _FOR_OWNER
         else " It lies in `server/`, in `app/` and in every client's folder."
     )
-    return words.format(what=f"`{', '.join(code)}` (`{name}`)", where=where)
+    return words.format(what=f"`{', '.join(code)}` (`{name}`)", where=where, data=data)
 
 
 def own_model_files(name: str) -> dict[str, str]:
