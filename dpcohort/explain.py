@@ -24,7 +24,7 @@ from dpcohort.accounting.segments import left_population
 from dpcohort.clients import Budget, Population
 from dpcohort.errors import InputError
 from dpcohort.plain_text import counted, one_line
-from dpcohort.plan import Plan, selection_problem
+from dpcohort.plan import NoiseModel, Plan, selection_problem
 from dpcohort.plugins import REGISTRIES
 from dpcohort.selection.problem import PlannedRule, SelectionProblem, selected
 from dpcohort.selection.rules import rule_from_settings
@@ -38,6 +38,7 @@ __all__ = [
     "ClientExplanation",
     "Explanation",
     "LargerBudget",
+    "NoiseGain",
     "PlanComparison",
     "Scenario",
     "Swept",
@@ -48,6 +49,7 @@ __all__ = [
     "explain_adaptive_client",
     "explain_client",
     "explain_clients",
+    "noise_gains",
     "sweep",
     "value_of_trust",
 ]
@@ -434,6 +436,101 @@ def _with_larger_budget(
         epsilon=larger,
         probability=probability,
         times_as_often=probability / before if before > 0 else float("inf"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseGain:
+    """What a client's larger budget would take off the noise of all.
+
+    Attributes:
+        client: its id.
+        epsilon: its budget now.
+        probability: of being drawn now.
+        slope: relative change of the noise variance by each per cent more epsilon, in per cent; at
+            the optimum, so exact at first order.
+        noise: noise with its epsilon doubled, as a share of the noise now, selection solved again.
+    """
+
+    client: str
+    epsilon: float
+    probability: float
+    slope: float
+    noise: float
+
+
+#: Relative change of budgets of which derivatives are taken.
+_NEAR = 1e-3
+#: Clients whose selection is solved again; of more, those with the largest derivative.
+_MOST_SOLVED = 300
+
+
+def noise_gains(
+    population: Population,
+    training: Training,
+    rule: PlannedRule,
+    *,
+    contract: Contract,
+    noise_model: NoiseModel = "exact",
+) -> list[NoiseGain]:
+    """Private clients, those first whose doubled epsilon takes most noise away; nothing is spent.
+
+    Args:
+        population: the clients.
+        training: rounds, cohorts, batches, parameters.
+        rule: solved again for each of them.
+        contract: sampler, neighbours and accountant.
+        noise_model: as in `dpcohort.make_plan`.
+
+    Example:
+        >>> clients = Population.from_arrays(sizes=[300] * 2, epsilon=[0.5, 4], delta=1e-5)
+        >>> settings = Training(rounds=9, cohort_size=2, sampling_rate=0.5, dimension=10)
+        >>> first, last = noise_gains(clients, settings, rule_from_settings("unbiased"),
+        ...                           contract=Contract.of("tight"))
+        >>> first.epsilon, first.noise < last.noise < 1
+        (0.5, True)
+    """
+
+    def problem_of(people: Population) -> SelectionProblem:
+        return selection_problem(people, training, contract=contract, noise_model=noise_model)[0]
+
+    now = problem_of(population)
+    p = selected(rule, now).probabilities
+    total = _total_noise(now, p)
+    near = problem_of(population.with_scaled_budgets(1.0 + _NEAR))
+    slope = (
+        p**2 * (near.noise_costs - now.noise_costs) + p * (near.linear_costs - now.linear_costs)
+    ) / (_NEAR * total if total > 0 else 1.0)
+    twice = problem_of(population.with_scaled_budgets(2.0))
+    private = np.flatnonzero(~population.public)
+    gains = []
+    for k in private[np.argsort(slope[private], kind="stable")][:_MOST_SOLVED].tolist():
+        noise_costs, linear_costs = now.noise_costs.copy(), now.linear_costs.copy()
+        noise_costs[k], linear_costs[k] = twice.noise_costs[k], twice.linear_costs[k]
+        epsilon = now.epsilon.copy()
+        epsilon[k] = twice.epsilon[k]
+        changed = replace(now, noise_costs=noise_costs, linear_costs=linear_costs, epsilon=epsilon)
+        share = 1.0
+        if total > 0:
+            then = _total_noise(changed, selected(rule, changed).probabilities)
+            share = float(np.sqrt(then / total))
+        gains.append(
+            NoiseGain(
+                client=population.ids[k],
+                epsilon=float(population.epsilon[k]),
+                probability=float(p[k]),
+                slope=float(slope[k]),
+                noise=share,
+            )
+        )
+    return sorted(gains, key=lambda gain: (gain.noise, gain.slope))
+
+
+def _total_noise(problem: SelectionProblem, p: FloatArray) -> float:
+    """Expected noise variance of the probabilities; clients of infinite cost are not drawn."""
+    drawn = p > 0
+    return float(
+        (problem.noise_costs[drawn] * p[drawn] ** 2 + problem.linear_costs[drawn] * p[drawn]).sum()
     )
 
 

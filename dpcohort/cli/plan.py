@@ -197,8 +197,13 @@ _USUAL = {
 _SWEPT = ("eta", "bias_cap", "rounds", "batch_size", "accountant", "epsilon")
 #: Sections that decide about probabilities and noise.
 _PLANNED = ("training", "selection", "privacy", "population")
-#: Settings of which one takes the place of the other.
-_INSTEAD = {"training.sampling_rate": "training.batch_size"}
+#: Sections that decide about records, parameters and what is left of budgets, if there is data.
+_COUNTED = ("data", "model", "tuning")
+#: Settings that take the place of another, or make it be counted anew.
+_INSTEAD = {
+    "training.sampling_rate": "training.batch_size",
+    **dict.fromkeys(("model.name", "model.options", "model.frozen"), "training.dimension"),
+}
 
 
 def what_if(
@@ -206,8 +211,9 @@ def what_if(
         str,
         Argument(
             help="eta, bias_cap, epsilon (of --client), or any key of [training], [selection], "
-            "[privacy] or [population], such as rounds, sampling_rate or training.clip; trust "
-            "compares local with pooled noise, and takes a saved plan as well."
+            "[privacy], [population], [data], [model] or [tuning], such as rounds, sampling_rate, "
+            "training.clip or model.name; trust compares local with pooled noise, and takes a saved "
+            "plan as well."
         ),
     ],
     source: SourceArgument = None,
@@ -240,6 +246,8 @@ def what_if(
 
     key = _key(setting)
     name = key.rpartition(".")[2]
+    if key.partition(".")[0] in _COUNTED and config.data is None:
+        raise InputError.because(f"{key} decides nothing in a config without [data].")
     if values is None and name not in _USUAL:
         raise InputError.because(f"say which values of {key} to try, such as: --values 1,2,5")
     tried = _parsed(name, values or _USUAL[name])
@@ -361,15 +369,16 @@ def _key(setting: str) -> str:
     known = known_keys(ConfigFile)
     rules = REGISTRIES["selection"]
     own = dict.fromkeys(s for name in rules.built_in for s in rules.settings_of(name))
+    ordered = (*_PLANNED, *_COUNTED)  # of equal names the first
     bare = {
-        **{key: f"{section}.{key}" for section in reversed(_PLANNED) for key in known[section]},
+        **{key: f"{section}.{key}" for section in reversed(ordered) for key in known[section]},
         **{key: f"selection.{key}" for key in own},
         **{name: name for name in _SWEPT},
     }
     section, _, key = setting.rpartition(".")
-    if section == "selection" or (section in _PLANNED and key in known[section]):
-        return key if bare.get(key) == key else setting
-    if (section in known and section and section not in _PLANNED) or _is_trained(setting, known):
+    if section == "selection" or (section in ordered and key in known[section]):
+        return key if bare.get(key) == key and section not in _COUNTED else setting
+    if (section in known and section and section not in ordered) or _is_trained(setting, known):
         raise InputError.because(
             f"{setting} changes neither probabilities nor noise, only what training makes of them. "
             "Try its values in a [grid]: dpcohort compare CONFIG"
@@ -378,7 +387,7 @@ def _key(setting: str) -> str:
 
 
 def _is_trained(setting: str, known: Mapping[str, Sequence[str]]) -> bool:
-    return any(setting in known[section] for section in ("optimiser", "run", "model"))
+    return any(setting in known[section] for section in ("optimiser", "run"))
 
 
 def _parsed(setting: str, text: str) -> list[float | str]:

@@ -218,6 +218,8 @@ _PURPOSES = {
 }
 #: Packages of others that are used where they are installed.
 _OTHERS = {
+    "pandas": "DataFrames of yours as tables",
+    "peft": "LoRA in a network of yours",
     "tqdm": "progress bars in notebooks",
     "mlflow": "train --mlflow",
     "tensorboard": "train --tensorboard",
@@ -330,7 +332,8 @@ def list_(data_dir: FolderOption = None, as_json: JsonOption = False) -> None:
 @data.command("check")
 def check(
     name: Annotated[
-        str, Argument(help="mnist, fashion-mnist or cifar10; or an .npz file of yours.")
+        str,
+        Argument(help="mnist, fashion-mnist, cifar10; an .npz file of yours; a config (.toml)."),
     ],
     data_dir: FolderOption = None,
     as_json: JsonOption = False,
@@ -360,22 +363,32 @@ def _read(name: str, *, as_json: bool) -> None:
     """Read a data set of the user's whole, and say what is in it."""
     from dpcohort.data import load_dataset
 
-    read = load_dataset(name if name in _EMBEDDED or ":" in name else Path(name))
+    if name.endswith(".toml"):
+        from dpcohort.config import load_config
+        from dpcohort.runs.configured import configured_data
+
+        read = configured_data(load_config(Path(name)))
+    else:
+        read = load_dataset(name if name in _EMBEDDED or ":" in name else Path(name))
     told = {
         "name": name,
         "input_shape": list(read.input_shape),
         "classes": read.classes,
         "train_records": len(read),
         "test_records": len(read.test_labels),
+        **({"remarks": list(read.remarks)} if read.remarks else {}),
     }
     if as_json:
         print_json(told)
         return
     shape = "x".join(map(str, read.input_shape))
+    kind = f"{read.classes} classes" if read.task.predicts_classes else read.task.kind
     say(
         f"ok       {name}: {len(read):,} training and {len(read.test_labels):,} test records of "
-        f"shape {shape}, {read.classes} classes"
+        f"shape {shape}, {kind}"
     )
+    for words in read.remarks:
+        say(f"note     {words}")
 
 
 @data.command("fetch")

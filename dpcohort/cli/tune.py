@@ -188,14 +188,21 @@ def _print_tuned(found: Tuned) -> None:
             old = sum(found.before.scores[i] for i in places) / len(places)
             new = sum(chosen.scores[i] for i in places) / len(places)
             say(
-                f"  {name}: {100 * old:.1f} % with the settings as they were, {100 * new:.1f} % now"
+                f"  {name}: {found.scored_by} {100 * old:.1f} % with the settings as they were, "
+                f"{100 * new:.1f} % now"
             )
+        _explain_score(found.scored_by)
     if found.source == "none":
         say("Generated problems say which settings are good, not how good your model will be.")
     if found.share:
         if not found.private:
             say(f"{SIMULATED} Use --private-entropy on real clients.")
         say(f"{found.share:.0%} of every budget is spent. The file says so; what is left trains.")
+
+
+def _explain_score(scored_by: str) -> None:
+    if scored_by == "loss saved":
+        say("Loss saved: the share of the best constant's loss that a model does not have.")
 
 
 def _print_silent(config: Config) -> None:
@@ -249,6 +256,10 @@ def worth(
     figure: Annotated[
         Path | None, Option("--figure", help="Draw it into this file (.png, .svg, .pdf).")
     ] = None,
+    out: Annotated[
+        Path | None,
+        Option("--out", "-o", help="Save it (.json), for dpcohort report RUN --worth FILE."),
+    ] = None,
     changes: SetOption = None,
     device: DeviceOption = None,
     data_dir: DataDirOption = None,
@@ -280,6 +291,10 @@ def worth(
             progress=progress,
         )
     needed = None if target is None else found.needed(target)
+    if out is not None:
+        from dpcohort.runs.folder import write_json
+
+        write_json(out, found.to_dict())
     if figure is not None:
         from dpcohort.report.figures import save_figure, worth_figure
 
@@ -290,7 +305,8 @@ def worth(
         return
     _print_curve(found)
     _print_gains(found)
-    say(f"Accuracy is predicted from {found.source}.")
+    _explain_score(found.scored_by)
+    say(f"{found.scored_by.capitalize()} is predicted from {found.source}.")
     if needed is not None and target is not None:
         for name, factor in needed.items():
             more = (
@@ -299,8 +315,9 @@ def worth(
                 else f"{factor:.2g} times"
             )
             say(f"For {target:.0%} on {name}: {more} every epsilon, other settings as they are.")
-    if figure is not None:
-        say(f"Wrote {figure}")
+    for path in (figure, out):
+        if path is not None:
+            say(f"Wrote {path}")
 
 
 def _print_curve(found: Worth) -> None:
@@ -321,7 +338,9 @@ def _print_gains(found: Worth) -> None:
     if not found.gains:
         return
     say("Who should raise epsilon first, by what doubling it alone takes off the noise:")
-    table = new_table("client", numbers=["epsilon", "drawn", "noise", "predicted accuracy"])
+    table = new_table(
+        "client", numbers=["epsilon", "drawn", "noise", f"predicted {found.scored_by}"]
+    )
     for gain in found.gains[:_SHOWN]:
         points = f"{gain.accuracy.mean:+.2f}"
         if gain.accuracy.count > 1:

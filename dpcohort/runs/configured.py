@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from dpcohort.accounting.segments import Charge, charges_in, left
 from dpcohort.clients import Population
 from dpcohort.clients.population import nearest_id
 from dpcohort.config import Config
-from dpcohort.errors import FileFormatError, InputError
+from dpcohort.errors import DpcohortError, FileFormatError, InputError
 from dpcohort.plan import Plan, make_plan
 from dpcohort.plugins import REGISTRIES, full_name
 from dpcohort.progress import Progress, silent
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from dpcohort.aggregation import AggregationRule
     from dpcohort.config.schema import DataSection, OptimiserSection
     from dpcohort.data import Dataset, Partition, TableColumns
+    from dpcohort.data.tables import Table
     from dpcohort.engine import Optimiser
     from dpcohort.runs.job import Job
 
@@ -128,8 +130,9 @@ def _table_data(
     except InputError as error:
         raise config.problem("data" if error.field in _OF_DATA else "task", error) from None
     try:
+        table = read_table(path)
         return table_dataset(
-            read_table(path),
+            table,
             columns,
             task=task,
             test_share=section.test_share,
@@ -137,6 +140,7 @@ def _table_data(
             seed=section.seed or 0,
             name=path.stem,
             tested=clients,
+            public=_public_clients(config, section, table),
         )
     except FileFormatError:
         raise
@@ -145,6 +149,22 @@ def _table_data(
 
 
 _OF_DATA = ("label", "labels")
+
+
+def _public_clients(config: Config, section: DataSection, table: Table) -> list[str]:
+    """Clients of a table that the list calls public; what is wrong with the list is said later."""
+    from dpcohort.data.tables import client_names
+
+    by_another = "partition" in section.model_fields_set and section.partition != "client"
+    column = section.client
+    if config.clients is None or by_another or column is None or column not in table:
+        return []
+    owners = client_names(column, table[column])
+    try:
+        stated = config.population(len(owners), dict(Counter(owners)))
+    except DpcohortError:
+        return []
+    return list(itertools.compress(stated.ids, stated.public))
 
 
 def table_columns(config: Config) -> TableColumns:
@@ -780,6 +800,7 @@ def held_out_within(
         train_labels=data.train_labels[rest],
         test_inputs=data.train_inputs[scored],
         test_labels=data.train_labels[scored],
+        clients=None if data.clients is None else data.clients[rest],
     )
     return left, plan.population.with_sizes(sizes), partition
 

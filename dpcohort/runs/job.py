@@ -336,12 +336,13 @@ class Job(TrainingJob):
                 "warnings": [
                     "the test records are not public and this run is private, so nothing that is "
                     "computed from them is written: no result tells how good the model is.",
+                    *self.data.remarks,
                     *plan_warnings(self.plan),
                 ],
             }
         model, data = split_features(self.model, self.data, device=self.device)
         inputs = data.normalised(data.test_inputs)
-        return judged_on(
+        found = judged_on(
             model,
             parameters,
             inputs,
@@ -351,6 +352,7 @@ class Job(TrainingJob):
             history=history,
             device=self.device,
         )
+        return {**found, "warnings": [*self.data.remarks, *found["warnings"]]}
 
 
 #: Test records whose gradients are looked at, and numbers of them that are formed at a time.

@@ -46,7 +46,7 @@ from dpcohort.runs.configured import (
 )
 from dpcohort.runs.receipts import TUNING_SOURCES
 from dpcohort.runs.training import train_job
-from dpcohort.tuning.search import Trial, Tuned, score_of, start_of
+from dpcohort.tuning.search import Trial, Tuned, counted, score_of, start_of
 from dpcohort.tuning.settings import Settings, changes_for
 
 if TYPE_CHECKING:
@@ -171,6 +171,7 @@ def tune_charged(
     number("trials", trials, above=1, at_most=_MOST_TRIALS)
     _refuse_what_does_not_fit(config)
     data = configured_data(config)
+    config = counted(config, data)
     population = configured_population(config, data)
     budgets = budgets_sha256(promised_population(config, data)) if private_entropy else ""
     given: dict[str, Any] = {}

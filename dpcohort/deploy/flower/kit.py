@@ -212,7 +212,8 @@ def write_kit(
                 members=members,
             )
             own = client_folder(scratch, client)
-            told = {"client": client, "own_model": _own_model_words(_FOR_OWNER, model.name, code)}
+            words = _own_model_words(_FOR_OWNER, model.name, code, table is not None)
+            told = {"client": client, "own_model": words}
             told["pooled"] = "" if plan.pooled is None else _POOLED
             keys[client] = _write_client(own, terms, {**values, **told})
             if client in identities:
@@ -278,7 +279,7 @@ _FOR_OWNER = (
     "\nThe model is code that somebody wrote for this run: {what}.\nYour guard runs it on your "
     "data, so read it.{where}\nThen try it before anything is spent, in the folder where it lies:\n"
     "\n"
-    "    dpcohort guard check --terms terms.toml --data data.npz\n"
+    "    dpcohort guard check --terms terms.toml --data {data}\n"
 )
 _POOLED = (
     "\nYour promise counts on the noise of other clients: `[runs.pool]` of the terms says on whom, "
@@ -292,20 +293,22 @@ _FOR_OPERATOR = (
 )
 
 
-def _own_model_words(words: str, name: str, code: Mapping[str, str]) -> str:
+def _own_model_words(words: str, name: str, code: Mapping[str, str], is_table: bool = False) -> str:
     """What a page says of a model that is somebody's own; nothing of one of dpcohort's."""
     if not is_named_function(name):
         return ""
     module = name.partition(":")[0]
+    data = "data.csv" if is_table else _ARRAYS["data"]
     if not code:
-        return words.format(what=f"`{name}`", where=f" Install the package that has {module}.")
+        where = f" Install the package that has {module}."
+        return words.format(what=f"`{name}`", where=where, data=data)
     where = (
         "\nPut it into /etc/dpcohort-guard (owner `dpcohort-guard`, mode 0600), from where the "
         "unit starts."
         if words is _FOR_OWNER
         else " It lies in `server/`, in `app/` and in every client's folder."
     )
-    return words.format(what=f"`{', '.join(code)}` (`{name}`)", where=where)
+    return words.format(what=f"`{', '.join(code)}` (`{name}`)", where=where, data=data)
 
 
 def own_model_files(name: str) -> dict[str, str]:
