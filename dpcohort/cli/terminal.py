@@ -59,6 +59,20 @@ def say(text: str, **style: Any) -> None:
     console.print(text, soft_wrap=True, **style)
 
 
+def say_never_drawn(plan: Plan) -> None:
+    """Say in one line how many clients a plan never draws, and why."""
+    if plan.adaptive is not None or plan.drawn.all():
+        return
+    never, chosen = ~plan.drawn, plan.selection
+    why = "by their size they are drawn less than once in all rounds. More rounds bring them in."
+    if (chosen.probabilities < 0.99 * chosen.unbiased)[never].any():
+        why = (
+            "their noise would cost more than they add. selection.floor = 0.5 keeps half of "
+            "everyone's draws by size."
+        )
+    say(f"{never.sum()} of {len(plan.population)} clients are never drawn: {why}")
+
+
 def program() -> str:
     """How this program can be called again: its name where that is found, else as it was called.
 

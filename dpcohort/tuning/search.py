@@ -26,7 +26,7 @@ from dpcohort.data import Dataset, Normalisation, Partition, load_dataset
 from dpcohort.errors import DivergedError, InputError
 from dpcohort.progress import Progress, silent
 from dpcohort.runs import configured_data, configured_job, configured_optimiser, train_side_by_side
-from dpcohort.runs.configured import configured_population, data_section
+from dpcohort.runs.configured import configured_population, configured_training, data_section
 from dpcohort.runs.receipts import TUNING_SOURCES
 from dpcohort.tuning.generated import PROBLEMS, Problem, stand_in
 from dpcohort.tuning.settings import Settings, changes_for, suggested_settings
@@ -168,6 +168,7 @@ def tune(
     whole_number("seeds", seeds, at_least=1)
     data_section(config)
     data = configured_data(config)
+    config = counted(config, data)
     population = configured_population(config, data)
     if source == "none":
         if public is not None:
@@ -190,6 +191,12 @@ def tune(
         tried=tuple(tried),
         records=which,
     )
+
+
+def counted(config: Config, data: Dataset) -> Config:
+    """The configuration with its model's parameters counted: noise, and so η, goes by them."""
+    dimension = configured_training(config, data).dimension
+    return config.with_overrides([f"training.dimension={dimension}"])
 
 
 def start_of(
