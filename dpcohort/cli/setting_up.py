@@ -117,7 +117,8 @@ def _suggestions(config: Config) -> list[str]:
 
     population = configured_population(config)
     dimension = configured_training(config).dimension
-    settings = suggested_settings(population, dimension=dimension)
+    kind = "classification" if config.task is None else config.task.kind
+    settings = suggested_settings(population, dimension=dimension, task=kind)
     counted = config.with_overrides([f"training.dimension={dimension}"])
     changes = changes_for(settings, counted, population)
     return [change for change in changes if change.partition(".")[0] in config.values]

@@ -23,7 +23,7 @@ from rich.segment import Segment
 from typer import Argument, Option
 
 from dpcohort.errors import InputError
-from dpcohort.plain_text import json_visible, visible
+from dpcohort.plain_text import json_visible, one_line, visible
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -64,13 +64,17 @@ def say_never_drawn(plan: Plan) -> None:
     if plan.adaptive is not None or plan.drawn.all():
         return
     never, chosen = ~plan.drawn, plan.selection
-    why = "by their size they are drawn less than once in all rounds. More rounds bring them in."
+    is_one = int(never.sum()) == 1
+    verb, they, are = ("is", "it", "its") if is_one else ("are", "they", "their")
+    why = f"by {are} size {they} {verb} drawn less than once in all rounds. Take more rounds."
     if (chosen.probabilities < 0.99 * chosen.unbiased)[never].any():
+        why = f"the rule {one_line(chosen.rule)} leaves {'it' if is_one else 'them'} out."
+    if chosen.rule == "privacy-aware" and "leaves" in why:
         why = (
-            "their noise would cost more than they add. selection.floor = 0.5 keeps half of "
-            "everyone's draws by size."
+            f"{are} noise would cost more than {they} {'adds' if is_one else 'add'}. "
+            "selection.floor = 0.5 keeps half of everyone's draws by size."
         )
-    say(f"{never.sum()} of {len(plan.population)} clients are never drawn: {why}")
+    say(f"{never.sum()} of {len(plan.population)} clients {verb} never drawn: {why}")
 
 
 def program() -> str:

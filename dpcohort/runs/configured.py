@@ -598,6 +598,7 @@ def held_out_within(
         train_labels=data.train_labels[rest],
         test_inputs=data.train_inputs[scored],
         test_labels=data.train_labels[scored],
+        clients=None if data.clients is None else data.clients[rest],
     )
     return left, plan.population.with_sizes(sizes), partition
 
