@@ -13,6 +13,8 @@
 ``write`` makes loans.csv (9,948 loans of 47 states) and votes.csv (44,932 voters of 51 states) and
 a list of budgets for each, ε from U(0, 1) but at least 0.05, δ = 1e-5.
 
+``show FOLDER`` prints the files of ``compare`` as the tables of ``docs/how-to/tables.md``.
+
 ``compare`` prints the task's metric on test records, its mean over the seeds and half of its 95 %
 interval. A seed holds out other records, and draws other cohorts and noise. Every row has settings
 of its own, chosen as ``dpcohort tune --quick --rounds 30`` chooses them: on generated data, before
@@ -364,6 +366,36 @@ def shown(values: Sequence[float], digits: int = 1) -> str:
     return f"{found.mean:.{digits}f} ± {(found.high - found.low) / 2:.{digits}f}"
 
 
+#: The tables in the order of the page, with the words for what is measured.
+_PAGE = {"heart-disease": "accuracy, %", "loans": "R², %", "votes": "accuracy, %"}
+
+
+def markdown(folder: Path) -> str:
+    """The tables of ``docs/how-to/tables.md``, from the files that ``compare`` wrote."""
+    found = {name: json.loads((folder / f"{name}.json").read_text()) for name in _PAGE}
+    flamby = json.loads((folder / "flamby.json").read_text())
+
+    def line(head: str, cells: Sequence[str]) -> str:
+        return f"| {head} | {' | '.join(cells)} |"
+
+    facts = [
+        f"{one['clients']} clients, {one['training_records']:,} records, "
+        f"ε {one['epsilon'][0]:g} to {one['epsilon'][1]:g}"
+        for one in found.values()
+    ]
+    lines = [line("", list(found)), "|---" * (len(found) + 1) + "|", line("", facts)]
+    lines.append(line("", list(_PAGE.values())))
+    for row in found["votes"]["rows"]:
+        values = [one["rows"][row] for one in found.values()]
+        lines.append(line(row, [shown(v.get("accuracy") or v["r2"]) for v in values]))
+    lines += ["", "| hospitals' mean accuracy, % | |", "|---|---|"]
+    for row, values in flamby["ours"].items():
+        lines.append(line(f"ours, {row}", [shown(values)]))
+    for row, value in flamby["published"].items():
+        lines.append(line(row.replace("eps", "ε"), [f"{value}"]))
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Write the tables, or print what came out on them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -378,9 +410,14 @@ def main() -> None:
     comparing.add_argument("--repetitions", type=int, default=1, help="of each setting in tuning")
     comparing.add_argument("--rounds", type=int, default=30, help="the most that tuning tries")
     comparing.add_argument("-o", "--out", type=Path)
+    showing = commands.add_parser("show", help="Print the tables of the page from the files.")
+    showing.add_argument("folder", type=Path)
     given = parser.parse_args()
     if given.command == "write":
         write(given.source, given.out)
+        return
+    if given.command == "show":
+        print(markdown(given.folder), end="")
         return
     torch.set_num_threads(1)
     effort = Effort(given.seeds, given.repetitions, given.rounds)
