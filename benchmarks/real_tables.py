@@ -372,7 +372,8 @@ _PAGE = {"heart-disease": "accuracy, %", "loans": "R², %", "votes": "accuracy, 
 
 def markdown(folder: Path) -> str:
     """The tables of ``docs/how-to/tables.md``, from the files that ``compare`` wrote."""
-    found = {name: json.loads((folder / f"{name}.json").read_text()) for name in _PAGE}
+    there = [name for name in _PAGE if (folder / f"{name}.json").exists()]
+    found = {name: json.loads((folder / f"{name}.json").read_text()) for name in there}
     flamby = json.loads((folder / "flamby.json").read_text())
 
     def line(head: str, cells: Sequence[str]) -> str:
@@ -384,8 +385,8 @@ def markdown(folder: Path) -> str:
         for one in found.values()
     ]
     lines = [line("", list(found)), "|---" * (len(found) + 1) + "|", line("", facts)]
-    lines.append(line("", list(_PAGE.values())))
-    for row in found["votes"]["rows"]:
+    lines.append(line("", [_PAGE[name] for name in there]))
+    for row in found[there[0]]["rows"]:
         values = [one["rows"][row] for one in found.values()]
         lines.append(line(row, [shown(v.get("accuracy") or v["r2"]) for v in values]))
     lines += ["", "| hospitals' mean accuracy, % | |", "|---|---|"]

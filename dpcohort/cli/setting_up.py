@@ -117,7 +117,7 @@ def _suggestions(config: Config) -> list[str]:
 
     population = configured_population(config)
     dimension = configured_training(config).dimension
-    kind = "classification" if config.task is None else config.task.kind
+    kind = config.task.kind or "classification"
     settings = suggested_settings(population, dimension=dimension, task=kind)
     counted = config.with_overrides([f"training.dimension={dimension}"])
     changes = changes_for(settings, counted, population)
