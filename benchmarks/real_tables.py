@@ -363,7 +363,8 @@ def shown(values: Sequence[float], digits: int = 1) -> str:
     if len(values) == 1:
         return f"{values[0]:.{digits}f}"
     found = mean_interval(values)
-    return f"{found.mean:.{digits}f} ± {(found.high - found.low) / 2:.{digits}f}"
+    mean = round(found.mean, digits) + 0.0  # no minus before a zero
+    return f"{mean:.{digits}f} ± {(found.high - found.low) / 2:.{digits}f}"
 
 
 #: The tables in the order of the page, with the words for what is measured.
