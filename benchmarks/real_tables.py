@@ -17,7 +17,7 @@ a list of budgets for each, ε from U(0, 1) but at least 0.05, δ = 1e-5.
 
 ``compare`` prints the task's metric on test records, its mean over the seeds and half of its 95 %
 interval. A seed holds out other records, and draws other cohorts and noise. Every row has settings
-of its own, chosen as ``dpcohort tune --quick --rounds 30`` chooses them: on generated data, before
+of its own, chosen as ``dpcohort tune --seeds 1 --rounds 30`` does: on generated data, before
 any record was looked at.
 """
 
