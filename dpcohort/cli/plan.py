@@ -26,6 +26,7 @@ from dpcohort.cli.terminal import (
     print_progress,
     read_config,
     say,
+    say_never_drawn,
     sparkline,
 )
 from dpcohort.errors import InputError
@@ -98,6 +99,7 @@ def plan(
     console.print(plan_table(made, rows=rows))
     for words in plan_warnings(made):
         say(f"WARNING: {words}", style="yellow")
+    say_never_drawn(made)
     for path in (out, picture):
         if path is not None:
             console.print(f"Wrote {path}")

@@ -22,6 +22,7 @@ from dpcohort.cli.terminal import (
     new_table,
     print_json,
     say,
+    say_never_drawn,
     write_new,
 )
 from dpcohort.config import load_config
@@ -211,13 +212,7 @@ def _print_silent(config: Config) -> None:
 
     if config.is_adaptive:
         return
-    plan = configured_plan(config)
-    never = int((~plan.drawn).sum())
-    if never:
-        say(
-            f"{never} of {len(plan.population)} clients are never drawn with it: their noise would "
-            "cost more than they add. selection.floor = 0.1 keeps everyone in."
-        )
+    say_never_drawn(configured_plan(config))
 
 
 @contextmanager

@@ -220,6 +220,7 @@ def start_of(
         dimension=config.training.dimension,
         inputs=math.prod(data.input_shape),
         rule=config.rule,
+        task=data.task.kind,
     )
     return replace(found, rounds=min(found.rounds, whole_number("rounds", most_rounds, at_least=1)))
 
