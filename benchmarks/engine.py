@@ -9,7 +9,8 @@ of this process instead, which other load distorts less (use it with ``--threads
 
 "merged noise" draws the noise of a round as one vector on the mean, of the same law as a vector for
 each draw: a switch of the engine, for simulations. Opacus has none and draws noise in every step;
-the row without the switch compares like with like.
+the row without the switch compares like with like. "pooled noise" is merged by nature: a simulation
+of secure aggregation, with a weight for each draw.
 
     python benchmarks/engine.py                 # all networks and methods, on the CPU
     python benchmarks/engine.py --quick         # fewer turns, without the slowest methods
@@ -89,9 +90,16 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-def make_plan(rounds: int, seed: int) -> Any:
-    cohorts = np.random.default_rng(seed).integers(0, CLIENTS, (rounds, COHORT))
+def make_plan(rounds: int, seed: int, *, pooled: bool = False) -> Any:
+    rng = np.random.default_rng(seed)
+    cohorts, parts = rng.integers(0, CLIENTS, (rounds, COHORT)), {}
+    if pooled:  # nobody twice in a cohort; each of ten brings a share of the noise
+        cohorts = rng.random((rounds, CLIENTS)).argsort(axis=1)[:, :COHORT]
+        share = np.full(CLIENTS, NOISE_MULTIPLIER / BATCH / np.sqrt(COHORT))
+        one = {"weights": np.ones(CLIENTS), "shares": share, "share": share, "honest": COHORT}
+        parts = {"pooled": SimpleNamespace(**one)}
     return SimpleNamespace(
+        **parts,
         training=SimpleNamespace(rounds=rounds, cohort_size=COHORT, local_steps=1, clip=CLIP),
         schedule=SimpleNamespace(cohorts=cohorts),
         contract=SimpleNamespace(sampler="fixed"),
@@ -118,8 +126,9 @@ def make_records(shape: tuple[int, ...], device: str) -> Any:
 
 
 def our_turn(
-    model: nn.Module, records: Any, *, engine: str = "batched", stack: int = 1, merged: bool = False
-) -> Turn:
+    model: nn.Module, records: Any, *, engine: str = "batched", stack: int = 1,
+    merged: bool = False, pooled: bool = False,
+) -> Turn:  # fmt: skip
     """One round of ``stack`` experiments; the engine is built once, outside of the clock."""
     from dpcohort.engine import (
         BatchedEngine,
@@ -152,7 +161,7 @@ def our_turn(
         return turn
     experiments = [
         Experiment(
-            plan=make_plan(10_000, seed),
+            plan=make_plan(10_000, seed, pooled=pooled),
             records=records,
             streams=Streams.seeded(seed),
             optimiser=optimiser,
@@ -234,6 +243,7 @@ def methods(arguments: argparse.Namespace) -> dict[str, Callable[[nn.Module, Any
         "plain SGD, channels last": lambda m, r: plain_turn(m, r, channels_last=True),
         "dpcohort batched": our_turn,
         "dpcohort batched, merged noise": functools.partial(our_turn, merged=True),
+        "dpcohort batched, pooled noise": functools.partial(our_turn, pooled=True),
     }
     if arguments.stack > 1:
         chosen[f"dpcohort batched, {arguments.stack} stacked"] = functools.partial(

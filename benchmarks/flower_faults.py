@@ -6,6 +6,7 @@
     python benchmarks/flower_faults.py --doors             who may connect, what the gate lets pass
     python benchmarks/flower_faults.py --compare           accuracy beside the local engine's
     python benchmarks/flower_faults.py --offline           the demo without a network, calls noted
+    python benchmarks/flower_faults.py --pooled 10         ten clients pool noise, a guard is killed
 
 A case kills one part with SIGKILL while a guard is computing a draw, lets a supervisor start it
 again as systemd would, and where Flower gives the run up goes on with it under its own name. Then
@@ -172,6 +173,15 @@ def outcome(federation: Trial, settings: dict[str, Any], out: Path) -> dict[str,
     return found
 
 
+def go_on(federation: Trial, case: str, out: Path) -> None:
+    """Go on with a run that Flower has given up, under its own name."""
+    federation.processes.kill("run")
+    if case == "superlink":
+        time.sleep(5.0)
+        federation.start_superlink()
+    federation.start_run(out, resume=True)
+
+
 def run_case(case: str, *, rounds: int, local_steps: int) -> dict[str, Any]:
     """One case from start to finish."""
     began = time.monotonic()
@@ -187,11 +197,7 @@ def run_case(case: str, *, rounds: int, local_steps: int) -> dict[str, Any]:
             killed = time.monotonic()
             resumed = case in ("serverapp", "superlink")
             if resumed:
-                federation.processes.kill("run")
-                if case == "superlink":
-                    time.sleep(5.0)
-                    federation.start_superlink()
-                federation.start_run(out, resume=True)
+                go_on(federation, case, out)
             federation.await_run(out, seconds=_RUN_SECONDS)
         found = outcome(federation, settings, out)
     shutil.rmtree(folder)
@@ -208,6 +214,60 @@ def run_case(case: str, *, rounds: int, local_steps: int) -> dict[str, Any]:
         "seconds_after_kill": round(time.monotonic() - killed, 1),
         "seconds": round(time.monotonic() - began, 1),
     }
+
+
+def run_pooled(clients: int, rounds: int, case: str) -> dict[str, Any]:
+    """Masked sums of so many guards; a part is killed in the second round, a guard for good."""
+    began = time.monotonic()
+    gate, superlink = free_ports(2)
+    settings, records = demo_settings(
+        rounds=rounds, gate_port=gate, superlink_port=superlink, pooled=clients
+    )
+    folder = Path(tempfile.mkdtemp(prefix="dpc-faults-"))
+    out = folder / "run"
+
+    def account(client: str) -> Any:
+        state = read_state(client_folder(federation.kit, client) / "client.ledger")
+        return next(iter(state.accounts.values()))["demo"]
+
+    with trial(settings, records, folder) as federation:
+        start_all(federation, lambda words: print(words, file=sys.stderr, flush=True))
+        with contextlib.nullcontext() if case == "guard" else supervised(federation):
+            federation.start_run(out)
+            started, deadline = time.monotonic(), time.monotonic() + _RUN_SECONDS
+            while not any(key.round == 1 for key in account(VICTIM).draws):
+                if time.monotonic() > deadline or not federation.processes.is_running("run"):
+                    raise DpcohortError(f"no second round.\n{federation.last_words()}")
+                time.sleep(0.02)
+            kill(federation, case)
+            killed = time.monotonic()
+            if case in ("serverapp", "superlink"):
+                go_on(federation, case, out)
+            federation.await_run(out, seconds=_RUN_SECONDS)
+            ended = time.monotonic()
+        counted = {client: len(account(client).draws) for client in federation.clients}
+        unmasked = {client: len(account(client).unmasked) for client in federation.clients}
+    exchanges = read_log(out / "exchange.jsonl")
+    verifies = verify_run(out).holds
+    others = [client for client in counted if client != VICTIM]
+    found = {
+        "killed": case,
+        "clients": clients,
+        "honest": settings["plan"].pooled.honest,
+        "counted": counted,
+        "unmasked": unmasked,
+        "came": [entry["came"] for entry in exchanges],
+        "passed_over": [entry["passed_over"] for entry in exchanges],
+        "verifies": verifies,
+        "accuracy": read_json(out / "result.json")["test"]["accuracy"],
+        "seconds_to_kill": round(killed - started, 1),
+        "seconds_after_kill": round(ended - killed, 1),
+        "seconds": round(time.monotonic() - began, 1),
+    }
+    right = all(counted[c] == unmasked[c] == rounds for c in others)
+    right &= counted[VICTIM] == (2 if case == "guard" else rounds)
+    shutil.rmtree(folder)
+    return {"ok": right and verifies and not any(found["passed_over"]), **found}
 
 
 def run_doors() -> dict[str, Any]:
@@ -403,8 +463,16 @@ def main() -> int:
     parser.add_argument("--doors", action="store_true")
     parser.add_argument("--compare", action="store_true")
     parser.add_argument("--offline", action="store_true")
+    parser.add_argument("--pooled", type=int, metavar="CLIENTS")
     parser.add_argument("--seeds", type=int, default=20)
     arguments = parser.parse_args()
+    if arguments.pooled:
+        told = [
+            run_pooled(arguments.pooled, arguments.rounds, case)
+            for case in arguments.case or ["guard"]
+        ]
+        print(json.dumps(told, indent=2))
+        return 0 if all(one["ok"] for one in told) else 1
     if arguments.doors:
         print(json.dumps(run_doors(), indent=2))
         return 0

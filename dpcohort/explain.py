@@ -24,7 +24,7 @@ from dpcohort.accounting.segments import left_population
 from dpcohort.clients import Budget, Population
 from dpcohort.errors import InputError
 from dpcohort.plain_text import counted, one_line
-from dpcohort.plan import Plan, selection_problem
+from dpcohort.plan import NoiseModel, Plan, selection_problem
 from dpcohort.plugins import REGISTRIES
 from dpcohort.selection.problem import PlannedRule, SelectionProblem, selected
 from dpcohort.selection.rules import rule_from_settings
@@ -38,15 +38,20 @@ __all__ = [
     "ClientExplanation",
     "Explanation",
     "LargerBudget",
+    "NoiseGain",
     "PlanComparison",
     "Scenario",
     "Swept",
     "SweptValue",
+    "TrustOutcome",
+    "TrustValue",
     "compare_plans",
     "explain_adaptive_client",
     "explain_client",
     "explain_clients",
+    "noise_gains",
     "sweep",
+    "value_of_trust",
 ]
 
 
@@ -334,7 +339,7 @@ def explain_clients(plan: Plan, clients: Iterable[int]) -> Iterator[Explanation]
             sampling_rate=float(plan.sampling_rates[k]),
             unbiased=float(selection.unbiased[k]),
             probability=float(plan.model_weights[k]),
-            expected_draws=float(selection.probabilities[k]) * plan.training.total_draws,
+            expected_draws=float(plan.draw_probabilities[k]) * plan.training.total_draws,
             draws=draws,
             steps=int(plan.steps[k]),
             noise_multiplier=z if draws or is_public else None,
@@ -431,6 +436,101 @@ def _with_larger_budget(
         epsilon=larger,
         probability=probability,
         times_as_often=probability / before if before > 0 else float("inf"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseGain:
+    """What a client's larger budget would take off the noise of all.
+
+    Attributes:
+        client: its id.
+        epsilon: its budget now.
+        probability: of being drawn now.
+        slope: relative change of the noise variance by each per cent more epsilon, in per cent; at
+            the optimum, so exact at first order.
+        noise: noise with its epsilon doubled, as a share of the noise now, selection solved again.
+    """
+
+    client: str
+    epsilon: float
+    probability: float
+    slope: float
+    noise: float
+
+
+#: Relative change of budgets of which derivatives are taken.
+_NEAR = 1e-3
+#: Clients whose selection is solved again; of more, those with the largest derivative.
+_MOST_SOLVED = 300
+
+
+def noise_gains(
+    population: Population,
+    training: Training,
+    rule: PlannedRule,
+    *,
+    contract: Contract,
+    noise_model: NoiseModel = "exact",
+) -> list[NoiseGain]:
+    """Private clients, those first whose doubled epsilon takes most noise away; nothing is spent.
+
+    Args:
+        population: the clients.
+        training: rounds, cohorts, batches, parameters.
+        rule: solved again for each of them.
+        contract: sampler, neighbours and accountant.
+        noise_model: as in `dpcohort.make_plan`.
+
+    Example:
+        >>> clients = Population.from_arrays(sizes=[300] * 2, epsilon=[0.5, 4], delta=1e-5)
+        >>> settings = Training(rounds=9, cohort_size=2, sampling_rate=0.5, dimension=10)
+        >>> first, last = noise_gains(clients, settings, rule_from_settings("unbiased"),
+        ...                           contract=Contract.of("tight"))
+        >>> first.epsilon, first.noise < last.noise < 1
+        (0.5, True)
+    """
+
+    def problem_of(people: Population) -> SelectionProblem:
+        return selection_problem(people, training, contract=contract, noise_model=noise_model)[0]
+
+    now = problem_of(population)
+    p = selected(rule, now).probabilities
+    total = _total_noise(now, p)
+    near = problem_of(population.with_scaled_budgets(1.0 + _NEAR))
+    slope = (
+        p**2 * (near.noise_costs - now.noise_costs) + p * (near.linear_costs - now.linear_costs)
+    ) / (_NEAR * total if total > 0 else 1.0)
+    twice = problem_of(population.with_scaled_budgets(2.0))
+    private = np.flatnonzero(~population.public)
+    gains = []
+    for k in private[np.argsort(slope[private], kind="stable")][:_MOST_SOLVED].tolist():
+        noise_costs, linear_costs = now.noise_costs.copy(), now.linear_costs.copy()
+        noise_costs[k], linear_costs[k] = twice.noise_costs[k], twice.linear_costs[k]
+        epsilon = now.epsilon.copy()
+        epsilon[k] = twice.epsilon[k]
+        changed = replace(now, noise_costs=noise_costs, linear_costs=linear_costs, epsilon=epsilon)
+        share = 1.0
+        if total > 0:
+            then = _total_noise(changed, selected(rule, changed).probabilities)
+            share = float(np.sqrt(then / total))
+        gains.append(
+            NoiseGain(
+                client=population.ids[k],
+                epsilon=float(population.epsilon[k]),
+                probability=float(p[k]),
+                slope=float(slope[k]),
+                noise=share,
+            )
+        )
+    return sorted(gains, key=lambda gain: (gain.noise, gain.slope))
+
+
+def _total_noise(problem: SelectionProblem, p: FloatArray) -> float:
+    """Expected noise variance of the probabilities; clients of infinite cost are not drawn."""
+    drawn = p > 0
+    return float(
+        (problem.noise_costs[drawn] * p[drawn] ** 2 + problem.linear_costs[drawn] * p[drawn]).sum()
     )
 
 
@@ -623,7 +723,7 @@ def _tried(scenario: Scenario, value: float | str, position: int | None) -> Swep
     )
     rule = rule_from_settings(scenario.rule, **scenario.rule_settings)
     p = selected(rule, problem).probabilities
-    noise = float((problem.noise_costs * p**2 + problem.linear_costs * p).sum())
+    noise = problem.noise(p)
     return SweptValue(
         value=value,
         noise_to_clip=float(np.sqrt(scenario.training.total_steps * noise)),
@@ -652,12 +752,191 @@ def _changed(scenario: Scenario, setting: str, value: Any, client: str | None) -
         changed = replace(training, batch_size=value, sampling_rate=None)
         return replace(scenario, training=changed)
     if setting == "accountant":
-        return replace(scenario, contract=Contract.of(value))
+        told = scenario.contract
+        trust: Any = {"trust": told.trust, "colluding": told.colluding, "dropouts": told.dropouts}
+        return replace(scenario, contract=Contract.of(value, **trust))
     k = people.index_of(client or "")
     if people.public[k]:
         raise InputError.because(f"{client} is public: it has no epsilon to change.")
     budget = Budget(epsilon=value, delta=float(people.delta[k]))
     return replace(scenario, population=people.with_budget(people.ids[k], budget))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrustOutcome:
+    """What one kind of trust gives, before anything is drawn or trained.
+
+    Attributes:
+        trust: ``local`` or ``pooled``.
+        cohort_size: K.
+        honest: h, members of a cohort whose shares of noise surely remain; 1 where trust is local.
+        noise_to_clip: expected norm of the noise on a round's mean gradient, in units of C.
+        bias: how far the clients' weights in the model are from their sizes, ||w - p^u||_1.
+        gain: noise variance of everybody's own noise at the same weights, over this. What is gained
+            goes into less noise and, by a rule that weighs both, into less bias.
+        pays_from: the least number of honest members of such cohorts with which pooling has less
+            noise than local trust at the same weights; None where trust is local, and where not
+            even a whole cohort is enough.
+    """
+
+    trust: str
+    cohort_size: int
+    honest: int
+    noise_to_clip: float
+    bias: float
+    gain: float
+    pays_from: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and words, ready for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrustValue:
+    """What pooling noise is worth to a population; ``text()`` says it in sentences.
+
+    Attributes:
+        outcomes: local trust first; then cohorts as configured and all clients in every cohort,
+            each with half of the others colluding and with none.
+        limit: the most that pooling can divide the noise variance by if bias does not count,
+            everybody in every cohort and nobody colluding: (sum 1/c)^2 / sum 1/c^2. None if public
+            clients alone would train without noise.
+    """
+
+    outcomes: tuple[TrustOutcome, ...]
+    limit: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and words, ready for JSON."""
+        return asdict(self)
+
+    def text(self) -> str:
+        """What it is worth in plain sentences, one a line."""
+        local, *pooled = self.outcomes
+        lines = [
+            f"Noise on a round's mean gradient, trusting nobody: {local.noise_to_clip:.4g} C.",
+        ]
+        for one in pooled:
+            said = (
+                f"Pooled in cohorts of {one.cohort_size}, {one.honest} of them honest: "
+                f"{one.noise_to_clip:.4g} C, with {_gain(one.gain)}"
+            )
+            lines.append(said)
+        for one in {one.cohort_size: one for one in pooled}.values():
+            pays = (
+                f"pays from {one.pays_from} honest members on"
+                if one.pays_from is not None
+                else "does not pay, whoever is honest"
+            )
+            lines.append(f"With cohorts of {one.cohort_size} it {pays}.")
+        if self.limit is not None:
+            lines.append(
+                f"If bias did not count: all in every cohort, the least noise has {self.limit:.3g} "
+                "times less variance than that of local trust."
+            )
+        return "\n".join(lines)
+
+
+def _gain(gain: float) -> str:
+    if gain >= 1.0:
+        return f"{gain:.3g} times less variance than everybody's own noise at the same weights."
+    return f"{1.0 / gain:.3g} times MORE variance than everybody's own noise: it does not pay."
+
+
+def value_of_trust(scenario: Scenario) -> TrustValue:
+    """What pooling noise is worth to this population, without drawing or training anything.
+
+    Local trust is compared with pooled noise in cohorts as configured and with all clients in every
+    cohort, with half of the others colluding and with none. Each is at the weights that the rule
+    chooses for it. Drop-outs are those of the contract.
+
+    Args:
+        scenario: a plan without its draws; the trust in its contract is not looked at.
+
+    Raises:
+        InputError: noise cannot be pooled in it.
+
+    Example:
+        >>> people = Population.from_arrays(sizes=[500] * 4, epsilon=[0.2, 1, 2, 4], delta=1e-5)
+        >>> scenario = Scenario(
+        ...     population=people, training=Training(rounds=10, cohort_size=2, batch_size=50),
+        ...     rule_settings={}, contract=Contract())
+        >>> found = value_of_trust(scenario)
+        >>> [(one.trust, one.honest) for one in found.outcomes]
+        [('local', 1), ('pooled', 2), ('pooled', 2), ('pooled', 4)]
+        >>> found.outcomes[-1].gain > 1
+        True
+    """
+    told, training, clients = scenario.contract, scenario.training, len(scenario.population)
+    if training.local_steps > 1:
+        raise InputError(
+            "training.local_steps",
+            given=training.local_steps,
+            allowed="1 where noise is pooled",
+            next_step="Take more rounds instead: --set training.local_steps=1.",
+        )
+    if clients < 2:
+        raise InputError.because("one client alone has nobody to pool its noise with.")
+    names: Any = {
+        "accountant": told.accountant,
+        "sampler": told.sampler,
+        "neighbours": told.neighbours,
+    }
+    local = _trusted(replace(scenario, contract=Contract(**names)))
+    found = [local[0]]
+    sizes = [size for size in (min(training.cohort_size, clients), clients) if size > 1]
+    for size in dict.fromkeys(sizes):
+        dropouts = min(told.dropouts, size - 1)
+        for colluding in (0.5, 0):
+            others = -(-(size - 1) // 2) if colluding else 0
+            if others + dropouts >= size - 1 and (colluding or size - dropouts < 2):
+                continue  # a client would count on nobody but itself
+            contract = Contract(**names, trust="pooled", colluding=colluding, dropouts=dropouts)
+            one = _trusted(
+                replace(scenario, contract=contract, training=replace(training, cohort_size=size))
+            )[0]
+            found.append(one)
+    return TrustValue(outcomes=tuple(found), limit=_limit(local[1]))
+
+
+def _trusted(scenario: Scenario) -> tuple[TrustOutcome, SelectionProblem]:
+    """One row, and the problem behind it."""
+    problem, _ = selection_problem(
+        scenario.population,
+        scenario.training,
+        contract=scenario.contract,
+        noise_model=scenario.noise_model,
+    )
+    rule = rule_from_settings(scenario.rule, **scenario.rule_settings)
+    w = selected(rule, problem).probabilities
+    pool, pays, noise = problem.pool, None, problem.noise(w)
+    # Everybody's own noise at the same weights: what trusting nobody would add.
+    alone = float((problem.noise_costs * w**2 + problem.linear_costs * w).sum())
+    if pool is not None and alone > 0:
+        # h shares of it protect, so that all noise there is would be h times as much as one.
+        pays = int(np.floor(noise * pool.honest / alone + 1e-9)) + 1
+        pays = None if pays > pool.cohort_size else max(pays, 2)
+    return (
+        TrustOutcome(
+            trust=scenario.contract.trust,
+            cohort_size=scenario.training.cohort_size,
+            honest=1 if pool is None else pool.honest,
+            noise_to_clip=float(np.sqrt(scenario.training.total_steps * noise)),
+            bias=float(np.abs(w - problem.unbiased).sum()),
+            gain=alone / noise if noise > 0 else 1.0,
+            pays_from=pays,
+        ),
+        problem,
+    )
+
+
+def _limit(problem: SelectionProblem) -> float | None:
+    costs = problem.noise_costs[np.isfinite(problem.noise_costs)]
+    if not costs.size or not (costs > 0).all():
+        return None
+    inverse = 1.0 / np.sqrt(costs)
+    return float(inverse.sum() ** 2 / (inverse**2).sum())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -253,6 +253,10 @@ class Plan:
             "has more weight than its budget allows under the noise of the honest members",
         )
         self._refuse(
+            np.isnan(pooled.alone_epsilon) != self.population.public,
+            "has a budget and no epsilon alone, or is public and has one",
+        )
+        self._refuse(
             held & ~(pooled.alone_epsilon >= self.certified_epsilon),
             "would be protected better by its own noise alone than by all of it",
         )
@@ -393,6 +397,17 @@ class Plan:
         loud: FloatArray = self.schedule.counts * self.pooled.weights
         found: FloatArray = loud / loud.sum()
         return found
+
+    @cached_property
+    def draw_probabilities(self) -> FloatArray:
+        """How often each client of a fixed plan was to be drawn, a draw.
+
+        They are p^s; where noise is pooled, p^s are weights in the model, and this follows from
+        them.
+        """
+        if self.pooled is None:
+            return self.probabilities
+        return draw_probabilities(self.problem, self.selection, self.training.cohort_size)
 
     @property
     def problem(self) -> SelectionProblem:
@@ -864,9 +879,9 @@ def make_plan(
         left_population(population, before), training, contract=contract, noise_model=noise_model
     )
     chosen = selected(rule, problem)
-    probabilities = draw_probabilities(problem, chosen)
-    if contract.is_pooled and problem.pool is None:
-        probabilities = once_in_a_cohort(probabilities, training.cohort_size)
+    probabilities = chosen.probabilities
+    if contract.is_pooled:
+        probabilities = draw_probabilities(problem, chosen, training.cohort_size)
     schedule = draw_schedule(
         probabilities,
         rounds=training.rounds,
@@ -909,16 +924,19 @@ def make_plan(
     return plan
 
 
-def draw_probabilities(problem: SelectionProblem, chosen: Selection) -> FloatArray:
-    """How often each client is drawn, a draw: p^s, or where noise is pooled what p follows from w.
+def draw_probabilities(
+    problem: SelectionProblem, chosen: Selection, cohort_size: int
+) -> FloatArray:
+    """How often each client is drawn, a draw, where trust is pooled.
 
     Args:
         problem: what the rule looked at.
         chosen: what it gave back.
+        cohort_size: K; nobody is twice in a cohort.
     """
     wanted = chosen.probabilities
-    if problem.pool is None:
-        return wanted
+    if problem.pool is None:  # everybody counts on its own noise alone
+        return once_in_a_cohort(wanted, cohort_size)
     return pooled_probabilities(wanted, problem.noise_costs, problem.linear_costs, problem.pool)
 
 
@@ -943,7 +961,7 @@ def _spoken(
     draws = training.total_draws
     return pooled_weights(
         chosen.probabilities,
-        draw_probabilities(problem, chosen) * draws,
+        draw_probabilities(problem, chosen, training.cohort_size) * draws,
         schedule.counts,
         needed,
         unbiased=problem.unbiased if best else None,

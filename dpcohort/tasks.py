@@ -373,8 +373,11 @@ def _own_loss(name: str) -> Callable[[Tensor, Tensor], Tensor]:
     def losses(outputs: Tensor, targets: Tensor) -> Tensor:
         found = function(outputs, targets)
         if getattr(found, "shape", None) != outputs.shape[:1]:
-            given = tuple(getattr(found, "shape", ())) or type(found).__name__
-            allowed = f"({outputs.shape[0]},), one number an example"
+            # Without numbers: how many examples a batch has may be a secret.
+            axes = len(getattr(found, "shape", ()))
+            given = f"a tensor of {axes} axes" if axes > 1 else "a tensor of another length"
+            given = given if axes else type(found).__name__
+            allowed = "a tensor of one axis, one number an example"
             raise InputError(f"result of {name}", given=given, allowed=allowed)
         result: Tensor = found
         return result

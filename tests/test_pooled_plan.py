@@ -52,6 +52,10 @@ def test_shares_of_colluders_are_rounded_up_and_dropouts_taken_off(
 ):
     told = Contract(trust="pooled", colluding=colluding, dropouts=dropouts)
     assert told.honest(members) == honest
+    as_array = Contract(
+        trust="pooled", colluding=np.array([colluding])[0], dropouts=np.int64(dropouts)
+    )
+    assert json.dumps(as_array.to_dict()) == json.dumps(told.to_dict())
 
 
 @pytest.mark.parametrize(
@@ -156,7 +160,10 @@ def swap_honest(part):
         (lambda part: part["weights"].append(1.0), "other clients"),
         (lambda part: part.update(weights=[1.0] * 3, alone_epsilon=[1.0] * 3), "3 clients"),
         (lambda part: part["alone_epsilon"].__setitem__(0, 1e-3), "own noise alone"),
-        (lambda part: part["alone_epsilon"].__setitem__(0, None), "own noise alone"),
+        (lambda part: part["alone_epsilon"].__setitem__(0, None), "no epsilon alone"),
+        (lambda part: part["alone_epsilon"].__setitem__(9, 1.0), "public and has one"),
+        (lambda part: part["weights"].__setitem__(0, 1e-300), "too small"),
+        (lambda part: part.update(shares=1e308), "too small"),
         (lambda part: part.pop("weights"), "missing"),
     ],
 )
@@ -209,12 +216,16 @@ def test_no_sum_wraps_around_and_every_record_has_22_bits(plan):
     assert 2**22 <= most.min() < 2**23
     worst = 6 * (PEOPLE.sizes[here] * most + 16.5 * units).max()
     assert 2 ** (pooled.modulus_bits - 2) <= worst < 2 ** (pooled.modulus_bits - 1)
-    fixed = with_lattice(pooled, PEOPLE, SETTINGS, Contract.of("tight", "fixed"))
-    assert fixed.modulus_bits < pooled.modulus_bits  # a batch has B records, never more
-    loud = pooled.weights.copy()
-    loud[4] *= 1e9
+    loud = replace(pooled, weights=1000 * pooled.weights)
+    poisson, fixed = (
+        with_lattice(loud, PEOPLE, SETTINGS, Contract.of("tight", sampler)).modulus_bits
+        for sampler in ("poisson", "fixed")
+    )
+    assert fixed < poisson  # a batch has B records, never more
+    weights = pooled.weights.copy()
+    weights[4] *= 1e9
     with pytest.raises(InputError, match=f"{PEOPLE.ids[4]}.* is too large for sums of 62 bits"):
-        with_lattice(replace(pooled, weights=loud), PEOPLE, SETTINGS, HALF)
+        with_lattice(replace(pooled, weights=weights), PEOPLE, SETTINGS, HALF)
     engines = (lattice.LARGEST_EXPONENT, lattice._BITS)
     assert engines == (with_lattice.__globals__["LARGEST_EXPONENT"], 22)
 

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
 from dpcohort.accounting import Contract
+from dpcohort.cli import main
 from dpcohort.clients import Population
 from dpcohort.errors import InputError
-from dpcohort.explain import Scenario, sweep
+from dpcohort.explain import Scenario, sweep, value_of_trust
 from dpcohort.plan import make_plan
 from dpcohort.training import Training
 
@@ -85,3 +88,65 @@ def test_eta_replaces_a_bias_cap(scenario):
 def test_bad_sweeps_are_named(scenario, setting, values, client, message):
     with pytest.raises(InputError, match=message):
         sweep(scenario, setting, values, client=client)
+
+
+def test_trust_is_compared_for_a_list_of_clients_a_config_and_a_plan(tmp_path, capsys):
+    """Local, half colluding and none, in cohorts as set and with all clients; the same numbers."""
+    clients = tmp_path / "clients.csv"
+    rows = [f"c{i},400,{epsilon},1e-5" for i, epsilon in enumerate([0.1, 0.3, 1, 1, 3, 3])]
+    clients.write_text("\n".join(["id,size,epsilon,delta", *rows]))
+    planned = tmp_path / "plan.json"
+    given = ["--set", "training.cohort_size=3", "--set", "training.rounds=20"]
+    assert main(["plan", str(clients), *given, "--out", str(planned)]) == 0
+    capsys.readouterr()
+    told = []
+    for source in ([str(clients), *given], [str(planned)]):
+        assert main(["what-if", "trust", *source, "--json"]) == 0
+        told.append(json.loads(capsys.readouterr().out))
+    assert told[0] == told[1]
+    rows = told[0]["outcomes"]
+    seen = [(row["trust"], row["cohort_size"], row["honest"]) for row in rows]
+    assert seen == [
+        ("local", 3, 1),
+        ("pooled", 3, 2),
+        ("pooled", 3, 3),
+        ("pooled", 6, 3),
+        ("pooled", 6, 6),
+    ]
+    for row in rows[1:]:
+        pays = row["pays_from"] is not None and row["honest"] >= row["pays_from"]
+        assert (row["gain"] > 1) == pays
+    assert main(["explain", str(planned)]) == 0
+    assert "honest" in capsys.readouterr().out
+
+
+def test_the_expected_noise_of_trust_is_that_of_the_plan():
+    rng = np.random.default_rng(0)
+    people = Population.from_arrays(sizes=[500] * 8, epsilon=rng.uniform(0.2, 2, 8), delta=1e-5)
+    training = Training(rounds=80, cohort_size=8, sampling_rate=1.0, dimension=100)
+    scenario = Scenario(
+        population=people, training=training, rule_settings={}, contract=Contract.of("tight")
+    )
+    half, none = value_of_trust(scenario).outcomes[1:]
+    for outcome, colluding in ((half, 0.5), (none, 0)):
+        contract = Contract(trust="pooled", colluding=colluding)
+        plan = make_plan(people, training, accountant=contract, seed=0)
+        assert plan.pooled is not None
+        added = plan.pooled.share * np.sqrt(training.dimension / 8)
+        assert outcome.noise_to_clip == pytest.approx(added, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--set", "training.local_steps=2"], "local_steps"),
+        (["--values", "1,2"], "leave --values"),
+        (["--client", "c0"], "leave --values"),
+        (["--set", "selection.rule=power-of-choice"], "chooses each cohort"),
+    ],
+)
+def test_trust_that_cannot_be_compared_is_refused(words, said, tmp_path, capsys):
+    clients = tmp_path / "clients.csv"
+    clients.write_text("id,size,epsilon,delta\nc0,400,1,1e-5\nc1,400,2,1e-5\n")
+    assert main(["what-if", "trust", str(clients), *words]) == 2
+    assert said in " ".join(capsys.readouterr().err.split())

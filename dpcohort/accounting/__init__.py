@@ -28,11 +28,14 @@ if TYPE_CHECKING:
     from dpcohort.accounting.events import certify_epsilon as certify_epsilon
     from dpcohort.accounting.risk import AttackRisk as AttackRisk
     from dpcohort.accounting.risk import attack_risk as attack_risk
+    from dpcohort.accounting.risk import charged_risk as charged_risk
     from dpcohort.accounting.risk import promised_risk as promised_risk
+    from dpcohort.accounting.segments import Charge as Charge
     from dpcohort.accounting.segments import Segment as Segment
 
 _HOMES = {
     "AttackRisk": "risk",
+    "Charge": "segments",
     "Contract": "contract",
     "Event": "events",
     "History": "events",
@@ -45,6 +48,7 @@ _HOMES = {
     "calibrate_remaining": "events",
     "certify_delta": "events",
     "certify_epsilon": "events",
+    "charged_risk": "risk",
     "deploy_noise": "deployed_noise",
     "gaussian_delta": "closed_forms",
     "gaussian_mu": "closed_forms",

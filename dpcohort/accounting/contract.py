@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 from fractions import Fraction
+from numbers import Integral
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -91,8 +92,13 @@ class Contract:
         resolve_neighbours(self.sampler, self.neighbours)
         choice("trust", self.trust, get_args(Trust))
         number("colluding", self.colluding, at_least=0)
-        whole_number("dropouts", self.dropouts, at_least=0)
-        if self.colluding >= 1 and not isinstance(self.colluding, int):
+        given: object = self.colluding
+        whole = isinstance(given, Integral) or given == 0
+        # Plain numbers, so that equal contracts are written alike.
+        colluding = int(self.colluding) if whole else float(self.colluding)
+        object.__setattr__(self, "colluding", colluding)
+        object.__setattr__(self, "dropouts", whole_number("dropouts", self.dropouts, at_least=0))
+        if self.colluding >= 1 and not whole:
             raise InputError(
                 "colluding",
                 given=self.colluding,

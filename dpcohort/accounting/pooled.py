@@ -123,7 +123,8 @@ class Pooled:
         """m_k: noise multiplier of each client's own share alone; infinite without weight."""
         found = np.full(self.weights.size, math.inf)
         here = self.weights > 0
-        found[here] = self.shares[here] * batch_sizes[here] / self.weights[here]
+        with np.errstate(over="ignore"):
+            found[here] = self.shares[here] * batch_sizes[here] / self.weights[here]
         return found
 
     def to_dict(self) -> dict[str, Any]:
@@ -233,17 +234,20 @@ def with_lattice(
     batches = population.batches(training)
     alone = np.where(pooled.weights > 0, pooled.alone_multipliers(batches), 0.0)
     largest = int(np.argmax(alone))
-    exponent = LEAST_BITS + max(0, math.ceil(math.log2(max(1.0, float(alone[largest])))))
+    bits = math.log2(max(1.0, float(alone[largest])))  # infinite where the weight all but vanishes
+    exponent = LEAST_BITS + math.ceil(min(bits, 2.0 * LARGEST_EXPONENT))
     if exponent > LARGEST_EXPONENT:
         raise _misfit(population, pooled, largest, "small", "beside the noise of the others")
     records = population.sizes if contract.sampler == "poisson" else batches
-    summands = np.where(alone > 0, 2.0**exponent * records / np.where(alone > 0, alone, 1.0), 0.0)
+    with np.errstate(over="ignore"):
+        summands = 2.0**exponent * records / np.where(alone > 0, alone, math.inf)
     loudest = int(np.argmax(summands))
-    total = training.cohort_size * (float(summands[loudest]) + _FARTHEST * 2.0**exponent)
-    bits = math.floor(math.log2(total)) + 2  # total < 2^(b - 1)
-    if bits > MOST_MODULUS_BITS:
+    most = min(float(summands[loudest]), 2.0**MOST_MODULUS_BITS)
+    total = training.cohort_size * (most + _FARTHEST * 2.0**exponent)
+    modulus_bits = math.floor(math.log2(total)) + 2  # total < 2^(b - 1)
+    if modulus_bits > MOST_MODULUS_BITS:
         raise _misfit(population, pooled, loudest, "large", f"for sums of {MOST_MODULUS_BITS} bits")
-    return replace(pooled, exponent=exponent, modulus_bits=bits)
+    return replace(pooled, exponent=exponent, modulus_bits=modulus_bits)
 
 
 def _misfit(population: Population, pooled: Pooled, k: int, size: str, where: str) -> InputError:

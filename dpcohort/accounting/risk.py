@@ -138,6 +138,24 @@ def promised_risk(*, epsilon: float, delta: float) -> AttackRisk:
     return AttackRisk(delta=delta, epsilons=(epsilon,), deltas=(delta,))
 
 
+def charged_risk(risk: AttackRisk, *, epsilon: float, delta: float) -> AttackRisk:
+    """What no attack can exceed where an (ε, δ) was spent on the record beside what is known.
+
+    By simple composition with every (ε, δ) of the known curve; no Gaussian curve is fitted to it.
+
+    Example:
+        >>> training = promised_risk(epsilon=1.0, delta=1e-5)
+        >>> charged_risk(training, epsilon=0.5, delta=1e-6).epsilons
+        (1.5,)
+    """
+    more, other = number("epsilon", epsilon, at_least=0), number("delta", delta, at_least=0)
+    return AttackRisk(
+        delta=min(1.0, risk.delta + other),
+        epsilons=tuple(one + more for one in risk.epsilons),
+        deltas=tuple(min(1.0, one + other) for one in risk.deltas),
+    )
+
+
 def _convex(epsilons: FloatArray, deltas: Sequence[float]) -> tuple[FloatArray, FloatArray]:
     """The corners of the lower convex hull of δ over e^ε: what is above it is looser than known."""
     x, y = np.exp(epsilons), np.minimum.accumulate(np.asarray(deltas, dtype=np.float64))

@@ -37,6 +37,7 @@ class Cohort:
         batch_sizes: B of each draw.
         noise_stds: z C / B of each draw, the noise on its mean gradient in one local step.
         weights: factor on each draw's mean gradient where noise is pooled; None where it is not.
+        shares: noise that each draw adds to the sum of all, in units of C, where noise is pooled.
     """
 
     round: int
@@ -46,6 +47,7 @@ class Cohort:
     batch_sizes: IntArray
     noise_stds: FloatArray
     weights: FloatArray | None = None
+    shares: FloatArray | None = None
 
     def __len__(self) -> int:
         return int(self.clients.size)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dpcohort.audit.canaries import canary, epsilon_lower_bound, one_run
 from dpcohort.audit.claims import Claim, Finding, PrivateTraining
 from dpcohort.audit.noise import freshness, mean_noise, noise_law, noise_tail
+from dpcohort.audit.pooled import PooledClaim, pooled_sum
 from dpcohort.audit.predictability import last_bits, predictability
 from dpcohort.audit.sampler import sampler
 from dpcohort.audit.sensitivity import erasure, sensitivity
@@ -24,6 +25,7 @@ __all__ = [
     "Finding",
     "GradientProbe",
     "GuardUnderTest",
+    "PooledClaim",
     "PrivateTraining",
     "StepUnderTest",
     "audit_training",
@@ -36,6 +38,7 @@ __all__ = [
     "noise_law",
     "noise_tail",
     "one_run",
+    "pooled_sum",
     "predictability",
     "sampler",
     "sensitivity",

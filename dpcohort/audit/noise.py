@@ -226,12 +226,12 @@ def freshness(
     names = list(vectors)
     pairs = list(combinations_with_replacement(names, 2))
     threshold = float(stats.norm.isf(false_alarm_rate / (2 * len(pairs) * dimension)))
-    spectra = {name: _spectrum(vector, least) for name, vector in vectors.items()}
+    spectra = {name: spectrum_of(vector, least) for name, vector in vectors.items()}
     worst, where, problem = 0.0, "", ""
     if not abs(two_steps - 1) < _STEPS_TOLERANCE:
         problem = f"; two steps have {two_steps:.2f} of the noise of two"
     for a, b in pairs:
-        score = _score(spectra[a], spectra[b], dimension, same=a == b)
+        score = correlation_score(spectra[a], spectra[b], dimension, same=a == b)
         if score > worst:
             worst, where = score, f"{a} and {b}" if a != b else f"{a} with itself"
         if a != b and _shared(vectors[a], vectors[b]) > _MOST_SHARED * dimension:
@@ -278,8 +278,13 @@ def _noise_vectors(
     return vectors, size
 
 
-def _spectrum(vector: FloatArray, least: float) -> ComplexArray | None:
-    """Transform of the vector at length 1; None for one that is hardly there or not finite."""
+def spectrum_of(vector: FloatArray, least: float) -> ComplexArray | None:
+    """Transform of the vector at length 1; None for one that is hardly there or not finite.
+
+    Example:
+        >>> spectrum_of(np.zeros(4), 0.1) is None
+        True
+    """
     size = float(np.linalg.norm(vector))
     if not size > least or not np.isfinite(size):
         return None
@@ -287,8 +292,16 @@ def _spectrum(vector: FloatArray, least: float) -> ComplexArray | None:
     return spectrum
 
 
-def _score(a: ComplexArray | None, b: ComplexArray | None, dimension: int, *, same: bool) -> float:
-    """Largest |correlation| sqrt(D) over all cyclic shifts; infinite where there is no noise."""
+def correlation_score(
+    a: ComplexArray | None, b: ComplexArray | None, dimension: int, *, same: bool
+) -> float:
+    """Largest |correlation| sqrt(D) over all cyclic shifts; infinite where there is no noise.
+
+    Example:
+        >>> one = spectrum_of(np.eye(4)[0], 0.1)
+        >>> correlation_score(one, one, 4, same=False), correlation_score(one, one, 4, same=True)
+        (2.0, 0.0)
+    """
     if a is None or b is None:
         return float("inf")
     correlations = np.fft.irfft(a * b.conj(), dimension)

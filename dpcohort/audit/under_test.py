@@ -3,7 +3,10 @@
 
 **Engines.** The model is linear and its loss is its output, so the gradient of a record is its
 input. Its parameters lie in two layers, so that clipping layer by layer would show. Hostile models
-have the same gradients and arithmetic that breaks down on the way there.
+have the same gradients and arithmetic that breaks down on the way there. Where noise is pooled,
+every step of every draw is a round of its own, in which the client has company that holds nothing:
+what is shown is the sum of that cohort, whose noise and weights are such that the client under test
+has the claimed noise multiplier.
 
 **The guard** trains a classifier by cross-entropy. The probe's scores are always (0, 0), so the
 loss of class 0 has the slope -1/2 in the first score; the first score is built to have the slope -2
@@ -30,6 +33,7 @@ from dpcohort._validate import FloatArray, IntArray, choice
 from dpcohort.accounting.contract import Contract
 from dpcohort.aggregation import AggregationRule, Cohort, Mean
 from dpcohort.audit.claims import Claim, PrivateTraining
+from dpcohort.audit.pooled import PooledClaim, Shares, stacked
 from dpcohort.clients import Population
 from dpcohort.deploy.guard.files import GuardedData
 from dpcohort.deploy.guard.terms import ModelTerms
@@ -43,6 +47,7 @@ from dpcohort.engine import (
     ReferenceEngine,
     Streams,
 )
+from dpcohort.engine.experiment import TrainingPlan, cohort_of
 from dpcohort.engine.lattice import Bytes, Lattice
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.plugins import named_function
@@ -56,6 +61,8 @@ HOSTILE = (
     "weights of 1e38",
     "weights that are not numbers",
 )
+_WEIGHT = 0.5  # of a pooled client under test; powers of two scale floats exactly
+_COMPANY = (0.25,)  # what records of its company may do, against its own
 _FACTOR = 2.0**76  # a number divided by it has a square below all 32-bit floats
 
 
@@ -155,6 +162,7 @@ class EngineUnderTest:
         draws_per_pass: of the batched engine; None is its default.
         merged_noise: with one noise vector a round for all last local steps. What is shown is then
             the mean of each round, [rounds, 1, D]: single updates are nobody's business there.
+        pooled: with pooled noise, see above; ``sums`` then trains by a plan's whole claim.
         device: where it trains, ``cpu`` or ``cuda``: an accelerator has noise of its own.
         private: take batches and noise from the operating system, as a deployment does, and not
             from the seed.
@@ -173,6 +181,7 @@ class EngineUnderTest:
     raw: bool = False
     draws_per_pass: int | None = None
     merged_noise: bool = False
+    pooled: bool = False
     device: str = "cpu"
     private: bool = False
     dtype: torch.dtype = torch.float64
@@ -201,24 +210,27 @@ class EngineUnderTest:
     ) -> FloatArray:
         """Updates [rounds, draws, D], or means [rounds, 1, D]; the step size is 1."""
         size, dimension = gradients.shape
+        if self.pooled:
+            steps = np.tile(cohorts.reshape(1, -1), (local_steps, 1))  # first all first steps
+            pooled = _pooled_claim(claim, steps.reshape(-1), size=size, batch_size=batch_size)
+            held = [gradients] * (int(cohorts.max()) + 1) + [np.zeros((1, dimension))] * len(
+                _COMPANY
+            )
+            found = self.sums(pooled, held, seed=seed) / _WEIGHT
+            steps_of_draws = found.reshape(local_steps, *cohorts.shape, dimension)
+            return np.asarray(steps_of_draws.sum(axis=0))
         plan = StepPlan(
             claim, cohorts=cohorts, size=size, batch_size=batch_size, local_steps=local_steps
         )
         clients = plan.population.sizes.size
-        records = ClientRecords(
+        records = self._records(
             gradients,
-            np.zeros(size, dtype=np.int64),
             indices=np.tile(np.arange(size), clients),
             offsets=np.arange(clients + 1) * size,
-            dtype=self.dtype,
-            device=self.device,
         )
         watch = _Watch()
         rule = Mean() if self.merged_noise else watch
-        model = GradientProbe(dimension, raw=self.raw, hostile=self.hostility).to(self.dtype)
-        for parameter in model.parameters():  # from 0 nothing is rounded on the way to an update
-            nn.init.zeros_(parameter)
-        engine = self._engine(plan, model, records, seed, rule)
+        engine = self._engine(self._experiment(plan, records, seed, rule), dimension)
         (state,) = engine.initial_states()
         if self.hostility is not None:  # weights that a model comes to, not weights it is made with
             state.parameters.fill_(hostile_start(self.hostility))
@@ -231,11 +243,45 @@ class EngineUnderTest:
         seen: FloatArray = torch.stack(watch.seen).cpu().numpy()
         return seen
 
-    def _engine(
-        self, plan: StepPlan, model: nn.Module, records: ClientRecords, seed: int,
-        aggregation: AggregationRule,
-    ) -> ReferenceEngine | BatchedEngine:  # fmt: skip
-        experiment = Experiment(
+    def sums(self, claim: PooledClaim, gradients: Sequence[FloatArray], *, seed: int) -> FloatArray:
+        """What the server learns in each round of a claim with pooled noise, [rounds, D].
+
+        Args:
+            claim: cohorts, weights, shares.
+            gradients: raw gradients [records, D] of each client.
+            seed: of batches and noise, in a simulation.
+        """
+        rows, whose = stacked(gradients)
+        experiment = self._experiment(claim, self._records(rows, **whose), seed, Mean())
+        engine = self._engine(experiment, rows.shape[1])
+        parameters = engine.initial_states()[0].parameters
+        if self.hostility is not None:
+            parameters.fill_(hostile_start(self.hostility))
+        rule, _ = experiment.server_step
+        found = []
+        for t in range(len(claim.schedule.cohorts)):
+            cohort = cohort_of(claim, t)
+            (arrived,) = engine.updates([parameters], [cohort])
+            found.append(rule.combine(arrived.updates, cohort) * len(cohort))
+        seen: FloatArray = torch.stack(found).cpu().numpy()
+        return seen
+
+    def _records(
+        self, gradients: FloatArray, *, indices: IntArray, offsets: IntArray
+    ) -> ClientRecords:
+        return ClientRecords(
+            gradients,
+            np.zeros(len(gradients), dtype=np.int64),
+            indices=indices,
+            offsets=offsets,
+            dtype=self.dtype,
+            device=self.device,
+        )
+
+    def _experiment(
+        self, plan: TrainingPlan, records: ClientRecords, seed: int, aggregation: AggregationRule
+    ) -> Experiment:
+        return Experiment(
             plan=plan,
             records=records,
             streams=Streams.from_entropy() if self.private else Streams.seeded(seed),
@@ -243,11 +289,48 @@ class EngineUnderTest:
             aggregation=aggregation,
             merged_noise=self.merged_noise,
         )
+
+    def _engine(self, experiment: Experiment, dimension: int) -> ReferenceEngine | BatchedEngine:
+        model = GradientProbe(dimension, raw=self.raw, hostile=self.hostility).to(self.dtype)
+        for parameter in model.parameters():  # from 0 nothing is rounded on the way to an update
+            nn.init.zeros_(parameter)
         if self.kind == "reference":
             return ReferenceEngine(model, [experiment], loss=output_itself)
         return BatchedEngine(
-            model, [experiment], loss=output_itself, draws_per_pass=self.draws_per_pass
+            model,
+            [experiment],
+            loss=output_itself,
+            draws_per_pass=self.draws_per_pass,
+            workers=1 if self.pooled else None,  # its draws are not worth a thread
         )
+
+
+def _pooled_claim(claim: Claim, clients: IntArray, *, size: int, batch_size: int) -> PooledClaim:
+    """A round for each of these clients, with company; all members are honest."""
+    own, company = int(clients.max()) + 1, len(_COMPANY)
+    influence = _WEIGHT / batch_size
+    weights = np.array([_WEIGHT] * own + [influence * part for part in _COMPANY])
+    batches = np.array([batch_size] * own + [1] * company, dtype=np.int64)
+    sizes = np.array([size] * own + [1] * company, dtype=np.int64)
+    share = claim.noise_multiplier * influence / np.sqrt(1 + company)
+    others = np.tile(np.arange(own, own + company), (clients.size, 1))
+    cohorts = np.concatenate([clients[:, None], others], axis=1)
+    multipliers = claim.noise_multiplier * influence * batches / weights
+    return PooledClaim(
+        training=Training(
+            rounds=clients.size, cohort_size=1 + company, batch_size=batch_size, clip=claim.clip
+        ),
+        schedule=Schedule(cohorts=cohorts, clients=sizes.size),
+        contract=Contract.of("tight", claim.sampler, trust="pooled"),
+        population=Population.from_arrays(
+            sizes=sizes, epsilon=np.nan, delta=np.nan, public=[True] * sizes.size
+        ),
+        noise_multipliers=multipliers,
+        alone_multipliers=multipliers / np.sqrt(1 + company),
+        batch_sizes=batches,
+        sampling_rates=batches / sizes,
+        pooled=Shares(weights, np.full(sizes.size, share), honest=1 + company),
+    )
 
 
 class _ScoredProbe(nn.Module):

@@ -38,6 +38,9 @@ def demo(
     ),
     rounds: Annotated[int, Option(min=1, max=100, help="Rounds of the run.")] = 3,
     keep: Annotated[Path | None, Option(help="Keep kit, ledgers and logs in this folder.")] = None,
+    pooled: Annotated[
+        bool, Option("--pooled", help="Pool the noise: the server sees masked sums only.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """A SuperLink, a gate and three clients on this machine, offline: about a minute."""
@@ -57,7 +60,7 @@ def demo(
     for number in (signal.SIGTERM, signal.SIGHUP):
         # As Ctrl-C, so that what was started is ended.
         signal.signal(number, _interrupt)
-    result = run_demo(out, rounds=rounds, say=tell, keep=keep)
+    result = run_demo(out, rounds=rounds, say=tell, keep=keep, pooled=pooled)
     if as_json:
         print_json(result)
         return
@@ -94,12 +97,18 @@ def init(
     trial: Annotated[
         bool, Option("--trial", help="Guards may be asked by their own user.")
     ] = False,
+    members: Annotated[
+        Path | None,
+        Option(metavar="FILE.toml", help="Where noise is pooled: each owner's key, by client."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write a runnable Flower app and everything for server and clients."""
     from dpcohort.deploy.flower.adapter import flower_version
     from dpcohort.deploy.flower.kit import write_kit
+    from dpcohort.deploy.formats import read_toml
     from dpcohort.deploy.guard.terms import ModelTerms
+    from dpcohort.limits import LARGEST_FEDERATION
     from dpcohort.plan import Plan
 
     flower_version()
@@ -134,6 +143,7 @@ def init(
         days=days,
         timeout=timeout,
         trial=trial,
+        members=None if members is None else read_toml(members, at_most_bytes=LARGEST_FEDERATION),
         **chosen,
     )
     drawn = int(chosen["plan"].drawn.sum())
@@ -212,7 +222,13 @@ def _from_config(path: Path, changes: list[str] | None, test: str) -> dict[str, 
     from dpcohort.data import DATASET_NAMES
     from dpcohort.deploy.guard.terms import ModelTerms, TableTerms
     from dpcohort.models.weights import weights_sha256
-    from dpcohort.runs.configured import configured_data, data_section, seen_columns
+    from dpcohort.runs.configured import (
+        configured_charges,
+        configured_data,
+        data_section,
+        described_charges,
+        seen_columns,
+    )
 
     config = load_config(path).with_overrides(changes or [])
     data = configured_data(config)
@@ -245,6 +261,8 @@ def _from_config(path: Path, changes: list[str] | None, test: str) -> dict[str, 
         "aggregation": {"rule": rule, **rule_settings},
         "normalisation": data.normalisation,
         "seed": config.run.seed,
+        "tuning": config.tuning or {},
+        "charges": described_charges(*configured_charges(config, data)) or {},
         # Of a set with a name the test records are published; own files hold clients' records.
         "test": test or (section.name if section.name in DATASET_NAMES else ""),
     }

@@ -127,7 +127,11 @@ def check(
         raise InputError.because("give --data FILE, or --records for their number alone.")
     if as_json:
         runs = {
-            run: {**one.to_dict(), "certified_epsilon": one.certified_epsilon()}
+            run: {
+                **one.to_dict(),
+                "certified_epsilon": one.certified_epsilon(),
+                **({} if one.pool is None else {"alone_epsilon": one.alone_epsilon()}),
+            }
             for run, one in check_terms(found, records).items()
         }
         values: dict[str, Any] = {"dataset": found.dataset, "records": records, "runs": runs}
@@ -153,11 +157,17 @@ def new(
     input_shape: Annotated[str, Option(help="Of a record.")] = "64",
     classes: Annotated[int, Option(help="Number of classes.")] = 10,
     user: Annotated[list[str] | None, Option(help="A user that may ask; may be repeated.")] = None,
+    members: Annotated[
+        Path | None,
+        Option(metavar="FILE.toml", help="Where noise is pooled: everybody's key, by name."),
+    ] = None,
     force: Annotated[bool, Option("--force", help="Replace a file that exists.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write terms for the owner to read, change and keep."""
+    from dpcohort.deploy.formats import read_toml
     from dpcohort.deploy.guard.terms import ModelTerms, commented_terms, terms_from_plan
+    from dpcohort.limits import LARGEST_FEDERATION
     from dpcohort.plan import Plan
 
     if plan is None:
@@ -168,10 +178,30 @@ def new(
         known = ModelTerms(name=model, input_shape=shape_from(input_shape), classes=classes)
         users = [int(one) if one.isdecimal() else one for one in user or []]
         found = Plan.load(plan)
-        text = terms_from_plan(found, client, run=run, model=known, allowed_users=users)
+        keys = None if members is None else read_toml(members, at_most_bytes=LARGEST_FEDERATION)
+        text = terms_from_plan(
+            found, client, run=run, model=known, allowed_users=users, members=keys
+        )
     if write_new(path, text, force=force, as_json=as_json, mode=0o600):
         step = f"dpcohort guard check --terms {path} --data ..."
         say(f"Wrote {path}. Read it, change it, then: {step}")
+
+
+@guard.command("identity")
+def identity(
+    path: Annotated[Path, Argument(help="The file, new or there.")] = Path("identity.key"),
+    as_json: JsonOption = False,
+) -> None:
+    """Make a client's secret for pooled noise, once, and say its public key, which others pin."""
+    from dpcohort.deploy.guard.files import load_identity, make_identity
+
+    made = not path.exists()
+    found = make_identity(path) if made else load_identity(path)
+    if as_json:
+        print_json({"identity": str(path), "made": made, "public": found.public})
+        return
+    say(f"{'Made' if made else 'Found'} {path}. Keep it to yourself and keep a copy of it.")
+    say(f"Public key, for the others' terms: {found.public}")
 
 
 def _log(line: str) -> None:

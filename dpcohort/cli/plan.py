@@ -26,6 +26,7 @@ from dpcohort.cli.terminal import (
     print_progress,
     read_config,
     say,
+    say_never_drawn,
     sparkline,
 )
 from dpcohort.errors import InputError
@@ -33,7 +34,7 @@ from dpcohort.plain_text import one_line
 
 if TYPE_CHECKING:
     from dpcohort.config import Config
-    from dpcohort.explain import ClientExplanation, SweptValue
+    from dpcohort.explain import ClientExplanation, Scenario, SweptValue
 
 
 def plan(
@@ -98,13 +99,17 @@ def plan(
     console.print(plan_table(made, rows=rows))
     for words in plan_warnings(made):
         say(f"WARNING: {words}", style="yellow")
+    say_never_drawn(made)
     for path in (out, picture):
         if path is not None:
             console.print(f"Wrote {path}")
 
 
 def explain(
-    client: Annotated[str, Argument(help="Id of the client.")],
+    client: Annotated[
+        str,
+        Argument(help="Id of the client; a config or plan alone: what pooling is worth to all."),
+    ],
     source: Annotated[
         Path | None,
         Argument(
@@ -119,7 +124,21 @@ def explain(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say why a client has its probability and noise, and what would change them."""
+    """Say why a client has its probability and noise, and what would change them.
+
+    Without a client, of a config, a list of clients, a plan or a run: what pooled noise would be
+    worth to these clients, before anything is trained.
+    """
+    alone = Path(client)
+    if source is None and clients is None and _is_source(alone):
+        from dpcohort.explain import value_of_trust
+
+        found = value_of_trust(_scenario_of(alone, None, changes))
+        if as_json:
+            print_json(found.to_dict())
+        else:
+            console.print(found.text())
+        return
     if source is not None and is_run_place(source):
         from dpcohort.runs.folder import RunFolder
 
@@ -152,6 +171,12 @@ def explain(
         console.print(explanation.text())
 
 
+def _is_source(path: Path) -> bool:
+    """Whether what stands in the place of a client is a file to plan from, or a run."""
+    named = path.suffix.lower() in (".toml", ".csv", ".json") and path.is_file()
+    return named or (path / "plan.json").is_file()
+
+
 #: What can be varied, and the values that are tried if none are given.
 _USUAL = {
     "eta": "0.001:1000:13",
@@ -174,8 +199,13 @@ _USUAL = {
 _SWEPT = ("eta", "bias_cap", "rounds", "batch_size", "accountant", "epsilon")
 #: Sections that decide about probabilities and noise.
 _PLANNED = ("training", "selection", "privacy", "population")
-#: Settings of which one takes the place of the other.
-_INSTEAD = {"training.sampling_rate": "training.batch_size"}
+#: Sections that decide about records, parameters and what is left of budgets, if there is data.
+_COUNTED = ("data", "model", "tuning")
+#: Settings that take the place of another, or make it be counted anew.
+_INSTEAD = {
+    "training.sampling_rate": "training.batch_size",
+    **dict.fromkeys(("model.name", "model.options", "model.frozen"), "training.dimension"),
+}
 
 
 def what_if(
@@ -183,7 +213,9 @@ def what_if(
         str,
         Argument(
             help="eta, bias_cap, epsilon (of --client), or any key of [training], [selection], "
-            "[privacy] or [population], such as rounds, sampling_rate or training.clip."
+            "[privacy], [population], [data], [model] or [tuning], such as rounds, sampling_rate, "
+            "training.clip or model.name; trust compares local with pooled noise, and takes a "
+            "saved plan as well."
         ),
     ],
     source: SourceArgument = None,
@@ -198,34 +230,26 @@ def what_if(
     as_json: JsonOption = False,
 ) -> None:
     """Try several values of one setting, without drawing a schedule or training."""
-    from dpcohort.explain import Scenario, sweep
-    from dpcohort.runs.configured import (
-        configured_data,
-        configured_population,
-        configured_training,
-    )
+    from dpcohort.explain import sweep
 
+    if setting.rpartition(".")[2] == "trust":
+        if values is not None or client is not None:
+            raise InputError.because(
+                "what-if trust compares local with pooled noise for all clients; leave --values "
+                "and --client out."
+            )
+        _print_trust(_scenario_of(source, clients, changes), as_json=as_json)
+        return
     config = read_config(source, clients, changes)
-    if config.is_adaptive:
-        raise InputError.because(
-            f"the rule {config.rule} chooses each cohort during the training, so there are no "
-            "probabilities to try settings on. dpcohort plan CONFIG --set KEY=VALUE shows its caps "
-            "and noise."
-        )
+    _refuse_adaptive(config)
 
     def scenario(config: Config) -> Scenario:
-        data = None if config.data is None else configured_data(config)
-        return Scenario(
-            population=configured_population(config, data),
-            training=configured_training(config, data),
-            rule=config.rule,
-            rule_settings=dict(config.rule_settings),
-            contract=config.contract,
-            noise_model=config.noise_model,
-        )
+        return _scenario(config)
 
     key = _key(setting)
     name = key.rpartition(".")[2]
+    if key.partition(".")[0] in _COUNTED and config.data is None:
+        raise InputError.because(f"{key} decides nothing in a config without [data].")
     if values is None and name not in _USUAL:
         raise InputError.because(f"say which values of {key} to try, such as: --values 1,2,5")
     tried = _parsed(name, values or _USUAL[name])
@@ -241,7 +265,98 @@ def what_if(
     if as_json:
         print_json({"setting": setting, "outcomes": [o.to_dict() for o in outcomes]})
     else:
-        _print_outcomes(setting, outcomes, client)
+        _print_outcomes(setting, outcomes, client, letter="w" if config.contract.is_pooled else "p")
+
+
+def _refuse_adaptive(config: Config) -> None:
+    if config.is_adaptive:
+        raise InputError.because(
+            f"the rule {config.rule} chooses each cohort during the training, so there are no "
+            "probabilities to try settings on. dpcohort plan CONFIG --set KEY=VALUE shows its caps "
+            "and noise."
+        )
+
+
+def _scenario(config: Config) -> Scenario:
+    """Everything in a config that fixes probabilities."""
+    from dpcohort.explain import Scenario
+    from dpcohort.runs.configured import (
+        configured_data,
+        configured_population,
+        configured_training,
+    )
+
+    data = None if config.data is None else configured_data(config)
+    return Scenario(
+        population=configured_population(config, data),
+        training=configured_training(config, data),
+        rule=config.rule,
+        rule_settings=dict(config.rule_settings),
+        contract=config.contract,
+        noise_model=config.noise_model,
+    )
+
+
+def _scenario_of(source: Path | None, clients: Path | None, changes: list[str] | None) -> Scenario:
+    """The scenario of a config, a list of clients, a saved plan or a run."""
+    from dpcohort.explain import Scenario
+
+    if source is not None and is_run_place(source):
+        from dpcohort.runs.folder import RunFolder
+
+        source = RunFolder.find(source).plan
+    if source is None or source.suffix.lower() != ".json":
+        config = read_config(source, clients, changes)
+        _refuse_adaptive(config)
+        return _scenario(config)
+    made = plan_from(source, clients, changes)
+    if made.adaptive is not None:
+        raise InputError.because(
+            f"the rule {made.selection.rule} chooses each cohort from updates, and a pooled sum "
+            "has none; trust can be compared for planned rules."
+        )
+    return Scenario(
+        population=made.population,
+        training=made.training,
+        rule=made.selection.rule,
+        rule_settings=dict(made.selection.settings),
+        contract=made.contract,
+        noise_model=made.noise_model,
+    )
+
+
+def _print_trust(scenario: Scenario, *, as_json: bool) -> None:
+    from dpcohort.explain import value_of_trust
+
+    found = value_of_trust(scenario)
+    if as_json:
+        print_json({"setting": "trust", **found.to_dict()})
+        return
+    columns = ("trust", "cohort", "honest", "noise", "gain", "moved", "pays from")
+    table = new_table(*columns, close=True, justify="right", no_wrap=True)
+    for one in found.outcomes:
+        pays = "never" if one.pays_from is None else f"{one.pays_from} honest"
+        table.add_row(
+            one.trust,
+            str(one.cohort_size),
+            str(one.honest) if one.trust == "pooled" else "-",
+            f"{one.noise_to_clip:.4g} C",
+            f"{one.gain:.3g} x",
+            f"{one.bias / 2:.1%}",
+            pays if one.trust == "pooled" else "-",
+        )
+    console.print(table)
+    console.print(
+        "noise: on a round's mean gradient, in units of the clip C; gain: how many times less "
+        "variance than everybody's own noise at the same weights; moved: weight that goes to other "
+        "clients than by size (less noise lets a rule move less); pays from: honest members from "
+        "which on pooled noise is less than everybody's own."
+    )
+    if found.limit is not None:
+        console.print(
+            f"If bias did not count: all in every cohort, the least noise has {found.limit:.3g} "
+            "times less variance than that of local trust."
+        )
 
 
 def _key(setting: str) -> str:
@@ -256,15 +371,16 @@ def _key(setting: str) -> str:
     known = known_keys(ConfigFile)
     rules = REGISTRIES["selection"]
     own = dict.fromkeys(s for name in rules.built_in for s in rules.settings_of(name))
+    ordered = (*_PLANNED, *_COUNTED)  # of equal names the first
     bare = {
-        **{key: f"{section}.{key}" for section in reversed(_PLANNED) for key in known[section]},
+        **{key: f"{section}.{key}" for section in reversed(ordered) for key in known[section]},
         **{key: f"selection.{key}" for key in own},
         **{name: name for name in _SWEPT},
     }
     section, _, key = setting.rpartition(".")
-    if section == "selection" or (section in _PLANNED and key in known[section]):
-        return key if bare.get(key) == key else setting
-    if (section in known and section and section not in _PLANNED) or _is_trained(setting, known):
+    if section == "selection" or (section in ordered and key in known[section]):
+        return key if bare.get(key) == key and section not in _COUNTED else setting
+    if (section in known and section and section not in ordered) or _is_trained(setting, known):
         raise InputError.because(
             f"{setting} changes neither probabilities nor noise, only what training makes of them. "
             "Try its values in a [grid]: dpcohort compare CONFIG"
@@ -273,7 +389,7 @@ def _key(setting: str) -> str:
 
 
 def _is_trained(setting: str, known: Mapping[str, Sequence[str]]) -> bool:
-    return any(setting in known[section] for section in ("optimiser", "run", "model"))
+    return any(setting in known[section] for section in ("optimiser", "run"))
 
 
 def _parsed(setting: str, text: str) -> list[float | str]:
@@ -312,17 +428,19 @@ def _value(word: str) -> float | str:
     return word
 
 
-def _print_outcomes(setting: str, outcomes: list[SweptValue], client: str | None) -> None:
+def _print_outcomes(
+    setting: str, outcomes: list[SweptValue], client: str | None, *, letter: str
+) -> None:
     from rich.text import Text
 
-    columns = (setting, "noise", "moved", "largest p", "smallest p", "out")
+    columns = (setting, "noise", "moved", f"largest {letter}", f"smallest {letter}", "out")
     table = new_table(*columns, close=True, justify="right", no_wrap=True)
     lines = {
         "noise": [outcome.noise_to_clip for outcome in outcomes],
         "moved": [outcome.bias for outcome in outcomes],
     }
     if client is not None:
-        table.add_column(Text(f"p of {one_line(client)}"), justify="right", overflow="fold")
+        table.add_column(Text(f"{letter} of {one_line(client)}"), justify="right", overflow="fold")
         lines[client] = [outcome.client_probability or 0.0 for outcome in outcomes]
     table.add_column("", no_wrap=True)
     worst = max(lines["noise"])
@@ -346,4 +464,7 @@ def _print_outcomes(setting: str, outcomes: list[SweptValue], client: str | None
     console.print(
         "noise: on a round's mean gradient, in units of the clip C; moved: share of the draws that "
         "go to other clients than by size; out: clients of probability 0."
+        if letter == "p"
+        else "noise: on a round's mean gradient, in units of the clip C; w: weight in the model; "
+        "moved: weight that goes to other clients than by size; out: clients without weight."
     )

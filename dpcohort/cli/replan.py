@@ -3,19 +3,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 from typer import Argument, Option
 
-from dpcohort.accounting.segments import past_of
+from dpcohort.accounting.segments import charged_to, charges_in, past_of
 from dpcohort.cli.terminal import JsonOption, console, new_table, print_json, print_progress, say
 from dpcohort.clients import Population
-from dpcohort.errors import InputError
+from dpcohort.errors import DataMissingError, FileFormatError, InputError
 from dpcohort.plain_text import one_line
 
 if TYPE_CHECKING:
     from dpcohort.plan import Plan
+    from dpcohort.runs.folder import RunFolder
 
 
 def replan(
@@ -28,6 +31,13 @@ def replan(
             help="Everybody who takes part from now on; an epsilon is for past and future.",
         ),
     ],
+    config: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE.toml",
+            help="What to go on with, if not the run's own: its table says whose rows are whose.",
+        ),
+    ] = None,
     rounds: Annotated[
         int | None, Option(min=1, help="How many more; by default those that are left.")
     ] = None,
@@ -51,7 +61,7 @@ def replan(
     if out is not None and (out.is_dir() or out.resolve() == clients.resolve()):
         raise InputError.because(f"{out} is in use; name a new file for the plan, such as go.json.")
     folder = RunFolder.find(run)
-    people = Population.from_csv(clients, allow_large_delta=allow_large_delta)
+    people = _people(folder, config, clients, allow_large_delta=allow_large_delta)
     made = plan_anew(
         run,
         people,
@@ -64,7 +74,7 @@ def replan(
     old = Plan.load(folder.plan)
     if out is not None:
         made.save(out)
-    changes = _changes(old, made, people)
+    changes = _changes(_promises(folder, old), old, made, people)
     if as_json:
         print_json({"plan": made.sha256, "rounds": made.training.rounds, "clients": changes})
         return
@@ -73,44 +83,106 @@ def replan(
         say("Nothing was written: --out plan.json keeps the plan.")
         return
     say(f"Wrote {out}")
-    say(f"Next: dpcohort train CONFIG --plan {out} --after {run} --out NEW_RUN")
+    named = "CONFIG" if config is None else config
+    say(f"Next: dpcohort train {named} --plan {out} --after {run} --out NEW_RUN")
 
 
-def _changes(old: Plan, new: Plan, asked: Population) -> list[dict[str, Any]]:
-    """Every client of before and after, and what became of it."""
+def _people(
+    folder: RunFolder, config: Path | None, clients: Path, *, allow_large_delta: bool
+) -> Population:
+    """The clients of the list; a table says how many records they have."""
+    from dpcohort.config import load_config
+    from dpcohort.runs.configured import listed_clients
+
+    if config is None and not folder.config.exists():
+        return Population.from_csv(clients, allow_large_delta=allow_large_delta)
+    try:
+        read = load_config(folder.config if config is None else config)
+        return listed_clients(read, clients, allow_large_delta=allow_large_delta)
+    except DataMissingError:
+        if config is not None:
+            raise
+        # The table is not there any more; the list must say the sizes.
+        return Population.from_csv(clients, allow_large_delta=allow_large_delta)
+    except FileFormatError as error:
+        if config is not None or error.line is not None or error.path != str(clients):
+            raise
+        raise InputError.because(
+            f"{error} The data are those of the run; for others give --config FILE.toml."
+        ) from None
+
+
+def _promises(folder: RunFolder, old: Plan) -> dict[str, tuple[float, ...]]:
+    """What each client of a run had promised in all, by id: for its rounds, and for charges."""
+    from dpcohort.runs.folder import read_json
+
+    said = (read_json(folder.settings).get("charges") or {}).get("promised", {})
+    charges, found = charges_in(old.before), {}
+    for k, name in enumerate(old.population.ids):
+        paid = charged_to(charges, name)
+        left = float(old.population.epsilon[k]), float(old.population.delta[k])
+        found[name] = tuple(said.get(name) or (left[0] + paid[0], left[1] + paid[1]))
+    return found
+
+
+def _changes(
+    were: Mapping[str, tuple[float, ...]], old: Plan, new: Plan, asked: Population
+) -> list[dict[str, Any]]:
+    """Every client of before and after, and what became of it.
+
+    Args:
+        were: promises of the clients of the old plan.
+        old: the plan of the run.
+        new: the plan to go on with.
+        asked: the list, with whole promises.
+    """
+    charges = charges_in(new.before)
     was = {name: k for k, name in enumerate(old.population.ids)}
     now = {name: k for k, name in enumerate(new.population.ids)}
     wanted = set(asked.ids)
     known = {name for segment in new.before for name in segment.spent}
+    known |= {name for charge in charges for name in charge.spent}
     found = []
     for name in (*now, *(name for name in was if name not in now)):
-        k, before = now.get(name), was.get(name)
+        k, paid = now.get(name), charged_to(charges, name)[0]
         row: dict[str, Any] = {"client": name, "epsilon": None, "spent": None, "draws": 0}
+        past = past_of(new.before, name)
         if k is None:
             row["change"] = "exhausted, leaves" if name in wanted else "leaves"
-            past, delta = past_of(new.before, name), float(old.population.delta[was[name]])
-            row["spent"] = past.epsilon(delta) if past.steps and delta == delta else None
+            delta = float(old.population.delta[was[name]])
         else:
-            row["epsilon"] = None if new.population.public[k] else float(new.population.epsilon[k])
-            row["change"] = _change(old, new, before, k, known)
+            delta = float(new.population.delta[k])
+            place = asked.index_of(name)
+            row["epsilon"] = None if asked.public[place] else float(asked.epsilon[place])
+            row["change"] = _change(were, old, asked, name, known)
             row["draws"] = int(new.schedule.counts[k])
             row["noise_multiplier"] = float(new.noise_multipliers[k])
-            row["certified_epsilon"] = float(new.certified_epsilon[k])
-            if new.past and new.past[k].steps and not new.population.public[k]:
-                row["spent"] = new.past[k].epsilon(float(new.population.delta[k]))
+            row["certified_epsilon"] = float(new.certified_epsilon[k]) + paid
+        if delta == delta and (past.steps or paid):
+            row["spent"] = paid + (past.epsilon(delta) if past.steps else 0.0)
+        if paid:
+            row["charged"] = paid
         found.append(row)
     return found
 
 
-def _change(old: Plan, new: Plan, before: int | None, k: int, known: set[str]) -> str:
-    if before is None:
-        return "comes back" if new.population.ids[k] in known else "joins"
-    words = []
-    for field, shown in (("epsilon", "epsilon"), ("sizes", "records"), ("delta", "delta")):
-        then = getattr(old.population, field)[before].item()
-        now = getattr(new.population, field)[k].item()
-        if then != now and not (then != then and now != now):
-            words.append(f"{shown} {then:g} -> {now:g}")
+def _change(
+    were: Mapping[str, tuple[float, ...]],
+    old: Plan,
+    asked: Population,
+    name: str,
+    known: set[str],
+) -> str:
+    if name not in were:
+        return "comes back" if name in known else "joins"
+    k, words = asked.index_of(name), []
+    size = float(old.population.sizes[old.population.index_of(name)])
+    then = (were[name][0], size, were[name][1])
+    now = (float(asked.epsilon[k]), float(asked.sizes[k]), float(asked.delta[k]))
+    for shown, one, other in zip(("epsilon", "records", "delta"), then, now, strict=True):
+        # A promise that is added up from its parts is rounded.
+        if not np.isclose(one, other, rtol=1e-9, atol=0.0, equal_nan=True):
+            words.append(f"{shown} {one:g} -> {other:g}")
     return ", ".join(words) or "stays"
 
 
@@ -135,6 +207,8 @@ def _print(changes: list[dict[str, Any]], plan: Plan, rows: int) -> None:
     console.print(table)
     if len(order) > rows:
         console.print(f"... and {len(order) - rows} more that stay or change (--rows, --json)")
+    if any("charged" in row for row in changes):
+        say("Spent includes what an estimate of bounds, or tuning, had taken before any training.")
     many = "run" if len(plan.before) == 1 else "runs"
     say(
         f"{plan.training.rounds} more rounds after {len(plan.before)} {many}; every epsilon is "

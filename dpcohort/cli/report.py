@@ -50,12 +50,16 @@ def report(
     method: Annotated[
         str, Option(help="Who verifies the promises: pld (fast), auto or dp-accounting.")
     ] = "pld",
+    worth: Annotated[
+        Path | None,
+        Option(help="What dpcohort worth CONFIG -o FILE saved, to show beside the explorer."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write one self-contained page: charts, privacy table, and a what-if explorer."""
     from dpcohort.report.html.page import write_report
 
-    written = write_report(sources, out, method=method)
+    written = write_report(sources, out, method=method, worth=worth)
     broken = [problem for problem in written.problems if problem.kind == "broken"]
     if as_json:
         print_json(

@@ -118,10 +118,12 @@ def search(
     if as_json:
         print_json(result.to_dict())
         return
-    best = sorted(result.tried, key=lambda tried: -tried.mean)
+    best, metric = sorted(result.tried, key=lambda tried: tried.rank), result.chosen.metric
+    if metric.name != "accuracy":
+        say(f"Judged by {metric.words}, {'more' if metric.higher_is_better else 'less'} is better:")
     for tried in best[:_SHOWN]:
-        score = "diverged" if tried.diverged else f"{tried.mean:6.2f} %"
-        console.print(f"{score}  {' '.join(tried.settings)}")
+        score = f"{tried.mean:6.2f} %" if metric.is_share else f"{tried.mean:8.4g}"
+        console.print(f"{'diverged' if tried.diverged else score}  {' '.join(tried.settings)}")
     if len(best) > _SHOWN:
         console.print(f"and {len(best) - _SHOWN} more, all in {path}")
     say(f"Chosen: {' '.join(result.chosen.settings)}")

@@ -12,7 +12,7 @@ import sys
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
@@ -28,12 +28,16 @@ from dpcohort.cli.terminal import (
     print_json,
     program,
     say,
+    say_never_drawn,
     write_new,
 )
 from dpcohort.config import EXAMPLES, commented_config
-from dpcohort.errors import FileFormatError, InputError
+from dpcohort.errors import DpcohortError, FileFormatError, InputError
 from dpcohort.plain_text import one_line
 from dpcohort.text_files import number_in
+
+if TYPE_CHECKING:
+    from dpcohort.config import Config
 
 
 def new(
@@ -98,22 +102,26 @@ def new(
 def _with_suggestions(example: str) -> str:
     """The example with the settings that sizes and budgets suggest; the paper's as the paper."""
     text = commented_config(example)
-    if example not in ("digits", "hospitals"):
+    if example not in ("digits", "heart-disease", "hospitals"):
         return text
     from dpcohort.config import loads_config
     from dpcohort.config.rewriting import rewritten
+
+    return rewritten(text, _suggestions(loads_config(text)), tell_old=False)
+
+
+def _suggestions(config: Config) -> list[str]:
+    """Changes of a configuration to what the sizes and budgets of its clients suggest."""
+    from dpcohort.runs.configured import configured_population, configured_training
     from dpcohort.tuning.settings import changes_for, suggested_settings
 
-    config = loads_config(text)
-    population = config.population()
-    settings = suggested_settings(population, dimension=config.training.dimension)
-    written = set(config.values)
-    changes = [
-        change
-        for change in changes_for(settings, config, population)
-        if change.partition(".")[0] in written
-    ]
-    return rewritten(text, changes, tell_old=False)
+    population = configured_population(config)
+    dimension = configured_training(config).dimension
+    kind = config.task.kind or "classification"
+    settings = suggested_settings(population, dimension=dimension, task=kind)
+    counted = config.with_overrides([f"training.dimension={dimension}"])
+    changes = changes_for(settings, counted, population)
+    return [change for change in changes if change.partition(".")[0] in config.values]
 
 
 def _new_for_table(
@@ -128,8 +136,10 @@ def _new_for_table(
     force: bool,
     as_json: bool,
 ) -> None:
-    from dpcohort.config import table_config
-    from dpcohort.data.tables import client_names, kind_of, read_table, values_of
+    from dpcohort.config import loads_config, table_config
+    from dpcohort.config.rewriting import rewritten
+    from dpcohort.data.tables import client_names, kind_of, numbers_of, read_table, values_of
+    from dpcohort.runs.configured import configured_plan
     from dpcohort.tasks import LOSSES
 
     table = read_table(source)
@@ -152,27 +162,47 @@ def _new_for_table(
         """What a column holds, where that may be told."""
         return values_of(table[name]) if public else []
 
-    def ends(name: str) -> list[Any]:
+    def ends(name: str, *, beyond: float = 0.0) -> list[Any]:
+        """The smallest and the largest number of a column, without this share at each end."""
         values = proposed(name)
+        if len(values) > 2 and beyond:  # of a long tail one number would scale all others away
+            numbers, is_missing = numbers_of(name, table[name])
+            kept = np.quantile(
+                numbers[~is_missing], [beyond, 1 - beyond], method="inverted_cdf"
+            ).tolist()
+            if kept[0] < kept[1]:
+                values = values_of(kept)
         if not values:
             return []
         return [values[0], values[-1] if values[-1] > values[0] else values[0] + 1]
 
-    start = path.parent if path != Path("-") else Path()
-    text = table_config(
-        table=os.path.relpath(source, start),
-        label=label if kind == "multi-label" else label[0],
-        client=str(client),
-        clients=os.path.relpath(clients, start),
-        kind=kind,
-        labels=proposed(label[0]) if kind == "classification" else [],
-        features=features,
-        bounds={name: ends(name) for name in features if kinds[name] == "number"},
-        categories={name: proposed(name) for name in features if kinds[name] == "text"},
-        target_bounds=ends(label[0]) if kind == "regression" else [],
-        left_out=[name for name, found in kinds.items() if found == "free text"],
-        test_public=public,
-    )
+    def written(folder: Path) -> str:
+        """The configuration for a file in this folder."""
+        return table_config(
+            table=os.path.relpath(source, folder),
+            label=label if kind == "multi-label" else label[0],
+            client=str(client),
+            clients=os.path.relpath(clients, folder),
+            kind=kind,
+            labels=proposed(label[0]) if kind == "classification" else [],
+            features=features,
+            bounds={n: ends(n, beyond=_BEYOND) for n in features if kinds[n] == "number"},
+            categories={name: proposed(name) for name in features if kinds[name] == "text"},
+            target_bounds=ends(label[0]) if kind == "regression" else [],
+            left_out=[name for name, found in kinds.items() if found == "free text"],
+            test_public=public,
+        )
+
+    text = written(path.parent if path != Path("-") else Path())
+    plan, trouble = None, ""
+    if clients.exists() and "FILL IN" not in text:
+        try:
+            here = loads_config(written(Path()))
+            suggestions = _suggestions(here)
+            plan = configured_plan(here.with_overrides(suggestions))
+            text = rewritten(text, suggestions, tell_old=False)
+        except DpcohortError as error:
+            trouble = str(error)
     if not write_new(path, text, force=force, as_json=as_json, example=str(source)):
         return
     names = sorted(set(client_names(str(client), table[str(client)])))
@@ -189,9 +219,24 @@ def _new_for_table(
             "look it up in the table: its own smallest and largest values, or those that occur, "
             "tell of single records. (If the table is public: --public proposes them.)"
         )
-    say(f"Wrote {path} for {one_line(str(source))}. Next:")
-    for step in [*steps, f"dpcohort plan {path}", f"dpcohort train {path} --out RUN"]:
+    if trouble:
+        steps.append(f"put right: {trouble}")
+    say(f"Wrote {path} for {one_line(str(source))}.")
+    if plan is not None:
+        say_never_drawn(plan)
+    say("Next:")
+    tuned = path.with_stem(f"{path.stem}-tuned")
+    steps += [
+        f"{program()} tune {path} -o {tuned}",
+        f"{program()} train {tuned} --out RUN",
+        f"{program()} receipt RUN CLIENT --letter letter.html",
+    ]
+    for step in steps:
         say(f"  - {step}")
+
+
+#: Of a public table, the share of a column's numbers at each end that its bounds leave out.
+_BEYOND = 0.01
 
 
 #: What packages are for, by the extra that asks for them; "" is dpcohort itself.
@@ -218,6 +263,8 @@ _PURPOSES = {
 }
 #: Packages of others that are used where they are installed.
 _OTHERS = {
+    "pandas": "DataFrames of yours as tables",
+    "peft": "LoRA in a network of yours",
     "tqdm": "progress bars in notebooks",
     "mlflow": "train --mlflow",
     "tensorboard": "train --tensorboard",
@@ -330,7 +377,8 @@ def list_(data_dir: FolderOption = None, as_json: JsonOption = False) -> None:
 @data.command("check")
 def check(
     name: Annotated[
-        str, Argument(help="mnist, fashion-mnist or cifar10; or an .npz file of yours.")
+        str,
+        Argument(help="mnist, fashion-mnist, cifar10; an .npz file of yours; a config (.toml)."),
     ],
     data_dir: FolderOption = None,
     as_json: JsonOption = False,
@@ -360,22 +408,32 @@ def _read(name: str, *, as_json: bool) -> None:
     """Read a data set of the user's whole, and say what is in it."""
     from dpcohort.data import load_dataset
 
-    read = load_dataset(name if name in _EMBEDDED or ":" in name else Path(name))
+    if name.endswith(".toml"):
+        from dpcohort.config import load_config
+        from dpcohort.runs.configured import configured_data
+
+        read = configured_data(load_config(Path(name)))
+    else:
+        read = load_dataset(name if name in _EMBEDDED or ":" in name else Path(name))
     told = {
         "name": name,
         "input_shape": list(read.input_shape),
         "classes": read.classes,
         "train_records": len(read),
         "test_records": len(read.test_labels),
+        **({"remarks": list(read.remarks)} if read.remarks else {}),
     }
     if as_json:
         print_json(told)
         return
     shape = "x".join(map(str, read.input_shape))
+    kind = f"{read.classes} classes" if read.task.predicts_classes else read.task.kind
     say(
         f"ok       {name}: {len(read):,} training and {len(read.test_labels):,} test records of "
-        f"shape {shape}, {read.classes} classes"
+        f"shape {shape}, {kind}"
     )
+    for words in read.remarks:
+        say(f"note     {words}")
 
 
 @data.command("fetch")

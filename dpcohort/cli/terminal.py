@@ -23,7 +23,7 @@ from rich.segment import Segment
 from typer import Argument, Option
 
 from dpcohort.errors import InputError
-from dpcohort.plain_text import json_visible, visible
+from dpcohort.plain_text import json_visible, one_line, visible
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -57,6 +57,24 @@ _WORTH_TELLING = 500
 def say(text: str, **style: Any) -> None:
     """A sentence on stdout, in one line however narrow the terminal."""
     console.print(text, soft_wrap=True, **style)
+
+
+def say_never_drawn(plan: Plan) -> None:
+    """Say in one line how many clients a plan never draws, and why."""
+    if plan.adaptive is not None or plan.drawn.all():
+        return
+    never, chosen = ~plan.drawn, plan.selection
+    is_one = int(never.sum()) == 1
+    verb, they, are = ("is", "it", "its") if is_one else ("are", "they", "their")
+    why = f"by {are} size {they} {verb} drawn less than once in all rounds. Take more rounds."
+    if (chosen.probabilities < 0.99 * chosen.unbiased)[never].any():
+        why = f"the rule {one_line(chosen.rule)} leaves {'it' if is_one else 'them'} out."
+    if chosen.rule == "privacy-aware" and "leaves" in why:
+        why = (
+            f"{are} noise would cost more than {they} {'adds' if is_one else 'add'}. "
+            "selection.floor = 0.5 keeps half of everyone's draws by size."
+        )
+    say(f"{never.sum()} of {len(plan.population)} clients {verb} never drawn: {why}")
 
 
 def program() -> str:

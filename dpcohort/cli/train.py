@@ -40,6 +40,7 @@ from dpcohort.plain_text import one_line
 
 if TYPE_CHECKING:
     from dpcohort.config import Config
+    from dpcohort.data import Dataset
     from dpcohort.plan import Plan
     from dpcohort.round_record import RoundRecord
     from dpcohort.runs.run import Callback, Run
@@ -99,7 +100,9 @@ def train(
     from dpcohort.runs.configured import configured_data, configured_job
     from dpcohort.runs.training import train_job
 
-    data = configured_data(config)
+    data = configured_data(config, None if frozen is None else frozen.population.ids)
+    if frozen is not None and not as_json:
+        _say_who_is_not_in(frozen, data)
     runs: list[Run] = []
     for shift in range(seeds):
         job = configured_job(
@@ -111,6 +114,9 @@ def train(
             plan=frozen,
             after=after,
         )
+        unused = job.partition.records - job.partition.indices.size
+        if after is not None and data.clients is None and unused and not as_json:
+            say(f"note: {unused} records are of no client of the plan, and are not used.")
         place = out if seeds == 1 else out / f"seed-{job.seed}"
         title = f"{job.title}: {job.model_name} on {data.name}"
         with watching(f"{title}, seed {job.seed}", quiet=as_json) as callbacks:
@@ -148,6 +154,16 @@ def _frozen(path: Path, seeds: int, config: Config, *, quiet: bool) -> Plan:
                 "plan counts."
             )
     return found
+
+
+def _say_who_is_not_in(plan: Plan, data: Dataset) -> None:
+    """Rows of clients that a plan does not know are not used, and that is said."""
+    if data.clients is None:
+        return
+    names = np.setdiff1d(data.clients, plan.population.ids).tolist()
+    if names:
+        shown = ", ".join(map(one_line, names[:5])) + (", ..." if len(names) > 5 else "")
+        say(f"note: rows of {shown} are not used: not in the plan.")
 
 
 def summary_of(runs: Sequence[Run], out: Path) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from dpcohort.cli.terminal import (
     new_table,
     print_json,
     say,
+    say_never_drawn,
     write_new,
 )
 from dpcohort.config import load_config
@@ -113,12 +114,9 @@ def tune(
 
             spent = 0.5 if share is None else share
 
-            def begin() -> None:
+            def begin(record: list[str]) -> None:
                 # Counted before it is spent: whatever stops this, the file says what is left.
                 if str(out) != "-":
-                    kind = "true" if private_entropy else "false"
-                    record = [f"tuning.source={origin}", f"tuning.share={spent}"]
-                    record.append(f"tuning.private={kind}")
                     write_text(out, _rewritten(source, [*(changes or []), *record]))
 
             found = tune_charged(
@@ -191,8 +189,10 @@ def _print_tuned(found: Tuned) -> None:
             old = sum(found.before.scores[i] for i in places) / len(places)
             new = sum(chosen.scores[i] for i in places) / len(places)
             say(
-                f"  {name}: {100 * old:.1f} % with the settings as they were, {100 * new:.1f} % now"
+                f"  {name}: {found.scored_by} {100 * old:.1f} % with the settings as they were, "
+                f"{100 * new:.1f} % now"
             )
+        _explain_score(found.scored_by)
     if found.source == "none":
         say("Generated problems say which settings are good, not how good your model will be.")
     if found.share:
@@ -201,19 +201,18 @@ def _print_tuned(found: Tuned) -> None:
         say(f"{found.share:.0%} of every budget is spent. The file says so; what is left trains.")
 
 
+def _explain_score(scored_by: str) -> None:
+    if scored_by == "loss saved":
+        say("Loss saved: the share of the best constant's loss that a model does not have.")
+
+
 def _print_silent(config: Config) -> None:
     """Say how many clients the tuned plan never draws."""
     from dpcohort.runs.configured import configured_plan
 
     if config.is_adaptive:
         return
-    plan = configured_plan(config)
-    never = int((~plan.drawn).sum())
-    if never:
-        say(
-            f"{never} of {len(plan.population)} clients are never drawn with it: their noise would "
-            "cost more than they add. selection.floor = 0.1 keeps everyone in."
-        )
+    say_never_drawn(configured_plan(config))
 
 
 @contextmanager
@@ -252,6 +251,10 @@ def worth(
     figure: Annotated[
         Path | None, Option("--figure", help="Draw it into this file (.png, .svg, .pdf).")
     ] = None,
+    out: Annotated[
+        Path | None,
+        Option("--out", "-o", help="Save it (.json), for dpcohort report RUN --worth FILE."),
+    ] = None,
     changes: SetOption = None,
     device: DeviceOption = None,
     data_dir: DataDirOption = None,
@@ -283,6 +286,10 @@ def worth(
             progress=progress,
         )
     needed = None if target is None else found.needed(target)
+    if out is not None:
+        from dpcohort.runs.folder import write_json
+
+        write_json(out, found.to_dict())
     if figure is not None:
         from dpcohort.report.figures import save_figure, worth_figure
 
@@ -293,7 +300,8 @@ def worth(
         return
     _print_curve(found)
     _print_gains(found)
-    say(f"Accuracy is predicted from {found.source}.")
+    _explain_score(found.scored_by)
+    say(f"{found.scored_by.capitalize()} is predicted from {found.source}.")
     if needed is not None and target is not None:
         for name, factor in needed.items():
             more = (
@@ -302,8 +310,9 @@ def worth(
                 else f"{factor:.2g} times"
             )
             say(f"For {target:.0%} on {name}: {more} every epsilon, other settings as they are.")
-    if figure is not None:
-        say(f"Wrote {figure}")
+    for path in (figure, out):
+        if path is not None:
+            say(f"Wrote {path}")
 
 
 def _print_curve(found: Worth) -> None:
@@ -324,7 +333,9 @@ def _print_gains(found: Worth) -> None:
     if not found.gains:
         return
     say("Who should raise epsilon first, by what doubling it alone takes off the noise:")
-    table = new_table("client", numbers=["epsilon", "drawn", "noise", "predicted accuracy"])
+    table = new_table(
+        "client", numbers=["epsilon", "drawn", "noise", f"predicted {found.scored_by}"]
+    )
     for gain in found.gains[:_SHOWN]:
         points = f"{gain.accuracy.mean:+.2f}"
         if gain.accuracy.count > 1:

@@ -175,8 +175,8 @@ def audit(
         str | None,
         Option(
             metavar="A,B",
-            help="Of our trainings only these: batched, reference, guard, simulation. By default "
-            "all, without --full all but the slow reference.",
+            help="Of our trainings only these: batched, reference, pooled, guard, simulation. By "
+            "default all, without --full all but the slow reference.",
         ),
     ] = None,
     normals: Annotated[
@@ -233,6 +233,7 @@ def _own_trainings(device: str, only: str | None, *, full: bool) -> list[_Subjec
     subjects = [
         _Subject("batched", lambda: EngineUnderTest("batched", **deployed), True, many),
         _Subject("reference", lambda: EngineUnderTest("reference", **deployed), True, many),
+        _Subject("pooled", lambda: EngineUnderTest("batched", pooled=True, **deployed), True, many),
         _Subject("guard", GuardUnderTest, True, FULL_NORMALS // 200),
         _Subject("simulation", lambda: EngineUnderTest("batched", device=device), False, many),
     ]

@@ -191,6 +191,8 @@ class TuningSection(Section):
     records: str | None = None
     share: float | None = None
     private: bool | None = None
+    id: str | None = None
+    budgets: str | None = None
 
 
 class ConfigFile(Section):
@@ -462,8 +464,9 @@ def check_tuning(section: TuningSection) -> TuningSection:
         0.5
     """
     charged = section.source == "charged"
-    if section.private is not None and not charged:
-        raise InputError.about("private", 'goes with source = "charged", and only with it.')
+    for key in ("private", "id", "budgets"):
+        if getattr(section, key) is not None and not charged:
+            raise InputError.about(key, 'goes with source = "charged", and only with it.')
     if charged and section.share is None:
         words = 'is missing: with source = "charged" it says which part of each budget is spent.'
         raise InputError.about("share", words)

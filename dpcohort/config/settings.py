@@ -134,6 +134,8 @@ def words_of(details: Mapping[str, Any], keys: Mapping[str, Sequence[str]]) -> C
     if kind in _KINDS:
         table = ".".join(part for part in where if isinstance(part, str))
         allowed_words = _KINDS[kind].format(name=table)
+        if kind == "list_type" and table not in keys and not isinstance(given, Mapping):
+            allowed_words = "a list in brackets, as in [1, 2]"
         return (where, str(InputError(name, given=given, allowed=allowed_words)))
     return (where, f"{name} cannot be used: {str(details['msg']).lower()}.")
 

@@ -19,6 +19,9 @@ _FOLDER = Path(__file__).parent / "examples"
 _RATE = """\
 sampling_rate = 0.1         # share of its records a client uses in a step
 # batch_size = 128          # or the same expected batch for all (a client's own comes first)"""
+_WHOLE = """\
+sampling_rate = 1.0         # share of its records a client uses in a step: all of them
+# batch_size = 128          # or the same expected batch for all (a client's own comes first)"""
 _BATCH = """\
 batch_size = 128            # expected batch (a client's own comes first)
 # sampling_rate = 0.1       # or a share of each client's records"""
@@ -165,11 +168,10 @@ def table_config(
         '# estimated_bounds = "bounds.json"   # of dpcohort data bounds: noised, and paid for',
     ]
     about = "# The smallest and the largest number that each column can hold: they become -1 and 1,"
-    lines += [
-        "",
-        about,
-        "# what lies beyond is moved there. From what is known, not from the data.",
-    ]
+    origin = "From what is known, not from the data."
+    if any(bounds.values()):
+        origin = "Of the table, which is public: all but 1 % at each end."
+    lines += ["", about, f"# what lies beyond is moved there. {origin}"]
     lines += ["[data.bounds]", *_open(bounds, "smallest and largest, such as [0, 110]")]
     about = "# The values that each column can have; all others share one column more."
     lines += ["", about, "[data.categories]", *_open(categories, 'such as ["no", "yes"]')]
@@ -180,7 +182,7 @@ def table_config(
             lines += _open({"bounds": target_bounds}, words)
     execution = _text("execution")
     settings = _text("settings").format(
-        batch=_RATE,
+        batch=_WHOLE,
         dimension="# dimension = 100           # trained parameters; counted if left out",
         accountant="tight",
         noise_model="exact",
@@ -196,7 +198,7 @@ def table_config(
     )
     rest = execution[execution.index("[model]") :]
     title = f"# {', '.join([label] if isinstance(label, str) else label)} of {Path(table).name}"
-    following = "# Next: dpcohort plan FILE, dpcohort train FILE --out RUN"
+    following = "# Next: dpcohort tune FILE -o TUNED, dpcohort train TUNED --out RUN"
     return "\n".join([title, following, "", population, "", settings, "", *lines, "", rest])
 
 

@@ -93,6 +93,7 @@ class Dataset:
         clients: whose each training record is, where the set says so; None where it does not.
         test_public: whether results on the test records may be published. Where not, a private
             run does not write them down.
+        remarks: sentences for the reader of a result, on public records only.
 
     Example:
         >>> tiny = dataset_from_arrays("tiny", train_inputs=np.zeros((4, 2)),
@@ -111,6 +112,7 @@ class Dataset:
     task: Task = None  # type: ignore[assignment]  # filled in below
     clients: NDArray[np.str_] | None = None
     test_public: bool = True
+    remarks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         given: object = self.task
@@ -219,7 +221,7 @@ def dataset_from_arrays(
         normalisation=normalisation,
         clients=None if clients is None else np.asarray(clients).astype(np.str_),
         test_public=test_public,
-        **({} if task is None else {"task": task}),
+        **({} if task is None else {"task": task}),  # type: ignore[arg-type]
     )
 
 

@@ -15,6 +15,8 @@ What it cost stays with the estimate: a file that a configuration names
 
 from __future__ import annotations
 
+import hashlib
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from dpcohort._validate import FloatArray, IntArray, number
+from dpcohort.accounting.segments import left
 from dpcohort.clients import Population
 from dpcohort.data.tables import Table, numbers_of
 from dpcohort.errors import FileFormatError, InputError
@@ -127,20 +130,8 @@ def estimate_bounds(
     }
 
 
-def left(promised: float, charged: float) -> float:
-    """What is left of a budget, never rounded up.
-
-    Example:
-        >>> left(1.0, 0.25)
-        0.75
-    """
-    exact = Fraction(promised) - Fraction(charged)
-    near = float(exact)
-    return near if Fraction(near) <= exact else float(np.nextafter(near, -np.inf))
-
-
 def read_estimate(path: str | Path) -> dict[str, Any]:
-    """The estimate in a file.
+    """The estimate in a file, with the file's hash under ``sha256``.
 
     Raises:
         FileFormatError: it is not there, or not an estimate.
@@ -158,29 +149,43 @@ def read_estimate(path: str | Path) -> dict[str, Any]:
         for column, ends in found["bounds"].items():
             for end in ends:
                 number(column, end)
-        return {**found, "stamp": str(found["stamp"])}
+        digest = hashlib.sha256(content).hexdigest()
+        return {**found, "stamp": str(found["stamp"]), "sha256": digest}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         words = f"not a whole estimate of dpcohort data bounds ({error})"
         raise FileFormatError(path, words) from None
 
 
-def charge(population: Population, estimate: Mapping[str, Any], path: Path) -> Population:
+def charge(
+    population: Population, estimate: Mapping[str, Any], path: Path, *, tuned: float = 0.0
+) -> Population:
     """The population with what the estimate cost taken from each budget.
+
+    Args:
+        population: the clients, with what tuning left of their budgets.
+        estimate: what was estimated, and paid.
+        path: its file.
+        tuned: share of the budgets that tuning spent, before the estimate or after it.
 
     Raises:
         InputError: a client did not pay, or promises another budget than it did then.
     """
     epsilon = population.epsilon.copy()
     for k in np.flatnonzero(~population.public).tolist():
-        name, promised = population.ids[k], float(population.epsilon[k])
+        name, has = population.ids[k], float(population.epsilon[k])
         paid = estimate["clients"].get(name)
-        if paid is None or paid["promised_epsilon"] != promised:
-            said = "nothing" if paid is None else f"epsilon {paid['promised_epsilon']:g}"
+        promised = math.nan if paid is None else float(paid["promised_epsilon"])
+        if promised == has:
+            epsilon[k] = left(has, paid["charged_epsilon"])
+        elif tuned and (1.0 - tuned) * promised == has:
+            # Tuning came later, and spent its share of what the estimate had left.
+            epsilon[k] = (1.0 - tuned) * left(promised, paid["charged_epsilon"])
+        else:
+            said = "nothing" if paid is None else f"epsilon {promised:g}"
             raise InputError.because(
-                f"{path}: {name!r} promises epsilon {promised:g}, and promised {said} when the "
-                "bounds were estimated. Use the list of clients of that time."
+                f"{path}: {name!r} promises epsilon {has / (1.0 - tuned):g}, and promised {said} "
+                "when the bounds were estimated. Use the list of clients of that time."
             )
-        epsilon[k] = left(promised, paid["charged_epsilon"])
     return replace(population, epsilon=epsilon)
 
 

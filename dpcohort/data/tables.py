@@ -6,8 +6,10 @@ a missing cell counts as. The smallest and largest number of a column, or the va
 it, are each a fact about some record, which no budget would pay for.
 
 Nothing that a cell may hold changes how many columns there are. A number beyond its bounds is moved
-to the bound, a value outside its list goes to a column of its own, ``other``. A cell of a column of
-numbers that holds no number is refused; the message names its place, never what it holds.
+to the bound, and counted in public records only: how many of a client's lie there is a fact about
+them, and so would a refusal be. A value outside its list goes to a column of its own, ``other``. A
+cell of a column of numbers that holds no number is refused; the message names its place, never what
+it holds.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ import importlib
 import io
 import zlib
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -222,6 +224,38 @@ class TableColumns:
             targets = columns[0] if isinstance(self.label, str) else np.stack(columns, 1)
         return np.concatenate(parts, 1), targets, tuple(names)
 
+    def beyond_bounds(self, table: Table, public: BoolArray, task: Task) -> list[str]:
+        """Sentences on numbers of public records that lie beyond their bounds.
+
+        Args:
+            table: the cells.
+            public: which records are; no other is looked at.
+            task: whose bounds are those of a number to be predicted.
+
+        Example:
+            >>> columns = TableColumns(label="sick", bounds={"age": (0, 110)}, labels=(0, 1))
+            >>> rows = {"age": [30, 200, -1, 300], "sick": [0, 1, 0, 1]}
+            >>> columns.beyond_bounds(rows, np.array([True, True, True, False]), columns.task())
+            ['age: of 3 public records 1 below and 1 above the bounds [0, 110] count as the bound.
+             Records that are not public are cut off as well, and not counted.']
+        """
+        count = int(public.sum())
+        bounds = {one: self.bounds[one] for one in self.seen(table) if one in self.bounds}
+        if isinstance(self.label, str) and task.bounds is not None:
+            bounds[self.label] = task.bounds
+        found = []
+        for one, (low, high) in bounds.items() if count else ():
+            values, is_missing = numbers_of(one, list(compress(table[one], public)))
+            below = int((~is_missing & (values < low)).sum())
+            above = int((~is_missing & (values > high)).sum())
+            if below or above:
+                found.append(
+                    f"{one_line(one, 60)}: of {count:,} public records {below:,} below and "
+                    f"{above:,} above the bounds [{low:g}, {high:g}] count as the bound. Records "
+                    "that are not public are cut off as well, and not counted."
+                )
+        return found
+
     def _one_hot(self, name: str, cells: Sequence[Any]) -> tuple[NDArray[np.float32], list[str]]:
         values = self.categories[name]
         places = _places(values)
@@ -330,6 +364,8 @@ def table_dataset(
     seed: int = 0,
     name: str = "table",
     is_test: BoolArray | None = None,
+    tested: Collection[str] | None = None,
+    public: Collection[str] = (),
 ) -> Dataset:
     """The data set of a table whose columns are known; see `dataset_from_table`.
 
@@ -342,6 +378,8 @@ def table_dataset(
         seed: which records they are.
         name: what to call it.
         is_test: which records they are, instead of a share.
+        tested: whose test records are used, if not everybody's: one that left takes its own along.
+        public: clients whose records are.
     """
     wanted = columns.task(**({} if task is None else {"kind": task.kind, "bounds": task.bounds}))
     inputs, targets, _ = columns.encode(table)
@@ -350,16 +388,25 @@ def table_dataset(
         clients = np.array(client_names(columns.client, table[columns.client]))
     if is_test is None:
         is_test = held_for_test(len(inputs), clients, share=test_share, seed=seed)
-    return dataset_from_arrays(
+    scored = is_test
+    if tested is not None and clients is not None:
+        scored = is_test & np.isin(clients, list(tested))
+        if not scored.any():
+            raise InputError.because("no client that takes part has a test record.")
+    found = dataset_from_arrays(
         name,
         train_inputs=inputs[~is_test],
         train_labels=targets[~is_test],
-        test_inputs=inputs[is_test],
-        test_labels=targets[is_test],
+        test_inputs=inputs[scored],
+        test_labels=targets[scored],
         task=wanted if task is None else task,
         clients=None if clients is None else clients[~is_test],
         test_public=test_public,
     )
+    shown = scored & test_public
+    if clients is not None and public:
+        shown |= np.isin(clients, list(public))
+    return replace(found, remarks=tuple(columns.beyond_bounds(table, shown, found.task)))
 
 
 def held_for_test(

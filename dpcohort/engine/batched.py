@@ -23,7 +23,8 @@ take passes in order, is rare; and it waits when it has its gradients and not be
 Private draws, whose streams have no seed, go one by one on every device: each record's gradient is
 formed, clipped and cut to integers by itself, the integers are added, and noise of a cryptographic
 stream is added to their sum (``lattice``). What a record contributes is then bounded by
-construction, and no bit of it depends on the records beside it.
+construction, and no bit of it depends on the records beside it. Where noise is pooled the integers
+of all draws of a round are added, in any order, and their sum gets its noise once.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from dpcohort._validate import IntArray, whole_number
 from dpcohort.aggregation import Cohort
 from dpcohort.engine.clipping import ClippedNetwork, ClippingPath, Loss, cross_entropy
 from dpcohort.engine.device_draws import DeviceDraws, PreparedPass, pack
-from dpcohort.engine.experiment import Engine, Experiment
+from dpcohort.engine.experiment import Engine, Experiment, member_lattice, release_sum
 from dpcohort.engine.lattice import Lattice, release
 from dpcohort.engine.randomness import draw_positions, pad_batches, standard_noise_
 from dpcohort.engine.rounds import Arrived, one_thread_each
@@ -161,6 +162,7 @@ class BatchedEngine(Engine):
         self._all_updates = torch.empty(0)
         self._prepared: tuple[list[Cohort], list[PreparedPass]] | None = None
         self._local = threading.local()
+        self._adding = threading.Lock()
         # Threads start when they are first needed, and end with the engine.
         self._pool = ThreadPoolExecutor(
             self.workers, initializer=torch.set_num_threads, initargs=(1,)
@@ -176,6 +178,7 @@ class BatchedEngine(Engine):
         self.micro_batch = micro_batch or self._default_micro_batch(first.path)
         self._joins_draws = (
             not on_cpu
+            and not self._is_private
             and self._local_steps == 1
             and draws_per_pass is None
             and all(experiment.only_sum_counts for experiment in experiments)
@@ -202,7 +205,8 @@ class BatchedEngine(Engine):
         """The noisy updates [draws, D] of a round of every experiment, from its parameters [D].
 
         They lie in memory that the next call uses again. With merged noise they are rows whose sum
-        is that of the updates, without the noise of their last steps.
+        is that of the updates, without the noise of their last steps. Of a private experiment with
+        pooled noise there is one row, that sum with its noise.
         """
         updates = self._cleared_updates(parameters, cohorts)
         if self._device_draws is None:
@@ -290,12 +294,19 @@ class BatchedEngine(Engine):
         idle: queue.SimpleQueue[ClippedNetwork] = queue.SimpleQueue()
         for network in self.networks:
             idle.put(network)
+        pooled = {
+            e: torch.zeros(self._dimension, dtype=torch.int64, device=self._device)
+            for e, experiment in enumerate(self._experiments)
+            if experiment.releases_sums
+        }
 
         def run(task: tuple[list[Draw], PartialSums | None, int]) -> None:
             network = idle.get()
             draws, sums, number = task
             try:
-                if sums is None:
+                if draws[0].number in pooled:
+                    self._add_integers(network, draws[0], parameters, pooled[draws[0].number])
+                elif sums is None:
                     self._run(network, draws, parameters, updates)
                 else:
                     self._run_into_sum(network, number, draws, parameters, sums)
@@ -309,6 +320,9 @@ class BatchedEngine(Engine):
                     run(task)
             else:
                 list(self._pool.map(run, tasks))
+            for e, total in pooled.items():
+                one = self._experiments[e]
+                updates[e][0] = release_sum(total, cohorts[e], one, dtype=updates[e].dtype)
 
     def _tasks(
         self, cohorts: Sequence[Cohort], updates: list[Tensor]
@@ -329,13 +343,15 @@ class BatchedEngine(Engine):
 
     def _chunks(self, cohorts: Sequence[Cohort]) -> Iterator[list[Draw]]:
         """Draws that share a pass: one on a CPU, whole experiments or parts of one elsewhere."""
-        draws = [
+        every = [
             Draw(experiment, number, cohort, position)
             for number, (experiment, cohort) in enumerate(
                 zip(self._experiments, cohorts, strict=True)
             )
             for position in range(len(cohort))
         ]
+        draws = [draw for draw in every if not draw.experiment.releases_sums]
+        yield from ([draw] for draw in every if draw.experiment.releases_sums)
         limit = self._draws_per_pass
         if self._is_private:  # on an accelerator the noise of several is made at once
             wide = _FORMED_NUMBERS.get(self._device.type, 1) // self._dimension
@@ -457,6 +473,18 @@ class BatchedEngine(Engine):
             noisy = release(totals, exponents, keys, factors=factors, dtype=total.dtype)
             total[rows] += noisy
 
+    @torch.no_grad()
+    def _add_integers(
+        self, network: ClippedNetwork, draw: Draw, parameters: Sequence[Tensor], total: Tensor
+    ) -> None:
+        """Add a draw's clipped gradients to the integers of its cohort, whose noise is pooled."""
+        lattice = member_lattice(draw.cohort, draw.experiment.plan, draw.position)
+        rows = draw.rows(0)
+        if lattice is not None:
+            own = self._private_sum(network, rows, parameters[draw.number], lattice)
+            with self._adding:
+                total += own
+
     def _private_sum(
         self, network: ClippedNetwork, rows: IntArray, weights: Tensor, lattice: Lattice
     ) -> Tensor:
@@ -509,7 +537,7 @@ class BatchedEngine(Engine):
     ) -> list[Tensor]:
         """Zeros for the updates; fresh memory every round would cost more than the noise."""
         rows = [
-            min(len(cohort), PARTIAL_SUMS) if self._has_partial_sums(e) else len(cohort)
+            1 if self._experiments[e].releases_sums else self._row_count(e, len(cohort))
             for e, cohort in enumerate(cohorts)
         ]
         if self._joins_draws:
@@ -522,8 +550,13 @@ class BatchedEngine(Engine):
             self._all_updates.zero_()
         return self._updates
 
+    def _row_count(self, experiment: int, draws: int) -> int:
+        return min(draws, PARTIAL_SUMS) if self._has_partial_sums(experiment) else draws
+
     def _has_partial_sums(self, experiment: int) -> bool:
         """Whether an experiment's draws, each alone in its pass, add to partial sums."""
+        if self._is_private:
+            return False
         alone = self._device_draws is None and self._draws_per_pass in (None, 1)
         return alone and self._experiments[experiment].only_sum_counts
 

@@ -23,12 +23,21 @@ drawn again, and with every rule but the plain mean. What is accounted for is th
 plans, ledgers and receipts stay as they are.
 
 **Pooled noise** is merged by nature: under secure aggregation nobody sees single updates, and the
-noise on a cohort's sum is that of all its members' shares. Draws are weighted by the plan.
+noise on a cohort's sum is that of all its members' shares. Draws are weighted by the plan. A
+simulation draws that noise as above. A private run on one machine, which releases models only, adds
+up the integers of all draws on one lattice and releases their sum, once a round, with one draw of
+noise from a cryptographic stream: nothing else of a round leaves the engine.
+
+With shares s_k, weights g_k and batches B_k the sum of ``g_k mean_k`` has noise of standard
+deviation S C, S = sqrt(sum_k s_k^2), and a record of k moves it by g_k C / B_k at most. On the
+lattice 2^e is S C, so such a record may contribute 2^e / M_k with M_k = S B_k / g_k, one e for all.
+That is at least what was accounted for, the noise of h shares, k's own among them.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -42,6 +51,13 @@ from dpcohort._validate import FloatArray, IntArray, whole_number
 from dpcohort.aggregation import AggregationRule, Cohort, Mean
 from dpcohort.aggregation.rule import sum_of_rows
 from dpcohort.engine.clipping import FlatLayout
+from dpcohort.engine.lattice import (
+    LARGEST_NOISE,
+    SMALLEST_NOISE,
+    Lattice,
+    exponent_for,
+    release,
+)
 from dpcohort.engine.randomness import Streams, noise_std
 from dpcohort.engine.rounds import (
     Arrived,
@@ -60,6 +76,14 @@ if TYPE_CHECKING:
     from dpcohort.plan import Pooled
     from dpcohort.schedule import Schedule
     from dpcohort.training import Training
+
+
+#: What dividing and multiplying again may lose of a noise multiplier.
+_ROUNDING = 1e-9
+#: Noise ends here, in standard deviations.
+_NOISE_REACH = 17.0
+#: In the place of a client: the noise is that of a whole cohort.
+_ALL_MEMBERS = -1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,11 +115,15 @@ class Experiment:
                 f"{type(self.aggregation).__name__} needs single updates, and where trust is "
                 "pooled the server sees their sum only. Use the aggregation mean."
             )
-        if self.pooled is not None and not self.streams.is_reproducible:
-            raise InputError.because(
-                "a private run with trust = 'pooled' is not possible on one machine yet; use "
-                "trust = 'local', or a seed for a simulation."
+        if self.pooled is not None and self.plan.training.local_steps > 1:
+            raise InputError(
+                "local_steps",
+                given=self.plan.training.local_steps,
+                allowed="1 where trust is pooled: between two steps there is no noise of others",
             )
+        if self.releases_sums:  # what no lattice holds is refused before anything is computed
+            for t in range(len(self.plan.schedule.cohorts)):
+                _common_lattice(cohort_of(self.plan, t), self.plan)
         if self.merged_noise:
             refuse_unmergeable(self.streams, self.aggregation)
 
@@ -108,6 +136,11 @@ class Experiment:
     def only_sum_counts(self) -> bool:
         """Whether updates come without the noise of their last step, which their sum gets once."""
         return self.merged_noise or self.pooled is not None
+
+    @property
+    def releases_sums(self) -> bool:
+        """Whether only the sum of a cohort's updates, with its noise, leaves the engine."""
+        return self.pooled is not None and not self.streams.is_reproducible
 
     @property
     def server_step(self) -> ServerStep:
@@ -200,6 +233,12 @@ def cohort_of(plan: TrainingPlan, round: int, clients: IntArray | None = None) -
         )
     batches = np.asarray(plan.batch_sizes, dtype=np.int64)[clients]
     pooled: Pooled | None = getattr(plan, "pooled", None)
+    weights = shares = None
+    if pooled is not None:
+        weights = pooled.weights[clients]
+        every = pooled.shares
+        shares = np.broadcast_to(every, pooled.weights.shape)[clients]
+        _check_pooled(clients, multipliers * weights / batches, shares, pooled.honest)
     return Cohort(
         round=round,
         clients=clients,
@@ -207,8 +246,31 @@ def cohort_of(plan: TrainingPlan, round: int, clients: IntArray | None = None) -
         noise_multipliers=multipliers,
         batch_sizes=batches,
         noise_stds=noise_std(multipliers, plan.training.clip, batches),
-        weights=None if pooled is None else pooled.weights[clients],
+        weights=weights,
+        shares=shares,
     )
+
+
+def _check_pooled(clients: IntArray, needed: FloatArray, shares: FloatArray, honest: int) -> None:
+    """Refuse a cohort that does not hold the noise that was accounted for.
+
+    Args:
+        clients: its members.
+        needed: z_k g_k / B_k, the noise on the sum that protects each, in units of C.
+        shares: what each adds, in units of C.
+        honest: h, how many of the shares are sure to be there, a member's own among them.
+    """
+    if np.unique(clients).size < clients.size:
+        raise InputError.because("a client is twice in a cohort whose noise is pooled.")
+    squares = np.asarray(shares, dtype=np.float64) ** 2
+    least = np.sort(squares)[:honest]
+    sure = np.sqrt(least[:-1].sum() + np.maximum(squares, least[-1]))
+    short = ~(needed <= sure * (1 + _ROUNDING))
+    if least.size < honest or short.any():
+        raise InputError.because(
+            f"the noise of {honest} members of the cohort does not protect client "
+            f"{int(clients[int(np.argmax(short))])} as was accounted for; make the plan again."
+        )
 
 
 class ClientRecords:
@@ -377,10 +439,9 @@ def add_merged_noise_(
         The mean.
     """
     last = plan.training.local_steps - 1
-    pooled: Pooled | None = getattr(plan, "pooled", None)
     stds = cohort.noise_stds
-    if pooled is not None:  # what each member adds, whatever its own budget
-        stds = pooled.shares[cohort.clients] * plan.training.clip
+    if cohort.shares is not None:  # what each member adds, whatever its own budget
+        stds = cohort.shares * plan.training.clip
     std = merged_std(stds, optimiser.step_size(plan, round=cohort.round, step=last))
     if std == 0.0:  # public clients only
         return mean
@@ -388,9 +449,82 @@ def add_merged_noise_(
     return mean.add_(noise, alpha=std)
 
 
+def member_lattice(cohort: Cohort, plan: TrainingPlan, position: int) -> Lattice | None:
+    """The lattice of one draw of a pooled cohort; those of all have one unit in their sum.
+
+    Args:
+        cohort: with weights and shares.
+        plan: clip and sizes.
+        position: which draw.
+
+    Returns:
+        None for a draw of no weight, which adds nothing.
+
+    Raises:
+        InputError: a weight too small or too large for the noise of the cohort.
+    """
+    _, multipliers, exponent = _common_lattice(cohort, plan)
+    multiplier = float(multipliers[position])
+    return Lattice(multiplier, plan.training.clip, exponent) if multiplier < math.inf else None
+
+
+def _common_lattice(cohort: Cohort, plan: TrainingPlan) -> tuple[float, FloatArray, int]:
+    """S; M_k = S B_k / g_k of each draw, infinite without weight; the exponent of them all."""
+    assert cohort.weights is not None and cohort.shares is not None  # noqa: PT018
+    level = float(np.linalg.norm(cohort.shares))
+    if level == 0.0:  # public clients only: a lattice all the same, as fine as the loudest needs
+        level = float(np.max(cohort.weights / cohort.batch_sizes))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        multipliers = np.asarray(level * cohort.batch_sizes / cohort.weights, dtype=np.float64)
+    heard = cohort.weights > 0
+    fits = (multipliers >= SMALLEST_NOISE) & (multipliers <= LARGEST_NOISE)
+    if not fits[heard].all():
+        worst = int(np.flatnonzero(heard & ~fits)[0])
+        raise InputError(
+            f"weight of client {int(cohort.clients[worst])}",
+            given=float(cohort.weights[worst]),
+            allowed="one at which the noise of a cohort is 2^-20 to 2^18 times what a record can "
+            f"do, not {multipliers[worst]:.3g} times",
+            next_step="Leave the client out, or bring the budgets closer together.",
+        )
+    multipliers[~heard] = np.inf
+    exponent = exponent_for(float(multipliers[heard].max(initial=1.0)))
+    sizes = np.asarray(plan.population.sizes)[cohort.clients]
+    largest = math.ldexp(float((sizes / multipliers).sum()) + _NOISE_REACH, exponent)
+    if not largest < 2.0**63:
+        raise InputError.because(
+            f"the weights of the cohort of round {cohort.round} lie too far apart: its sum needs "
+            f"{math.log2(largest):.0f} bits, and 63 are there. Bring the budgets closer together."
+        )
+    return level, multipliers, exponent
+
+
+def release_sum(
+    total: Tensor, cohort: Cohort, experiment: Experiment, *, dtype: torch.dtype
+) -> Tensor:
+    """The sum of a pooled cohort's updates with the noise of all its shares: what may leave.
+
+    Args:
+        total: [D] int64, the integers of all draws on ``member_lattice``. SENSITIVE.
+        cohort: who is in it.
+        experiment: with private streams.
+        dtype: of the result.
+    """
+    level, _, exponent = _common_lattice(cohort, experiment.plan)
+    unit = math.ldexp(level * experiment.plan.training.clip, -exponent)
+    factor = experiment.step_size(cohort.round, 0) * unit
+    if not np.any(cohort.shares):  # public clients only
+        return (total.double() * factor).to(dtype)
+    key = experiment.streams.noise_key(round=cohort.round, client=_ALL_MEMBERS)
+    return release(total[None], [exponent], [key], factors=[factor], dtype=dtype)[0]
+
+
 @dataclass(frozen=True, eq=False)
 class MergedMean:
-    """The plain mean of updates that lack the noise of their last step, and that noise once."""
+    """The plain mean of updates that lack the noise of their last step, and that noise once.
+
+    The sum that a private engine releases has its noise already.
+    """
 
     plan: TrainingPlan
     optimiser: Optimiser
@@ -400,6 +534,8 @@ class MergedMean:
         """The mean, with its noise."""
         # On an accelerator the sum may be of other rows than the draws: see the engine's draws.
         mean = sum_of_rows(updates).div_(len(cohort))
+        if not self.streams.is_reproducible:
+            return mean
         return add_merged_noise_(mean, cohort, self.plan, self.optimiser, self.streams)
 
 

@@ -18,6 +18,10 @@ is kept to a quarter of a millionth of C.
    which is a function of the noisy sum: post-processing, useless but private.
 3. ``round(2^e Z)`` with Z standard normal is added to every coordinate.
 
+Clients whose noise is pooled add up on one lattice: with one e for all of them, and 2^e the noise
+that they have together, a record of client k may move the sum by 2^e / z_k, z_k being that noise
+against what its weight lets a record do (``experiment``).
+
 So the sum of step 3 is the Gaussian mechanism with noise multiplier z, rounded. All that follows,
 the division by B, the step, the model, uses these integers and public numbers only.
 
@@ -300,6 +304,16 @@ _CHECKED = 1e-6
 _EXACT_IN_FLOAT64 = 2.0**53
 
 
+def exponent_for(noise_multiplier: float) -> int:
+    """The least e, from 22 on, for which a record may contribute 2^22 at least.
+
+    Example:
+        >>> exponent_for(0.1), exponent_for(5.0)
+        (22, 25)
+    """
+    return _BITS + max(0, math.ceil(math.log2(noise_multiplier)))
+
+
 @dataclass(frozen=True)
 class Lattice:
     """The integers of one noisy step.
@@ -307,6 +321,8 @@ class Lattice:
     Attributes:
         noise_multiplier: z.
         clip: C.
+        common_exponent: e where several clients add up on one lattice: :func:`exponent_for` the
+            largest of their z. None takes the one that this z needs.
 
     Example:
         >>> lattice = Lattice(2.0, 1.0)
@@ -319,16 +335,24 @@ class Lattice:
 
     noise_multiplier: float
     clip: float
+    common_exponent: int | None = None
 
     def __post_init__(self) -> None:
         number("noise_multiplier", self.noise_multiplier, at_least=SMALLEST_NOISE)
         number("noise_multiplier", self.noise_multiplier, at_most=LARGEST_NOISE)
         number("clip", self.clip, above=0, at_most=1e12)
+        if self.common_exponent is not None:
+            least = exponent_for(self.noise_multiplier)
+            whole_number(
+                "common_exponent", self.common_exponent, at_least=least, at_most=LARGEST_EXPONENT
+            )
 
     @property
     def exponent(self) -> int:
         """The exponent e: the noise has standard deviation 2^e."""
-        return _BITS + max(0, math.ceil(math.log2(self.noise_multiplier)))
+        if self.common_exponent is not None:
+            return self.common_exponent
+        return exponent_for(self.noise_multiplier)
 
     @property
     def unit(self) -> float:

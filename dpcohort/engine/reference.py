@@ -23,7 +23,7 @@ from dpcohort.engine.clipping import (
     per_example_gradients,
     refuse_unfit_layers,
 )
-from dpcohort.engine.experiment import Engine, Experiment
+from dpcohort.engine.experiment import Engine, Experiment, member_lattice, release_sum
 from dpcohort.engine.lattice import Lattice
 from dpcohort.engine.randomness import draw_positions, standard_noise_
 from dpcohort.engine.rounds import Arrived
@@ -62,7 +62,11 @@ class ReferenceEngine(Engine):
         return [
             Arrived(
                 cohort,
-                torch.stack([self._client_update(one, w, cohort, i) for i in range(len(cohort))]),
+                self._private_sum(one, w, cohort)[None]
+                if one.releases_sums
+                else torch.stack(
+                    [self._client_update(one, w, cohort, i) for i in range(len(cohort))]
+                ),
             )  # 6-7
             for one, w, cohort in together
         ]
@@ -76,20 +80,27 @@ class ReferenceEngine(Engine):
         weights = global_weights.clone()  # 10
         for step in range(plan.training.local_steps):  # 12
             name = {**where, "step": step}
-            positions = draw_positions(  # 13
-                streams,
-                plan.contract.sampler,
-                size=int(plan.population.sizes[k]),
-                rate=float(plan.sampling_rates[k]),
-                batch_size=int(cohort.batch_sizes[i]),
-                **name,
-            )
-            records = experiment.records.gather(experiment.records.rows(k, positions))
+            records = self._batch(experiment, cohort, i, step)  # 13
             alpha = experiment.step_size(cohort.round, step)
             if cohort.weights is not None:
                 alpha *= float(cohort.weights[i])
             weights = weights - alpha * noisy(experiment, weights, records, cohort, i, name)
         return global_weights - weights  # 18-19
+
+    def _batch(self, experiment: Experiment, cohort: Cohort, i: int, step: int) -> Records:
+        plan, k = experiment.plan, int(cohort.clients[i])
+        positions = draw_positions(
+            experiment.streams,
+            plan.contract.sampler,
+            size=int(plan.population.sizes[k]),
+            rate=float(plan.sampling_rates[k]),
+            batch_size=int(cohort.batch_sizes[i]),
+            round=cohort.round,
+            client=k,
+            draw=int(cohort.draws[i]),
+            step=step,
+        )
+        return experiment.records.gather(experiment.records.rows(k, positions))
 
     def _noisy_mean(
         self, experiment: Experiment, weights: Tensor, records: Records, cohort: Cohort, i: int,
@@ -113,11 +124,25 @@ class ReferenceEngine(Engine):
         if multiplier == 0.0:  # a public client
             return self._clipped_sum(weights, records, clip) / size
         lattice = Lattice(multiplier, clip)
-        total = torch.zeros(weights.numel(), dtype=torch.int64, device=weights.device)
-        for x, y in zip(*records, strict=True):
-            total += lattice.clipped_sum(self._gradients(weights, x[None], y[None]))  # 14-16
+        total = self._integers(weights, records, lattice)  # 14-16
         key = experiment.streams.noise_key(**name)
         return lattice.release(total, key, scale=1 / size, dtype=weights.dtype)  # 17
+
+    def _private_sum(self, experiment: Experiment, weights: Tensor, cohort: Cohort) -> Tensor:
+        """Lines 10 to 19 of a whole cohort whose noise is pooled: one sum, and its noise once."""
+        total = torch.zeros(weights.numel(), dtype=torch.int64, device=weights.device)
+        for i in range(len(cohort)):
+            lattice = member_lattice(cohort, experiment.plan, i)
+            records = self._batch(experiment, cohort, i, 0)  # 13
+            if lattice is not None:
+                total += self._integers(weights, records, lattice)  # 14-16
+        return release_sum(total, cohort, experiment, dtype=weights.dtype)  # 17
+
+    def _integers(self, weights: Tensor, records: Records, lattice: Lattice) -> Tensor:
+        total = torch.zeros(weights.numel(), dtype=torch.int64, device=weights.device)
+        for x, y in zip(*records, strict=True):
+            total += lattice.clipped_sum(self._gradients(weights, x[None], y[None]))
+        return total
 
     def _clipped_sum(self, weights: Tensor, records: Records, clip: float) -> Tensor:
         if records[0].shape[0] == 0:

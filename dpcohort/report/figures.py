@@ -189,7 +189,8 @@ def worth_figure(found: Worth) -> Figure:
                 high = 100.0 * np.array([min(1.0, point.high) for point in curve])
                 colour = line.get_color()
                 axis.fill_between(factors, low, high, color=colour, alpha=0.18, linewidth=0)
-        axis.set(xlabel="factor on every epsilon", ylabel="predicted accuracy (%)", ylim=(0, 100))
+        words = f"predicted {found.scored_by} (%)"
+        axis.set(xlabel="factor on every epsilon", ylabel=words, ylim=(0, 100))
         axis.legend(loc="upper left")
     return figure
 

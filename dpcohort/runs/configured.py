@@ -6,7 +6,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -16,10 +17,11 @@ from numpy.typing import NDArray
 
 from dpcohort._validate import IntArray, number
 from dpcohort.accounting.pooled import sum_only
+from dpcohort.accounting.segments import Charge, charges_in, left
 from dpcohort.clients import Population
 from dpcohort.clients.population import nearest_id
 from dpcohort.config import Config
-from dpcohort.errors import FileFormatError, InputError
+from dpcohort.errors import DpcohortError, FileFormatError, InputError
 from dpcohort.plan import Plan, make_plan
 from dpcohort.plugins import REGISTRIES, full_name
 from dpcohort.progress import Progress, silent
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from dpcohort.aggregation import AggregationRule
     from dpcohort.config.schema import DataSection, OptimiserSection
     from dpcohort.data import Dataset, Partition, TableColumns
+    from dpcohort.data.tables import Table
     from dpcohort.engine import Optimiser
     from dpcohort.runs.job import Job
 
@@ -53,8 +56,13 @@ def data_section(config: Config) -> DataSection:
     return config.data
 
 
-def configured_data(config: Config) -> Dataset:
+def configured_data(config: Config, clients: Collection[str] | None = None) -> Dataset:
     """The data set that a configuration names.
+
+    Args:
+        config: the configuration.
+        clients: who takes part, if not everybody that a table knows: rows of others are no test
+            records.
 
     Raises:
         InputError: it names none.
@@ -66,7 +74,7 @@ def configured_data(config: Config) -> Dataset:
     section = data_section(config)
     name = section.name
     if section.is_table:
-        return _table_data(config, section)
+        return _table_data(config, section, clients)
     if name.endswith((".npz", ".npy")) or "/" in name:
         given = config.task.model_dump(exclude_none=True)
         return with_task(config, load_arrays(config.folder / name, given))
@@ -106,7 +114,9 @@ def partition_labels(data: Dataset) -> IntArray:
     return (10 * ranks // len(ranks)).astype(np.int64)
 
 
-def _table_data(config: Config, section: DataSection) -> Dataset:
+def _table_data(
+    config: Config, section: DataSection, clients: Collection[str] | None = None
+) -> Dataset:
     from dpcohort.data.tables import read_table, table_dataset
 
     path = config.folder / section.name
@@ -120,14 +130,17 @@ def _table_data(config: Config, section: DataSection) -> Dataset:
     except InputError as error:
         raise config.problem("data" if error.field in _OF_DATA else "task", error) from None
     try:
+        table = read_table(path)
         return table_dataset(
-            read_table(path),
+            table,
             columns,
             task=task,
             test_share=section.test_share,
             test_public=section.test_public,
             seed=section.seed or 0,
             name=path.stem,
+            tested=clients,
+            public=_public_clients(config, section, table),
         )
     except FileFormatError:
         raise
@@ -136,6 +149,22 @@ def _table_data(config: Config, section: DataSection) -> Dataset:
 
 
 _OF_DATA = ("label", "labels")
+
+
+def _public_clients(config: Config, section: DataSection, table: Table) -> list[str]:
+    """Clients of a table that the list calls public; what is wrong with the list is said later."""
+    from dpcohort.data.tables import client_names
+
+    by_another = "partition" in section.model_fields_set and section.partition != "client"
+    column = section.client
+    if config.clients is None or by_another or column is None or column not in table:
+        return []
+    owners = client_names(column, table[column])
+    try:
+        stated = config.population(len(owners), dict(Counter(owners)))
+    except DpcohortError:
+        return []
+    return list(itertools.compress(stated.ids, stated.public))
 
 
 def table_columns(config: Config) -> TableColumns:
@@ -259,12 +288,15 @@ def configured_population(config: Config, data: Dataset | None = None) -> Popula
     if config.data is None:
         return config.population()
     dataset = configured_data(config) if data is None else data
+    _check_budgets(config, dataset)
     if _has_own_clients(config.data, dataset):
         clients = own_clients(config, np.asarray(dataset.clients), dataset.name)
         if (estimate := estimated_bounds(config)) is not None:
             from dpcohort.data.private_bounds import charge
 
-            clients = charge(clients, estimate, Path(str(config.data.estimated_bounds)))
+            tuned = float((config.tuning or {}).get("share") or 0.0)
+            place = Path(str(config.data.estimated_bounds))
+            clients = charge(clients, estimate, place, tuned=tuned)
         return clients
     if config.data.estimated_bounds is not None:
         raise InputError.because(
@@ -284,6 +316,105 @@ def configured_population(config: Config, data: Dataset | None = None) -> Popula
         public=np.append(clients.public, True),
         allow_large_delta=clients.allow_large_delta,
     )
+
+
+def configured_charges(
+    config: Config, data: Dataset | None = None
+) -> tuple[dict[str, tuple[float, float]], tuple[Charge, ...]]:
+    """What each client promised in all, and what an estimate of bounds and tuning spent of it.
+
+    `configured_population` has what is left for the training.
+
+    Args:
+        config: the configuration.
+        data: its data set, if it is loaded already.
+
+    Returns:
+        Epsilon and delta by id, and the charges; both empty where nothing was spent.
+
+    Example:
+        >>> from dpcohort.config import commented_config, loads_config
+        >>> config = loads_config(commented_config("digits"))
+        >>> configured_charges(config)
+        ({}, ())
+        >>> tuned = config.with_overrides(["tuning.source=charged", "tuning.share=0.25"])
+        >>> promised, charges = configured_charges(tuned)
+        >>> client = min(promised)
+        >>> charges[0].spent[client][0] / promised[client][0]
+        0.25
+    """
+    tuning, estimate = config.tuning or {}, None
+    share = float(tuning.get("share") or 0.0)
+    if config.data is not None:
+        estimate = estimated_bounds(config)
+    if not share and estimate is None:
+        return {}, ()
+    whole = promised_population(config, data)
+    promised = {
+        name: (float(whole.epsilon[k]), float(whole.delta[k]))
+        for k, name in enumerate(whole.ids)
+        if not whole.public[k]
+    }
+    paid = {
+        name: float(estimate["clients"][name]["charged_epsilon"]) if estimate else 0.0
+        for name in promised
+    }
+    found = []
+    if estimate is not None:
+        from dpcohort.data.private_bounds import PRIVATE
+
+        found.append(
+            Charge(
+                what="estimate",
+                id=str(estimate["sha256"]),
+                private=estimate["stamp"] == PRIVATE,
+                spent={name: (epsilon, 0.0) for name, epsilon in paid.items()},
+            )
+        )
+    if share:
+        spent = {}
+        for name, (epsilon, delta) in promised.items():
+            came_later = estimate and estimate["clients"][name]["promised_epsilon"] == epsilon
+            had = left(epsilon, paid[name]) if came_later else epsilon
+            spent[name] = (share * had, share * delta)
+        said, private = str(tuning.get("id") or ""), tuning.get("private") is True
+        found.append(Charge(what="tuning", id=said, private=private, spent=spent))
+    return promised, tuple(found)
+
+
+def promised_population(config: Config, data: Dataset | None = None) -> Population:
+    """The clients of a configuration with all that they promised, whatever was spent of it.
+
+    Args:
+        config: the configuration.
+        data: its data set, if it is loaded already.
+    """
+    dataset = configured_data(config) if data is None and config.data is not None else data
+    taken_out = ["tuning="] + ([] if config.data is None else ["data.estimated_bounds="])
+    return configured_population(config.with_overrides(taken_out), dataset)
+
+
+def budgets_sha256(population: Population) -> str:
+    """A hash of who promised what, in any order.
+
+    Example:
+        >>> people = Population.from_arrays(ids=["a"], sizes=[90], epsilon=[1.0], delta=1e-5)
+        >>> budgets_sha256(people) == budgets_sha256(people.with_sizes([40]))
+        True
+    """
+    told = zip(population.ids, population.epsilon.tolist(), population.delta.tolist(), strict=True)
+    return hashlib.sha256(json.dumps(sorted(told)).encode()).hexdigest()
+
+
+def _check_budgets(config: Config, data: Dataset) -> None:
+    """Refuse other budgets than those of which charged tuning spent a share."""
+    then = (config.tuning or {}).get("budgets")
+    if then is not None and budgets_sha256(promised_population(config, data)) != then:
+        raise InputError.because(
+            "the clients or their budgets are others than when the settings were tuned on their "
+            "records, so a share of these budgets is not what was spent. Use the list of that "
+            "time; once its run has begun, dpcohort replan changes who takes part with what."
+        )
 
 
 def _has_own_clients(section: DataSection, data: Dataset) -> bool:
@@ -336,6 +467,31 @@ def own_clients(config: Config, owners: NDArray[np.str_], data: str) -> Populati
         _check_size(config, data, name, int(stated.sizes[k]), sizes.get(name, 0))
     held = np.array([sizes[name] for name in stated.ids], np.int64)
     return replace(stated, sizes=held)
+
+
+def listed_clients(config: Config, path: str | Path, *, allow_large_delta: bool) -> Population:
+    """The clients of a list who go on, each with its whole promise.
+
+    Where the data are a table that says whose its rows are, it says the sizes too; rows of who is
+    not in the list are not counted.
+
+    Args:
+        config: what they go on with.
+        path: the list.
+        allow_large_delta: accept a delta of 1/size or more.
+    """
+    section = config.data
+    if section is None or not section.is_table or section.client is None:
+        return Population.from_csv(path, allow_large_delta=allow_large_delta)
+    data = configured_data(config)
+    owners = np.asarray(data.clients)
+    sizes = dict(
+        zip(*(part.tolist() for part in np.unique(owners, return_counts=True)), strict=True)
+    )
+    stated = Population.from_csv(path, sizes=sizes, allow_large_delta=allow_large_delta)
+    changes = ["tuning=", f"population.allow_large_delta={str(allow_large_delta).lower()}"]
+    whole = config.with_clients(path).with_overrides(changes)
+    return own_clients(whole, owners[np.isin(owners, stated.ids)], data.name)
 
 
 def _check_size(config: Config, data: str, name: str, stated: int, held: int) -> None:
@@ -475,11 +631,20 @@ def configured_job(
             "not true), which no budget pays for: a run of them cannot be private. Tune again "
             "with --private-entropy, or with --source none."
         )
-    dataset = configured_data(config) if data is None else with_task(config, data)
+    if data is None:
+        dataset = configured_data(config, None if plan is None else plan.population.ids)
+    else:
+        dataset = with_task(config, data)
     if plan is None:
         plan = configured_plan(config, dataset, population=population, shift=shift)
+    elif plan.before:
+        _check_charges_are_counted(config, plan)
     else:
         _check_what_is_left(config, dataset, plan)
+    charges: Any = None
+    if population is None and not plan.before:  # those of a past are in the plan
+        promised, charges = configured_charges(config, dataset)
+        charges = described_charges(promised, charges)
     seed = config.run.seed + shift
     section = data_section(config)
     if private_entropy and section.estimated_bounds is not None:
@@ -512,7 +677,43 @@ def configured_job(
         after=after,
         config_folder=config.folder,
         tuning=config.tuning,
+        charges=charges,
     )
+
+
+def described_charges(
+    promised: Mapping[str, tuple[float, float]], charges: Sequence[Charge]
+) -> dict[str, Any] | None:
+    """What ``run.json`` says of charges; None where there are none.
+
+    Args:
+        promised: epsilon and delta of each client in all, by id.
+        charges: what was spent of them before the training.
+
+    Example:
+        >>> described_charges({}, ()) is None
+        True
+    """
+    if not charges:
+        return None
+    whole = {name: list(both) for name, both in promised.items()}
+    return {"promised": whole, "spent": [charge.to_dict() for charge in charges]}
+
+
+def _check_charges_are_counted(config: Config, plan: Plan) -> None:
+    """Refuse settings or bounds that were paid for, where a plan that goes on does not count it."""
+    tuning, estimate = config.tuning or {}, estimated_bounds(config)
+    asked = [("tuning", str(tuning.get("id") or ""))] if tuning.get("share") else []
+    asked += [("estimate", str(estimate["sha256"]))] if estimate is not None else []
+    counted = {(charge.what, charge.id) for charge in charges_in(plan.before)}
+    for what, said in asked:
+        if (what, said) not in counted:
+            words = "an estimate of bounds" if what == "estimate" else "charged tuning"
+            raise InputError.because(
+                f"the config has {words} that no run before this one has counted, so the plan "
+                "knows nothing of what it spent. Go on with the config of the run, or begin a new "
+                "run with what is left."
+            )
 
 
 def _check_what_is_left(config: Config, data: Dataset, plan: Plan) -> None:
@@ -599,6 +800,7 @@ def held_out_within(
         train_labels=data.train_labels[rest],
         test_inputs=data.train_inputs[scored],
         test_labels=data.train_labels[scored],
+        clients=None if data.clients is None else data.clients[rest],
     )
     return left, plan.population.with_sizes(sizes), partition
 
@@ -660,7 +862,8 @@ def _partition(
         return carried_partition(after, plan, data, rng)
     if section.column is not None:
         ids = plan.population.ids[:-1] if has_public else plan.population.ids
-        found = _by_column(config.folder / section.column, private, len(data), ids)
+        path, some = config.folder / section.column, after is not None
+        found = _by_column(path, private, len(data), ids, some_left=some)
     elif section.alpha is not None:
         found = dirichlet_partition(
             labels, sizes=sizes, alpha=section.alpha, records=private, rng=rng
@@ -679,8 +882,18 @@ def _by_column(
     records: np.ndarray[tuple[int], np.dtype[np.int64]],
     total: int,
     ids: tuple[str, ...],
+    *,
+    some_left: bool = False,
 ) -> Partition:
-    """The partition by a column, its clients in the order of the population."""
+    """The partition by a column, its clients in the order of the population.
+
+    Args:
+        path: the column.
+        records: those that are not public.
+        total: how many there are in all.
+        ids: the clients.
+        some_left: records of others are of clients that left, and are not used.
+    """
     from dpcohort.data import column_partition
     from dpcohort.data.arrays import map_npy
 
@@ -690,7 +903,7 @@ def _by_column(
     split = column_partition(values, records=records)
     places = {name: place for place, name in enumerate(split.names)}
     missing = [name for name in ids if name not in places]
-    if missing or len(ids) != len(places):
+    if missing or (len(ids) != len(places) and not some_left):
         other = missing[0] if missing else next(n for n in split.names if n not in set(ids))
         where = "the clients but not in the column" if missing else "the column but not a client"
         raise InputError.because(f"{path}: {other!r} is in {where}.")
@@ -702,6 +915,11 @@ def _in_order(split: Partition, ids: tuple[str, ...], total: int) -> Partition:
     from dpcohort.data import Partition
 
     places = {name: place for place, name in enumerate(split.names)}
+    if missing := [name for name in ids if name not in places]:
+        raise InputError.because(
+            f"the plan has the client {missing[0]!r}, and no training record of the data is of it. "
+            "Bring its rows, or plan without it."
+        )
     groups = [split.client(places[name]) for name in ids]
     return Partition(
         indices=np.concatenate(groups),

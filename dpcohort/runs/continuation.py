@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort._validate import IntArray, whole_number
-from dpcohort.accounting.segments import Segment, exhausted_clients, left_population
+from dpcohort.accounting.segments import (
+    Segment,
+    after_charges,
+    charged_out,
+    charged_to,
+    charges_in,
+    exhausted_clients,
+    nothing_left,
+)
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.clients import Population
 from dpcohort.data.partition import Partition, load_partition
@@ -40,7 +48,7 @@ from dpcohort.runs.folder import (
     write_json,
 )
 from dpcohort.runs.journal import Journal
-from dpcohort.runs.receipts import make_receipts, source_of, write_receipts
+from dpcohort.runs.receipts import charges_of, make_receipts, source_of, write_receipts
 from dpcohort.runs.run import Run
 from dpcohort.selection.rules import rule_from_settings
 from dpcohort.text_files import parse_toml
@@ -107,7 +115,7 @@ def replan(
             f"{folder.path} does not verify, so what its clients spent is not known: "
             f"{one_line(wrong[0].subject)}: {wrong[0].message} See: dpcohort verify {folder.path}"
         )
-    _refuse_spent_elsewhere(folder)
+    _refuse_unwritten_charges(folder)
     old = Plan.load(folder.plan)
     before = segments_until(folder, old)
     training = replace(old.training, rounds=_rounds_left(folder, old, before[-1], rounds))
@@ -115,15 +123,19 @@ def replan(
     return _planned(old, people, training, before, rule=rule, seed=seed, progress=progress)
 
 
-def _refuse_spent_elsewhere(folder: RunFolder) -> None:
-    """A run's ledger counts its rounds; what was spent before them it does not know."""
-    tuning = read_json(folder.settings).get("tuning") or {}
+def _refuse_unwritten_charges(folder: RunFolder) -> None:
+    """What tuning or an estimate spent is in ``run.json``; earlier versions did not write it."""
+    said = read_json(folder.settings)
+    if said.get("charges") is not None:
+        return
     written = parse_toml(folder.config.read_text("utf-8")) if folder.config.exists() else {}
-    if tuning.get("share") or (written.get("data") or {}).get("estimated_bounds"):
+    charged = (said.get("tuning") or {}).get("share")
+    charged = charged or (written.get("data") or {}).get("estimated_bounds")
+    if charged and not charges_in(Plan.load(folder.plan).before):
         raise InputError.because(
             f"{folder.path}: tuning on the clients' records, or an estimate of bounds, spent part "
-            "of the budgets before this run, and going on carries over what the run's own "
-            "ledger counts. Begin a new run with what is left."
+            "of the budgets before this run, and the version of dpcohort that began it did not "
+            "write down whose and how much. Begin a new run with what is left."
         )
 
 
@@ -140,22 +152,35 @@ def _rounds_left(folder: RunFolder, old: Plan, last: Segment, asked: int | None)
 
 
 def _who_goes_on(clients: Population, before: tuple[Segment, ...], *, drop: bool) -> Population:
-    exhausted = exhausted_clients(clients, before)
-    if not exhausted:
-        return clients
-    if not drop:
-        try:
-            left_population(clients, before)
-        except BudgetExceededError as error:
-            raise BudgetExceededError(
-                f"{error}\nRaise their epsilon, take them out of the list, or let them leave: "
-                "--drop-exhausted."
-            ) from None
-    kept = [k for k, name in enumerate(clients.ids) if name not in exhausted]
-    if not kept:
+    """The clients with what charges left of their promises; what rounds spent is composed."""
+    charges = charges_in(before)
+    exhausted = charged_out(clients, charges)
+    others = _without(clients, exhausted)
+    if others is not None:
+        for name, words in exhausted_clients(after_charges(others, charges), before).items():
+            paid = charged_to(charges, name)[0]
+            more = f" (beside {paid:.4g} that went before any training)" if paid else ""
+            exhausted[name] = words + more
+    if exhausted and not drop:
+        raise BudgetExceededError(
+            f"{nothing_left(exhausted)}\nRaise their epsilon, take them out of the list, or let "
+            "them leave: --drop-exhausted."
+        )
+    kept = _without(clients, exhausted)
+    if kept is None:
         raise InputError.because(
             "no client has anything left to go on with. Raise budgets, or end here."
         )
+    return after_charges(kept, charges)
+
+
+def _without(clients: Population, gone: Collection[str]) -> Population | None:
+    """The others; None for nobody."""
+    kept = [k for k, name in enumerate(clients.ids) if name not in gone]
+    if len(kept) == len(clients):
+        return clients
+    if not kept:
+        return None
     return Population.from_arrays(
         ids=[clients.ids[k] for k in kept],
         sizes=clients.sizes[kept],
@@ -229,17 +254,19 @@ def _segment(folder: RunFolder, plan: Plan) -> Segment:
         for k in took_part
         if not public[k]
     }
+    settings = read_json(folder.settings)
     return Segment(
         plan=plan.sha256,
         ledger=hashlib.sha256(content).hexdigest(),
         rounds=len(journal.rounds),
-        source=source_of(read_json(folder.settings)),
+        source=source_of(settings),
         spent={
             ids[k]: replace(h, events=tuple(e for e in h.events if e.steps))
             for k, h in events.items()
         },
         without_noise=tuple(ids[k] for k in took_part if public[k]),
         honest=1 if plan.pooled is None else plan.pooled.honest,
+        charges=charges_of(settings.get("charges")),
     )
 
 
@@ -418,12 +445,14 @@ def chain_problems(folder: RunFolder, plan: Plan, *, method: str) -> Iterator[tu
         gone = np.array([k for k, name in enumerate(old.population.ids) if name in left], dtype=int)
         journal = Journal.read(old, place.ledger)
         reports = None if old.adaptive is None else journal.reports
+        charges = read_json(place.settings).get("charges")
         for receipt in make_receipts(
-            old, journal.draws, clients=gone, reports=reports, method=method
+            old, journal.draws, clients=gone, reports=reports, method=method, charges=charges
         ):
             if not receipt.holds:
                 words = f"left after run {number}, having spent more than it promised: "
-                words += f"epsilon {receipt.certified_epsilon} of {receipt.promised_epsilon}."
+                promised = (receipt.charged or {}).get("promised_epsilon", receipt.promised_epsilon)
+                words += f"epsilon {receipt.total_epsilon} of {promised}."
                 yield "overspent", receipt.client, words
 
 

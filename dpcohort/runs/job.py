@@ -86,6 +86,7 @@ class TrainingJob(ABC):
         weights: whose weights it starts from and what of them is frozen, as ``run.json`` has it;
             None for the start that a seed gives.
         tuning: where its settings came from, if ``dpcohort tune`` chose them.
+        charges: what was spent on the clients' records before it, as ``run.json`` has it.
     """
 
     plan: Plan
@@ -98,6 +99,7 @@ class TrainingJob(ABC):
     checkpoint_every: int = 1
     config: str | None = None
     tuning: Mapping[str, Any] | None = None
+    charges: Mapping[str, Any] | None = None
     config_folder: Path | None = None
     after: Path | None = None
     carried: Mapping[str, Any] = field(default_factory=dict)
@@ -240,6 +242,7 @@ class Job(TrainingJob):
             **({"merged_noise": True} if self.merged_noise else {}),
             **({"task": said} if (said := self.task.to_dict()) else {}),
             **({} if self.tuning is None else {"tuning": dict(self.tuning)}),
+            **({} if self.charges is None else {"charges": dict(self.charges)}),
             "engine": self.engine,
             "evaluate_every": self.evaluate_every,
             "checkpoint_every": self.checkpoint_every,
@@ -333,12 +336,13 @@ class Job(TrainingJob):
                 "warnings": [
                     "the test records are not public and this run is private, so nothing that is "
                     "computed from them is written: no result tells how good the model is.",
+                    *self.data.remarks,
                     *plan_warnings(self.plan),
                 ],
             }
         model, data = split_features(self.model, self.data, device=self.device)
         inputs = data.normalised(data.test_inputs)
-        return judged_on(
+        found = judged_on(
             model,
             parameters,
             inputs,
@@ -348,6 +352,7 @@ class Job(TrainingJob):
             history=history,
             device=self.device,
         )
+        return {**found, "warnings": [*self.data.remarks, *found["warnings"]]}
 
 
 #: Test records whose gradients are looked at, and numbers of them that are formed at a time.
@@ -455,6 +460,7 @@ def make_job(
     after: str | Path | None = None,
     config_folder: Path | None = None,
     tuning: Mapping[str, Any] | None = None,
+    charges: Mapping[str, Any] | None = None,
 ) -> Job:
     """Check that plan, model and data belong together; see ``train`` for the arguments.
 
@@ -525,6 +531,7 @@ def make_job(
         config=config,
         config_folder=config_folder,
         tuning=tuning,
+        charges=charges,
         model_options=dict(model_options or {}),
         weights=described_weights(module, path=weights, source=weights_source, frozen=frozen),
     )

@@ -8,7 +8,7 @@ accountant; the plan's own certificate stands beside it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,9 +19,9 @@ import numpy as np
 from dpcohort._validate import IntArray
 from dpcohort._version import __version__
 from dpcohort.accounting.pooled import NOT_POOLED_AWAY, trust_in_words, trust_terms
-from dpcohort.accounting.segments import Source
+from dpcohort.accounting.segments import Charge, Source, charged_to, charges_in
 from dpcohort.atomic_file import atomic_writer
-from dpcohort.errors import FileFormatError, InputError
+from dpcohort.errors import DpcohortError, FileFormatError, InputError, VerificationError
 from dpcohort.plain_text import one_line
 from dpcohort.runs.folder import finite_json, read_json, write_json
 
@@ -64,6 +64,8 @@ SIMULATED_TUNING = (
     "NOT PRIVATE (simulated tuning): the settings were chosen on the clients' records with noise "
     "of a seed."
 )
+#: What charges were for, in words, by the keys of a receipt.
+CHARGED_FOR = {"estimate": "on an estimate of bounds", "tuning": "on tuning"}
 #: Above this many receipts they are lines of one file.
 MOST_FILES = 10_000
 _ALL = "receipts.jsonl"
@@ -76,6 +78,12 @@ _RUN_KEYS = (
     *("planned_steps", "planned_epsilon", "spent_draws", "spent_steps", "certified_epsilon"),
     *("plan", "dpcohort", "stamp"),
 )
+_CHARGED_KEYS = (
+    *("promised_epsilon", "promised_delta", "estimate_epsilon", "estimate_delta"),
+    *("tuning_epsilon", "tuning_delta"),
+)
+#: Parts of a promise that are added up again are rounded.
+_ROUNDING = 1e-9
 _SCHEME_KEYS = (
     *("client", "scheme", "mode", "unit", "neighbours", "sees", "promised_epsilon", "delta"),
     *("claimed_epsilon", "certified_epsilon", "noise_multiplier", "uses", "assumptions"),
@@ -118,6 +126,9 @@ class Receipt:
         weights: where training did not start from a formula or a seed, what it started from: name
             and hash of the file, whose weights they are said to be, what is frozen.
         tuning: where the settings came from, if they were tuned; what that spent before.
+        charged: where an estimate of bounds or tuning spent part of the promise before any round:
+            the whole promise, and what each of them took; ``promised_epsilon`` and ``delta`` are
+            then what was left for the training.
         scheme: name of the scheme; empty where there is none.
         mode: of a scheme, ``honest`` or ``formula``.
         sees: of a scheme, the observer of the promise.
@@ -163,6 +174,7 @@ class Receipt:
     reports: Mapping[str, Any] | None = None
     weights: Mapping[str, Any] | None = None
     tuning: Mapping[str, Any] | None = None
+    charged: Mapping[str, Any] | None = None
     scheme: str = ""
     mode: str = ""
     sees: str = ""
@@ -187,7 +199,31 @@ class Receipt:
             return self.within_cap
         if self.certified_epsilon is None or self.promised_epsilon is None:
             return False
-        return self.certified_epsilon <= self.promised_epsilon
+        return self.certified_epsilon <= self.promised_epsilon and self._is_within_the_whole()
+
+    def _is_within_the_whole(self) -> bool:
+        """Whether charges and training together are within the whole promise."""
+        epsilon, delta = self.total_epsilon, self.total_delta
+        if self.charged is None or epsilon is None or delta is None:
+            return self.charged is None
+        whole = float(self.charged["promised_epsilon"]), float(self.charged["promised_delta"])
+        return epsilon <= whole[0] * (1 + _ROUNDING) and delta <= whole[1] * (1 + _ROUNDING)
+
+    @property
+    def total_epsilon(self) -> float | None:
+        """What charges and training spent together, at ``total_delta``; None where not known."""
+        if self.charged is None or self.certified_epsilon is None:
+            return self.certified_epsilon
+        paid: float = self.charged["estimate_epsilon"] + self.charged["tuning_epsilon"]
+        return paid + self.certified_epsilon
+
+    @property
+    def total_delta(self) -> float | None:
+        """The delta of all that was spent, with the one that is for the training in full."""
+        if self.charged is None or self.delta is None:
+            return self.delta
+        paid: float = self.charged["estimate_delta"] + self.charged["tuning_delta"]
+        return paid + self.delta
 
     @property
     def unused_epsilon(self) -> float | None:
@@ -216,6 +252,9 @@ class Receipt:
             keys = (*keys, "tuning")
         if self.trust is not None:
             keys = (*keys, "trust")
+        if self.charged is not None:
+            values |= {"total_epsilon": self.total_epsilon, "total_delta": self.total_delta}
+            keys = (*keys, "charged", "total_epsilon", "total_delta")
         return dict(finite_json({key: values[key] for key in keys}))
 
     @classmethod
@@ -225,14 +264,20 @@ class Receipt:
         Raises:
             InputError: a key is missing or unknown.
         """
-        computed = ("holds", "unused_epsilon")
+        computed = ("holds", "unused_epsilon", "total_epsilon", "total_delta")
         missing = [key for key in _RUN_KEYS if key not in (*values, "unit", "dpcohort")]
-        optional = ("reports", "before", "weights", "tuning", "trust")
+        optional = ("reports", "before", "weights", "tuning", "trust", "charged")
         unknown = sorted(set(values) - {*_RUN_KEYS, *optional, *computed})
         if missing or unknown:
             key, fault = (missing[0], "missing") if missing else (unknown[0], "not known")
             raise InputError.because(f"not a receipt: the key {key!r} is {fault}.")
         given = {key: value for key, value in values.items() if key not in computed}
+        whole = given.get("charged")
+        if whole is not None and not (
+            isinstance(whole, Mapping)
+            and all(isinstance(whole.get(key), int | float) for key in _CHARGED_KEYS)
+        ):
+            raise InputError.because("not a receipt: 'charged' is not as a receipt has it.")
         return cls(**{**given, "before": tuple(given.get("before") or ())})
 
     def text(self) -> str:
@@ -258,8 +303,7 @@ class Receipt:
             )
         return [
             one_line(self.client),
-            f"  promised   epsilon {_shown(self.promised_epsilon)} at delta "
-            f"{_shown(self.delta)}, for {self.unit} ({self.neighbours})",
+            *self._promise_lines(),
             f"  planned    {self.planned_draws} draws, {self.planned_steps} noisy steps, "
             f"epsilon {_shown(self.planned_epsilon)}",
             f"  noise      {noise}; {self.sampler} batches, {self.accountant} accountant",
@@ -270,9 +314,10 @@ class Receipt:
             *self._tuning_lines(),
             f"  spent      {self.spent_draws} draws, {self.spent_steps} noisy steps",
             f"  certified  epsilon {_shown(self.certified_epsilon)}"
-            f"{', all runs together' if self.before else ''}"
-            f"{self._with_honest()}, computed anew. {self._verdict('BROKEN')}",
+            f"{', all runs together' if self.before else ''}{self._with_honest()}, computed anew. "
+            f"{self._verdict('BROKEN') if self.charged is None else ''}".rstrip(),
             *self._alone_lines(),
+            *self._total_lines(),
             f"  plan {self.plan[:16]}, dpcohort {self.dpcohort}",
             f"  {self.stamp}",
         ]
@@ -294,8 +339,37 @@ class Receipt:
             return []
         return [
             f"  alone      epsilon {_shown(self.trust['alone_epsilon'])} if all others collude "
-            "with the server: nothing but its own share of noise protects it then",
+            "with the server: nothing but its own share of noise protects it then"
+            f"{'' if self.charged is None else ' (the training; what was charged is on top)'}",
             f"  open       {NOT_POOLED_AWAY}",
+        ]
+
+    def _promise_lines(self) -> list[str]:
+        whom = f"for {self.unit} ({self.neighbours})"
+        here = f"epsilon {_shown(self.promised_epsilon)} at delta {_shown(self.delta)}"
+        if self.charged is None:
+            return [f"  promised   {here}, {whom}"]
+        whole = self.charged
+        paid = [
+            f"epsilon {_shown(whole[f'{what}_epsilon'])} at delta {_shown(whole[f'{what}_delta'])} "
+            f"{words}"
+            for what, words in CHARGED_FOR.items()
+            if whole[f"{what}_epsilon"]
+        ]
+        return [
+            f"  promised   epsilon {_shown(whole['promised_epsilon'])} at delta "
+            f"{_shown(whole['promised_delta'])} in all, {whom}",
+            f"  charged    {', '.join(paid)}; {here} was left for training",
+        ]
+
+    def _total_lines(self) -> list[str]:
+        if self.charged is None:
+            return []
+        return [
+            f"  in all     epsilon {_shown(self.total_epsilon)} of "
+            f"{_shown(self.charged['promised_epsilon'])}, delta {_shown(self.total_delta)} of "
+            f"{_shown(self.charged['promised_delta'])}: what was charged and the training. "
+            f"{self._verdict('BROKEN')}"
         ]
 
     def _lines_of_before(self) -> list[str]:
@@ -330,8 +404,10 @@ class Receipt:
         if self.tuning["source"] == "charged":
             line += (
                 f"; epsilon {_shown(self.tuning['epsilon'])} and delta "
-                f"{_shown(self.tuning['delta'])} were spent on it, beside what is promised here"
+                f"{_shown(self.tuning['delta'])} were spent on it"
             )
+            if self.charged is None:  # of an earlier version
+                line += ", beside what is promised here"
             if not self.tuning.get("private"):
                 line += f". {SIMULATED_TUNING}"
         return [line]
@@ -433,6 +509,7 @@ def make_receipts(
     reports: IntArray | None = None,
     weights: Mapping[str, Any] | None = None,
     tuning: Mapping[str, Any] | None = None,
+    charges: Mapping[str, Any] | None = None,
 ) -> list[Receipt]:
     """Receipts of the drawn clients, or of those at the given positions.
 
@@ -440,11 +517,12 @@ def make_receipts(
         plan: what was promised and planned.
         draws: draws of each client as the ledger counts them.
         source: where the run's noise came from.
-        clients: positions; by default every client with a planned or counted draw.
+        clients: positions; by default every client with a planned or counted draw, or a charge.
         method: of ``certify_epsilon``.
         reports: reports of each client as the ledger counts them; None where there are none.
         weights: what training started from, as ``run.json`` has it under ``model``.
         tuning: where the run's settings came from, by its ``run.json``.
+        charges: what was spent before its rounds, by its ``run.json``.
 
     Example:
         >>> from dpcohort import Population, Training, make_plan
@@ -455,7 +533,10 @@ def make_receipts(
         (True, 'NOT PRIVATE')
     """
     counted = np.asarray(draws, dtype=np.int64)
+    paid = (*charges_in(plan.before), *charges_of(charges))
+    charged = {name for charge in paid for name in charge.spent}
     took_part = plan.drawn | (counted > 0) | plan.has_past
+    took_part |= np.array([name in charged for name in plan.population.ids], dtype=np.bool_)
     chosen = np.flatnonzero(took_part) if clients is None else clients
     spent = plan.spent_epsilon(counted, reports, clients=chosen, method=method)
     alone = spent
@@ -489,8 +570,9 @@ def make_receipts(
                 reports=_reports(plan, k, reports),
                 before=_runs_before(plan, population.ids[k]),
                 weights=weights,
-                tuning=_tuned(plan, k, tuning),
+                tuning=_tuned(plan, k, tuning, paid),
                 trust=_trust(plan, k, _known(alone[row])),
+                charged=_charged(plan, k, paid, charges),
             )
         )
     return receipts
@@ -526,6 +608,8 @@ def _runs_before(plan: Plan, client: str) -> tuple[dict[str, Any], ...]:
 def worst_source(plan: Plan, source: Source) -> Source:
     """Of a run and those before it, the one with the least private noise."""
     sources = {source, *(segment.source for segment in plan.before)}
+    if not all(charge.private for charge in charges_in(plan.before)):
+        sources.add("seed")
     order: tuple[Source, ...] = ("seed", "floating point", "private")
     return next(one for one in order if one in sources)
 
@@ -549,13 +633,58 @@ def _stamp(plan: Plan, source: Source) -> str:
     return {"private": _PRIVATE, "seed": NOT_PRIVATE, "floating point": FLOATING_POINT}[source]
 
 
-def _tuned(plan: Plan, k: int, tuning: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def charges_of(charges: Mapping[str, Any] | None) -> tuple[Charge, ...]:
+    """What was spent before the rounds of a run, by what its ``run.json`` has under ``charges``.
+
+    Raises:
+        VerificationError: no run writes that.
+
+    Example:
+        >>> charges_of(None)
+        ()
+    """
+    if charges is None:
+        return ()
+    try:
+        for both in charges["promised"].values():
+            if len([float(one) for one in both]) != 2:
+                raise ValueError("two numbers expected")
+        return tuple(Charge.from_dict(one) for one in charges["spent"])
+    except (DpcohortError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise VerificationError(
+            f"what run.json says was spent before its rounds is not as any run writes it ({error})."
+        ) from None
+
+
+def _charged(
+    plan: Plan, k: int, paid: Sequence[Charge], charges: Mapping[str, Any] | None
+) -> dict[str, float] | None:
+    """What a receipt says about charges; the plan has what they left of the promise."""
+    name = plan.population.ids[k]
+    epsilon, delta = charged_to(paid, name)
+    if plan.population.public[k] or not (epsilon or delta):
+        return None
+    left = float(plan.population.epsilon[k]), float(plan.population.delta[k])
+    whole = (charges or {}).get("promised", {}).get(name)
+    # Of a run that goes on, replan took the charges off the promise.
+    promised = (left[0] + epsilon, left[1] + delta) if whole is None else whole
+    estimate, tuning = charged_to(paid, name, "estimate"), charged_to(paid, name, "tuning")
+    values = (*promised, *estimate, *tuning)
+    return dict(zip(_CHARGED_KEYS, map(float, values), strict=True))
+
+
+def _tuned(
+    plan: Plan, k: int, tuning: Mapping[str, Any] | None, paid: Sequence[Charge]
+) -> dict[str, Any] | None:
     """What a receipt says about where settings came from; the plan has what was left after it."""
     if tuning is None:
         return None
     share = tuning.get("share")
     if not share or plan.population.public[k]:
         return dict(tuning)
+    if paid:
+        epsilon, delta = charged_to(paid, plan.population.ids[k], "tuning")
+        return {**tuning, "epsilon": epsilon, "delta": delta}
     spent = share / (1.0 - share)
     return {
         **tuning,

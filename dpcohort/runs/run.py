@@ -316,6 +316,7 @@ class Run:
             reports=self.reports,
             weights=weights_of(self.settings),
             tuning=self.settings.get("tuning"),
+            charges=self.settings.get("charges"),
         )
 
 

@@ -7,6 +7,7 @@ import hashlib
 import math
 import os
 import re
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+import dpcohort
 from dpcohort._validate import IntArray
 from dpcohort.aggregation import AggregationRule, Cohort
 from dpcohort.atomic_file import atomic_writer, owner_only, write_text
@@ -38,8 +40,10 @@ from dpcohort.engine import (
 from dpcohort.engine.clipping.per_example import FlatLayout
 from dpcohort.engine.experiment import cohort_of
 from dpcohort.errors import DivergedError, DpcohortError, InputError, VerificationError
+from dpcohort.limits import exhausted
 from dpcohort.models.weights import frozen_sha256
 from dpcohort.plan import Plan
+from dpcohort.plugins import is_named_function, named_function
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs.chooser import Chooser
 from dpcohort.runs.configured import combinations, configured_data, configured_job
@@ -624,7 +628,7 @@ def run_rounds(
         for part, came in zip(parts, arrived, strict=True):
             part.saw(came)
 
-    for records in train_rounds(
+    rounds = train_rounds(
         trainer,
         steps,
         [part.state for part in parts],
@@ -633,7 +637,8 @@ def run_rounds(
         saw=saw,
         evaluator=evaluator,
         evaluate_every=evaluate_every,
-    ):
+    )
+    for records in _told(rounds, [part.job for part in parts if isinstance(part.job, Job)]):
         for part, record in zip(parts, records, strict=True):
             line = part.record(record)
             for listener in listeners:
@@ -642,6 +647,61 @@ def run_rounds(
             on_round(parts[0].state.next_round, [part.run for part in parts])
     for part in parts:
         part.finish(part.state)
+
+
+def _told(
+    rounds: Iterator[tuple[RoundRecord, ...]], jobs: Sequence[Job]
+) -> Iterator[tuple[RoundRecord, ...]]:
+    """The rounds; what goes wrong on records is told in one message, privately without its text.
+
+    Args:
+        rounds: being trained.
+        jobs: those of them whose records are on this machine.
+
+    Raises:
+        InputError: a loss of the user's failed on a record, or anything did in a private run.
+    """
+    while True:
+        try:
+            found = next(rounds)
+        except StopIteration:
+            return
+        except DpcohortError:
+            raise
+        except Exception as error:  # the user's loss or model may fail in any way
+            words = _failure(error, jobs)
+            if words is None:
+                raise
+        else:
+            yield found
+            continue
+        raise InputError.because(words)  # here the error with its text is gone
+
+
+def _failure(error: Exception, jobs: Sequence[Job]) -> str | None:
+    """What to say of an error in a round; None where it may be seen as it is."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    code, line = frames[-1][0].f_code, frames[-1][1]
+    ours = Path(dpcohort.__file__).parent in Path(code.co_filename).parents
+    if exhausted(error) is not None or (isinstance(error, OSError) and ours):
+        return None
+    kind, said, whose = type(error).__name__, "", "the training"
+    for name in {job.task.loss for job in jobs if is_named_function(job.task.loss)}:
+        own = getattr(named_function("loss", name), "__code__", None)
+        found = [(frame.f_code, at) for frame, at in frames if frame.f_code is own]
+        if found:
+            (code, line), whose = found[-1], f"the loss {name}"
+    if any(job.private for job in jobs):
+        said = (
+            " What it says is withheld, as it may be about a record: try it on made-up or public "
+            "records without --private-entropy."
+        )
+    elif whose == "the training":
+        return None  # a mistake of ours, or of a model in a simulation, with its traceback
+    else:
+        kind = f"{kind}: {str(error).rstrip('.')}"
+    where = f"{Path(code.co_filename).name}, line {line}"
+    return f"{whose} failed on records of a round ({where}): {kind}.{said} The round is counted."
 
 
 @contextmanager

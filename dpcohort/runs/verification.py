@@ -15,7 +15,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -44,6 +44,7 @@ from dpcohort.runs.receipts import (
     FLOATING_POINT,
     FORMER_STAMP,
     Receipt,
+    charges_of,
     make_receipts,
     read_receipts,
     source_of,
@@ -148,7 +149,12 @@ def verify_run(path: str | Path, *, method: str = "auto", receipts: bool = True)
         r
         for r in truth
         if not r.public
-        and (r.spent_draws or r.before or (r.reports is not None and r.reports["spent"] > 0))
+        and (
+            r.spent_draws
+            or r.before
+            or r.charged is not None
+            or (r.reports is not None and r.reports["spent"] > 0)
+        )
     ]
     shares = [  # raw reports are certified by nothing
         math.inf if r.certified_epsilon is None else r.certified_epsilon / r.promised_epsilon
@@ -218,6 +224,8 @@ class _Check:
                 found.get("aggregation"), self._plan, self._folder.config
             ):
                 (self.wrong if is_wrong else self.note)("run.json", words)
+            if self._read("run.json", lambda: charges_of(found.get("charges"))) is None:
+                self._settings = {**found, "charges": None}
         if self._source == "floating point":
             self.overspent("run", FLOATING_POINT)
 
@@ -422,9 +430,13 @@ class _Check:
             reports=None if plan.adaptive is None else self.reports,
             weights=weights_of(self._settings),
             tuning=self._settings.get("tuning"),
+            charges=self._settings.get("charges"),
         )
         for receipt in truth:
-            if not receipt.holds and receipt.certified_epsilon is not None:
+            if receipt.charged is not None:
+                self._whole_promise(receipt)
+            over = (receipt.certified_epsilon or 0.0) > (receipt.promised_epsilon or math.inf)
+            if over:
                 self.overspent(
                     receipt.client,
                     f"spent epsilon {receipt.certified_epsilon:.6g} at delta {receipt.delta:g} in "
@@ -432,6 +444,18 @@ class _Check:
                     f"(planned {receipt.planned_steps} steps).",
                 )
         return truth
+
+    def _whole_promise(self, receipt: Receipt) -> None:
+        """What was charged before the rounds and what they may spend are within the promise."""
+        planned = replace(receipt, certified_epsilon=receipt.promised_epsilon)
+        if receipt.charged is not None and not planned.holds:
+            self.overspent(
+                receipt.client,
+                f"promised epsilon {receipt.charged['promised_epsilon']:.6g} at delta "
+                f"{receipt.charged['promised_delta']:g} in all; what was charged before the rounds "
+                f"and what the plan may spend come to {planned.total_epsilon:.6g} at delta "
+                f"{planned.total_delta:g}.",
+            )
 
     def receipts(self, truth: list[Receipt]) -> None:
         """Every receipt says what is true, and there is one for each client that has one."""

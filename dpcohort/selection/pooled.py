@@ -45,7 +45,7 @@ from dpcohort.selection.solver import Solution, solve_selection
 
 #: A client's mean gradient enters with at most this factor where draws can be had for it: who takes
 #: part rarely speaks loudly, and the model would follow whoever happens to be drawn. It costs at
-#: most M / (M - 1) times the noise variance.
+#: most M / (M - 1) times the noise variance, that squared where linear costs dominate.
 LARGEST_WEIGHT = 4.0
 
 #: A client that must be drawn without being wanted (everybody is in every cohort) says this much.
@@ -785,7 +785,7 @@ class _Search:
         return point._replace(rate=rate, slope=slope)
 
     def _support(self, point: _Point) -> FloatArray:
-        """The s of the bound, per unit of c: what more weight is worth to a client's bound."""
+        """The s of the bound, per unit of c: what a little more of each weight is worth."""
         clients, w = self.clients, point.weights
         bound = (w >= point.level * clients.largest * (1 - _NEAR)) & (w < clients.cap * (1 - _NEAR))
         if point.slack:
@@ -855,11 +855,23 @@ class _Search:
         reach = dual.draw_price + float((s * psi - dual.draw_price * p).sum())
         scale, price = min(1.0, dual.noise / reach) if reach > 0.0 else 1.0, dual.weight_price
         s = s * scale
-        length = float((dual.ray * psi).sum())
-        if reach < dual.noise and length > 0.0:
-            more = (dual.noise - reach) / length
-            s, price = s + more * dual.ray, price + more * dual.ray_price
-        c, u = dual.bias, clients.u
+        best = self._bound_at(s, price, scale, dual.bias)
+        if reach < dual.noise:
+            # Where L cannot be less, more s is free: on who is as loud as can be, or on everybody.
+            everybody = (np.ones_like(s), _loudest(clients) * (1.0 + 1e-13), 1.0)
+            for ray, length, worth in (
+                (dual.ray, float((dual.ray * psi).sum()), dual.ray_price),
+                everybody,
+            ):
+                if 0.0 < length < math.inf:
+                    more = (dual.noise - reach) / length
+                    found = self._bound_at(s + more * ray, price + more * worth, 1.0, dual.bias)
+                    best = max(best, found)
+        return best
+
+    def _bound_at(self, s: FloatArray, price: float, scale: float, c: float) -> float:
+        """The bound for one s, at the best of some prices of the weights."""
+        clients, u = self.clients, self.clients.u
         rising = (clients.cap > u) & (clients.cap > clients.floor)
         least = float(s[rising].min()) if rising.any() else math.inf
         best = 0.0

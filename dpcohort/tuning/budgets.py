@@ -11,7 +11,7 @@ as these records are like the clients'.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,42 +21,37 @@ from dpcohort._validate import FloatArray, choice, number
 from dpcohort.clients import Population
 from dpcohort.config import Config
 from dpcohort.errors import InputError
-from dpcohort.plan import selection_problem
+from dpcohort.explain import NoiseGain, noise_gains
 from dpcohort.progress import Progress, silent
 from dpcohort.runs import Interval, configured_data, mean_interval
 from dpcohort.runs.configured import configured_population, data_section
 from dpcohort.runs.receipts import TUNING_SOURCES
-from dpcohort.selection import SelectionProblem, rule_from_settings
-from dpcohort.selection.problem import selected
+from dpcohort.selection import rule_from_settings
+from dpcohort.training import Training
 from dpcohort.tuning.generated import PROBLEMS, Problem
-from dpcohort.tuning.search import Bench, Sample, public_samples, scored, stand_ins
+from dpcohort.tuning.search import (
+    Bench,
+    Sample,
+    counted,
+    public_samples,
+    scored,
+    scored_by,
+    stand_ins,
+)
 
 #: Common factors on all budgets that are tried.
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 _STACK = 6
-#: Clients whose selection is solved again; of more, those with the largest derivative.
-_MOST_SOLVED = 300
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gain:
+class Gain(NoiseGain):
     """What a client's larger budget would be worth to all.
 
     Attributes:
-        client: its id.
-        epsilon: its budget now.
-        probability: of being drawn now.
-        slope: relative change of the noise variance by each per cent more epsilon, in per cent; at
-            the optimum, so exact at first order.
-        noise: noise with its epsilon doubled, as a share of the noise now, selection solved again.
-        accuracy: predicted gain in accuracy by that, in points, with its interval.
+        accuracy: predicted gain in accuracy by a doubled epsilon, in points, with its interval.
     """
 
-    client: str
-    epsilon: float
-    probability: float
-    slope: float
-    noise: float
     accuracy: Interval
 
 
@@ -71,6 +66,8 @@ class Worth:
         sets: names of the data sets.
         scores: of each factor, on each data set, from 0 to 1.
         gains: clients, those first whose larger budget takes most noise away.
+        training: the settings it is about.
+        scored_by: what a score is, in words.
     """
 
     source: str
@@ -79,6 +76,8 @@ class Worth:
     sets: tuple[str, ...]
     scores: tuple[tuple[float, ...], ...]
     gains: tuple[Gain, ...]
+    training: Training | None = None
+    scored_by: str = "accuracy"
 
     def curve(self, name: str | None = None) -> list[Interval]:
         """Mean score of each factor with its interval, over all data sets or those of a name."""
@@ -116,6 +115,8 @@ class Worth:
             "format": "dpcohort worth",
             "schema": 1,
             "source": self.source,
+            "scored_by": self.scored_by,
+            "training": None if self.training is None else asdict(self.training),
             "factors": [
                 {"factor": factor, "noise_to_clip": noise, "accuracy": asdict(point)}
                 for factor, noise, point in zip(self.factors, self.noise, self.curve(), strict=True)
@@ -173,6 +174,7 @@ def worth(
         )
     tried = sorted({1.0, *(number("factor", factor, above=0) for factor in factors)})
     data = configured_data(config)
+    config = counted(config, data)
     population = configured_population(config, data)
     if source == "none":
         samples, words = stand_ins(data, problems, seeds), TUNING_SOURCES["none"]
@@ -188,6 +190,8 @@ def worth(
         sets=tuple(name for name, _, _ in samples),
         scores=tuple(tuple(row) for row in scores.tolist()),
         gains=tuple(_gains(config, population, slopes)),
+        training=config.training,
+        scored_by=scored_by(data.task),
     )
 
 
@@ -228,56 +232,17 @@ def _accuracy_slopes(noise: FloatArray, scores: FloatArray) -> FloatArray:
 
 
 def _gains(config: Config, population: Population, slopes: FloatArray) -> list[Gain]:
-    rule = rule_from_settings(config.rule, **config.rule_settings)
-    now = _problem(config, population)
-    p = selected(rule, now).probabilities
-    total = _noise_of(now, p)
-    near = _problem(config, population.with_scaled_budgets(1.0 + _NEAR))
-    slope = (
-        p**2 * (near.noise_costs - now.noise_costs) + p * (near.linear_costs - now.linear_costs)
-    ) / (_NEAR * total if total > 0 else 1.0)
-    twice = _problem(config, population.with_scaled_budgets(2.0))
-    private = np.flatnonzero(~population.public)
-    solved = private[np.argsort(slope[private], kind="stable")][:_MOST_SOLVED]
-    gains = []
-    for k in solved.tolist():
-        noise_costs, linear_costs = now.noise_costs.copy(), now.linear_costs.copy()
-        noise_costs[k], linear_costs[k] = twice.noise_costs[k], twice.linear_costs[k]
-        epsilon = now.epsilon.copy()
-        epsilon[k] = twice.epsilon[k]
-        changed = replace(now, noise_costs=noise_costs, linear_costs=linear_costs, epsilon=epsilon)
-        share = 1.0
-        if total > 0:
-            share = float(
-                np.sqrt(_noise_of(changed, selected(rule, changed).probabilities) / total)
-            )
-        points = [float(100.0 * s * np.log(share)) for s in slopes]
-        gains.append(
-            Gain(
-                client=population.ids[k],
-                epsilon=float(population.epsilon[k]),
-                probability=float(p[k]),
-                slope=float(slope[k]),
-                noise=share,
-                accuracy=mean_interval(points),
-            )
-        )
-    return sorted(gains, key=lambda gain: (gain.noise, gain.slope))
-
-
-#: Relative change of budgets of which derivatives are taken.
-_NEAR = 1e-3
-
-
-def _problem(config: Config, population: Population) -> SelectionProblem:
-    return selection_problem(
-        population, config.training, contract=config.contract, noise_model=config.noise_model
-    )[0]
-
-
-def _noise_of(problem: SelectionProblem, p: FloatArray) -> float:
-    """Expected noise variance of the probabilities; clients of infinite cost are not drawn."""
-    drawn = p > 0
-    return float(
-        (problem.noise_costs[drawn] * p[drawn] ** 2 + problem.linear_costs[drawn] * p[drawn]).sum()
+    found = noise_gains(
+        population,
+        config.training,
+        rule_from_settings(config.rule, **config.rule_settings),
+        contract=config.contract,
+        noise_model=config.noise_model,
     )
+    return [
+        Gain(
+            **asdict(gain),
+            accuracy=mean_interval([float(100.0 * s * np.log(gain.noise)) for s in slopes]),
+        )
+        for gain in found
+    ]

@@ -38,10 +38,15 @@ from dpcohort.engine.lattice import KEY_BYTES, Lattice
 from dpcohort.errors import BudgetExceededError, DivergedError, InputError
 from dpcohort.progress import Progress, silent
 from dpcohort.runs import configured_data, configured_job
-from dpcohort.runs.configured import configured_population, held_out_within
+from dpcohort.runs.configured import (
+    budgets_sha256,
+    configured_population,
+    held_out_within,
+    promised_population,
+)
 from dpcohort.runs.receipts import TUNING_SOURCES
 from dpcohort.runs.training import train_job
-from dpcohort.tuning.search import Trial, Tuned, score_of, start_of
+from dpcohort.tuning.search import Trial, Tuned, counted, score_of, start_of
 from dpcohort.tuning.settings import Settings, changes_for
 
 if TYPE_CHECKING:
@@ -138,7 +143,7 @@ def tune_charged(
     public_test: bool = False,
     most_rounds: int = 200,
     private_entropy: bool = False,
-    before_spending: Callable[[], object] = lambda: None,
+    before_spending: Callable[[list[str]], object] = lambda record: None,
     device: str | None = None,
     progress: Progress = silent,
 ) -> Tuned:
@@ -153,8 +158,8 @@ def tune_charged(
         most_rounds: the most to try.
         private_entropy: everything random from the operating system's entropy; otherwise it is a
             simulation, which protects nobody.
-        before_spending: called once everything is checked, before the first trial: the place to
-            write down what will be spent.
+        before_spending: called once everything is checked, before the first trial, with the table
+            [tuning] as ``--set`` takes it: the place to write down what will be spent.
         device: instead of the configuration's.
         progress: told that it goes on; how many trials there are it does not say.
 
@@ -166,7 +171,9 @@ def tune_charged(
     number("trials", trials, above=1, at_most=_MOST_TRIALS)
     _refuse_what_does_not_fit(config)
     data = configured_data(config)
+    config = counted(config, data)
     population = configured_population(config, data)
+    budgets = budgets_sha256(promised_population(config, data)) if private_entropy else ""
     given: dict[str, Any] = {}
     if not public_test and not data.task.predicts_classes:
         raise InputError.because(
@@ -184,7 +191,11 @@ def tune_charged(
     start = start_of(config, data, population, most_rounds)
     count = draw_trials(trials, dice)
     best, best_score = None, -math.inf
-    before_spending()
+    # Private tuning has a name, by which what it spent is known wherever its settings are used.
+    name = secrets.token_hex(16) if private_entropy else ""
+    paid: Any = {"source": "charged", "words": TUNING_SOURCES["charged"], "share": share}
+    paid |= {"private": private_entropy, "id": name, "budgets": budgets}
+    before_spending(Tuned(settings=start, changes=(), tried=(), **paid).record())
     progress("trials, their number is not told", 0, 1)
     for number_of in range(count):
         settings = _drawn(dice, start, most_rounds)
@@ -196,13 +207,10 @@ def tune_charged(
     progress("trials, their number is not told", 1, 1)
     assert best is not None
     return Tuned(
-        source="charged",
-        words=TUNING_SOURCES["charged"],
         settings=best,
         changes=tuple(changes_for(best, config, _left(population, share))),
         tried=(Trial(settings=best, scores=()),),
-        share=share,
-        private=private_entropy,
+        **paid,
     )
 
 

@@ -26,8 +26,9 @@ from dpcohort.data import Dataset, Normalisation, Partition, load_dataset
 from dpcohort.errors import DivergedError, InputError
 from dpcohort.progress import Progress, silent
 from dpcohort.runs import configured_data, configured_job, configured_optimiser, train_side_by_side
-from dpcohort.runs.configured import configured_population, data_section
+from dpcohort.runs.configured import configured_population, configured_training, data_section
 from dpcohort.runs.receipts import TUNING_SOURCES
+from dpcohort.tasks import Task
 from dpcohort.tuning.generated import PROBLEMS, Problem, stand_in
 from dpcohort.tuning.settings import Settings, changes_for, suggested_settings
 
@@ -76,6 +77,9 @@ class Tuned:
         records: which public records, in words.
         share: of each budget that was spent on the choice.
         private: what was spent on it was spent with private noise; else it was a simulation.
+        id: of tuning that was charged privately; empty for any other.
+        budgets: hash of the budgets of which that share was spent, by ``budgets_sha256``.
+        scored_by: what a score is, in words.
     """
 
     source: Source
@@ -88,6 +92,9 @@ class Tuned:
     records: str = ""
     share: float = 0.0
     private: bool = False
+    id: str = ""
+    budgets: str = ""
+    scored_by: str = "accuracy"
 
     @property
     def chosen(self) -> Trial:
@@ -102,6 +109,9 @@ class Tuned:
         if self.share:
             changes.append(f"tuning.share={self.share!r}")
             changes.append(f"tuning.private={'true' if self.private else 'false'}")
+        if self.id:
+            changes.append(f'tuning.id="{self.id}"')
+            changes.append(f'tuning.budgets="{self.budgets}"')
         return changes
 
     def to_dict(self) -> dict[str, Any]:
@@ -116,6 +126,7 @@ class Tuned:
             "changes": list(self.changes),
             "settings": _plain(self.settings),
             "sets": list(self.sets),
+            "scored_by": self.scored_by,
             "before": None if self.before is None else list(self.before.scores),
             "tried": [{**_plain(one.settings), "scores": list(one.scores)} for one in shown],
         }
@@ -168,6 +179,7 @@ def tune(
     whole_number("seeds", seeds, at_least=1)
     data_section(config)
     data = configured_data(config)
+    config = counted(config, data)
     population = configured_population(config, data)
     if source == "none":
         if public is not None:
@@ -189,7 +201,14 @@ def tune(
         before=bench.before,
         tried=tuple(tried),
         records=which,
+        scored_by=scored_by(data.task),
     )
+
+
+def counted(config: Config, data: Dataset) -> Config:
+    """The configuration with its model's parameters counted: noise, and so η, goes by them."""
+    dimension = configured_training(config, data).dimension
+    return config.with_overrides([f"training.dimension={dimension}"])
 
 
 def start_of(
@@ -201,6 +220,7 @@ def start_of(
         dimension=config.training.dimension,
         inputs=math.prod(data.input_shape),
         rule=config.rule,
+        task=data.task.kind,
     )
     return replace(found, rounds=min(found.rounds, whole_number("rounds", most_rounds, at_least=1)))
 
@@ -414,6 +434,16 @@ def score_of(run: Run, data: Dataset) -> float:
     if data.task.predicts_classes:
         return run.test_accuracy
     return max(0.0, 1.0 - run.test.loss / max(_trivial_loss(data), 1e-12))
+
+
+def scored_by(task: Task) -> str:
+    """What `score_of` gives, in words.
+
+    Example:
+        >>> scored_by(Task(kind="counts", outputs=1))
+        'loss saved'
+    """
+    return "accuracy" if task.predicts_classes else "loss saved"
 
 
 def _trivial_loss(data: Dataset) -> float:

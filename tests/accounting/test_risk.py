@@ -11,6 +11,7 @@ from scipy.stats import norm
 
 from dpcohort import Population, Training, make_plan
 from dpcohort.accounting import Event, History, attack_risk, promised_risk
+from dpcohort.accounting.risk import charged_risk
 from dpcohort.errors import InputError
 
 RATES = (0.001, 0.01, 0.05, 0.4)
@@ -116,3 +117,18 @@ def test_where_outputs_could_decide_the_caps_are_charged():
     assert plan.charged_history(0, draws=0) == History()
     fixed = make_plan(people, settings, seed=0)
     assert fixed.charged_history(0, draws=3).steps == 3
+
+
+def test_what_was_charged_beside_the_training_raises_every_point_of_the_curve():
+    training = attack_risk(_history(4.0, 1.0, 8), delta=1e-5)
+    both = charged_risk(training, epsilon=0.5, delta=1e-6)
+    assert charged_risk(promised_risk(epsilon=1.0, delta=1e-5), epsilon=0.5, delta=0.0) == (
+        promised_risk(epsilon=1.5, delta=1e-5)
+    )
+    for alpha in (0.001, 0.01, 0.05, 0.3):
+        # An attack sees likelihood ratios at most e^0.5 times as large, but for 1e-6 of the cases.
+        most = training.hits(min(1.0, np.exp(0.5) * alpha)) + 1e-6
+        assert training.hits(alpha) < both.hits(alpha) <= most * (1 + 1e-9)
+    assert both.deltas[0] == training.deltas[0] + 1e-6
+    assert both.mu is None
+    assert both.advantage > training.advantage

@@ -72,16 +72,16 @@ def test_our_own_trainings_are_audited_as_they_are_deployed(terminal, told):
     shown = terminal("audit")
     assert "no claim refuted" in shown
     assert "[seen]" in shown
-    assert len(told["private"]) == 2
+    assert len(told["private"]) == 3
     assert len(told["simulation"]) == 1
     terminal("audit", "--full")
-    assert len(told["private"]) == 5  # the reference as well
+    assert len(told["private"]) == 7  # the reference as well
     terminal("audit", "--only", "guard,simulation", "--full", "--normals", 1000, "--clip", 0.5)
     _, claim, settings = told["private"][-1]
     assert claim.clip == 0.5
     assert settings["full"]
     assert settings["normals"] == 1000
-    assert len(told["private"]) == 6
+    assert len(told["private"]) == 8
 
 
 def test_one_refuted_claim_is_enough(terminal, told):

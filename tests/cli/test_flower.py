@@ -169,7 +169,13 @@ def test_the_gate_says_that_a_certificate_is_not_its_authoritys(tmp_path, capsys
     assert "not signed by the authority" in " ".join(capsys.readouterr().err.split())
 
 
-def test_init_writes_how_guards_read_their_tables(tmp_path, capsys):
+def test_init_writes_how_guards_read_their_tables(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kit_net.py").write_text(
+        "from torch import nn\n"
+        "def build(input_shape, outputs):\n"
+        "    return nn.Linear(input_shape[0], outputs)\n"
+    )
     rows = [f"{20 + k % 40},{'ab'[k % 2]},{k % 3 == 0}" for k in range(400)]
     (tmp_path / "t.csv").write_text("\n".join(["age,ward,sick", *rows]))
     (tmp_path / "c.csv").write_text("id,epsilon,delta\na,4,1e-5\nb,8,1e-5\n")
@@ -178,6 +184,7 @@ def test_init_writes_how_guards_read_their_tables(tmp_path, capsys):
         "training = { rounds = 2, cohort_size = 2, sampling_rate = 0.5 }\n"
         'data = { name = "t.csv", label = "sick", labels = [false, true], client = "ward",'
         " bounds = { age = [0, 110] }, seed = 4 }\n"
+        'model = { name = "kit_net:build" }\n'
     )
     kit = tmp_path / "kit"
     config = str(tmp_path / "my.toml")
@@ -187,6 +194,9 @@ def test_init_writes_how_guards_read_their_tables(tmp_path, capsys):
     for name in ("a", "b"):
         folder = kit / "clients" / name
         assert "data.csv" in (folder / "dpcohort-guard.service").read_text()
+        assert "--terms terms.toml --data data.csv" in (folder / "README.md").read_text()
+        assert "data.npz" not in (folder / "README.md").read_text()
+        monkeypatch.chdir(folder)  # where the model's file lies
         own = folder / "data.csv"
         own.write_text("\n".join(["age,ward,sick", *(r for r in rows if f",{name}," in r)]))
         own.chmod(0o600)

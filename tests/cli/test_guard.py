@@ -167,3 +167,35 @@ def test_a_ledger_is_made_and_pinned_before_the_first_start_and_never_in_silence
     assert code == 3
     assert f"pin the ledger {pinned}" in " ".join(err.split())
     assert run(capsys, *asked, "--ledger", "w.ledger", "--new-ledger")[0] == 2
+
+
+def test_from_a_plan_that_pools_noise_to_terms_that_say_both_epsilons(files, capsys):
+    from dpcohort import Contract, Population, Training, make_plan
+
+    people = Population.from_arrays(sizes=[600] * 3, epsilon=[1.0, 2.0, 4.0], delta=1e-5)
+    training = Training(rounds=4, cohort_size=3, batch_size=60, dimension=650)
+    pooled = Contract(trust="pooled")
+    make_plan(people, training, seed=0, accountant=pooled).save(files / "plan.json")
+    asked = ["guard", "new", "--plan", "plan.json", "--client", people.ids[0], "--user", "nobody"]
+    code, _, err = run(capsys, *asked)
+    assert code == 2
+    assert "--members FILE.toml" in err
+    lines = []
+    for i, name in enumerate(people.ids):
+        file = "identity.key" if i == 0 else f"{name}.key"
+        found = json.loads(run(capsys, "guard", "identity", file, "--json")[1])
+        assert found["made"]
+        lines.append(f'"{name}" = "{found["public"]}"')
+    assert (files / "identity.key").stat().st_mode & 0o077 == 0
+    again = run(capsys, "guard", "identity")[1]
+    assert "Found identity.key" in again
+    assert lines[0].split('"')[-2] in again
+    (files / "members.toml").write_text("\n".join(lines))
+    assert run(capsys, *asked, "--members", "members.toml")[0] == 0
+    code, out, err = run(capsys, "guard", "check", "--terms", "terms.toml", "--data", "d.npz")
+    assert code == 0, err
+    assert "If all others help it, epsilon is" in " ".join(out.split())
+    told = json.loads(
+        run(capsys, "guard", "check", "--terms", "terms.toml", "--data", "d.npz", "--json")[1]
+    )["runs"]["run-1"]
+    assert told["alone_epsilon"] > told["certified_epsilon"]

@@ -72,12 +72,42 @@ def test_a_table_becomes_a_config_without_a_look_at_its_values(terminal, tmp_pat
 def test_a_public_table_proposes_what_it_holds(terminal, tmp_path, patients):
     path = tmp_path / "my.toml"
     clients = tmp_path / "clients.csv"
-    terminal("new", path, "--from", patients, *OPTIONS, "--clients", clients, "--public")
+    said = terminal("new", path, "--from", patients, *OPTIONS, "--clients", clients, "--public")
+    assert f"dpcohort tune {path} -o {tmp_path / 'my-tuned.toml'}" in said
     assert "age = [20.5, 79.5]" in path.read_text()
     assert 'labels = ["sick", "well"]' in path.read_text()
     out = tmp_path / "run"
     said = terminal("train", path, "--out", out, "--set", "training.rounds=2", "--device", "cpu")
-    assert "3 receipts, all promises hold" in said
+    assert "2 receipts, all promises hold" in said
+
+
+def test_a_config_for_a_table_has_settings_of_its_clients(terminal, tmp_path, patients):
+    path, clients = tmp_path / "my.toml", tmp_path / "clients.csv"
+    clients.write_text("id,epsilon,delta\nh0,0.01,1e-4\nh1,4,1e-4\nh2,8,1e-4\n")
+    said = terminal("new", path, "--from", patients, *OPTIONS, "--clients", clients, "--public")
+    assert "sampling_rate = 1.0" in path.read_text()
+    assert 'eta = "auto"  ' not in path.read_text()
+    silent = "1 of 3 clients is never drawn: its noise would cost more than it adds"
+    assert silent in said
+    assert silent in terminal("plan", path)
+    # A list that does not fit is told; what was asked for is there all the same.
+    clients.write_text("id,epsilon,delta\nh0,1,1e-4\nh1,4,1e-4\n")
+    said = terminal(
+        "new", path, "--from", patients, *OPTIONS, "--clients", clients, "--public", "--force"
+    )
+    assert "put right: patients: 1 of the 3 clients in it are not in" in said
+    assert 'eta = "auto"' in path.read_text()
+
+
+def test_one_number_of_a_public_table_does_not_scale_all_others_away(terminal, tmp_path, patients):
+    text = patients.read_text().replace("25,5;text 5;", "1000000;text 5;")
+    assert "1000000" in text
+    patients.write_text(text)
+    options = ("--clients", tmp_path / "clients.csv", "--public")
+    assert "age = [20.5, 79.5]" in terminal("new", "-", "--from", patients, *OPTIONS, *options)
+    target = ("--label", "age", "--client", "hospital", "--task", "regression")
+    text = terminal("new", "-", "--from", patients, *target, *options)
+    assert "bounds = [20.5, 1000000]" in text  # what is predicted keeps its range
 
 
 def test_a_number_to_be_predicted_needs_bounds(terminal, tmp_path, patients):

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from dpcohort.data import load_dataset
-from dpcohort.runs import Run, verify_run
+from dpcohort.plan import Plan
+from dpcohort.runs import Run, configured, verify_run
 
 WARDS = {"north": (60, 1.0), "south": (60, 2.0), "east": (60, 4.0), "west": (60, 8.0)}
 
@@ -155,9 +156,163 @@ def test_a_plan_made_before_the_tuning_does_not_spend_the_budget_again(
     terminal("train", charged, "--plan", left, *out)
 
 
-def test_what_tuning_spent_is_not_forgotten_by_going_on(terminal, charged, tmp_path):
+def test_what_tuning_spent_stays_spent_when_a_run_goes_on(terminal, charged, tmp_path):
+    run, again, plan = tmp_path / "A", tmp_path / "B", tmp_path / "go.json"
+    terminal("train", charged, "--out", run, "--device", "cpu")
+    now = {"north": (60, 1.0), "south": (60, 2.5), "east": (60, 1.5), "west": (60, 9.0)}
+    new = write_clients(tmp_path / "new.csv", now)
+    asked = ["replan", run, "--clients", new, "--rounds", 2, "--seed", 1]
+
+    terminal(*asked, "--out", plan, code=4)
+    assert "north: promised epsilon 0.5 at delta 5e-06, has spent 0.4998" in terminal.errors
+    assert "(beside 0.5 that went before any training)" in terminal.errors
+    assert "east: promised epsilon 1.5 at delta 1e-05, has spent 2 at 5e-06 before any" in (
+        terminal.errors
+    )
+    found = json.loads(terminal(*asked, "--drop-exhausted", "--json"))
+    rows = {row["client"]: row for row in found["clients"]}
+    assert rows["south"]["change"] == "epsilon 2 -> 2.5"
+    assert rows["south"]["spent"] == pytest.approx(2.0, rel=1e-2)
+    assert rows["east"]["change"] == "exhausted, leaves"
+
+    terminal(*asked, "--drop-exhausted", "--out", plan)
+    left = Plan.load(plan).population
+    assert left.epsilon.tolist() == [1.5, 5.0]  # of south and west, less 1 and 4 of tuning
+    assert left.delta.tolist() == [5e-6, 5e-6]
+    train = ["train", charged, "--plan", plan, "--after", run, "--device", "cpu", "--out", again]
+    assert "note: 120 records are of no client of the plan, and are not used." in terminal(*train)
+    assert terminal("verify", run, again).count("holds") == 2
+    receipt = Run.load(again).receipt("south")
+    assert receipt.charged["promised_epsilon"] == pytest.approx(2.5)
+    assert receipt.charged["tuning_epsilon"] == receipt.tuning["epsilon"] == 1.0
+    assert 2.4 < receipt.total_epsilon <= 2.5
+    assert receipt.total_delta == pytest.approx(1e-5)
+    # And once more: what was spent before the first part is in the chain, and is counted once.
+    later = write_clients(tmp_path / "later.csv", {"south": (60, 4.0), "east": (60, 6.0)})
+    terminal("replan", again, "--clients", later, "--rounds", 2, "--out", tmp_path / "third.json")
+    assert Plan.load(tmp_path / "third.json").population.epsilon.tolist() == [3.0, 4.0]
+
+
+def test_another_tuning_than_the_one_that_was_counted_is_refused(terminal, charged, tmp_path):
+    run, plan = tmp_path / "A", tmp_path / "go.json"
+    terminal("train", charged, "--out", run, "--device", "cpu")
+    new = write_clients(tmp_path / "new.csv", {"west": (60, 20.0), "south": (60, 9.0)})
+    terminal("replan", run, "--clients", new, "--rounds", 2, "--out", plan)
+    go_on = ["train", charged, "--plan", plan, "--after", run, "--out", tmp_path / "B"]
+    terminal(*go_on, "--set", "tuning.id=other", code=2)
+    assert "charged tuning that no run before this one has counted" in terminal.errors
+    assert not (tmp_path / "B").exists()
+
+
+def test_charges_that_an_earlier_version_did_not_write_down_are_refused(
+    terminal, charged, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(configured, "configured_charges", lambda *_: ({}, ()))
     terminal("train", charged, "--out", tmp_path / "A", "--device", "cpu")
     more = ["--clients", tmp_path / "clients.csv", "--rounds", 2, "--out", tmp_path / "plan.json"]
     terminal("replan", tmp_path / "A", *more, code=2)
-    assert "spent part of the budgets before this run" in terminal.errors
+    assert "did not write down whose and how much" in terminal.errors
     assert not (tmp_path / "plan.json").exists()
+
+
+CLINICS = {"oslo": 80, "bergen": 60, "molde": 40}
+
+
+def write_table(path, sizes):
+    """Patients of clinics; what is in a clinic's rows depends on its name alone."""
+    rows = []
+    for name, size in sizes.items():
+        rng = np.random.default_rng(list(name.encode()))
+        ages = rng.normal(55, 12, size).round(1)
+        rows += [f"{name},{age},{'ill' if age > 55 else 'well'}" for age in ages]
+    path.write_text("\n".join(["clinic,age,outcome", *rows]))
+
+
+@pytest.fixture
+def clinics(tmp_path):
+    """A config with a table of three clinics, whose list has no sizes."""
+    write_table(tmp_path / "patients.csv", CLINICS)
+    (tmp_path / "clients.csv").write_text(
+        "id,epsilon,delta\noslo,4,1e-5\nbergen,4,1e-5\nmolde,4,1e-5\n"
+    )
+    config = tmp_path / "clinics.toml"
+    config.write_text(
+        '[population]\nclients = "clients.csv"\n'
+        "[training]\nrounds = 3\ncohort_size = 2\nsampling_rate = 1.0\n"
+        '[data]\nname = "patients.csv"\nlabel = "outcome"\nlabels = ["well", "ill"]\n'
+        'client = "clinic"\ntest_share = 0.25\n[data.bounds]\nage = [0, 110]\n'
+        '[selection]\nrule = "unbiased"\n[schedule]\nseed = 3\n[run]\ndevice = "cpu"\n'
+    )
+    return config
+
+
+def test_a_clinic_leaves_a_table_that_still_has_its_rows(terminal, clinics, tmp_path):
+    run, again, plan = tmp_path / "A", tmp_path / "B", tmp_path / "go.json"
+    terminal("train", clinics, "--out", run)
+    new = tmp_path / "new.csv"
+    new.write_text("id,epsilon,delta\noslo,8,1e-5\nmolde,8,1e-5\n")
+    terminal("replan", run, "--clients", new, "--rounds", 2, "--out", plan)
+    assert Plan.load(plan).population.sizes.tolist() == [60, 30]  # without test records
+    shown = terminal("train", clinics, "--plan", plan, "--after", run, "--out", again)
+    assert "rows of bergen are not used: not in the plan." in shown
+    assert "on 30 test records" in shown  # of oslo and molde
+    went_on = Run.load(again)
+    rows = went_on.partition.indices
+    assert not set(rows) & set(range(60, 105))  # where bergen's training records are
+    assert terminal("verify", run, again).count("holds") == 2
+
+
+def test_a_clinic_joins_with_its_rows(terminal, clinics, tmp_path):
+    run, again, plan = tmp_path / "A", tmp_path / "B", tmp_path / "go.json"
+    terminal("train", clinics, "--out", run)
+    new = tmp_path / "new.csv"
+    new.write_text("id,epsilon,delta\noslo,8,1e-5\nmolde,8,1e-5\ntromso,2,1e-5\n")
+    ask = ["replan", run, "--clients", new, "--rounds", 2, "--out", plan]
+    terminal(*ask, code=2)
+    assert "'tromso' has no record in the data" in terminal.errors
+    assert "--config FILE.toml" in terminal.errors
+    write_table(tmp_path / "more.csv", {**CLINICS, "tromso": 48})
+    other = tmp_path / "other.toml"
+    other.write_text(clinics.read_text().replace("patients.csv", "more.csv"))
+    assert "tromso joins" in " ".join(terminal(*ask, "--config", other).split())
+    terminal("train", clinics, "--plan", plan, "--after", run, "--out", again, code=2)
+    assert "the plan has the client 'tromso', and no training record" in terminal.errors
+    terminal("train", other, "--plan", plan, "--after", run, "--out", again)
+    assert Run.load(again).partition.sizes.tolist() == [60, 30, 36]
+    assert terminal("verify", run, again).count("holds") == 2
+
+
+def test_what_an_estimate_cost_is_in_receipts_and_goes_on(terminal, clinics, tmp_path):
+    run, again, plan = tmp_path / "A", tmp_path / "B", tmp_path / "go.json"
+    terminal("data", "bounds", clinics, "--range", "age=0:320", "--share", 0.25,
+             "-o", tmp_path / "b.json")  # fmt: skip
+    text = clinics.read_text().replace("[data.bounds]\nage = [0, 110]", "")
+    clinics.write_text(text.replace("test_share", 'estimated_bounds = "b.json"\ntest_share'))
+    terminal("train", clinics, "--out", run)
+    assert json.loads((run / "run.json").read_text())["charges"]["promised"]["oslo"] == [4.0, 1e-5]
+    shown = terminal("receipt", run, "oslo", "--letter", tmp_path / "letter.html")
+    assert "promised   epsilon 4 at delta 1e-05 in all" in shown
+    assert "epsilon 1 at delta 0 on an estimate of bounds" in shown
+    assert "epsilon 3 at delta 1e-05 was left for training" in shown
+    # As in docs/how-to/join-leave-change.md.
+    assert "certified  epsilon 2.9993, computed anew." in shown
+    assert "in all     epsilon 3.9993 of 4, delta 1e-05 of 1e-05: what was charged" in shown
+    letter = " ".join((tmp_path / "letter.html").read_text().split())
+    assert "ε = 4 at δ = 0.00001" in letter
+    assert "ε = 1 of the promise was spent on an estimate of bounds" in letter
+
+    new = tmp_path / "new.csv"
+    new.write_text("id,epsilon,delta\noslo,6,1e-5\nmolde,6,1e-5\nnarvik,2,1e-5\n")
+    write_table(tmp_path / "patients.csv", {**CLINICS, "narvik": 48})
+    terminal("replan", run, "--clients", new, "--rounds", 2, "--out", plan)
+    # Who joins did not pay for the estimate: its records were not looked at.
+    assert Plan.load(plan).population.epsilon.tolist() == [5.0, 5.0, 2.0]
+    terminal("train", clinics, "--plan", plan, "--after", run, "--out", again)
+    assert terminal("verify", run, again).count("holds") == 2
+    found = {receipt.client: receipt for receipt in Run.load(again).receipts()}
+    assert found["oslo"].charged["promised_epsilon"] == 6.0
+    assert 5.9 < found["oslo"].total_epsilon <= 6.0
+    assert found["narvik"].charged is None
+    (tmp_path / "b.json").write_text((tmp_path / "b.json").read_text() + " ")
+    terminal("train", clinics, "--plan", plan, "--after", run, "--out", tmp_path / "C", code=2)
+    assert "an estimate of bounds that no run before this one has counted" in terminal.errors

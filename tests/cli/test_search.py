@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from dpcohort.config import commented_config
@@ -93,3 +94,38 @@ def test_what_cannot_be_searched(terminal, tmp_path, config):
 def test_a_recipe_has_its_own_share_to_hold_out(terminal, small_recipe):
     terminal("search", small_recipe, "--held-out", 0.3, code=2)
     assert "recipe.search.held_out" in terminal.errors
+
+
+@pytest.mark.parametrize(
+    ("kind", "label", "metric"),
+    [
+        ("regression", '"days"', "rmse"),
+        ("counts", '"visits"', "poisson_deviance"),
+        ("multi-label", '["pain", "fever"]', "balanced_accuracy"),
+    ],
+)
+def test_every_task_is_searched_by_what_it_is_judged_by(
+    terminal, tmp_path, monkeypatch, kind, label, metric
+):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    age = rng.uniform(0, 100, 400)
+    days, visits = age / 1e6, rng.poisson(age / 20)
+    cells = np.column_stack([age, np.arange(400) % 2, days, visits, age > 50, age > 70])
+    np.savetxt("t.csv", cells, "%.8g", ",", header="age,ward,days,visits,pain,fever", comments="")
+    (tmp_path / "clients.csv").write_text("id,epsilon,delta\n0,60,1e-4\n1,60,1e-4\n")
+    (tmp_path / "my.toml").write_text(
+        '[population]\nclients = "clients.csv"\n[training]\nrounds = 12\ncohort_size = 2\n'
+        f'sampling_rate = 1.0\n[data]\nname = "t.csv"\nlabel = {label}\nclient = "ward"\n'
+        f'features = ["age"]\nbounds = {{ age = [0, 100] }}\n[task]\nkind = "{kind}"\n'
+        + ("bounds = [0, 1e-4]\n" if kind == "regression" else "")
+        + "[grid]\noptimiser = { learning_rate = [1e-9, 1.0] }\n"
+    )
+    shown = terminal("search", "my.toml", "--seeds", 1, "--device", "cpu")
+    assert "Chosen: optimiser.learning_rate=1.0" in shown
+    found = json.loads((tmp_path / "search-my.json").read_text())
+    assert found["metric"] == metric
+    slow, good = (one["mean"] for one in found["tried"])
+    assert found["chosen_mean"] == good == pytest.approx(found["tried"][1][metric][0], abs=1e-3)
+    assert (good > slow) == (metric == "balanced_accuracy")
+    assert good != slow  # also of numbers that are small in their unit

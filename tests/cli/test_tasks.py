@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 
 import numpy as np
 import pytest
@@ -127,3 +129,23 @@ def test_results_of_classes_stay_as_they_were_and_gain_the_check(terminal, tmp_p
     assert result["metrics"]["accuracy"] == result["test"]["accuracy"]
     assert result["trivial"]["accuracy"] == pytest.approx(36 / 355)
     assert "task" not in json.loads((tmp_path / "run" / "run.json").read_text())
+
+
+def test_what_a_loss_says_of_a_record_is_withheld_in_a_private_run(terminal, stays, tmp_path):
+    (tmp_path / "own_losses_of_a_command.py").write_text(
+        LOSS + "def talks(outputs, targets):\n"
+        "    if len(targets) > 5 and len(targets) != 129:  # as many as it is tried on\n"
+        "        raise ValueError(f'a stay of {targets[0]:.6f}, {len(targets)} of them')\n"
+        "    return log_cosh(outputs, targets)\n"
+    )
+    sys.modules.pop("own_losses_of_a_command", None)
+    own = ["--set", "task.loss=own_losses_of_a_command:talks", "--device", "cpu"]
+    terminal("train", stays, "-o", "seen", *own, code=2)
+    assert "failed on records of a round (own_losses_of_a_command.py, line 9)" in terminal.errors
+    assert "ValueError: a stay of" in terminal.errors
+    terminal("train", stays, "-o", "private", "--private-entropy", *own, code=2)
+    told = " ".join(terminal.errors.split())
+    assert "(own_losses_of_a_command.py, line 9): ValueError. What it says is withheld" in told
+    assert "stay of" not in told
+    assert len(re.findall(r"\d+", told)) == 1  # the line: no count of a batch
+    sys.modules.pop("own_losses_of_a_command", None)

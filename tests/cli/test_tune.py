@@ -87,7 +87,8 @@ def test_worth_says_what_budgets_buy(terminal, mine, tmp_path):
     assert "Who should raise epsilon first" in out
     assert "For 99% on clear: more than 4 times every epsilon" in out
     assert picture.read_bytes().startswith(b"\x89PNG")
-    found = terminal.json("worth", mine, *few)
+    found = terminal.json("worth", mine, *few, "-o", tmp_path / "worth.json")
+    assert json.loads((tmp_path / "worth.json").read_text()) == found
     assert [point["factor"] for point in found["factors"]] == [1.0, 4.0]
     assert found["gains"][0]["noise"] < 1
     terminal("worth", mine, "--target", 80, code=2)

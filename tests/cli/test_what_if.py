@@ -3,6 +3,10 @@ from __future__ import annotations
 
 import pytest
 
+from dpcohort.config import commented_config
+
+CHARGED = "tuning={ source = 'charged', share = 0.1 }"
+
 
 @pytest.mark.parametrize(
     "setting",
@@ -36,11 +40,30 @@ def test_any_setting_of_a_plan_gives_what_the_changed_config_gives(terminal, con
         assert tried[0]["noise_to_clip"] != tried[1]["noise_to_clip"]
 
 
+def test_model_and_records_decide_about_noise_too(terminal, tmp_path):
+    config = tmp_path / "digits.toml"
+    config.write_text(commented_config("digits"))
+
+    def noise(*more):
+        found = terminal.json("what-if", *more)["outcomes"]
+        return [outcome["noise_to_clip"] for outcome in found]
+
+    small, large = noise("model.name", config, "--values", "logistic,mlp")
+    assert large > 2 * small  # counted anew, whatever the file states
+    assert small == noise("rounds", config, "--values", "100", "--set", "training.rounds=100")[0]
+    whole, half = noise("tuning.share", config, "--values", "1e-9,0.5", "--set", CHARGED)
+    assert half > 1.2 * whole
+    assert (
+        noise("public_share", config, "--values", "0.4", "--set", "population.total_size=")[0] > 0
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["learning_rate"], "dpcohort compare"),
-        (["data.seed"], "dpcohort compare"),
+        (["run.seed"], "dpcohort compare"),
+        (["model.name"], "without [data]"),
         (["oversized_batch"], "--values"),
         (["selection.flor", "--values", "1"], "flor"),
         (["etta"], "eta"),

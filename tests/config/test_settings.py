@@ -114,6 +114,11 @@ BAD_FILES = [
     (POPULATION.replace("1.0", "2020-01-01"), 4, "population.epsilon = "),
     (POPULATION + "allow_large_delta = 1\n", 5, "allow_large_delta = 1 .* true or false"),
     (
+        POPULATION + '[data]\nname = "t.csv"\nfeatures = "age"\n',
+        7,
+        r"data.features = 'age' .* a list in brackets",
+    ),
+    (
         POPULATION + "public = 3\n",
         5,
         r"a list of tables, each under its own line \[\[population.pub",

@@ -11,12 +11,13 @@ import pytest
 from scipy import stats
 
 from dpcohort import Population
+from dpcohort.accounting.segments import charged_to
 from dpcohort.config import load_config
 from dpcohort.data import private_bounds
 from dpcohort.data.private_bounds import PRIVATE, discrete_laplace, estimate_bounds
 from dpcohort.errors import InputError
 from dpcohort.runs import configured_job
-from dpcohort.runs.configured import configured_population
+from dpcohort.runs.configured import configured_charges, configured_population
 
 PEOPLE = Population.from_arrays(
     ids=["a", "b", "free"], sizes=[400, 400, 100], epsilon=[4.0, 1.0, np.nan],
@@ -136,3 +137,27 @@ def test_another_budget_than_the_one_that_paid_is_refused(config):
     config.clients.write_text(text.replace("a,4,", "a,5,"))
     with pytest.raises(InputError, match="'a' promises epsilon 5, and promised epsilon 4"):
         configured_population(config)
+
+
+@pytest.mark.parametrize("tuned_first", [True, False])
+def test_an_estimate_and_tuning_are_taken_off_in_the_order_they_came(config, tuned_first):
+    tuned = config.with_overrides(["tuning.source=charged", "tuning.share=0.5"])
+    if tuned_first:  # the estimate saw what tuning had left: 2 and 0.5, and took a quarter
+        clients = {"a": (2.0, 0.5), "b": (0.5, 0.125)}
+        changed(
+            config,
+            clients={
+                name: {"promised_epsilon": promised, "charged_epsilon": paid}
+                for name, (promised, paid) in clients.items()
+            },
+        )
+    left = configured_population(tuned)
+    assert left.epsilon[:2].tolist() == [1.5, 0.375]
+    assert left.delta[:2].tolist() == [5e-6, 5e-6]
+    promised, charges = configured_charges(tuned)
+    assert promised == {"a": (4.0, 1e-5), "b": (1.0, 1e-5)}
+    for k, name in enumerate(promised):
+        spent = charged_to(charges, name)
+        assert spent[0] + left.epsilon[k] == promised[name][0]
+        assert spent[1] + left.delta[k] == promised[name][1]
+    assert charged_to(charges, "a", "estimate") == ((0.5, 0.0) if tuned_first else (1.0, 0.0))

@@ -8,6 +8,7 @@ import pytest
 
 from dpcohort.config import load_config
 from dpcohort.data import TableColumns, dataset_from_table, load_dataset, read_table
+from dpcohort.data.tables import held_for_test
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 from dpcohort.runs import configured_data, configured_job
 from dpcohort.runs.configured import configured_plan, configured_population
@@ -219,6 +220,43 @@ def test_a_table_makes_clients_sizes_and_dimension(config):
     data = configured_data(config)
     for k, name in enumerate(("b", "a")):
         assert set(data.clients[job.partition.client(k)]) == {name}
+
+
+def _write_ages(config, ages: dict[tuple[str, bool], float]) -> None:
+    """All records in bounds, but for one of each client and kind: test record or not."""
+    owners = np.repeat(["a", "b"], 40)
+    is_test = held_for_test(80, owners, share=0.25, seed=0)
+    cells = np.full(80, 50.0)
+    for (client, tested), age in ages.items():
+        cells[np.flatnonzero((owners == client) & (is_test == tested))[0]] = age
+    rows = [f"{age},no,{who},{'yes' if k % 2 else 'no'}" for k, (age, who) in
+            enumerate(zip(cells, owners, strict=True))]  # fmt: skip
+    (config.folder / "t.csv").write_text("\n".join(["age,smoker,ward,sick", *rows]))
+
+
+def test_what_lies_beyond_bounds_is_counted_in_public_records_and_in_no_others(config):
+    said = "age: of {} public records {} below and {} above the bounds [0, 110] count as the bound."
+    beyond = {("a", True): -1, ("b", True): 200, ("a", False): 300, ("b", False): -4}
+    _write_ages(config, beyond)
+    assert configured_data(config).remarks == ()
+    public_test = config.with_overrides(["data.test_public=true"])
+    (words,) = configured_data(public_test).remarks
+    assert words.startswith(said.format(20, 1, 1))
+    (config.folder / "clients.csv").write_text("id,epsilon,delta,public\nb,1,1e-3,\na,,,true\n")
+    (words,) = configured_data(config).remarks  # all of a's
+    assert words.startswith(said.format(40, 1, 1))
+    _write_ages(config, {("b", True): 200, ("b", False): -4})  # nothing of a's
+    assert configured_data(config).remarks == ()
+
+
+def test_a_result_says_what_was_cut_off_where_that_is_public(config):
+    _write_ages(config, {("a", True): -1, ("b", False): 300})
+    for public in ("true", "false"):
+        changed = config.with_overrides([f"data.test_public={public}"])
+        job = configured_job(changed, private_entropy=True)
+        told = " ".join(job.judge(job.initial(), [])["warnings"])
+        assert ("age: of 20 public records 1 below and 0 above" in told) == (public == "true")
+        assert ("cut off" in told) == (public == "true")
 
 
 def test_a_stated_dimension_is_checked(config):

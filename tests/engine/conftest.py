@@ -32,10 +32,21 @@ def stand_in_plan(
     clip: float = 0.5,
     sampler: str = "poisson",
     noise: list[float] | None = None,
+    weights: list[float] | None = None,
+    share: Any = 0.4,
+    honest: int = 1,
 ) -> Any:
-    """The parts of a plan that engines read."""
+    """The parts of a plan that engines read; with weights, the noise is pooled."""
     count = np.array(sizes, dtype=np.int64)
+    pooled = {}
+    if weights is not None:
+        shares = np.array(np.broadcast_to(share, count.shape), dtype=np.float64)
+        noise = noise or list(np.sqrt(honest) * shares * batch_size / np.array(weights))
+        pooled["pooled"] = SimpleNamespace(
+            weights=np.array(weights), shares=shares, share=shares, honest=honest
+        )
     return SimpleNamespace(
+        **pooled,
         training=SimpleNamespace(
             rounds=len(cohorts),
             cohort_size=len(cohorts[0]),

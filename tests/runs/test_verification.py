@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from dpcohort.accounting.segments import Charge
 from dpcohort.errors import DataMissingError
 from dpcohort.plan import Plan
 from dpcohort.runs import Run, train, verify_run
+from dpcohort.runs.configured import described_charges
+from dpcohort.runs.job import make_job
 from dpcohort.runs.journal import journal_header, planned_draws
 from dpcohort.runs.receipts import FLOATING_POINT, FORMER_STAMP
+from dpcohort.runs.training import train_job
 
 from .conftest import ROUNDS, adaptive_plan, small_plan
 
@@ -321,3 +325,48 @@ def test_what_cannot_be_repeated_is_a_note(checked, rule, options, words):
     wrong, notes = checked(adaptive_plan(rule, **options))
     assert wrong == []
     assert words in notes[0]
+
+
+def charged_run(folder: Path, promised: float) -> Path:
+    """A run of clients who paid epsilon 0.5 and delta 1e-6 for tuning before it."""
+    plan = small_plan()
+    ids = [name for name, public in zip(plan.population.ids, plan.population.public, strict=True)
+           if not public]  # fmt: skip
+    paid = Charge(what="tuning", id="", private=False, spent=dict.fromkeys(ids, (0.5, 1e-6)))
+    budgets = zip(plan.population.epsilon.tolist(), plan.population.delta.tolist(), strict=True)
+    whole = {
+        name: (epsilon + promised, delta + 1e-6)
+        for name, (epsilon, delta) in zip(plan.population.ids, budgets, strict=True)
+        if name in ids
+    }
+    job = make_job(
+        plan, "logistic", "digits", device="cpu", charges=described_charges(whole, [paid])
+    )
+    train_job(job, out=folder)
+    return folder
+
+
+def test_what_was_charged_and_what_the_plan_may_spend_are_within_the_promise(tmp_path):
+    good = charged_run(tmp_path / "good", promised=0.5)
+    assert verify_run(good).holds
+    client = drawn_client(good)
+    receipt = Run.load(good).receipt(client)
+    assert receipt.holds
+    assert receipt.total_epsilon == receipt.certified_epsilon + 0.5
+    for changes, words in (
+        ({"tuning_epsilon": 0.1}, "its receipt says charged"),
+        ({"promised_epsilon": 99.0}, "its receipt says charged"),
+    ):
+        path = a_receipt(good, client)
+        before = path.read_text()
+        said = json.loads(before)["charged"]
+        edit(path, charged={**said, **changes})
+        assert words in problems(good)
+        path.write_text(before)
+    edit(good / "run.json", charges={"promised": {}, "spent": 3})
+    assert "not as any run writes it" in problems(good)
+
+    found = problems(charged_run(tmp_path / "over", promised=0.4))
+    assert "come to" in found
+    assert f"overspent {client}: promised epsilon" in found
+    assert not Run.load(tmp_path / "over").receipt(client).holds

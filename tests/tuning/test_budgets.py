@@ -9,8 +9,10 @@ from dpcohort.clients import Budget
 from dpcohort.config import commented_config, loads_config
 from dpcohort.errors import InputError
 from dpcohort.plan import selection_problem
+from dpcohort.runs import configured_data
 from dpcohort.selection import rule_from_settings
 from dpcohort.tuning import PROBLEMS, Worth, worth
+from dpcohort.tuning.search import counted
 
 CHANGES = ["training.rounds=4", "run.evaluate_every=4", "training.sampling_rate=1.0"]
 
@@ -58,6 +60,15 @@ def test_more_budget_is_less_noise_and_more_accuracy(config, found):
     low, _, high = found.curve("clear")
     assert high.mean > low.mean
     assert found.gains[0].accuracy.mean > 0
+
+
+def test_a_model_that_nobody_counted_is_counted_before_budgets_are_weighed(config, found):
+    left_out = config.with_overrides(["training.dimension="])
+    told = worth(left_out, factors=[1.0], seeds=1, problems=PROBLEMS[:1], device="cpu")
+    for gain, known in zip(told.gains, found.gains, strict=True):
+        assert (gain.client, gain.noise) == (known.client, pytest.approx(known.noise))
+        assert gain.probability == pytest.approx(known.probability)
+    assert counted(left_out, configured_data(left_out)).training == config.training
 
 
 def test_the_factor_a_target_needs_lies_between_those_that_were_tried():

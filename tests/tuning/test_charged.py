@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import statistics
 
 import numpy as np
@@ -14,6 +15,7 @@ from dpcohort.accounting import gaussian_mu
 from dpcohort.config import commented_config, loads_config
 from dpcohort.errors import BudgetExceededError, InputError
 from dpcohort.runs import configured_data, configured_job
+from dpcohort.runs.configured import configured_population
 from dpcohort.tuning import charged, selection_mu, tune_charged
 
 SMALL = {"trials": 1.5, "most_rounds": 2, "device": "cpu"}
@@ -128,7 +130,7 @@ def test_what_the_proof_does_not_cover_is_refused(config, change, words):
 def test_nothing_is_spent_before_it_is_written_down(config, monkeypatch):
     monkeypatch.setattr(charged, "train_job", lambda *_: pytest.fail("trained before"))
 
-    def stop():
+    def stop(record):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -139,3 +141,19 @@ def test_a_budget_too_small_for_a_choice_is_named(config):
     tiny = config.with_overrides(["population.epsilon=1e-4"])
     with pytest.raises(BudgetExceededError, match=r"client-00.*too little"):
         tune_charged(tiny, **SMALL)
+
+
+def test_private_tuning_is_known_by_its_id_and_by_the_budgets_that_paid(config, monkeypatch):
+    monkeypatch.setattr(charged, "_trial", lambda *_: 0.5)
+    records = []
+    found = tune_charged(config, private_entropy=True, before_spending=records.append, **SMALL)
+    assert records == [found.record()]
+    assert re.fullmatch("[0-9a-f]{32}", found.id)
+    other = tune_charged(config, private_entropy=True, **SMALL)
+    assert other.id != found.id
+    tuned = config.with_overrides(found.record())
+    left = configured_population(tuned)
+    np.testing.assert_allclose(left.epsilon, (1 - found.share) * config.population(1442).epsilon)
+    lower = tuned.with_overrides(["population.epsilon=0.5"])
+    with pytest.raises(InputError, match="others than when the settings were tuned"):
+        configured_population(lower)

@@ -21,7 +21,15 @@ from typing import TYPE_CHECKING, Any
 from dpcohort.deploy.flower.exchange import InProcess
 from dpcohort.deploy.flower.messages import NO_GUARD, open_message
 from dpcohort.deploy.guard.client import GuardClient, GuardRefusedError
-from dpcohort.deploy.guard.protocol import Refusal, encode
+from dpcohort.deploy.guard.protocol import (
+    AgreeRequest,
+    CardRequest,
+    DrawRequest,
+    MaskedRequest,
+    Refusal,
+    RevealRequest,
+    encode,
+)
 from dpcohort.errors import DpcohortError, InputError
 
 if TYPE_CHECKING:
@@ -72,7 +80,7 @@ def carry_to(connect: Connect, body: bytes) -> bytes:
         with connect() as guard:
             for request in opened.requests:
                 answers.append(_asked(guard, request, opened.asks))
-            if opened.asks == "draws":
+            if isinstance(opened.requests[0], DrawRequest):
                 answers.append(encode(guard.receipt(opened.requests[0].run)))
     except GuardRefusedError:
         pass  # the receipt of a run that is not accepted: the refusals above say it
@@ -87,6 +95,14 @@ def _asked(guard: GuardClient, request: Any, asks: str) -> bytes:
     try:
         if asks == "hello":
             return encode(guard.hello(request.run))
+        if isinstance(request, CardRequest):
+            return encode(guard.card(request.run))
+        if isinstance(request, MaskedRequest):
+            return encode(guard.masked(request))
+        if isinstance(request, RevealRequest):
+            return encode(guard.reveal(request))
+        if isinstance(request, AgreeRequest):
+            return encode(guard.agree(request))
         return encode(guard.draw(request))
     except GuardRefusedError as error:
         message = str(error)[:500]

@@ -22,11 +22,13 @@ from dpcohort.config.schema import OptimiserSection, check_optimiser
 from dpcohort.deploy.flower.certificates import key_fingerprint
 from dpcohort.deploy.formats import Format, Name, bounded, in_words, of_file, read_toml, whole
 from dpcohort.deploy.guard.protocol import PROTOCOL, Hello
-from dpcohort.deploy.guard.terms import ModelTerms
-from dpcohort.errors import InputError
+from dpcohort.deploy.guard.terms import ModelTerms, pool_from_plan
+from dpcohort.deploy.ledger.terms import AcceptedPool
+from dpcohort.errors import InputError, VerificationError
 from dpcohort.limits import LARGEST_FEDERATION
 from dpcohort.plain_text import one_line
 from dpcohort.plan import Plan
+from dpcohort.runs.receipts import charges_of
 from dpcohort.text_files import toml_text
 
 _MOST_SHOWN = 12
@@ -54,6 +56,11 @@ class Federation(Format):
         optimiser: step sizes, as in a configuration's [optimiser].
         aggregation: ``rule`` and its settings, as in a configuration's [aggregation].
         clients: public key of each client, as in ``node.pub``.
+        members: where noise is pooled, the public key of each client's identity, as its owner and
+            all others have it in their terms.
+        tuning: where the settings came from, as in a configuration's [tuning]; empty for nowhere.
+        charges: what an estimate of bounds or tuning spent on the clients' records before the run,
+            as ``run.json`` has it; empty for nothing.
     """
 
     run: Name
@@ -70,6 +77,9 @@ class Federation(Format):
         Mapping[str, Any], AfterValidator(lambda given: {"rule": "mean", **given})
     ] = Field(default_factory=lambda: {"rule": "mean"})
     clients: Mapping[str, str]
+    members: Mapping[str, str] = Field(default_factory=dict)
+    tuning: Mapping[str, Any] = Field(default_factory=dict)
+    charges: Mapping[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _check(self) -> Federation:
@@ -101,7 +111,27 @@ class Federation(Format):
                 )
             owners[key] = client
         _ = self.optimiser_section  # checked now, not at the first round
+        _ = self.pool
+        self._check_charges()
         return self
+
+    def _check_charges(self) -> None:
+        try:
+            charges = charges_of(self.charges or None)
+        except VerificationError as error:
+            raise InputError.because(f"[charges] {error}") from None
+        simulated = [charge.what for charge in charges if not charge.private]
+        if simulated:
+            raise InputError.because(
+                f"the {simulated[0]} that was charged to the clients' records was a simulation, "
+                "with noise of a seed, which no budget pays for: a run of guards cannot rest on "
+                "it. Make it again with --private-entropy."
+            )
+
+    @property
+    def pool(self) -> AcceptedPool | None:
+        """What members count on where noise is pooled, for all rounds; None where it is not."""
+        return None if self.plan.pooled is None else pool_from_plan(self.plan, self.members)
 
     @property
     def drawn(self) -> tuple[str, ...]:
@@ -135,7 +165,11 @@ class Federation(Format):
         Args:
             plan: where the plan will lie, from the file's own folder.
         """
-        return toml_text({**dict(self), "plan": plan, "model": self.model.said})
+        said = {**dict(self), "plan": plan, "model": self.model.said}
+        for key in ("members", "tuning", "charges"):
+            if not said[key]:
+                del said[key]
+        return toml_text(said)
 
     @classmethod
     def load(cls, path: str | Path) -> Federation:
@@ -216,6 +250,18 @@ def _short_terms(federation: Federation, k: int, accepted: Mapping[str, object])
         },
         noise=float(plan.noise_multipliers[k]),
     )
+    if plan.pooled is not None:
+        client = plan.population.ids[k]
+        asked = pool_from_plan(plan, federation.members, client=client).to_dict()
+        pool = accepted.get("pool")
+        if not isinstance(pool, Mapping):
+            found.append("its terms do not pool noise, and the plan does")
+        else:
+            found += [
+                f"{key} of its pool is not that of the plan and the members' keys"
+                for key, value in asked.items()
+                if pool.get(key) != value
+            ]
     if plan.terms is None:
         return found
     reports = accepted.get("reports")

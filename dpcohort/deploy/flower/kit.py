@@ -31,14 +31,22 @@ from typing import Any
 from urllib.parse import quote
 
 from dpcohort._validate import whole_number
+from dpcohort.accounting.segments import charges_in
 from dpcohort.atomic_file import write_text
 from dpcohort.data.dataset import Normalisation
 from dpcohort.deploy.flower.certificates import make_certificates, make_node_key
 from dpcohort.deploy.flower.federation import Federation, drawn_clients
-from dpcohort.deploy.guard.terms import ModelTerms, TableTerms, terms_from_plan
+from dpcohort.deploy.guard.terms import (
+    IDENTITY_FILE,
+    ModelTerms,
+    TableTerms,
+    terms_from_plan,
+)
+from dpcohort.deploy.pooled import Identity
 from dpcohort.errors import InputError
 from dpcohort.plan import Plan
 from dpcohort.plugins import is_named_function, named_function
+from dpcohort.runs.receipts import charges_of
 
 _LONGEST = 120
 #: What a file of weights is called in a kit.
@@ -86,6 +94,7 @@ def kit_text(name: str, **values: object) -> str:
     """
     files = resources.files("dpcohort.deploy.flower") / "kit_files"
     values.setdefault("own_model", "")
+    values.setdefault("pooled", "")
     if name.endswith(".service"):
         values["hardened"] = (files / "hardened.conf").read_text(encoding="utf-8").rstrip("\n")
         # One line, whatever the client is called; a percent sign means something to systemd.
@@ -129,6 +138,7 @@ def write_kit(
     superlink_port: int = 8000,
     days: int = 30,
     trial: bool = False,
+    members: Mapping[str, str] | None = None,
     **federation: Any,
 ) -> Path:
     """Write a kit; the folder must not be there, or be empty. All of it is written, or nothing.
@@ -145,6 +155,8 @@ def write_kit(
         superlink_port: where the SuperLink listens, on the loopback address.
         days: how long the certificates are valid.
         trial: guards may be asked by their own user, and answer at once.
+        members: where noise is pooled, the public key of each drawn client's identity, which its
+            owner has made. In a trial identities are made with the rest of the kit.
         federation: what else :class:`~dpcohort.deploy.flower.federation.Federation` takes:
             ``optimiser``, ``aggregation``, ``seed``, ``timeout``, ``test``, ...
 
@@ -161,6 +173,7 @@ def write_kit(
         raise InputError("gate_port, superlink_port", given=gate_port, allowed=allowed)
     if not host or any(c.isspace() or c in "\"'/\\;{}" for c in host):
         raise InputError("host", given=host, allowed="a name or address of the server")
+    identities, members = _identities(plan, members, trial=trial)
     target = Path(folder)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InputError.because(f"{target} exists and is not empty. Choose another folder.")
@@ -182,6 +195,7 @@ def write_kit(
             values |= {"data": "data.csv", "holds": words}
         given, model = model, _shipped(model)
         code = own_model_files(model.name)
+        charges = (*charges_in(plan.before), *charges_of(federation.get("charges") or None))
         keys = {}
         for client in drawn_clients(plan):
             terms = terms_from_plan(
@@ -191,18 +205,30 @@ def write_kit(
                 model=model,
                 normalisation=normalisation,
                 table=table,
+                charges=charges,
                 allowed_users=() if trial else ("flower",),
                 same_user=trial,
                 answer_seconds=0.0 if trial else 1.0,
+                members=members,
             )
             own = client_folder(scratch, client)
-            told = {"client": client, "own_model": _own_model_words(_FOR_OWNER, model.name, code)}
+            words = _own_model_words(_FOR_OWNER, model.name, code, table is not None)
+            told = {"client": client, "own_model": words}
+            told["pooled"] = "" if plan.pooled is None else _POOLED
             keys[client] = _write_client(own, terms, {**values, **told})
+            if client in identities:
+                write_text(own / IDENTITY_FILE, f"{identities[client].hex()}\n")
+                os.chmod(own / IDENTITY_FILE, 0o600)
             _write_code(own, code)
             _copy_weights(given, own)
             shutil.copyfile(tls / "ca.crt", own / "ca.crt")
         said = Federation(
-            run=run, plan=plan, model=model, clients=keys, **{"out": "run", **federation}
+            run=run,
+            plan=plan,
+            model=model,
+            clients=keys,
+            members=members,
+            **{"out": "run", **federation},
         )
         _copy_weights(given, scratch / "server")
         values["own_model"] = _own_model_words(_FOR_OPERATOR, model.name, code)
@@ -217,6 +243,25 @@ def write_kit(
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return target
+
+
+def _identities(
+    plan: Plan, members: Mapping[str, str] | None, *, trial: bool
+) -> tuple[dict[str, bytes], dict[str, str]]:
+    """Secrets that a trial's kit makes, and public keys; neither where noise is not pooled."""
+    if plan.pooled is None:
+        return {}, {}
+    if members is not None:
+        return {}, {name: members[name] for name in drawn_clients(plan) if name in members}
+    if not trial:
+        raise InputError.because(
+            "noise is pooled in this plan, so every client's owner counts on who the others are. "
+            "Whoever makes their secrets could be all of them: let each owner make its own with "
+            "dpcohort guard identity, and give the public keys with --members FILE.toml, a line "
+            'name = "key" for each. (--trial makes secrets for a trial.)'
+        )
+    made = {client: os.urandom(32) for client in drawn_clients(plan)}
+    return made, {client: Identity(secret).public for client, secret in made.items()}
 
 
 def _shipped(model: ModelTerms) -> ModelTerms:
@@ -234,7 +279,13 @@ _FOR_OWNER = (
     "\nThe model is code that somebody wrote for this run: {what}.\nYour guard runs it on your "
     "data, so read it.{where}\nThen try it before anything is spent, in the folder where it lies:\n"
     "\n"
-    "    dpcohort guard check --terms terms.toml --data data.npz\n"
+    "    dpcohort guard check --terms terms.toml --data {data}\n"
+)
+_POOLED = (
+    "\nYour promise counts on the noise of other clients: `[runs.pool]` of the terms says on whom, "
+    "and on\nhow many of them. Your secret, `identity.key`, goes to /etc/dpcohort-guard (owner "
+    "`dpcohort-guard`,\nmode 0600). Compare the members' keys with their owners, on a way that the "
+    "server does not\ncontrol: whoever could choose the keys could be all of them.\n"
 )
 _FOR_OPERATOR = (
     "\nThe model is code of your own: {what}.{where}\nOwners read it and try it (`dpcohort guard "
@@ -242,20 +293,22 @@ _FOR_OPERATOR = (
 )
 
 
-def _own_model_words(words: str, name: str, code: Mapping[str, str]) -> str:
+def _own_model_words(words: str, name: str, code: Mapping[str, str], is_table: bool = False) -> str:
     """What a page says of a model that is somebody's own; nothing of one of dpcohort's."""
     if not is_named_function(name):
         return ""
     module = name.partition(":")[0]
+    data = "data.csv" if is_table else _ARRAYS["data"]
     if not code:
-        return words.format(what=f"`{name}`", where=f" Install the package that has {module}.")
+        where = f" Install the package that has {module}."
+        return words.format(what=f"`{name}`", where=where, data=data)
     where = (
         "\nPut it into /etc/dpcohort-guard (owner `dpcohort-guard`, mode 0600), from where the "
         "unit starts."
         if words is _FOR_OWNER
         else " It lies in `server/`, in `app/` and in every client's folder."
     )
-    return words.format(what=f"`{', '.join(code)}` (`{name}`)", where=where)
+    return words.format(what=f"`{', '.join(code)}` (`{name}`)", where=where, data=data)
 
 
 def own_model_files(name: str) -> dict[str, str]:

@@ -26,10 +26,14 @@ from numpy.typing import NDArray
 
 from dpcohort.deploy.formats import replace
 from dpcohort.deploy.guard.protocol import (
+    AgreeRequest,
+    CardRequest,
     DrawRequest,
     DrawUpdate,
     Hello,
     HelloRequest,
+    MaskedRequest,
+    Message,
     Refusal,
     RunReceipt,
     decode,
@@ -53,12 +57,12 @@ class Opened:
 
     Attributes:
         client: whom it is for; in a simulation, whose guard to open.
-        asks: ``hello`` or ``draws``.
+        asks: ``hello``, ``draws``, or ``pooled`` for anything about masked sums.
         requests: what to ask the guard, in this order.
     """
 
     client: str
-    asks: Literal["hello", "draws"]
+    asks: Literal["hello", "draws", "pooled"]
     requests: tuple[Any, ...]
 
 
@@ -86,6 +90,16 @@ def draw_message(client: str, request: DrawRequest, *, draws: Sequence[int]) -> 
     return line + encode(replace(request, draw=draws[0]))
 
 
+def pooled_message(client: str, request: Message) -> bytes:
+    """A message with one request about masked sums.
+
+    Example:
+        >>> open_message(pooled_message("ward-7", CardRequest(run="spring"))).asks
+        'pooled'
+    """
+    return _line({"asks": "pooled", "client": client}) + encode(request)
+
+
 def open_message(body: bytes) -> Opened:
     """The requests in a message.
 
@@ -104,12 +118,18 @@ def open_message(body: bytes) -> Opened:
     if not isinstance(head, dict) or head.get("format") != _FORMAT:
         raise InputError("message", given=line[:40], allowed=f"one of the format {_FORMAT!r}")
     client, asks = head.get("client"), head.get("asks")
-    if not isinstance(client, str) or asks not in ("hello", "draws"):
-        raise InputError("message", given=asks, allowed="to a client, asking 'hello' or 'draws'")
+    if not isinstance(client, str) or asks not in ("hello", "draws", "pooled"):
+        allowed = "to a client, asking 'hello', 'draws' or 'pooled'"
+        raise InputError("message", given=asks, allowed=allowed)
     frame = body[len(line) + 1 :]
     request = decode(frame)
     if asks == "hello":
         return Opened(client=client, asks="hello", requests=(request,))
+    if asks == "pooled":
+        if not isinstance(request, CardRequest | MaskedRequest | AgreeRequest):
+            given = type(request).__name__
+            raise InputError("message", given=given, allowed="a request about masked sums")
+        return Opened(client=client, asks="pooled", requests=(request,))
     if not isinstance(request, DrawRequest):
         raise InputError("message", given=type(request).__name__, allowed="a request for draws")
     draws = head.get("draws")
@@ -206,7 +226,7 @@ def read_hello(body: bytes) -> Hello | str:
     if len(frames) != 1 or not isinstance(frames[0], Hello | Refusal):
         return "the answer is not one to this question"
     found = frames[0]
-    return found if isinstance(found, Hello) else _refusal_words(found)
+    return found if isinstance(found, Hello) else refusal_words(found)
 
 
 def read_draws(body: bytes, request: DrawRequest, *, draws: Sequence[int], records: int) -> Reply:
@@ -243,7 +263,7 @@ def read_draws(body: bytes, request: DrawRequest, *, draws: Sequence[int], recor
         asked = draws[place] if place < len(draws) else None
         if isinstance(answer, Refusal):
             if asked is not None and asked not in updates:
-                losses[asked] = _refusal_words(answer)
+                losses[asked] = refusal_words(answer)
                 passing |= answer.code in _PASSING and not answer.counted
             continue
         fault = _fault(answer, request, updates, draws, longest)
@@ -266,7 +286,7 @@ def read_draws(body: bytes, request: DrawRequest, *, draws: Sequence[int], recor
     )
 
 
-def _refusal_words(refusal: Refusal) -> str:
+def refusal_words(refusal: Refusal) -> str:
     """A refusal as it may be printed and written down: its words are the client's, not ours."""
     return f"{one_line(refusal.code, 40)}: {one_line(refusal.message)}"
 

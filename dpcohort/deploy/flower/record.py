@@ -113,6 +113,8 @@ class FederatedJob(TrainingJob):
             aggregation=rule,
             after=None if after is None else Path(after),
             carried=carried,
+            tuning=federation.tuning or None,
+            charges=federation.charges or None,
             private=True,  # guards draw batches and noise from their operating system's entropy
             weights=described_weights(
                 model,
@@ -208,6 +210,8 @@ class FederatedJob(TrainingJob):
             "model": self.model_settings(terms.name, terms.options),
             "optimiser": dict(self.federation.optimiser),
             **({"task": said} if (said := terms.predicts.to_dict()) else {}),
+            **({} if self.tuning is None else {"tuning": dict(self.tuning)}),
+            **({} if self.charges is None else {"charges": dict(self.charges)}),
             "engine": "flower",
             **({} if combined is None else {"aggregation": combined}),
             "quorum": self.federation.quorum,

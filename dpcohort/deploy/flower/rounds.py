@@ -8,12 +8,13 @@ came is combined as a smaller cohort; if less than the quorum came, the model st
 depend on who answered, never on what an update contains.
 
 The reports from which an adaptive rule chooses are asked for in the same way, and guards answer
-them as they answer draws.
+them as they answer draws. Where noise is pooled, a round is a masked sum (:mod:`masked`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from dpcohort.aggregation import Cohort
 from dpcohort.atomic_file import owner_only
 from dpcohort.deploy.flower.exchange import Exchange, Heard, Transport
 from dpcohort.deploy.flower.federation import Federation, check_agreements, disagreements
+from dpcohort.deploy.flower.masked import MaskedRound, ask_cards, masked_round
 from dpcohort.deploy.flower.messages import (
     NO_GUARD,
     Reply,
@@ -35,7 +37,9 @@ from dpcohort.deploy.flower.messages import (
     read_hello,
 )
 from dpcohort.deploy.flower.record import FederatedJob, FederatedRecorder, RoundExchange
-from dpcohort.deploy.guard.protocol import DrawRequest, ReportRequest, RunReceipt
+from dpcohort.deploy.guard.protocol import DrawRequest, MaskedRequest, ReportRequest, RunReceipt
+from dpcohort.deploy.ledger.terms import AcceptedPool
+from dpcohort.deploy.pooled import Card, PoolRound
 from dpcohort.engine import Arrived, EngineState, Evaluator, evaluator_on
 from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
@@ -120,12 +124,18 @@ class GuardTrainer:
         self._exchange, self._on_exchange = exchange, on_exchange
         self._model, self._layout = federation.model.sha256(), job.layout
         self._receipts: dict[str, RunReceipt] = {}
+        self._pool, self._cards = federation.pool, dict[str, Card]()
 
     def updates(
         self, parameters: Sequence[torch.Tensor], cohorts: Sequence[Cohort]
     ) -> list[Arrived | None]:
-        """The updates that came; None where they are fewer than the quorum."""
+        """The updates that came; None where they are fewer than the quorum.
+
+        Where noise is pooled there is one, of all who are left.
+        """
         (vector,), (cohort,) = parameters, cohorts
+        if self._pool is not None:
+            return [self._pooled(self._pool, vector, cohort)]
         requests = self._requests(cohort, vector)
         draws = {client: self._draws(cohort, client) for client in requests}
         replies, heard = self._ask(requests, draws, group=str(cohort.round))
@@ -141,6 +151,54 @@ class GuardTrainer:
             return [None]
         came = [replies[self._name(cohort, i)].updates[int(cohort.draws[i])] for i in rows]
         return [Arrived(_part(cohort, rows), torch.from_numpy(np.stack(came)))]
+
+    def _pooled(self, pool: AcceptedPool, vector: torch.Tensor, cohort: Cohort) -> Arrived | None:
+        """The step of a round whose noise is pooled; None where its sum was not unmasked."""
+        plan, names = self._plan, [self._name(cohort, i) for i in range(len(cohort))]
+        missing = [name for name in names if name not in self._cards]
+        if missing:
+            self._cards |= ask_cards(self._exchange, missing, self._federation.run)
+        requests = self._requests(cohort, vector)
+        found = MaskedRound(lost={name: "no key" for name in names if name not in self._cards})
+        if not found.lost:
+            cards = [self._cards[name] for name in names]
+            said: dict[str, Any] = {
+                "exponent": pool.exponent,
+                "modulus_bits": pool.modulus_bits,
+            }
+            asked = PoolRound(
+                pool,
+                cards,
+                run=self._federation.run,
+                plan=plan.sha256,
+                round=cohort.round,
+                coordinates=self._job.dimension,
+                **said,
+            )
+            said["cards"] = [[card.member, card.key, card.signature] for card in cards]
+            masked = {
+                name: MaskedRequest(**dict(request), **said) for name, request in requests.items()
+            }
+            found = masked_round(self._exchange, asked, masked)
+        self._receipts |= found.receipts
+        left = len(found.left) if found.total is not None else 0
+        summary = RoundExchange(
+            round=cohort.round,
+            asked=len(cohort),
+            came=left,
+            resent=len(found.resent),
+            passed_over=found.total is None,
+            lost={name: {0: words} for name, words in sorted(found.lost.items())},
+            errors=found.errors,
+        )
+        self._on_exchange(summary, self._receipts)
+        if found.total is None or plan.pooled is None:
+            return None
+        # In units of share C / 2^e; of those who are left, as of a smaller cohort.
+        unit = math.ldexp(plan.pooled.share * plan.training.clip, -pool.exponent)
+        alpha = next(iter(requests.values())).step_sizes[0]
+        step = torch.from_numpy(found.total.astype(np.float64) * (alpha * unit / left))
+        return Arrived(_part(cohort, [0]), step.float()[None])
 
     def reports(
         self, round: int, clients: Sequence[int], parameters: torch.Tensor
@@ -200,6 +258,8 @@ class GuardTrainer:
                 resume=resume,
             )
         check_agreements(problems)
+        if self._pool is not None:
+            self._cards = ask_cards(self._exchange, self._federation.drawn, self._federation.run)
 
     def _requests(self, cohort: Cohort, parameters: torch.Tensor) -> dict[str, DrawRequest]:
         """What each client of a cohort is asked; its draws differ in their number alone."""

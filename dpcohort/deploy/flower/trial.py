@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpcohort.accounting.contract import Contract
 from dpcohort.clients import Population
 from dpcohort.data import Dataset, Partition, load_dataset, paper_partition
 from dpcohort.deploy.flower.adapter import QUIET, flower_version
@@ -404,9 +405,23 @@ _SAY = Callable[[str], None]
 
 
 def demo_settings(
-    *, rounds: int = 3, gate_port: int = 9443, superlink_port: int = 8000, timeout: float = 120.0
+    *,
+    rounds: int = 3,
+    gate_port: int = 9443,
+    superlink_port: int = 8000,
+    timeout: float = 120.0,
+    pooled: int = 0,
 ) -> tuple[dict[str, Any], dict[str, Records]]:
     """What the demo's kit is made from, and each client's records: a third of the digits each.
+
+    Args:
+        rounds: how many.
+        gate_port: where the gate listens.
+        superlink_port: where the SuperLink listens.
+        timeout: seconds for an exchange.
+        pooled: not 0: so many clients, with budgets as those of the three, who pool their noise and
+            are in every cohort; one may collude with the server if there are more than three, and
+            one in five may vanish.
 
     Example:
         >>> settings, records = demo_settings(rounds=2)
@@ -414,15 +429,30 @@ def demo_settings(
         (['east', 'north', 'south'], 2)
     """
     data = load_dataset("digits")
+    budgets = list(DEMO_CLIENTS.values())
     names = list(DEMO_CLIENTS)
+    if pooled > len(names):
+        names += [f"client-{i}" for i in range(len(names) + 1, pooled + 1)]
     sizes = np.full(len(names), len(data) // len(names))
     population = Population.from_arrays(
-        ids=names, sizes=sizes, epsilon=list(DEMO_CLIENTS.values()), delta=1e-5
+        ids=names,
+        sizes=sizes,
+        epsilon=[budgets[i % len(budgets)] for i in range(len(names))],
+        delta=1e-5,
     )
     training = Training(
-        rounds=rounds, cohort_size=4, local_steps=4, sampling_rate=0.25, clip=1.0, dimension=650
+        rounds=rounds,
+        cohort_size=len(names) if pooled else 4,
+        local_steps=1 if pooled else 4,
+        sampling_rate=0.25,
+        clip=1.0,
+        dimension=650,
     )
-    plan = make_plan(population, training, seed=_SEED)
+    contract = Contract()
+    if pooled:
+        colluding, dropouts = int(len(names) > 3), len(names) // 5
+        contract = Contract(trust="pooled", colluding=colluding, dropouts=dropouts)
+    plan = make_plan(population, training, seed=_SEED, accountant=contract)
     settings = {
         "plan": plan,
         "model": ModelTerms(name="logistic", input_shape=data.input_shape, classes=data.classes),
@@ -488,15 +518,21 @@ def start_all(federation: Trial, say: _SAY) -> None:
     federation.start_server()
     say(f"SuperLink on 127.0.0.1:{federation.superlink_port}, gate on port {federation.gate_port}")
     federation.register()
-    say("three public keys registered")
+    say(f"{len(federation.clients)} public keys registered")
     for client in federation.clients:
         federation.await_guard(client)
         federation.start_supernode(client)
-    say("three guards listen; three SuperNodes start, with TLS and their own keys")
+    many = len(federation.clients)
+    say(f"{many} guards listen; {many} SuperNodes start, with TLS and their own keys")
 
 
 def run_demo(
-    out: Path, *, rounds: int = 3, say: _SAY = lambda words: None, keep: Path | None = None
+    out: Path,
+    *,
+    rounds: int = 3,
+    say: _SAY = lambda words: None,
+    keep: Path | None = None,
+    pooled: bool = False,
 ) -> dict[str, Any]:
     """Run the demo; nothing it started is left when it returns or fails.
 
@@ -505,6 +541,7 @@ def run_demo(
         rounds: how many.
         say: told how far it is, a line at a time.
         keep: where to keep kit and logs; otherwise they go when all is well.
+        pooled: pool the clients' noise: the server sees masked sums only.
 
     Returns:
         The run folder, the test accuracy after the last round, the model beside the best constant
@@ -520,7 +557,9 @@ def run_demo(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError.because(f"{out} exists and is not empty. Choose another --out.")
     superlink, gate = free_ports(2)
-    settings, records = demo_settings(rounds=rounds, gate_port=gate, superlink_port=superlink)
+    settings, records = demo_settings(
+        rounds=rounds, gate_port=gate, superlink_port=superlink, pooled=3 if pooled else 0
+    )
     plan = settings["plan"]
     say(
         f"plan for {len(plan.population)} clients, {rounds} rounds of {plan.training.cohort_size} "

@@ -13,14 +13,22 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dpcohort.deploy.guard.protocol import (
+    Agreement,
+    AgreeRequest,
+    CardRequest,
     DrawRequest,
     DrawUpdate,
     Hello,
     HelloRequest,
+    MaskedRequest,
+    MaskedUpdate,
     Message,
+    PoolCard,
     ReceiptRequest,
     Refusal,
+    RevealRequest,
     RunReceipt,
+    Shares,
     encode,
     read_frame,
 )
@@ -110,6 +118,32 @@ class GuardClient:
             InputError: the guard is gone; ask again, a draw is never computed twice.
         """
         return self._ask(request, DrawUpdate)
+
+    def card(self, run: str) -> PoolCard:
+        """The client's signed key for a run whose noise is pooled.
+
+        Raises:
+            GuardRefusedError: its owner pools no noise in this run.
+            InputError: the guard is gone.
+        """
+        return self._ask(CardRequest(run=run), PoolCard)
+
+    def masked(self, request: MaskedRequest) -> MaskedUpdate:
+        """Have one draw done and masked, or its stored bytes sent again; as :meth:`draw`."""
+        return self._ask(request, MaskedUpdate)
+
+    def agree(self, request: AgreeRequest) -> Agreement:
+        """Have it signed who is left of a cohort, once a round.
+
+        Raises:
+            GuardRefusedError: it has agreed on others, or may not.
+            InputError: the guard is gone; ask again.
+        """
+        return self._ask(request, Agreement)
+
+    def reveal(self, request: RevealRequest) -> Shares:
+        """Get the client's shares of the masks of those who are left; as :meth:`agree`."""
+        return self._ask(request, Shares)
 
     def receipt(self, run: str) -> RunReceipt:
         """What a run has spent.

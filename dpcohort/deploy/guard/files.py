@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from dpcohort.data.arrays import read_npz
 from dpcohort.data.dataset import Normalisation
 from dpcohort.data.tables import TABLE_ENDINGS, held_for_test, read_table
 from dpcohort.deploy.guard.terms import ModelTerms, TableTerms
+from dpcohort.deploy.pooled import Identity
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 from dpcohort.tasks import Task
 
@@ -116,6 +118,52 @@ def _status(path: str | Path, what: str) -> os.stat_result:
 
 def _mode(found: os.stat_result) -> str:
     return f"{stat.S_IMODE(found.st_mode):04o}"
+
+
+def make_identity(path: str | Path) -> Identity:
+    """Write a new secret, readable by its owner alone, by which a member of cohorts is known.
+
+    Raises:
+        InputError: something is there already, or nothing can be written there.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     made = make_identity(Path(folder) / "identity.key")
+        ...     load_identity(Path(folder) / "identity.key").public == made.public
+        True
+    """
+    secret = os.urandom(32)
+    try:
+        file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    except OSError as error:
+        raise InputError.because(
+            f"the identity {path} cannot be made: {error.strerror}. Nothing was changed."
+        ) from None
+    with os.fdopen(file, "w", encoding="ascii") as out:
+        out.write(f"{secret.hex()}\n")
+        out.flush()
+        os.fsync(out.fileno())
+    return Identity(secret)
+
+
+def load_identity(path: str | Path) -> Identity:
+    """The identity in a file that is closed to others.
+
+    Raises:
+        DataMissingError: there is none.
+        InputError: others can open it, or it is none.
+    """
+    if not Path(path).is_file():
+        raise DataMissingError(
+            f"there is no identity at {path}. Make one with: dpcohort guard identity"
+        )
+    check_private(path, "identity")
+    with open(path, encoding="ascii", errors="replace") as file:
+        text = file.read(1000).strip()
+    if not re.fullmatch("[0-9a-f]{64}", text):
+        raise FileFormatError(path, "this is not an identity: 64 hexadecimal digits.")
+    return Identity(bytes.fromhex(text))
 
 
 @dataclass(frozen=True, eq=False)

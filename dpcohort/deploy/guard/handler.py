@@ -7,34 +7,48 @@ and has no update is lost and is not computed again. Nothing a request says is t
 batch and records are the owner's, the noise is checked against terms whose (ε, δ) the guard has
 computed itself. A report is a draw of one step on clipped losses and goes the same way, where the
 owner has accepted reports.
+
+So does a draw whose noise is pooled. Its noise is a share of what its promise needs, so it leaves
+under masks only (:mod:`dpcohort.deploy.pooled`); for which set of members they are taken off is in
+the ledger before a share of a mask leaves, and is never another one.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpcohort._version import __version__
 from dpcohort.accounting.events import Event
 from dpcohort.adaptive.rule import REPORT_DRAW
 from dpcohort.deploy.guard.protocol import (
     PROTOCOL,
+    Agreement,
+    AgreeRequest,
+    CardRequest,
     DrawRequest,
     DrawUpdate,
     Hello,
     HelloRequest,
+    MaskedRequest,
+    MaskedUpdate,
     Message,
+    PoolCard,
     ReceiptRequest,
     Refusal,
     ReportRequest,
+    RevealRequest,
     RunReceipt,
+    Shares,
 )
 from dpcohort.deploy.guard.terms import GuardTerms
 from dpcohort.deploy.ledger import ClientLedger, DrawKey, RunTerms
+from dpcohort.deploy.pooled import Card, Identity, Member, PoolRound
+from dpcohort.deploy.pooled.protocol import sealed_bytes
 from dpcohort.engine.lattice import LARGEST_NOISE, SMALLEST_NOISE, Lattice, delta_of_sampling
 from dpcohort.errors import BudgetExceededError, DpcohortError, InputError
 
@@ -45,7 +59,7 @@ if TYPE_CHECKING:
 _LARGEST_STEP = 1e6
 #: Rates are quotients of whole numbers; two ways to write one differ by less than this.
 _SAME_RATE = 1e-12
-_DIGEST = 32
+_DIGEST, _SIGNATURE = 32, 64
 
 
 class _RefusedError(Exception):
@@ -74,6 +88,8 @@ def check_with_sampling(terms: RunTerms, dimension: int) -> None:
     spent = terms.history(draws, reports).delta(terms.epsilon)
     # Of a report one number is drawn.
     drawn = dimension * draws * terms.local_steps + reports
+    if terms.pool is not None:  # the noise of every member is drawn with that error
+        drawn *= terms.pool.cohort_size
     if not spent + delta_of_sampling(terms.epsilon, drawn, 1) <= terms.delta:
         raise BudgetExceededError(
             f"{terms.draws} draws of {terms.local_steps} steps at noise multiplier "
@@ -91,6 +107,7 @@ class GuardHandler:
         records: number of the owner's records.
         ledger: the owner's ledger, with the data set registered.
         trainer: computes updates.
+        identity: who the client is in cohorts whose noise is pooled.
         log: told, for the owner, why the ledger or the training failed.
     """
 
@@ -101,9 +118,11 @@ class GuardHandler:
         records: int,
         ledger: ClientLedger,
         trainer: LocalTraining,
+        identity: Identity | None = None,
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.terms, self.records, self._log = terms, records, log
+        self._identity = identity
         self._ledger, self._trainer = ledger, trainer
         self._plans = {one.run: one.plan for one in terms.runs}
         self._model = terms.model.sha256()
@@ -111,8 +130,9 @@ class GuardHandler:
 
     @property
     def largest_payload(self) -> int:
-        """Bytes of the model's parameters; no request is longer."""
-        return 4 * self._trainer.dimension
+        """Bytes of the model's parameters, or of a cohort's sealed shares; no request is longer."""
+        sizes = [run.pool.cohort_size for run in self.terms.runs if run.pool is not None]
+        return max([4 * self._trainer.dimension, *(sealed_bytes(size) for size in sizes)])
 
     def answer(self, message: Any) -> Message:
         """The answer to a request; a refusal says why and holds nothing of a record."""
@@ -123,6 +143,11 @@ class GuardHandler:
                 return self._receipt(message)
             if isinstance(message, DrawRequest):
                 return self._draw(message)
+            if isinstance(message, CardRequest):
+                card = self._member(message.run, self._accepted(message.run)).card
+                return PoolCard(member=card.member, key=card.key, signature=card.signature)
+            if isinstance(message, AgreeRequest):
+                return self._unmask(message)
         except _RefusedError as refused:
             if refused.cause is not None:
                 self._log(refused.cause)
@@ -171,15 +196,72 @@ class GuardHandler:
             whole = self._ledger.receipt(self.terms.dataset)
         return next(one for one in whole.runs if one["run"] == run), whole
 
-    def _draw(self, request: DrawRequest) -> DrawUpdate:
+    def _member(self, run: str, accepted: RunTerms) -> Member:
+        plan = self._plans.get(run)
+        if accepted.pool is None or plan is None or self._identity is None:
+            raise _RefusedError("terms", "the client's owner pools no noise in this run")
+        name, ledger = self.terms.dataset, self._ledger.id
+        try:
+            return Member(name, self._identity, accepted.pool, run=run, plan=plan, ledger=ledger)
+        except InputError as error:
+            raise _RefusedError("terms", str(error)) from None
+
+    def _round(
+        self, request: MaskedRequest | AgreeRequest, accepted: RunTerms
+    ) -> tuple[Member, PoolRound]:
+        """The member that the client is, and the round it is asked for, if it may take part."""
+        member = self._member(request.run, accepted)
+        if request.plan != member.plan:
+            raise _RefusedError("terms", f"the client's owner has accepted the plan {member.plan}")
+        if not all(len(card) == 3 for card in request.cards):
+            raise _RefusedError("terms", "a card is a name, a key and a signature")
+        try:
+            asked = PoolRound(
+                member.pool,
+                [Card(member=name, key=key, signature=by) for name, key, by in request.cards],
+                run=member.run,
+                plan=member.plan,
+                round=request.round,
+                coordinates=self._trainer.dimension,
+                exponent=request.exponent,
+                modulus_bits=request.modulus_bits,
+            )
+            member.check(asked)
+        except InputError as error:
+            raise _RefusedError("terms", str(error)) from None
+        return member, asked
+
+    def _unmask(self, request: AgreeRequest) -> Agreement | Shares:
+        """A signature on who is left, or shares of their masks; for one set in a round, ever."""
+        member, asked = self._round(request, self._accepted(request.run))
+        where: dict[str, Any] = {"run": request.run, "round": request.round}
+        key = DrawKey(dataset=self.terms.dataset, draw=0, **where)
+        with _ledger_in_use(counted=True):
+            if self._ledger.fate(key) != "released":
+                raise _RefusedError("terms", "this client has not masked in that round")
+
+        def commit(round: int, left: str) -> str:
+            with _ledger_in_use(counted=True):
+                return self._ledger.unmask(key, left)
+
+        said = (asked, request.survivors, request.signed)
+        try:
+            if isinstance(request, RevealRequest):
+                data = member.reveal(*said, request.certificate, request.data, commit)
+                return Shares(**where, data=data)
+            return Agreement(**where, signature=member.agree(*said, commit))
+        except InputError as error:
+            raise _RefusedError("terms", str(error), counted=True) from None
+
+    def _draw(self, request: DrawRequest) -> DrawUpdate | MaskedUpdate:
         accepted = self._accepted(request.run)
         key, event, lattice = self._checked(request, accepted)
         stored = self._stored(key, request)
         if stored is not None:
-            return _update(key, stored, resent=True)
+            return _update(request, stored, resent=True)
         self._reserve(key, event, request.clip)
         try:
-            vector = self._computed(request, accepted, lattice)
+            output = self._computed(request, accepted, lattice)
         except Exception as error:  # whatever it says may be about a record
             raise _RefusedError(
                 "failed",
@@ -188,12 +270,11 @@ class GuardHandler:
                 cause=f"training failed: {type(error).__name__}",
             ) from None
         with _ledger_in_use(counted=True):
-            self._ledger.release(key, bytes.fromhex(request.sha256()) + vector.tobytes())
-        return _update(key, vector, resent=False)
+            self._ledger.release(key, bytes.fromhex(request.sha256()) + output)
+        return _update(request, output, resent=False)
 
-    def _computed(
-        self, request: DrawRequest, accepted: RunTerms, lattice: Lattice
-    ) -> NDArray[np.float32]:
+    def _computed(self, request: DrawRequest, accepted: RunTerms, lattice: Lattice) -> bytes:
+        """What may leave: an update with all of its noise, or a share of it under masks."""
         terms = _terms_of(request, accepted)
         batch: dict[str, Any] = {
             "rate": terms.sampling_rate,
@@ -201,10 +282,17 @@ class GuardHandler:
         }
         if accepted.reports is not None and isinstance(request, ReportRequest):
             asked = accepted.reports.asked
-            return self._trainer.report(request.vector, lattice, terms.sampler, asked, **batch)
+            report = self._trainer.report(request.vector, lattice, terms.sampler, asked, **batch)
+            return report.tobytes()
+        if isinstance(request, MaskedRequest):
+            member, pooled = self._round(request, accepted)
+            noisy = self._trainer.noisy_sum(request.vector, lattice, terms.sampler, **batch)
+            masked = member.mask(pooled, noisy)
+            vector = masked.vector.astype("<u8").tobytes()
+            return bytes.fromhex(masked.signature) + vector + masked.own + masked.pairs
         return self._trainer.update(
             request.vector, lattice, terms.sampler, **batch, step_sizes=request.step_sizes
-        )
+        ).tobytes()
 
     def _accepted(self, run: str) -> RunTerms:
         if run in self.terms.closed_runs:
@@ -260,6 +348,16 @@ class GuardHandler:
             ]
         elif request.draw == REPORT_DRAW:
             raise _RefusedError("terms", f"draw {REPORT_DRAW} is a report, not a draw")
+        if isinstance(request, MaskedRequest):
+            self._round(request, accepted)
+            exactly += [
+                ("draw", request.draw, 0),  # the one of a round: its masks are used once
+                ("noise_multiplier", request.noise_multiplier, terms.least_noise_multiplier),
+                ("clip", request.clip, terms.clip),
+            ]
+        elif accepted.pool is not None:
+            message = "the client's owner pools noise in this run: only masked sums leave"
+            raise _RefusedError("terms", message)
         for field, asked, allowed in exactly:
             if asked != allowed:
                 refusal = InputError(
@@ -287,11 +385,11 @@ class GuardHandler:
                 neighbours=request.neighbours,  # type: ignore[arg-type]
             )
             terms.check_request(event, clip=request.clip, round=request.round)
-            return key, event, Lattice(request.noise_multiplier, request.clip)
+            return key, event, _lattice(request, accepted)
         except InputError as error:
             raise _RefusedError("terms", str(error)) from None
 
-    def _stored(self, key: DrawKey, request: DrawRequest) -> NDArray[np.float32] | None:
+    def _stored(self, key: DrawKey, request: DrawRequest) -> bytes | None:
         """The update of a draw done before, if this is the request it was done for."""
         with _ledger_in_use(counted=True):
             fate = self._ledger.fate(key)
@@ -309,7 +407,7 @@ class GuardHandler:
             raise _RefusedError(
                 "other-request", f"this {key.what} was done for another request", counted=True
             )
-        return np.frombuffer(stored[_DIGEST:], dtype="<f4").astype(np.float32)
+        return stored[_DIGEST:]
 
     def _reserve(self, key: DrawKey, event: Event, clip: float) -> None:
         try:
@@ -337,8 +435,24 @@ def _terms_of(request: DrawRequest, accepted: RunTerms) -> RunTerms:
     return accepted.of_reports() if isinstance(request, ReportRequest) else accepted
 
 
-def _update(key: DrawKey, vector: NDArray[np.float32], *, resent: bool) -> DrawUpdate:
-    return DrawUpdate(run=key.run, round=key.round, draw=key.draw, resent=resent, vector=vector)
+def _lattice(request: DrawRequest, accepted: RunTerms) -> Lattice:
+    """The integers of a draw: with all of its noise, or its share on the cohort's lattice."""
+    if accepted.pool is None:
+        return Lattice(request.noise_multiplier, request.clip)
+    own = request.noise_multiplier / math.sqrt(accepted.pool.honest)
+    return Lattice(own, request.clip, accepted.pool.exponent)
+
+
+def _update(request: DrawRequest, output: bytes, *, resent: bool) -> DrawUpdate | MaskedUpdate:
+    named: dict[str, Any] = {
+        "run": request.run,
+        "round": request.round,
+        "draw": request.draw,
+        "resent": resent,
+    }
+    if isinstance(request, MaskedRequest):
+        return MaskedUpdate(**named, signature=output[:_SIGNATURE].hex(), data=output[_SIGNATURE:])
+    return DrawUpdate(**named, vector=np.frombuffer(output, dtype="<f4").astype(np.float32))
 
 
 @contextmanager

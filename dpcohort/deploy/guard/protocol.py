@@ -2,9 +2,9 @@
 """What travels between a guard and whoever asks it: framed messages, no code in them.
 
 A frame is ``DPG1``, the length of a JSON header (u32), the length of a payload (u64), the header,
-the payload; all little-endian. The payload is a vector of float32 or nothing. The header is an
-object with exactly the keys its kind has, each of its type: nothing is guessed, nothing converted,
-nothing unpickled.
+the payload; all little-endian. The payload is a vector of float32, of masked sums plain bytes, or
+nothing. The header is an object with exactly the keys its kind has, each of its type: nothing is
+guessed, nothing converted, nothing unpickled.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ _MAGIC = b"DPG1"
 Vector = NDArray[np.float32]
 _NOTHING: Vector = np.zeros(0, dtype="<f4")
 _NOTHING.setflags(write=False)
+#: Fields that are no part of a header; a message has at most one of them.
+_PAYLOADS = ("vector", "data")
 
 
 def _number(value: Any, info: ValidationInfo) -> Any:
@@ -58,12 +60,15 @@ class Message(Format):
 
     def header(self) -> dict[str, Any]:
         """The fields that go into the header."""
-        return {name: value for name, value in self if name != "vector"}
+        return {name: value for name, value in self if name not in _PAYLOADS}
 
-    def payload(self) -> Vector:
-        """The vector that follows the header."""
-        found: Vector = getattr(self, "vector", _NOTHING)
-        return found
+    def payload(self) -> bytes:
+        """The vector, or the bytes, that follow the header."""
+        if hasattr(self, "data"):
+            plain: bytes = self.data
+            return plain
+        vector = getattr(self, "vector", _NOTHING)
+        return np.ascontiguousarray(vector, dtype="<f4").tobytes()
 
 
 class HelloRequest(Message):
@@ -197,6 +202,114 @@ class DrawUpdate(Message):
     vector: Annotated[Vector, SkipValidation]
 
 
+class CardRequest(Message):
+    """With which key do you mask in this run?"""
+
+    kind: ClassVar[str] = "card?"
+    run: str
+
+
+class PoolCard(Message):
+    """A member's key for a run, signed by its identity (:class:`~dpcohort.deploy.pooled.Card`)."""
+
+    kind: ClassVar[str] = "card"
+    member: str
+    key: str
+    signature: str
+
+
+class MaskedRequest(DrawRequest):
+    """Do one draw of one step, add your share of the noise, mask it for this cohort.
+
+    Attributes:
+        exponent: e of the lattice that all members share.
+        modulus_bits: b of the sums.
+        cards: member, key and signature of everybody in the cohort.
+    """
+
+    kind: ClassVar[str] = "masked?"
+    exponent: int
+    modulus_bits: int
+    cards: list[list[str]]
+
+
+class MaskedUpdate(Message):
+    """Integers under masks, counted, stored and free to travel.
+
+    Attributes:
+        run: as asked.
+        round: as asked.
+        draw: as asked.
+        resent: it was computed before and comes from the ledger; nothing new was spent.
+        signature: that it was masked for this cohort.
+        data: the integers modulo 2^b, 8 bytes each, and sealed shares of the masks.
+    """
+
+    kind: ClassVar[str] = "masked"
+    run: str
+    round: int
+    draw: int
+    resent: bool
+    signature: str
+    data: Annotated[bytes, SkipValidation]
+
+
+class AgreeRequest(Message):
+    """Agree on who is left of a cohort: some have vanished before they sent masked vectors.
+
+    Attributes:
+        run: the run.
+        plan: SHA-256 of the plan.
+        round: the round.
+        exponent: as masked.
+        modulus_bits: as masked.
+        cards: of the whole cohort, as masked.
+        survivors: names of those who are left, in order.
+        signed: of each of them, its signature that it masked.
+    """
+
+    kind: ClassVar[str] = "agree?"
+    run: str
+    plan: str
+    round: int
+    exponent: int
+    modulus_bits: int
+    cards: list[list[str]]
+    survivors: list[str]
+    signed: dict[str, str]
+
+
+class Agreement(Message):
+    """A signature on who is left."""
+
+    kind: ClassVar[str] = "agreed"
+    run: str
+    round: int
+    signature: str
+
+
+class RevealRequest(AgreeRequest):
+    """Give your shares of the masks of those who are left.
+
+    Attributes:
+        certificate: signatures of those who agreed; none where all are left.
+        data: what those who are left sealed for this member.
+    """
+
+    kind: ClassVar[str] = "reveal?"
+    certificate: dict[str, str]
+    data: Annotated[bytes, SkipValidation]
+
+
+class Shares(Message):
+    """Shares of masks, 33 bytes each."""
+
+    kind: ClassVar[str] = "shares"
+    run: str
+    round: int
+    data: Annotated[bytes, SkipValidation]
+
+
 class ReceiptRequest(Message):
     """What has this run spent?"""
 
@@ -250,6 +363,14 @@ _KINDS: dict[str, type[Message]] = {
         RunReceipt,
         Refusal,
         ReportRequest,
+        CardRequest,
+        PoolCard,
+        MaskedRequest,
+        MaskedUpdate,
+        AgreeRequest,
+        Agreement,
+        RevealRequest,
+        Shares,
     )
 }
 
@@ -264,7 +385,7 @@ def encode(message: Message) -> bytes:
     """
     head = {"kind": message.kind, **message.header()}
     text = json.dumps(head, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-    payload = np.ascontiguousarray(message.payload(), dtype="<f4").tobytes()
+    payload = message.payload()
     return _PREFIX.pack(_MAGIC, len(text), len(payload)) + text + payload
 
 
@@ -305,7 +426,7 @@ def _lengths(prefix: bytes, *, largest_payload: int) -> tuple[int, int]:
         raise InputError("frame", given=magic, allowed=f"one that begins with {_MAGIC!r}")
     if not 2 <= head <= LARGEST_HEADER:
         raise InputError("header", given=f"{head} bytes", allowed=f"at most {LARGEST_HEADER}")
-    if body > largest_payload or body % 4:
+    if body > largest_payload:
         allowed = f"whole float32 numbers, at most {largest_payload} bytes"
         raise InputError("payload", given=f"{body} bytes", allowed=allowed)
     return head, body
@@ -318,15 +439,20 @@ def _message(text: bytes, body: bytes) -> Any:
         raise InputError("kind", given=kind, allowed="one of " + ", ".join(_KINDS))
     cls = _KINDS[kind]
     # All of them, also those that have a default here.
-    known = [name for name in cls.model_fields if name != "vector"]
+    known = [name for name in cls.model_fields if name not in _PAYLOADS]
     odd = sorted(set(header) ^ set(known))
     if odd:
         raise InputError("keys", given=odd[0], allowed="exactly " + ", ".join(known))
-    if "vector" in cls.model_fields:
+    if "data" in cls.model_fields:
+        header["data"] = body
+    elif "vector" in cls.model_fields:
+        if len(body) % 4:
+            allowed = "whole float32 numbers"
+            raise InputError("payload", given=f"{len(body)} bytes", allowed=allowed)
         # A copy: the frame's bytes are read-only and their start may lie anywhere.
         header["vector"] = np.frombuffer(body, dtype="<f4").astype(np.float32)
     elif body:
-        raise InputError("payload", given=f"{len(body) // 4} numbers", allowed="empty")
+        raise InputError("payload", given=f"{len(body)} bytes", allowed="empty")
     return cls(**header)
 
 

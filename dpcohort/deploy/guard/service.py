@@ -22,8 +22,10 @@ from pathlib import Path
 from dpcohort.deploy.guard.client import receive_exactly
 from dpcohort.deploy.guard.handler import GuardHandler
 from dpcohort.deploy.guard.protocol import (
+    AgreeRequest,
     DrawRequest,
     DrawUpdate,
+    MaskedUpdate,
     Message,
     Refusal,
     ReportRequest,
@@ -178,7 +180,7 @@ class GuardService:
     def _wait(self, answer: Message, started: float) -> None:
         """Until the next multiple of ``answer_seconds``, where records were looked at."""
         every = self.handler.terms.answer_seconds
-        fresh = isinstance(answer, DrawUpdate) and not answer.resent
+        fresh = isinstance(answer, DrawUpdate | MaskedUpdate) and not answer.resent
         failed = isinstance(answer, Refusal) and answer.code in ("failed", "ledger")
         if every > 0 and (fresh or failed):
             taken = time.monotonic() - started
@@ -193,13 +195,15 @@ class GuardService:
 
 def _line(message: object, answer: Message) -> str:
     where = ""
+    if isinstance(message, AgreeRequest):
+        where = f" {message.run[:200]!r} round {message.round}"
     if isinstance(message, DrawRequest):
         draw = "" if isinstance(message, ReportRequest) else f" draw {message.draw}"
         where = f" {message.run[:200]!r} round {message.round}{draw}"
     outcome = answer.kind
     if isinstance(answer, Refusal):
         outcome += f" ({answer.code}){', counted' if answer.counted else ''}"
-    elif isinstance(answer, DrawUpdate):
+    elif isinstance(answer, DrawUpdate | MaskedUpdate):
         outcome = "sent again" if answer.resent else "counted, computed, sent"
     return f"{getattr(message, 'kind', '?')}{where}: {outcome}"
 

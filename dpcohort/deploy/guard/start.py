@@ -27,6 +27,7 @@ from dpcohort.deploy.guard.files import (
     check_private,
     check_unwritable,
     load_data,
+    load_identity,
 )
 from dpcohort.deploy.guard.handler import GuardHandler, check_with_sampling
 from dpcohort.deploy.guard.service import GuardService
@@ -34,6 +35,8 @@ from dpcohort.deploy.guard.terms import AcceptedRun, GuardTerms, ModelTerms, wit
 from dpcohort.deploy.ledger import ClientLedger, RunTerms, read_state
 from dpcohort.deploy.ledger.counter import counter_path
 from dpcohort.deploy.ledger.spending import counted_relation, fits_cap, spent_epsilon
+from dpcohort.deploy.pooled import Identity
+from dpcohort.deploy.pooled.masks import add_masks_
 from dpcohort.engine.lattice import Lattice
 from dpcohort.errors import DataMissingError, InputError
 from dpcohort.plugins import is_named_function
@@ -75,6 +78,32 @@ def check_terms(terms: GuardTerms, records: int) -> dict[str, RunTerms]:
     return {one.run: one.run_terms(records) for one in terms.runs}
 
 
+def check_identity(terms: GuardTerms) -> Identity | None:
+    """Who the client is in cohorts, where it pools noise; None where it does not.
+
+    Raises:
+        DataMissingError: there is no such file.
+        InputError: the terms name none, or know the client by another key.
+    """
+    pools = {run.run: run.pool for run in terms.runs if run.pool is not None}
+    if not pools:
+        return None
+    if not terms.identity:
+        raise InputError.about(
+            "identity",
+            f"is missing: noise is pooled in the run {next(iter(pools))!r}, and others know the "
+            "client by its key. Make one with: dpcohort guard identity",
+        )
+    identity = load_identity(terms.identity)
+    for run, pool in pools.items():
+        if pool.members.get(terms.dataset) != identity.public:
+            raise InputError.because(
+                f"the members of the run {run!r} do not have {terms.dataset!r} with the key of "
+                f"this identity, {identity.public}."
+            )
+    return identity
+
+
 def open_guard(
     terms: GuardTerms | str | Path,
     *,
@@ -107,6 +136,7 @@ def open_guard(
     assert isinstance(terms, GuardTerms)
     records = load_data(data, terms.model, terms.normalisation, terms.table)
     runs = check_terms(terms, len(records))
+    identity = check_identity(terms)
     from dpcohort.deploy.guard.training import LocalTraining
 
     if is_named_function(terms.model.name) or is_named_function(terms.model.predicts.loss):
@@ -125,7 +155,7 @@ def open_guard(
                 write_pin(file, opened.id)
             terms = replace(terms, ledger_id=opened.id)
         handler = GuardHandler(
-            terms, records=len(records), ledger=opened, trainer=training, log=log
+            terms, records=len(records), ledger=opened, trainer=training, identity=identity, log=log
         )
         return GuardService(handler, socket, log=log, on_close=opened.close)
     except BaseException:
@@ -200,6 +230,10 @@ def check_answer_time(
         started = time.perf_counter()
         trainer.update(made_up, lattice, "poisson", rate=1.0, batch_size=records, step_sizes=[1.0])
     taken = steps * (time.perf_counter() - started)
+    members = max((run.pool.cohort_size for run in terms.runs if run.pool is not None), default=0)
+    started = time.perf_counter()
+    add_masks_(np.zeros(trainer.dimension, np.uint64), [bytes(32)] * members)
+    taken += time.perf_counter() - started
     enough = math.ceil(20 * _SLOWER * taken) / 20
     said = (
         f"a draw of all {records} records takes about {taken:.3g} s here and "
@@ -490,13 +524,25 @@ def _weights_in_words(model: ModelTerms) -> list[str]:
 
 def _run_in_words(run: AcceptedRun, terms: RunTerms) -> str:
     plan = f"plan {run.plan[:12]}" if run.plan else "any plan"
-    return (
+    said = (
         f"Run {run.run} ({plan}): at most {terms.draws} draws of {terms.local_steps} local steps "
         f"in {terms.rounds} rounds, batches of {run.batch_size} ({terms.sampler}), clip at most "
         f"{terms.clip:g}, noise multiplier at least {terms.least_noise_multiplier:.5g}: epsilon "
         f"{terms.certified_epsilon():.5g} of {terms.epsilon:g} at delta {terms.delta:g} "
         f"({terms.neighbours})."
-    ) + _reports_in_words(terms)
+    )
+    return said + _reports_in_words(terms) + _pool_in_words(terms)
+
+
+def _pool_in_words(terms: RunTerms) -> str:
+    pool = terms.pool
+    if pool is None:
+        return ""
+    return (
+        f" That counts on the noise of others: of each cohort of {pool.cohort_size}, all named in "
+        f"the terms, at most {pool.colluding} help the server and at most {pool.dropouts} vanish. "
+        f"If all others help it, epsilon is {terms.alone_epsilon():.5g}."
+    )
 
 
 def _reports_in_words(terms: RunTerms) -> str:

@@ -27,11 +27,13 @@ from pydantic import Field, PlainValidator, model_validator
 from dpcohort._validate import choice, whole_number
 from dpcohort.accounting.contract import Neighbours, Sampler
 from dpcohort.accounting.events import History, calibrate_remaining
+from dpcohort.accounting.segments import Charge, charged_to
 from dpcohort.data.dataset import Normalisation
 from dpcohort.data.tables import TableColumns
 from dpcohort.deploy.formats import Format, Name, bounded, replace, whole
 from dpcohort.deploy.ledger.store import canonical_json
 from dpcohort.deploy.ledger.terms import (
+    AcceptedPool,
     AcceptedReports,
     AcrossRuns,
     Delta,
@@ -42,6 +44,7 @@ from dpcohort.deploy.ledger.terms import (
     RunTerms,
     hex_digits,
 )
+from dpcohort.deploy.pooled import cohort_sha256
 from dpcohort.errors import InputError
 from dpcohort.limits import MOST_CLASSES, MOST_INPUT_VALUES
 from dpcohort.tasks import Task
@@ -50,7 +53,16 @@ if TYPE_CHECKING:
     from dpcohort.plan import Plan
 
 #: Comments of lines that the commented terms leave out and a plan's say.
-_ONCE_SAID = {"least_noise_multiplier": "at least"}
+_ONCE_SAID = {
+    "least_noise_multiplier": "at least",
+    "identity": "your secret, by which other members know you",
+}
+#: A client's secret, beside its terms.
+IDENTITY_FILE = "identity.key"
+#: A record's largest contribution is at least two to this.
+_LEAST_BITS = 22
+#: Where the law of a drawn share of noise ends, in standard deviations, and half a unit.
+_FARTHEST = 16.5
 
 
 def _shape(given: Any) -> tuple[int, ...]:
@@ -194,6 +206,8 @@ class AcceptedRun(Format):
         sampler: ``poisson`` or ``fixed``.
         neighbours: ``zero-out`` or ``replace-one``.
         reports: noisy means of losses that a server may ask for; None for none.
+        pool: whose noise is counted on beside the client's own; None for nobody's. Needs ``plan``
+            and ``least_noise_multiplier``, which is that of h honest shares.
     """
 
     run: Name
@@ -211,6 +225,16 @@ class AcceptedRun(Format):
     sampler: Sampler = "poisson"
     neighbours: Relation = None
     reports: AcceptedReports | None = None
+    pool: AcceptedPool | None = None
+
+    @model_validator(mode="after")
+    def _check_pool(self) -> AcceptedRun:
+        if self.pool is not None and (self.plan is None or self.least_noise_multiplier is None):
+            raise InputError.because(
+                "a run whose noise is pooled needs plan and least_noise_multiplier: its weight is "
+                "that of the plan and no other."
+            )
+        return self
 
     def run_terms(self, records: int) -> RunTerms:
         """The run's terms on so many records, closed: all it allows fits its (ε, δ).
@@ -365,6 +389,8 @@ class GuardTerms(Format):
         normalisation: public constants that scale the stored inputs.
         table: how a table is read, for data that are one.
         runs: runs accepted beforehand; others need ``dpcohort ledger accept``.
+        identity: file with the client's secret for pooled noise, beside the terms; empty for none.
+            ``dpcohort guard identity`` makes one.
         closed_runs: runs that are answered no longer, though the ledger knows them as accepted.
         allowed_users: user ids that may ask; names are looked up when the file is read.
         same_user: let the guard's own user ask too. For a trial: such a user could as well open
@@ -392,6 +418,7 @@ class GuardTerms(Format):
     normalisation: Annotated[Normalisation, PlainValidator(_normalisation)] = Normalisation()
     table: TableTerms | None = None
     runs: Annotated[tuple[AcceptedRun, ...], Field(strict=False)] = ()
+    identity: str = ""
     closed_runs: Annotated[tuple[str, ...], PlainValidator(_run_names)] = ()
     allowed_users: Annotated[tuple[int, ...], PlainValidator(_user_ids)] = ()
     same_user: bool = False
@@ -418,7 +445,10 @@ class GuardTerms(Format):
     def from_toml(cls, path: str | Path) -> GuardTerms:
         """Read the owner's file; a file of weights lies beside it."""
         found = super().from_toml(path)
-        return found.model_copy(update={"model": found.model.found_beside(path)})
+        beside: dict[str, Any] = {"model": found.model.found_beside(path)}
+        if found.identity:
+            beside["identity"] = str(Path(path).resolve().parent / found.identity)
+        return found.model_copy(update=beside)
 
     def cap(self, fingerprint: str | None = None) -> LifetimeCap:
         """The lifetime cap these terms speak of."""
@@ -453,6 +483,82 @@ def _epsilon_alone(plan: Plan, client: int) -> float:
     return epsilon
 
 
+def pool_from_plan(
+    plan: Plan, members: Mapping[str, str], *, client: str | None = None
+) -> AcceptedPool:
+    """What a plan whose noise is pooled asks a client's owner to count on.
+
+    Args:
+        plan: the plan.
+        members: Ed25519 public key of every drawn client, by its id.
+        client: whose rounds; all rounds if not given, as the server knows them.
+
+    Raises:
+        InputError: noise is not pooled in it, a key is missing, or no masked sums are possible.
+
+    Example:
+        >>> from dpcohort import Contract, Population, Training, make_plan
+        >>> clients = Population.from_arrays(sizes=[600] * 4, epsilon=[1, 1, 4, 8], delta=1e-5)
+        >>> plan = make_plan(clients, Training(rounds=8, cohort_size=3, batch_size=60), seed=0,
+        ...                  accountant=Contract(trust="pooled"))
+        >>> keys = {name: f"{i:064x}" for i, name in enumerate(clients.ids)}
+        >>> pool = pool_from_plan(plan, keys, client=clients.ids[3])
+        >>> pool.honest, len(pool.cohorts) == int(plan.schedule.counts[3])
+        (3, True)
+    """
+    if plan.pooled is None:
+        raise InputError.because("noise is not pooled in this plan: it needs no members' keys.")
+    ids, size = plan.population.ids, plan.training.cohort_size
+    drawn = [ids[k] for k in np.flatnonzero(plan.schedule.counts)]
+    for name in drawn:
+        if name not in members:
+            raise InputError.because(
+                f"there is no key of {name!r}, on whose noise others count. Its owner makes one "
+                "with: dpcohort guard identity. Give everybody's with --members FILE.toml."
+            )
+        if plan.population.public[plan.population.index_of(name)]:
+            raise InputError.because(
+                f"{name!r} is public and has no guard, but the others count on its noise. Leave it "
+                "out of the plan, or give it a budget."
+            )
+    cohorts, met = {}, set[str]()
+    for round, cohort in enumerate(plan.schedule.cohorts):
+        names = [ids[k] for k in cohort]
+        if client is None or client in names:
+            cohorts[str(round)] = cohort_sha256(names)
+            met.update(names)
+    exponent, bits = pool_lattice(plan)
+    dropouts = plan.contract.dropouts
+    return AcceptedPool(
+        cohort_size=size,
+        colluding=size - plan.pooled.honest - dropouts,
+        dropouts=dropouts,
+        exponent=exponent,
+        modulus_bits=bits,
+        members={name: members[name] for name in drawn if name in met},
+        cohorts=cohorts,
+    )
+
+
+def pool_lattice(plan: Plan) -> tuple[int, int]:
+    """Exponent of the lattice and bits of the modulus of a plan whose noise is pooled.
+
+    Those that the plan states; of plans that state none, the smallest for its weights: the exponent
+    gives every client's records 2^22 units, and no sum of a cohort ever wraps around.
+    """
+    pooled: Any = plan.pooled
+    if getattr(pooled, "modulus_bits", 0):
+        return int(pooled.exponent), int(pooled.modulus_bits)
+    here = np.flatnonzero(plan.schedule.counts)
+    alone = pooled.share * plan.batch_sizes[here] / pooled.weights[here]
+    exponent = _LEAST_BITS + max(0, math.ceil(math.log2(float(alone.max()))))
+    poisson = plan.contract.sampler == "poisson"
+    records = (plan.population.sizes if poisson else plan.batch_sizes)[here]
+    largest = float((records / alone).max()) + _FARTHEST
+    total = plan.training.cohort_size * largest * 2.0**exponent
+    return exponent, math.floor(math.log2(total)) + 2  # the total is below 2^(b - 1)
+
+
 def terms_from_plan(
     plan: Plan,
     client: str,
@@ -464,6 +570,8 @@ def terms_from_plan(
     allowed_users: Sequence[str | int] = (),
     same_user: bool = False,
     answer_seconds: float = 1.0,
+    members: Mapping[str, str] | None = None,
+    charges: Sequence[Charge] = (),
 ) -> str:
     """The terms under which a client can do its part of a plan, and no more.
 
@@ -477,6 +585,9 @@ def terms_from_plan(
         allowed_users: users that may ask.
         same_user: the guard's own user may ask, for a trial.
         answer_seconds: when answers leave.
+        members: where noise is pooled, the public key of every drawn client, by its id.
+        charges: what was spent on clients' records before any run. The plan has what they left, and
+            so has the cap of these terms, as a ledger counts the draws of runs and nothing else.
 
     Raises:
         InputError: no such client, one without a budget, or one never drawn.
@@ -523,7 +634,9 @@ def terms_from_plan(
         "sampler": plan.contract.sampler,
         "neighbours": plan.contract.neighbours,
     }
-    lines = []
+    if plan.pooled is not None:
+        values["identity"] = IDENTITY_FILE
+    lines = _lines_of_charges(charges, client, epsilon, delta)
     for line in commented_terms().splitlines():
         key, _, rest = line.removeprefix("# ").partition(" = ")
         if key in values:
@@ -547,9 +660,44 @@ def terms_from_plan(
             f"{f'{key} = {_toml(value)}':<30} # {comment}"
             for key, (value, comment) in reports.items()
         ]
+    if plan.pooled is not None:
+        pool = pool_from_plan(plan, members or {}, client=client)
+        said = {
+            "cohort_size": (pool.cohort_size, "members of every cohort"),
+            "colluding": (pool.colluding, "of the others, so many may help the server"),
+            "dropouts": (pool.dropouts, "so many may vanish in a round"),
+            "exponent": (pool.exponent, "of the lattice: a share of noise is 2^this"),
+            "modulus_bits": (pool.modulus_bits, "sums are taken modulo 2^this"),
+        }
+        lines += ["", f"{'[runs.pool]':<30} # whose noise your promise counts on beside yours"]
+        lines += [f"{f'{key} = {value}':<30} # {words}" for key, (value, words) in said.items()]
+        lines += ["", "[runs.pool.members]            # everybody who may be in a cohort: ask them"]
+        lines += [f"{_toml(name)} = {_toml(key)}" for name, key in pool.members.items()]
+        lines += [
+            "",
+            "[runs.pool.cohorts]            # your rounds, and the hash of who is in each",
+        ]
+        lines += [f"{round} = {_toml(digest)}" for round, digest in pool.cohorts.items()]
     if table is not None:
         lines += ["", replace(table, client=client).to_toml()]
     return "\n".join(lines) + "\n"
+
+
+def _lines_of_charges(
+    charges: Sequence[Charge], client: str, epsilon: float, delta: float
+) -> list[str]:
+    paid = charged_to(charges, client)
+    if not any(paid):
+        return []
+    return [
+        f"# Promised: epsilon {epsilon + paid[0]:.6g} at delta {delta + paid[1]:.6g}. Of it an "
+        "estimate of bounds, or",
+        f"# tuning, spent {paid[0]:.6g} at {paid[1]:.6g} before this run. Your ledger did not see "
+        "that and cannot",
+        "# count it, so it is taken off the lifetime cap below:",
+        "# keep it off if you register these data under a cap of your own.",
+        "",
+    ]
 
 
 def with_ledger_id(text: str, identity: str) -> str:

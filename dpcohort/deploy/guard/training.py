@@ -32,7 +32,7 @@ from dpcohort.engine.clipping import (
     refuse_unfit_layers,
 )
 from dpcohort.engine.clipping.per_example import Gradients, example_loss
-from dpcohort.engine.lattice import KEY_BYTES, Bytes, Lattice
+from dpcohort.engine.lattice import KEY_BYTES, Bytes, Lattice, add_rounded_gaussian_
 from dpcohort.engine.randomness import draw_batch
 from dpcohort.errors import InputError
 from dpcohort.models import build_model
@@ -157,6 +157,40 @@ class LocalTraining:
             key, scale = self._source(KEY_BYTES), alpha / batch_size  # by the public B
             moved += lattice.release(total, key, scale=scale).numpy()
         return _as_float32(moved)
+
+    @_one_thread()
+    def noisy_sum(
+        self,
+        parameters: NDArray[np.float32],
+        lattice: Lattice,
+        sampler: str,
+        *,
+        rate: float,
+        batch_size: int,
+    ) -> IntArray:
+        """The clipped gradients of one batch and one share of noise, as integers. SENSITIVE.
+
+        The share alone does not keep the promise: only under masks may they leave.
+
+        Args:
+            parameters: of the model.
+            lattice: of the cohort; its noise multiplier is that of the share alone.
+            sampler: of the batch.
+            rate: of the batch.
+            batch_size: B, for batches of a fixed size.
+        """
+        batch = draw_batch(
+            sampler,
+            records=len(self._data),
+            rate=rate,
+            batch_size=batch_size,
+            source=self._source,
+        )
+        total = self._clipped_sum(parameters, lattice, batch)
+        noisy: IntArray = add_rounded_gaussian_(
+            total, lattice.exponent, self._source(KEY_BYTES)
+        ).numpy()
+        return noisy
 
     @_one_thread()
     def report(

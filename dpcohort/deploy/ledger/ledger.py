@@ -219,6 +219,26 @@ class ClientLedger:
             raise VerificationError(f"the stored bytes of {key} are not those released.")
         return found
 
+    def unmask(self, key: DrawKey, sha256: str) -> str:
+        """Fix for which set of members the sum of a masked draw is unmasked, once and for all.
+
+        Args:
+            key: the draw, whose masked output is stored.
+            sha256: hash of the set.
+
+        Returns:
+            The hash of the set that was fixed first; it is on disk, its counter as well.
+
+        Raises:
+            BudgetExceededError: the draw has no masked output.
+        """
+        with self._writing():
+            fixed = self._state.account(key.dataset, key.run).unmasked.get(key)
+            if fixed is None:
+                self._append("unmask", {"sha256": sha256}, **vars(key))
+        self._advance()
+        return sha256 if fixed is None else fixed
+
     def discard_outputs(self, dataset: str, run: str) -> int:
         """Delete the stored bytes of a finished run; counts and hashes stay. Returns how many."""
         with self._writing():

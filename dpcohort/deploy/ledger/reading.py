@@ -101,7 +101,7 @@ def run_spending(run: str, account: Account) -> dict[str, Any]:
     counted draws and reports alone, at the run's δ, if their number was not chosen from what they
     gave out; ``promised_epsilon`` holds whatever a server did. ``unreleased_draws`` are lost, or
     being computed; all draws that were reserved count. Of ``reports`` is told where the terms allow
-    any.
+    any. Where noise is pooled, ``alone_epsilon`` holds also if all others collude with the server.
     """
     terms, counted, asked = account.terms, len(account.draws), len(account.reports)
     released = sum(output is not None for output in account.draws.values())
@@ -113,6 +113,13 @@ def run_spending(run: str, account: Account) -> dict[str, Any]:
             "released": sum(output is not None for output in account.reports.values()),
             "noise_multiplier": terms.reports.least_noise_multiplier,
             "sampling_rate": terms.of_reports().sampling_rate,
+        }
+    if terms.pool is not None:
+        alone = terms.alone_epsilon(counted) if counted else 0.0
+        reports["pool"] = {
+            "honest": terms.pool.honest,
+            "unmasked": len(account.unmasked),
+            "alone_epsilon": alone,
         }
     return {
         "run": run,

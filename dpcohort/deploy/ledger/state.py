@@ -18,7 +18,7 @@ from dpcohort.deploy.ledger.terms import DrawKey, LifetimeCap, RunTerms
 from dpcohort.errors import BudgetExceededError, DpcohortError, InputError, VerificationError
 
 #: What a row can be; for each kind there is a method that checks it.
-_KINDS = ("opened", "dataset", "accept", "reserve", "release", "discard")
+_KINDS = ("opened", "dataset", "accept", "reserve", "release", "unmask", "discard")
 
 
 @dataclass
@@ -29,12 +29,15 @@ class Account:
         terms: what the owner accepted.
         draws: every draw counted, with the row and the SHA-256 of its output if it has one.
         reports: every report counted, likewise.
+        unmasked: of draws whose noise is pooled, the hash of the set of members whose sum the
+            client has helped to unmask; one for a draw, ever.
         discarded: outputs up to this row are deleted.
     """
 
     terms: RunTerms
     draws: dict[DrawKey, tuple[int, str] | None] = field(default_factory=dict)
     reports: dict[DrawKey, tuple[int, str] | None] = field(default_factory=dict)
+    unmasked: dict[DrawKey, str] = field(default_factory=dict)
     discarded: int = 0
 
     def stored(self) -> dict[DrawKey, tuple[int, str]]:
@@ -156,6 +159,8 @@ class LedgerState:
             case "release":
                 key = _key(entry)
                 self.accounts[dataset][run].of(key)[key] = (entry.seq, content["sha256"])
+            case "unmask":
+                self.accounts[dataset][run].unmasked[_key(entry)] = content["sha256"]
             case "discard":
                 self.accounts[dataset][run].discarded = entry.seq
         self.hashes.append(entry.hash)
@@ -209,6 +214,9 @@ class LedgerState:
             raise BudgetExceededError(
                 f"{key} was reserved before: {fate}. No {key.what} happens twice."
             )
+        if terms.pool is not None and key.draw != 0:
+            # Masks have the name of the round: a second draw in it would use them twice.
+            raise InputError("draw", given=key.draw, allowed="0, the one of a round, where pooled")
         if len(counted) >= terms.draws:
             raise BudgetExceededError(
                 f"{key}: all {terms.draws} {key.what}s accepted for this run are counted; "
@@ -225,6 +233,16 @@ class LedgerState:
                 f"{key} has an output already, and a draw has only one. The stored bytes can be "
                 "sent again."
             )
+        if not isinstance(content["sha256"], str):
+            raise InputError("sha256", given=content["sha256"], allowed="a string")
+
+    def _check_unmask(self, entry: Entry, content: dict[str, Any]) -> None:
+        key = _key(entry)
+        account = self.account(key.dataset, key.run)
+        if account.terms.pool is None or account.draws.get(key) is None:
+            raise BudgetExceededError(f"{key} has not been masked: there is nothing to unmask.")
+        if key in account.unmasked:
+            raise BudgetExceededError(f"{key} was unmasked before: there is no second unmasking.")
         if not isinstance(content["sha256"], str):
             raise InputError("sha256", given=content["sha256"], allowed="a string")
 

@@ -41,7 +41,8 @@ class Entry:
 
     Attributes:
         seq: 1, 2, 3, ... without a gap.
-        kind: ``opened``, ``dataset``, ``accept``, ``reserve``, ``release`` or ``discard``.
+        kind: ``opened``, ``dataset``, ``accept``, ``reserve``, ``release``, ``unmask`` or
+            ``discard``.
         dataset: the data set, where there is one.
         run: the run, where there is one.
         round: the round, where there is one.
@@ -122,6 +123,8 @@ _COLUMNS = tuple(field.name for field in fields(Entry))
 _LIST = ", ".join(_COLUMNS)
 _INSERT = f"INSERT INTO entries ({_LIST}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 
+_ONE_UNMASK = """CREATE UNIQUE INDEX IF NOT EXISTS one_unmask
+    ON entries (dataset, run, round, draw) WHERE kind = 'unmask'"""
 _TABLES = f"""
 CREATE TABLE entries (
     seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, dataset TEXT, run TEXT, round INTEGER,
@@ -135,6 +138,7 @@ CREATE TRIGGER no_change BEFORE UPDATE ON entries
     BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
 CREATE TRIGGER no_delete BEFORE DELETE ON entries
     BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
+{_ONE_UNMASK};
 PRAGMA application_id = {_APPLICATION};
 PRAGMA user_version = {SCHEMA};
 """
@@ -217,6 +221,7 @@ class LedgerStore:
             if writable:
                 run("PRAGMA journal_mode = WAL")
                 run("PRAGMA synchronous = FULL")
+                run(_ONE_UNMASK)  # ledgers from before there was any
 
     def close(self) -> None:
         """Close the file."""

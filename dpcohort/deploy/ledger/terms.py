@@ -8,7 +8,9 @@ draws is a valid stopping rule, whatever a server makes of earlier answers.
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -152,6 +154,93 @@ class AcceptedReports(Format):
         )
 
 
+def _members(given: Any) -> dict[str, str]:
+    if not isinstance(given, Mapping) or not given:
+        raise InputError("members", given=given, allowed="a table of names and their public keys")
+    for name, key in given.items():
+        checked_name("member", name)
+        if not isinstance(key, str) or not re.fullmatch("[0-9a-f]{64}", key):
+            allowed = "the 64 hexadecimal digits of an Ed25519 public key"
+            raise InputError(f"key of {name}", given=key, allowed=allowed)
+    if len(set(given.values())) < len(given):
+        raise InputError.because("two members have the same key: each must be somebody of its own.")
+    return dict(given)
+
+
+def _cohorts(given: Any) -> dict[str, str]:
+    if not isinstance(given, Mapping) or not given:
+        raise InputError("cohorts", given=given, allowed="a table of rounds and hashes of cohorts")
+    for round, digest in given.items():
+        if not isinstance(round, str) or not re.fullmatch("0|[1-9][0-9]{0,9}", round):
+            raise InputError("round", given=round, allowed="a whole number")
+        if not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
+            allowed = "the 64 hexadecimal digits of a SHA-256"
+            raise InputError(f"cohort of round {round}", given=digest, allowed=allowed)
+    return dict(given)
+
+
+class AcceptedPool(Format):
+    """What a client's owner counts on where noise is pooled: who the others are, and how many.
+
+    Attributes:
+        cohort_size: K, members of every cohort.
+        colluding: how many of a cohort's other members may help the server.
+        dropouts: how many members may vanish after they were asked.
+        exponent: e of the lattice all members share; each adds ``round(2^e Z)``.
+        modulus_bits: sums are taken modulo two to this.
+        members: name and Ed25519 public key (hexadecimal) of everybody who may be in a cohort.
+        cohorts: rounds in which the client takes part, with the SHA-256 of the cohort's names
+            (:func:`~dpcohort.deploy.pooled.protocol.cohort_sha256`).
+
+    Example:
+        >>> pool = AcceptedPool(cohort_size=10, colluding=2, dropouts=1, exponent=22,
+        ...     modulus_bits=40, members={f"ward-{i}": f"{i:064x}" for i in range(10)},
+        ...     cohorts={"0": "a" * 64})
+        >>> pool.honest, pool.threshold
+        (7, 7)
+    """
+
+    cohort_size: Annotated[int, whole(at_least=2, at_most=10_000)]
+    colluding: Annotated[int, whole(at_least=0)]
+    dropouts: Annotated[int, whole(at_least=0)]
+    exponent: Annotated[int, whole(at_least=0, at_most=40)]
+    modulus_bits: Annotated[int, whole(at_least=2, at_most=62)]
+    members: Annotated[Mapping[str, str], PlainValidator(_members)]
+    cohorts: Annotated[Mapping[str, str], PlainValidator(_cohorts)]
+
+    @property
+    def honest(self) -> int:
+        """h: members, oneself among them, whose noise surely is in a sum and known to nobody."""
+        return self.cohort_size - self.colluding - self.dropouts
+
+    @property
+    def threshold(self) -> int:
+        """Members that must agree before a secret is known: no two sets of so many are honest."""
+        return (self.cohort_size + self.colluding) // 2 + 1
+
+    @model_validator(mode="after")
+    def _check_trust(self) -> AcceptedPool:
+        if self.honest < 2:
+            raise InputError.because(
+                f"of a cohort of {self.cohort_size}, {self.colluding} colluding and "
+                f"{self.dropouts} vanished members leave nobody to count on but oneself: adding "
+                "masks buys nothing then. Use trust = 'local'."
+            )
+        if self.cohort_size - self.dropouts < self.threshold:
+            raise InputError(
+                "dropouts",
+                given=self.dropouts,
+                allowed=f"at most {self.cohort_size - self.threshold} in a cohort of "
+                f"{self.cohort_size} of whom {self.colluding} may collude",
+                next_step="More than half of those who do not collude must stay to agree on who "
+                "is left.",
+            )
+        if len(self.members) < self.cohort_size:
+            allowed = f"at least the {self.cohort_size} of a cohort"
+            raise InputError("members", given=len(self.members), allowed=allowed)
+        return self
+
+
 class RunTerms(Format):
     """The terms of one run, as the client's owner accepts them.
 
@@ -167,6 +256,8 @@ class RunTerms(Format):
         sampler: ``poisson`` or ``fixed``.
         neighbours: ``zero-out`` or ``replace-one``.
         reports: what may be asked beside draws; None for nothing.
+        pool: whose noise is counted on beside one's own, and how many of them; None for nobody's.
+            The noise multipliers are then those of h honest shares.
 
     Example:
         >>> terms = RunTerms(epsilon=2.0, delta=1e-5, clip=1.0, sampling_rate=0.1, local_steps=1,
@@ -186,10 +277,16 @@ class RunTerms(Format):
     sampler: Sampler = "poisson"
     neighbours: Relation = None
     reports: AcceptedReports | None = None
+    pool: AcceptedPool | None = None
 
     @model_validator(mode="after")
     def _check_steps(self) -> RunTerms:
         whole_number("draws x local_steps", self.draws * self.local_steps, at_most=_MOST)
+        if self.pool is not None and (self.local_steps != 1 or self.reports is not None):
+            raise InputError.because(
+                "where noise is pooled a draw has one local step and there are no reports: only "
+                "sums of a whole cohort carry the noise that is counted on."
+            )
         return self
 
     def charge(self, draws: int) -> Event:
@@ -234,9 +331,17 @@ class RunTerms(Format):
         """An upper bound on the ε of so many draws and reports (all of the run, if not given)."""
         return self.history(*(counted or self.most)).epsilon(self.delta)
 
+    def alone_epsilon(self, *counted: int) -> float:
+        """The same if all others collude with the server: of one's own share of noise alone."""
+        if self.pool is None:
+            return self.certified_epsilon(*counted)
+        own = self.least_noise_multiplier / math.sqrt(self.pool.honest)
+        return replace(self, least_noise_multiplier=own, pool=None).certified_epsilon(*counted)
+
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values; terms without reports as they were before there were any."""
-        return self.model_dump(exclude={"reports"} if self.reports is None else None)
+        unsaid = {name for name in ("reports", "pool") if getattr(self, name) is None}
+        return self.model_dump(exclude=unsaid)
 
     def check_closed(self) -> None:
         """Refuse terms that allow more than the (ε, δ) they state.

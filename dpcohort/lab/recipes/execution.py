@@ -13,6 +13,7 @@ of the recipe the cell is measured anew, and cells the edit does not touch are n
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -25,9 +26,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from dpcohort.atomic_file import write_text
 from dpcohort.config import Config
 from dpcohort.data import Dataset
-from dpcohort.errors import FileFormatError, InputError
+from dpcohort.errors import DivergedError, FileFormatError, InputError
 from dpcohort.lab.recipes.recipe import Cell, Recipe
 from dpcohort.limits import LARGEST_CELL_FILE
+from dpcohort.metrics import Metric, main_metric
 from dpcohort.runs import configured_data
 from dpcohort.text_files import parse_json, read_utf8
 
@@ -43,9 +45,10 @@ class Measurement(BaseModel):
 
     Attributes:
         seed: which repetition.
-        accuracy: test accuracy in per cent: of the average of iterates where one is kept.
-        last: test accuracy of the last iterate, in per cent.
-        curve: (rounds done, accuracy in per cent) at every evaluation.
+        accuracy: test accuracy in per cent: of the average of iterates where one is kept. Of a task
+            with another main metric, that.
+        last: the same of the last iterate.
+        curve: (rounds done, the same) at every evaluation.
         clients_drawn: private clients that were drawn at least once.
         clients_lifted: clients whose paper noise did not certify and was raised to the tight noise.
         promises_hold: every receipt certifies at most the client's declared budget; raw losses of
@@ -157,7 +160,14 @@ def measure(
         known[cell.slug] = {} if file is None else read_cell(file, cell)
     seeds = range(recipe.seeds)
     missing = [(c, seed) for c in recipe.cells for seed in seeds if seed not in known[c.slug]]
-    for (cell, seed, _), found in train_works(prepare(missing, device=device), progress=progress):
+    works = prepare(missing, device=device)
+    for _, _, job in works:
+        if not main_metric(job.task).is_share:
+            raise InputError.because(
+                f"recipes are judged by accuracy, and this task ({job.task.kind}) has none. "
+                "Compare rules on it instead: dpcohort compare --rules all"
+            )
+    for (cell, seed, _), found in train_works(works, progress=progress):
         known[cell.slug][seed] = found
         if (file := path(cell)) is not None:
             write_cell(file, cell, known[cell.slug])
@@ -281,7 +291,7 @@ def _device_name(device: str) -> str:
 def measured(
     work: Work, run: Run, seconds: float, known: dict[str, tuple[int, bool]] | None
 ) -> Measurement:
-    """What is kept of a training, in per cent, rounded: 10,000 test records have two decimals.
+    """What is kept of a training, shares in per cent, rounded to what test records can tell.
 
     Args:
         work: what was trained.
@@ -294,12 +304,15 @@ def measured(
     drawn, holds = (0, False) if known is None else _certified(run, known)
     curve = run.curve()
     last = next(line.test for line in reversed(run.history) if line.test is not None)
-    points = zip(curve.rounds.tolist(), curve.accuracy.tolist(), strict=True)
+    points = zip(curve.rounds.tolist(), curve.score.tolist(), strict=True)
+    metric = main_metric(job.task)
+    if not (math.isfinite(run.test.score) and math.isfinite(last.score)):
+        raise DivergedError.because(f"{job.title} left all numbers: its {metric.words} is none.")
     return Measurement(
         seed=shift,
-        accuracy=round(100 * run.test_accuracy, 4),
-        last=round(100 * last.accuracy, 4),
-        curve=tuple((rounds, round(100 * accuracy, 3)) for rounds, accuracy in points),
+        accuracy=_rounded(metric, run.test.score, 4),
+        last=_rounded(metric, last.score, 4),
+        curve=tuple((rounds, _rounded(metric, score, 3)) for rounds, score in points),
         clients_drawn=drawn,
         clients_lifted=int(run.plan.noise.lifted.sum()),
         promises_hold=holds,
@@ -307,6 +320,11 @@ def measured(
         device=_device_name(job.device),
         plan=run.plan.sha256,
     )
+
+
+def _rounded(metric: Metric, value: float, decimals: int) -> float:
+    """A share in per cent with some decimals; of anything else six digits."""
+    return round(100 * value, decimals) if metric.is_share else float(f"{value:.6g}")
 
 
 def _certified(run: Run, known: dict[str, tuple[int, bool]]) -> tuple[int, bool]:

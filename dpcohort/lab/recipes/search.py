@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The search for settings the paper leaves out, on held-out training records, written down.
 
-Every setting that is tried is in the file, with its accuracy on each seed; the best mean is chosen.
-The test set is never looked at. The search sees the clients' records and is not charged to their
+Every setting that is tried is in the file, with its score on each seed: accuracy in per cent, or
+what else the task is judged by (`dpcohort.metrics.main_metric`). The best mean is chosen. The test
+set is never looked at. The search sees the clients' records and is not charged to their
 budgets, as in the paper; someone who may not do that must take settings from public data.
 """
 
@@ -25,6 +26,7 @@ from dpcohort.lab.recipes.execution import Progress, Work, prepare, train_works
 from dpcohort.lab.recipes.judgement import write_lines
 from dpcohort.lab.recipes.recipe import MECHANISM, Cell, Recipe, SearchSection, as_changes
 from dpcohort.limits import MOST_CELLS
+from dpcohort.metrics import METRICS, Metric, main_metric
 from dpcohort.runs import configured_data, held_out_within, mean_interval
 
 UNCHARGED = (
@@ -39,22 +41,43 @@ class Tried:
 
     Attributes:
         settings: the changes, as ``--set`` takes them.
-        accuracy: held-out accuracy in per cent of each cell and seed; None if training diverged.
+        scores: on held-out records, of each cell and seed, shares in per cent; None if training
+            diverged.
+        metric: what is scored.
+
+    Example:
+        >>> Tried(settings=("training.clip=1",), scores=(80.0, 90.0)).mean
+        85.0
     """
 
     settings: tuple[str, ...]
-    accuracy: tuple[float | None, ...]
+    scores: tuple[float | None, ...]
+    metric: Metric = METRICS["accuracy"]
 
     @property
     def diverged(self) -> bool:
         """Whether a training with it left all numbers."""
-        return None in self.accuracy
+        return None in self.scores
 
     @property
     def mean(self) -> float:
-        """Mean held-out accuracy; 0 for a setting that diverged, be it with one seed only."""
-        known = [found for found in self.accuracy if found is not None]
-        return mean_interval(known).mean if known and not self.diverged else 0.0
+        """Mean score; the worst there is for a setting that diverged, be it with one seed only."""
+        known = [found for found in self.scores if found is not None]
+        if not known or self.diverged:
+            return 0.0 if self.metric.higher_is_better else math.inf
+        return mean_interval(known).mean
+
+    @property
+    def rounded_mean(self) -> float | None:
+        """For the file: three decimals of a per cent, six digits of others, None for infinity."""
+        if self.metric.is_share:
+            return round(self.mean, 3)
+        return float(f"{self.mean:.6g}") if math.isfinite(self.mean) else None
+
+    @property
+    def rank(self) -> float:
+        """What is smaller the better the setting is."""
+        return -self.mean if self.metric.higher_is_better else self.mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +105,7 @@ class SearchResult:
     @property
     def chosen(self) -> Tried:
         """The setting with the best mean; of equals the first."""
-        return max(self.tried, key=lambda tried: tried.mean)
+        return min(self.tried, key=lambda tried: tried.rank)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -95,16 +118,17 @@ class SearchResult:
             "cells": list(self.cells),
             "held_out": self.held_out,
             "seeds": self.seeds,
+            "metric": self.chosen.metric.name,
             "tried": [
                 {
                     "set": list(tried.settings),
-                    "mean": round(tried.mean, 3),
-                    "accuracy": list(tried.accuracy),
+                    "mean": tried.rounded_mean,
+                    tried.metric.name: list(tried.scores),
                 }
                 for tried in self.tried
             ],
             "chosen": list(self.chosen.settings),
-            "chosen_mean": round(self.chosen.mean, 3),
+            "chosen_mean": self.chosen.rounded_mean,
         }
 
 
@@ -193,7 +217,7 @@ def run_search(
     options: Sequence[str] = (),
     source: str = "",
 ) -> SearchResult:
-    """Try settings on cells; one with which a training diverges has a mean of 0.
+    """Try settings on cells; one with which a training diverges has the worst mean there is.
 
     Raises:
         InputError: there is nothing to try, or every setting diverges.
@@ -212,11 +236,21 @@ def run_search(
         data=lambda config: held_out(configured_data(config), share),
         holdings=_within_clients(share) if cells[0].config.clients is not None else None,
     )
-    scores = {id(work): accuracy for work, accuracy in _scored(works, progress)}
-    accuracies = [scores[id(work)] for work in works]
-    each = len(cells) * seeds
+    metrics = {main_metric(job.task).name for _, _, job in works}
+    if len(metrics) > 1:
+        raise InputError.because(
+            f"the settings of {name} are judged by different numbers ({', '.join(sorted(metrics))})"
+            ", which cannot be compared. Leave [task] out of the grid."
+        )
+    by_work = {id(work): score for work, score in _scored(works, progress)}
+    scores = [by_work[id(work)] for work in works]
+    each, metric = len(cells) * seeds, METRICS[metrics.pop()]
     tried = tuple(
-        Tried(settings=setting, accuracy=tuple(accuracies[place * each : (place + 1) * each]))
+        Tried(
+            settings=setting,
+            scores=tuple(scores[place * each : (place + 1) * each]),
+            metric=metric,
+        )
         for place, setting in enumerate(settings)
     )
     if all(one.diverged for one in tried):
@@ -243,7 +277,7 @@ def write_search(result: SearchResult, path: str | Path) -> None:
 def _scored(
     works: Sequence[Work], progress: Progress | None
 ) -> Iterator[tuple[Work, float | None]]:
-    """Held-out accuracy of each; None where the training diverged."""
+    """Held-out score of each; None where the training diverged."""
     left = {id(work): work for work in works}
     try:
         for work, measured in train_works(works, progress=progress, certify=False):

@@ -11,18 +11,18 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from dpcohort._version import __version__
-from dpcohort.accounting import AttackRisk, History, promised_risk
+from dpcohort.accounting import AttackRisk, History, charged_risk, promised_risk
 from dpcohort.accounting.risk import USUAL_FALSE_ALARMS
 from dpcohort.atomic_file import write_text
 from dpcohort.errors import InputError
 from dpcohort.report.html.page import page_asset, page_template
-from dpcohort.runs.receipts import Receipt, weights_in_words
+from dpcohort.runs.receipts import CHARGED_FOR, Receipt, weights_in_words
 
 _SEVERAL = 5  # records of one person that the letter speaks of
 _CURVE = 81
@@ -66,7 +66,8 @@ def write_letter(
     Args:
         path: where the page goes.
         receipt: of a run, or of a client's own ledger.
-        risk: what no attack can exceed; None where nothing bounds it, or nothing needs to.
+        risk: what no attack on the training can exceed; None where nothing bounds it, or nothing
+            needs to. What was charged before the training is added here.
         history: the accounted steps, to compute all of it again.
         commands: what to type to check it.
         clip: C, the most that one record adds to a step.
@@ -96,8 +97,15 @@ def write_letter(
         raise InputError.because(
             "letters are for runs and ledgers; a scheme's receipt has assumptions of its own."
         )
+    training, charged = receipt, _charged(receipt)
+    if receipt.charged is not None:
+        paid, receipt = receipt.charged, _in_all(receipt)
+        more = [paid["estimate_" + key] + paid["tuning_" + key] for key in ("epsilon", "delta")]
+        risk = None if risk is None else charged_risk(risk, epsilon=more[0], delta=more[1])
     page = page_template("letter.html.j2").render(
         receipt=receipt,
+        training=training,
+        charged=charged,
         risk=risk,
         history=history,
         rates=_rates(receipt, risk),
@@ -113,13 +121,37 @@ def write_letter(
         commands=[shlex.join(command) for command in commands],
         clip=clip,
         over_a_network=over_a_network,
-        rows=_rows(receipt),
+        rows=_rows(training, charged),
         steps=[] if history is None else [event.to_dict() for event in history.events],
         style=page_asset("style.css") + page_asset("letter.css"),
         version=__version__,
         written=datetime.now(UTC).strftime("%Y-%m-%d"),
     )
     write_text(target, str(page).lstrip())
+
+
+def _in_all(receipt: Receipt) -> Receipt:
+    """The receipt with the whole promise, and with all that was spent of it."""
+    whole, spent = receipt.charged or {}, receipt.total_epsilon
+    if spent is not None and receipt.holds:  # parts that are added up are rounded
+        spent = min(spent, whole["promised_epsilon"])
+    return replace(
+        receipt,
+        promised_epsilon=whole["promised_epsilon"],
+        delta=whole["promised_delta"],
+        certified_epsilon=spent,
+        charged=None,
+    )
+
+
+def _charged(receipt: Receipt) -> list[tuple[str, float, float]]:
+    """What was spent before the training: on what, ε and δ."""
+    paid = receipt.charged or {}
+    found = [
+        (words, paid.get(f"{what}_epsilon", 0.0), paid.get(f"{what}_delta", 0.0))
+        for what, words in CHARGED_FOR.items()
+    ]
+    return [one for one in found if one[1] or one[2]]
 
 
 def _rates(receipt: Receipt, risk: AttackRisk | None) -> list[Rates]:
@@ -171,7 +203,7 @@ def _plainly(delta: float | None) -> str:
     return f"{delta:.12f}".rstrip("0")
 
 
-def _rows(receipt: Receipt) -> list[tuple[str, Any]]:
+def _rows(receipt: Receipt, charged: list[tuple[str, float, float]]) -> list[tuple[str, Any]]:
     """The receipt's numbers by what they are called."""
     if receipt.across_runs:
         return [
@@ -184,11 +216,26 @@ def _rows(receipt: Receipt) -> list[tuple[str, Any]]:
             ("its entries", receipt.entries),
             ("hash of the last entry", receipt.head),
         ]
-    reports = receipt.reports or {}
-    return [
+    reports, whole = receipt.reports or {}, receipt.charged
+    promise: list[tuple[str, Any]] = [
         ("promised ε", receipt.promised_epsilon),
         ("δ", receipt.delta),
         ("certified ε, computed anew", receipt.certified_epsilon),
+    ]
+    if whole is not None:
+        promise = [
+            ("promised ε in all", whole["promised_epsilon"]),
+            ("promised δ in all", whole["promised_delta"]),
+            *((f"ε spent {words}", epsilon) for words, epsilon, _ in charged),
+            *((f"δ spent {words}", delta) for words, _, delta in charged),
+            ("ε left for training", receipt.promised_epsilon),
+            ("δ left for training", receipt.delta),
+            ("certified ε of the training, computed anew", receipt.certified_epsilon),
+            ("sum of ε", receipt.total_epsilon),
+            ("sum of δ", receipt.total_delta),
+        ]
+    return [
+        *promise,
         ("draws planned", receipt.planned_draws),
         ("draws counted", receipt.spent_draws),
         ("noisy steps counted", receipt.spent_steps),

@@ -28,10 +28,11 @@ from dpcohort._version import __version__
 from dpcohort.accounting.pooled import NOT_POOLED_AWAY, trust_in_words, trust_terms
 from dpcohort.atomic_file import write_text
 from dpcohort.errors import DpcohortError, InputError
+from dpcohort.explain import noise_gains
 from dpcohort.metrics import METRICS
 from dpcohort.plain_text import visible
 from dpcohort.plan import Plan
-from dpcohort.plugins import is_named_function
+from dpcohort.plugins import REGISTRIES, is_named_function
 from dpcohort.report.html.explorer import (
     MOST_POINTS,
     ClientPoint,
@@ -56,12 +57,14 @@ from dpcohort.report.html.sources import (
     headline_of,
     read_groups,
     read_reproduction,
+    read_worth,
 )
 from dpcohort.runs.evaluation import SIMULATION_ONLY, simulated_service, who_was_heard
 from dpcohort.runs.folder import RunFolder, finite_json
 from dpcohort.runs.receipts import NOT_PRIVATE, read_receipts
 from dpcohort.runs.run import Run
 from dpcohort.runs.success import judged_words
+from dpcohort.selection.rules import rule_from_settings
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -81,6 +84,7 @@ def write_report(
     *,
     method: str = "pld",
     data: Dataset | None = None,
+    worth: str | Path | None = None,
 ) -> Report:
     """Read runs or a result and write the report about them, whole or not at all.
 
@@ -89,6 +93,7 @@ def write_report(
         path: where the page goes.
         method: the accountant that verifies the promises: ``pld``, ``auto`` or ``dp-accounting``.
         data: the data set of the runs, for who is served, where no file of theirs says where it is.
+        worth: what ``dpcohort worth`` saved about the same clients and settings.
 
     Raises:
         DataMissingError: a run is not there.
@@ -98,13 +103,17 @@ def write_report(
         raise InputError.because(
             f"{path} cannot be written: there is no folder {Path(path).parent}. Make it first."
         )
-    report = make_report(sources, method=method, data=data)
+    report = make_report(sources, method=method, data=data, worth=worth)
     write_text(path, render(report))
     return report
 
 
 def make_report(
-    sources: Sequence[str | Path], *, method: str = "pld", data: Dataset | None = None
+    sources: Sequence[str | Path],
+    *,
+    method: str = "pld",
+    data: Dataset | None = None,
+    worth: str | Path | None = None,
 ) -> Report:
     """The content of the report about runs or a result.
 
@@ -117,7 +126,10 @@ def make_report(
     choice("method", method, ["pld", "auto", "dp-accounting"])
     results = [source for source in sources if Path(source).suffix.lower() == ".json"]
     if not results:
-        return report_of_runs(read_groups(sources, method=method), method=method, data=data)
+        groups = read_groups(sources, method=method)
+        return report_of_runs(groups, method=method, data=data, worth=worth)
+    if worth is not None:
+        raise InputError.because(f"--worth goes with a run; {results[0]} is a result.")
     if len(sources) > 1:
         raise InputError.because(
             f"{results[0]} is a file: give one result of dpcohort reproduce, or run folders only."
@@ -235,6 +247,9 @@ def _percent(value: float | None, digits: int = 2) -> str:
     return "unbounded" if value == float("inf") else f"{100 * value:.{digits}f} %"
 
 
+#: With more clients the selection is not solved again for each of them: dpcohort worth does that.
+_MOST_GAINS = 200
+
 #: Rows of the privacy table above MOST_POINTS clients: those that spent the largest share.
 _TIGHTEST = 100
 
@@ -270,6 +285,7 @@ class Report:
         rerun: commands.
         config: the configuration, to save and run again.
         explorer: what the what-if page computes from.
+        worth: clients by what a larger budget takes off the noise, and what is predicted of it.
         reproduction: of a recipe's result.
         scored: which model was tested, in words; empty if the runs differ in it.
     """
@@ -299,6 +315,7 @@ class Report:
     rerun: tuple[str, ...] = ()
     config: str = ""
     explorer: dict[str, Any] = field(default_factory=dict)
+    worth: dict[str, Any] = field(default_factory=dict)
     reproduction: Reproduction | None = None
     scored: str = ""
 
@@ -316,6 +333,7 @@ class Report:
             "heard": self.heard,
             "served": self.served,
             "explorer": self.explorer,
+            "worth": self.worth.get("curves", []),
             "cells": []
             if self.reproduction is None
             else [asdict(cell) for cell in self.reproduction.cells],
@@ -323,7 +341,11 @@ class Report:
 
 
 def report_of_runs(
-    groups: Sequence[Group], *, method: str = "pld", data: Dataset | None = None
+    groups: Sequence[Group],
+    *,
+    method: str = "pld",
+    data: Dataset | None = None,
+    worth: str | Path | None = None,
 ) -> Report:
     """The report about one run, seeds of one, or several groups of runs.
 
@@ -331,6 +353,7 @@ def report_of_runs(
         groups: at least one.
         method: the accountant of the privacy table.
         data: of the runs, where no file of theirs says where it is.
+        worth: what ``dpcohort worth`` saved about the clients that are shown.
     """
     first = baseline_of(groups)
     groups = [groups[first], *groups[:first], *groups[first + 1 :]]
@@ -379,6 +402,7 @@ def report_of_runs(
         rerun=rerun_commands(groups),
         config=run.config,
         explorer=_explorer(run),
+        worth=_worth(run, worth),
         scored=runs[0].scored if len({run.scored for run in runs}) == 1 else "",
     )
 
@@ -565,7 +589,8 @@ def _data_of(run: ReadRun, loaded: dict[str, Dataset]) -> Dataset:
     from dpcohort.data import DATASET_NAMES, load_dataset
     from dpcohort.runs.configured import configured_data, data_section
 
-    key = f"{run.data_name}, {run.config}"
+    clients = None if run.plan is None else run.plan.population.ids
+    key = f"{run.data_name}, {run.config}, {clients}"
     if key in loaded:
         return loaded[key]
     own = "Give it to run.report(data=...) in Python."
@@ -573,7 +598,7 @@ def _data_of(run: ReadRun, loaded: dict[str, Dataset]) -> Dataset:
         config = load_config(RunFolder(run.path).config)
         if is_named_function(data_section(config).name):
             raise InputError.because(f"a function makes its data, and a report runs none. {own}")
-        loaded[key] = configured_data(config)
+        loaded[key] = configured_data(config, clients)
     elif run.data_name in DATASET_NAMES:
         loaded[key] = load_dataset(str(run.data_name))
     else:
@@ -611,6 +636,31 @@ def _pooled_words(plan: Plan | None) -> str:
         return ""
     words = trust_in_words(trust_terms(plan.contract, plan.training.cohort_size))
     return f"Noise is {words}. {NOT_POOLED_AWAY[:1].upper()}{NOT_POOLED_AWAY[1:]}."
+
+
+def _worth(run: ReadRun, path: str | Path | None) -> dict[str, Any]:
+    """Who should raise epsilon first: exact in noise, and predicted where somebody predicted it."""
+    plan = run.plan
+    known = plan is not None and plan.selection.rule in REGISTRIES["selection"]
+    if plan is None or plan.adaptive is not None or plan.before or not known:
+        if path is not None:
+            raise InputError.because(
+                f"{path} is about a selection that is solved before the training; this run has "
+                "none, or its rule is not installed here."
+            )
+        return {}
+    if path is not None:
+        return read_worth(path, plan)
+    if len(plan.population) > _MOST_GAINS:
+        return {}
+    gains = noise_gains(
+        plan.population,
+        plan.training,
+        rule_from_settings(plan.selection.rule, **plan.selection.settings),
+        contract=plan.contract,
+        noise_model=plan.noise_model,
+    )
+    return {"gains": [asdict(gain) for gain in gains]}
 
 
 def facts_of(run: ReadRun) -> dict[str, dict[str, str]]:

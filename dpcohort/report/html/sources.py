@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ from dpcohort._validate import IntArray
 from dpcohort.errors import DpcohortError, FileFormatError, InputError
 from dpcohort.limits import LARGEST_CONFIG, LARGEST_LOG, LARGEST_RESULT, read_bounded
 from dpcohort.metrics import METRICS, Check, Metric, check_together, main_metric
-from dpcohort.plain_text import counted
+from dpcohort.plain_text import counted, one_line
 from dpcohort.plan import Plan
 from dpcohort.round_record import RoundRecord, TestResult
 from dpcohort.runs.evaluation import Comparison, mean_interval
@@ -28,7 +28,7 @@ from dpcohort.runs.receipts import source_of
 from dpcohort.runs.run import SCORED, judged_in
 from dpcohort.runs.success import check_of, task_of
 from dpcohort.runs.verification import Verification, verify_run
-from dpcohort.text_files import parse_json
+from dpcohort.text_files import parse_json, read_utf8
 
 Kind = Literal["broken", "missing", "note"]
 
@@ -742,6 +742,68 @@ def read_reproduction(path: str | Path) -> Reproduction:
         facts=_facts(values),
         problems=tuple(problems),
     )
+
+
+def read_worth(path: str | Path, plan: Plan) -> dict[str, Any]:
+    """What ``dpcohort worth`` saved, in plain values: gains of clients, and predicted curves.
+
+    Args:
+        path: the file.
+        plan: of the run it is shown with.
+
+    Raises:
+        InputError: it is about other clients, budgets or settings than the plan.
+        FileFormatError: it is no such file.
+    """
+    values = parse_json(read_utf8(path, at_most_bytes=LARGEST_RESULT))
+    if not isinstance(values, dict) or values.get("format") != "dpcohort worth":
+        raise FileFormatError(path, "not saved by dpcohort worth CONFIG -o FILE.")
+    made, planned = values.get("training"), asdict(plan.training)
+    if not isinstance(made, Mapping) or dict(made) != planned:
+        known = made if isinstance(made, Mapping) else {}
+        key = next((key for key, value in planned.items() if known.get(key) != value), "settings")
+        raise InputError.because(
+            f"{path} is about another training than the run: {key} = {known.get(key)!r} there and "
+            f"{planned.get(key)!r} here. Predict it again: dpcohort worth CONFIG -o {path}"
+        )
+    budgets = dict(zip(plan.population.ids, plan.population.epsilon.tolist(), strict=True))
+    gains = []
+    for item in _objects(values.get("gains")):
+        numbers = {key: _number(item.get(key)) for key in ("epsilon", "probability", "noise")}
+        if numbers["epsilon"] is None or budgets.get(str(item.get("client"))) != numbers["epsilon"]:
+            raise InputError.because(
+                f"{path} is about other clients or budgets than the run: "
+                f"{one_line(str(item.get('client')), 60)}. Predict it again: dpcohort worth CONFIG"
+            )
+        points = dict(zip(("mean", "low", "high"), _ends(item.get("accuracy")), strict=True))
+        gains.append({"client": str(item["client"]), **numbers, **points})
+    factors = [_number(item.get("factor")) for item in _objects(values.get("factors"))]
+    scored_by = str(values.get("scored_by") or "accuracy")
+    sets, curves = values.get("sets"), []
+    for name, points in sets.items() if isinstance(sets, Mapping) else ():
+        ends = [_ends(point) for point in _objects(points)]
+        # One data set of a kind has no interval.
+        rows = [
+            [
+                100 * min(1.0, max(0.0, mean or 0.0 if end is None else end))
+                for end in (mean, low, high)
+            ]
+            for mean, low, high in ends
+        ]
+        columns = zip(*rows, strict=True) if rows else ((), (), ())
+        mean, low, high = map(list, columns)
+        curve = {"mean": mean, "low": low, "high": high}
+        curves.append({"name": str(name), "words": scored_by, "factors": factors, **curve})
+    if None in factors or any(len(curve["mean"]) != len(factors) for curve in curves):
+        raise FileFormatError(path, "its curves are not as dpcohort worth writes them.")
+    source = str(values.get("source") or "")
+    return {"gains": gains, "curves": curves, "source": source, "scored_by": scored_by}
+
+
+def _ends(value: Any) -> tuple[float | None, float | None, float | None]:
+    """Mean, low and high of an interval that was written down."""
+    found = value if isinstance(value, Mapping) else {}
+    return _number(found.get("mean")), _number(found.get("low")), _number(found.get("high"))
 
 
 def _cell(item: Mapping[str, Any]) -> ReproductionCell:

@@ -7,6 +7,7 @@ from dpcohort import runs
 from dpcohort.errors import DivergedError, InputError
 from dpcohort.lab.recipes import execution, load_recipe
 from dpcohort.lab.recipes.execution import measure, prepare, stacks, train_works
+from dpcohort.metrics import METRICS
 from dpcohort.runs.configured import configured_job
 from dpcohort.runs.training import train_job
 
@@ -131,3 +132,10 @@ def test_a_biased_baseline_that_diverges_is_no_result(biased):
     works = [(cell, 0) for cell in form.cells if cell.adaptive]
     with pytest.raises(DivergedError, match="not finite"):
         list(train_works(prepare(works, device="cpu")))
+
+
+def test_a_task_without_an_accuracy_is_refused_before_it_is_trained(recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr(execution, "main_metric", lambda task: METRICS["rmse"])
+    with pytest.raises(InputError, match="recipes are judged by accuracy"):
+        measure(recipe, folder=tmp_path / "cells", device="cpu")
+    assert not (tmp_path / "cells").exists()

@@ -34,7 +34,7 @@ def test_every_setting_is_tried_on_held_out_records_and_the_best_is_chosen(recip
         ("optimiser.learning_rate=0.01",),
         ("optimiser.learning_rate=1.0",),
     ]
-    assert all(len(t.accuracy) == 2 for t in result.tried)
+    assert all(len(t.scores) == 2 for t in result.tried)
     assert result.chosen == max(result.tried, key=lambda t: t.mean)
     path = tmp_path / "search.json"
     write_search(result, path)
@@ -44,7 +44,7 @@ def test_every_setting_is_tried_on_held_out_records_and_the_best_is_chosen(recip
     # 144 of 1,442 records are held out: accuracies are whole numbers of them.
     assert all((a * 144 / 100) % 1 == pytest.approx(0, abs=1e-3) or
                (a * 144 / 100) % 1 == pytest.approx(1, abs=1e-3)
-               for t in result.tried for a in t.accuracy)  # fmt: skip
+               for t in result.tried for a in t.scores)  # fmt: skip
 
 
 def test_the_test_set_is_never_looked_at(recipe, monkeypatch):
@@ -138,8 +138,8 @@ def test_a_setting_that_diverges_is_written_down_and_not_chosen(recipe):
     wild = ("optimiser.learning_rate=1e30", "optimiser.server_learning_rate=1e30")
     settings = [wild, ("optimiser.learning_rate=0.01",)]
     result = run_search("small", cells, settings, seeds=2, share=0.1, device="cpu")
-    assert result.tried[0].accuracy == (None, None)
-    assert all(found is not None for found in result.tried[1].accuracy)
+    assert result.tried[0].scores == (None, None)
+    assert all(found is not None for found in result.tried[1].scores)
     assert result.chosen == result.tried[1]
     assert result.to_dict()["tried"][0] == {
         "set": list(wild), "mean": 0.0, "accuracy": [None, None]
@@ -149,8 +149,8 @@ def test_a_setting_that_diverges_is_written_down_and_not_chosen(recipe):
 
 
 def test_one_seed_that_diverges_is_enough():
-    assert Tried(settings=("a.b=1",), accuracy=(90.0, None)).mean == 0.0
-    assert Tried(settings=("a.b=1",), accuracy=(90.0, 80.0)).mean == 85.0
+    assert Tried(settings=("a.b=1",), scores=(90.0, None)).mean == 0.0
+    assert Tried(settings=("a.b=1",), scores=(90.0, 80.0)).mean == 85.0
 
 
 def test_an_empty_grid_has_nothing_to_try(recipe):
@@ -166,7 +166,7 @@ def test_clients_that_hold_all_records_fit_into_what_is_not_held_out():
     cell = Cell(mechanism="digits", axes={}, config=config)
     settings = [("optimiser.learning_rate=1.0",)]
     result = run_search("digits", [cell], settings, seeds=1, share=0.25, device="cpu")
-    assert len(result.tried[0].accuracy) == 1
+    assert len(result.tried[0].scores) == 1
 
 
 def test_a_list_of_clients_is_searched_with_part_of_each_client_held_out(tmp_path):
@@ -188,7 +188,7 @@ def test_a_list_of_clients_is_searched_with_part_of_each_client_held_out(tmp_pat
     result = run_search("own", [cell], settings, seeds=2, share=0.2, device="cpu", progress=told)
     held = sum(round(0.2 * size) for size in sizes.values())
     for tried in result.tried:
-        for accuracy in tried.accuracy:
+        for accuracy in tried.scores:
             records = accuracy * held / 100
             assert records == pytest.approx(round(records), abs=1e-3)
     assert seen

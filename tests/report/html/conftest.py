@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,15 @@ import pytest
 from dpcohort import Population, Training, make_plan
 from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.data import load_dataset
+from dpcohort.explain import noise_gains
 from dpcohort.plan import Plan
 from dpcohort.report.html.explorer import explorer_data
 from dpcohort.report.html.page import Report, report_of_runs
 from dpcohort.report.html.sources import Group, read_groups
-from dpcohort.runs import train
+from dpcohort.runs import mean_interval, train
 from dpcohort.runs.journal import journal_header, planned_draws
+from dpcohort.selection import rule_from_settings
+from dpcohort.tuning.budgets import Gain, Worth
 
 #: Names that would do something if they were anything but text.
 SCRIPTED = [
@@ -43,6 +47,27 @@ def small_plan(rule: str = "privacy-aware", **changes: object) -> Plan:
     settings = {"rounds": 8, "cohort_size": 4, "sampling_rate": 0.2, "dimension": 650}
     settings |= {key: changes.pop(key) for key in list(changes) if key in settings}
     return make_plan(clients, Training(**settings), selection=rule, seed=3, **changes)
+
+
+def saved_worth(plan: Plan, path: Path) -> dict:
+    """A prediction about the clients of a plan, as ``dpcohort worth -o`` saves it."""
+    rule = rule_from_settings(plan.selection.rule, **plan.selection.settings)
+    gains = noise_gains(plan.population, plan.training, rule, contract=plan.contract)
+    points = mean_interval([1.0, 2.0])
+    found = Worth(
+        source="generated data",
+        factors=(1.0, 2.0),
+        noise=(2.0, 1.0),
+        sets=("clear", "clear"),
+        scores=((0.5, 0.5), (0.6, 0.8)),
+        gains=tuple(
+            Gain(**asdict(gain), accuracy=replace(points, low=1.0, high=2.0)) for gain in gains
+        ),
+        training=plan.training,
+    ).to_dict()
+    found["sets"]["clear"][0] |= {"low": 0.4, "high": 0.6}
+    path.write_text(json.dumps(found))
+    return found
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from dpcohort.accounting import promised_risk
@@ -65,3 +67,23 @@ def test_letters_are_not_for_schemes(tmp_path):
     with pytest.raises(InputError, match="scheme"):
         _letter(tmp_path, RISK, scheme="secure aggregation")
     assert not (tmp_path / "letter.html").exists()
+
+
+CHARGED = {
+    "promised_epsilon": 2.0, "promised_delta": 2e-5, "estimate_epsilon": 0.25,
+    "estimate_delta": 0.0, "tuning_epsilon": 0.75, "tuning_delta": 1e-5,
+}  # fmt: skip
+
+
+def test_what_was_charged_before_the_training_counts_in_every_number(tmp_path):
+    text = _letter(tmp_path, RISK, charged=CHARGED)
+    assert "ε = 2 at δ = 0.00002" in text
+    assert "ε = 0.25 of the promise was spent on an estimate of bounds" in text
+    assert "ε = 0.75 and δ = 1e-05 of the promise was spent on tuning" in text
+    assert "at most <strong>ε = 1.9</strong> of 2" in text
+    assert "was kept" in text
+    most = promised_risk(epsilon=1.9, delta=2e-5).hits(0.01)
+    assert f"finds at most {math.ceil(10_000 * most) / 100:.2f} of 100" in text
+    broken = _letter(tmp_path, RISK, charged={**CHARGED, "promised_epsilon": 1.8})
+    assert "The promise was broken" in broken
+    assert "ε = 1.9 was spent" in broken

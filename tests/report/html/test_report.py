@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
+
 from dpcohort import Population, Training, make_plan
+from dpcohort.clients import Budget
+from dpcohort.errors import InputError
 from dpcohort.report.html.page import (
     facts_of,
     flat,
+    make_report,
     render,
     report_of_reproduction,
     report_of_runs,
@@ -17,6 +22,9 @@ from dpcohort.report.html.page import (
 from dpcohort.report.html.sources import Group, Reproduction, read_groups, read_run
 from dpcohort.runs.folder import finite_json
 from dpcohort.runs.receipts import PRIVATE_NOISE
+from dpcohort.selection import rule_from_settings
+
+from .conftest import saved_worth
 
 
 def test_a_comparison_has_every_part(comparison_report):
@@ -31,6 +39,51 @@ def test_a_comparison_has_every_part(comparison_report):
     drawn = {row.name for row in comparison.rows if row.draws}
     assert drawn == set(comparison.receipts)
     assert json.dumps(finite_json(comparison.chart_data()), allow_nan=False)
+
+
+def test_who_should_raise_epsilon_first_is_what_a_new_plan_would_say(plan, finished):
+    report = report_of_runs(read_groups([finished]))
+    gains = report.worth["gains"]
+    assert [gain["noise"] for gain in gains] == sorted(gain["noise"] for gain in gains)
+    assert {gain["client"] for gain in gains} == set(plan.population.ids) - {"open data"}
+    rule = rule_from_settings(plan.selection.rule, **plan.selection.settings)
+    first = gains[0]["client"]
+    richer = plan.population.with_budget(first, Budget(2 * gains[0]["epsilon"], 1e-5))
+    then, now = (
+        make_plan(people, plan.training, selection=rule, seed=3).problem
+        for people in (richer, plan.population)
+    )
+    noise = []
+    for one in (then, now):
+        p = rule.select(one).probabilities
+        noise.append(float((one.noise_costs * p**2 + one.linear_costs * p).sum()))
+    assert gains[0]["noise"] == pytest.approx((noise[0] / noise[1]) ** 0.5, rel=1e-6)
+    page = render(report)
+    assert "What is ε worth?" in page
+    assert f"{100 * (gains[0]['noise'] - 1):+.1f} %" in page
+    assert "<img src=x" not in page  # a client is called so
+
+
+def test_a_saved_prediction_is_shown_with_the_run_it_is_about(plan, finished, tmp_path):
+    told = saved_worth(plan, tmp_path / "worth.json")
+    report = make_report([finished], worth=tmp_path / "worth.json")
+    assert report.worth["curves"][0]["mean"] == [50.0, 70.0]
+    assert report.worth["curves"][0]["high"] == [60.0, 100.0]
+    page = render(report)
+    assert "Predicted accuracy" in page
+    assert "+1.50 (+1.00 to +2.00)" in page
+
+    def refused(change: dict, words: str) -> None:
+        (tmp_path / "worth.json").write_text(json.dumps({**told, **change}))
+        with pytest.raises(InputError, match=words):
+            make_report([finished], worth=tmp_path / "worth.json")
+
+    refused({"format": "other"}, "not saved by dpcohort worth")
+    refused({"training": {**told["training"], "rounds": 7}}, "rounds = 7 there and 8 here")
+    refused({"training": None}, "another training")
+    refused({"gains": [{"client": "nobody", "epsilon": 1.0}]}, "other clients or budgets")
+    refused({"sets": {"clear": []}}, "curves")
+    refused({"factors": [{"factor": "x"}]}, "curves")
 
 
 def test_a_private_run_shows_nobodys_labels(finished):

@@ -256,6 +256,38 @@ const dpcohortCharts = (() => {
     return bars(data.classes, of, { x: "Class", y: "Accuracy, %", error: true });
   }
 
+  /** Predicted accuracy against a common factor on every budget. */
+  function worth() {
+    const traces = [];
+    data.worth.forEach((curve, k) => {
+      const x = curve.factors;
+      if (curve.low.some((low, i) => low !== curve.high[i])) {
+        traces.push({
+          x: [...x, ...x.slice().reverse()],
+          y: [...curve.high, ...curve.low.slice().reverse()],
+          type: "scatter",
+          mode: "lines",
+          line: { width: 0 },
+          fill: "toself",
+          fillcolor: translucent(series(k), 0.12),
+          hoverinfo: "skip",
+          showlegend: false,
+        });
+      }
+      const words = x.map((factor, i) => `<b>${inert(curve.name)}</b>, every ε times ${factor}<br>`
+        + `${curve.mean[i].toFixed(1)} % (${curve.low[i].toFixed(1)} to ${curve.high[i].toFixed(1)})`);
+      traces.push({
+        ...marks(x, curve.mean, { symbol: SYMBOLS[k % 6], size: 7 }, { name: inert(curve.name), words }),
+        mode: "lines+markers",
+        line: { color: series(k), width: 2.5, dash: DASHES[k % 6] },
+      });
+    });
+    const { factors, words: what } = data.worth[0];
+    const ticks = { type: "log", tickvals: factors, ticktext: factors.map((f) => `× ${f}`) };
+    const x = axis("Every ε", ticks);
+    return { traces, shape: layout(x, axis(`Predicted ${what}, %`, { range: [0, 100] })) };
+  }
+
   /** Cells of a reproduction beside the paper's numbers. */
   function cells() {
     const rows = data.cells.slice().reverse();
@@ -301,6 +333,7 @@ const dpcohortCharts = (() => {
       ["chart-heard", heard, data.points.length],
       ["chart-served", served, Object.keys(data.served).length],
       ["chart-classes", classes, Object.keys(data.classes).length],
+      ["chart-worth", worth, data.worth.length],
       ["chart-noise", noise, data.points.some((point) => !point.public)],
     ];
     for (const [id, make, some] of wanted) if (some) draw(id, make);

@@ -12,6 +12,8 @@ import pytest
 from dpcohort.plan import Plan
 from dpcohort.report.html.page import render
 
+from ..conftest import saved_worth
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 ARGUMENTS = [
     "--no-sandbox",
@@ -145,5 +147,6 @@ def own_report(tmp_path_factory):
     settings = Training(rounds=4, cohort_size=6, batch_size=50, dimension=650)
     plan = make_plan(clients, settings, seed=0)
     train(plan, "logistic", "digits", device="cpu", out=folder / "run")
-    write_report([folder / "run"], folder / "page.html")
+    saved_worth(plan, folder / "worth.json")
+    write_report([folder / "run"], folder / "page.html", worth=folder / "worth.json")
     return folder / "page.html"

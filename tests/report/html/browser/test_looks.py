@@ -145,6 +145,7 @@ def test_on_paper_every_chart_and_column_is_whole(browser, own_report):
         )
         cut = [(name, right) for name, right in widths if right > paper]
         assert cut == []
+        assert [n for n, _ in widths if n in ("chart-worth", "gains")] == ["chart-worth", "gains"]
         reader.page.evaluate("window.dispatchEvent(new Event('afterprint'))")
 
 

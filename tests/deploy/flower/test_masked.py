@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rounds whose noise is pooled, with real guards in this process and a server that plays fair."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+
+from dpcohort import Contract
+from dpcohort.clients import Population
+from dpcohort.data import load_dataset
+from dpcohort.deploy.flower.client_app import LocalGuards
+from dpcohort.deploy.flower.exchange import InProcess
+from dpcohort.deploy.flower.federation import Federation
+from dpcohort.deploy.flower.kit import client_folder, write_kit
+from dpcohort.deploy.flower.messages import open_message
+from dpcohort.deploy.flower.rounds import GuardTrainer, federate
+from dpcohort.deploy.flower.trial import demo_records, demo_settings, write_client_data
+from dpcohort.deploy.guard.protocol import AgreeRequest, MaskedRequest, RevealRequest
+from dpcohort.deploy.guard.training import LocalTraining
+from dpcohort.deploy.ledger import read_state, verify_ledger
+from dpcohort.errors import InputError
+from dpcohort.plan import make_plan
+from dpcohort.runs.folder import read_json, read_log
+from dpcohort.runs.verification import verify_run
+from dpcohort.training import Training
+
+from .conftest import small_settings
+
+NAMES = [f"ward-{i}" for i in range(5)]
+
+
+def pooled_settings(**changes):
+    """Five clients who are all in both rounds; two may vanish."""
+    population = Population.from_arrays(
+        ids=NAMES, sizes=[200, 300, 250, 350, 300], epsilon=[2.0, 4.0, 8.0, 4.0, 2.0], delta=1e-5
+    )
+    training = Training(rounds=2, cohort_size=5, batch_size=20, dimension=650)
+    trust = Contract(trust="pooled", dropouts=2)
+    plan = make_plan(population, training, seed=3, accountant=trust)
+    return small_settings(plan=plan, test="", **changes)
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    settings = pooled_settings()
+    kit = write_kit(tmp_path_factory.mktemp("pooled") / "kit", **settings)
+    write_client_data(kit, demo_records(settings["plan"], load_dataset("digits")))
+    return kit
+
+
+@pytest.fixture
+def kit(template, tmp_path):
+    shutil.copytree(template, tmp_path / "kit")
+    return tmp_path / "kit"
+
+
+class Carried:
+    """Real guards; a test may say which requests do not reach them."""
+
+    def __init__(self, kit):
+        self.guards = LocalGuards(kit / "clients")
+        self.federation = Federation.load(kit / "server/federation.toml")
+        self.asked = []
+        self.lost = lambda client, request: False
+
+    def carry(self, body):
+        opened = open_message(body)
+        request = opened.requests[0]
+        self.asked.append((opened.client, type(request).__name__, getattr(request, "round", None)))
+        if self.lost(opened.client, request):
+            raise ConnectionError("gone")
+        return self.guards.carry(body)
+
+    def run(self, out, **settings):
+        keys = self.federation.fingerprints
+        transport = InProcess({keys[client]: self.carry for client in self.federation.clients})
+        with self.guards:
+            return federate(self.federation, transport, out=out, poll=0.01, **settings)
+
+    def counts(self, kit):
+        found = {}
+        for name in NAMES:
+            path = client_folder(kit, name) / "client.ledger"
+            assert verify_ledger(path).holds
+            account = read_state(path).accounts[name]["spring"]
+            found[name] = (len(account.draws), len(account.unmasked))
+        return found
+
+
+def test_a_run_in_which_nobody_vanishes(kit, tmp_path, monkeypatch):
+    """Two exchanges a round; and each step is that of the members' integers in the clear."""
+    parts, steps, real = [], [], LocalTraining.noisy_sum
+
+    def watched(self, *given, **settings):
+        parts.append(real(self, *given, **settings))
+        return parts[-1]
+
+    def updates(self, *given):
+        steps.extend(trained(self, *given))
+        return steps[-1:]
+
+    trained = GuardTrainer.updates
+    monkeypatch.setattr(LocalTraining, "noisy_sum", watched)
+    monkeypatch.setattr(GuardTrainer, "updates", updates)
+    carried = Carried(kit)
+    carried.run(tmp_path / "run")
+    for round in (0, 1):
+        kinds = [kind for _, kind, t in carried.asked if t == round]
+        assert sorted(kinds) == ["MaskedRequest"] * 5 + ["RevealRequest"] * 5
+    plan, pool = carried.federation.plan, carried.federation.pool
+    unit = plan.pooled.share * plan.training.clip / 2**pool.exponent
+    for t, step in enumerate(steps):
+        clear = sum(parts[5 * t : 5 * t + 5]) * unit / 5  # the step size is 1
+        np.testing.assert_allclose(step.updates[0].numpy(), clear, rtol=1e-6)
+    assert carried.counts(kit) == dict.fromkeys(NAMES, (2, 2))
+    assert verify_run(tmp_path / "run").holds
+    told = read_json(tmp_path / "run/client-ledgers.json")["ward-0"]["spending"]
+    assert told["pool"]["honest"] == 3
+
+
+@pytest.mark.parametrize("stage", [MaskedRequest, AgreeRequest, RevealRequest])
+def test_one_that_vanishes_at_any_stage(kit, tmp_path, stage):
+    carried = Carried(kit)
+
+    def lost(client, request):
+        if getattr(request, "round", None) != 0:
+            return False
+        gone = client == "ward-1" and isinstance(request, MaskedRequest)
+        if stage is AgreeRequest:  # one before it masks, one when all must agree
+            return gone or (client == "ward-2" and type(request) is AgreeRequest)
+        return client == "ward-1" and isinstance(request, stage)
+
+    carried.lost = lost
+    carried.run(tmp_path / "run")
+    assert verify_run(tmp_path / "run").holds
+    counts = carried.counts(kit)
+    first, second = read_log(tmp_path / "run/exchange.jsonl")
+    assert not second["passed_over"]
+    assert not first["passed_over"]
+    if stage is RevealRequest:
+        assert counts["ward-1"] == (2, 1)
+        assert first["came"] == 5
+    else:
+        assert counts["ward-1"] == (1, 1)
+        assert first["came"] == 4
+        assert ("ward-0", "AgreeRequest", 0) in carried.asked
+    assert all(count == (2, 2) for name, count in counts.items() if name not in ("ward-1",))
+
+
+def test_more_than_may_vanish_and_the_round_is_passed_over(kit, tmp_path):
+    carried = Carried(kit)
+    carried.lost = lambda client, request: (
+        client in NAMES[1:4] and isinstance(request, MaskedRequest) and request.round == 0
+    )
+    carried.run(tmp_path / "run")
+    first, second = read_log(tmp_path / "run/exchange.jsonl")
+    assert (first["passed_over"], first["came"]) == (True, 0)
+    assert not second["passed_over"]
+    counts = carried.counts(kit)
+    assert counts["ward-0"] == (2, 1)  # counted, and not unmasked
+    assert counts["ward-1"] == (1, 1)
+    assert verify_run(tmp_path / "run").holds
+
+
+class Killed(BaseException):
+    """The server, at the worst moment."""
+
+
+@pytest.mark.parametrize("stage", ["masking", "agreeing", "revealing"])
+def test_a_server_killed_at_any_stage_goes_on_with_what_guards_have_stored(kit, tmp_path, stage):
+    """Asked again, guards send the same bytes and unmask the same set, once."""
+    kind = {"masking": MaskedRequest, "agreeing": AgreeRequest, "revealing": RevealRequest}[stage]
+    gone = "ward-1" if stage == "agreeing" else ""
+
+    def vanished(client, request):
+        return client == gone and isinstance(request, MaskedRequest) and request.round == 0
+
+    def lost(client, request):
+        if type(request) is kind and client == "ward-3":
+            raise Killed
+        return vanished(client, request)
+
+    carried = Carried(kit)
+    carried.lost = lost
+    with pytest.raises(Killed):
+        carried.run(tmp_path / "run")
+    again = Carried(kit)
+    again.lost = vanished
+    again.run(tmp_path / "run", resume=True)
+    expected = {name: (1, 1) if name == gone else (2, 2) for name in NAMES}
+    assert again.counts(kit) == expected
+    first = read_log(tmp_path / "run/exchange.jsonl")[0]
+    assert first["resent"] == {"masking": 3, "agreeing": 4, "revealing": 5}[stage]
+    assert not first["passed_over"]
+    assert verify_run(tmp_path / "run").holds
+
+
+def test_answers_that_a_dead_courier_loses_come_again(kit, tmp_path):
+    """The guard has answered and nobody heard it, once at every stage: nothing counts twice."""
+    carried = Carried(kit)
+    carried.federation = carried.federation.model_copy(update={"attempts": 3})
+    dead, real = set(), carried.guards.carry
+
+    def carry(body):
+        answer = real(body)
+        opened = open_message(body)
+        name = (opened.client, type(opened.requests[0]).__name__)
+        if name not in dead and opened.client in ("ward-0", "ward-4"):
+            dead.add(name)
+            raise ConnectionError("the courier is dead")
+        return answer
+
+    carried.guards.carry = carry
+    carried.run(tmp_path / "run")
+    assert len(dead) == 8  # terms, cards, masked vectors and shares, of two clients
+    assert carried.counts(kit) == dict.fromkeys(NAMES, (2, 2))
+    first = read_log(tmp_path / "run/exchange.jsonl")[0]
+    assert (first["resent"], first["came"]) == (2, 5)
+
+
+def test_owners_who_count_on_others_are_named_before_anything_is_spent(kit, tmp_path):
+    path = client_folder(kit, "ward-4") / "terms.toml"
+    text = path.read_text()
+    assert "colluding = 0 " in text
+    text = text.replace("colluding = 0 ", "colluding = 1 ")
+    path.write_text(text.replace("dropouts = 2 ", "dropouts = 1 "))
+    with pytest.raises(InputError, match="ward-4: colluding of its pool is not that of the plan"):
+        Carried(kit).run(tmp_path / "run")
+    path = client_folder(kit, "ward-0") / "client.ledger"
+    assert not read_state(path).accounts["ward-0"]["spring"].draws
+
+
+def test_a_kit_whose_secrets_the_operator_would_make_is_refused(tmp_path):
+    settings = pooled_settings(trial=False)
+    with pytest.raises(InputError, match="let each owner make its own"):
+        write_kit(tmp_path / "kit", **settings)
+    keys = {name: f"{i + 1:064x}" for i, name in enumerate(NAMES)}
+    kit = write_kit(tmp_path / "kit", **settings, members=keys)
+    assert not list(kit.rglob("identity.key"))
+    assert Federation.load(kit / "server/federation.toml").members == keys
+    del keys["ward-3"]
+    with pytest.raises(InputError, match="no key of 'ward-3'"):
+        write_kit(tmp_path / "kit-2", **settings, members=keys)
+
+
+def test_the_pooled_demo_has_clients_that_count_on_each_other():
+    settings, records = demo_settings(rounds=2, pooled=10)
+    plan = settings["plan"]
+    assert (plan.pooled.honest, len(records), plan.training.cohort_size) == (7, 10, 10)
+    assert demo_settings(rounds=2, pooled=3)[0]["plan"].pooled.honest == 3

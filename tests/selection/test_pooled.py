@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pooled noise: the statements of docs/pooled.md, by simulation or by another solver."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpcohort import Population, Training, make_plan
+from dpcohort.accounting.contract import Contract
+from dpcohort.errors import InputError
+from dpcohort.selection import Pool, rule_from_settings, solve_pooled, solve_selection
+from dpcohort.selection.instance import Costs
+from dpcohort.selection.pooled import (
+    LARGEST_WEIGHT,
+    pooled_noise,
+    pooled_objective,
+    pooled_probabilities,
+    pooled_weights,
+    solve_pooled_within,
+)
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from pooled_solver import conic_weights, instance
+
+
+def _loudness(w, p, a, b):
+    """What the noise must protect: the largest (w / p) sqrt(b + a p)."""
+    here = w > 0
+    return float((w[here] / p[here] * np.sqrt(b[here] + a[here] * p[here])).max())
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_solutions_are_optimal_by_their_own_certificate_and_by_a_conic_solver(seed):
+    one = instance(seed)
+    found = solve_pooled(one.u, one.a, cohort_size=one.members, honest=one.honest, **one.options)
+    assert abs(found.probabilities.sum() - 1.0) < 1e-12
+    assert 0.0 <= found.gap <= 1e-9 * found.objective
+    assert found.objective == pytest.approx(
+        pooled_objective(found.probabilities, one.costs, Pool(one.members, one.honest)), rel=1e-12
+    )
+    theirs = pooled_objective(conic_weights(one), one.costs, Pool(one.members, one.honest))
+    assert found.lower_bound <= theirs * (1 + 1e-8)  # theirs may miss a floor by rounding
+    assert found.objective == pytest.approx(theirs, rel=2e-6)
+
+
+@pytest.mark.parametrize("linear", [0.0, 1e-3])
+def test_a_hundred_thousand_clients_in_seconds_with_a_proof(linear):
+    size = 100_000
+    rng = np.random.default_rng(1)
+    u = rng.uniform(0.5, 1.5, size)
+    u /= u.sum()
+    a = size * 10.0 ** rng.uniform(-2.0, 4.0, size)
+    found = solve_pooled(u, a, cohort_size=size // 2, honest=size // 4, linear_costs=linear * a)
+    assert found.gap <= 1e-8 * found.objective
+
+
+def test_while_nobody_is_in_every_cohort_it_is_problem_1_with_costs_over_h():
+    rng = np.random.default_rng(2)
+    u, a = rng.dirichlet(np.full(50, 5.0)), 10.0 ** rng.uniform(0, 2, 50)
+    pooled = solve_pooled(u, a, cohort_size=5, honest=4)
+    assert pooled.probabilities.tolist() == solve_selection(u, a / 4).probabilities.tolist()
+
+
+def test_with_one_honest_member_it_is_problem_1_with_nobody_twice():
+    rng = np.random.default_rng(3)
+    u, a = rng.dirichlet(np.full(20, 5.0)), 10.0 ** rng.uniform(0, 3, 20)
+    alone = solve_pooled(u, a, cohort_size=10, honest=1)
+    assert alone.probabilities.tolist() == solve_selection(u, a, cap=0.1).probabilities.tolist()
+
+
+def test_the_best_draws_for_given_weights():
+    """p ~ (c w)^2 below 1/K needs the least noise of all p: max(||cw||^2, K ||cw||_inf^2)."""
+    rng = np.random.default_rng(4)
+    for members in (2, 5, 12):
+        w, a, b = rng.dirichlet(np.ones(12)), 10.0 ** rng.uniform(0, 1, 12), np.zeros(12)
+        least = max(float((a * w * w).sum()), members * float((a * w * w).max()))
+        assert pooled_noise(w, a, b, Pool(members, 2)) == pytest.approx(least / 2, rel=1e-12)
+        p = pooled_probabilities(w, a, b, Pool(members, 2))
+        assert p.sum() == pytest.approx(1.0, abs=1e-12)
+        assert p.max() <= 1 / members * (1 + 1e-12)
+        # Room for clients that would speak louder than LARGEST_WEIGHT costs no more than this.
+        most = LARGEST_WEIGHT / (LARGEST_WEIGHT - 1)
+        assert least * (1 - 1e-9) <= _loudness(w, p, a, b) ** 2 <= least * most * (1 + 1e-9)
+        for _ in range(200):
+            other = np.minimum(rng.dirichlet(np.ones(12)), 1 / members)
+            assert _loudness(w, np.maximum(other, 1e-12), a, b) ** 2 >= least * (1 - 1e-9)
+
+
+def test_pooling_divides_the_variance_by_the_cohort_at_equal_communication():
+    """Simulated: the same draws and budgets, everybody's own noise against shares of it."""
+    rng = np.random.default_rng(5)
+    clients, members, rounds = 40, 8, 20_000
+    c = 10.0 ** rng.uniform(-1, 0, clients)
+    w = c**-2 / (c**-2).sum()  # inverse variance: the best of both worlds
+    p = pooled_probabilities(w, c**2, np.zeros(clients), Pool(members, members))
+    drawn = rng.random((rounds, clients)) < members * p  # n p_k draws need noise c sqrt(n p_k)
+    spread = c * np.sqrt(p)
+    own = ((w / p * spread) * drawn * rng.standard_normal((rounds, clients))).sum(axis=1) / members
+    level = float((w / p * spread).max())
+    shares = level / math.sqrt(members) * drawn * rng.standard_normal((rounds, clients))
+    pooled = shares.sum(axis=1) / members
+    assert own.var() / pooled.var() == pytest.approx(members, rel=0.05)
+    assert pooled.var() == pytest.approx(1 / (members * (c**-2).sum()) / members, rel=0.05)
+
+
+def test_full_participation_gains_as_the_budgets_allow():
+    """All clients, bias not counting: (sum 1/c)^2 / sum 1/c^2 times less variance."""
+    rng = np.random.default_rng(6)
+    c = 10.0 ** rng.uniform(-1, 1, 30)
+    best = (1 / c) / (1 / c).sum()
+    local = 1 / (c**-2).sum()
+    pooled = pooled_noise(best, c**2, np.zeros(30), Pool(30, 30))
+    assert local / pooled == pytest.approx((1 / c).sum() ** 2 / (c**-2).sum(), rel=1e-12)
+    heavy = solve_pooled(np.full(30, 1 / 30), 1e9 * c**2, cohort_size=30, honest=30)
+    assert np.abs(heavy.probabilities - best).sum() < 1e-3
+
+
+def test_colluders_and_drop_outs_cost_k_over_h():
+    w, a, b = np.full(4, 0.25), np.array([1.0, 2.0, 3.0, 4.0]), np.full(4, 0.1)
+    noise = [pooled_noise(w, a, b, Pool(4, honest)) for honest in (2, 3, 4)]
+    assert [noise[0] / x for x in noise] == pytest.approx([1.0, 1.5, 2.0])
+
+
+def test_more_noise_than_own_below_the_break_even_and_less_above():
+    """Pooling pays from h > K max(c w)^2 / sum (c w)^2 on, everybody in every cohort."""
+    a, w, b = np.array([1.0, 1.0, 1.0, 100.0]), np.full(4, 0.25), np.zeros(4)
+    own = float((a * w * w).sum())
+    even = 4 * float((a * w * w).max()) / own  # 3.88
+    assert pooled_noise(w, a, b, Pool(4, 3)) > own > pooled_noise(w, a, b, Pool(4, 4))
+    assert 3 < even < 4
+
+
+def test_a_bias_cap_is_kept_with_the_least_noise():
+    rng = np.random.default_rng(7)
+    u, a = rng.dirichlet(np.full(12, 3.0)), 10.0 ** rng.uniform(0, 3, 12)
+    found = solve_pooled_within(0.3, u, a, cohort_size=6, honest=6)
+    assert np.abs(found.probabilities - u).sum() == pytest.approx(0.3, abs=1e-9)
+    again = solve_pooled(u, found.eta * a, cohort_size=6, honest=6)
+    assert found.objective == pytest.approx(again.objective, rel=1e-6)
+
+
+def test_sums_of_rounded_gaussians_are_rounded_sums():
+    """Lattice: t + sum of h round(s Z) has the law of round(t + N(0, h s^2) + uniforms)."""
+    h, s, size = 3, 4.0, 400_000
+    rng = np.random.default_rng(8)
+    shares = np.round(s * rng.standard_normal((h, size))).sum(axis=0)
+    one = math.sqrt(h) * s * rng.standard_normal(size)
+    released = np.round(one + rng.uniform(-0.5, 0.5, (h - 1, size)).sum(axis=0))
+    edges = np.arange(-20.5, 21.5)
+    left, right = (np.histogram(x, edges)[0] for x in (shares, released))
+    chi = float(((left - right) ** 2 / (left + right)).sum())
+    assert chi < 41 + 5 * math.sqrt(2 * 41)
+
+
+def test_factors_follow_the_draws_that_there_are():
+    wanted = np.array([0.4, 0.3, 0.2, 0.1, 0.0])
+    draws, expected = np.array([5, 3, 1, 0, 1]), np.array([4.6, 3.2, 1.4, 0.5, 0.3])
+    needed = np.array([0.5, 1.0, 2.0, np.nan, 3.0])
+    for options in ({}, {"unbiased": np.full(5, 0.2), "noise_weight": 1.0}):
+        factors, level = pooled_weights(wanted, expected, draws, needed, **options)
+        assert draws @ factors / draws.sum() == pytest.approx(1.0, abs=1e-12)
+        assert np.isfinite(factors).all()
+        assert factors[3] == 0.0
+        assert factors[4] > 0.0  # not wanted, but there
+        assert (factors * np.nan_to_num(needed) <= level).all()
+    kept = pooled_weights(wanted, expected, draws, needed).factors
+    assert kept[4] < 0.01
+    # Drawn as often as expected or not, each has its weight but for a tenth; the missing one's
+    # weight is everybody's.
+    lost = (kept * draws / draws.sum())[:3] / wanted[:3]
+    assert lost.max() / lost.min() < 1 / 0.89
+
+
+@pytest.mark.parametrize("rule", ["privacy-aware", "unbiased", "inverse-noise"])
+@pytest.mark.parametrize(("members", "colluding"), [(4, 0), (12, 0), (12, 0.5)])
+def test_plans_have_the_noise_that_was_expected(rule, members, colluding):
+    """What the problem says before any draw is what the plan adds, up to rounding of the draws."""
+    rng = np.random.default_rng(9)
+    public = (np.arange(12) == 11) & (rule == "unbiased")
+    people = Population.from_arrays(
+        sizes=rng.integers(300, 600, 12),
+        epsilon=np.where(public, np.nan, rng.choice([0.3, 1.0, 3.0], 12)),
+        delta=np.where(public, np.nan, 1e-5),
+        public=public,
+    )
+    training = Training(rounds=60, cohort_size=members, sampling_rate=1.0, dimension=100)
+    contract = Contract(trust="pooled", colluding=colluding)
+    plan = make_plan(people, training, selection=rule, accountant=contract, seed=0)
+    w = plan.selection.probabilities
+    assert plan.pooled is not None
+    spoken = plan.pooled.weights * plan.schedule.counts / training.total_draws
+    assert spoken.sum() == pytest.approx(1.0, abs=1e-9)
+    assert np.abs(spoken - w).sum() < 0.12
+    expected = plan.problem.noise(w) * training.total_steps / training.dimension
+    added = plan.pooled.share**2 / members
+    assert added == pytest.approx(expected, rel=0.35)
+    assert (plan.certified_epsilon[~people.public] <= people.epsilon[~people.public]).all()
+
+
+def test_a_strict_client_does_not_make_everybody_deaf():
+    """Privacy-aware weights against equal ones, everybody in every cohort."""
+    people = Population.from_arrays(sizes=[500] * 10, epsilon=[0.02] + [1.0] * 9, delta=1e-5)
+    training = Training(rounds=50, cohort_size=10, sampling_rate=1.0, dimension=1000)
+    contract = Contract(trust="pooled")
+    aware, equal = (
+        make_plan(people, training, selection=rule, accountant=contract, seed=0).pooled
+        for rule in ("privacy-aware", "uniform")
+    )
+    assert aware is not None
+    assert equal is not None
+    assert equal.share > 5 * aware.share
+    assert 0 < aware.weights[0] < 0.2
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"cohort_size": 4}, "at most the 3 clients"),
+        ({"honest": 3}, "honest = 3"),
+        ({"honest": 0}, "honest = 0"),
+        ({"floor": [0.5, 0.5, 0.5]}, "floor"),
+        ({"cap": 0.2}, "cap"),
+    ],
+)
+def test_what_cannot_be_is_refused(changes, words):
+    given = {"cohort_size": 2, "honest": 2, **changes}
+    with pytest.raises(InputError, match=words):
+        solve_pooled([0.2, 0.3, 0.5], [1.0, 2.0, 3.0], **given)
+
+
+def test_rules_are_measured_against_the_pooled_optimum():
+    people = Population.from_arrays(sizes=[100, 200, 300], epsilon=[0.2, 1, 4], delta=1e-5)
+    training = Training(rounds=10, cohort_size=3, sampling_rate=1.0, dimension=50)
+    plan = make_plan(
+        people, training, selection="unbiased", accountant=Contract(trust="pooled"), seed=0
+    )
+    best = rule_from_settings("privacy-aware").select(plan.problem)
+    noise, linear = plan.problem.costs(best.eta)
+    costs = Costs(plan.problem.unbiased, noise, linear)
+    assert plan.selection.lower_bound == pytest.approx(best.lower_bound)
+    assert plan.selection.objective == pytest.approx(
+        pooled_objective(people.unbiased, costs, Pool(3, 3))
+    )
