@@ -446,7 +446,11 @@ def main() -> None:
             print(f"  {row:<26}{'   '.join(cells)}", flush=True)
     if given.flamby:
         found = beside_flamby(
-            next(c for c in map(load_config, given.configs) if c.data.name == "heart-disease"),
+            next(
+                config
+                for config in map(load_config, given.configs)
+                if config.data is not None and config.data.name == "heart-disease"
+            ),
             effort,
         )
         keep(found)

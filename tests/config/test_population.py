@@ -181,7 +181,8 @@ def test_public_clients_have_the_sizes_that_budgets_would_have():
     described = {"count": 5, "total_size": 1000, "seed": 3}
     held = draw_population(PopulationSection(**described, epsilon="uniform-0-1"))
     public = draw_population(PopulationSection(**described, epsilon="public"))
-    assert public.public.all() and not held.public.any()
+    assert public.public.all()
+    assert not held.public.any()
     assert public.sizes.tolist() == held.sizes.tolist()
     with pytest.raises(InputError, match="public"):
         check_population(PopulationSection(**described, epsilon="pubic"), has_data=False)
