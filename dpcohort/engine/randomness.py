@@ -247,7 +247,7 @@ def draw_positions(
             sampler, records=size, rate=rate, batch_size=batch_size, source=streams.source
         )
     choice("sampler", sampler, ["poisson", "fixed"])
-    if sampler == "poisson" and rate >= 1:  # every record, whatever the dice say
+    if sampler == "poisson" and rate == 1:  # every record, whatever the dice say
         return np.arange(size, dtype=np.int64)
     words = streams.words("batch", size, round=round, client=client, draw=draw, step=step)
     if sampler == "poisson":

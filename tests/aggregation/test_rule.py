@@ -27,6 +27,7 @@ from dpcohort.errors import InputError
 
 def test_a_cohort_holds_only_public_things() -> None:
     public = {"round", "clients", "draws", "noise_multipliers", "batch_sizes", "noise_stds"}
+    public |= {"weights", "shares"}
     assert {field.name for field in fields(Cohort)} == public
 
 

@@ -65,6 +65,7 @@ def test_the_summary_has_the_agreed_keys(page):
         assert set(rows) <= {"100", "70", "30", "0"}
         for row in rows.values():
             known = {"paper", "paper_noise", "same_network", "open", "unbiased", "biased"}
+            known |= {"pooled_10", "pooled_all", "pooled_all_half_colluding", "no_privacy"}
             assert set(row) <= known
             assert all(0 <= value <= 100 for value in row.values())
 

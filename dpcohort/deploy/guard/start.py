@@ -231,9 +231,10 @@ def check_answer_time(
         trainer.update(made_up, lattice, "poisson", rate=1.0, batch_size=records, step_sizes=[1.0])
     taken = steps * (time.perf_counter() - started)
     members = max((run.pool.cohort_size for run in terms.runs if run.pool is not None), default=0)
-    started = time.perf_counter()
-    add_masks_(np.zeros(trainer.dimension, np.uint64), [bytes(32)] * members)
-    taken += time.perf_counter() - started
+    if members:
+        started = time.perf_counter()
+        add_masks_(np.zeros(trainer.dimension, np.uint64), [bytes(32)] * members)
+        taken += time.perf_counter() - started
     enough = math.ceil(20 * _SLOWER * taken) / 20
     said = (
         f"a draw of all {records} records takes about {taken:.3g} s here and "

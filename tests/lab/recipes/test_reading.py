@@ -29,7 +29,6 @@ WANTED = [
     "public-clients",
     "pooled-cifar10",
     "pooled-cifar10-open",
-    "pooled-collusion",
     "pooled-fashion-mnist",
     "pooled-fashion-mnist-open",
     "pooled-mnist",
