@@ -25,11 +25,9 @@ from dpcohort.plan import selection_problem
 from dpcohort.progress import Progress, silent
 from dpcohort.runs import Interval, configured_data, mean_interval
 from dpcohort.runs.configured import configured_population, data_section
-from dpcohort.runs.receipts import TUNING_SOURCES
 from dpcohort.selection import SelectionProblem, rule_from_settings
 from dpcohort.selection.problem import selected
-from dpcohort.tuning.generated import PROBLEMS, Problem
-from dpcohort.tuning.search import Bench, Sample, public_samples, scored, stand_ins
+from dpcohort.tuning.search import PROBLEMS, Bench, Problem, Sample, samples_of, scored
 
 #: Common factors on all budgets that are tried.
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -174,11 +172,7 @@ def worth(
     tried = sorted({1.0, *(number("factor", factor, above=0) for factor in factors)})
     data = configured_data(config)
     population = configured_population(config, data)
-    if source == "none":
-        samples, words = stand_ins(data, problems, seeds), TUNING_SOURCES["none"]
-    else:
-        samples, which = public_samples(config, data, population, public, seeds)
-        words = f"{TUNING_SOURCES['public']} ({which})"
+    samples, _, words = samples_of(source, config, data, population, public, problems, seeds)
     scores, noise = _scores(config, population, samples, tried, device, progress)
     slopes = _accuracy_slopes(noise, scores)
     return Worth(

@@ -41,7 +41,7 @@ from dpcohort.runs import configured_data, configured_job
 from dpcohort.runs.configured import configured_population, held_out_within
 from dpcohort.runs.receipts import TUNING_SOURCES
 from dpcohort.runs.training import train_job
-from dpcohort.tuning.search import Trial, Tuned, score_of, start_of
+from dpcohort.tuning.search import Tuned, score_of, start_of
 from dpcohort.tuning.settings import Settings, changes_for
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def tune_charged(
         words=TUNING_SOURCES["charged"],
         settings=best,
         changes=tuple(changes_for(best, config, _left(population, share))),
-        tried=(Trial(settings=best, scores=()),),
+        tried={best: ()},
         share=share,
         private=private_entropy,
     )
