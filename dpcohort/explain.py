@@ -41,7 +41,6 @@ __all__ = [
     "PlanComparison",
     "Scenario",
     "Swept",
-    "SweptValue",
     "compare_plans",
     "explain_adaptive_client",
     "explain_client",
@@ -506,37 +505,15 @@ class Scenario:
     noise_model: str = "exact"
 
 
-@dataclass(frozen=True, kw_only=True)
-class SweptValue:
-    """What one value of the swept setting gives.
-
-    Attributes:
-        value: the value.
-        noise_to_clip: expected norm of the noise on a round's mean gradient, in units of C.
-        bias: ||p - p^u||_1, from 0 (by size) to 2.
-        largest: the largest probability.
-        smallest: the smallest probability.
-        excluded: clients of probability 0.
-        client_probability: probability of the client asked about, if one was.
-    """
-
-    value: float | str
-    noise_to_clip: float
-    bias: float
-    largest: float
-    smallest: float
-    excluded: int
-    client_probability: float | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and words, ready for JSON."""
-        return asdict(self)
-
-
 def sweep(
     scenario: Scenario, setting: str, values: Sequence[float | str], *, client: str | None = None
-) -> list[SweptValue]:
-    """Solve the selection once for each value of one setting.
+) -> list[dict[str, Any]]:
+    """Solve the selection once for each value of one setting; plain values, ready for JSON.
+
+    Beside each ``value``: ``noise_to_clip``, the expected norm of the noise on a round's mean
+    gradient in units of C; ``bias``, ||p - p^u||_1, from 0 (by size) to 2; the ``largest`` and the
+    ``smallest`` probability; how many clients are ``excluded``, of probability 0; and
+    ``client_probability``, of the client asked about, None if none was.
 
     Args:
         scenario: the settings that stay.
@@ -549,7 +526,7 @@ def sweep(
         >>> clients = Population.from_arrays(sizes=[500, 500], epsilon=[0.2, 4], delta=1e-5)
         >>> scenario = Scenario(population=clients, training=Training(rounds=10, batch_size=50),
         ...                     rule_settings={}, contract=Contract.of("tight"))
-        >>> [outcome.bias for outcome in sweep(scenario, "eta", [0.0])]
+        >>> [outcome["bias"] for outcome in sweep(scenario, "eta", [0.0])]
         [0.0]
     """
     choice("setting", setting, get_args(Swept))
@@ -560,7 +537,7 @@ def sweep(
     return [_tried(one, value, position) for one, value in zip(tried, values, strict=True)]
 
 
-def _tried(scenario: Scenario, value: float | str, position: int | None) -> SweptValue:
+def _tried(scenario: Scenario, value: float | str, position: int | None) -> dict[str, Any]:
     problem, _ = selection_problem(
         scenario.population,
         scenario.training,
@@ -570,15 +547,15 @@ def _tried(scenario: Scenario, value: float | str, position: int | None) -> Swep
     rule = rule_from_settings(scenario.rule, **scenario.rule_settings)
     p = selected(rule, problem).probabilities
     noise = float((problem.noise_costs * p**2 + problem.linear_costs * p).sum())
-    return SweptValue(
-        value=value,
-        noise_to_clip=float(np.sqrt(scenario.training.total_steps * noise)),
-        bias=float(np.abs(p - problem.unbiased).sum()),
-        largest=float(p.max()),
-        smallest=float(p.min()),
-        excluded=int((p == 0).sum()),
-        client_probability=None if position is None else float(p[position]),
-    )
+    return {
+        "value": value,
+        "noise_to_clip": float(np.sqrt(scenario.training.total_steps * noise)),
+        "bias": float(np.abs(p - problem.unbiased).sum()),
+        "largest": float(p.max()),
+        "smallest": float(p.min()),
+        "excluded": int((p == 0).sum()),
+        "client_probability": None if position is None else float(p[position]),
+    }
 
 
 def _changed(scenario: Scenario, setting: str, value: Any, client: str | None) -> Scenario:
