@@ -72,7 +72,22 @@ def schemes(
             )
         _list(chosen, as_json=as_json)
         return
-    groups = _train(source, chosen, changes, data_dir, seeds, receipt, quiet=as_json)
+    from dpcohort.config import load_config
+
+    config = load_config(source).with_overrides(data_changes(changes, data_dir))
+    from dpcohort.lab.schemes import Simulation
+    from dpcohort.runs.configured import configured_data
+
+    data = configured_data(config)
+    simulations = [Simulation.of(config, data=data, shift=shift) for shift in range(seeds)]
+    if receipt is not None:
+        simulations[0].population.index_of(receipt)
+    groups = []
+    for place, scheme in enumerate(chosen, start=1):
+        if not as_json:
+            words = f"{place}/{len(chosen)} {scheme.card['name']} ({scheme.mode})"
+            console.print(words, style="dim")
+        groups.append([scheme.run(simulation) for simulation in simulations])
     if as_json:
         print_json(
             warning=_WARNING,
@@ -135,36 +150,6 @@ def _describe(card: dict[str, str]) -> None:
     ]
     for name, words in rows:
         say(f"  {name:<11}{words}")
-
-
-def _train(
-    source: Path,
-    chosen: Sequence[Scheme],
-    changes: list[str] | None,
-    data_dir: Path | None,
-    seeds: int,
-    receipt: str | None,
-    *,
-    quiet: bool,
-) -> list[list[SchemeResult]]:
-    from dpcohort.config import load_config
-
-    config = load_config(source).with_overrides(data_changes(changes, data_dir))
-    from dpcohort.lab.schemes import Simulation
-    from dpcohort.runs.configured import configured_data
-
-    data = configured_data(config)
-    simulations = [Simulation.of(config, data=data, shift=shift) for shift in range(seeds)]
-    if receipt is not None:
-        simulations[0].population.index_of(receipt)
-    groups = []
-    for place, scheme in enumerate(chosen, start=1):
-        if not quiet:
-            console.print(
-                f"{place}/{len(chosen)} {scheme.card['name']} ({scheme.mode})", style="dim"
-            )
-        groups.append([scheme.run(simulation) for simulation in simulations])
-    return groups
 
 
 def _label(outcome: SchemeResult) -> str:

@@ -184,13 +184,34 @@ def tune_charged(
     start = start_of(config, data, population, most_rounds)
     count = draw_trials(trials, dice)
     best, best_score = None, -math.inf
+
+    def score_of_trial(settings: Settings, shift: int) -> float:
+        """Train once and score, both within μ_k for every client; nothing of it is written."""
+        changes = changes_for(settings, config, given["population"])
+        once = [f"run.evaluate_every={settings.rounds}", "run.merged_noise=false"]
+        job = configured_job(
+            config.with_overrides(changes).with_overrides(once),
+            data=data,
+            shift=shift,
+            device=device,
+            private_entropy=private_entropy,
+            **given,
+        )
+        check_trial(job, mu, sensitivity=config.contract.sensitivity)
+        try:
+            run = train_job(job)
+        except DivergedError:
+            return -math.inf
+        if not held.any():
+            return score_of(run, data)
+        correct = _raw_correct(job, run, data)
+        return _noisy_accuracy(correct, mu, held, None if private_entropy else dice)
+
     before_spending()
     progress("trials, their number is not told", 0, 1)
-    for number_of in range(count):
+    for shift in range(count):
         settings = _drawn(dice, start, most_rounds)
-        score = _trial(
-            config, settings, data, given, mu, held, dice, number_of, device, private_entropy
-        )
+        score = score_of_trial(settings, shift)
         if best is None or score > best_score:
             best, best_score = settings, score
     progress("trials, their number is not told", 1, 1)
@@ -273,36 +294,6 @@ def _drawn(dice: random.Random, start: Settings, most_rounds: int) -> Settings:
         clip=dice.choice([0.1, 0.3, 1.0]),
         lean=None if start.lean is None else round(dice.uniform(0.5, 1.0), 2),
     )
-
-
-def _trial(
-    config: Config,
-    settings: Settings,
-    data: Any,
-    given: dict[str, Any],
-    mu: FloatArray,
-    held: Any,
-    dice: random.Random,
-    number_of: int,
-    device: str | None,
-    private: bool,
-) -> float:
-    """Train once and score, both within μ_k for every client; nothing of it is written."""
-    changed = config.with_overrides(changes_for(settings, config, given["population"]))
-    changed = changed.with_overrides(
-        [f"run.evaluate_every={settings.rounds}", "run.merged_noise=false"]
-    )
-    job = configured_job(
-        changed, data=data, shift=number_of, device=device, private_entropy=private, **given
-    )
-    check_trial(job, mu, sensitivity=config.contract.sensitivity)
-    try:
-        run = train_job(job)
-    except DivergedError:
-        return -math.inf
-    if not held.any():
-        return score_of(run, data)
-    return _noisy_accuracy(_raw_correct(job, run, data), mu, held, dice if not private else None)
 
 
 def check_trial(job: Job, mu: FloatArray, *, sensitivity: float) -> None:
