@@ -306,7 +306,7 @@ def explain_clients(plan: Plan, clients: Iterable[int]) -> Iterator[Explanation]
 
 def _noise_shares(problem: SelectionProblem, probabilities: FloatArray) -> FloatArray:
     """Each client's share of all expected noise."""
-    noise = problem.noise_costs * probabilities**2 + problem.linear_costs * probabilities
+    noise = problem.noise(probabilities)
     total = float(noise.sum())
     return noise / total if total > 0 else np.zeros_like(noise)
 
@@ -546,7 +546,7 @@ def _tried(scenario: Scenario, value: float | str, position: int | None) -> dict
     )
     rule = rule_from_settings(scenario.rule, **scenario.rule_settings)
     p = selected(rule, problem).probabilities
-    noise = float((problem.noise_costs * p**2 + problem.linear_costs * p).sum())
+    noise = float(problem.noise(p).sum())
     return {
         "value": value,
         "noise_to_clip": float(np.sqrt(scenario.training.total_steps * noise)),

@@ -36,7 +36,6 @@ from dpcohort.runs.configured import (
 )
 from dpcohort.selection.problem import selected
 from dpcohort.selection.rules import rule_from_settings
-from dpcohort.selection.solver import SelectionPath
 
 
 def bound(
@@ -113,9 +112,7 @@ def _show(config: Config, given: dict[str, Any], *, as_printed: bool, as_json: b
         noise_levels=levels.level,
         dimension=training.dimension,
     )
-    threshold = SelectionPath(
-        problem.unbiased, problem.noise_costs, linear_costs=problem.linear_costs
-    ).threshold
+    threshold = problem.path().threshold
     convex: dict[str, StronglyConvexBound] = {}
     if convexity is not None:
         in_the_limit = error_terms(constants, noise_levels=levels.level, **shared)

@@ -35,7 +35,7 @@ def summarise(plan: Plan) -> dict[str, Any]:
     """
     population = plan.population
     problem, u = plan.problem, plan.selection.unbiased
-    unbiased_noise = float((problem.noise_costs * u**2 + problem.linear_costs * u).sum())
+    unbiased_noise = float(problem.noise(u).sum())
     private = ~population.public
     held = plan.drawn & private
     return {

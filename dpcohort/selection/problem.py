@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,7 +21,7 @@ from dpcohort._validate import BoolArray, FloatArray, float_array, number, whole
 from dpcohort.errors import InputError
 from dpcohort.plugins import full_name, naming_the_rule
 from dpcohort.selection.instance import Costs, checked_unbiased, objective_of, scaled_costs
-from dpcohort.selection.solver import solve_selection
+from dpcohort.selection.solver import SelectionPath, solve_selection
 
 #: How far from 1 rounding may take the sum of a million probabilities.
 _ROUNDING = 1e-6
@@ -92,6 +92,18 @@ class SelectionProblem:
         """Noise and linear costs at one eta; None where there are no linear costs."""
         noise = scaled_costs(eta, self.noise_costs)
         return noise, scaled_costs(eta, self.linear_costs) if self.linear_costs.any() else None
+
+    def path(self, **bounds: Any) -> SelectionPath:
+        """The optimum of Problem 1 for every eta; ``floor`` and ``cap`` as the path takes them."""
+        return SelectionPath(
+            self.unbiased, self.noise_costs, linear_costs=self.linear_costs, **bounds
+        )
+
+    def noise(self, p: FloatArray) -> FloatArray:
+        """The expected noise variance that each client brings; nothing if it is never drawn."""
+        with np.errstate(invalid="ignore"):
+            each = self.noise_costs * p**2 + self.linear_costs * p
+        return np.where(p > 0, each, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -225,7 +225,7 @@ def _gains(config: Config, population: Population, slopes: FloatArray) -> list[G
     rule = rule_from_settings(config.rule, **config.rule_settings)
     now = _problem(config, population)
     p = selected(rule, now).probabilities
-    total = _noise_of(now, p)
+    total = float(now.noise(p).sum())
     near = _problem(config, population.with_scaled_budgets(1.0 + _NEAR))
     slope = (
         p**2 * (near.noise_costs - now.noise_costs) + p * (near.linear_costs - now.linear_costs)
@@ -242,9 +242,8 @@ def _gains(config: Config, population: Population, slopes: FloatArray) -> list[G
         changed = replace(now, noise_costs=noise_costs, linear_costs=linear_costs, epsilon=epsilon)
         share = 1.0
         if total > 0:
-            share = float(
-                np.sqrt(_noise_of(changed, selected(rule, changed).probabilities) / total)
-            )
+            noise = changed.noise(selected(rule, changed).probabilities)
+            share = float(np.sqrt(noise.sum() / total))
         points = [float(100.0 * s * np.log(share)) for s in slopes]
         gains.append(
             Gain(
@@ -267,11 +266,3 @@ def _problem(config: Config, population: Population) -> SelectionProblem:
     return selection_problem(
         population, config.training, contract=config.contract, noise_model=config.noise_model
     )[0]
-
-
-def _noise_of(problem: SelectionProblem, p: FloatArray) -> float:
-    """Expected noise variance of the probabilities; clients of infinite cost are not drawn."""
-    drawn = p > 0
-    return float(
-        (problem.noise_costs[drawn] * p[drawn] ** 2 + problem.linear_costs[drawn] * p[drawn]).sum()
-    )
