@@ -16,7 +16,6 @@ The time it takes tells how many trials there were, which the proof does not all
 
 from __future__ import annotations
 
-import copy
 import math
 import random
 import secrets
@@ -317,12 +316,7 @@ def check_trial(job: Job, mu: FloatArray, *, sensitivity: float) -> None:
 
 def _raw_correct(job: Job, run: Run, data: Dataset) -> NDArray[np.float64]:
     """Whether the model is right about each held-out record, 0 or 1. SENSITIVE."""
-    model = copy.deepcopy(job.model).eval()
-    weights = run.average or run.model
-    model.load_state_dict({name: torch.as_tensor(value) for name, value in weights.items()})
-    with torch.no_grad():
-        outputs = model(torch.as_tensor(data.normalised(data.test_inputs))).numpy()
-    correct: NDArray[np.bool_] = data.task.predictions(outputs) == data.test_labels
+    correct: NDArray[np.bool_] = run.predict(data.test_inputs, model=job.model) == data.test_labels
     return correct.astype(np.float64)
 
 
