@@ -282,12 +282,7 @@ def explain_clients(plan: Plan, clients: Iterable[int]) -> Iterator[Explanation]
         draws, batch = int(plan.schedule.counts[k]), int(plan.batch_sizes[k])
         z = float(plan.noise_multipliers[k])
         yield Explanation(
-            client=people.ids[k],
-            rule=selection.rule,
-            size=int(people.sizes[k]),
-            public=is_public,
-            epsilon=None if is_public else float(people.epsilon[k]),
-            delta=None if is_public else float(people.delta[k]),
+            **_who(plan, k),
             batch_size=batch,
             sampling_rate=float(plan.sampling_rates[k]),
             unbiased=float(selection.unbiased[k]),
@@ -302,6 +297,19 @@ def explain_clients(plan: Plan, clients: Iterable[int]) -> Iterator[Explanation]
             noise_share=float(shares[k]),
             unbiased_noise_share=float(by_size[k]),
         )
+
+
+def _who(plan: Plan, k: int) -> dict[str, Any]:
+    """The numbers of every ``ClientExplanation``."""
+    people, public = plan.population, bool(plan.population.public[k])
+    return {
+        "client": people.ids[k],
+        "rule": plan.selection.rule,
+        "size": int(people.sizes[k]),
+        "public": public,
+        "epsilon": None if public else float(people.epsilon[k]),
+        "delta": None if public else float(people.delta[k]),
+    }
 
 
 def _noise_shares(problem: SelectionProblem, probabilities: FloatArray) -> FloatArray:
@@ -466,12 +474,7 @@ def explain_adaptive_client(plan: Plan, client: str) -> AdaptiveExplanation:
     noised = plan.has_private_reports and not public
     noise = float(plan.noise_multipliers[k])
     return AdaptiveExplanation(
-        client=people.ids[k],
-        rule=plan.selection.rule,
-        size=int(people.sizes[k]),
-        public=public,
-        epsilon=None if public else float(people.epsilon[k]),
-        delta=None if public else float(people.delta[k]),
+        **_who(plan, k),
         draw_cap=int(plan.schedule.counts[k]),
         report_cap=None if terms is None else int(plan.report_caps[k]),
         statistic=None if terms is None else f"mean {terms.statistic}",
