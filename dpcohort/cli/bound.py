@@ -19,11 +19,12 @@ from dpcohort.cli.terminal import (
 )
 from dpcohort.config import Config
 from dpcohort.errors import InputError
-from dpcohort.lab.error_terms import Constants, error_terms
 from dpcohort.lab.theorems import (
+    Constants,
     NonconvexBound,
     StronglyConvexBound,
     best_total_steps,
+    error_terms,
     nonconvex_bound,
     strongly_convex_bound,
     strongly_convex_limit,
