@@ -461,6 +461,25 @@ def _load_digits() -> Dataset:
     )
 
 
+#: Public constants: what such measurements are like, not what these records hold.
+_HEART_COLUMNS = TableColumns(
+    label="target",
+    client="hospital",
+    bounds={
+        "age": (20, 80),
+        "sex": (0, 1),
+        "trestbps": (80, 200),
+        "chol": (100, 400),
+        "fbs": (0, 1),
+        "thalach": (60, 200),
+        "exang": (0, 1),
+        "oldpeak": (-1, 5),
+    },
+    categories={"cp": (1, 2, 3, 4), "restecg": (0, 1, 2)},
+    labels=("healthy", "disease"),
+)
+
+
 def _load_heart_disease() -> Dataset:
     """497 training and 243 test records of four hospitals, 2 classes.
 
@@ -477,24 +496,9 @@ def _load_heart_disease() -> Dataset:
     is_test = np.zeros(len(groups), np.bool_)
     for group in np.unique(groups):
         is_test[np.flatnonzero(groups == group)[2::3]] = True
-    # Public constants: what such measurements are like, not what these records hold.
-    columns = TableColumns(
-        label="target",
-        client="hospital",
-        bounds={
-            "age": (20, 80),
-            "sex": (0, 1),
-            "trestbps": (80, 200),
-            "chol": (100, 400),
-            "fbs": (0, 1),
-            "thalach": (60, 200),
-            "exang": (0, 1),
-            "oldpeak": (-1, 5),
-        },
-        categories={"cp": (1, 2, 3, 4), "restecg": (0, 1, 2)},
-        labels=("healthy", "disease"),
+    return table_dataset(
+        whole, _HEART_COLUMNS, name="heart-disease", test_public=True, is_test=is_test
     )
-    return table_dataset(whole, columns, name="heart-disease", test_public=True, is_test=is_test)
 
 
 def _load_source(source: Source, data_dir: str | Path | None) -> Dataset:
