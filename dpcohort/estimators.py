@@ -98,7 +98,10 @@ class _DPFederated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
             self, X, y, dtype=np.float64, y_numeric=numeric, ensure_min_samples=2
         )
         task, labels = self._read(targets)
-        budgets = (_or(epsilon, self.epsilon), _or(delta, self.delta))
+        budgets = (
+            self.epsilon if epsilon is None else epsilon,
+            self.delta if delta is None else delta,
+        )
         self.run_ = self._trained(inputs, labels, task, groups, budgets, callbacks)
         self.task_ = task
         return self
@@ -375,10 +378,6 @@ def _of_each(field: str, given: Any, names: tuple[str, ...]) -> list[float]:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise InputError.because(f"{field} names no value for the group {missing[0]!r}{more}.")
     return [number(field, known[name], above=0) for name in names]
-
-
-def _or(given: Any, own: Any) -> Any:
-    return own if given is None else given
 
 
 def _numbers(field: str, given: Any) -> FloatArray:

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from dpcohort.config import Config
     from dpcohort.lab.rule_comparison import RuleRow, Skipped
-    from dpcohort.metrics import Check
     from dpcohort.runs.evaluation import SeedSummary
     from dpcohort.runs.run import Run
 
@@ -113,7 +112,7 @@ def compare(
     summaries = {name: summarise_seeds(runs) for name, runs in groups.items()}
     comparisons = [compare_runs(groups[n], groups[first], names=(n, first)) for n in others]
     if as_json:
-        checks = {name: check_together(_checks(runs)) for name, runs in groups.items()}
+        checks = {name: check_together(run.check for run in runs) for name, runs in groups.items()}
         print_json(
             groups={name: asdict(s) for name, s in summaries.items()},
             comparisons=[comparison.to_dict() for comparison in comparisons],
@@ -126,16 +125,12 @@ def compare(
         say(comparison.sentence)
 
 
-def _checks(runs: Sequence[Run]) -> list[Check]:
-    return [check for run in runs if (check := run.check) is not None]
-
-
 def _warn(groups: dict[str, Sequence[Run]]) -> None:
     """Say which groups are no better than a constant, before anything is said in their favour."""
     from dpcohort.metrics import check_together
 
     for name, runs in groups.items():
-        check = check_together(_checks(runs))
+        check = check_together(run.check for run in runs)
         if check is not None and not check.is_better:
             say(f"WARNING: {name}: {check.sentence}.", style="yellow")
 

@@ -390,7 +390,7 @@ def _row(pair: Pair, runs: Sequence[Run], seconds: float, failed: str) -> RuleRo
     groups = [] if first is None else who_was_heard(plan, first.ledger.draws)
     public = [group.heard for group in groups if group.name == "public"]
     summary = summarise_seeds(runs) if runs else None
-    check = check_together([check for run in runs if (check := run.check) is not None])
+    check = check_together(run.check for run in runs)
     return RuleRow(
         selection=selection,
         aggregation=aggregation,

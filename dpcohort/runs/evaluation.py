@@ -418,7 +418,7 @@ def compare_runs(
         seeds=tuple(seeds),
         difference=mean_interval(points, confidence=confidence),
         metric=metric.name,
-        check=check_together([check for run in runs if (check := run.check) is not None]),
+        check=check_together(run.check for run in runs),
     )
 
 
