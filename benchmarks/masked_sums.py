@@ -13,6 +13,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -67,19 +68,19 @@ def one_round(pool: AcceptedPool, members: list[Member], gone: int, coordinates:
     for member in members[gone:]:
         values = dice.integers(-(2**30), 2**30, coordinates)
         clear += values
-        masked, seconds = timed(lambda m=member, x=values: m.mask(asked(), x))
+        masked, seconds = timed(partial(member.mask, asked(), values))
         masking.append(seconds)
         server.take(masked)
         beside = len(masked.own + masked.pairs)
     left = server.close()
     said = (server.asked, left, server.signed)
     for member in members[gone:] if server.needs_agreement else ():
-        signature, seconds = timed(lambda m=member: m.agree(*said, commit))
+        signature, seconds = timed(partial(member.agree, *said, commit))
         agreeing.append(seconds)
         server.agreed(member.name, signature)
     for member in members[gone:]:
         sealed = (server.certificate, server.sealed_for(member.name))
-        shares, seconds = timed(lambda m=member, s=sealed: m.reveal(*said, *s, commit))
+        shares, seconds = timed(partial(member.reveal, *said, *sealed, commit))
         opening.append(seconds)
         server.take_shares(member.name, shares)
     total, unmasking = timed(server.total)
