@@ -45,7 +45,7 @@ from dpcohort.data.tables import client_names, held_for_test, read_table, table_
 from dpcohort.metrics import measure, trivial_outputs
 from dpcohort.runs import configured_data, configured_job, mean_interval, train_side_by_side
 from dpcohort.runs.configured import configured_population
-from dpcohort.runs.prediction import model_outputs
+from dpcohort.runs.run import model_outputs
 from dpcohort.tuning import PROBLEMS, changes_for
 from dpcohort.tuning.search import Bench, counted, descend, stand_ins, start_of
 

@@ -25,11 +25,12 @@ import dpcohort
 from dpcohort.atomic_file import write_text
 from dpcohort.config import Config, loads_config
 from dpcohort.lab.rule_comparison import (
-    RulePair,
+    Pair,
     RuleRow,
-    SkippedPair,
+    Skipped,
     chosen_rules,
     compare_rules,
+    plain_table,
     rule_pairs,
 )
 from dpcohort.runs.configured import configured_data
@@ -71,10 +72,10 @@ def base_config(data: str, noise: str, changes: Sequence[str] = ()) -> Config:
 
 def all_pairs(
     config: Config, *, seeds: int, device: str | None, sets: Sequence[tuple[str, str]] = SETS
-) -> tuple[list[RulePair], list[SkippedPair]]:
+) -> tuple[list[Pair], list[Skipped]]:
     data = configured_data(config)
-    pairs: list[RulePair] = []
-    skipped: list[SkippedPair] = []
+    pairs: list[Pair] = []
+    skipped: list[Skipped] = []
     for selection, aggregation in sets:
         found, left_out = rule_pairs(
             config,
@@ -99,14 +100,14 @@ def measured(
         found = row.failed if row.accuracy is None else f"{100 * row.accuracy.mean:.1f} %"
         print(f"{done}/{total} {row.selection}, {row.aggregation}: {found}", flush=True)
 
-    table = compare_rules(pairs, skipped, on_row=show)
+    rows = compare_rules(pairs, on_row=show)
     return {
         "benchmark": "rules",
         "dpcohort": dpcohort.__version__,
         "config": toml_text(config.values),
         "seeds": seeds,
-        "device": pairs[0].jobs[0].device,
-        **table.to_dict(),
+        "device": pairs[0][2][0].device,
+        **plain_table(rows, skipped),
     }
 
 

@@ -19,6 +19,7 @@ alike.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,7 +36,7 @@ from dpcohort.errors import InputError
 from dpcohort.models import build_model
 from dpcohort.plan import make_plan
 from dpcohort.runs import Run, train
-from dpcohort.runs.prediction import model_outputs
+from dpcohort.runs.run import model_outputs
 from dpcohort.tasks import Task
 from dpcohort.training import Training
 
@@ -45,45 +46,69 @@ __all__ = ["DPFederatedClassifier", "DPFederatedRegressor"]
 FROM_DATA = "from-data"
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class _DPFederated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """What both estimators share: clients, their plan, the training."""
+    """What both estimators share: clients, their plan, the training.
 
-    def __init__(
+    The fields are scikit-learn's parameters: it reads their names off the constructor.
+    """
+
+    bounds: Any = None
+    epsilon: Any = 1.0
+    delta: Any = 1e-5
+    model: str = "logistic"
+    model_options: Mapping[str, Any] | None = None
+    rounds: int = 40
+    cohort_size: int | None = None
+    sampling_rate: float = 1.0
+    clip: float = 1.0
+    learning_rate: float = 1.0
+    average_decay: float | None = 0.8
+    selection: str = "privacy-aware"
+    private: bool = False
+    device: str = "cpu"
+    out: str | Path | None = None
+    random_state: int = 0
+
+    def fit(
         self,
+        X: ArrayLike,  # noqa: N803
+        y: ArrayLike,
         *,
-        bounds: Any = None,
-        epsilon: Any = 1.0,
-        delta: Any = 1e-5,
-        model: str = "logistic",
-        model_options: Mapping[str, Any] | None = None,
-        rounds: int = 40,
-        cohort_size: int | None = None,
-        sampling_rate: float = 1.0,
-        clip: float = 1.0,
-        learning_rate: float = 1.0,
-        average_decay: float | None = 0.8,
-        selection: str = "privacy-aware",
-        private: bool = False,
-        device: str = "cpu",
-        out: str | Path | None = None,
-        random_state: int = 0,
-    ) -> None:
-        self.bounds = bounds
-        self.epsilon = epsilon
-        self.delta = delta
-        self.model = model
-        self.model_options = model_options
-        self.rounds = rounds
-        self.cohort_size = cohort_size
-        self.sampling_rate = sampling_rate
-        self.clip = clip
-        self.learning_rate = learning_rate
-        self.average_decay = average_decay
-        self.selection = selection
-        self.private = private
-        self.device = device
-        self.out = out
-        self.random_state = random_state
+        groups: ArrayLike | None = None,
+        epsilon: Any = None,
+        delta: Any = None,
+        callbacks: Any = (),
+    ) -> Self:
+        """Train on records of several clients.
+
+        Args:
+            X: [records, features].
+            y: the class or the number of each record.
+            groups: the client of each record; without it all are one client's.
+            epsilon: of every client, or by its name; those of the estimator by default.
+            delta: as ``epsilon``.
+            callbacks: told about every round.
+
+        Raises:
+            InputError: classes or bounds are missing, or something does not fit together.
+        """
+        numeric = isinstance(self, RegressorMixin)
+        inputs, targets = validate_data(
+            self, X, y, dtype=np.float64, y_numeric=numeric, ensure_min_samples=2
+        )
+        task, labels = self._read(targets)
+        budgets = (
+            self.epsilon if epsilon is None else epsilon,
+            self.delta if delta is None else delta,
+        )
+        self.run_ = self._trained(inputs, labels, task, groups, budgets, callbacks)
+        self.task_ = task
+        return self
+
+    def _read(self, targets: NDArray[Any]) -> tuple[Task, NDArray[Any]]:
+        """What is predicted, and the targets as a model sees them."""
+        raise NotImplementedError
 
     def _trained(
         self,
@@ -184,6 +209,7 @@ class _DPFederated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         return model_outputs(self.run_, np.clip(inputs, low, high).astype(np.float32))
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class DPFederatedClassifier(ClassifierMixin, _DPFederated):  # type: ignore[misc]
     """A classifier trained by clients that each keep a budget of their own.
 
@@ -225,79 +251,10 @@ class DPFederatedClassifier(ClassifierMixin, _DPFederated):  # type: ignore[misc
         True
     """
 
-    def __init__(
-        self,
-        *,
-        classes: Any = None,
-        bounds: Any = None,
-        epsilon: Any = 1.0,
-        delta: Any = 1e-5,
-        model: str = "logistic",
-        model_options: Mapping[str, Any] | None = None,
-        rounds: int = 40,
-        cohort_size: int | None = None,
-        sampling_rate: float = 1.0,
-        clip: float = 1.0,
-        learning_rate: float = 1.0,
-        average_decay: float | None = 0.8,
-        selection: str = "privacy-aware",
-        private: bool = False,
-        device: str = "cpu",
-        out: str | Path | None = None,
-        random_state: int = 0,
-    ) -> None:
-        super().__init__(
-            bounds=bounds,
-            epsilon=epsilon,
-            delta=delta,
-            model=model,
-            model_options=model_options,
-            rounds=rounds,
-            cohort_size=cohort_size,
-            sampling_rate=sampling_rate,
-            clip=clip,
-            learning_rate=learning_rate,
-            average_decay=average_decay,
-            selection=selection,
-            private=private,
-            device=device,
-            out=out,
-            random_state=random_state,
-        )
-        self.classes = classes
+    classes: Any = None
 
-    def fit(
-        self,
-        X: ArrayLike,  # noqa: N803
-        y: ArrayLike,
-        *,
-        groups: ArrayLike | None = None,
-        epsilon: Any = None,
-        delta: Any = None,
-        callbacks: Any = (),
-    ) -> Self:
-        """Train on records of several clients.
-
-        Args:
-            X: [records, features].
-            y: the class of each record.
-            groups: the client of each record; without it all are one client's.
-            epsilon: of every client, or by its name; those of the estimator by default.
-            delta: as ``epsilon``.
-            callbacks: told about every round.
-
-        Raises:
-            InputError: classes or bounds are missing, or something does not fit together.
-        """
-        inputs, targets = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
-        self.classes_, labels = self._encoded(targets)
-        task = Task(outputs=len(self.classes_))
-        budgets = (_or(epsilon, self.epsilon), _or(delta, self.delta))
-        self.run_ = self._trained(inputs, labels, task, groups, budgets, callbacks)
-        return self
-
-    def _encoded(self, targets: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """The classes, and the number of each record's."""
+    def _read(self, targets: NDArray[Any]) -> tuple[Task, NDArray[Any]]:
+        """A choice of classes, and the number of each record's."""
         from sklearn.utils.multiclass import check_classification_targets
 
         check_classification_targets(targets)
@@ -323,7 +280,8 @@ class DPFederatedClassifier(ClassifierMixin, _DPFederated):  # type: ignore[misc
                 f"y has a class that is not among the public ones, {_shown(classes)}. Name all "
                 "that there can be, or correct the records."
             )
-        return classes, labels.astype(np.int64)
+        self.classes_ = classes
+        return Task(outputs=len(classes)), labels.astype(np.int64)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:  # noqa: N803
         """The class of each record."""
@@ -339,6 +297,7 @@ class DPFederatedClassifier(ClassifierMixin, _DPFederated):  # type: ignore[misc
         return shares
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class DPFederatedRegressor(RegressorMixin, _DPFederated):  # type: ignore[misc]
     """A regressor trained by clients that each keep a budget of their own.
 
@@ -368,70 +327,15 @@ class DPFederatedRegressor(RegressorMixin, _DPFederated):  # type: ignore[misc]
         'squared'
     """
 
-    def __init__(
-        self,
-        *,
-        target_bounds: Any = None,
-        loss: str = "squared",
-        bounds: Any = None,
-        epsilon: Any = 1.0,
-        delta: Any = 1e-5,
-        model: str = "logistic",
-        model_options: Mapping[str, Any] | None = None,
-        rounds: int = 40,
-        cohort_size: int | None = None,
-        sampling_rate: float = 1.0,
-        clip: float = 1.0,
-        learning_rate: float = 0.3,
-        average_decay: float | None = 0.8,
-        selection: str = "privacy-aware",
-        private: bool = False,
-        device: str = "cpu",
-        out: str | Path | None = None,
-        random_state: int = 0,
-    ) -> None:
-        super().__init__(
-            bounds=bounds,
-            epsilon=epsilon,
-            delta=delta,
-            model=model,
-            model_options=model_options,
-            rounds=rounds,
-            cohort_size=cohort_size,
-            sampling_rate=sampling_rate,
-            clip=clip,
-            learning_rate=learning_rate,
-            average_decay=average_decay,
-            selection=selection,
-            private=private,
-            device=device,
-            out=out,
-            random_state=random_state,
-        )
-        self.target_bounds = target_bounds
-        self.loss = loss
+    target_bounds: Any = None
+    loss: str = "squared"
+    learning_rate: float = 0.3
 
-    def fit(
-        self,
-        X: ArrayLike,  # noqa: N803
-        y: ArrayLike,
-        *,
-        groups: ArrayLike | None = None,
-        epsilon: Any = None,
-        delta: Any = None,
-        callbacks: Any = (),
-    ) -> Self:
-        """Train on records of several clients; see `DPFederatedClassifier.fit`."""
-        inputs, targets = validate_data(
-            self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2
-        )
-        task = Task(
-            kind="regression", outputs=1, loss=self.loss, bounds=self._target_bounds(targets)
-        )
-        budgets = (_or(epsilon, self.epsilon), _or(delta, self.delta))
-        self.run_ = self._trained(inputs, task.scaled(targets), task, groups, budgets, callbacks)
-        self.task_ = task
-        return self
+    def _read(self, targets: NDArray[Any]) -> tuple[Task, NDArray[Any]]:
+        """A number within public bounds, and the targets scaled to them."""
+        bounds = self._target_bounds(targets)
+        task = Task(kind="regression", outputs=1, loss=self.loss, bounds=bounds)
+        return task, task.scaled(targets)
 
     def _target_bounds(self, targets: FloatArray) -> tuple[float, float] | None:
         if isinstance(self.target_bounds, str) and self.target_bounds == FROM_DATA:
@@ -474,10 +378,6 @@ def _of_each(field: str, given: Any, names: tuple[str, ...]) -> list[float]:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise InputError.because(f"{field} names no value for the group {missing[0]!r}{more}.")
     return [number(field, known[name], above=0) for name in names]
-
-
-def _or(given: Any, own: Any) -> Any:
-    return own if given is None else given
 
 
 def _numbers(field: str, given: Any) -> FloatArray:

@@ -42,7 +42,6 @@ __all__ = [
     "PlanComparison",
     "Scenario",
     "Swept",
-    "SweptValue",
     "TrustOutcome",
     "TrustValue",
     "compare_plans",
@@ -329,12 +328,7 @@ def explain_clients(plan: Plan, clients: Iterable[int]) -> Iterator[Explanation]
         draws, batch = int(plan.schedule.counts[k]), int(plan.batch_sizes[k])
         z = float(plan.noise_multipliers[k])
         yield Explanation(
-            client=people.ids[k],
-            rule=selection.rule,
-            size=int(people.sizes[k]),
-            public=is_public,
-            epsilon=None if is_public else float(people.epsilon[k]),
-            delta=None if is_public else float(people.delta[k]),
+            **_who(plan, k),
             batch_size=batch,
             sampling_rate=float(plan.sampling_rates[k]),
             unbiased=float(selection.unbiased[k]),
@@ -364,9 +358,22 @@ def _pooled_part(plan: Plan, k: int) -> dict[str, Any]:
     }
 
 
+def _who(plan: Plan, k: int) -> dict[str, Any]:
+    """The numbers of every ``ClientExplanation``."""
+    people, public = plan.population, bool(plan.population.public[k])
+    return {
+        "client": people.ids[k],
+        "rule": plan.selection.rule,
+        "size": int(people.sizes[k]),
+        "public": public,
+        "epsilon": None if public else float(people.epsilon[k]),
+        "delta": None if public else float(people.delta[k]),
+    }
+
+
 def _noise_shares(problem: SelectionProblem, probabilities: FloatArray) -> FloatArray:
     """Each client's share of all expected noise."""
-    noise = problem.noise_costs * probabilities**2 + problem.linear_costs * probabilities
+    noise = problem.own_noise(probabilities)
     total = float(noise.sum())
     return noise / total if total > 0 else np.zeros_like(noise)
 
@@ -496,23 +503,22 @@ def noise_gains(
 
     now = problem_of(population)
     p = selected(rule, now).probabilities
-    total = _total_noise(now, p)
+    total = now.noise(p)
     near = problem_of(population.with_scaled_budgets(1.0 + _NEAR))
-    slope = (
-        p**2 * (near.noise_costs - now.noise_costs) + p * (near.linear_costs - now.linear_costs)
-    ) / (_NEAR * total if total > 0 else 1.0)
-    twice = problem_of(population.with_scaled_budgets(2.0))
     private = np.flatnonzero(~population.public)
+    if now.pool is None:
+        change = near.own_noise(p) - now.own_noise(p)
+    else:  # everybody's share depends on what each of them needs
+        change = np.zeros(len(population))
+        change[private] = [_with_costs(now, near, k).noise(p) - total for k in private.tolist()]
+    slope = change / (_NEAR * total if total > 0 else 1.0)
+    twice = problem_of(population.with_scaled_budgets(2.0))
     gains = []
     for k in private[np.argsort(slope[private], kind="stable")][:_MOST_SOLVED].tolist():
-        noise_costs, linear_costs = now.noise_costs.copy(), now.linear_costs.copy()
-        noise_costs[k], linear_costs[k] = twice.noise_costs[k], twice.linear_costs[k]
-        epsilon = now.epsilon.copy()
-        epsilon[k] = twice.epsilon[k]
-        changed = replace(now, noise_costs=noise_costs, linear_costs=linear_costs, epsilon=epsilon)
+        changed = _with_costs(now, twice, k)
         share = 1.0
         if total > 0:
-            then = _total_noise(changed, selected(rule, changed).probabilities)
+            then = changed.noise(selected(rule, changed).probabilities)
             share = float(np.sqrt(then / total))
         gains.append(
             NoiseGain(
@@ -526,12 +532,13 @@ def noise_gains(
     return sorted(gains, key=lambda gain: (gain.noise, gain.slope))
 
 
-def _total_noise(problem: SelectionProblem, p: FloatArray) -> float:
-    """Expected noise variance of the probabilities; clients of infinite cost are not drawn."""
-    drawn = p > 0
-    return float(
-        (problem.noise_costs[drawn] * p[drawn] ** 2 + problem.linear_costs[drawn] * p[drawn]).sum()
-    )
+def _with_costs(problem: SelectionProblem, other: SelectionProblem, k: int) -> SelectionProblem:
+    """The problem with one client's budget, and so its costs, as in another."""
+    names = ("noise_costs", "linear_costs", "epsilon")
+    columns: Any = {name: getattr(problem, name).copy() for name in names}
+    for name in names:
+        columns[name][k] = getattr(other, name)[k]
+    return replace(problem, **columns)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -621,12 +628,7 @@ def explain_adaptive_client(plan: Plan, client: str) -> AdaptiveExplanation:
     noised = plan.has_private_reports and not public
     noise = float(plan.noise_multipliers[k])
     return AdaptiveExplanation(
-        client=people.ids[k],
-        rule=plan.selection.rule,
-        size=int(people.sizes[k]),
-        public=public,
-        epsilon=None if public else float(people.epsilon[k]),
-        delta=None if public else float(people.delta[k]),
+        **_who(plan, k),
         draw_cap=int(plan.schedule.counts[k]),
         report_cap=None if terms is None else int(plan.report_caps[k]),
         statistic=None if terms is None else f"mean {terms.statistic}",
@@ -660,37 +662,15 @@ class Scenario:
     noise_model: str = "exact"
 
 
-@dataclass(frozen=True, kw_only=True)
-class SweptValue:
-    """What one value of the swept setting gives.
-
-    Attributes:
-        value: the value.
-        noise_to_clip: expected norm of the noise on a round's mean gradient, in units of C.
-        bias: ||p - p^u||_1, from 0 (by size) to 2.
-        largest: the largest probability.
-        smallest: the smallest probability.
-        excluded: clients of probability 0.
-        client_probability: probability of the client asked about, if one was.
-    """
-
-    value: float | str
-    noise_to_clip: float
-    bias: float
-    largest: float
-    smallest: float
-    excluded: int
-    client_probability: float | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and words, ready for JSON."""
-        return asdict(self)
-
-
 def sweep(
     scenario: Scenario, setting: str, values: Sequence[float | str], *, client: str | None = None
-) -> list[SweptValue]:
-    """Solve the selection once for each value of one setting.
+) -> list[dict[str, Any]]:
+    """Solve the selection once for each value of one setting; plain values, ready for JSON.
+
+    Beside each ``value``: ``noise_to_clip``, the expected norm of the noise on a round's mean
+    gradient in units of C; ``bias``, ||p - p^u||_1, from 0 (by size) to 2; the ``largest`` and the
+    ``smallest`` probability; how many clients are ``excluded``, of probability 0; and
+    ``client_probability``, of the client asked about, None if none was.
 
     Args:
         scenario: the settings that stay.
@@ -703,7 +683,7 @@ def sweep(
         >>> clients = Population.from_arrays(sizes=[500, 500], epsilon=[0.2, 4], delta=1e-5)
         >>> scenario = Scenario(population=clients, training=Training(rounds=10, batch_size=50),
         ...                     rule_settings={}, contract=Contract.of("tight"))
-        >>> [outcome.bias for outcome in sweep(scenario, "eta", [0.0])]
+        >>> [outcome["bias"] for outcome in sweep(scenario, "eta", [0.0])]
         [0.0]
     """
     choice("setting", setting, get_args(Swept))
@@ -714,7 +694,7 @@ def sweep(
     return [_tried(one, value, position) for one, value in zip(tried, values, strict=True)]
 
 
-def _tried(scenario: Scenario, value: float | str, position: int | None) -> SweptValue:
+def _tried(scenario: Scenario, value: float | str, position: int | None) -> dict[str, Any]:
     problem, _ = selection_problem(
         scenario.population,
         scenario.training,
@@ -724,15 +704,15 @@ def _tried(scenario: Scenario, value: float | str, position: int | None) -> Swep
     rule = rule_from_settings(scenario.rule, **scenario.rule_settings)
     p = selected(rule, problem).probabilities
     noise = problem.noise(p)
-    return SweptValue(
-        value=value,
-        noise_to_clip=float(np.sqrt(scenario.training.total_steps * noise)),
-        bias=float(np.abs(p - problem.unbiased).sum()),
-        largest=float(p.max()),
-        smallest=float(p.min()),
-        excluded=int((p == 0).sum()),
-        client_probability=None if position is None else float(p[position]),
-    )
+    return {
+        "value": value,
+        "noise_to_clip": float(np.sqrt(scenario.training.total_steps * noise)),
+        "bias": float(np.abs(p - problem.unbiased).sum()),
+        "largest": float(p.max()),
+        "smallest": float(p.min()),
+        "excluded": int((p == 0).sum()),
+        "client_probability": None if position is None else float(p[position]),
+    }
 
 
 def _changed(scenario: Scenario, setting: str, value: Any, client: str | None) -> Scenario:
@@ -912,7 +892,7 @@ def _trusted(scenario: Scenario) -> tuple[TrustOutcome, SelectionProblem]:
     w = selected(rule, problem).probabilities
     pool, pays, noise = problem.pool, None, problem.noise(w)
     # Everybody's own noise at the same weights: what trusting nobody would add.
-    alone = float((problem.noise_costs * w**2 + problem.linear_costs * w).sum())
+    alone = float(problem.own_noise(w).sum())
     if pool is not None and alone > 0:
         # h shares of it protect, so that all noise there is would be h times as much as one.
         pays = int(np.floor(noise * pool.honest / alone + 1e-9)) + 1

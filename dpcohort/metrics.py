@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -435,7 +435,7 @@ def _says(task: Task, constant: FloatArray) -> str:
     return f"always saying {float(task.predictions(constant[None])[0]):.3g}"
 
 
-def check_together(checks: Sequence[Check]) -> Check | None:
+def check_together(found: Iterable[Check | None]) -> Check | None:
     """The checks of runs that differ in their seed, as one; None without any.
 
     The means, and an interval that holds those of all seeds: together they are better only if
@@ -449,6 +449,7 @@ def check_together(checks: Sequence[Check]) -> Check | None:
         >>> check_together([a, a]).is_better, check_together([a, b]).is_better
         (True, False)
     """
+    checks = [check for check in found if check is not None]
     if not checks:
         return None
 

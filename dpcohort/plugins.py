@@ -19,7 +19,6 @@ import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "REGISTRIES",
-    "RuleCard",
     "RuleNameWarning",
     "RuleRegistry",
     "full_name",
@@ -60,35 +58,6 @@ _MEMBERS = {
 
 class RuleNameWarning(UserWarning):
     """A rule of this package is used, and another package announces one by the same name."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RuleCard:
-    """What one should know about a rule before using it.
-
-    Attributes:
-        kind: ``selection``, ``adaptive`` or ``aggregation``.
-        name: what configurations call it.
-        summary: the first line of its docstring.
-        needs: what it must know.
-        leaks: what its use tells others, beside what the noise covers.
-        reference: where it comes from.
-        settings: names of its settings.
-        home: the module it is in.
-    """
-
-    kind: str
-    name: str
-    summary: str
-    needs: str
-    leaks: str
-    reference: str
-    settings: tuple[str, ...]
-    home: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {**asdict(self), "settings": list(self.settings)}
 
 
 class RuleRegistry:
@@ -266,20 +235,22 @@ class RuleRegistry:
         needed = {name for name, found in parameters if found.default is found.empty}
         return needed - set(settings)
 
-    def card(self, name: str) -> RuleCard:
-        """What to know about one rule."""
+    def card(self, name: str) -> dict[str, Any]:
+        """What one should know about a rule before using it; plain values, ready for JSON.
+
+        Its kind and name, a summary in one line, what it needs, what it leaks to whom, where it is
+        from, the names of its settings, and the module that it is in.
+        """
         rule = self.find(name)
         lines = (inspect.getdoc(rule) or _UNSAID).splitlines()
-        return RuleCard(
-            kind=self.kind,
-            name=name,
-            summary=lines[0],
-            needs=getattr(rule, "needs", _UNSAID),
-            leaks=getattr(rule, "leaks", _UNSAID),
-            reference=getattr(rule, "reference", _UNSAID),
-            settings=self.settings_of(name),
-            home=rule.__module__,
-        )
+        return {
+            "kind": self.kind,
+            "name": name,
+            "summary": lines[0],
+            **{key: getattr(rule, key, _UNSAID) for key in ("needs", "leaks", "reference")},
+            "settings": list(self.settings_of(name)),
+            "home": rule.__module__,
+        }
 
     @property
     def _noun(self) -> str:

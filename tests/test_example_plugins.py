@@ -67,7 +67,7 @@ def config_change(kind, name):
 def test_an_entry_point_is_found_and_trains(kind, installed):
     name, place = RULES[kind]
     assert name in REGISTRIES[kind].names
-    assert REGISTRIES[kind].card(name).home == place.split(":")[0]
+    assert REGISTRIES[kind].card(name)["home"] == place.split(":")[0]
     run = trained(config_change(kind, name))
     assert run.is_finished
     assert name in str(run.settings["label"]) or place in str(run.settings["label"])

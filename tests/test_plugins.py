@@ -76,12 +76,12 @@ def announce(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("kind", "name"), EVERY, ids=[f"{k}-{n}" for k, n in EVERY])
 def test_every_rule_says_what_it_needs_shows_and_comes_from(kind, name):
     card = REGISTRIES[kind].card(name)
-    assert card.name == name
-    for words in (card.needs, card.leaks, card.reference, card.summary):
+    assert card["name"] == name
+    for words in (card[key] for key in ("needs", "leaks", "reference", "summary")):
         assert words
         assert words != "not said"
         assert "\n" not in words
-    assert set(card.to_dict()) == {
+    assert set(card) == {
         "kind", "name", "summary", "needs", "leaks", "reference", "settings", "home"
     }  # fmt: skip
 
@@ -138,7 +138,7 @@ def test_a_package_announces_rules(installed):
     assert "last" in registry
     assert registry.make("last", {"factor": 2.0}).factor == 2.0
     card = registry.card("last")
-    assert (card.summary, card.home) == ("The last draw alone.", "plugin_of_this_test")
+    assert (card["summary"], card["home"]) == ("The last draw alone.", "plugin_of_this_test")
     # Nobody takes the place of a rule of this package.
     assert registry.find("mean").__module__ == "dpcohort.aggregation.rule"
     with pytest.raises(InputError, match=r"'broken' is announced .* failed: AttributeError"):

@@ -10,8 +10,9 @@ from dpcohort.accounting import Contract
 from dpcohort.cli import main
 from dpcohort.clients import Population
 from dpcohort.errors import InputError
-from dpcohort.explain import Scenario, sweep, value_of_trust
+from dpcohort.explain import Scenario, noise_gains, sweep, value_of_trust
 from dpcohort.plan import make_plan
+from dpcohort.selection import rule_from_settings
 from dpcohort.training import Training
 
 
@@ -29,8 +30,8 @@ def scenario():
 
 def test_more_eta_moves_more_draws_and_lowers_the_noise(scenario):
     outcomes = sweep(scenario, "eta", [0.0, 1e-3, 1e-1, 1e3])
-    bias = [o.bias for o in outcomes]
-    noise = [o.noise_to_clip for o in outcomes]
+    bias = [o["bias"] for o in outcomes]
+    noise = [o["noise_to_clip"] for o in outcomes]
     assert bias == sorted(bias)
     assert noise == sorted(noise, reverse=True)
     assert bias[0] == 0
@@ -38,30 +39,30 @@ def test_more_eta_moves_more_draws_and_lowers_the_noise(scenario):
 
 def test_a_bias_cap_is_met(scenario):
     for outcome in sweep(scenario, "bias_cap", [0.0, 0.1, 0.3]):
-        assert outcome.bias == pytest.approx(outcome.value, abs=1e-9)
+        assert outcome["bias"] == pytest.approx(outcome["value"], abs=1e-9)
 
 
 def test_a_sweep_of_one_value_is_the_plan(scenario):
     (outcome,) = sweep(scenario, "rounds", [60], client="c")
     plan = make_plan(scenario.population, Training(rounds=60, cohort_size=4, batch_size=50), seed=0)
-    assert outcome.client_probability == plan.selection.probabilities[2]
-    assert outcome.noise_to_clip == pytest.approx(plan.noise_to_clip, rel=0.15)
+    assert outcome["client_probability"] == plan.selection.probabilities[2]
+    assert outcome["noise_to_clip"] == pytest.approx(plan.noise_to_clip, rel=0.15)
 
 
 def test_a_larger_epsilon_of_one_client_raises_its_probability(scenario):
-    p = [o.client_probability for o in sweep(scenario, "epsilon", [0.5, 2, 8], client="a")]
+    p = [o["client_probability"] for o in sweep(scenario, "epsilon", [0.5, 2, 8], client="a")]
     assert p == sorted(p)
     assert p[0] < p[-1]
 
 
 def test_the_tight_accountant_needs_less_noise(scenario):
     paper, tight = sweep(scenario, "accountant", ["paper", "tight"])
-    assert tight.noise_to_clip < paper.noise_to_clip / 2
+    assert tight["noise_to_clip"] < paper["noise_to_clip"] / 2
 
 
 def test_batch_sizes(scenario):
     small, large = sweep(scenario, "batch_size", [10, 100])
-    assert large.noise_to_clip < small.noise_to_clip
+    assert large["noise_to_clip"] < small["noise_to_clip"]
 
 
 def test_eta_replaces_a_bias_cap(scenario):
@@ -69,7 +70,7 @@ def test_eta_replaces_a_bias_cap(scenario):
 
     capped = replace(scenario, rule_settings={"bias_cap": 0.1})
     (outcome,) = sweep(capped, "eta", [5.0])
-    assert outcome.bias > 0.1
+    assert outcome["bias"] > 0.1
 
 
 @pytest.mark.parametrize(
@@ -134,6 +135,28 @@ def test_the_expected_noise_of_trust_is_that_of_the_plan():
         assert plan.pooled is not None
         added = plan.pooled.share * np.sqrt(training.dimension / 8)
         assert outcome.noise_to_clip == pytest.approx(added, rel=0.1)
+
+
+@pytest.mark.parametrize("trust", ["local", "pooled"])
+def test_what_a_larger_budget_takes_off_the_noise_is_what_the_changed_scenario_has(trust):
+    people = Population.from_arrays(sizes=[600] * 4, epsilon=[0.3, 0.5, 1, 4], delta=1e-5)
+    training = Training(rounds=50, cohort_size=3, sampling_rate=0.2, dimension=100)
+    scenario = Scenario(
+        population=people,
+        training=training,
+        rule="unbiased",
+        rule_settings={},
+        contract=Contract(trust=trust),
+    )
+    rule = rule_from_settings("unbiased")
+    for gain in noise_gains(people, training, rule, contract=scenario.contract):
+        tried = [gain.epsilon, 2 * gain.epsilon, 1.001 * gain.epsilon]
+        now, twice, near = (
+            found["noise_to_clip"]
+            for found in sweep(scenario, "epsilon", tried, client=gain.client)
+        )
+        assert gain.noise == pytest.approx(twice / now)
+        assert gain.slope == pytest.approx(1e3 * ((near / now) ** 2 - 1), abs=1e-6)
 
 
 @pytest.mark.parametrize(

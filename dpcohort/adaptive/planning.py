@@ -17,7 +17,6 @@ import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from functools import partial
 from typing import Any, get_args
 
 import numpy as np
@@ -272,26 +271,66 @@ def _capped_noise(
         )
         return deployed, np.zeros(len(population))
     held = np.flatnonzero(~population.public)
-    guesses = _guesses(left, held, rates, steps, contract, terms.share)
+    share, report_rates = terms.share, rates if terms.mini_batch else np.ones(len(population))
+    guesses = np.full(len(population), np.nan)
+    guesses[held] = _guesses(left, held, rates, steps, contract, share)
+
+    def noise_of(k: int) -> tuple[float, float, float, bool]:
+        """(z, z of a report, certified epsilon, lifted); reports share what is left."""
+        name, guess = population.ids[k], float(guesses[k])
+        epsilon, delta = float(population.epsilon[k]), float(population.delta[k])
+        report = report_noise(
+            epsilon=float(left.epsilon[k]),
+            delta=delta,
+            share=share,
+            reports=int(report_caps[k]),
+            rate=float(report_rates[k]),
+            contract=contract,
+        )
+
+        def event(z: float, rate: float, count: int) -> Event:
+            return Event(
+                noise_multiplier=z,
+                sampling_rate=float(rate),
+                steps=int(count),
+                sampler=contract.sampler,
+                neighbours=contract.neighbours,
+            )
+
+        earlier = past[k] if past else History()
+        earlier = earlier.append(event(report, report_rates[k], report_caps[k]))
+        if contract.accountant == "paper":
+            spent = earlier.append(event(guess, rates[k], steps[k])).epsilon(delta)
+            if spent <= epsilon:
+                return guess, report, spent, False
+            if guard == "refuse":
+                raise BudgetExceededError(
+                    f"the paper's noise does not keep the promise of {name!r} together with its "
+                    f"reports: it spends epsilon {spent:.4g} and promised {epsilon:.4g} "
+                    f"({steps[k]} steps, {report_caps[k]} reports). Use the guard 'lift' to give "
+                    "it the tight noise, a smaller report_share, or the accountant 'tight'."
+                )
+        z, spent = noise_after(
+            name,
+            earlier,
+            epsilon=epsilon,
+            delta=delta,
+            sampling_rate=float(rates[k]),
+            steps=int(steps[k]),
+            contract=contract,
+            guess=guess,
+        )
+        return z, report, spent, contract.accountant == "paper"
+
+    # Clients that have all of this in common have the same noise.
+    alike = (population.epsilon, population.delta, rates, steps, report_caps, past)
     known: dict[tuple[Any, ...], tuple[float, float, float, bool]] = {}
     columns = [np.where(population.public, start, 0.0) for start in (0.0, 0.0, np.nan, 0.0)]
     for done, k in enumerate(held.tolist()):
         progress("certifying", done, held.size)
-        budget = (float(population.epsilon[k]), float(population.delta[k]))
-        rate, report_rate = float(rates[k]), float(rates[k]) if terms.mini_batch else 1.0
-        numbers = (*budget, rate, report_rate, int(steps[k]), int(report_caps[k]))
-        key = (*numbers, past[k]) if past else numbers
+        key = tuple(values[k] for values in alike if len(values))
         if key not in known:
-            known[key] = _noise_of(
-                population.ids[k],
-                *numbers,
-                past=past[k] if past else History(),
-                left=float(left.epsilon[k]),
-                guess=float(guesses[done]),
-                contract=contract,
-                share=terms.share,
-                guard=guard,
-            )
+            known[key] = noise_of(k)
         for column, value in zip(columns, known[key], strict=True):
             column[k] = value
     progress("certifying", held.size, held.size)
@@ -312,78 +351,13 @@ def _guesses(
     share: float,
 ) -> FloatArray:
     """Where the search for z begins: the noise for the whole budget, scaled as a Gaussian's."""
+    budgets: Any = {
+        "epsilon": population.epsilon[held],
+        "delta": population.delta[held],
+        "sampling_rate": rates[held],
+        "steps": steps[held],
+    }
     if contract.accountant == "paper":
-        printed: FloatArray = paper_noise_multiplier(
-            epsilon=population.epsilon[held],
-            delta=population.delta[held],
-            sampling_rate=rates[held],
-            steps=steps[held],
-        )
-        return printed
-    alone = calibrate_noise(
-        epsilon=population.epsilon[held],
-        delta=population.delta[held],
-        sampling_rate=rates[held],
-        steps=steps[held],
-        sampler=contract.sampler,
-        neighbours=contract.neighbours,
-    )
+        return np.asarray(paper_noise_multiplier(**budgets))
+    alone = calibrate_noise(**budgets, sampler=contract.sampler, neighbours=contract.neighbours)
     return np.asarray(alone / math.sqrt(1 - share))
-
-
-def _noise_of(
-    name: str,
-    epsilon: float,
-    delta: float,
-    rate: float,
-    report_rate: float,
-    steps: int,
-    reports: int,
-    *,
-    past: History,
-    left: float,
-    guess: float,
-    contract: Contract,
-    share: float,
-    guard: Guard,
-) -> tuple[float, float, float, bool]:
-    """(z, z of a report, certified epsilon, lifted) of one client; reports share what is left."""
-    report = report_noise(
-        epsilon=left,
-        delta=delta,
-        share=share,
-        reports=reports,
-        rate=report_rate,
-        contract=contract,
-    )
-    sampling: Any = {"sampler": contract.sampler, "neighbours": contract.neighbours}
-    event = partial(Event, **sampling)
-    reported = event(noise_multiplier=report, sampling_rate=report_rate, steps=reports)
-    past = past.append(reported)
-
-    def with_training(z: float) -> History:
-        return past.append(event(noise_multiplier=z, sampling_rate=rate, steps=steps))
-
-    if contract.accountant == "paper":
-        spent = with_training(guess).epsilon(delta)
-        if spent <= epsilon:
-            return guess, report, spent, False
-        if guard == "refuse":
-            raise BudgetExceededError(
-                f"the paper's noise does not keep the promise of {name!r} together with its "
-                f"reports: it spends epsilon {spent:.4g} and promised {epsilon:.4g} "
-                f"({steps} steps, {reports} reports). Use the guard 'lift' to give "
-                "it the tight noise, a smaller report_share, or the accountant 'tight'."
-            )
-
-    z, spent = noise_after(
-        name,
-        past,
-        epsilon=epsilon,
-        delta=delta,
-        sampling_rate=rate,
-        steps=steps,
-        contract=contract,
-        guess=guess,
-    )
-    return z, report, spent, contract.accountant == "paper"

@@ -169,6 +169,8 @@ class RoundView:
 class AdaptiveRule(Protocol):
     """Chooses each round's cohort from what clients reported.
 
+    Inherit from it to get what most rules have; anything with the same members will do.
+
     Example:
         >>> import numpy as np
         >>> class Loudest:  # the largest reported loss among all who may be asked
@@ -189,40 +191,42 @@ class AdaptiveRule(Protocol):
 
     @property
     def statistic(self) -> Statistic | None:
-        """What it asks clients for; None if it never asks."""
+        """What it asks clients for; None if it never asks. Every rule says it."""
         ...
 
     @property
     def mini_batch(self) -> bool:
         """Whether a report looks at one mini-batch instead of at all records."""
-        ...
+        return False
 
     @property
     def watches_updates(self) -> bool:
         """Whether it looks at the noised updates of earlier rounds."""
-        ...
+        return False
 
     def check(self, clients: int, cohort_size: int, public: int) -> None:
         """Refuse settings that do not fit the population, before anything is planned."""
-        ...
+        return
 
     def expected_reports(self, clients: int, rounds: int, draw_cap: int) -> int:
-        """How many reports to allow each client if no cap is given."""
-        ...
+        """How many reports to allow each client if no cap is given: one a participation."""
+        return min(rounds, draw_cap)
 
     def ask(self, view: RoundView) -> IntArray:
-        """Positions of the clients to be asked, each below its cap on reports."""
-        ...
+        """Positions of the clients to be asked, each below its cap on reports: nobody."""
+        return np.array([], dtype=np.int64)
 
     def choose(self, view: RoundView, answers: Mapping[int, float]) -> IntArray:
         """Positions of the clients to be drawn, distinct candidates, at most a cohort.
+
+        Those who were asked, unless said otherwise: their answers serve the rounds to come.
 
         Args:
             view: the same as ``ask`` got.
             answers: the noisy reports of those who were asked, by position. Where clients are
                 asked over a network, some may be missing.
         """
-        ...
+        return np.array(sorted(answers), dtype=np.int64)
 
 
 def draw_without_replacement(

@@ -11,12 +11,19 @@ from typing import ClassVar
 import numpy as np
 
 from dpcohort._validate import FloatArray, IntArray, number, whole_number
-from dpcohort.adaptive.rule import RoundView, Statistic, draw_without_replacement, largest, shrunk
+from dpcohort.adaptive.rule import (
+    AdaptiveRule,
+    RoundView,
+    Statistic,
+    draw_without_replacement,
+    largest,
+    shrunk,
+)
 from dpcohort.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
-class PowerOfChoice:
+class PowerOfChoice(AdaptiveRule):
     """The largest losses among d candidates drawn in proportion to their sizes (pow-d).
 
     Each round d candidates are drawn without replacement, p_k ∝ n_k; each reports the mean loss
@@ -41,8 +48,6 @@ class PowerOfChoice:
     leaks: ClassVar[str] = "d noised losses a round, charged; all of them if raw"
     reference: ClassVar[str] = "pow-d: Cho et al., AISTATS 2022"
     statistic: ClassVar[Statistic | None] = "loss"
-    mini_batch: ClassVar[bool] = False
-    watches_updates: ClassVar[bool] = False
 
     d: int | None = None
     shrink: bool = False
@@ -136,17 +141,12 @@ class RecentPowerOfChoice(PowerOfChoice):
     leaks: ClassVar[str] = "one noised loss a participation, charged; raw ones if asked for raw"
     reference: ClassVar[str] = "rpow-d: Cho et al., AISTATS 2022"
 
-    def expected_reports(self, clients: int, rounds: int, draw_cap: int) -> int:
-        """One a participation."""
-        return min(rounds, draw_cap)
+    expected_reports = AdaptiveRule.expected_reports
+    choose = AdaptiveRule.choose
 
     def ask(self, view: RoundView) -> IntArray:
         """Those who will be drawn."""
-        count = len(view.ids) if self.d is None else self.d
-        weights = view.sizes.astype(np.float64)
-        among = draw_without_replacement(
-            view, view.can_report, count, weights=weights, purpose="candidates"
-        )
+        among = super().ask(view)
         last = {report.client: report.value for report in view.reports}
         scores = np.array([last.get(k, np.inf) for k in among.tolist()])
         heard = np.isfinite(scores)
@@ -154,13 +154,9 @@ class RecentPowerOfChoice(PowerOfChoice):
             scores[heard] = shrunk(scores[heard], view.report_stds[among[heard]])
         return largest(view, among, view.cohort_size, scores=scores)
 
-    def choose(self, view: RoundView, answers: Mapping[int, float]) -> IntArray:
-        """Those who were asked: their answers serve the rounds to come."""
-        return np.array(sorted(answers), dtype=np.int64)
-
 
 @dataclass(frozen=True, kw_only=True)
-class BanditLoss:
+class BanditLoss(AdaptiveRule):
     """The largest upper confidence bounds of the clients' discounted losses.
 
     ::
@@ -190,8 +186,6 @@ class BanditLoss:
     leaks: ClassVar[str] = "one noised loss a participation, charged; raw ones if asked for raw"
     reference: ClassVar[str] = "UCB-CS: Cho et al., 2020"
     statistic: ClassVar[Statistic | None] = "loss"
-    mini_batch: ClassVar[bool] = False
-    watches_updates: ClassVar[bool] = False
 
     gamma: float = 0.9
     exploration: float = 1.0
@@ -199,13 +193,6 @@ class BanditLoss:
     def __post_init__(self) -> None:
         number("gamma", self.gamma, above=0, at_most=1)
         number("exploration", self.exploration, at_least=0)
-
-    def check(self, clients: int, cohort_size: int, public: int) -> None:
-        """Any population will do."""
-
-    def expected_reports(self, clients: int, rounds: int, draw_cap: int) -> int:
-        """One a participation."""
-        return min(rounds, draw_cap)
 
     def indices(self, view: RoundView) -> FloatArray:
         """A_k of every client; infinite without a report."""
@@ -226,16 +213,12 @@ class BanditLoss:
         among = view.can_report
         return largest(view, among, view.cohort_size, scores=self.indices(view)[among])
 
-    def choose(self, view: RoundView, answers: Mapping[int, float]) -> IntArray:
-        """Those who were asked: their answers serve the rounds to come."""
-        return np.array(sorted(answers), dtype=np.int64)
-
 
 _STALENESS = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class StatisticalUtility:
+class StatisticalUtility(AdaptiveRule):
     """Draws in proportion to statistical utility among the best, and explores the unknown.
 
     ::
@@ -267,8 +250,6 @@ class StatisticalUtility:
     leaks: ClassVar[str] = "one noised mean a participation, charged; raw ones if asked for raw"
     reference: ClassVar[str] = "Oort: Lai et al., OSDI 2021; PyramidFL: Li et al., MobiCom 2022"
     statistic: ClassVar[Statistic | None] = "squared-loss"
-    mini_batch: ClassVar[bool] = False
-    watches_updates: ClassVar[bool] = False
 
     exploration: float = 0.9
     decay: float = 0.95
@@ -281,13 +262,6 @@ class StatisticalUtility:
             number(name, getattr(self, name), at_least=0, at_most=1)
         for name in ("decay", "clip_quantile"):
             number(name, getattr(self, name), above=0, at_most=1)
-
-    def check(self, clients: int, cohort_size: int, public: int) -> None:
-        """Any population will do."""
-
-    def expected_reports(self, clients: int, rounds: int, draw_cap: int) -> int:
-        """One a participation."""
-        return min(rounds, draw_cap)
 
     def exploration_share(self, round: int) -> float:
         """e_t."""
@@ -326,16 +300,12 @@ class StatisticalUtility:
         best = draw_without_replacement(view, known, exploited, weights=weights, purpose="exploit")
         return np.concatenate([fresh, best])
 
-    def choose(self, view: RoundView, answers: Mapping[int, float]) -> IntArray:
-        """Those who were asked: their answers serve the rounds to come."""
-        return np.array(sorted(answers), dtype=np.int64)
-
 
 _ITERATIONS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusteredUpdates:
+class ClusteredUpdates(AdaptiveRule):
     """Groups clients by the direction of their last noised update; each group fills its share.
 
     Clients are clustered by spherical k-means on the directions of their last updates. The slots
@@ -361,7 +331,6 @@ class ClusteredUpdates:
     leaks: ClassVar[str] = "nothing more"
     reference: ClassVar[str] = "in the spirit of ClusterFL: Ouyang et al., MobiSys 2021"
     statistic: ClassVar[Statistic | None] = None
-    mini_batch: ClassVar[bool] = False
     watches_updates: ClassVar[bool] = True
 
     clusters: int = 5
@@ -377,14 +346,6 @@ class ClusteredUpdates:
                 given=self.clusters,
                 allowed=f"at most the number of clients, {clients}",
             )
-
-    def expected_reports(self, clients: int, rounds: int, draw_cap: int) -> int:
-        """None."""
-        return 0
-
-    def ask(self, view: RoundView) -> IntArray:
-        """Nobody."""
-        return np.array([], dtype=np.int64)
 
     def choose(self, view: RoundView, answers: Mapping[int, float]) -> IntArray:
         """Clients never drawn, then the clusters in turn."""
@@ -441,7 +402,7 @@ def _direction(update: FloatArray) -> FloatArray:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DonatedData:
+class DonatedData(AdaptiveRule):
     """Gives a share of the draws to public clients, and draws the others by size.
 
     In Hybrid-FL (Yoshida et al., ICC 2020; only the abstract was read) a few clients upload their
@@ -464,8 +425,6 @@ class DonatedData:
     leaks: ClassVar[str] = "the donated records, wholly; of the others nothing more"
     reference: ClassVar[str] = "in the spirit of Hybrid-FL: Yoshida et al., ICC 2020"
     statistic: ClassVar[Statistic | None] = None
-    mini_batch: ClassVar[bool] = False
-    watches_updates: ClassVar[bool] = False
 
     public_share: float = 0.1
 
@@ -479,14 +438,6 @@ class DonatedData:
                 "the rule donated needs public clients and there is none. Add [[population.public]]"
                 " to the config, set data.public_share, or mark clients as public in the CSV file."
             )
-
-    def expected_reports(self, clients: int, rounds: int, draw_cap: int) -> int:
-        """None."""
-        return 0
-
-    def ask(self, view: RoundView) -> IntArray:
-        """Nobody."""
-        return np.array([], dtype=np.int64)
 
     def choose(self, view: RoundView, answers: Mapping[int, float]) -> IntArray:
         """Public clients for their share, then the others in proportion to their sizes."""

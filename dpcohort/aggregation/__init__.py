@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from dpcohort.plan import Plan
 
 __all__ = [
-    "AGGREGATIONS",
     "AggregationRule",
     "ClippedMean",
     "Cohort",
@@ -56,11 +55,6 @@ __all__ = [
 ]
 
 _REGISTRY = REGISTRIES["aggregation"]
-
-#: Every rule of this package by its name.
-AGGREGATIONS: dict[str, Callable[..., AggregationRule]] = {
-    name: _REGISTRY.find(name) for name in _REGISTRY.built_in
-}
 
 #: The settings that a plan fills in, by their name in the rules.
 _FROM_PLAN: dict[str, Callable[[Plan], object]] = {

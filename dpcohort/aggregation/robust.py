@@ -317,13 +317,7 @@ class NoiseCheck:
         return tuple(sorted({self.clients[i] for i in np.flatnonzero(odd)}))
 
 
-def check_declared_noise(
-    updates: Tensor,
-    cohort: Cohort,
-    *,
-    factor: float = 2.5,
-    estimate: EstimatedNoise | None = None,
-) -> NoiseCheck:
+def check_declared_noise(updates: Tensor, cohort: Cohort, *, factor: float = 2.5) -> NoiseCheck:
     """Hold the noise that updates show against the noise that was declared.
 
     The estimate is that of Robust-HDP (Malekmohammadi et al., ICML 2024): robust PCA splits the
@@ -337,7 +331,6 @@ def check_declared_noise(
         updates: of the draws of a round, with their noise.
         cohort: the draws, with their declared noise.
         factor: how far from the median a ratio may be, either way.
-        estimate: settings of the estimate.
 
     Example:
         >>> import torch
@@ -352,7 +345,7 @@ def check_declared_noise(
         (4,)
     """
     number("factor", factor, above=1)
-    shown = (estimate or EstimatedNoise()).noise(checked_updates(updates, cohort))
+    shown = EstimatedNoise().noise(checked_updates(updates, cohort))
     declared = cohort.noise_stds > 0.0
     ratio = np.full(len(cohort), np.nan)
     ratio[declared] = shown[declared] / cohort.noise_stds[declared]

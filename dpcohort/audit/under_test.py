@@ -23,6 +23,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -66,28 +67,28 @@ _COMPANY = (0.25,)  # what records of its company may do, against its own
 _FACTOR = 2.0**76  # a number divided by it has a square below all 32-bit floats
 
 
-class StepPlan:
+def step_plan(
+    claim: Claim, *, cohorts: IntArray, size: int, batch_size: int, local_steps: int
+) -> Any:
     """The least a plan can be: cohorts and noise as told, every client with as many records."""
-
-    def __init__(
-        self, claim: Claim, *, cohorts: IntArray, size: int, batch_size: int, local_steps: int
-    ) -> None:
-        clients, (rounds, draws) = int(cohorts.max()) + 1, cohorts.shape
-        self.training = Training(
+    clients, (rounds, draws) = int(cohorts.max()) + 1, cohorts.shape
+    return SimpleNamespace(
+        training=Training(
             rounds=rounds,
             cohort_size=draws,
             batch_size=batch_size,
             local_steps=local_steps,
             clip=claim.clip,
-        )
-        self.schedule = Schedule(cohorts=cohorts, clients=clients)
-        self.contract = Contract.of("tight", claim.sampler)
-        self.population = Population.from_arrays(
+        ),
+        schedule=Schedule(cohorts=cohorts, clients=clients),
+        contract=Contract.of("tight", claim.sampler),
+        population=Population.from_arrays(
             sizes=[size] * clients, epsilon=np.nan, delta=np.nan, public=[True] * clients
-        )
-        self.noise_multipliers = np.full(clients, claim.noise_multiplier)
-        self.batch_sizes = np.full(clients, batch_size, dtype=np.int64)
-        self.sampling_rates = np.full(clients, batch_size / size)
+        ),
+        noise_multipliers=np.full(clients, claim.noise_multiplier),
+        batch_sizes=np.full(clients, batch_size, dtype=np.int64),
+        sampling_rates=np.full(clients, batch_size / size),
+    )
 
 
 class GradientProbe(nn.Module):
@@ -219,7 +220,7 @@ class EngineUnderTest:
             found = self.sums(pooled, held, seed=seed) / _WEIGHT
             steps_of_draws = found.reshape(local_steps, *cohorts.shape, dimension)
             return np.asarray(steps_of_draws.sum(axis=0))
-        plan = StepPlan(
+        plan = step_plan(
             claim, cohorts=cohorts, size=size, batch_size=batch_size, local_steps=local_steps
         )
         clients = plan.population.sizes.size
@@ -333,28 +334,26 @@ def _pooled_claim(claim: Claim, clients: IntArray, *, size: int, batch_size: int
     )
 
 
-class _ScoredProbe(nn.Module):
-    def __init__(self, dimension: int, hostile: str | None) -> None:
+class ScoredProbe(nn.Module):
+    """A classifier of two classes whose gradient, for a record of class 0, is its input.
+
+    Example:
+        >>> model = ScoredProbe((3,))
+        >>> model(torch.ones(1, 3)).abs().tolist()
+        [[0.0, 0.0]]
+    """
+
+    def __init__(self, input_shape: Sequence[int], hostile: str | None = None) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(dimension, 1))
+        self.weight = nn.Parameter(torch.zeros(input_shape[0], 1))
         self._hostile = hostile
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """The two scores, always 0; the first has the slope -2 x in the weights."""
         inputs, outer = hostile_factors(inputs, self._hostile)
         output = (inputs @ self.weight) * outer
         score = -2 * (output - output.detach())
         return torch.cat([score, torch.zeros_like(score)], dim=1)
-
-
-def scored_probe(input_shape: Sequence[int], hostile: str | None = None) -> nn.Module:
-    """A classifier of two classes whose gradient, for a record of class 0, is its input.
-
-    Example:
-        >>> model = scored_probe((3,))
-        >>> model(torch.ones(1, 3)).abs().tolist()
-        [[0.0, 0.0]]
-    """
-    return _ScoredProbe(input_shape[0], hostile)
 
 
 class GuardUnderTest:
@@ -395,7 +394,7 @@ class GuardUnderTest:
             inputs = gradients.astype(np.float32)
         training = LocalTraining(
             ModelTerms(
-                name="dpcohort.audit.under_test:scored_probe",
+                name="dpcohort.audit.under_test:ScoredProbe",
                 input_shape=(dimension,),
                 classes=2,
                 options={} if self._hostile is None else {"hostile": self._hostile},

@@ -19,11 +19,12 @@ from dpcohort.cli.terminal import (
 )
 from dpcohort.config import Config
 from dpcohort.errors import InputError
-from dpcohort.lab.error_terms import Constants, error_terms
 from dpcohort.lab.theorems import (
+    Constants,
     NonconvexBound,
     StronglyConvexBound,
     best_total_steps,
+    error_terms,
     nonconvex_bound,
     strongly_convex_bound,
     strongly_convex_limit,
@@ -36,7 +37,6 @@ from dpcohort.runs.configured import (
 )
 from dpcohort.selection.problem import selected
 from dpcohort.selection.rules import rule_from_settings
-from dpcohort.selection.solver import SelectionPath
 
 
 def bound(
@@ -113,9 +113,7 @@ def _show(config: Config, given: dict[str, Any], *, as_printed: bool, as_json: b
         noise_levels=levels.level,
         dimension=training.dimension,
     )
-    threshold = SelectionPath(
-        problem.unbiased, problem.noise_costs, linear_costs=problem.linear_costs
-    ).threshold
+    threshold = problem.path().threshold
     convex: dict[str, StronglyConvexBound] = {}
     if convexity is not None:
         in_the_limit = error_terms(constants, noise_levels=levels.level, **shared)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import groupby
-from operator import attrgetter
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from dpcohort.config import Config
-    from dpcohort.lab.rule_comparison import RuleRow, RuleTable
-    from dpcohort.metrics import Check
+    from dpcohort.lab.rule_comparison import RuleRow, Skipped
     from dpcohort.runs.evaluation import SeedSummary
     from dpcohort.runs.run import Run
 
@@ -88,14 +87,16 @@ def compare(
         settings = load_config(places[0]).with_overrides(data_changes(changes, data_dir))
         every = "all" if rules == "all" else None
         wanted = (("selection", selection or every), ("aggregation", aggregation or every))
-        found = _compared_rules(settings, dict(wanted), seeds, out, device, quiet=as_json)
+        rows, skipped = _compared_rules(settings, dict(wanted), seeds, out, device, quiet=as_json)
+        from dpcohort.lab.rule_comparison import csv_table, plain_table
+
         if csv is not None:
-            write_text(csv, found.to_csv())
+            write_text(csv, csv_table(rows))
         if as_json:
-            print_json(found.to_dict())
+            print_json(plain_table(rows, skipped))
         else:
-            console.print(pairs_table(found))
-            _explain_pairs(found)
+            console.print(pairs_table(rows))
+            _explain_pairs(rows, skipped)
         return
     if csv is not None:
         raise InputError.because("--csv is for rules: add --rules all, or --selection RULE,RULE.")
@@ -111,7 +112,7 @@ def compare(
     summaries = {name: summarise_seeds(runs) for name, runs in groups.items()}
     comparisons = [compare_runs(groups[n], groups[first], names=(n, first)) for n in others]
     if as_json:
-        checks = {name: check_together(_checks(runs)) for name, runs in groups.items()}
+        checks = {name: check_together(run.check for run in runs) for name, runs in groups.items()}
         print_json(
             groups={name: asdict(s) for name, s in summaries.items()},
             comparisons=[comparison.to_dict() for comparison in comparisons],
@@ -124,16 +125,12 @@ def compare(
         say(comparison.sentence)
 
 
-def _checks(runs: Sequence[Run]) -> list[Check]:
-    return [check for run in runs if (check := run.check) is not None]
-
-
 def _warn(groups: dict[str, Sequence[Run]]) -> None:
     """Say which groups are no better than a constant, before anything is said in their favour."""
     from dpcohort.metrics import check_together
 
     for name, runs in groups.items():
-        check = check_together(_checks(runs))
+        check = check_together(run.check for run in runs)
         if check is not None and not check.is_better:
             say(f"WARNING: {name}: {check.sentence}.", style="yellow")
 
@@ -213,7 +210,7 @@ def _compared_rules(
     device: str | None,
     *,
     quiet: bool,
-) -> RuleTable:
+) -> tuple[list[RuleRow], list[Skipped]]:
     """Plan and check every pair of the wanted rules, or of the config's own, and train them all."""
     # torch is loaded only now, when the configuration is known to be good.
     from dpcohort.lab.rule_comparison import RuleChoice, chosen_rules, compare_rules, rule_pairs
@@ -244,10 +241,10 @@ def _compared_rules(
             score = row.failed or _score(row)
             say(f"{done}/{total} {row.selection}, {row.aggregation}: {score}")
 
-    return compare_rules(pairs, skipped, out=out, on_row=show)
+    return compare_rules(pairs, out=out, on_row=show), skipped
 
 
-def pairs_table(found: RuleTable) -> Table:
+def pairs_table(rows: Sequence[RuleRow]) -> Table:
     """Main metric, noise, certificate, bias and participation of each pair, best first."""
     from rich.text import Text
 
@@ -257,7 +254,7 @@ def pairs_table(found: RuleTable) -> Table:
     table.collapse_padding = True
     # Two names and the numbers do not fit into 80 columns.
     between = ", " if console.width >= 110 else ",\n"
-    metric = METRICS[found.metric]
+    metric = METRICS[rows[0].metric]
     head = f"{metric.words} %" if metric.is_share else metric.words
     for name in (head, "noise/C", "ε used", "bias", "heard by ε", "s"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -266,7 +263,7 @@ def pairs_table(found: RuleTable) -> Table:
         better = -1 if metric.higher_is_better else 1
         return math.inf if row.score is None else better * row.score.mean
 
-    for row in sorted(found.rows, key=order):
+    for row in sorted(rows, key=order):
         table.add_row(
             Text(f"{row.selection}{between}{row.aggregation}"),
             "failed" if row.score is None else _score(row).removesuffix(" %"),
@@ -291,21 +288,21 @@ def _score(row: RuleRow) -> str:
     return f"{metric.shown(metric.scale * found.mean)}{spread}{percent}"
 
 
-def _explain_pairs(found: RuleTable) -> None:
+def _explain_pairs(rows: Sequence[RuleRow], skipped: Sequence[Skipped]) -> None:
     from dpcohort.metrics import METRICS
 
-    for row in found.rows:
+    for row in rows:
         if row.caveat:
             say(f"WARNING: {row.selection}, {row.aggregation}: {row.caveat}.", style="yellow")
-    words = METRICS[found.metric].words
+    words = METRICS[rows[0].metric].words
     console.print(
         f"{words}: mean over seeds and half of its 95 % interval. noise/C: norm of the noise that "
         "reaches the model in a round. ε used: largest certified share of a promised ε. bias: "
         "‖p − p^u‖₁. heard by ε: draws over records, the strictest tenth of the clients first."
     )
-    why = attrgetter("reason")
-    for reason, pairs in groupby(sorted(found.skipped, key=why), key=why):
+    why = itemgetter(2)
+    for reason, pairs in groupby(sorted(skipped, key=why), key=why):
         left_out = list(pairs)
-        few = ", ".join(f"{p.selection} with {p.aggregation}" for p in left_out[:2])
+        few = ", ".join(f"{one} with {other}" for one, other, _ in left_out[:2])
         more = f" and {len(left_out) - 2} more" if len(left_out) > 2 else ""
         say(f"left out: {few}{more}: {reason}")

@@ -6,9 +6,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
@@ -34,7 +33,7 @@ from dpcohort.plain_text import one_line
 
 if TYPE_CHECKING:
     from dpcohort.config import Config
-    from dpcohort.explain import ClientExplanation, Scenario, SweptValue
+    from dpcohort.explain import ClientExplanation, Scenario
 
 
 def plan(
@@ -261,9 +260,9 @@ def what_if(
             instead = [f"{_INSTEAD[key]}="] if key in _INSTEAD else []
             one = scenario(config.with_overrides([*instead, f"{key}={value}"]))
             (found,) = sweep(one, "rounds", [one.training.rounds], client=client)
-            outcomes.append(replace(found, value=value))
+            outcomes.append({**found, "value": value})
     if as_json:
-        print_json({"setting": setting, "outcomes": [o.to_dict() for o in outcomes]})
+        print_json({"setting": setting, "outcomes": outcomes})
     else:
         _print_outcomes(setting, outcomes, client, letter="w" if config.contract.is_pooled else "p")
 
@@ -429,33 +428,33 @@ def _value(word: str) -> float | str:
 
 
 def _print_outcomes(
-    setting: str, outcomes: list[SweptValue], client: str | None, *, letter: str
+    setting: str, outcomes: list[dict[str, Any]], client: str | None, *, letter: str
 ) -> None:
     from rich.text import Text
 
     columns = (setting, "noise", "moved", f"largest {letter}", f"smallest {letter}", "out")
     table = new_table(*columns, close=True, justify="right", no_wrap=True)
     lines = {
-        "noise": [outcome.noise_to_clip for outcome in outcomes],
-        "moved": [outcome.bias for outcome in outcomes],
+        "noise": [outcome["noise_to_clip"] for outcome in outcomes],
+        "moved": [outcome["bias"] for outcome in outcomes],
     }
     if client is not None:
         table.add_column(Text(f"{letter} of {one_line(client)}"), justify="right", overflow="fold")
-        lines[client] = [outcome.client_probability or 0.0 for outcome in outcomes]
+        lines[client] = [outcome["client_probability"] or 0.0 for outcome in outcomes]
     table.add_column("", no_wrap=True)
     worst = max(lines["noise"])
     for outcome in outcomes:
         row = [
-            outcome.value if isinstance(outcome.value, str) else f"{outcome.value:.4g}",
-            f"{outcome.noise_to_clip:.4g} C",
-            f"{outcome.bias / 2:.1%}",
-            f"{outcome.largest:.4f}",
-            f"{outcome.smallest:.2g}",
-            str(outcome.excluded),
+            outcome["value"] if isinstance(outcome["value"], str) else f"{outcome['value']:.4g}",
+            f"{outcome['noise_to_clip']:.4g} C",
+            f"{outcome['bias'] / 2:.1%}",
+            f"{outcome['largest']:.4f}",
+            f"{outcome['smallest']:.2g}",
+            str(outcome["excluded"]),
         ]
-        if outcome.client_probability is not None:
-            row.append(f"{outcome.client_probability:.4f}")
-        bar = round(12 * outcome.noise_to_clip / worst) if worst > 0 else 0
+        if outcome["client_probability"] is not None:
+            row.append(f"{outcome['client_probability']:.4f}")
+        bar = round(12 * outcome["noise_to_clip"] / worst) if worst > 0 else 0
         table.add_row(*row, "█" * max(bar, 1))
     console.print(table)
     width = max(len(name) for name in lines)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument
 
@@ -19,7 +19,7 @@ from dpcohort.cli.terminal import (
     say,
 )
 from dpcohort.errors import InputError
-from dpcohort.plugins import REGISTRIES, RuleCard, is_named_function, named_function
+from dpcohort.plugins import REGISTRIES, is_named_function, named_function
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -50,7 +50,7 @@ def rules(
         return
     cards = {kind: _cards(kind) for kind in ([which] if which else REGISTRIES)}
     if as_json:
-        print_json({kind: [card.to_dict() for card in found] for kind, found in cards.items()})
+        print_json(cards)
         return
     for kind, found in cards.items():
         if found:
@@ -62,7 +62,7 @@ def rules(
     )
 
 
-def rules_table(cards: list[RuleCard]) -> Table:
+def rules_table(cards: list[dict[str, Any]]) -> Table:
     """One line a rule, where the terminal is wide enough.
 
     Example:
@@ -75,11 +75,11 @@ def rules_table(cards: list[RuleCard]) -> Table:
     for column, ratio in (("needs", 3), ("leaks", 3), ("reference", 5)):
         table.add_column(column, overflow="fold", ratio=ratio)
     for card in cards:
-        table.add_row(*(Text(t) for t in (card.name, card.needs, card.leaks, card.reference)))
+        table.add_row(*(Text(card[key]) for key in ("name", "needs", "leaks", "reference")))
     return table
 
 
-def _cards(kind: str) -> list[RuleCard]:
+def _cards(kind: str) -> list[dict[str, Any]]:
     found = []
     for name in REGISTRIES[kind].overshadowed:
         print_note(REGISTRIES[kind].about_overshadowed(name))
@@ -98,13 +98,12 @@ def _tell_about(name: str, *, as_json: bool) -> None:
         if name in other.overshadowed:
             print_note(other.about_overshadowed(name))
     if as_json:
-        print_json(card.to_dict())
+        print_json(card)
         return
-    text = inspect.getdoc(registry.find(name)) or card.summary
-    console.print(f"{card.name} ({card.kind}, {card.home})\n")
+    text = inspect.getdoc(registry.find(name)) or card["summary"]
+    console.print("{name} ({kind}, {home})\n".format(**card))
     say(text.split("\nExample:")[0].rstrip())
-    told = f"\nneeds      {card.needs}\nleaks      {card.leaks}\nreference  {card.reference}"
-    say(told)
+    say("\nneeds      {needs}\nleaks      {leaks}\nreference  {reference}".format(**card))
 
 
 def _kind_of(name: str) -> str:

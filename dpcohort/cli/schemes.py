@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated
@@ -28,7 +27,7 @@ from dpcohort.lab.schemes import SCHEMES, Scheme, make_scheme, scheme_cards
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dpcohort.lab.schemes import Card, SchemeResult
+    from dpcohort.lab.schemes import SchemeResult
 
 _WARNING = (
     "An epsilon protects its own unit against its own observer. Rows that differ in either must "
@@ -73,7 +72,22 @@ def schemes(
             )
         _list(chosen, as_json=as_json)
         return
-    groups = _train(source, chosen, changes, data_dir, seeds, receipt, quiet=as_json)
+    from dpcohort.config import load_config
+
+    config = load_config(source).with_overrides(data_changes(changes, data_dir))
+    from dpcohort.lab.schemes import Simulation
+    from dpcohort.runs.configured import configured_data
+
+    data = configured_data(config)
+    simulations = [Simulation.of(config, data=data, shift=shift) for shift in range(seeds)]
+    if receipt is not None:
+        simulations[0].population.index_of(receipt)
+    groups = []
+    for place, scheme in enumerate(chosen, start=1):
+        if not as_json:
+            words = f"{place}/{len(chosen)} {scheme.card['name']} ({scheme.mode})"
+            console.print(words, style="dim")
+        groups.append([scheme.run(simulation) for simulation in simulations])
     if as_json:
         print_json(
             warning=_WARNING,
@@ -107,16 +121,16 @@ def _chosen(names: str, mode: str) -> list[Scheme]:
             found.append(honest)
         # Of a list, those without a formula are left out; asked for by name, they are refused.
         by_name = mode == "formula" and not everything
-        if mode != "honest" and (honest.card.formula or by_name):
+        if mode != "honest" and (honest.card["formula"] or by_name):
             found.append(make_scheme(name, "formula"))
     return found
 
 
 def _list(chosen: Sequence[Scheme], *, as_json: bool) -> None:
-    names = {scheme.card.name for scheme in chosen}
-    cards = [card for card in scheme_cards() if card.name in names]
+    names = {scheme.card["name"] for scheme in chosen}
+    cards = [card for card in scheme_cards() if card["name"] in names]
     if as_json:
-        print_json([asdict(card) for card in cards])
+        print_json(cards)
         return
     for card in cards:
         _describe(card)
@@ -124,50 +138,22 @@ def _list(chosen: Sequence[Scheme], *, as_json: bool) -> None:
     console.print("Next: dpcohort schemes CONFIG [--schemes A,B] [--mode both]")
 
 
-def _describe(card: Card) -> None:
-    console.print(card.name, style="bold", end="")
-    say(f"  {card.title}")
+def _describe(card: dict[str, str]) -> None:
+    console.print(card["name"], style="bold", end="")
+    say(f"  {card['title']}")
     rows = [
-        ("unit", f"one {card.unit} ({card.neighbours}), against who sees {card.sees}"),
-        ("accountant", card.accountant),
-        ("needs", card.needs),
-        ("formula", card.formula or "none: honest mode only"),
-        ("reference", f"{card.reference} ({card.source})"),
+        ("unit", f"one {card['unit']} ({card['neighbours']}), against who sees {card['sees']}"),
+        ("accountant", card["accountant"]),
+        ("needs", card["needs"]),
+        ("formula", card["formula"] or "none: honest mode only"),
+        ("reference", f"{card['reference']} ({card['source']})"),
     ]
     for name, words in rows:
         say(f"  {name:<11}{words}")
 
 
-def _train(
-    source: Path,
-    chosen: Sequence[Scheme],
-    changes: list[str] | None,
-    data_dir: Path | None,
-    seeds: int,
-    receipt: str | None,
-    *,
-    quiet: bool,
-) -> list[list[SchemeResult]]:
-    from dpcohort.config import load_config
-
-    config = load_config(source).with_overrides(data_changes(changes, data_dir))
-    from dpcohort.lab.schemes import Simulation
-    from dpcohort.runs.configured import configured_data
-
-    data = configured_data(config)
-    simulations = [Simulation.of(config, data=data, shift=shift) for shift in range(seeds)]
-    if receipt is not None:
-        simulations[0].population.index_of(receipt)
-    groups = []
-    for place, scheme in enumerate(chosen, start=1):
-        if not quiet:
-            console.print(f"{place}/{len(chosen)} {scheme.card.name} ({scheme.mode})", style="dim")
-        groups.append([scheme.run(simulation) for simulation in simulations])
-    return groups
-
-
 def _label(outcome: SchemeResult) -> str:
-    return outcome.card.name + (" (formula)" if outcome.mode == "formula" else "")
+    return outcome.card["name"] + (" (formula)" if outcome.mode == "formula" else "")
 
 
 def _results(groups: Sequence[Sequence[SchemeResult]]) -> Table:
@@ -183,8 +169,8 @@ def _results(groups: Sequence[Sequence[SchemeResult]]) -> Table:
         share = max(outcome.largest_share for outcome in group)
         table.add_row(
             _label(first),
-            first.card.unit,
-            first.card.sees,
+            first.card["unit"],
+            first.card["sees"],
             f"{100 * accuracy.mean:.1f}{spread} %",
             f"{fmean(outcome.noise_std for outcome in group):.3g}",
             f"{fmean(outcome.rounds for outcome in group):.0f}",

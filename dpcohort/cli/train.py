@@ -172,7 +172,7 @@ def summary_of(runs: Sequence[Run], out: Path) -> dict[str, Any]:
     from dpcohort.runs.evaluation import summarise_seeds, who_was_heard
     from dpcohort.runs.success import judged_words
 
-    first, check = runs[0], check_together([c for run in runs if (c := run.check) is not None])
+    first, check = runs[0], check_together(run.check for run in runs)
     receipts = [receipt for run in runs for receipt in run.receipts()]
     return {
         "out": str(out),
@@ -231,7 +231,7 @@ def _print_score(runs: Sequence[Run], result: Mapping[str, Any]) -> None:
     if len(runs) > 1:
         ends = (metric.shown(metric.scale * score[end]) for end in ("low", "high"))
         spread = f" (95 % CI {' to '.join(ends)})"
-    check = check_together([check for run in runs if (check := run.check) is not None])
+    check = check_together(run.check for run in runs)
     beside = ""
     if check is not None:
         word = "better than" if check.is_better else "NOT clearly better than"

@@ -182,12 +182,12 @@ def _print_tuned(found: Tuned) -> None:
     console.print(table)
     say(f"Source {found.source}: {found.words}.")
     if found.before is not None and found.tried:
-        chosen = found.chosen
+        chosen = found.tried[found.settings]
         names = [name.rpartition(" ")[0] for name in found.sets]
         for name in dict.fromkeys(names):
             places = [i for i, other in enumerate(names) if other == name]
-            old = sum(found.before.scores[i] for i in places) / len(places)
-            new = sum(chosen.scores[i] for i in places) / len(places)
+            old = sum(found.before[i] for i in places) / len(places)
+            new = sum(chosen[i] for i in places) / len(places)
             say(
                 f"  {name}: {found.scored_by} {100 * old:.1f} % with the settings as they were, "
                 f"{100 * new:.1f} % now"

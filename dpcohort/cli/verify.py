@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -134,14 +134,9 @@ _SIMULATION = "a simulation: G, H and I, whether its noise can be predicted, are
 _LIMIT = "Tests can refute a claim and never prove one: docs/audit.md says what they cannot see."
 
 
-@dataclass(frozen=True)
-class _Subject:
-    """One training to audit."""
-
-    name: str
-    make: Callable[[], PrivateTraining]
-    private: bool
-    normals: int
+#: Trainings to audit, by name: how to make one, whether it claims to be private, and how many
+#: numbers of its noise the full form draws.
+_Subjects = dict[str, tuple["Callable[[], PrivateTraining]", bool, int]]
 
 
 def audit(
@@ -199,27 +194,26 @@ def audit(
     if step is None:
         subjects = _own_trainings(device, only, full=full)
     else:
-        subjects = [_own_step(step, returns, sampler, simulation)]
+        subjects = {step: _own_step(step, returns, sampler, simulation)}
     from dpcohort.audit import Claim
 
-    audited: list[tuple[_Subject, list[Finding]]] = []
-    for subject in subjects:
+    audited: dict[str, list[Finding]] = {}
+    for name, (make, private, many) in subjects.items():
         claim = Claim(
             sampler="poisson" if sampler == "none" else sampler,
             clip=clip,
             noise_multiplier=noise_multiplier,
-            private=subject.private,
+            private=private,
         )
-        findings = _tested(subject, claim, seed, full=full, normals=normals or subject.normals)
-        audited.append((subject, findings))
+        audited[name] = _tested(name, make(), claim, seed, full=full, normals=normals or many)
         if not as_json:
-            console.print(subject.name, style="bold", end="")
-            console.print(f"  {_PRIVATE if subject.private else _SIMULATION}")
-            console.print(_findings_table(findings))
-    _conclude(audited, full=full, device=device, as_json=as_json)
+            console.print(name, style="bold", end="")
+            console.print(f"  {_PRIVATE if private else _SIMULATION}")
+            console.print(_findings_table(audited[name]))
+    _conclude(audited, subjects, full=full, device=device, as_json=as_json)
 
 
-def _own_trainings(device: str, only: str | None, *, full: bool) -> list[_Subject]:
+def _own_trainings(device: str, only: str | None, *, full: bool) -> _Subjects:
     """Our own trainings, as they are deployed, and the simulation."""
     import torch
 
@@ -230,48 +224,50 @@ def _own_trainings(device: str, only: str | None, *, full: bool) -> list[_Subjec
         raise InputError("--device", given=device, allowed="cpu here: torch finds no CUDA device")
     many = FULL_NORMALS if device == "cuda" else FULL_NORMALS // 4
     deployed: Any = {"device": device, "private": True, "dtype": torch.float32}
-    subjects = [
-        _Subject("batched", lambda: EngineUnderTest("batched", **deployed), True, many),
-        _Subject("reference", lambda: EngineUnderTest("reference", **deployed), True, many),
-        _Subject("pooled", lambda: EngineUnderTest("batched", pooled=True, **deployed), True, many),
-        _Subject("guard", GuardUnderTest, True, FULL_NORMALS // 200),
-        _Subject("simulation", lambda: EngineUnderTest("batched", device=device), False, many),
-    ]
+    subjects: _Subjects = {
+        "batched": (lambda: EngineUnderTest("batched", **deployed), True, many),
+        "reference": (lambda: EngineUnderTest("reference", **deployed), True, many),
+        "pooled": (lambda: EngineUnderTest("batched", pooled=True, **deployed), True, many),
+        "guard": (GuardUnderTest, True, FULL_NORMALS // 200),
+        "simulation": (lambda: EngineUnderTest("batched", device=device), False, many),
+    }
+    # The reference takes its records one by one; the guard computes on a CPU whatever the device.
+    left_out = {"reference": not full, "guard": device != "cpu"}
+    wanted = [name for name in subjects if not left_out.get(name, False)]
     if only is not None:
         wanted = [name.strip() for name in only.split(",") if name.strip()]
         for name in wanted:
-            choice("--only", name, [subject.name for subject in subjects])
-        return [subject for subject in subjects if subject.name in wanted]
-    # The reference takes its records one by one; the guard computes on a CPU whatever the device.
-    left_out = {"reference": not full, "guard": device != "cpu"}
-    return [subject for subject in subjects if not left_out.get(subject.name, False)]
+            choice("--only", name, list(subjects))
+    return {name: subject for name, subject in subjects.items() if name in wanted}
 
 
-def _own_step(step: str, returns: str, sampler: str, simulation: bool) -> _Subject:
+def _own_step(
+    step: str, returns: str, sampler: str, simulation: bool
+) -> tuple[Callable[[], PrivateTraining], bool, int]:
     from dpcohort.audit import step_by_name
     from dpcohort.audit.suite import FULL_NORMALS
 
     training = step_by_name(
         step, returns="sum" if returns == "sum" else "mean", draws_batches=sampler != "none"
     )
-    return _Subject(step, lambda: training, not simulation, FULL_NORMALS // 4)
+    return lambda: training, not simulation, FULL_NORMALS // 4
 
 
 def _tested(
-    subject: _Subject, claim: Claim, seed: int, *, full: bool, normals: int
+    name: str, training: PrivateTraining, claim: Claim, seed: int, *, full: bool, normals: int
 ) -> list[Finding]:
     from dpcohort.audit import suite
 
-    status = console.status(f"{subject.name} ...")
+    status = console.status(f"{name} ...")
     with status if console.is_terminal else nullcontext():
         return suite.audit_training(
-            subject.make(),
+            training,
             claim,
             seed=seed,
             false_alarm_rate=_FALSE_ALARMS,
             full=full,
             normals=normals,
-            on_finding=lambda one: status.update(f"{subject.name}: {one.test} done ..."),
+            on_finding=lambda one: status.update(f"{name}: {one.test} done ..."),
         )
 
 
@@ -288,15 +284,20 @@ def _findings_table(findings: Sequence[Finding]) -> RenderableType:
 
 
 def _conclude(
-    audited: Sequence[tuple[_Subject, list[Finding]]], *, full: bool, device: str, as_json: bool
+    audited: dict[str, list[Finding]],
+    subjects: _Subjects,
+    *,
+    full: bool,
+    device: str,
+    as_json: bool,
 ) -> None:
-    every = [(subject, finding) for subject, findings in audited for finding in findings]
+    every = [(name, finding) for name, findings in audited.items() for finding in findings]
     total = math.fsum(finding.false_alarm_rate for _, finding in every)
-    refuted = [f"{subject.name}: {found.test}" for subject, found in every if not found.passed]
+    refuted = [f"{name}: {found.test}" for name, found in every if not found.passed]
     if as_json:
         trainings = [
-            {"name": one.name, "private": one.private, "findings": [asdict(f) for f in findings]}
-            for one, findings in audited
+            {"name": name, "private": subjects[name][1], "findings": [asdict(f) for f in findings]}
+            for name, findings in audited.items()
         ]
         print_json(
             passed=not refuted,

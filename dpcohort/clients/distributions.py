@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,153 +24,112 @@ _LEAST_KEPT = 0.01
 _MOST_TRIES = 10_000
 
 
-@dataclass(frozen=True)
-class Fixed:
+#: Draws so many independent positive numbers.
+Distribution = Callable[[int, np.random.Generator], FloatArray]
+
+
+def fixed(value: float) -> Distribution:
     """The same value for everyone.
 
     Example:
-        >>> Fixed(2.0).draw(3, np.random.default_rng(0))
+        >>> fixed(2.0)(3, np.random.default_rng(0))
         array([2., 2., 2.])
     """
-
-    value: float
-
-    def __post_init__(self) -> None:
-        number("value", self.value, above=0)
-
-    def draw(self, count: int, rng: np.random.Generator) -> FloatArray:
-        """``count`` times the value; ``rng`` is not used."""
-        return np.full(_count(count), float(self.value))
+    number("value", value, above=0)
+    return lambda count, rng: np.full(_count(count), float(value))
 
 
-@dataclass(frozen=True)
-class Uniform:
+def uniform(low: float, high: float, minimum: float | None = None) -> Distribution:
     """U(low, high); 0 itself is never drawn.
 
     U(0, 1), the paper's budgets, now and then gives a client an epsilon near 0 whose noise makes
     it useless. That is left as it is unless ``minimum`` is given.
 
-    Attributes:
+    Args:
         low: at least 0.
         high: above low.
         minimum: draws below it are discarded and drawn again.
 
     Example:
-        >>> draws = Uniform(0, 1, minimum=0.1).draw(1000, np.random.default_rng(0))
+        >>> draws = uniform(0, 1, minimum=0.1)(1000, np.random.default_rng(0))
         >>> bool(draws.min() >= 0.1), bool(draws.max() < 1)
         (True, True)
     """
-
-    low: float
-    high: float
-    minimum: float | None = None
-
-    def __post_init__(self) -> None:
-        number("low", self.low, at_least=0)
-        number("high", self.high, above=self.low)
-        if self.minimum is not None:
-            number("minimum", self.minimum, at_least=0, below=self.high)
-            kept = (self.high - max(self.low, self.minimum)) / (self.high - self.low)
-            _check_kept(kept, self.minimum)
-
-    def draw(self, count: int, rng: np.random.Generator) -> FloatArray:
-        """``count`` independent draws."""
-        return _draw_kept(count, self.minimum, lambda some: rng.uniform(self.low, self.high, some))
+    number("low", low, at_least=0)
+    number("high", high, above=low)
+    if minimum is not None:
+        number("minimum", minimum, at_least=0, below=high)
+        _check_kept((high - max(low, minimum)) / (high - low), minimum)
+    return lambda count, rng: _draw_kept(count, minimum, lambda some: rng.uniform(low, high, some))
 
 
-@dataclass(frozen=True)
-class GaussianMixture:
+def gaussian_mixture(
+    components: Sequence[tuple[float, float, float]], minimum: float | None = None
+) -> Distribution:
     """A mixture of normal distributions, what is not positive discarded and drawn again.
 
-    Attributes:
+    Args:
         components: (weight, mean, standard deviation) of each; weights are relative.
         minimum: draws below it are discarded too.
 
     Example:
-        >>> mixture = GaussianMixture([(0.3, 0.5, 0.2), (0.7, 10, 1)])
-        >>> draws = mixture.draw(10_000, np.random.default_rng(0))
+        >>> mixture = gaussian_mixture([(0.3, 0.5, 0.2), (0.7, 10, 1)])
+        >>> draws = mixture(10_000, np.random.default_rng(0))
         >>> bool(draws.min() > 0), round(float(np.mean(draws < 5)), 2)
         (True, 0.3)
     """
+    given = _as_components(components)
+    if minimum is not None:
+        number("minimum", minimum, at_least=0)
+    total = math.fsum(weight for weight, _, _ in given)
+    shares = [(weight / total, mean, std) for weight, mean, std in given]
+    lowest = minimum or 0.0
+    _check_kept(sum(w * _share_above(lowest, mean, std) for w, mean, std in shares), lowest)
+    weights, means, stds = (np.array(column) for column in zip(*shares, strict=True))
 
-    components: Sequence[tuple[float, float, float]]
-    minimum: float | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "components", _as_components(self.components))
-        if self.minimum is not None:
-            number("minimum", self.minimum, at_least=0)
-        lowest = self.minimum or 0.0
-        kept = sum(weight * _share_above(lowest, mean, std) for weight, mean, std in self._shares)
-        _check_kept(kept, lowest)
-
-    def draw(self, count: int, rng: np.random.Generator) -> FloatArray:
-        """``count`` independent draws of the mixture, given that they are kept."""
-        weights, means, stds = (np.array(column) for column in zip(*self._shares, strict=True))
-
+    def draw(count: int, rng: np.random.Generator) -> FloatArray:
         def some(missing: int) -> FloatArray:
             which = rng.choice(len(weights), size=missing, p=weights)
             return np.asarray(rng.normal(means[which], stds[which]), dtype=np.float64)
 
-        return _draw_kept(count, self.minimum, some)
+        return _draw_kept(count, minimum, some)
 
-    @property
-    def _shares(self) -> list[tuple[float, float, float]]:
-        total = math.fsum(weight for weight, _, _ in self.components)
-        return [(weight / total, mean, std) for weight, mean, std in self.components]
+    return draw
 
 
-@dataclass(frozen=True)
-class Choices:
+def choices(values: Sequence[float], weights: Sequence[float] | None = None) -> Distribution:
     """One of a few values, each with its weight.
 
-    Attributes:
+    Args:
         values: what can be drawn, all above 0.
         weights: relative; equal if not given.
 
     Example:
-        >>> sorted(set(Choices([0.5, 2, 8]).draw(100, np.random.default_rng(0)).tolist()))
+        >>> sorted(set(choices([0.5, 2, 8])(100, np.random.default_rng(0)).tolist()))
         [0.5, 2.0, 8.0]
     """
+    known = [number("values", value, above=0) for value in _as_tuple("values", values)]
+    shares = None
+    if weights is not None:
+        given = _as_tuple("weights", weights)
+        if len(given) != len(known):
+            allowed = f"one for each of the {len(known)} values"
+            raise InputError("weights", given=given, allowed=allowed)
+        relative = [number("weights", weight, at_least=0, at_most=1e100) for weight in given]
+        if not any(relative):
+            raise InputError("weights", given=given, allowed="above 0 for at least one value")
+        shares = np.array(relative) / math.fsum(relative)
+    return lambda count, rng: np.asarray(
+        rng.choice(np.array(known), size=_count(count), p=shares), dtype=np.float64
+    )
 
-    values: Sequence[float]
-    weights: Sequence[float] | None = None
-
-    def __post_init__(self) -> None:
-        values = _as_tuple("values", self.values)
-        for value in values:
-            number("values", value, above=0)
-        object.__setattr__(self, "values", values)
-        if self.weights is None:
-            return
-        weights = _as_tuple("weights", self.weights)
-        if len(weights) != len(values):
-            allowed = f"one for each of the {len(values)} values"
-            raise InputError("weights", given=weights, allowed=allowed)
-        for weight in weights:
-            number("weights", weight, at_least=0, at_most=1e100)
-        if not any(weights):
-            raise InputError("weights", given=weights, allowed="above 0 for at least one value")
-        object.__setattr__(self, "weights", weights)
-
-    def draw(self, count: int, rng: np.random.Generator) -> FloatArray:
-        """``count`` independent draws."""
-        share = None
-        if self.weights is not None:
-            share = np.array(self.weights, dtype=np.float64) / math.fsum(self.weights)
-        values = np.array(self.values, dtype=np.float64)
-        return np.asarray(rng.choice(values, size=_count(count), p=share), dtype=np.float64)
-
-
-#: Something positive numbers are drawn from.
-Distribution = Fixed | Uniform | GaussianMixture | Choices
 
 #: The distributions by the name a configuration file calls them.
 DISTRIBUTIONS: dict[str, Callable[..., Distribution]] = {
-    "uniform": Uniform,
-    "gaussian-mixture": GaussianMixture,
-    "fixed": Fixed,
-    "choices": Choices,
+    "uniform": uniform,
+    "gaussian-mixture": gaussian_mixture,
+    "fixed": fixed,
+    "choices": choices,
 }
 
 
@@ -241,16 +199,16 @@ def _draw_kept(count: int, minimum: float | None, some: Callable[[int], FloatArr
 #: variance or a standard deviation. Its other normal distributions give the variance, so that is
 #: the plain name (standard deviation 0.2); ``-std`` is the other reading.
 PAPER_BUDGETS: dict[str, Distribution] = {
-    "uniform-0-1": Uniform(0, 1),
-    "mixture-0.5-10": GaussianMixture([(0.3, 0.5, 0.2), (0.7, 10, 1)]),
-    "mixture-2-8": GaussianMixture([(0.3, 2, 0.2), (0.7, 8, 1)]),
-    "mixture-0.5-10-std": GaussianMixture([(0.3, 0.5, 0.04), (0.7, 10, 1)]),
-    "mixture-2-8-std": GaussianMixture([(0.3, 2, 0.04), (0.7, 8, 1)]),
+    "uniform-0-1": uniform(0, 1),
+    "mixture-0.5-10": gaussian_mixture([(0.3, 0.5, 0.2), (0.7, 10, 1)]),
+    "mixture-2-8": gaussian_mixture([(0.3, 2, 0.2), (0.7, 8, 1)]),
+    "mixture-0.5-10-std": gaussian_mixture([(0.3, 0.5, 0.04), (0.7, 10, 1)]),
+    "mixture-2-8-std": gaussian_mixture([(0.3, 2, 0.04), (0.7, 8, 1)]),
 }
 
 
 #: v_k of the paper's experiments.
-PAPER_SIZE_WEIGHTS = Uniform(0.5, 1.5)
+PAPER_SIZE_WEIGHTS = uniform(0.5, 1.5)
 
 
 def share_out(total: int, weights: ArrayLike) -> IntArray:

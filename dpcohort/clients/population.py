@@ -770,14 +770,8 @@ class Population:
             >>> len(Population.from_arrays(sizes=[60, 20, 20], epsilon=1.0, delta=1e-5))
             3
         """
-        given: dict[str, Any] = {
-            "ids": ids,
-            "sizes": sizes,
-            "epsilon": epsilon,
-            "delta": delta,
-            "batch_sizes": batch_sizes,
-            "public": public,
-        }
+        columns = (ids, sizes, epsilon, delta, batch_sizes, public)
+        given: Any = dict(zip(_COLUMNS, columns, strict=True))
         return cls(**given, allow_large_delta=allow_large_delta)
 
     @classmethod
@@ -927,7 +921,8 @@ class Population:
             >>> clients.with_scaled_budgets(3.0).epsilon.tolist()
             [6.0]
         """
-        return self._with(
+        return replace(
+            self,
             epsilon=float_array("factor of epsilon", epsilon, above=0) * self.epsilon,
             delta=float_array("factor of delta", delta, above=0, at_most=1) * self.delta,
         )
@@ -940,19 +935,8 @@ class Population:
             >>> clients.with_sizes([81]).sizes.tolist()
             [81]
         """
-        return self._with(sizes=sizes, batch_sizes=np.minimum(self.batch_sizes, sizes))
-
-    def _with(self, **columns: Any) -> Population:
-        kept: dict[str, Any] = {
-            "ids": self.ids,
-            "sizes": self.sizes,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "batch_sizes": self.batch_sizes,
-            "public": self.public,
-            "allow_large_delta": self.allow_large_delta,
-        }
-        return Population.from_arrays(**{**kept, **columns})
+        own: IntArray = np.asarray(sizes)
+        return replace(self, sizes=own, batch_sizes=np.minimum(self.batch_sizes, own))
 
     def batches(self, training: Training) -> IntArray:
         """The expected batch of each client, B_k.

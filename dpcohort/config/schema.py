@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, fields
+from inspect import Parameter, signature
 from typing import Any, Literal, get_args, get_type_hints
 
 import numpy as np
@@ -24,7 +24,7 @@ from dpcohort.clients.distributions import (
     PAPER_BUDGETS,
     PAPER_SIZE_WEIGHTS,
     Distribution,
-    Fixed,
+    fixed,
     share_out,
 )
 from dpcohort.clients.population import MAX_SIZE, numbered
@@ -299,7 +299,7 @@ def draw_population(
     if has_data and total is None and section.size in (None, "paper"):
         total = _records_left(records, count, int(public_sizes.sum()))
     # Sizes and budgets have streams of their own, so that changing one leaves the other alone.
-    sizes = _size_distribution(section).draw(count, np.random.default_rng([section.seed, 1]))
+    sizes = _size_distribution(section)(count, np.random.default_rng([section.seed, 1]))
     if total is None and sizes.max() > MAX_SIZE:
         raise InputError("size", given=float(sizes.max()), allowed="at most 10^15")
     whole_sizes = np.rint(sizes).astype(np.int64) if total is None else share_out(total, sizes)
@@ -308,7 +308,7 @@ def draw_population(
         epsilon = delta = np.full(count, np.nan)
     else:
         budgets = distribution_from("epsilon", section.epsilon)
-        epsilon = budgets.draw(count, np.random.default_rng([section.seed, 2]))
+        epsilon = budgets(count, np.random.default_rng([section.seed, 2]))
         delta = np.full(count, section.delta)
     everyone = np.concatenate([epsilon, nothing])
     return Population.from_arrays(
@@ -349,14 +349,15 @@ def distribution_from(
         names: distributions that have a name.
 
     Example:
-        >>> distribution_from("epsilon", {"distribution": "uniform", "low": 0.5, "high": 1.5})
-        Uniform(low=0.5, high=1.5, minimum=None)
+        >>> draw = distribution_from("epsilon", {"distribution": "uniform", "low": 1, "high": 2})
+        >>> draw(2, np.random.default_rng(0)).round(2)
+        array([1.64, 1.27])
     """
     if isinstance(given, str):
         return names[choice(field, given, names)]
     if isinstance(given, Mapping):
         return _from_table(field, given)
-    return Fixed(number(field, given, above=0))
+    return fixed(number(field, given, above=0))
 
 
 def _from_table(field: str, table: Mapping[str, Any]) -> Distribution:
@@ -366,7 +367,10 @@ def _from_table(field: str, table: Mapping[str, Any]) -> Distribution:
         raise InputError.about(f"{field}.distribution", words)
     name = choice(f"{field}.distribution", settings.pop("distribution"), DISTRIBUTIONS)
     kind: Any = DISTRIBUTIONS[name]
-    known = {setting.name: setting.default is MISSING for setting in fields(kind)}
+    known = {
+        key: setting.default is Parameter.empty
+        for key, setting in signature(kind).parameters.items()
+    }
     for key in settings:
         if key not in known:
             step = did_you_mean(key, known) or f"Known: {', '.join(known)}."

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from dpcohort._validate import FloatArray, IntArray, number, whole_number
 from dpcohort.atomic_file import atomic_writer
-from dpcohort.clients.distributions import Uniform, share_out
+from dpcohort.clients.distributions import share_out, uniform
 from dpcohort.data.arrays import read_npz
 from dpcohort.errors import FileFormatError, InputError, VerificationError
 from dpcohort.text_files import parse_json
@@ -446,7 +446,7 @@ def _wanted_sizes(
         number_of_clients = whole_number("count", count, at_least=1, at_most=total)
         if low == number("high", high, above=0):
             return share_out(total, np.ones(number_of_clients))
-        return share_out(total, Uniform(low, high).draw(number_of_clients, rng))
+        return share_out(total, uniform(low, high)(number_of_clients, rng))
     allowed = "a whole number of at least 1 a client"
     wanted = _whole_numbers("sizes", sizes, allowed)
     if wanted.min() < 1:

@@ -66,27 +66,10 @@ class RuleChoice:
         return [f"{self.section}.{key}={json.dumps(value)}" for key, value in given.items()]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class RulePair:
-    """A pair that can be trained, with a job for each seed."""
-
-    selection: RuleChoice
-    aggregation: RuleChoice
-    jobs: list[Job]
-
-    @property
-    def name(self) -> str:
-        """Both rules."""
-        return f"{self.selection.label}, {self.aggregation.label}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class SkippedPair:
-    """A pair that is not trained, and why."""
-
-    selection: str
-    aggregation: str
-    reason: str
+#: A pair that can be trained: its selection, its aggregation, and a job for each seed.
+Pair = tuple[str, str, list[Job]]
+#: A pair that is not trained: its selection, its aggregation, and why.
+Skipped = tuple[str, str, str]
 
 
 def chosen_rules(section: str, text: str) -> list[RuleChoice]:
@@ -129,7 +112,7 @@ def rule_pairs(
     seeds: int = 3,
     device: str | None = None,
     data: Dataset | None = None,
-) -> tuple[list[RulePair], list[SkippedPair]]:
+) -> tuple[list[Pair], list[Skipped]]:
     """Every pair, planned and checked, and the pairs that cannot be or make no sense.
 
     Nothing is trained. A rule is planned once for all its pairs.
@@ -141,8 +124,8 @@ def rule_pairs(
         if rule.asked:
             config.with_overrides(rule.changes)
     dataset = configured_data(config) if data is None else data
-    pairs: list[RulePair] = []
-    skipped: list[SkippedPair] = []
+    pairs: list[Pair] = []
+    skipped: list[Skipped] = []
     # Of rules that turn out to be the same, the well-known one is kept.
     known = (config.rule, "unbiased")
     for selection in sorted(selections, key=lambda rule: not rule.asked and rule.name not in known):
@@ -157,21 +140,21 @@ def rule_pairs(
                 raise
             reason = _reason(error)
         else:
-            twin = next((pair for pair in pairs if _draw_alike(pair.jobs, jobs)), None)
+            twin = next((name for name, _, own in pairs if _draw_alike(own, jobs)), None)
             if twin is not None and not selection.asked:
-                reason = f"with these settings it is {twin.selection.label}"
+                reason = f"with these settings it is {twin}"
         if reason:
-            skipped += [_skip(selection, aggregation, reason) for aggregation in aggregations]
+            skipped += [(selection.label, other.label, reason) for other in aggregations]
             continue
         for aggregation in aggregations:
             try:
                 own = [_with(job, config, selection, aggregation) for job in jobs]
             except InputError as error:
-                skipped.append(_skip(selection, aggregation, _reason(error)))
+                skipped.append((selection.label, aggregation.label, _reason(error)))
                 continue
-            pairs.append(RulePair(selection=selection, aggregation=aggregation, jobs=own))
+            pairs.append((selection.label, aggregation.label, own))
     if not pairs:
-        why = skipped[0].reason if skipped else "no rules are given"
+        why = skipped[0][2] if skipped else "no rules are given"
         raise InputError.because(f"no pair of rules can be trained: {why}")
     return pairs, skipped
 
@@ -201,10 +184,6 @@ def _draw_alike(some: Sequence[Job], others: Sequence[Job]) -> bool:
         and np.array_equal(one.noise_multipliers, other.noise_multipliers, equal_nan=True)
         for one, other in plans
     )
-
-
-def _skip(selection: RuleChoice, aggregation: RuleChoice, reason: str) -> SkippedPair:
-    return SkippedPair(selection=selection.label, aggregation=aggregation.label, reason=reason)
 
 
 def _reason(error: InputError) -> str:
@@ -270,52 +249,39 @@ class RuleRow:
     caveat: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RuleTable:
-    """All rows, and the pairs that were not trained."""
+def plain_table(rows: Sequence[RuleRow], skipped: Sequence[Skipped]) -> dict[str, Any]:
+    """All rows, and the pairs that were not trained, as plain values for JSON."""
+    names = ("selection", "aggregation", "reason")
+    return {
+        "rows": [asdict(row) for row in rows],
+        "skipped": [dict(zip(names, pair, strict=True)) for pair in skipped],
+    }
 
-    rows: tuple[RuleRow, ...]
-    skipped: tuple[SkippedPair, ...]
 
-    @property
-    def metric(self) -> str:
-        """What the pairs are judged by."""
-        return self.rows[0].metric if self.rows else "accuracy"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {
-            "rows": [asdict(row) for row in self.rows],
-            "skipped": [asdict(pair) for pair in self.skipped],
-        }
-
-    def to_csv(self) -> str:
-        """One line a row, with its columns' names on top."""
-        deciles = max((len(row.heard) for row in self.rows), default=0)
-        head = ["selection", "aggregation", "accuracy", "low", "high", "seeds", "noise"]
-        head += ["certified", "bias", *(f"heard_{i + 1}" for i in range(deciles))]
-        head += ["heard_public", "seconds", "failed"]
-        if self.metric != "accuracy":
-            head[2] = self.metric
-        text = io.StringIO()
-        writer = csv.DictWriter(text, head, extrasaction="ignore", lineterminator="\n")
-        writer.writeheader()
-        for row in self.rows:
-            values = asdict(row) | {f"heard_{i + 1}": share for i, share in enumerate(row.heard)}
-            if (found := row.score) is not None:
-                values |= {head[2]: found.mean, "seeds": found.count}
-                values |= {"low": found.low, "high": found.high}
-            writer.writerow(values)
-        return text.getvalue()
+def csv_table(rows: Sequence[RuleRow]) -> str:
+    """One line a row, with its columns' names on top."""
+    deciles = max((len(row.heard) for row in rows), default=0)
+    head = ["selection", "aggregation", rows[0].metric if rows else "accuracy"]
+    head += ["low", "high", "seeds", "noise", "certified", "bias"]
+    head += [*(f"heard_{i + 1}" for i in range(deciles)), "heard_public", "seconds", "failed"]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, head, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        values = asdict(row) | {f"heard_{i + 1}": share for i, share in enumerate(row.heard)}
+        if (found := row.score) is not None:
+            values |= {head[2]: found.mean, "seeds": found.count}
+            values |= {"low": found.low, "high": found.high}
+        writer.writerow(values)
+    return text.getvalue()
 
 
 def compare_rules(
-    pairs: Sequence[RulePair],
-    skipped: Sequence[SkippedPair] = (),
+    pairs: Sequence[Pair],
     *,
     out: Path | None = None,
     on_row: Callable[[int, int, RuleRow], None] | None = None,
-) -> RuleTable:
+) -> list[RuleRow]:
     """Train every pair with the same seeds, and tell how they compare.
 
     On a CPU the seeds of a pair train side by side; on a GPU many pairs do. A pair whose model
@@ -323,7 +289,6 @@ def compare_rules(
 
     Args:
         pairs: from ``rule_pairs``.
-        skipped: from there too; told in the table.
         out: keep the runs in folders ``out/PAIR/seed-N``; finished ones are not repeated.
         on_row: told the number of rows done, their number in all and the row.
     """
@@ -333,7 +298,7 @@ def compare_rules(
             rows.append(_row(pair, runs, seconds, failed))
             if on_row is not None:
                 on_row(len(rows), len(pairs), rows[-1])
-    return RuleTable(rows=tuple(rows), skipped=tuple(skipped))
+    return rows
 
 
 def noise_after(job: Job, run: Run) -> float:
@@ -380,11 +345,12 @@ def _step_scale(job: Job, round: int) -> float:
     return math.sqrt(sum(size * size for size in sizes))
 
 
-def _stacks(pairs: Sequence[RulePair]) -> Iterator[list[RulePair]]:
-    stack: list[RulePair] = []
+def _stacks(pairs: Sequence[Pair]) -> Iterator[list[Pair]]:
+    stack: list[Pair] = []
     for pair in pairs:
-        many = pair.jobs[0].device.startswith("cuda") and pair.jobs[0].engine == "batched"
-        full = sum(len(p.jobs) for p in stack) + len(pair.jobs) > _STACK
+        jobs = pair[2]
+        many = jobs[0].device.startswith("cuda") and jobs[0].engine == "batched"
+        full = sum(len(held) for _, _, held in stack) + len(jobs) > _STACK
         if stack and (full or not many):
             yield stack
             stack = []
@@ -393,43 +359,43 @@ def _stacks(pairs: Sequence[RulePair]) -> Iterator[list[RulePair]]:
         yield stack
 
 
-def _trained(
-    stack: list[RulePair], out: Path | None
-) -> Iterator[tuple[RulePair, list[Run], float, str]]:
+def _trained(stack: list[Pair], out: Path | None) -> Iterator[tuple[Pair, list[Run], float, str]]:
     if len(stack) > 1 and out is None:
-        jobs = [job for pair in stack for job in pair.jobs]
+        every = [job for _, _, jobs in stack for job in jobs]
         try:
-            runs = train_side_by_side(jobs)
+            runs = train_side_by_side(every)
         except InputError:
             pass  # one of them fails; alone they say which
         else:
-            shared = sum(line.seconds for line in runs[0].history) / len(jobs)
+            shared = sum(line.seconds for line in runs[0].history) / len(every)
             for pair in stack:
-                own, runs = runs[: len(pair.jobs)], runs[len(pair.jobs) :]
+                own, runs = runs[: len(pair[2])], runs[len(pair[2]) :]
                 yield pair, own, shared, ""
             return
     for pair in stack:
+        selection, aggregation, jobs = pair
         try:
-            own = train_group(folder_name(pair.name), pair.jobs, out)
+            own = train_group(folder_name(f"{selection}, {aggregation}"), jobs, out)
         except InputError as error:
             yield pair, [], float("nan"), str(error)
             continue
         total = sum(line.seconds for run in own for line in run.history)
-        stacked = len(own) if pair.jobs[0].engine == "batched" else 1
+        stacked = len(own) if jobs[0].engine == "batched" else 1
         yield pair, own, total / len(own) / stacked, ""
 
 
-def _row(pair: RulePair, runs: Sequence[Run], seconds: float, failed: str) -> RuleRow:
-    plan, first = pair.jobs[0].plan, runs[0] if runs else None
+def _row(pair: Pair, runs: Sequence[Run], seconds: float, failed: str) -> RuleRow:
+    selection, aggregation, (job, *_) = pair
+    plan, first = job.plan, runs[0] if runs else None
     groups = [] if first is None else who_was_heard(plan, first.ledger.draws)
     public = [group.heard for group in groups if group.name == "public"]
     summary = summarise_seeds(runs) if runs else None
-    check = check_together([check for run in runs if (check := run.check) is not None])
+    check = check_together(run.check for run in runs)
     return RuleRow(
-        selection=pair.selection.label,
-        aggregation=pair.aggregation.label,
+        selection=selection,
+        aggregation=aggregation,
         accuracy=None if summary is None else summary.accuracy,
-        noise=float("nan") if first is None else noise_after(pair.jobs[0], first),
+        noise=float("nan") if first is None else noise_after(job, first),
         certified=max((_certified(run) for run in runs), default=float("nan")),
         bias=plan.selection.bias if plan.adaptive is None else None,
         heard=tuple(group.heard for group in groups if group.name != "public"),

@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpcohort._validate import choice, nearest, whole_number
+from dpcohort._validate import choice, whole_number
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.limits import MOST_CLASSES, MOST_INPUT_VALUES, MOST_PARAMETERS
-from dpcohort.models.features import FEATURE_OPTIONS, build_features
+from dpcohort.models.features import FEATURE_OPTIONS, build_features, refuse_unknown
 from dpcohort.models.trainable import check_trainable, seeded
 from dpcohort.models.weights import freeze, load_weights, read_weights
 from dpcohort.plugins import is_named_function, named_function
@@ -92,13 +92,7 @@ def _build_known(
     name: str, shape: tuple[int, ...], classes: int, options: dict[str, Any]
 ) -> nn.Module:
     builder, known = _BUILDERS[name]
-    for option in options:
-        if option not in known:
-            hint = nearest(option, known)
-            raise InputError.because(
-                f"The model {name!r} has no option {option!r}; it has "
-                f"{', '.join(known) or 'none'}.{f' Did you mean {hint!r}?' if hint else ''}"
-            )
+    refuse_unknown(f"The model {name!r} has no", "it has", options, known)
     return builder(shape, classes, **options)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -67,14 +67,23 @@ def build_features(name: str, input_shape: Sequence[int], **options: Any) -> Fix
             )
         return None
     known = list(inspect.signature(_KINDS[name]).parameters)[1:]
+    refuse_unknown(f"{name} features have no", "they have", options, known)
+    return _KINDS[name](tuple(input_shape), **options)
+
+
+def refuse_unknown(lacks: str, has: str, options: Iterable[str], known: Sequence[str]) -> None:
+    """Refuse an option that a model or its features do not have, with the nearest that they do.
+
+    Raises:
+        InputError: there is one.
+    """
     for option in options:
         if option not in known:
             hint = nearest(option, known)
             raise InputError.because(
-                f"{name} features have no option {option!r}; they have {', '.join(known)}."
+                f"{lacks} option {option!r}; {has} {', '.join(known) or 'none'}."
                 f"{f' Did you mean {hint!r}?' if hint else ''}"
             )
-    return _KINDS[name](tuple(input_shape), **options)
 
 
 @torch.no_grad()

@@ -36,7 +36,7 @@ def summarise(plan: Plan) -> dict[str, Any]:
     """
     population = plan.population
     problem, u = plan.problem, plan.selection.unbiased
-    unbiased_noise = float((problem.noise_costs * u**2 + problem.linear_costs * u).sum())
+    unbiased_noise = problem.noise(u)
     private = ~population.public
     held = plan.drawn & private
     return {
@@ -73,23 +73,46 @@ def _pooled_summary(plan: Plan) -> dict[str, Any]:
     }
 
 
-def plan_values(plan: Plan) -> dict[str, object]:
-    """The headline numbers and every client, ready for JSON."""
-    if plan.adaptive is not None:
-        return adaptive_plan_values(plan)
-    clients = {
-        "batch_size": plan.batch_sizes,
-        "unbiased": plan.selection.unbiased,
-        "probability": plan.selection.probabilities,
-        "draws": plan.schedule.counts,
-        "noise_multiplier": plan.noise_multipliers,
-        "certified_epsilon": plan.certified_epsilon,
-    }
-    if plan.pooled is not None:
-        clients["weight"] = plan.pooled.weights
-        clients["noise_share"] = plan.pooled.shares
-        clients["alone_epsilon"] = plan.pooled.alone_epsilon
-    return {"summary": summarise(plan), "clients": _columns(plan.population, clients)}
+def plan_values(plan: Plan) -> dict[str, Any]:
+    """The headline numbers and every client, ready for JSON; caps where cohorts are chosen later.
+
+    Example:
+        >>> from dpcohort import Population, Training
+        >>> from dpcohort.adaptive import make_adaptive_plan
+        >>> people = Population.from_arrays(sizes=[90] * 4, epsilon=[2.0] * 4, delta=1e-5)
+        >>> plan = make_adaptive_plan(people, Training(rounds=4, cohort_size=2, batch_size=9),
+        ...                           seed=0)
+        >>> plan_values(plan)["clients"]["draw_cap"]
+        [4, 4, 4, 4]
+    """
+    if plan.adaptive is None:
+        head: dict[str, Any] = {"summary": summarise(plan)}
+        clients = {
+            "batch_size": plan.batch_sizes,
+            "unbiased": plan.selection.unbiased,
+            "probability": plan.selection.probabilities,
+            "draws": plan.schedule.counts,
+            "noise_multiplier": plan.noise_multipliers,
+            "certified_epsilon": plan.certified_epsilon,
+        }
+        if plan.pooled is not None:
+            clients["weight"] = plan.pooled.weights
+            clients["noise_share"] = plan.pooled.shares
+            clients["alone_epsilon"] = plan.pooled.alone_epsilon
+    else:
+        head = {
+            "sha256": plan.sha256,
+            **plan.plain_settings(),
+            "private": not plan.has_raw_reports,
+        }
+        clients = {
+            "draw_cap": plan.schedule.counts,
+            "report_cap": plan.report_caps,
+            "noise_multiplier": plan.noise_multipliers,
+            "report_std": plan.report_stds,
+            "certified_epsilon": plan.certified_epsilon,
+        }
+    return {**head, "clients": _columns(plan.population, clients)}
 
 
 def _columns(people: Population, more: Mapping[str, NDArray[Any]]) -> dict[str, list[Any]]:
@@ -105,9 +128,8 @@ def plan_table(plan: Plan, *, rows: int = 12) -> RenderableType:
     Where cohorts are chosen during the training: the caps of the strictest and loosest clients.
     """
     if plan.adaptive is not None:
-        return adaptive_plan_table(plan, rows=rows)
-    summary = summarise(plan)
-    return Group(_headline(plan, summary), "", _clients_table(plan, rows))
+        return Group(*(Text(line) for line in _sentences(plan)), _caps_table(plan, rows))
+    return Group(_headline(plan, summarise(plan)), "", _clients_table(plan, rows))
 
 
 def _headline(plan: Plan, summary: dict[str, Any]) -> Text:
@@ -216,38 +238,6 @@ def _row(plan: Plan, k: int, p: float, u: float) -> list[str | Text]:
     ]
 
 
-def adaptive_plan_values(plan: Plan) -> dict[str, Any]:
-    """The plan in plain values for JSON.
-
-    Example:
-        >>> from dpcohort import Population, Training
-        >>> from dpcohort.adaptive import make_adaptive_plan
-        >>> people = Population.from_arrays(sizes=[90] * 4, epsilon=[2.0] * 4, delta=1e-5)
-        >>> plan = make_adaptive_plan(people, Training(rounds=4, cohort_size=2, batch_size=9),
-        ...                           seed=0)
-        >>> adaptive_plan_values(plan)["clients"]["draw_cap"]
-        [4, 4, 4, 4]
-    """
-    clients = {
-        "draw_cap": plan.schedule.counts,
-        "report_cap": plan.report_caps,
-        "noise_multiplier": plan.noise_multipliers,
-        "report_std": plan.report_stds,
-        "certified_epsilon": plan.certified_epsilon,
-    }
-    return {
-        "sha256": plan.sha256,
-        **plan.plain_settings(),
-        "private": not plan.has_raw_reports,
-        "clients": _columns(plan.population, clients),
-    }
-
-
-def adaptive_plan_table(plan: Plan, *, rows: int = 12) -> RenderableType:
-    """The plan in words, and the clients with the strictest and the loosest budgets."""
-    return Group(*(Text(line) for line in _sentences(plan)), _clients(plan, rows))
-
-
 def _sentences(plan: Plan) -> list[str]:
     people, training, terms = plan.population, plan.training, plan.terms
     settings = ", ".join(f"{key} {value}" for key, value in plan.selection.settings.items())
@@ -279,7 +269,7 @@ def _sentences(plan: Plan) -> list[str]:
     return lines
 
 
-def _clients(plan: Plan, rows: int) -> Table:
+def _caps_table(plan: Plan, rows: int) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("client", overflow="fold")
     for name in ("size", "epsilon", "draws", "reports", "z", "report std", "certified"):

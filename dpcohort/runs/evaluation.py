@@ -118,7 +118,7 @@ class SeedSummary:
         return min(known)[1] if known else None
 
 
-def summarise_seeds(runs: Sequence[Run], *, confidence: float = 0.95) -> SeedSummary:
+def summarise_seeds(runs: Sequence[Run]) -> SeedSummary:
     """Test results of runs that differ only in their seed."""
     if not runs:
         raise InputError("runs", given=[], allowed="at least one run")
@@ -126,7 +126,7 @@ def summarise_seeds(runs: Sequence[Run], *, confidence: float = 0.95) -> SeedSum
     classes = np.array([test.class_accuracy for test in tests], dtype=np.float64)
 
     def over_seeds(values: Sequence[float]) -> Interval | None:
-        return mean_interval(values, confidence=confidence) if np.isfinite(values).all() else None
+        return mean_interval(values) if np.isfinite(values).all() else None
 
     return SeedSummary(
         label=str(runs[0].settings["label"]),
@@ -378,11 +378,7 @@ class Comparison:
 
 
 def compare_runs(
-    runs: Sequence[Run],
-    baseline: Sequence[Run],
-    *,
-    names: tuple[str, str] = ("", ""),
-    confidence: float = 0.95,
+    runs: Sequence[Run], baseline: Sequence[Run], *, names: tuple[str, str] = ("", "")
 ) -> Comparison:
     """Paired differences of the main test metric over the seeds that both groups have.
 
@@ -390,7 +386,6 @@ def compare_runs(
         runs: the group that is judged, one run a seed.
         baseline: the group it is judged against.
         names: of both; by default their labels.
-        confidence: of the interval.
 
     Raises:
         InputError: they share no seed, were tested on different data, or a seed occurs twice.
@@ -422,9 +417,9 @@ def compare_runs(
         name=name,
         baseline=other,
         seeds=tuple(seeds),
-        difference=mean_interval(points, confidence=confidence),
+        difference=mean_interval(points),
         metric=metric.name,
-        check=check_together([check for run in runs if (check := run.check) is not None]),
+        check=check_together(run.check for run in runs),
     )
 
 

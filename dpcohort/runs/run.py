@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -221,8 +222,6 @@ class Run:
             >>> run.predict(load_dataset("digits").test_inputs[:2]).shape
             (2,)
         """
-        from dpcohort.runs.prediction import model_outputs
-
         return self.task.predictions(model_outputs(self, inputs, model=model))
 
     def plot(self) -> Figure:
@@ -318,6 +317,116 @@ class Run:
             tuning=self.settings.get("tuning"),
             charges=self.settings.get("charges"),
         )
+
+
+#: Records that go through the network at once.
+_CHUNK = 4096
+
+
+def model_outputs(
+    run: Run, inputs: ArrayLike, *, model: nn.Module | None = None
+) -> NDArray[np.float32]:
+    """Outputs of the model that was scored, one row a record.
+
+    Args:
+        run: a finished one.
+        inputs: records as the data set holds them, before they are scaled.
+        model: the network, where the run does not know it.
+
+    Raises:
+        InputError: the run is not finished, the network is not known, or records do not fit.
+    """
+    import torch
+
+    from dpcohort.models import split_features
+
+    if not run.scored_weights:
+        raise InputError.because(
+            f"the run is not finished ({run.rounds_done} of {run.plan.training.rounds} rounds), so "
+            "there is no model to predict with. Let it go on with --resume."
+        )
+    data = _as_data(run, inputs)
+    network = _network(run, model, tokens=data.test_inputs.dtype == np.int64)
+    head, prepared = split_features(network, data)
+    records = torch.from_numpy(np.array(prepared.normalised(prepared.test_inputs)))
+    with torch.no_grad():
+        parts = [head(records[at : at + _CHUNK]) for at in range(0, len(records), _CHUNK)]
+    found: NDArray[np.float32] = torch.cat(parts).numpy()
+    return found
+
+
+def _as_data(run: Run, inputs: ArrayLike) -> Dataset:
+    """The records as a data set, so that they are checked and scaled as those of the training."""
+    from dpcohort.data import Normalisation, dataset_from_arrays
+
+    task = run.task
+    said = run.inputs.get("inputs")
+    if not isinstance(said, dict):
+        raise InputError.because(
+            "this run does not say how its inputs are scaled: it was trained by an older dpcohort, "
+            "or by clients that scale their own. Load its model.safetensors and use it directly."
+        )
+    array = np.asarray(inputs)
+    shape = tuple(run.settings["data"]["input_shape"])
+    if array.ndim < 2 or array.shape[1:] != shape:
+        raise InputError(
+            "shape of inputs", given=array.shape, allowed=f"(records, {', '.join(map(str, shape))})"
+        )
+    labels = np.zeros((1, task.outputs) if task.kind == "multi-label" else 1, dtype=np.int64)
+    normalisation = Normalisation(
+        scale=said["scale"], mean=tuple(said["mean"]), std=tuple(said["std"])
+    )
+    return dataset_from_arrays(
+        "new records",
+        train_inputs=array[:1],
+        train_labels=labels + (0 if task.bounds is None else task.bounds[0]),
+        test_inputs=array,
+        test_labels=np.broadcast_to(labels, (len(array), *labels.shape[1:]))
+        + (0 if task.bounds is None else task.bounds[0]),
+        normalisation=normalisation,
+        task=task,
+    )
+
+
+def _network(run: Run, given: nn.Module | None, *, tokens: bool) -> nn.Module:
+    """The network with the weights that were scored; the one that is given is not changed."""
+    import torch
+
+    settings: dict[str, Any] = run.settings["model"]
+    known = given or run.module
+    try:
+        network = copy.deepcopy(known) if known is not None else _built(run, settings, tokens)
+        network.load_state_dict(
+            {name: torch.from_numpy(np.array(value)) for name, value in run.scored_weights.items()}
+        )
+    except RuntimeError as error:
+        raise InputError.because(
+            f"the model is not the one that was trained, {settings['name']}: "
+            f"{str(error).splitlines()[-1].strip()}"
+        ) from None
+    return network.cpu().eval()
+
+
+def _built(run: Run, settings: dict[str, Any], tokens: bool) -> nn.Module:
+    import torch
+
+    from dpcohort.models import build_model
+
+    data = run.settings["data"]
+    try:
+        return build_model(
+            settings["name"],
+            input_shape=tuple(data["input_shape"]),
+            classes=int(data["classes"]),
+            seed=run.seed,
+            options=settings["options"],
+            input_dtype=torch.int64 if tokens else torch.float32,
+        )
+    except InputError as error:
+        raise InputError.because(
+            f"the network {settings['name']!r} of this run cannot be built here. Give it: "
+            f"run.predict(inputs, model=...). ({error})"
+        ) from None
 
 
 def judged_in(path: Path) -> dict[str, Any]:

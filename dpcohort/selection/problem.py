@@ -103,6 +103,12 @@ class SelectionProblem:
         noise = scaled_costs(eta, self.noise_costs)
         return noise, scaled_costs(eta, self.linear_costs) if self.linear_costs.any() else None
 
+    def path(self, **bounds: Any) -> SelectionPath:
+        """The optimum of Problem 1 for every eta; ``floor`` and ``cap`` as the path takes them."""
+        return SelectionPath(
+            self.unbiased, self.noise_costs, linear_costs=self.linear_costs, **bounds
+        )
+
     def solved(self, eta: float, **bounds: Any) -> Solution:
         """The optimum at one eta, under a floor and a cap if any."""
         noise, linear = self.costs(eta)
@@ -115,9 +121,7 @@ class SelectionProblem:
     def solved_within(self, bias_cap: float, **bounds: Any) -> Solution:
         """The least noise with at most this bias, under a floor and a cap if any, and its eta."""
         if self.pool is None or self.pool.honest == 1:
-            return SelectionPath(
-                self.unbiased, self.noise_costs, linear_costs=self.linear_costs, **bounds
-            ).at_gap(bias_cap)
+            return self.path(**bounds).at_gap(bias_cap)
         return solve_pooled_within(
             bias_cap,
             self.unbiased,
@@ -134,11 +138,16 @@ class SelectionProblem:
             return objective_of(probabilities, costs)
         return pooled_objective(probabilities, costs, self.pool)
 
+    def own_noise(self, probabilities: FloatArray) -> FloatArray:
+        """What each client brings if all of its noise is its own; nothing if it is never drawn."""
+        with np.errstate(invalid="ignore"):
+            each = self.noise_costs * probabilities**2 + self.linear_costs * probabilities
+        return np.where(probabilities > 0, each, 0.0)
+
     def noise(self, probabilities: FloatArray) -> float:
         """Expected noise on a round's mean gradient, squared, in units of C^2 T."""
         if self.pool is None:
-            squared = self.noise_costs * probabilities**2 + self.linear_costs * probabilities
-            return float(squared.sum())
+            return float(self.own_noise(probabilities).sum())
         return pooled_noise(probabilities, self.noise_costs, self.linear_costs, self.pool)
 
 

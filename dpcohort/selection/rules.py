@@ -21,7 +21,7 @@ from dpcohort.selection.problem import (
     evaluated,
     resolve_eta,
 )
-from dpcohort.selection.solver import SelectionPath, solve_selection
+from dpcohort.selection.solver import solve_selection
 
 
 def rule_from_settings(name: str, **settings: Any) -> PlannedRule:
@@ -445,10 +445,7 @@ class InverseNoise(PlannedRule):
 
     def select(self, problem: SelectionProblem) -> Selection:
         """The probabilities of least noise."""
-        path = SelectionPath(
-            problem.unbiased, problem.noise_costs, linear_costs=problem.linear_costs
-        )
-        return evaluated(self.name, path.limit, problem, settings={})
+        return evaluated(self.name, problem.path().limit, problem, settings={})
 
 
 #: The weight of the prices is searched between 0 and this, in units of the noise costs.

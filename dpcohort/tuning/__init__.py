@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from dpcohort.tuning.charged import selection_epsilon as selection_epsilon
     from dpcohort.tuning.charged import selection_mu as selection_mu
     from dpcohort.tuning.charged import tune_charged as tune_charged
-    from dpcohort.tuning.generated import PROBLEMS as PROBLEMS
-    from dpcohort.tuning.generated import Problem as Problem
-    from dpcohort.tuning.generated import stand_in as stand_in
+    from dpcohort.tuning.search import PROBLEMS as PROBLEMS
+    from dpcohort.tuning.search import Problem as Problem
     from dpcohort.tuning.search import Tuned as Tuned
+    from dpcohort.tuning.search import stand_in as stand_in
     from dpcohort.tuning.search import tune as tune
     from dpcohort.tuning.settings import Settings as Settings
     from dpcohort.tuning.settings import changes_for as changes_for
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Gain": "budgets",
-    "PROBLEMS": "generated",
-    "Problem": "generated",
+    "PROBLEMS": "search",
+    "Problem": "search",
     "Settings": "settings",
     "Tuned": "search",
     "Worth": "budgets",
     "changes_for": "settings",
     "selection_epsilon": "charged",
     "selection_mu": "charged",
-    "stand_in": "generated",
+    "stand_in": "search",
     "suggested_settings": "settings",
     "tune": "search",
     "tune_charged": "charged",

@@ -25,18 +25,17 @@ from dpcohort.explain import NoiseGain, noise_gains
 from dpcohort.progress import Progress, silent
 from dpcohort.runs import Interval, configured_data, mean_interval
 from dpcohort.runs.configured import configured_population, data_section
-from dpcohort.runs.receipts import TUNING_SOURCES
 from dpcohort.selection import rule_from_settings
 from dpcohort.training import Training
-from dpcohort.tuning.generated import PROBLEMS, Problem
 from dpcohort.tuning.search import (
+    PROBLEMS,
     Bench,
+    Problem,
     Sample,
     counted,
-    public_samples,
+    samples_of,
     scored,
     scored_by,
-    stand_ins,
 )
 
 #: Common factors on all budgets that are tried.
@@ -176,11 +175,7 @@ def worth(
     data = configured_data(config)
     config = counted(config, data)
     population = configured_population(config, data)
-    if source == "none":
-        samples, words = stand_ins(data, problems, seeds), TUNING_SOURCES["none"]
-    else:
-        samples, which = public_samples(config, data, population, public, seeds)
-        words = f"{TUNING_SOURCES['public']} ({which})"
+    samples, _, words = samples_of(source, config, data, population, public, problems, seeds)
     scores, noise = _scores(config, population, samples, tried, device, progress)
     slopes = _accuracy_slopes(noise, scores)
     return Worth(

@@ -16,7 +16,6 @@ The time it takes tells how many trials there were, which the proof does not all
 
 from __future__ import annotations
 
-import copy
 import math
 import random
 import secrets
@@ -46,7 +45,7 @@ from dpcohort.runs.configured import (
 )
 from dpcohort.runs.receipts import TUNING_SOURCES
 from dpcohort.runs.training import train_job
-from dpcohort.tuning.search import Trial, Tuned, counted, score_of, start_of
+from dpcohort.tuning.search import Tuned, counted, score_of, start_of
 from dpcohort.tuning.settings import Settings, changes_for
 
 if TYPE_CHECKING:
@@ -195,13 +194,34 @@ def tune_charged(
     name = secrets.token_hex(16) if private_entropy else ""
     paid: Any = {"source": "charged", "words": TUNING_SOURCES["charged"], "share": share}
     paid |= {"private": private_entropy, "id": name, "budgets": budgets}
-    before_spending(Tuned(settings=start, changes=(), tried=(), **paid).record())
-    progress("trials, their number is not told", 0, 1)
-    for number_of in range(count):
-        settings = _drawn(dice, start, most_rounds)
-        score = _trial(
-            config, settings, data, given, mu, held, dice, number_of, device, private_entropy
+
+    def score_of_trial(settings: Settings, shift: int) -> float:
+        """Train once and score, both within μ_k for every client; nothing of it is written."""
+        changes = changes_for(settings, config, given["population"])
+        once = [f"run.evaluate_every={settings.rounds}", "run.merged_noise=false"]
+        job = configured_job(
+            config.with_overrides(changes).with_overrides(once),
+            data=data,
+            shift=shift,
+            device=device,
+            private_entropy=private_entropy,
+            **given,
         )
+        check_trial(job, mu, sensitivity=config.contract.sensitivity)
+        try:
+            run = train_job(job)
+        except DivergedError:
+            return -math.inf
+        if not held.any():
+            return score_of(run, data)
+        correct = _raw_correct(job, run, data)
+        return _noisy_accuracy(correct, mu, held, None if private_entropy else dice)
+
+    before_spending(Tuned(settings=start, changes=(), tried={}, **paid).record())
+    progress("trials, their number is not told", 0, 1)
+    for shift in range(count):
+        settings = _drawn(dice, start, most_rounds)
+        score = score_of_trial(settings, shift)
         if best is None or score > best_score:
             best, best_score = settings, score
     progress("trials, their number is not told", 1, 1)
@@ -209,7 +229,7 @@ def tune_charged(
     return Tuned(
         settings=best,
         changes=tuple(changes_for(best, config, _left(population, share))),
-        tried=(Trial(settings=best, scores=()),),
+        tried={best: ()},
         **paid,
     )
 
@@ -288,36 +308,6 @@ def _drawn(dice: random.Random, start: Settings, most_rounds: int) -> Settings:
     )
 
 
-def _trial(
-    config: Config,
-    settings: Settings,
-    data: Any,
-    given: dict[str, Any],
-    mu: FloatArray,
-    held: Any,
-    dice: random.Random,
-    number_of: int,
-    device: str | None,
-    private: bool,
-) -> float:
-    """Train once and score, both within μ_k for every client; nothing of it is written."""
-    changed = config.with_overrides(changes_for(settings, config, given["population"]))
-    changed = changed.with_overrides(
-        [f"run.evaluate_every={settings.rounds}", "run.merged_noise=false"]
-    )
-    job = configured_job(
-        changed, data=data, shift=number_of, device=device, private_entropy=private, **given
-    )
-    check_trial(job, mu, sensitivity=config.contract.sensitivity)
-    try:
-        run = train_job(job)
-    except DivergedError:
-        return -math.inf
-    if not held.any():
-        return score_of(run, data)
-    return _noisy_accuracy(_raw_correct(job, run, data), mu, held, dice if not private else None)
-
-
 def check_trial(job: Job, mu: FloatArray, *, sensitivity: float) -> None:
     """Refuse a trial that would spend more of a client than one Gaussian mechanism of its μ_k.
 
@@ -339,12 +329,7 @@ def check_trial(job: Job, mu: FloatArray, *, sensitivity: float) -> None:
 
 def _raw_correct(job: Job, run: Run, data: Dataset) -> NDArray[np.float64]:
     """Whether the model is right about each held-out record, 0 or 1. SENSITIVE."""
-    model = copy.deepcopy(job.model).eval()
-    weights = run.average or run.model
-    model.load_state_dict({name: torch.as_tensor(value) for name, value in weights.items()})
-    with torch.no_grad():
-        outputs = model(torch.as_tensor(data.normalised(data.test_inputs))).numpy()
-    correct: NDArray[np.bool_] = data.task.predictions(outputs) == data.test_labels
+    correct: NDArray[np.bool_] = run.predict(data.test_inputs, model=job.model) == data.test_labels
     return correct.astype(np.float64)
 
 

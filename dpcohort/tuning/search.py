@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dpcohort._validate import IntArray, choice, whole_number
+from dpcohort._validate import FloatArray, IntArray, choice, whole_number
 from dpcohort.clients import Population
 from dpcohort.config import Config
 from dpcohort.data import Dataset, Normalisation, Partition, load_dataset
@@ -29,11 +30,11 @@ from dpcohort.runs import configured_data, configured_job, configured_optimiser,
 from dpcohort.runs.configured import configured_population, configured_training, data_section
 from dpcohort.runs.receipts import TUNING_SOURCES
 from dpcohort.tasks import Task
-from dpcohort.tuning.generated import PROBLEMS, Problem, stand_in
 from dpcohort.tuning.settings import Settings, changes_for, suggested_settings
 
 if TYPE_CHECKING:
     from dpcohort.runs import Job, Run
+
 
 Source = Literal["none", "public", "charged"]
 
@@ -45,21 +46,38 @@ _LEAST_PUBLIC = 40
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
-    """One setting, and how well it did.
+class Problem:
+    """One kind of generated problem.
 
     Attributes:
-        settings: what was tried; None for those of the file as it was.
-        scores: on each data set, from 0 to 1; 0 where the training diverged.
+        name: what it is called in tables.
+        separation: distance of the classes in units of their spread; of numbers to be predicted,
+            signal over noise.
+        decay: exponent with which the directions become less important.
+        spread: standard deviation of an input where nothing is published about it.
+        offset: how far the mean of an input is from 0 where nothing is published about it, in
+            units of its deviation: categories and numbers within bounds are seldom centred.
+        mistaken: share of labels drawn at random.
+
+    Example:
+        >>> PROBLEMS[0].name
+        'clear'
     """
 
-    settings: Settings | None
-    scores: tuple[float, ...]
+    name: str
+    separation: float
+    decay: float = 0.5
+    spread: float = 0.5
+    offset: float = 0.0
+    mistaken: float = 0.0
 
-    @property
-    def mean(self) -> float:
-        """Mean score."""
-        return float(np.mean(self.scores))
+
+#: From easy to hard; of real sets one does not know where they stand.
+PROBLEMS = (
+    Problem(name="clear", separation=4.0, spread=0.5),
+    Problem(name="uneven", separation=3.0, spread=0.25, offset=1.5, mistaken=0.1),
+    Problem(name="faint", separation=2.0, decay=1.0, spread=0.25, offset=1.5, mistaken=0.2),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,19 +105,14 @@ class Tuned:
     settings: Settings
     changes: tuple[str, ...]
     sets: tuple[str, ...] = ()
-    before: Trial | None = None
-    tried: tuple[Trial, ...] = ()
+    before: tuple[float, ...] | None = None
+    tried: Mapping[Settings, tuple[float, ...]]
     records: str = ""
     share: float = 0.0
     private: bool = False
     id: str = ""
     budgets: str = ""
     scored_by: str = "accuracy"
-
-    @property
-    def chosen(self) -> Trial:
-        """The trial of the choice."""
-        return next(trial for trial in self.tried if trial.settings == self.settings)
 
     def record(self) -> list[str]:
         """The table [tuning] of the tuned configuration, as ``--set`` takes it."""
@@ -116,7 +129,7 @@ class Tuned:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; of charged trials, only what was chosen."""
-        shown = [] if self.source == "charged" else self.tried
+        shown = {} if self.source == "charged" else self.tried
         return {
             "format": "dpcohort tuning",
             "schema": 1,
@@ -124,16 +137,12 @@ class Tuned:
             "words": self.words,
             "share": self.share,
             "changes": list(self.changes),
-            "settings": _plain(self.settings),
+            "settings": asdict(self.settings),
             "sets": list(self.sets),
             "scored_by": self.scored_by,
-            "before": None if self.before is None else list(self.before.scores),
-            "tried": [{**_plain(one.settings), "scores": list(one.scores)} for one in shown],
+            "before": None if self.before is None else list(self.before),
+            "tried": [{**asdict(one), "scores": list(scores)} for one, scores in shown.items()],
         }
-
-
-def _plain(settings: Settings | None) -> dict[str, Any]:
-    return {} if settings is None else dict(settings.__dict__)
 
 
 #: A data set that settings are scored on: its name, repetition, and the records.
@@ -181,14 +190,7 @@ def tune(
     data = configured_data(config)
     config = counted(config, data)
     population = configured_population(config, data)
-    if source == "none":
-        if public is not None:
-            raise InputError.because("public records go with source = public, and only with it.")
-        samples, which = stand_ins(data, problems, seeds), ""
-        words = TUNING_SOURCES["none"]
-    else:
-        samples, which = public_samples(config, data, population, public, seeds)
-        words = f"{TUNING_SOURCES['public']} ({which})"
+    samples, which, words = samples_of(source, config, data, population, public, problems, seeds)
     bench = Bench(config, population, samples, device=device)
     start = start_of(config, data, population, most_rounds)
     settings, tried = descend(bench, start, most_rounds=most_rounds, progress=progress)
@@ -198,8 +200,8 @@ def tune(
         settings=settings,
         changes=tuple(changes_for(settings, config, population)),
         sets=tuple(f"{name} {seed}" for name, seed, _ in samples),
-        before=bench.before,
-        tried=tuple(tried),
+        before=bench.known[None],
+        tried=tried,
         records=which,
         scored_by=scored_by(data.task),
     )
@@ -223,6 +225,28 @@ def start_of(
         task=data.task.kind,
     )
     return replace(found, rounds=min(found.rounds, whole_number("rounds", most_rounds, at_least=1)))
+
+
+def samples_of(
+    source: str,
+    config: Config,
+    data: Dataset,
+    population: Population,
+    public: str | Path | None,
+    problems: Sequence[Problem],
+    seeds: int,
+) -> tuple[list[Sample], str, str]:
+    """The data sets that settings are scored on; which public records they are, and both in words.
+
+    Raises:
+        InputError: public records are named though none are used, or there are none.
+    """
+    if source == "none":
+        if public is not None:
+            raise InputError.because("public records go with source = public, and only with it.")
+        return stand_ins(data, problems, seeds), "", TUNING_SOURCES["none"]
+    samples, which = public_samples(config, data, population, public, seeds)
+    return samples, which, f"{TUNING_SOURCES['public']} ({which})"
 
 
 def stand_ins(data: Dataset, problems: Sequence[Problem], seeds: int) -> list[Sample]:
@@ -330,24 +354,20 @@ class Bench:
         self.config = config.with_overrides(_shared_out(config))
         self.population, self.samples = population, list(samples)
         self._device, self._partition = device, partition
-        self._known: dict[Settings | None, Trial] = {}
+        #: The scores of all that were scored; None is the configuration as it is.
+        self.known: dict[Settings | None, tuple[float, ...]] = {}
         self._plans: dict[tuple[Any, ...], Job] = {}
 
     @property
-    def before(self) -> Trial | None:
-        """The configuration as it was, if it was scored."""
-        return self._known.get(None)
-
-    @property
-    def tried(self) -> list[Trial]:
-        """All settings that were scored."""
-        return [trial for settings, trial in self._known.items() if settings is not None]
+    def tried(self) -> dict[Settings, tuple[float, ...]]:
+        """The scores of all settings that were scored."""
+        return {one: scores for one, scores in self.known.items() if one is not None}
 
     def score(
         self, wanted: Sequence[Settings | None], told: Callable[[int], None] | None = None
-    ) -> list[Trial]:
+    ) -> list[tuple[float, ...]]:
         """Train all that are not known yet; None is the configuration as it is."""
-        missing = [one for one in dict.fromkeys(wanted) if one not in self._known]
+        missing = [one for one in dict.fromkeys(wanted) if one not in self.known]
         scores: dict[Settings | None, list[float]] = {one: [] for one in missing}
         for _, seed, data in self.samples:
             jobs = [(one, self.job(one, data, seed)) for one in missing]
@@ -357,9 +377,8 @@ class Bench:
                     scores[one].append(score)
                     if told is not None:
                         told(job.plan.training.rounds)
-        for one in missing:
-            self._known[one] = Trial(settings=one, scores=tuple(scores[one]))
-        return [self._known[one] for one in wanted]
+        self.known |= {one: tuple(scores[one]) for one in missing}
+        return [self.known[one] for one in wanted]
 
     def job(self, settings: Settings | None, data: Dataset, seed: int) -> Job:
         """The training of settings on a data set; None is the configuration as it is."""
@@ -463,7 +482,7 @@ def _trivial_loss(data: Dataset) -> float:
 
 def descend(
     bench: Bench, start: Settings, *, most_rounds: int, progress: Progress = silent
-) -> tuple[Settings, list[Trial]]:
+) -> tuple[Settings, dict[Settings, tuple[float, ...]]]:
     """Vary one setting after the other around the best that is known."""
     passes = _passes(start, most_rounds)
     done, total = 0, _work(passes, start, bench)
@@ -502,11 +521,131 @@ def _work(passes: Sequence[Sequence[Any]], start: Settings, bench: Bench) -> int
     return each * (settings * start.rounds + bench.config.training.rounds)
 
 
-def _robust(tried: Sequence[Trial]) -> Settings:
+def _robust(tried: Mapping[Settings, tuple[float, ...]]) -> Settings:
     """The setting that loses least to the best on each data set: on average and at worst."""
-    scores = np.array([trial.scores for trial in tried])
+    scores = np.array(list(tried.values()))
     lost = scores.max(0) - scores
-    blame = lost.mean(1) + lost.max(1)
-    found = tried[int(np.argmin(blame))].settings
-    assert found is not None
-    return found
+    return list(tried)[int(np.argmin(lost.mean(1) + lost.max(1)))]
+
+
+# Stand-in data. What is known of a data set without looking into it is public: how many records
+# there are and who holds how many, the shape of a record, the constants that scale it, what is
+# predicted. Problems of that shape are drawn at random. They differ in how hard they are and in
+# what decides: a setting that is good for all of them is a setting one can begin with.
+
+#: Directions in which generated records vary; those of real tables and pictures are few as well.
+_DIRECTIONS = 40
+_TEST_RECORDS = 1000
+
+_Inputs = NDArray[np.float32]
+
+
+def stand_in(
+    data: Dataset, problem: Problem, *, seed: int = 0, records: int | None = None
+) -> Dataset:
+    """A generated data set of the shape of another one, whose records are not looked at.
+
+    Args:
+        data: read for its shape, task, normalisation and number of records only.
+        problem: the kind of problem.
+        seed: which one of that kind.
+        records: training records; as many as ``data`` has by default.
+
+    Example:
+        >>> from dpcohort.data import load_dataset
+        >>> generated = stand_in(load_dataset("digits"), PROBLEMS[0])
+        >>> len(generated), generated.input_shape, generated.classes
+        (1442, (1, 8, 8), 10)
+    """
+    wanted = len(data) if records is None else whole_number("records", records, at_least=1)
+    rng = np.random.default_rng([seed, *problem.name.encode()])
+    everyone = wanted + _TEST_RECORDS
+    inputs: NDArray[Any]
+    if data.train_inputs.dtype == np.int64:
+        inputs, labels = _tokens(rng, data, problem, everyone)
+    else:
+        inputs, labels = _numbers(rng, data, problem, everyone)
+    return Dataset(
+        name=f"generated, {problem.name}",
+        train_inputs=inputs[:wanted],
+        train_labels=labels[:wanted],
+        test_inputs=inputs[wanted:],
+        test_labels=labels[wanted:],
+        classes=data.classes,
+        normalisation=Normalisation(),
+        task=data.task,
+    )
+
+
+def _numbers(
+    rng: np.random.Generator, data: Dataset, problem: Problem, records: int
+) -> tuple[NDArray[np.float32], NDArray[np.generic]]:
+    features = math.prod(data.input_shape)
+    directions = min(features, _DIRECTIONS)
+    weights = np.arange(1, directions + 1) ** -problem.decay
+    weights *= math.sqrt(directions / (weights**2).sum())
+    latent, labels = _labelled(rng, data.task, problem, records, directions)
+    mixing = rng.standard_normal((directions, features), np.float32) / math.sqrt(directions)
+    values = (latent * weights).astype(np.float32) @ mixing
+    values += 0.3 * rng.standard_normal((records, features), np.float32)
+    values /= values.std()
+    scaled = _as_normalised(rng, values, data, problem)
+    return scaled.reshape(records, *data.input_shape), labels
+
+
+def _as_normalised(
+    rng: np.random.Generator, values: _Inputs, data: Dataset, problem: Problem
+) -> _Inputs:
+    """Values of spread 1 as a model sees such inputs, by what is published about them."""
+    constants = data.normalisation
+    if constants.mean != (0.0,) or constants.std != (1.0,):
+        return values  # published means and deviations make it so
+    if constants.scale != 1.0:
+        values *= 0.35
+        values += 0.3
+        return values.clip(0.0, 1.0)  # from 0 to the largest, as pixels are
+    away = rng.standard_normal(values.shape[1], np.float32)
+    values += problem.offset * away
+    values *= problem.spread
+    return values
+
+
+def _labelled(
+    rng: np.random.Generator, task: Task, problem: Problem, records: int, directions: int
+) -> tuple[FloatArray, NDArray[np.generic]]:
+    """Where records stand in their directions, and what is to be predicted of each."""
+    noise = rng.normal(size=(records, directions))
+    if task.predicts_classes:
+        labels = rng.integers(task.outputs, size=records)
+        centres = rng.normal(size=(task.outputs, directions))
+        centres *= problem.separation / np.sqrt((centres**2).sum(1, keepdims=True))
+        latent = noise + centres[labels] * math.sqrt(2.0)
+        wrong = rng.random(records) < problem.mistaken
+        return latent, np.where(wrong, rng.integers(task.outputs, size=records), labels)
+    teacher = rng.normal(size=(directions, task.outputs)) / math.sqrt(directions)
+    signal = noise @ teacher + rng.normal(size=(records, task.outputs)) / problem.separation
+    if task.kind == "multi-label":
+        return noise, (signal > 0.5).astype(np.float32)
+    if task.kind == "counts":
+        most = math.inf if task.bounds is None else task.bounds[1]
+        return noise, np.minimum(rng.poisson(np.exp(signal[:, 0])), most).astype(np.float32)
+    return noise, np.clip(0.35 * signal[:, 0], -1.0, 1.0).astype(np.float32)
+
+
+def _tokens(
+    rng: np.random.Generator, data: Dataset, problem: Problem, records: int
+) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
+    """Token ids whose frequencies depend on where a record stands, in a vocabulary of few ids.
+
+    How many ids there are is in the model, not in the shape of a record, so the smallest are taken.
+    """
+    latent, labels = _labelled(rng, data.task, problem, records, 8)
+    likely = latent @ rng.normal(size=(8, _TOKENS))
+    length = math.prod(data.input_shape)
+    noise = rng.gumbel(size=(records, length, _TOKENS))
+    ids = np.argmax(likely[:, None, :] + noise, axis=2).astype(np.int64)
+    return ids.reshape(records, *data.input_shape), labels
+
+
+#: Ids of generated text.
+_TOKENS = 16

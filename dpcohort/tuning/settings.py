@@ -19,7 +19,6 @@ from dpcohort.accounting.contract import Contract
 from dpcohort.clients import Population
 from dpcohort.config import Config
 from dpcohort.plan import selection_problem
-from dpcohort.selection import SelectionPath
 from dpcohort.training import Training
 
 
@@ -144,10 +143,7 @@ def eta_of_lean(
     problem, _ = selection_problem(population, training, contract=contract, noise_model=model)
     given: dict[str, Any] = {} if config is None else dict(config.rule_settings)
     floor, cap = float(given.get("floor", 0.0)), float(given.get("cap", 1.0))
-    path = SelectionPath(
-        problem.unbiased,
-        problem.noise_costs,
-        linear_costs=problem.linear_costs,
+    path = problem.path(
         floor=floor * problem.unbiased if floor > 0.0 else None,
         cap=[cap] * problem.size if cap < 1.0 else None,
     )

@@ -9,7 +9,6 @@ import torch
 
 from dpcohort import Population, Training, make_plan
 from dpcohort.aggregation import (
-    AGGREGATIONS,
     Mean,
     aggregation_from_settings,
     for_plan,
@@ -36,6 +35,7 @@ ALIKE = {
     "trimmed-mean": {"trim": 0.1},
 }
 #: Rules that give the plain mean of clients that are alike; the others look at the updates.
+AGGREGATIONS = REGISTRIES["aggregation"].built_in
 EXACT = sorted(set(AGGREGATIONS) - {"geometric-median", "estimated-noise"})
 STDS = [4.0, 2.0, 1.0, 0.5, 0.0]
 

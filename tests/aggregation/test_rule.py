@@ -20,7 +20,7 @@ from dpcohort.aggregation.rule import (
     weighted_sum,
 )
 from dpcohort.audit.claims import Claim
-from dpcohort.audit.under_test import GradientProbe, StepPlan, output_itself
+from dpcohort.audit.under_test import GradientProbe, output_itself, step_plan
 from dpcohort.engine import BatchedEngine, ClientRecords, Experiment, ReferenceEngine, Streams
 from dpcohort.errors import InputError
 
@@ -48,7 +48,7 @@ class QuietestOnly:
 
 
 def test_engines_take_any_rule() -> None:
-    plan = StepPlan(
+    plan = step_plan(
         Claim(sampler="fixed"), cohorts=np.array([[0, 1, 0]]), size=4, batch_size=2, local_steps=1
     )
     plan.noise_multipliers[:] = [3.0, 0.0]

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 
 from dpcohort.clients import Population
-from dpcohort.clients.distributions import PAPER_BUDGETS, Choices, Fixed, GaussianMixture, Uniform
+from dpcohort.clients.distributions import (
+    PAPER_BUDGETS,
+    Distribution,
+    choices,
+    fixed,
+    gaussian_mixture,
+    uniform,
+)
 from dpcohort.config import loads_config
 from dpcohort.config.schema import (
     PopulationSection,
@@ -126,25 +133,27 @@ def test_drawn_sizes_must_be_possible_sizes():
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (2, Fixed(2.0)),
+        (2, fixed(2.0)),
         ("mixture-2-8-std", PAPER_BUDGETS["mixture-2-8-std"]),
         (
             {"distribution": "uniform", "low": 0, "high": 1, "minimum": 0.1},
-            Uniform(0, 1, minimum=0.1),
+            uniform(0, 1, minimum=0.1),
         ),
-        ({"distribution": "fixed", "value": 3}, Fixed(3)),
-        ({"distribution": "choices", "values": [1, 2]}, Choices([1, 2])),
+        ({"distribution": "fixed", "value": 3}, fixed(3)),
+        ({"distribution": "choices", "values": [1, 2]}, choices([1, 2])),
         (
             {
                 "distribution": "gaussian-mixture",
                 "components": [{"weight": 1, "mean": 2, "std": 0.5}, [1, 3, 0.5]],
             },
-            GaussianMixture([(1, 2, 0.5), (1, 3, 0.5)]),
+            gaussian_mixture([(1, 2, 0.5), (1, 3, 0.5)]),
         ),
     ],
 )
-def test_a_distribution_is_a_number_a_name_or_a_table(given: object, expected: object):
-    assert distribution_from("epsilon", given) == expected
+def test_a_distribution_is_a_number_a_name_or_a_table(given: object, expected: Distribution):
+    found = distribution_from("epsilon", given)
+    drawn = [one(100, np.random.default_rng(5)) for one in (found, expected)]
+    np.testing.assert_array_equal(*drawn)
 
 
 @pytest.mark.parametrize(

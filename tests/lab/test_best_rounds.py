@@ -12,8 +12,7 @@ import pytest
 
 from dpcohort.errors import InputError
 from dpcohort.lab import theorems
-from dpcohort.lab.error_terms import Constants, error_terms
-from dpcohort.lab.theorems import best_total_steps
+from dpcohort.lab.theorems import Constants, best_total_steps, error_terms
 from dpcohort.selection import solve_selection
 
 UNIT = Constants(smoothness=1, gradient_bound=1, clip=1, initial_gap=1)

@@ -13,8 +13,7 @@ import pytest
 
 from dpcohort.errors import InputError
 from dpcohort.lab import theorems
-from dpcohort.lab.error_terms import Constants, error_terms
-from dpcohort.lab.theorems import BalanceCurve, best_balance
+from dpcohort.lab.theorems import BalanceCurve, Constants, best_balance, error_terms
 
 SEEDS = range(3)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpcohort.errors import InputError
-from dpcohort.lab.error_terms import (
+from dpcohort.lab.theorems import (
     Constants,
     checked_distribution,
     convexity,

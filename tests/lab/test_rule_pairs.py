@@ -60,17 +60,17 @@ def test_a_list_that_cannot_be_read(text, words):
 
 def test_every_pair_shares_the_plan_of_its_selection(config):
     pairs, skipped = made(config, "unbiased,privacy-aware", "mean,trimmed-mean", seeds=2)
-    assert [pair.name for pair in pairs] == [
-        "unbiased, mean", "unbiased, trimmed-mean",
-        "privacy-aware, mean", "privacy-aware, trimmed-mean",
+    assert [(selection, aggregation) for selection, aggregation, _ in pairs] == [
+        ("unbiased", "mean"), ("unbiased", "trimmed-mean"),
+        ("privacy-aware", "mean"), ("privacy-aware", "trimmed-mean"),
     ]  # fmt: skip
     assert skipped == []
-    assert pairs[0].jobs[0].plan is pairs[1].jobs[0].plan
-    assert [job.seed for job in pairs[0].jobs] == [0, 1]
-    assert 'rule = "trimmed-mean"' in pairs[1].jobs[0].config
-    assert pairs[1].jobs[0].settings()["aggregation"]["rule"] == "trimmed-mean"
+    assert pairs[0][2][0].plan is pairs[1][2][0].plan
+    assert [job.seed for job in pairs[0][2]] == [0, 1]
+    assert 'rule = "trimmed-mean"' in pairs[1][2][0].config
+    assert pairs[1][2][0].settings()["aggregation"]["rule"] == "trimmed-mean"
     # The configuration's own settings stay with the configuration's own rule.
-    assert pairs[2].jobs[0].plan.selection.settings == {"eta": "auto"}
+    assert pairs[2][2][0].plan.selection.settings == {"eta": "auto"}
 
 
 def test_impossible_and_senseless_pairs_say_why(config):
@@ -78,7 +78,7 @@ def test_impossible_and_senseless_pairs_say_why(config):
         config, "unbiased,threshold(threshold=2)", "mean,size-weighted,importance-compensated",
         seeds=1,
     )  # fmt: skip
-    reasons = {(pair.selection, pair.aggregation): pair.reason for pair in skipped}
+    reasons = {(one, other): reason for one, other, reason in skipped}
     assert "size would count twice" in reasons["unbiased", "size-weighted"]
     assert "nothing to compensate" in reasons["unbiased", "importance-compensated"]
     assert "never drawn" in reasons["threshold(threshold=2)", "importance-compensated"]
@@ -87,12 +87,12 @@ def test_impossible_and_senseless_pairs_say_why(config):
 
 def test_what_all_brings_and_cannot_be_is_left_out(config):
     pairs, skipped = made(config, "all", "mean", seeds=1)
-    reasons = {pair.selection: pair.reason for pair in skipped}
+    reasons = {selection: reason for selection, _, reason in skipped}
     assert "needs the setting 'threshold'" in reasons["threshold"]
     assert not reasons["threshold"].startswith("selection")
     # Without bounds or times there is no difference to unbiased selection.
     assert reasons["gradient-bound"] == "with these settings it is unbiased"
-    assert [pair.selection.name for pair in pairs][:2] == ["privacy-aware", "unbiased"]
+    assert [selection for selection, _, _ in pairs][:2] == ["privacy-aware", "unbiased"]
     assert len(pairs) + len(skipped) == len(chosen_rules("selection", "all"))
 
 

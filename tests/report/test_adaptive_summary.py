@@ -16,8 +16,8 @@ from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.errors import InputError
 from dpcohort.explain import ClientExplanation, explain_adaptive_client
 from dpcohort.report.plan_summary import (
-    adaptive_plan_table,
-    adaptive_plan_values,
+    plan_table,
+    plan_values,
 )
 
 
@@ -36,7 +36,7 @@ def plan_of(rule="power-of-choice", **options):
 
 def text_of(plan, **options):
     screen = Console(width=80, record=True, file=io.StringIO())
-    screen.print(adaptive_plan_table(plan, **options))
+    screen.print(plan_table(plan, **options))
     return screen.export_text()
 
 
@@ -53,7 +53,7 @@ def test_caps_reports_and_noise_are_said():
 def test_raw_reports_are_shouted_and_certify_nothing():
     text = text_of(plan_of(reports="raw"))
     assert "NOT PRIVATE: reports are raw" in text
-    assert adaptive_plan_values(plan_of(reports="raw"))["private"] is False
+    assert plan_values(plan_of(reports="raw"))["private"] is False
 
 
 @pytest.mark.parametrize("rows", [4, 30])
@@ -66,7 +66,7 @@ def test_the_strictest_and_the_loosest_are_shown(rows):
 
 def test_values_are_plain():
     plan = plan_of()
-    values = adaptive_plan_values(plan)
+    values = plan_values(plan)
     assert json.loads(json.dumps(values))["rule"] == "power-of-choice"
     assert values["clients"]["report_cap"][0] == plan.report_caps[0]
 

@@ -13,7 +13,7 @@ from dp_accounting.rdp import RdpAccountant
 
 from dpcohort.accounting import gaussian_mu
 from dpcohort.config import commented_config, loads_config
-from dpcohort.errors import BudgetExceededError, InputError
+from dpcohort.errors import BudgetExceededError, DivergedError, InputError
 from dpcohort.runs import configured_data, configured_job
 from dpcohort.runs.configured import configured_population
 from dpcohort.tuning import charged, selection_mu, tune_charged
@@ -144,7 +144,10 @@ def test_a_budget_too_small_for_a_choice_is_named(config):
 
 
 def test_private_tuning_is_known_by_its_id_and_by_the_budgets_that_paid(config, monkeypatch):
-    monkeypatch.setattr(charged, "_trial", lambda *_: 0.5)
+    def diverges(job):
+        raise DivergedError.because("not trained")
+
+    monkeypatch.setattr(charged, "train_job", diverges)
     records = []
     found = tune_charged(config, private_entropy=True, before_spending=records.append, **SMALL)
     assert records == [found.record()]

@@ -39,10 +39,8 @@ def test_source_none_looks_at_no_record(config, monkeypatch):
 
 
 def test_the_choice_loses_least_to_the_best_on_each_set():
-    def trial(path, *scores):
-        return search.Trial(settings=search.Settings(path=path), scores=scores)
-
-    tried = [trial(1.0, 0.9, 0.2), trial(2.0, 0.85, 0.6), trial(3.0, 0.5, 0.62)]
+    scores = {1.0: (0.9, 0.2), 2.0: (0.85, 0.6), 3.0: (0.5, 0.62)}
+    tried = {search.Settings(path=path): found for path, found in scores.items()}
     assert search._robust(tried).path == 2.0
 
 
@@ -118,5 +116,5 @@ def test_a_setting_that_diverges_scores_nothing_and_spoils_no_other(config):
     wild = search.Settings(path=3e40, rounds=3, clip=1e10)
     fine = search.Settings(path=30.0, rounds=3)
     lost, kept = bench.score([wild, fine])
-    assert lost.mean == 0.0
-    assert kept.mean > 0.2
+    assert lost == (0.0,)
+    assert kept[0] > 0.2

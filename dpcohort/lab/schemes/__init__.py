@@ -13,25 +13,16 @@ from typing import TYPE_CHECKING
 from dpcohort._lazy import names_on_use
 
 if TYPE_CHECKING:
-    from dpcohort.lab.schemes.last_iterate import LastIterate
-    from dpcohort.lab.schemes.named import SCHEMES, make_scheme, scheme_cards
-    from dpcohort.lab.schemes.scheme import Card, Scheme, SchemeResult
-    from dpcohort.lab.schemes.simulation import Simulation
-
-__all__ = [
-    "SCHEMES",
-    "Card",
-    "LastIterate",
-    "Scheme",
-    "SchemeResult",
-    "Simulation",
-    "make_scheme",
-    "scheme_cards",
-]
+    from dpcohort.lab.schemes.last_iterate import LastIterate as LastIterate
+    from dpcohort.lab.schemes.named import SCHEMES as SCHEMES
+    from dpcohort.lab.schemes.named import make_scheme as make_scheme
+    from dpcohort.lab.schemes.named import scheme_cards as scheme_cards
+    from dpcohort.lab.schemes.scheme import Scheme as Scheme
+    from dpcohort.lab.schemes.scheme import SchemeResult as SchemeResult
+    from dpcohort.lab.schemes.simulation import Simulation as Simulation
 
 _HOMES = {
     "SCHEMES": "named",
-    "Card": "scheme",
     "LastIterate": "last_iterate",
     "Scheme": "scheme",
     "SchemeResult": "scheme",
@@ -39,5 +30,7 @@ _HOMES = {
     "make_scheme": "named",
     "scheme_cards": "named",
 }
+
+__all__ = list(_HOMES)
 
 __getattr__ = names_on_use(__name__, _HOMES)

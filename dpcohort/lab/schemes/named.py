@@ -44,7 +44,7 @@ def make_scheme(name: str, mode: Mode = "honest", **settings: Any) -> Scheme:
         InputError: there is no such scheme (the nearest is named), or it has no formula mode.
 
     Example:
-        >>> make_scheme("udp", "formula").card.unit
+        >>> make_scheme("udp", "formula").card["unit"]
         'record'
         >>> make_scheme("udq")
         Traceback (most recent call last):
@@ -54,7 +54,7 @@ def make_scheme(name: str, mode: Mode = "honest", **settings: Any) -> Scheme:
     choice("scheme", name, SCHEMES)
     choice("mode", mode, get_args(Mode))
     scheme = Scheme(name=name, mode=mode, prepare=partial(_SCHEMES[name], **settings))
-    if mode == "formula" and not scheme.card.formula:
+    if mode == "formula" and not scheme.card["formula"]:
         raise InputError(
             "mode",
             given=mode,
@@ -68,7 +68,7 @@ def scheme_cards() -> tuple[Card, ...]:
     """The cards of all schemes.
 
     Example:
-        >>> sorted({card.unit for card in scheme_cards()})
+        >>> sorted({card["unit"] for card in scheme_cards()})
         ['client', 'local record', 'record']
     """
     return tuple(make_scheme(name).card for name in SCHEMES)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -32,13 +32,6 @@ if TYPE_CHECKING:
 #: ``honest``: noise by an accountant of ours. ``formula``: noise as published, certified beside it.
 Mode = Literal["honest", "formula"]
 
-#: ``record``: one record of a client. ``client``: everything a client holds. ``local record``: one
-#: record, against whoever receives its own report.
-Unit = Literal["record", "client", "local record"]
-
-#: How well the published scheme is known here.
-Source = Literal["read", "authors' code read", "abstract only", "derived here"]
-
 #: (round, model) -> (update to subtract, noise std in it per coordinate); None ends the training.
 RoundUpdate = Callable[[int, "Tensor"], "tuple[Tensor, float] | None"]
 
@@ -53,42 +46,20 @@ Account = Callable[[], dict[str, Any]]
 Prepare = Callable[["Simulation", Mode], tuple[RoundUpdate, Account]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Card:
-    """A scheme in a few words.
-
-    Attributes:
-        name: what it is called on the command line.
-        title: what it does, in one line.
-        unit: what one unit of privacy is.
-        neighbours: which two worlds the promise cannot tell apart.
-        sees: what the observer sees from whom the unit is protected.
-        accountant: what counts its privacy.
-        needs: what it takes to run it.
-        reference: authors, title, venue.
-        source: how well the published scheme is known here.
-        formula: what the ``formula`` mode does; empty if no published formula could be read.
-
-    Example:
-        >>> Card(name="x", title="t", unit="record", neighbours="zero-out", sees="each update",
-        ...      accountant="PLD", needs="nothing", reference="nobody", source="read").formula
-        ''
-    """
-
-    name: str
-    title: str
-    unit: Unit
-    neighbours: str
-    sees: str
-    accountant: str
-    needs: str
-    reference: str
-    source: Source
-    formula: str = ""
+#: What a card says of a scheme, all of it text: what it is called on the command line, what it does
+#: in one line, what one unit of privacy is, which two worlds the promise cannot tell apart, what
+#: the observer sees from whom the unit is protected, what counts its privacy, what it takes to run
+#: it, authors and venue, how well the published scheme is known here, and what the ``formula``
+#: mode does, empty if no published formula could be read.
+CARD = (
+    *("name", "title", "unit", "neighbours", "sees", "accountant", "needs", "reference", "source"),
+    "formula",
+)
+Card = dict[str, str]
 
 
 @lru_cache(maxsize=1)
-def _cards() -> dict[str, dict[str, Any]]:
+def _cards() -> dict[str, Card]:
     """What cards.toml says of each scheme."""
     return tomllib.loads((Path(__file__).parent / "cards.toml").read_text(encoding="utf-8"))
 
@@ -135,7 +106,7 @@ class SchemeResult:
         return dict(
             finite_json(
                 {
-                    "scheme": asdict(self.card),
+                    "scheme": self.card,
                     "mode": self.mode,
                     "accuracy": self.accuracy,
                     "loss": self.loss,
@@ -175,11 +146,10 @@ class Scheme:
     @property
     def card(self) -> Card:
         """The scheme in words; published batches may have neighbours of their own."""
-        words = dict(_cards()[self.name])
-        published = words.pop("formula_neighbours", words["neighbours"])
+        words = {"name": self.name, "formula": "", **_cards()[self.name]}
         if self.mode == "formula":
-            words["neighbours"] = published
-        return Card(name=self.name, **words)
+            words["neighbours"] = words.get("formula_neighbours", words["neighbours"])
+        return {key: words[key] for key in CARD}
 
     def run(self, simulation: Simulation) -> SchemeResult:
         """Train, and account for it."""
@@ -211,12 +181,12 @@ class Scheme:
         return [
             Receipt(
                 client=population.ids[k],
-                scheme=card.name,
+                scheme=card["name"],
                 mode=self.mode,
                 public=public,
-                unit=card.unit,
-                neighbours=card.neighbours,
-                sees=card.sees,
+                unit=card["unit"],
+                neighbours=card["neighbours"],
+                sees=card["sees"],
                 promised_epsilon=None if public else float(population.epsilon[k]),
                 delta=None if public else float(population.delta[k]),
                 claimed_epsilon=None if public else _known(claimed, k),

@@ -25,7 +25,6 @@ from dpcohort.accounting.segments import left_population
 from dpcohort.explain import explain_adaptive_client, explain_clients
 from dpcohort.plan import Plan
 from dpcohort.report.figures import papers_noise
-from dpcohort.selection.solver import SelectionPath
 
 #: Stops of the sliders, relative to the plan.
 ROUND_FACTORS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
@@ -139,7 +138,7 @@ def _changeable(plan: Plan, stops: int) -> IntArray:
 def _eta_range(plan: Plan) -> list[float]:
     """From where nothing moves to where hardly anything moves any more."""
     problem = plan.problem
-    path = SelectionPath(problem.unbiased, problem.noise_costs, linear_costs=problem.linear_costs)
+    path = problem.path()
     auto = problem.eta("auto")
     low = path.threshold / 2 if math.isfinite(path.threshold) and path.threshold > 0 else auto / 1e3
     low = max(low, auto * 1e-8)

@@ -29,7 +29,7 @@ def test_noise_law(silent, mean_square):
 @pytest.mark.parametrize("mode", ["honest", "formula"])
 def test_training_on_digits_and_its_receipts(simulation, mode):
     outcome = make_scheme("dp-fedavg", mode).run(simulation)
-    assert outcome.card.neighbours == ("zero-out" if mode == "honest" else "replace-one")
+    assert outcome.card["neighbours"] == ("zero-out" if mode == "honest" else "replace-one")
     assert outcome.rounds == 5
     assert 0 <= outcome.accuracy <= 1
     uses = participations(simulation.cohorts(), len(simulation))

@@ -50,4 +50,4 @@ def test_training_on_digits_counts_the_busiest_record(simulation):
     for k, receipt in enumerate(outcome.receipts):
         assert receipt.uses == drawn[starts[k] : starts[k + 1]].max()
         assert receipt.holds
-    assert outcome.card.unit == "local record"
+    assert outcome.card["unit"] == "local record"

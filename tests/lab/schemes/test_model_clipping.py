@@ -48,7 +48,7 @@ def test_clipping_keeps_short_updates_and_drops_what_is_not_finite():
 
 def test_training_on_digits_keeps_every_promise_for_whole_clients(simulation):
     outcome = make_scheme("model-clipping").run(simulation)
-    assert outcome.card.unit == "client"
+    assert outcome.card["unit"] == "client"
     assert outcome.broken == 0
     assert outcome.largest_share > 0.99
     assert np.isfinite(outcome.loss)

@@ -15,7 +15,7 @@ TEXT = (Path(__file__).parents[3] / "docs" / "schemes.md").read_text()
 @pytest.mark.parametrize("name", SCHEMES)
 def test_the_units_in_the_document_are_those_of_the_cards(name):
     card = make_scheme(name).card
-    row = f"| `{name}` | {card.unit} | {card.neighbours} | {card.sees} | {card.needs} |"
+    row = f"| `{name}` | {card['unit']} | {card['neighbours']} | {card['sees']} | {card['needs']} |"
     assert row in TEXT
 
 
@@ -24,5 +24,5 @@ def test_the_printed_table_has_every_scheme_in_every_mode():
     for name in SCHEMES:
         labels = {line.split("  ")[0].strip() for line in block.splitlines()}
         assert name in labels
-        if make_scheme(name).card.formula:
+        if make_scheme(name).card["formula"]:
             assert f"{name} (formula)" in labels
