@@ -29,6 +29,7 @@ WANTED = [
     "public-clients",
     "pooled-cifar10",
     "pooled-cifar10-open",
+    "pooled-collusion",
     "pooled-fashion-mnist",
     "pooled-fashion-mnist-open",
     "pooled-mnist",
