@@ -255,7 +255,8 @@ def test_a_clinic_leaves_a_table_that_still_has_its_rows(terminal, clinics, tmp_
     assert Plan.load(plan).population.sizes.tolist() == [60, 30]  # without test records
     shown = terminal("train", clinics, "--plan", plan, "--after", run, "--out", again)
     assert "rows of bergen are not used: not in the plan." in shown
-    assert "on 30 test records" in shown  # of oslo and molde
+    checked = json.loads((again / "result.json").read_text())["check"]
+    assert checked["records"] == 30  # of oslo and molde
     went_on = Run.load(again)
     rows = went_on.partition.indices
     assert not set(rows) & set(range(60, 105))  # where bergen's training records are
