@@ -225,7 +225,7 @@ class TableColumns:
         return np.concatenate(parts, 1), targets, tuple(names)
 
     def beyond_bounds(self, table: Table, public: BoolArray, task: Task) -> list[str]:
-        """Sentences on numbers of public records that lie beyond their bounds.
+        """A sentence on numbers of public records that lie beyond their bounds; none if none do.
 
         Args:
             table: the cells.
@@ -236,8 +236,8 @@ class TableColumns:
             >>> columns = TableColumns(label="sick", bounds={"age": (0, 110)}, labels=(0, 1))
             >>> rows = {"age": [30, 200, -1, 300], "sick": [0, 1, 0, 1]}
             >>> columns.beyond_bounds(rows, np.array([True, True, True, False]), columns.task())
-            ['age: of 3 public records 1 below and 1 above the bounds [0, 110] count as the bound.
-             Records that are not public are cut off as well, and not counted.']
+            ['numbers of 3 public records beyond their bounds count as the bound: age 1 below and 1
+             above [0, 110]. Records that are not public are cut off as well, and not counted.']
         """
         count = int(public.sum())
         bounds = {one: self.bounds[one] for one in self.seen(table) if one in self.bounds}
@@ -250,11 +250,14 @@ class TableColumns:
             above = int((~is_missing & (values > high)).sum())
             if below or above:
                 found.append(
-                    f"{one_line(one, 60)}: of {count:,} public records {below:,} below and "
-                    f"{above:,} above the bounds [{low:g}, {high:g}] count as the bound. Records "
-                    "that are not public are cut off as well, and not counted."
+                    f"{one_line(one, 60)} {below:,} below and {above:,} above [{low:g}, {high:g}]"
                 )
-        return found
+        if not found:
+            return []
+        return [
+            f"numbers of {count:,} public records beyond their bounds count as the bound: "
+            f"{', '.join(found)}. Records that are not public are cut off as well, and not counted."
+        ]
 
     def _one_hot(self, name: str, cells: Sequence[Any]) -> tuple[NDArray[np.float32], list[str]]:
         values = self.categories[name]

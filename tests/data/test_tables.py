@@ -235,7 +235,10 @@ def _write_ages(config, ages: dict[tuple[str, bool], float]) -> None:
 
 
 def test_what_lies_beyond_bounds_is_counted_in_public_records_and_in_no_others(config):
-    said = "age: of {} public records {} below and {} above the bounds [0, 110] count as the bound."
+    said = (
+        "numbers of {} public records beyond their bounds count as the bound: age {} below and {} "
+        "above [0, 110]."
+    )
     beyond = {("a", True): -1, ("b", True): 200, ("a", False): 300, ("b", False): -4}
     _write_ages(config, beyond)
     assert configured_data(config).remarks == ()
@@ -255,7 +258,8 @@ def test_a_result_says_what_was_cut_off_where_that_is_public(config):
         changed = config.with_overrides([f"data.test_public={public}"])
         job = configured_job(changed, private_entropy=True)
         told = " ".join(job.judge(job.initial(), [])["warnings"])
-        assert ("age: of 20 public records 1 below and 0 above" in told) == (public == "true")
+        assert ("20 public records" in told) == (public == "true")
+        assert ("age 1 below and 0 above [0, 110]" in told) == (public == "true")
         assert ("cut off" in told) == (public == "true")
 
 
