@@ -59,10 +59,6 @@ _ONCE_SAID = {
 }
 #: A client's secret, beside its terms.
 IDENTITY_FILE = "identity.key"
-#: A record's largest contribution is at least two to this.
-_LEAST_BITS = 22
-#: Where the law of a drawn share of noise ends, in standard deviations, and half a unit.
-_FARTHEST = 16.5
 
 
 def _shape(given: Any) -> tuple[int, ...]:
@@ -508,6 +504,11 @@ def pool_from_plan(
     """
     if plan.pooled is None:
         raise InputError.because("noise is not pooled in this plan: it needs no members' keys.")
+    if plan.pooled.honest == 1:  # nothing is masked, so the plan has no lattice for sums
+        raise InputError.because(
+            "a client of this plan counts on nobody but itself: adding masks buys nothing then. "
+            "Use trust = 'local'."
+        )
     ids, size = plan.population.ids, plan.training.cohort_size
     drawn = [ids[k] for k in np.flatnonzero(plan.schedule.counts)]
     for name in drawn:
@@ -527,36 +528,16 @@ def pool_from_plan(
         if client is None or client in names:
             cohorts[str(round)] = cohort_sha256(names)
             met.update(names)
-    exponent, bits = pool_lattice(plan)
     dropouts = plan.contract.dropouts
     return AcceptedPool(
         cohort_size=size,
         colluding=size - plan.pooled.honest - dropouts,
         dropouts=dropouts,
-        exponent=exponent,
-        modulus_bits=bits,
+        exponent=plan.pooled.exponent,
+        modulus_bits=plan.pooled.modulus_bits,
         members={name: members[name] for name in drawn if name in met},
         cohorts=cohorts,
     )
-
-
-def pool_lattice(plan: Plan) -> tuple[int, int]:
-    """Exponent of the lattice and bits of the modulus of a plan whose noise is pooled.
-
-    Those that the plan states; of plans that state none, the smallest for its weights: the exponent
-    gives every client's records 2^22 units, and no sum of a cohort ever wraps around.
-    """
-    pooled: Any = plan.pooled
-    if getattr(pooled, "modulus_bits", 0):
-        return int(pooled.exponent), int(pooled.modulus_bits)
-    here = np.flatnonzero(plan.schedule.counts)
-    alone = pooled.share * plan.batch_sizes[here] / pooled.weights[here]
-    exponent = _LEAST_BITS + max(0, math.ceil(math.log2(float(alone.max()))))
-    poisson = plan.contract.sampler == "poisson"
-    records = (plan.population.sizes if poisson else plan.batch_sizes)[here]
-    largest = float((records / alone).max()) + _FARTHEST
-    total = plan.training.cohort_size * largest * 2.0**exponent
-    return exponent, math.floor(math.log2(total)) + 2  # the total is below 2^(b - 1)
 
 
 def terms_from_plan(

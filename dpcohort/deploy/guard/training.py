@@ -145,13 +145,7 @@ class LocalTraining:
         """
         moved = np.zeros(self.dimension)
         for alpha in step_sizes:
-            batch = draw_batch(
-                sampler,
-                records=len(self._data),
-                rate=rate,
-                batch_size=batch_size,
-                source=self._source,
-            )
+            batch = self._batch(sampler, rate, batch_size)
             weights = _as_float32(parameters - moved)
             total = self._clipped_sum(weights, lattice, batch)
             key, scale = self._source(KEY_BYTES), alpha / batch_size  # by the public B
@@ -179,13 +173,7 @@ class LocalTraining:
             rate: of the batch.
             batch_size: B, for batches of a fixed size.
         """
-        batch = draw_batch(
-            sampler,
-            records=len(self._data),
-            rate=rate,
-            batch_size=batch_size,
-            source=self._source,
-        )
+        batch = self._batch(sampler, rate, batch_size)
         total = self._clipped_sum(parameters, lattice, batch)
         noisy: IntArray = add_rounded_gaussian_(
             total, lattice.exponent, self._source(KEY_BYTES)
@@ -213,18 +201,22 @@ class LocalTraining:
             rate: of the batch; 1 looks at all records.
             batch_size: the public number that the sum is divided by.
         """
-        batch = draw_batch(
+        batch = self._batch(sampler, rate, batch_size)
+        point, total = torch.from_numpy(parameters), torch.zeros(1, dtype=torch.int64)
+        for row in batch.tolist():
+            total += lattice_units(self._loss(point, row), asked, lattice.unit)
+        key = self._source(KEY_BYTES)
+        return _as_float32(lattice.release(total, key, scale=1 / batch_size).numpy())
+
+    def _batch(self, sampler: str, rate: float, batch_size: int) -> IntArray:
+        """Records of one step. SENSITIVE."""
+        return draw_batch(
             sampler,
             records=len(self._data),
             rate=rate,
             batch_size=batch_size,
             source=self._source,
         )
-        point, total = torch.from_numpy(parameters), torch.zeros(1, dtype=torch.int64)
-        for row in batch.tolist():
-            total += lattice_units(self._loss(point, row), asked, lattice.unit)
-        key = self._source(KEY_BYTES)
-        return _as_float32(lattice.release(total, key, scale=1 / batch_size).numpy())
 
     def _clipped_sum(
         self, weights: NDArray[np.float32], lattice: Lattice, batch: IntArray

@@ -29,7 +29,7 @@ from dpcohort.deploy.guard.protocol import (
     encode,
 )
 from dpcohort.deploy.guard.start import check_identity, check_terms, open_guard, open_ledger
-from dpcohort.deploy.guard.terms import pool_from_plan, pool_lattice, terms_from_plan
+from dpcohort.deploy.guard.terms import pool_from_plan, terms_from_plan
 from dpcohort.deploy.guard.training import LocalTraining
 from dpcohort.deploy.ledger import ClientLedger, DrawKey, read_state, verify_ledger
 from dpcohort.deploy.ledger.terms import AcceptedPool
@@ -642,12 +642,18 @@ class TestPlan:
         check_terms(terms, 400)
 
     def test_no_sum_wraps_and_every_record_has_its_units(self, plan):
-        exponent, bits = pool_lattice(plan)
+        exponent, bits = plan.pooled.exponent, plan.pooled.modulus_bits
         for k in np.flatnonzero(plan.schedule.counts):
             lattice = Lattice(float(plan.alone_multipliers[k]), 1.0, exponent)
             assert lattice.bound >= 2**22
             most = plan.population.sizes[k] * lattice.bound + 16.5 * 2**exponent
             assert 3 * most < 2 ** (bits - 1)
+
+    def test_a_plan_in_which_nobody_counts_on_others_is_not_masked(self, plan, keys):
+        trust = Contract(trust="pooled", colluding=plan.training.cohort_size - 1)
+        alone = make_plan(plan.population, plan.training, accountant=trust, seed=0)
+        with pytest.raises(InputError, match="trust = 'local'"):
+            pool_from_plan(alone, keys)
 
     def test_a_key_that_is_missing(self, plan, keys):
         del keys[plan.population.ids[1]]
