@@ -536,12 +536,7 @@ class BatchedEngine(Engine):
         self, parameters: Sequence[Tensor], cohorts: Sequence[Cohort]
     ) -> list[Tensor]:
         """Zeros for the updates; fresh memory every round would cost more than the noise."""
-        rows = [
-            1 if self._experiments[e].releases_sums else self._row_count(e, len(cohort))
-            for e, cohort in enumerate(cohorts)
-        ]
-        if self._joins_draws:
-            rows = [1] * len(cohorts)
+        rows = [self._row_count(e, len(cohort)) for e, cohort in enumerate(cohorts)]
         shapes = [(n, p.numel()) for n, p in zip(rows, parameters, strict=True)]
         if [tuple(update.shape) for update in self._updates] != shapes:
             self._all_updates = parameters[0].new_empty(sum(rows), parameters[0].numel())
@@ -551,6 +546,9 @@ class BatchedEngine(Engine):
         return self._updates
 
     def _row_count(self, experiment: int, draws: int) -> int:
+        """Rows that an experiment's updates come in."""
+        if self._joins_draws or self._experiments[experiment].releases_sums:
+            return 1
         return min(draws, PARTIAL_SUMS) if self._has_partial_sums(experiment) else draws
 
     def _has_partial_sums(self, experiment: int) -> bool:

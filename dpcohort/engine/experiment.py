@@ -235,9 +235,7 @@ def cohort_of(plan: TrainingPlan, round: int, clients: IntArray | None = None) -
     pooled: Pooled | None = getattr(plan, "pooled", None)
     weights = shares = None
     if pooled is not None:
-        weights = pooled.weights[clients]
-        every = pooled.shares
-        shares = np.broadcast_to(every, pooled.weights.shape)[clients]
+        weights, shares = pooled.weights[clients], pooled.shares[clients]
         _check_pooled(clients, multipliers * weights / batches, shares, pooled.honest)
     return Cohort(
         round=round,
@@ -470,7 +468,8 @@ def member_lattice(cohort: Cohort, plan: TrainingPlan, position: int) -> Lattice
 
 def _common_lattice(cohort: Cohort, plan: TrainingPlan) -> tuple[float, FloatArray, int]:
     """S; M_k = S B_k / g_k of each draw, infinite without weight; the exponent of them all."""
-    assert cohort.weights is not None and cohort.shares is not None  # noqa: PT018
+    assert cohort.weights is not None
+    assert cohort.shares is not None
     level = float(np.linalg.norm(cohort.shares))
     if level == 0.0:  # public clients only: a lattice all the same, as fine as the loudest needs
         level = float(np.max(cohort.weights / cohort.batch_sizes))
