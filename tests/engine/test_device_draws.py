@@ -102,6 +102,30 @@ def test_prepared_passes_leave_merged_noise_out(
     assert any(spread > 0 for spread in spreads[-1]) == (local_steps == 1)
 
 
+@pytest.mark.parametrize("micro_batch", [1000, 50])
+def test_a_cohort_whose_sum_alone_counts_is_one_batch(
+    make_plan: Any, make_records: Any, micro_batch: int
+) -> None:
+    """Draws joined, each record with its draw's factor, on a processor as on an accelerator."""
+    plan = make_plan(SIZES, COHORTS, noise=[1.0] * 4)
+    records = make_records(torch.randn(60, 4, dtype=torch.float64), SIZES)
+    experiments = [
+        Experiment(plan=plan, records=records, streams=Streams.seeded(seed), merged_noise=True)
+        for seed in (1, 2)
+    ]
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    runner = BatchedEngine(model, experiments, micro_batch=micro_batch)
+    cohorts = [cohort_of(plan, 0), cohort_of(plan, 1)]  # other clients, so other batch sizes
+    parameters = [torch.randn(43, dtype=torch.float64) for _ in experiments]
+    expected = [each.updates.sum(0) for each in runner.updates(parameters, cohorts)]
+    got = torch.empty(2, 43, dtype=torch.float64)
+    passes = list(runner._prepare_joined(cohorts))
+    DeviceDraws(runner.networks[0], records, micro_batch=micro_batch).run(
+        passes, parameters, got, meanwhile=lambda: None
+    )
+    torch.testing.assert_close(got, torch.stack(expected), rtol=1e-10, atol=1e-14)
+
+
 def test_records_that_are_not_finite_get_a_second_look(make_plan: Any, make_records: Any) -> None:
     inputs = torch.randn(60, 4, dtype=torch.float64)
     inputs[::3] = float("nan")
