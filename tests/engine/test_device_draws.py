@@ -108,6 +108,7 @@ def test_a_cohort_whose_sum_alone_counts_is_one_batch(
 ) -> None:
     """Draws joined, each record with its draw's factor, on a processor as on an accelerator."""
     plan = make_plan(SIZES, COHORTS, noise=[1.0] * 4)
+    plan.batch_sizes = np.array([4, 7, 5, 9])
     records = make_records(torch.randn(60, 4, dtype=torch.float64), SIZES)
     experiments = [
         Experiment(plan=plan, records=records, streams=Streams.seeded(seed), merged_noise=True)
@@ -115,7 +116,7 @@ def test_a_cohort_whose_sum_alone_counts_is_one_batch(
     ]
     model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
     runner = BatchedEngine(model, experiments, micro_batch=micro_batch)
-    cohorts = [cohort_of(plan, 0), cohort_of(plan, 1)]  # other clients, so other batch sizes
+    cohorts = [cohort_of(plan, 0), cohort_of(plan, 1)]
     parameters = [torch.randn(43, dtype=torch.float64) for _ in experiments]
     expected = [each.updates.sum(0) for each in runner.updates(parameters, cohorts)]
     got = torch.empty(2, 43, dtype=torch.float64)
