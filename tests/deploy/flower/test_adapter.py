@@ -23,7 +23,7 @@ from dpcohort.deploy.flower.adapter import (
     make_server_app,
     serve_node,
 )
-from dpcohort.deploy.flower.certificates import key_fingerprint, make_node_key
+from dpcohort.deploy.flower.certificates import key_fingerprint, make_certificates, make_node_key
 from dpcohort.errors import DpcohortError, FileFormatError, InputError
 
 flwr_app = pytest.importorskip("flwr.app")
@@ -265,7 +265,7 @@ def _serve(fleet, monkeypatch, tmp_path, carry):
     )
     monkeypatch.setattr(connection, "http_request_response", fleet.connection)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
-    (tmp_path / "ca.crt").write_bytes(b"authority")
+    make_certificates(tmp_path)
     public, said = make_node_key(tmp_path / "node.key"), []
     files = {"authority": tmp_path / "ca.crt", "key": tmp_path / "node.key"}
     with contextlib.suppress(KeyboardInterrupt):
@@ -303,7 +303,8 @@ def test_a_node_answers_every_message_and_outlives_what_goes_wrong(monkeypatch, 
     assert said[0] == "joined as node 7"
     assert len(said) == 2
     address, insecure, authority, (_, key) = fleet.reached
-    assert (address, insecure, authority) == ("fl.example.org:9443", False, b"authority")
+    assert (address, insecure) == ("fl.example.org:9443", False)
+    assert authority == (tmp_path / "ca.crt").read_bytes()
     assert _fingerprint(key) == key_fingerprint(public)
 
 
@@ -339,13 +340,17 @@ def test_the_grid_looks_for_late_parts_soon():
     assert time.monotonic() - began < 0.8
 
 
-def test_a_node_without_its_files_says_which(tmp_path, monkeypatch):
+def test_a_node_without_its_files_says_which(tmp_path):
     files = {"authority": tmp_path / "ca.crt", "key": tmp_path / "node.key"}
     with pytest.raises(InputError, match=r"ca\.crt cannot be read"):
         serve_node(bytes, superlink="a:1", **files)
     files["authority"].write_bytes(b"authority")
     files["key"].write_text("no key")
     with pytest.raises(FileFormatError, match="not the private key of a node"):
+        serve_node(bytes, superlink="a:1", **files)
+    files["key"].unlink()
+    make_node_key(files["key"])
+    with pytest.raises(FileFormatError, match=r"ca\.crt: it is not a certificate"):
         serve_node(bytes, superlink="a:1", **files)
 
 
