@@ -176,8 +176,8 @@ def serve_node(
 
     To the SuperLink there is no difference: the same calls, key and heartbeat. Here there is: one
     process for all messages instead of one for each, which looks for the next message soon after
-    it has answered one, and no code of the server is fetched or run. What is done twice if a node
-    dies is what is done twice if a SuperNode does.
+    it has answered one, and no code of the server is fetched or run. A node that
+    dies costs what a SuperNode costs that dies: its message, which the server sends again.
 
     Args:
         carry: answers a message.
@@ -217,6 +217,7 @@ def serve_node(
         say(f"joined as node {link[0]}")
         receive, since = link[1], time.monotonic()
         while True:
+            began = time.monotonic()
             with contextlib.suppress(RunNotRunningException):  # it wants no more answers
                 came = receive()
                 if came is not None:
@@ -226,7 +227,9 @@ def serve_node(
                         say(f"a message came to nothing: {type(error).__name__}: {error}")
                     since = time.monotonic()
                     continue
-            time.sleep(pause(time.monotonic() - since, longest=_IDLE))
+            # The more nodes ask, the longer an answer takes, and the more rarely each asks.
+            now = time.monotonic()
+            time.sleep(min(_IDLE, max(2 * (now - began), pause(now - since, longest=_IDLE))))
     raise DpcohortError(f"the SuperLink at {superlink} does not answer as it should.")
 
 
