@@ -9,7 +9,8 @@ Three clients with guards, TLS and keys, a model of 650 parameters. An empty rou
 ``send_and_receive`` of one small message to each node; a SuperNode starts a client app that sends
 it back, a node of dpcohort's refuses it. Empty rounds are run before and after the rounds of the
 plan. Printed are medians of a round's seconds, processes started and processor seconds a round (of
-all parts together, sampled), and ratios.
+all parts together, sampled, with the start of the run), ratios, and which parts use the processor
+after the first round.
 """
 
 from __future__ import annotations
@@ -84,6 +85,29 @@ def main(grid, context):
 }
 
 
+def processor_seconds(federation: Trial) -> dict[str, float]:
+    """What each kind of part has used until now."""
+    programs = (
+        "flower-superlink",
+        "flwr-serverapp",
+        "flower gate",
+        "flower node",
+        "dpcohort guard",
+    )
+    found: dict[str, float] = {}
+    for pid in federation.processes.descendants():
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            part = next((name for name in programs if name in words), "others")
+            found[part] = found.get(part, 0.0) + _used(pid)
+    return found
+
+
+def _used(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @contextlib.contextmanager
 def watched(federation: Trial) -> Iterator[Callable[[], dict[str, float]]]:
     """What the processes of a federation used while the block ran."""
@@ -94,8 +118,7 @@ def watched(federation: Trial) -> Iterator[Callable[[], dict[str, float]]]:
     def look() -> None:
         for pid in federation.processes.descendants():
             with contextlib.suppress(OSError):
-                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-                used[pid] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+                used[pid] = _used(pid)
 
     def watch() -> None:
         while not done.wait(0.2):
@@ -138,12 +161,15 @@ def empty_rounds(federation: Trial, folder: Path, rounds: int) -> dict[str, Any]
 def plan_rounds(federation: Trial, out: Path) -> dict[str, Any]:
     """The rounds of the plan; a round's seconds are those between its line and the one before."""
     seen: list[float] = []
+    parts: list[tuple[int, dict[str, float]]] = []
     log = out / "rounds.jsonl"
 
     def look() -> None:
         with contextlib.suppress(OSError):
             lines = log.read_bytes().count(b"\n")
-            seen.extend([time.monotonic()] * (lines - len(seen)))
+            if lines > len(seen):
+                seen.extend([time.monotonic()] * (lines - len(seen)))
+                parts.append((lines, processor_seconds(federation)))
 
     with watched(federation) as used:
         federation.start_run(out)
@@ -151,10 +177,14 @@ def plan_rounds(federation: Trial, out: Path) -> dict[str, Any]:
         federation.processes.wait("run", seconds=60)
     if not verify_run(out).holds:
         raise SystemExit("the run does not verify")
-    return {"seconds": [b - a for a, b in itertools.pairwise(seen)], **used()}
+    # The server app has ended when the last round is looked at.
+    (first, before), (last, after) = parts[0], parts[-2]
+    by_part = {name: (after[name] - before.get(name, 0.0)) / (last - first) for name in after}
+    seconds = [b - a for a, b in itertools.pairwise(seen)]
+    return {"seconds": seconds, "parts": by_part, **used()}
 
 
-def measure(*, own: bool, rounds: int, pooled: bool) -> dict[str, float]:
+def measure(*, own: bool, rounds: int, pooled: bool) -> dict[str, Any]:
     """Empty rounds, rounds of the plan, and empty rounds again, over one set of processes."""
     superlink, gate = free_ports(2)
     settings, records = demo_settings(
@@ -176,12 +206,13 @@ def measure(*, own: bool, rounds: int, pooled: bool) -> dict[str, float]:
         "round_processes": planned["processes"] / rounds,
         "empty_cpu": sum(one["cpu"] for one in empty) / many,
         "round_cpu": planned["cpu"] / rounds,
+        "parts": planned["parts"],
     }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=10, help="of the plan; four or more")
     parser.add_argument("--pooled", action="store_true")
     parser.add_argument("--nodes", choices=("own", "supernode"))
     arguments = parser.parse_args()
@@ -199,7 +230,10 @@ def main() -> int:
             f"{one[f'{part}_cpu']:5.2f} cpu s"
             for part in ("empty", "round")
         ]
-        print(f"{kind:10} | {' | '.join(shown)} | {one['round'] / one['empty']:.2f}", flush=True)
+        print(f"{kind:10} | {' | '.join(shown)} | {one['round'] / one['empty']:.2f}")
+        parts = sorted(one["parts"].items(), key=lambda part: -part[1])
+        shown = [f"{name} {seconds:.2f}" for name, seconds in parts]
+        print(f"  processor s a round: {', '.join(shown)}", flush=True)
     if len(found) == 2:
         ratio = found["own"]["round"] / found["supernode"]["empty"]
         print(f"a round over own nodes against an empty round over SuperNodes: {ratio:.2f}")
