@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A federation over real SuperLink, gate, SuperNodes and guards, with parts of it killed.
+"""A federation over real SuperLink, gate, nodes and guards, with parts of it killed.
 
     python benchmarks/flower_faults.py                     all cases, about ten minutes
     python benchmarks/flower_faults.py --case guard        one of them
@@ -56,7 +56,9 @@ from dpcohort.plan import make_plan
 from dpcohort.runs.folder import read_json, read_log
 from dpcohort.runs.verification import verify_run
 
-CASES = ("guard", "clientapp", "supernode", "serverapp", "superlink")
+CASES = ("guard", "node", "serverapp", "superlink", "supernode", "clientapp")
+#: Cases in which clients have Flower's own SuperNodes.
+_SUPERNODES = ("supernode", "clientapp")
 VICTIM = "east"
 _RUN_SECONDS = 420.0
 
@@ -74,8 +76,9 @@ def slow_settings(rounds: int, local_steps: int) -> tuple[dict[str, Any], dict[s
 
 
 @contextlib.contextmanager
-def supervised(federation: Trial) -> Iterator[None]:
-    """Start again what has ended among guards and SuperNodes, as a unit with Restart=always."""
+def supervised(federation: Trial, case: str) -> Iterator[None]:
+    """Start again what has ended among guards and nodes, as a unit with Restart=always."""
+    start_node = federation.start_supernode if case in _SUPERNODES else federation.start_node
     done = threading.Event()
 
     def watch() -> None:
@@ -83,8 +86,8 @@ def supervised(federation: Trial) -> Iterator[None]:
             for place, client in enumerate(federation.clients):
                 if not federation.processes.is_running(f"guard-{place}"):
                     federation.start_guard(client)
-                if not federation.processes.is_running(f"supernode-{place}"):
-                    federation.start_supernode(client)
+                if not federation.processes.is_running(f"node-{place}"):
+                    start_node(client)
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -139,13 +142,13 @@ def kill(federation: Trial, case: str) -> None:
     place = federation.clients.index(VICTIM)
     processes = federation.processes
     if case == "clientapp":
-        os.kill(child(federation, f"supernode-{place}", "flwr-clientapp"), signal.SIGKILL)
+        os.kill(child(federation, f"node-{place}", "flwr-clientapp"), signal.SIGKILL)
     elif case == "serverapp":
         os.kill(child(federation, "superlink", "flwr-serverapp"), signal.SIGKILL)
     elif case == "superlink":
         processes.kill("superlink")
     else:
-        processes.kill(f"{case}-{place}")
+        processes.kill(f"{'node' if case == 'supernode' else case}-{place}")
 
 
 def outcome(federation: Trial, settings: dict[str, Any], out: Path) -> dict[str, Any]:
@@ -189,8 +192,8 @@ def run_case(case: str, *, rounds: int, local_steps: int) -> dict[str, Any]:
     folder = Path(tempfile.mkdtemp(prefix="dpc-faults-"))
     out = folder / "run"
     with trial(settings, records, folder) as federation:
-        start_all(federation, lambda words: None)
-        with supervised(federation):
+        start_all(federation, lambda words: None, own_nodes=case not in _SUPERNODES)
+        with supervised(federation, case):
             federation.start_run(out)
             await_computing(federation, rounds_done=1, out=out)
             kill(federation, case)
@@ -231,8 +234,12 @@ def run_pooled(clients: int, rounds: int, case: str) -> dict[str, Any]:
         return next(iter(state.accounts.values()))["demo"]
 
     with trial(settings, records, folder) as federation:
-        start_all(federation, lambda words: print(words, file=sys.stderr, flush=True))
-        with contextlib.nullcontext() if case == "guard" else supervised(federation):
+        start_all(
+            federation,
+            lambda words: print(words, file=sys.stderr, flush=True),
+            own_nodes=case not in _SUPERNODES,
+        )
+        with contextlib.nullcontext() if case == "guard" else supervised(federation, case):
             federation.start_run(out)
             started, deadline = time.monotonic(), time.monotonic() + _RUN_SECONDS
             while not any(key.round == 1 for key in account(VICTIM).draws):
@@ -279,11 +286,11 @@ def run_doors() -> dict[str, Any]:
     with trial(settings, records, folder) as federation:
         federation.start_server()
         federation.register()
-        federation.start_supernode(VICTIM)
-        log = folder / "logs" / f"supernode-{federation.clients.index(VICTIM)}.log"
+        federation.start_node(VICTIM)
+        name = f"node-{federation.clients.index(VICTIM)}"
         federation.processes.await_that(
-            f"supernode-{federation.clients.index(VICTIM)}",
-            lambda: "SuperNode ID" in log.read_text(errors="replace"),
+            name,
+            lambda: "joined as node" in federation.processes.tail(name),
             "join",
             seconds=60,
         )

@@ -200,6 +200,33 @@ def gate(
         door.close()
 
 
+@flower.command("node")
+def node(
+    superlink: Annotated[str, Option(metavar="HOST:PORT", help="Where the server's gate listens.")],
+    authority: Annotated[Path, Option(help="Certificate of the server's authority (ca.crt).")],
+    key: Annotated[Path, Option(help="The node's private key (node.key).")],
+    guard: Annotated[Path, Option(metavar="SOCKET", help="Where the client's guard listens.")],
+) -> None:
+    """A client's node: takes the server's messages to the guard, and runs no code of the server."""
+    from dpcohort.deploy.flower.adapter import serve_node
+    from dpcohort.deploy.flower.client_app import carry
+
+    host, _, port = superlink.rpartition(":")
+    if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
+        raise InputError("--superlink", given=superlink, allowed="host and port, as HOST:9443")
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        serve_node(
+            lambda body: carry(body, {"guard": str(guard)}),
+            superlink=superlink,
+            authority=authority,
+            key=key,
+            say=lambda words: console.print(one_line(words)),
+        )
+    except KeyboardInterrupt:
+        say("ended: it was asked to, or the SuperLink no longer knows this key")
+
+
 def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 

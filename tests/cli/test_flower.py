@@ -205,3 +205,13 @@ def test_init_writes_how_guards_read_their_tables(tmp_path, capsys, monkeypatch)
         assert main(["guard", "check", "--terms", terms, "--data", str(own), "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
         assert found["records"] == 160  # a fifth is held out, as in the plan
+
+
+def test_a_node_that_cannot_start_says_why(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(signal, "signal", lambda *what: None)
+    files = ["--authority", tmp_path / "ca.crt", "--key", tmp_path / "k", "--guard", tmp_path / "s"]
+    for address in ("fl.example.org", ":9443", "fl.example.org:0", "fl.example.org:x"):
+        assert main(["flower", "node", "--superlink", address, *map(str, files)]) == 2
+        assert "HOST:9443" in capsys.readouterr().err
+    assert main(["flower", "node", "--superlink", "127.0.0.1:1", *map(str, files)]) == 2
+    assert "ca.crt cannot be read" in capsys.readouterr().err

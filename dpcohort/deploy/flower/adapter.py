@@ -7,15 +7,19 @@ imported when first needed, and told before to send no telemetry and to look for
 
 from __future__ import annotations
 
+import contextlib
 import os
+import ssl
+import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 
-from dpcohort.deploy.flower.exchange import Answer
-from dpcohort.errors import InputError
+from dpcohort.deploy.flower.exchange import Answer, pause
+from dpcohort.errors import DpcohortError, FileFormatError, InputError
 
 #: What keeps Flower from calling out; set for every process that is started.
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
@@ -23,6 +27,13 @@ QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 SUPPORTED = ((1, 41), (1, 43))
 
 _RECORD, _BODY = "dpcohort", "body"
+#: Seconds between looks of a node for messages, at most: as long as a SuperNode's.
+_IDLE = 3.0
+#: Bytes of a body that is sent in one part.
+_SHORT = 1 << 20
+#: A message is announced before its parts have come. Flower waits a second for one that has not;
+#: seconds until the first look again here, twice as long each time.
+_PART_WAIT = 0.05
 
 
 def flower_version() -> str:
@@ -67,6 +78,11 @@ class FlowerGrid:
 
     def __init__(self, grid: Any, *, by_key: bool = True) -> None:
         flower_version()
+        from flwr.supercore.inflatable.inflatable_utils import pull_objects
+        from flwr.superlink.grid import http_grid
+
+        # The grid has no setting for it.
+        vars(http_grid)["pull_objects"] = partial(pull_objects, initial_backoff=_PART_WAIT)
         self._grid, self._by_key = grid, by_key
 
     def nodes(self) -> Sequence[tuple[str, int]]:
@@ -148,16 +164,135 @@ def make_client_app(carry: Callable[[bytes, Mapping[str, Any], Mapping[str, Any]
     return app
 
 
-def _record(body: bytes) -> Any:
-    """Bytes as an array record: Flower sends those in pieces, so a large model passes too."""
-    from flwr.app import Array, ArrayRecord, RecordDict
+def serve_node(
+    carry: Callable[[bytes], bytes],
+    *,
+    superlink: str,
+    authority: Path,
+    key: Path,
+    say: Callable[[str], None] = lambda words: None,
+) -> NoReturn:
+    """Be a client's node in the place of a SuperNode: answer each message with ``carry(body)``.
 
+    To the SuperLink there is no difference: the same calls, key and heartbeat. Here there is: one
+    process for all messages instead of one for each, which looks for the next message soon after
+    it has answered one, and no code of the server is fetched or run. A node that
+    dies costs what a SuperNode costs that dies: its message, which the server sends again.
+
+    Args:
+        carry: answers a message.
+        superlink: host and port by which it is reached.
+        authority: checks its certificate.
+        key: the node's private key.
+        say: told that the SuperLink has let it in, and of messages that came to nothing.
+
+    Raises:
+        InputError: a file cannot be read.
+        FileFormatError: the key is no key of a node, or the certificate is none.
+        DpcohortError: the SuperLink is there and does not answer as it should.
+    """
+    flower_version()
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+    from flwr.supercore.run import RunNotRunningException
+    from flwr.supernode.fleet_http_connection import http_request_response
+
+    try:
+        certificate, secret = authority.read_bytes(), key.read_bytes()
+    except OSError as error:
+        raise InputError.because(f"{error.filename} cannot be read: {error.strerror}.") from None
+    try:
+        private = load_ssh_private_key(secret, None)
+    except (ValueError, UnsupportedAlgorithm):
+        private = None
+    if not isinstance(private, ec.EllipticCurvePrivateKey):
+        raise FileFormatError(key, "it is not the private key of a node (node.key of a kit).")
+    try:
+        ssl.create_default_context(cadata=certificate.decode("ascii"))
+    except (ssl.SSLError, ValueError):
+        raise FileFormatError(authority, "it is not a certificate (ca.crt of a kit).") from None
+    keys = (private, private.public_key())
+    with http_request_response(superlink, False, certificate, keys) as link:
+        say(f"joined as node {link[0]}")
+        receive, since = link[1], time.monotonic()
+        while True:
+            began = time.monotonic()
+            with contextlib.suppress(RunNotRunningException):  # it wants no more answers
+                came = receive()
+                if came is not None:
+                    try:
+                        _serve(carry, link, *came)
+                    except Exception as error:  # of this message; the server asks again
+                        say(f"a message came to nothing: {type(error).__name__}: {error}")
+                    since = time.monotonic()
+                    continue
+            # The more nodes ask, the longer an answer takes, and the more rarely each asks.
+            now = time.monotonic()
+            time.sleep(min(_IDLE, max(2 * (now - began), pause(now - since, longest=_IDLE))))
+    raise DpcohortError(f"the SuperLink at {superlink} does not answer as it should.")
+
+
+def _serve(carry: Callable[[bytes], bytes], link: Sequence[Any], head: Any, tree: Any) -> None:
+    """Fetch the parts of a message, answer it, and send the parts of the answer."""
+    from flwr.app import Error, Message
+    from flwr.common.constant import ErrorCode
+    from flwr.supercore.inflatable.inflatable_object import (
+        get_all_nested_objects,
+        get_object_tree,
+        no_object_id_recompute,
+    )
+    from flwr.supercore.inflatable.inflatable_utils import (
+        pull_and_inflate_object_from_tree,
+        push_objects,
+    )
+
+    _, _, send, _, _, pull_object, push_object, confirm = link
+    run = head.metadata.run_id
+    message = pull_and_inflate_object_from_tree(
+        tree,
+        lambda name: pull_object(run, name),
+        lambda name: confirm(run, name),
+        return_type=Message,
+        initial_backoff=_PART_WAIT,
+    )
+    message.metadata.__dict__["_message_id"] = tree.object_id
+    try:
+        reply = Message(_record(carry(_body(message.content))), reply_to=message)
+    except Exception as error:  # whatever the message is, the node goes on
+        words = f"{type(error).__name__}: {str(error)[:300]}"
+        code = int(ErrorCode.CLIENT_APP_RAISED_EXCEPTION)
+        reply = Message(Error(code=code, reason=words), reply_to=message)
+    reply.metadata.__dict__["_message_id"] = reply.object_id
+    with no_object_id_recompute():
+        # How long it took is nobody's business.
+        wanted, session = send(reply, get_object_tree(reply), 0.0)
+        push_objects(
+            get_all_nested_objects(reply),
+            lambda name, part: push_object(run, session, name, part),
+            object_ids_to_push=wanted,
+        )
+
+
+def _record(body: bytes) -> Any:
+    """Bytes as a record.
+
+    Each part of a record is a call of its own at the SuperLink. A short body is one part; a long
+    one is an array, which has more, and which Flower sends in pieces, so that any model passes.
+    """
+    from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+    if len(body) <= _SHORT:
+        return RecordDict({_RECORD: ConfigRecord({_BODY: body})})
     array = Array(np.frombuffer(body, dtype=np.uint8))
     return RecordDict({_RECORD: ArrayRecord({_BODY: array})})
 
 
 def _body(content: Any) -> bytes:
-    array = content[_RECORD][_BODY].numpy()
+    body = content[_RECORD][_BODY]
+    if isinstance(body, bytes):
+        return body
+    array = body.numpy()
     if array.dtype != np.uint8 or array.ndim != 1:
         raise ValueError("the body is not bytes")
     return bytes(array.tobytes())

@@ -23,6 +23,21 @@ from dpcohort.errors import InputError
 #: What came back for one message: the name that ``push`` gave it, what the guard answered (None if
 #: nothing came), and why nothing came, in the transport's words.
 Answer = tuple[str, bytes | None, str]
+#: Seconds between two looks, at least.
+_SOON = 0.05
+
+
+def pause(waited: float, *, longest: float) -> float:
+    """Seconds until the next look for something that has been waited for so long.
+
+    A tenth of the wait, so that what comes soon is seen soon, what comes late a tenth later, and
+    who waits for long asks rarely.
+
+    Example:
+        >>> pause(1.0, longest=3.0), pause(3600.0, longest=3.0)
+        (0.1, 3.0)
+    """
+    return min(longest, max(_SOON, waited / 10))
 
 
 class Transport(Protocol):
@@ -122,7 +137,8 @@ class Exchange:
         keys: fingerprint of each client's registered public key.
         timeout: seconds for one exchange; messages are void afterwards.
         attempts: how often a client is asked at most.
-        poll: seconds between looks for answers.
+        poll: seconds between looks for answers, at most. A client that could not answer is asked
+            again after ten times as long, then twenty: a guard that died is started meanwhile.
         clock: tells the seconds.
         sleep: waits.
     """
@@ -157,23 +173,27 @@ class Exchange:
             group: a name for the exchange in the transport's logs.
             satisfied: whether an answer is the last word; if not, the client is asked again.
         """
-        deadline = self._clock() + self._timeout
+        began = self._clock()
+        deadline = began + self._timeout
         heard = {client: Heard() for client in messages}
         waiting = set(messages)
         under_way: dict[str, str] = {}
+        not_before: dict[str, float] = {}
         while True:
-            self._send(messages, waiting, under_way, heard, group, deadline)
+            rested = {c for c in waiting if self._clock() >= not_before.get(c, began)}
+            waiting -= self._send(messages, rested, under_way, heard, group, deadline)
             for name, body, error in self._transport.pull(list(under_way)) if under_way else ():
                 client = under_way.pop(name, None)
                 if client is None:
                     continue
                 if body is None:
                     heard[client].errors.append(error or "no reason given")
+                else:
+                    heard[client].bodies.append(body)
+                if body is None or not satisfied(client, body):
                     waiting.add(client)
-                    continue
-                heard[client].bodies.append(body)
-                if not satisfied(client, body):
-                    waiting.add(client)
+                    rest = 10 * self._poll * heard[client].attempts
+                    not_before[client] = self._clock() + rest
             waiting = {c for c in waiting if heard[c].attempts < self._attempts}
             if not waiting and not under_way:
                 break
@@ -185,7 +205,8 @@ class Exchange:
                         else f"its node was not online within {self._timeout:g} s"
                     )
                 break
-            self._sleep(self._poll)
+            now = self._clock()
+            self._sleep(min(pause(now - began, longest=self._poll), max(0.0, deadline - now)))
         return heard
 
     def _send(
@@ -196,24 +217,25 @@ class Exchange:
         heard: dict[str, Heard],
         group: str,
         deadline: float,
-    ) -> None:
-        """Send the messages of waiting clients whose node is online."""
-        left = deadline - self._clock()
+    ) -> set[str]:
+        """Send the messages of waiting clients whose node is online; whose were sent."""
+        left, sent = deadline - self._clock(), set[str]()
         if not waiting or left <= 0:
-            return
+            return sent
         nodes = self._online()
         ready = sorted(client for client in waiting if self._keys.get(client, "") in nodes)
         if not ready:
-            return
+            return sent
         posted = [(nodes[self._keys[c]], messages[c]) for c in ready]
         names = self._transport.push(posted, group=group, ttl=left)
         for client, name in zip(ready, names, strict=True):
             heard[client].attempts += 1
             if name:
                 under_way[name] = client
-                waiting.discard(client)
+                sent.add(client)
             else:
                 heard[client].errors.append("the transport did not take the message")
+        return sent
 
     def _online(self) -> dict[str, int]:
         """The numbers of the nodes that are there, by key.

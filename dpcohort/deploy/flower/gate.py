@@ -14,6 +14,7 @@ import http.client
 import re
 import ssl
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
@@ -30,6 +31,8 @@ _HOP = {
     *("te", "trailer", "transfer-encoding", "upgrade", "content-length", "host"),
 }
 _SECONDS = 120.0
+#: A connection to the SuperLink is used again for so many seconds, which is less than it keeps one.
+_KEPT = 2.0
 
 
 def is_fleet_call(method: str, path: str) -> bool:
@@ -129,6 +132,8 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _SECONDS
     upstream: ClassVar[tuple[str, int]]
     trust: ClassVar[ssl.SSLContext | None]
+    _link: http.client.HTTPConnection | None = None
+    _used = 0.0
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing: who called when is in the SuperLink's log."""
@@ -165,19 +170,35 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _refuse_method  # noqa: N815
 
     def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
-        host, port = self.upstream
-        link: http.client.HTTPConnection
-        if self.trust is None:
-            link = http.client.HTTPConnection(host, port, timeout=_SECONDS)
-        else:
-            link = http.client.HTTPSConnection(host, port, timeout=_SECONDS, context=self.trust)
         headers = {name: value for name, value in self.headers.items() if name.lower() not in _HOP}
+        if self._link is None or time.monotonic() - self._used > _KEPT:
+            self._hang_up()
+            self._link = self._call()
         try:
-            link.request("POST", self.path, body=body, headers=headers)
-            reply = link.getresponse()
-            return reply.status, reply.getheaders(), reply.read()
-        finally:
-            link.close()
+            self._link.request("POST", self.path, body=body, headers=headers)
+            reply = self._link.getresponse()
+            found = reply.status, reply.getheaders(), reply.read()
+        except BaseException:
+            self._hang_up()
+            raise
+        self._used = time.monotonic()
+        return found
+
+    def _call(self) -> http.client.HTTPConnection:
+        host, port = self.upstream
+        if self.trust is None:
+            return http.client.HTTPConnection(host, port, timeout=_SECONDS)
+        return http.client.HTTPSConnection(host, port, timeout=_SECONDS, context=self.trust)
+
+    def _hang_up(self) -> None:
+        if self._link is not None:
+            self._link.close()
+        self._link = None
+
+    def finish(self) -> None:
+        """Close both ends when the node is done."""
+        self._hang_up()
+        super().finish()
 
     def _refuse(self, status: int, reason: str) -> None:
         # The request's body was not read: nothing more can come over this connection.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The deployment kit: a folder with everything for SuperLink, gate, SuperNodes and guards.
+"""The deployment kit: a folder with everything for SuperLink, gate, nodes and guards.
 
 ::
 
@@ -8,10 +8,10 @@
     server/                plan.json, federation.toml, flwr/config.toml, tls/, units, nginx.conf
     clients/NAME/          terms.toml, ca.crt, node.key, node.pub, units, the owner's page
 
-Units say ``Restart=always``, not ``on-failure``: a SuperNode whose SuperLink has forgotten it ends
+Units say ``Restart=always``, not ``on-failure``: a node whose SuperLink has forgotten it ends
 with exit code 0, and one that was killed is refused until its old heartbeat has lapsed, so the
 supervisor must try again. systemd also takes dead processes off the list, without which Flower
-believes a killed SuperNode alive.
+believes a killed node alive.
 """
 
 from __future__ import annotations
@@ -387,7 +387,7 @@ def _write_client(folder: Path, terms: str, values: Mapping[str, object]) -> str
     os.chmod(folder, 0o700)
     write_text(folder / "terms.toml", terms)
     os.chmod(folder / "terms.toml", 0o600)
-    for name in ("dpcohort-guard.service", "dpcohort-supernode.service"):
+    for name in ("dpcohort-guard.service", "dpcohort-node.service"):
         write_text(folder / name, kit_text(name, **values))
     write_text(folder / "README.md", kit_text("owner.md", **values))
     return make_node_key(folder / "node.key")

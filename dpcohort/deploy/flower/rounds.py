@@ -67,7 +67,7 @@ def federate(
         resume: go on with the run in ``out``. Rounds that were asked for and not kept are asked for
             again by the same names; guards send their stored updates.
         callbacks: told about every round.
-        poll: seconds between looks for answers.
+        poll: seconds between looks for answers, at most.
         by_place: in a simulation, where nodes have no keys: any node serves any client.
         after: folder of the run that the plan goes on from, if it does.
 

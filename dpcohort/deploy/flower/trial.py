@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A whole federation on one machine, each part a process of its own: for the demo and for tests.
 
-SuperLink, gate, SuperNodes and guards are started as a kit's units would start them, with TLS and
+SuperLink, gate, nodes and guards are started as a kit's units would start them, with TLS and
 authentication, on free ports of the loopback address. Guards run as the same user here, which a
 real client's owner would not do.
 
@@ -232,7 +232,7 @@ class Trial:
         sockets: folder of the guards' sockets; its path must be short.
         superlink_port: as in the kit.
         gate_port: as in the kit.
-        node_ports: one for each client, for the SuperNode's own processes.
+        node_ports: one for each client, for the processes of a SuperNode.
     """
 
     kit: Path
@@ -310,8 +310,18 @@ class Trial:
                     f"{client} could not be registered:\n{self.processes.tail(name)}"
                 )
 
+    def start_node(self, client: str) -> None:
+        """Start a client's node, which reaches the SuperLink through the gate alone."""
+        folder = client_folder(self.kit, client)
+        command = [
+            sys.executable, "-m", "dpcohort", "flower", "node",
+            "--superlink", f"127.0.0.1:{self.gate_port}", "--authority", str(folder / "ca.crt"),
+            "--key", str(folder / "node.key"), "--guard", str(self.socket(client)),
+        ]  # fmt: skip
+        self.processes.start(f"node-{self._number(client)}", command, env=self._node_env(client))
+
     def start_supernode(self, client: str) -> None:
-        """Start a client's SuperNode, which reaches the SuperLink through the gate alone."""
+        """Start Flower's own SuperNode in the place of a client's node."""
         folder = client_folder(self.kit, client)
         command = [
             _program("flower-supernode"), "--superlink", f"127.0.0.1:{self.gate_port}",
@@ -320,19 +330,17 @@ class Trial:
             "--host", "127.0.0.1", "--port", str(self.node_ports[client]),
             "--node-config", f'guard="{self.socket(client)}"',
         ]  # fmt: skip
-        home = folder / "flwr"
-        home.mkdir(exist_ok=True)
-        env = {**self._env(), "FLWR_HOME": str(home)}
-        self.processes.start(f"supernode-{self._number(client)}", command, env=env)
+        self.processes.start(f"node-{self._number(client)}", command, env=self._node_env(client))
 
     def start_run(self, out: Path, *, resume: bool = False) -> None:
         """Start the federated run, or go on with it."""
         config = f"out={json.dumps(str(out.resolve()))} resume={'true' if resume else 'false'}"
-        command = [
-            _program("flwr"), "run", str(self.kit / "app"), "dpcohort", "--stream",
-            "--run-config", config,
-        ]  # fmt: skip
-        self.processes.start("run", command, env=self._env())
+        self.start_app(self.kit / "app", config)
+
+    def start_app(self, app: Path, config: str) -> None:
+        """Start a Flower app with this run-config."""
+        command = [_program("flwr"), "run", str(app), "dpcohort", "--stream"]
+        self.processes.start("run", [*command, "--run-config", config], env=self._env())
 
     def await_run(
         self, out: Path, *, seconds: float, meanwhile: Callable[[], None] = lambda: None
@@ -372,6 +380,11 @@ class Trial:
 
     def _number(self, client: str) -> int:
         return self.clients.index(client)
+
+    def _node_env(self, client: str) -> dict[str, str]:
+        home = client_folder(self.kit, client) / "flwr"
+        home.mkdir(exist_ok=True)
+        return {**self._env(), "FLWR_HOME": str(home)}
 
     def _env(self) -> dict[str, str]:
         folder = str(Path(sys.executable).parent)
@@ -511,8 +524,14 @@ def trial(
         )
 
 
-def start_all(federation: Trial, say: _SAY) -> None:
-    """Start guards, SuperLink, gate and SuperNodes, in the order in which they need each other."""
+def start_all(federation: Trial, say: _SAY, *, own_nodes: bool = True) -> None:
+    """Start guards, SuperLink, gate and nodes, in the order in which they need each other.
+
+    Args:
+        federation: whose.
+        say: told how far it is.
+        own_nodes: clients have nodes of dpcohort's; otherwise Flower's SuperNodes.
+    """
     for client in federation.clients:
         federation.start_guard(client, new_ledger=True)
     federation.start_server()
@@ -521,9 +540,9 @@ def start_all(federation: Trial, say: _SAY) -> None:
     say(f"{len(federation.clients)} public keys registered")
     for client in federation.clients:
         federation.await_guard(client)
-        federation.start_supernode(client)
+        (federation.start_node if own_nodes else federation.start_supernode)(client)
     many = len(federation.clients)
-    say(f"{many} guards listen; {many} SuperNodes start, with TLS and their own keys")
+    say(f"{many} guards listen; {many} nodes start, with TLS and their own keys")
 
 
 def run_demo(

@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import inspect
 import os
 import sys
+import time
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -18,9 +21,10 @@ from dpcohort.deploy.flower.adapter import (
     flower_version,
     make_client_app,
     make_server_app,
+    serve_node,
 )
-from dpcohort.deploy.flower.certificates import key_fingerprint, make_node_key
-from dpcohort.errors import InputError
+from dpcohort.deploy.flower.certificates import key_fingerprint, make_certificates, make_node_key
+from dpcohort.errors import DpcohortError, FileFormatError, InputError
 
 flwr_app = pytest.importorskip("flwr.app")
 pytestmark = pytest.mark.usefixtures("task")
@@ -200,3 +204,162 @@ def test_flowers_programs_are_there_and_take_the_options_of_the_kit():
         "--auth-supernode-private-key --node-config"
     )
     assert [option for option in options.split() if f'"{option}"' not in text] == []
+
+
+class _Fleet:
+    """A SuperLink as a node calls it; what is waiting are Flower's messages, parts and all."""
+
+    def __init__(self, *waiting):
+        self.waiting, self.parts, self.replies = list(waiting), {}, []
+
+    @contextlib.contextmanager
+    def connection(self, server_address, insecure, root_certificates, authentication_keys):
+        self.reached = (server_address, insecure, root_certificates, authentication_keys)
+        none = self.receive, self.send, None, None, self.pull, self.push, lambda run, name: None
+        yield (7, *none)
+
+    def receive(self):
+        from flwr.supercore.inflatable.inflatable_object import (
+            get_all_nested_objects,
+            get_object_tree,
+        )
+
+        if not self.waiting:
+            raise KeyboardInterrupt
+        message = self.waiting.pop(0)
+        if message is None or isinstance(message, BaseException):
+            if message is not None:
+                raise message
+            return None
+        message.metadata.__dict__["_message_id"] = message.object_id
+        parts = get_all_nested_objects(message)
+        self.parts |= {name: one.deflate() for name, one in parts.items()}
+        return message, get_object_tree(message)
+
+    def pull(self, run, name):
+        return self.parts[name]
+
+    def send(self, reply, tree, seconds):
+        from flwr.supercore.inflatable.inflatable_utils import iterate_object_tree
+
+        self.replies.append((reply.metadata.reply_to_message_id, tree.object_id))
+        return {one.object_id for one in iterate_object_tree(tree)}, "session"
+
+    def push(self, run, session, name, part):
+        self.parts[name] = part
+
+    def answers(self):
+        from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+
+        return {
+            asked: inflate_object_from_contents(name, dict(self.parts))
+            for asked, name in self.replies
+        }
+
+
+def _serve(fleet, monkeypatch, tmp_path, carry):
+    import flwr.supernode.fleet_http_connection as connection
+
+    inspect.signature(connection.http_request_response).bind(
+        "fl.example.org:9443", False, b"authority", ("private", "public")
+    )
+    monkeypatch.setattr(connection, "http_request_response", fleet.connection)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    make_certificates(tmp_path)
+    public, said = make_node_key(tmp_path / "node.key"), []
+    files = {"authority": tmp_path / "ca.crt", "key": tmp_path / "node.key"}
+    with contextlib.suppress(KeyboardInterrupt):
+        serve_node(carry, superlink="fl.example.org:9443", **files, say=said.append)
+    return public, said
+
+
+def test_a_node_answers_every_message_and_outlives_what_goes_wrong(monkeypatch, tmp_path):
+    from flwr.supercore.run import RunNotRunningException
+
+    grid = _Grid(None, [_Nodes(7)])
+    bodies = [b"short", bytes(range(256)) * 8192, b"bad", b"last"]
+    FlowerGrid(grid).push([(7, body) for body in bodies], group="0", ttl=60.0)
+    other = flwr_app.Message(flwr_app.RecordDict(), 7, "train")
+    first, long, bad, last = grid.sent
+    lost = flwr_app.Message(flwr_app.RecordDict(), 7, "train", group_id="lost")
+    fleet = _Fleet(first, None, long, RunNotRunningException(), bad, other, lost, last)
+    pull = fleet.pull
+    fleet.pull = lambda run, name: {}[name] if name == lost.object_id else pull(run, name)
+
+    def carry(body):
+        if body == b"bad":
+            raise ValueError("no such thing")
+        return body[::-1]
+
+    public, said = _serve(fleet, monkeypatch, tmp_path, carry)
+    answers = fleet.answers()
+    for message, body in ((first, bodies[0]), (long, bodies[1]), (last, bodies[3])):
+        grid._replies["asked"] = reply = answers[message.object_id]
+        reply.metadata.__dict__["_reply_to_message_id"] = "asked"
+        assert FlowerGrid(grid).pull(["asked"]) == [("asked", body[::-1], "")]
+    assert answers[bad.object_id].error.reason == "ValueError: no such thing"
+    assert answers[other.object_id].has_error()
+    assert len(answers) == 5
+    assert said[0] == "joined as node 7"
+    assert len(said) == 2
+    address, insecure, authority, (_, key) = fleet.reached
+    assert (address, insecure) == ("fl.example.org:9443", False)
+    assert authority == (tmp_path / "ca.crt").read_bytes()
+    assert _fingerprint(key) == key_fingerprint(public)
+
+
+def _fingerprint(key):
+    from cryptography.hazmat.primitives import serialization
+
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    return key_fingerprint(key.public_bytes(serialization.Encoding.PEM, form))
+
+
+def test_short_bodies_have_few_parts():
+    from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+
+    grid = _Grid(None, [_Nodes(7)])
+    FlowerGrid(grid).push([(7, b"x" * (1 << 20))], group="0", ttl=1.0)
+    assert len(get_all_nested_objects(grid.sent[0])) == 3
+
+
+def test_the_grid_looks_for_late_parts_soon():
+    from flwr.superlink.grid import http_grid
+
+    FlowerGrid(_Grid())
+    late, began = iter([True, True, False]), time.monotonic()
+
+    def pull(name):
+        if next(late):
+            raise ObjectUnavailableError(name)
+        return b"part"
+
+    from flwr.supercore.inflatable.inflatable_utils import ObjectUnavailableError
+
+    assert http_grid.pull_objects(["name"], pull) == {"name": b"part"}
+    assert time.monotonic() - began < 0.8
+
+
+def test_a_node_without_its_files_says_which(tmp_path):
+    files = {"authority": tmp_path / "ca.crt", "key": tmp_path / "node.key"}
+    with pytest.raises(InputError, match=r"ca\.crt cannot be read"):
+        serve_node(bytes, superlink="a:1", **files)
+    files["authority"].write_bytes(b"authority")
+    files["key"].write_text("no key")
+    with pytest.raises(FileFormatError, match="not the private key of a node"):
+        serve_node(bytes, superlink="a:1", **files)
+    files["key"].unlink()
+    make_node_key(files["key"])
+    with pytest.raises(FileFormatError, match=r"ca\.crt: it is not a certificate"):
+        serve_node(bytes, superlink="a:1", **files)
+
+
+def test_a_node_whose_connection_is_given_up_ends_with_an_error(monkeypatch, tmp_path):
+    class Lost(_Fleet):
+        @contextlib.contextmanager
+        def connection(self, *what):
+            with contextlib.suppress(ValueError), super().connection(*what) as link:
+                yield link
+
+    with pytest.raises(DpcohortError, match="does not answer as it should"):
+        _serve(Lost(ValueError("gone")), monkeypatch, tmp_path, bytes)

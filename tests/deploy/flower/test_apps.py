@@ -87,7 +87,7 @@ def test_a_run_folder_is_needed(small, capsys):
 
 def test_a_node_with_a_guard_asks_it_and_no_other(tmp_path):
     app = apps.client_app()
-    from dpcohort.deploy.flower.adapter import _record
+    from dpcohort.deploy.flower.adapter import _body, _record
 
     letter = hello_message("lab", run="spring")
     message = flwr_app.Message(_record(letter), 7, "train")
@@ -99,7 +99,7 @@ def test_a_node_with_a_guard_asks_it_and_no_other(tmp_path):
         run_config={"guards": "/anywhere/the/server/says"},
     )
     reply = app(message, context)
-    (frame,) = read_frames(reply.content["dpcohort"]["body"].numpy().tobytes())
+    (frame,) = read_frames(_body(reply.content))
     assert str(tmp_path / "none.sock") in frame.message
 
 

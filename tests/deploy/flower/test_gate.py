@@ -157,6 +157,32 @@ def test_a_refused_request_cannot_smuggle_a_second_one(gate, tls, upstream):
     assert upstream.RequestHandlerClass.seen == []
 
 
+def test_calls_of_a_connection_share_one_to_the_superlink_and_others_have_their_own(
+    gate, tls, upstream, monkeypatch
+):
+    came = []
+    take = upstream.process_request
+    monkeypatch.setattr(upstream, "process_request", lambda *one: (came.append(one[1]), take(*one)))
+    context = ssl.create_default_context(cafile=str(tls / "ca.crt"))
+    links = [
+        http.client.HTTPSConnection("127.0.0.1", gate.port, context=context, timeout=10)
+        for _ in range(2)
+    ]
+
+    def call(place, body):
+        links[place].request("POST", "/v1/fleet/pull-messages", body=body)
+        return links[place].getresponse().read()
+
+    bodies = [(0, b"a"), (1, b"b"), (0, b"c"), (0, b"d")]
+    assert [call(*one)[-1:] for one in bodies] == [body for _, body in bodies]
+    assert len(came) == 2
+    monkeypatch.setattr("dpcohort.deploy.flower.gate._KEPT", -1.0)  # too old to be used again
+    assert call(0, b"e")[-1:] == b"e"
+    assert len(came) == 3
+    for link in links:
+        link.close()
+
+
 @pytest.mark.parametrize(("length", "status"), [("99999999999", 413), ("-1", 411), ("x", 411)])
 def test_odd_lengths_are_refused_before_anything_is_read(gate, tls, length, status):
     headers = {"Content-Length": length}

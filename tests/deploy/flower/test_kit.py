@@ -51,7 +51,7 @@ def test_a_kit_has_everything_for_server_and_clients(template):
                 "node.pub",
                 "README.md",
                 "dpcohort-guard.service",
-                "dpcohort-supernode.service",
+                "dpcohort-node.service",
             )
         ),
     }

@@ -16,10 +16,10 @@ from dpcohort.deploy.flower.gate import is_fleet_call
 from dpcohort.deploy.flower.kit import kit_text
 
 VALUES = {"host": "fl.example.org", "gate": 9443, "superlink": 8000}
-CLIENTS = {"guard": "ward 7 100%", "supernode": "ward 7\nExecStart=evil"}
+CLIENTS = {"guard": "ward 7 100%", "node": "ward 7\nExecStart=evil"}
 UNITS = {
     name: kit_text(f"dpcohort-{name}.service", **VALUES, client=CLIENTS.get(name))
-    for name in ("superlink", "gate", "guard", "supernode")
+    for name in ("superlink", "gate", "guard", "node")
 }
 
 
@@ -40,9 +40,9 @@ def test_units_start_again_always_and_run_as_a_user(name):
 
 
 def test_the_guard_is_another_user_without_a_network():
-    guard, supernode = _service(UNITS["guard"]), _service(UNITS["supernode"])
-    assert guard["User"] != supernode["User"]
-    assert supernode["SupplementaryGroups"] == guard["Group"]  # the socket's mode is 0660
+    guard, node = _service(UNITS["guard"]), _service(UNITS["node"])
+    assert guard["User"] != node["User"]
+    assert node["SupplementaryGroups"] == guard["Group"]  # the socket's mode is 0660
     assert guard["PrivateNetwork"] == "yes"
     assert guard["StateDirectoryMode"] == "0700"
     assert "ward 7 100%%" in UNITS["guard"]
@@ -61,12 +61,12 @@ def test_units_see_no_processes_of_others_and_hold_no_rights(name):
     assert wanted.items() <= service.items()
     assert "PrivateUsers" not in service  # a guard must know who asks
     # torch compiles convolutions: the guard and the server could not train under it.
-    assert ("MemoryDenyWriteExecute" in service) == (name in ("gate", "supernode"))
+    assert ("MemoryDenyWriteExecute" in service) == (name in ("gate", "node"))
 
 
-def test_the_client_app_cannot_read_the_guards_processor_time():
+def test_the_node_cannot_read_the_guards_processor_time():
     """Neither from /proc (see above) nor from its control group, nor by asking systemd."""
-    assert _service(UNITS["supernode"])["InaccessiblePaths"] == "-/sys/fs/cgroup -/run/dbus"
+    assert _service(UNITS["node"])["InaccessiblePaths"] == "-/sys/fs/cgroup -/run/dbus"
     assert _service(UNITS["guard"])["RestrictAddressFamilies"] == "AF_UNIX"
 
 
@@ -91,11 +91,11 @@ def test_systemd_understands_every_line(name, tmp_path):
     assert own == []
 
 
-def test_the_client_app_asks_the_socket_the_guard_listens_on():
+def test_the_node_asks_the_socket_the_guard_listens_on():
     command = shlex.split(_service(UNITS["guard"])["ExecStart"])
     socket = command[command.index("--socket") + 1]
-    asked = shlex.split(_service(UNITS["supernode"])["ExecStart"])
-    assert asked[asked.index("--node-config") + 1] == f'guard="{socket}"'
+    asked = shlex.split(_service(UNITS["node"])["ExecStart"])
+    assert asked[asked.index("--guard") + 1] == socket
 
 
 def test_the_superlink_listens_on_loopback_with_tls_keys_and_a_database():
@@ -106,15 +106,15 @@ def test_the_superlink_listens_on_loopback_with_tls_keys_and_a_database():
     assert "--insecure" not in command
 
 
-@pytest.mark.parametrize("name", ["superlink", "supernode"])
+@pytest.mark.parametrize("name", ["superlink", "node"])
 def test_flower_calls_nobody(name):
     assert _service(UNITS[name])["Environment"]
     assert "FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1" in UNITS[name]
 
 
 def test_a_clients_name_cannot_add_a_line():
-    assert "\nExecStart=evil" not in UNITS["supernode"]
-    assert len(re.findall(r"^ExecStart=", UNITS["supernode"], re.MULTILINE)) == 1
+    assert "\nExecStart=evil" not in UNITS["node"]
+    assert len(re.findall(r"^ExecStart=", UNITS["node"], re.MULTILINE)) == 1
 
 
 def test_the_proxy_has_the_rule_of_the_gate():

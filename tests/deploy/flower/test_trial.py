@@ -49,10 +49,10 @@ def _options(command):
 
 def test_parts_are_started_with_the_options_of_the_units(trial):
     trial.start_server()
-    trial.start_supernode("lab")
+    trial.start_node("lab")
     units = {
         "superlink": "dpcohort-superlink.service",
-        "supernode-1": "dpcohort-supernode.service",
+        "node-1": "dpcohort-node.service",
         "gate": "dpcohort-gate.service",
     }
     for name, file in units.items():
@@ -62,14 +62,15 @@ def test_parts_are_started_with_the_options_of_the_units(trial):
         assert _options(trial.processes.commands[name]) == wanted, name
 
 
-def test_a_supernode_reaches_the_gate_and_its_own_guard_only(trial):
-    trial.start_supernode("lab")
-    command = trial.processes.commands["supernode-1"]
+@pytest.mark.parametrize("start", [Trial.start_node, Trial.start_supernode])
+def test_a_node_reaches_the_gate_and_its_own_guard_only(trial, start):
+    start(trial, "lab")
+    command = trial.processes.commands["node-1"]
     assert command[command.index("--superlink") + 1] == "127.0.0.1:9443"
-    assert command[command.index("--node-config") + 1] == f'guard="{trial.socket("lab")}"'
-    assert trial.processes.environments["supernode-1"]["FLWR_TELEMETRY_ENABLED"] == "0"
+    assert command[-1] in (str(trial.socket("lab")), f'guard="{trial.socket("lab")}"')
+    assert trial.processes.environments["node-1"]["FLWR_TELEMETRY_ENABLED"] == "0"
     homes = {
-        trial.processes.environments["supernode-1"]["FLWR_HOME"],
+        trial.processes.environments["node-1"]["FLWR_HOME"],
         str(trial.kit / "server/flwr"),
     }
     assert len(homes) == 2
