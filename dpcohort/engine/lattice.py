@@ -65,7 +65,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import mpmath
@@ -300,6 +300,8 @@ LARGEST_NOISE = 2.0 ** (LARGEST_EXPONENT - _BITS)
 _SLACK = 1e-5
 #: And the integers' norm, itself a float sum, must be this much below the bound.
 _CHECKED = 1e-6
+#: Numbers of gradients that are cut to integers at a time on a CPU; so few of a pair are formed.
+_NUMBERS_AT_A_TIME, _SMALL = 1 << 20, 1 << 12
 #: Integers in float64 add up exactly to this.
 _EXACT_IN_FLOAT64 = 2.0**53
 
@@ -373,16 +375,78 @@ class Lattice:
         Returns:
             [D] int64.
         """
-        rows = gradients.double()
-        norms = _norms(rows, may_overflow=gradients.dtype == torch.float64)
+        return self.clipped_sums([gradients])[0]
+
+    def clipped_sums(
+        self,
+        parts: Sequence[Tensor | tuple[Tensor, Tensor]],
+        there: Tensor | None = None,
+    ) -> list[Tensor]:
+        """The same of gradients that come in parts. SENSITIVE.
+
+        Args:
+            parts: each [records, n], raw: numbers of every record's gradient. A pair g [records, m]
+                and a [records, n] stands for the m n numbers of g a^T of each record.
+            there: [records], false for those that count for nothing; None if there are none.
+
+        Returns:
+            The sum of each part, int64, flat.
+
+        Example:
+            >>> g, a = torch.tensor([[1.0]]), torch.tensor([[3.0, 4.0]])
+            >>> [sums] = Lattice(2.0, 1.0).clipped_sums([(g, a)])
+            >>> torch.equal(sums, Lattice(2.0, 1.0).clipped_sum(a))
+            True
+        """
+        if there is None:
+            there = torch.ones(
+                len(_first(parts[0])), dtype=torch.bool, device=_first(parts[0]).device
+            )
+        # What is small is joined: fewer and longer operations.
+        large = [part for part in parts if isinstance(part, tuple) and _length(part) > _SMALL]
+        small = [part for part in parts if not isinstance(part, tuple) or _length(part) <= _SMALL]
+        joined = [torch.cat([_flat(part) for part in small], dim=1)] if small else []
+        gradients = [*joined, *large]
+        numbers = sum(map(_length, gradients))
+        at_a_time = len(there)
+        if there.device.type == "cpu":  # what is computed of these rows stays in a cache
+            at_a_time = max(1, _NUMBERS_AT_A_TIME // max(1, numbers))
+        sums = [there.new_zeros(_length(part), dtype=torch.int64) for part in gradients]
+        for start in range(0, len(there), at_a_time):
+            rows = slice(start, start + at_a_time)
+            some = [
+                (p[0][rows], p[1][rows]) if isinstance(p, tuple) else p[rows] for p in gradients
+            ]
+            for total, cut in zip(sums, self._cut(some, there[rows]), strict=True):
+                total += cut
+        pieces = iter(sums[0].split([_length(part) for part in small]) if small else ())
+        rest = iter(sums[len(joined) :])
+        return [
+            next(rest if isinstance(part, tuple) and _length(part) > _SMALL else pieces)
+            for part in parts
+        ]
+
+    def _cut(
+        self, parts: Sequence[Tensor | tuple[Tensor, Tensor]], there: Tensor
+    ) -> Iterator[Tensor]:
+        norms, parts = gradient_norms(parts)
         within = norms <= self.clip * (1 - _SLACK)
-        factors = torch.where(within, 1 / self.clip, (1 - _SLACK) / norms) * self.bound
-        cut = (rows * factors[:, None]).trunc_()
-        passed = torch.linalg.vector_norm(cut, dim=1) <= self.bound * math.sqrt(1 - _CHECKED)
-        cut = cut.where(passed[:, None], cut.new_zeros(()))
-        if len(cut) * self.bound < _EXACT_IN_FLOAT64:
-            return cut.sum(0).long()
-        return cut.long().sum(0)
+        steps = (torch.where(within, self.clip, norms / (1 - _SLACK)) / self.bound)[:, None]
+        cuts = []
+        for part in parts:
+            if isinstance(part, tuple):
+                quotients = part[1][:, None], (steps / part[0])[:, :, None]
+                cuts.append(torch.div(*quotients, rounding_mode="trunc").flatten(1))
+            else:
+                cuts.append(part.div_(steps, rounding_mode="trunc"))
+        lengths = _joined_norms([torch.linalg.vector_norm(cut, dim=1) for cut in cuts])
+        passed = (lengths <= self.bound * math.sqrt(1 - _CHECKED)) & there
+        # All bits of a row that did not pass become 0, whatever they were: NaN times 0 is NaN.
+        mask = -passed.long()[:, None]
+        for cut in cuts:
+            cut.view(torch.int64).bitwise_and_(mask)
+            exact = len(cut) * self.bound < _EXACT_IN_FLOAT64
+            yield cut.sum(0).long() if exact else cut.long().sum(0)
 
     def release(
         self, total: Tensor, key: bytes, *, scale: float, dtype: torch.dtype = torch.float64
@@ -397,6 +461,50 @@ class Lattice:
         """
         terms = ([self.exponent], [key])
         return release(total[None], *terms, factors=[scale * self.unit], dtype=dtype)[0]
+
+
+def gradient_norms(
+    parts: Sequence[Tensor | tuple[Tensor, Tensor]],
+) -> tuple[Tensor, list[Tensor | tuple[Tensor, Tensor]]]:
+    """Norms [records] of gradients in parts, and copies of the parts, both in float64.
+
+    Example:
+        >>> gradient_norms([torch.ones(1, 2), (torch.ones(1, 2), torch.ones(1, 7))])[0].tolist()
+        [4.0]
+    """
+    norms: list[Tensor] = []
+    copies: list[Tensor | tuple[Tensor, Tensor]] = []
+    for part in parts:
+        overflows = _first(part).dtype == torch.float64
+        if isinstance(part, tuple):
+            pair = part[0].double(), part[1].double()
+            sizes = [_norms(rows, may_overflow=overflows) for rows in pair]
+            norms.append(sizes[0] * sizes[1])
+            copies.append(pair)
+        else:
+            copy = part.to(torch.float64, copy=True)
+            norms.append(_norms(copy, may_overflow=overflows))
+            copies.append(copy)
+    return _joined_norms(norms), copies
+
+
+def _joined_norms(norms: Sequence[Tensor]) -> Tensor:
+    return norms[0] if len(norms) == 1 else _norms(torch.stack(list(norms), 1), may_overflow=True)
+
+
+def _first(part: Tensor | tuple[Tensor, Tensor]) -> Tensor:
+    return part[0] if isinstance(part, tuple) else part
+
+
+def _length(part: Tensor | tuple[Tensor, Tensor]) -> int:
+    """Numbers of a record."""
+    return part[0].shape[1] * part[1].shape[1] if isinstance(part, tuple) else part.shape[1]
+
+
+def _flat(part: Tensor | tuple[Tensor, Tensor]) -> Tensor:
+    if isinstance(part, tuple):
+        return (part[0][:, :, None] * part[1][:, None]).flatten(1)
+    return part
 
 
 def _norms(rows: Tensor, *, may_overflow: bool) -> Tensor:
