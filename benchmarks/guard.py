@@ -3,8 +3,8 @@
 
 ``python benchmarks/guard.py [--quick]``. Noise on the lattice is exact, and a record's gradient is
 cut to integers by itself; this says what that costs beside torch's float noise and the engine's
-clipped sum in floating point. Both sides of a ratio are timed in turns in one run, on one thread, by
-the processor's time; the ratio is the median of those of neighbouring turns.
+clipped sum in floating point. Both sides of a ratio are timed in turns in one run, on one thread,
+by the processor's time; the ratio is the median of those of neighbouring turns.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def one_step(
     )
     print(
         f"one step, {name}, D = {training.dimension:,}, {sampler} batch {_BATCH}: {guard:.1f} ms "
-        f"{'record by record' if alone else 'in a guard'}, {engine:.1f} ms for the engine's clipped "
-        f"sum, ratio {ratio:.2f}"
+        f"{'record by record' if alone else 'in a guard'}, {engine:.1f} ms for the engine's "
+        f"clipped sum, ratio {ratio:.2f}"
     )
 
 

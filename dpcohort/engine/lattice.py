@@ -10,7 +10,8 @@ is kept to a quarter of a millionth of C.
    most C (1 - 10^-5) and cut off towards 0 to integers. Cutting makes no coordinate larger, so the
    norm of the integers is at most C/g however many coordinates there are; it is checked, and a
    gradient that does not pass, or is not finite, contributes nothing. Each of these steps is done
-   to every record alike: there is no branch in them.
+   to every record alike: there is no branch in them. Gradients may come in parts, and as factors
+   of outer products, of which the same is computed.
 2. Integers are added. No order of adding, no batch beside it and no rounding changes what a record
    contributes: the sums of two neighbouring data sets differ by that record's integers, at most
    C/g (zero-out) or 2C/g (replace-one) in L2 norm, exactly. 2^20 records at the smallest noise
@@ -421,31 +422,33 @@ class Lattice:
             sums = [one + other for one, other in zip(sums, more, strict=True)] if sums else more
         if not sums:
             return [there.new_zeros(length, dtype=torch.int64) for length in lengths]
-        joined = iter(sums[0].split([n for part, n in zip(parts, lengths) if _is_joined(part)]))
+        small = [_length(part) for part in parts if _is_joined(part)]
+        joined = iter(sums[0].split(small))
         large = iter(sums[1:])
         return [next(joined if _is_joined(part) else large) for part in parts]
 
     def _cut_sums(self, norms: Tensor, parts: Sequence[Part], there: Tensor) -> list[Tensor]:
         """The sums of parts, which are used up, on the lattice."""
+        finite = torch.isfinite(norms) & there
         within = norms <= self.clip * (1 - _SLACK)
         factors = torch.where(within, 1 / self.clip, (1 - _SLACK) / norms) * self.bound
-        factors = factors[:, None]
+        factors = torch.where(finite, factors, 0.0)[:, None]
+        # All bits of a row that is not finite become 0, whatever they were: NaN times 0 is NaN.
+        for part in parts:
+            for rows in part if isinstance(part, tuple) else (part,):
+                rows.view(torch.int64).bitwise_and_(-finite.long()[:, None])
         cuts = []
         for part in parts:
             if isinstance(part, tuple):
-                products = torch.mul(part[1][:, None], (part[0] * factors)[:, :, None])
+                products = torch.mul((part[0] * factors)[:, :, None], part[1][:, None])
                 cuts.append(_cut_off_(products.flatten(1)))
             else:
                 cuts.append(_cut_off_(part.mul_(factors)))
         lengths = _joined_norms([torch.linalg.vector_norm(cut, dim=1) for cut in cuts])
-        passed = (lengths <= self.bound * math.sqrt(1 - _CHECKED)) & there
-        # All bits of a row that did not pass become 0, whatever they were: NaN times 0 is NaN.
-        mask = -passed.long()[:, None]
-        for cut in cuts:
-            cut.view(torch.int64).bitwise_and_(mask)
-        if len(there) * self.bound < _EXACT_IN_FLOAT64:
-            return [cut.sum(0).long() for cut in cuts]
-        return [cut.long().sum(0) for cut in cuts]
+        passed = (lengths <= self.bound * math.sqrt(1 - _CHECKED)).double()
+        if len(there) * self.bound < _EXACT_IN_FLOAT64:  # however a product adds up
+            return [(passed @ cut).long() for cut in cuts]
+        return [(passed[:, None] * cut).long().sum(0) for cut in cuts]
 
     def release(
         self, total: Tensor, key: bytes, *, scale: float, dtype: torch.dtype = torch.float64

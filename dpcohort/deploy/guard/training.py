@@ -8,8 +8,8 @@ and no batch would hide it. Two ways:
 
 **Side by side**, for models whose layers all keep examples apart by what they are
 (:func:`~dpcohort.engine.clipping.not_proved_apart`), with a loss of this package: the engine's
-:meth:`~dpcohort.engine.clipping.ClippedNetwork.own_gradients` of many records at once. Each row of a
-product of matrices is added up from one row of the inputs, so that no number of a record meets one
+:meth:`~dpcohort.engine.clipping.ClippedNetwork.own_gradients` of many records at
+once. Each row of a product of matrices is added up from one row of the inputs, so that no number of a record meets one
 of another. In which order it is added up could still depend on its place and on how many there are.
 So passes have one of three sizes, multiples of 32, and are filled up with blank records; matrices
 begin each line at a whole cache line; and, as what multiplies them on this machine is not ours, it
@@ -56,8 +56,8 @@ from dpcohort.engine.randomness import draw_batch
 from dpcohort.errors import InputError
 from dpcohort.models import build_model
 from dpcohort.models.weights import frozen_sha256, weights_sha256
-from dpcohort.runs.chooser import lattice_units
 from dpcohort.plugins import is_named_function
+from dpcohort.runs.chooser import lattice_units
 from dpcohort.tasks import Task, check_own_loss, made_up_targets
 
 _TIMES = 12  # a coin that leaves one small layer alone may do so once or twice, not every time
@@ -397,9 +397,7 @@ def _treats_alike(
     records: torch.Tensor,
     labels: torch.Tensor,
 ) -> bool:
-    """Whether made-up records have the same gradients, to the bit, in each size of a pass, at each
-    place, and beside whatever neighbours.
-    """
+    """Whether made-up records have the same bits at all sizes and places, beside any others."""
     start = network.layout.flatten(model)
     weights = start + 0.1 * torch.cos(torch.arange(start.numel()))
 

@@ -32,7 +32,6 @@ from torch.nn import functional as F  # noqa: N812
 
 from dpcohort.engine.clipping.per_example import FlatLayout
 
-
 #: Numbers [rows, n] that belong to single rows; a pair stands for the outer products of its rows.
 Part = Tensor | tuple[Tensor, Tensor]
 
@@ -391,7 +390,7 @@ class BankedEmbedding(BankedLayer):
     def compute(self, inputs: Tensor) -> Tensor:
         """The rows of each group's table."""
         groups, words = self.bank_weight.shape[:2]
-        # Counted from the end, a word must not be one of the table before, when gradients are added.
+        # A word counted from the end is of this table, and not of the one before it in a stack.
         inputs = torch.where(inputs < 0, inputs + words, inputs)
         self.kept["inputs"] = inputs
         group = torch.arange(groups, device=inputs.device).repeat_interleave(self._rows // groups)

@@ -203,13 +203,13 @@ ONE_BY_ONE = ModelTerms(name=f"{__name__}:own", input_shape=(5,), classes=3)
 READING = ModelTerms(name=f"{__name__}:reading", input_shape=(7,), classes=3)
 
 
-def sum_of(training, monkeypatch, batch, weights, lattice=Lattice(1.0, 1.0)):
+def sum_of(training, monkeypatch, batch, weights):
     """The integers of these records, without noise."""
     seen = []
     monkeypatch.setattr(Lattice, "release", without_noise(seen))
     monkeypatch.setattr(module, "draw_batch", lambda *_, **__: np.asarray(batch))
     draw = {"rate": 1.0, "batch_size": 30, "step_sizes": [0.1]}
-    training.update(weights, lattice, "poisson", **draw)
+    training.update(weights, Lattice(1.0, 1.0), "poisson", **draw)
     return seen[0]
 
 
