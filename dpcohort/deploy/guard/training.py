@@ -9,14 +9,14 @@ and no batch would hide it. Two ways:
 **Side by side**, for models whose layers all keep examples apart by what they are
 (:func:`~dpcohort.engine.clipping.not_proved_apart`), with a loss of this package: the engine's
 :meth:`~dpcohort.engine.clipping.ClippedNetwork.own_gradients` of many records at
-once. Each row of a product of matrices is added up from one row of the inputs, so that no number of a record meets one
-of another. In which order it is added up could still depend on its place and on how many there are.
-So passes have one of three sizes, multiples of 32, and are filled up with blank records; matrices
-begin each line at a whole cache line; and, as what multiplies them on this machine is not ours, it
-is tried at the start (``_treats_alike``), on made-up records: at each size, at each place, beside
-whatever neighbours, a record's gradient must have the same bits. A record at which a layer fails (a
-token that the model does not know) is a blank too; if one fails where none should, each record of
-its pass is computed beside blanks, which is the same to the bit.
+once. Each row of a product of matrices is added up from one row of the inputs, so that no number of
+a record meets one of another. In which order it is added up could still depend on its place and on
+how many there are. So passes have one of three sizes, multiples of 32, and are filled up with blank
+records; matrices begin each line at a whole cache line; and, as what multiplies them on this
+machine is not ours, it is tried at the start (``_treats_alike``), on made-up records: at each size,
+at each place, beside whatever neighbours, a record's gradient must have the same bits. A record at
+which a layer fails (a token that the model does not know) is a blank too; if one fails where none
+should, each record of its pass is computed beside blanks, which is the same to the bit.
 
 **One by one**, for all other models, and where the trial fails: a record alone in its batch.
 
