@@ -180,7 +180,7 @@ class BankedConvolution(BankedLayer):
     def _in_order(self, formed: Tensor) -> tuple[Tensor, Tensor | None]:
         """Weights from the order of patches to that of parameters; their bias, if it is in there.
 
-        [rows, outputs, channels, height, width] and [rows, outputs], views.
+        [rows, outputs, channels, height, width] and [rows, outputs].
         """
         outputs, channels = self.places["weight"][1][:2]
         if not self._has_lines:
@@ -188,7 +188,7 @@ class BankedConvolution(BankedLayer):
             return patched.permute(0, 1, 4, 2, 3), None
         lines = formed.reshape(len(formed), -1, outputs).transpose(1, 2)
         fan_in = channels * self._kernel[0] * self._kernel[1]
-        weight = lines[:, :, :fan_in].unflatten(2, (channels, *self._kernel))
+        weight = lines[:, :, :fan_in].reshape(*lines.shape[:2], channels, *self._kernel)
         return weight, lines[:, :, fan_in] if "bias" in self.places else None
 
     @property
