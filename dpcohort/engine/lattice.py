@@ -93,7 +93,7 @@ Bytes = Callable[[int], bytes]
 Words = NDArray[np.uint32]
 
 _PAIRS = 5  # of a block
-_SPANS_AT_A_TIME = 80  # on a CPU
+_SPANS_AT_A_TIME = 40  # on a CPU
 _ZEROS = bytes(64 * BLOCKS * _SPANS_AT_A_TIME)
 _MORE_BITS, _MORE = 1, 144  # names the stream of further bits; how many of them
 _PRECISION = 320
@@ -423,7 +423,7 @@ class Lattice:
         if not sums:
             return [there.new_zeros(length, dtype=torch.int64) for length in lengths]
         small = [_length(part) for part in parts if _is_joined(part)]
-        joined = iter(sums[0].split(small))
+        joined = iter(torch.split(sums[0], small))
         large = iter(sums[1:])
         return [next(joined if _is_joined(part) else large) for part in parts]
 

@@ -155,14 +155,14 @@ class LocalTraining:
         most = max(_PASS_SIZES[0], _PASS_NUMBERS // self.dimension)
         self._sizes = [size for size in _PASS_SIZES if size <= most]
         self._network, reason = self._side_by_side(built, task, loss)
-        self._unfit = np.zeros(len(data), dtype=bool)
+        self._unfit: NDArray[np.bool_] = np.zeros(len(data), dtype=bool)
         #: How gradients are computed, and why so, in a sentence.
         self.how = "Records are computed side by side: every layer is known to keep them apart."
         if self._network is None:
             self.how = f"Records are computed one by one, which takes longer: {reason}."
         elif tokens:  # blanks take the places of records that the model cannot read
             unknown = (data.inputs < 0) | (data.inputs >= _words(built))
-            self._unfit = unknown.reshape(len(data), -1).any(axis=1)
+            self._unfit = np.asarray(unknown.reshape(len(data), -1).any(axis=1))
 
     @_one_thread()
     def update(
