@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a guard takes: exact noise, one record, one draw over the socket.
+"""How long a guard takes: exact noise, one step, one draw over the socket.
 
-``python benchmarks/guard.py [--quick]``. Noise on the lattice is drawn without floats and a
-record's gradient is computed alone; this says what that costs beside torch's float noise and the
-engine's batches.
+``python benchmarks/guard.py [--quick]``. Noise on the lattice is exact, and a record's gradient is
+cut to integers by itself; this says what that costs beside torch's float noise and the engine's
+clipped sum in floating point. Both sides of a ratio are timed in turns in one run, on one thread,
+by the processor's time; the ratio is the median of those of neighbouring turns.
 """
 
 from __future__ import annotations
@@ -40,40 +41,55 @@ def median_ms(action: Callable[[], object], repeats: int) -> float:
     return float(np.median(times[1:]))
 
 
+def in_turns(
+    one: Callable[[], object], other: Callable[[], object], repeats: int
+) -> tuple[float, float, float]:
+    """Median milliseconds of the processor for both, and the ratio of the first to the second."""
+    times = np.zeros((repeats + 1, 2))
+    for turn in times:
+        for side, action in enumerate((one, other)):
+            started = time.process_time()
+            action()
+            turn[side] = 1000 * (time.process_time() - started)
+    a, b = np.median(times[1:], axis=0)
+    return float(a), float(b), float(np.median(times[1:, 0] / times[1:, 1]))
+
+
 def noise(count: int, repeats: int) -> None:
-    lattice = median_ms(lambda: rounded_gaussian(count, 24), repeats)
-    floats = median_ms(lambda: torch.empty(count).normal_(), repeats)
+    floats = torch.empty(count)
+    lattice, plain, ratio = in_turns(
+        lambda: rounded_gaussian(count, 24), lambda: floats.normal_(), repeats
+    )
     print(
-        f"noise, {count:,} coordinates: {lattice:.1f} ms on the lattice, {floats:.1f} ms in torch"
+        f"noise, {count:,} coordinates: {lattice:.1f} ms on the lattice, {plain:.1f} ms in torch, "
+        f"ratio {ratio:.2f}"
     )
 
 
-def one_step(name: str, shape: tuple[int, ...], repeats: int) -> None:
+def one_step(
+    name: str, shape: tuple[int, ...], repeats: int, sampler: str = "fixed", *, alone: bool = False
+) -> None:
     dice = np.random.default_rng(0)
     inputs = dice.random((_RECORDS, *shape), np.float32)
     data = GuardedData(inputs, dice.integers(0, 10, _RECORDS), "")
     model = ModelTerms(name=name, input_shape=shape, classes=10)
     training = LocalTraining(model, data)
-    weights = np.zeros(training.dimension, np.float32)
-    guard = median_ms(
-        lambda: training.update(
-            weights,
-            Lattice(2.0, 1.0),
-            "fixed",
-            rate=_BATCH / _RECORDS,
-            batch_size=_BATCH,
-            step_sizes=[0.1],
-        ),
-        repeats,
-    )
+    if alone:
+        training._network = None
     built = build_model(name, input_shape=shape, classes=10, seed=0)
     x, y = torch.from_numpy(inputs[:_BATCH]), torch.from_numpy(data.labels[:_BATCH])
     network = ClippedNetwork(built, cross_entropy, x[:3], y[:3])
-    start, clip = torch.from_numpy(weights)[None], torch.ones(1)
-    engine = median_ms(lambda: network.clipped_sums(start, x[None], y[None], clip=clip), repeats)
+    start, clip = network.layout.flatten(built), torch.ones(1)
+    step = {"rate": _BATCH / _RECORDS, "batch_size": _BATCH, "step_sizes": [0.1]}
+    guard, engine, ratio = in_turns(
+        lambda: training.update(start.numpy(), Lattice(2.0, 1.0), sampler, **step),
+        lambda: network.clipped_sums(start[None], x[None], y[None], clip=clip),
+        repeats,
+    )
     print(
-        f"one step, {name}, D = {training.dimension:,}, batch {_BATCH}: {guard:.0f} ms record by "
-        f"record, {engine:.0f} ms in the engine's batch"
+        f"one step, {name}, D = {training.dimension:,}, {sampler} batch {_BATCH}: {guard:.1f} ms "
+        f"{'record by record' if alone else 'in a guard'}, {engine:.1f} ms for the engine's "
+        f"clipped sum, ratio {ratio:.2f}"
     )
 
 
@@ -145,7 +161,10 @@ def main() -> None:
     noise(10_000 if quick else 1_000_000, repeats)
     one_step("logistic", (64,), repeats)
     if not quick:
-        one_step("mnist-cnn", (1, 28, 28), repeats)
+        for sampler in ("fixed", "poisson"):
+            one_step("mnist-cnn", (1, 28, 28), 3 * repeats, sampler)
+        one_step("mnist-cnn", (1, 28, 28), 5, alone=True)
+        one_step("mnist-cnn-large", (1, 28, 28), 5)
     with tempfile.TemporaryDirectory() as folder:
         over_the_socket(Path(folder), repeats)
 

@@ -494,7 +494,8 @@ class BatchedEngine(Engine):
         at_a_time = max(1, min(self.micro_batch, formed))
         for start in range(0, rows.size, at_a_time):
             inputs, targets = self._records.gather(rows[start : start + at_a_time])
-            total += lattice.clipped_sum(network.gradients(weights, inputs, targets))
+            parts, placed = network.own_gradients(weights, inputs, targets)
+            total += placed(lattice.clipped_sums(parts))
         return total
 
     def _add_sums(

@@ -145,6 +145,7 @@ def open_guard(
     if terms.model.weights:
         check_unwritable(terms.model.weights, "weights")
     training = LocalTraining(terms.model, records)
+    log(training.how)
     for accepted in runs.values():
         check_with_sampling(accepted, training.dimension)
     check_answer_time(terms, len(records), training, log=log)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dpcohort.engine.clipping.network import ClippedNetwork, ClippingPath
+from dpcohort.engine.clipping.network import ClippedNetwork, ClippingPath, not_proved_apart
 from dpcohort.engine.clipping.per_example import (
     CLIP_SLACK,
     FlatLayout,
@@ -26,6 +26,7 @@ __all__ = [
     "clip_factors",
     "clip_rows",
     "cross_entropy",
+    "not_proved_apart",
     "per_example_gradients",
     "refuse_unfit_layers",
 ]

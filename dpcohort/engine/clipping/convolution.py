@@ -10,6 +10,7 @@ lines of the image at a time, and a line of ones is added to them: the bias is t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -19,6 +20,7 @@ from torch.nn import functional as F  # noqa: N812
 from dpcohort.engine.clipping import kernels
 from dpcohort.engine.clipping.layers import (
     BankedLayer,
+    Part,
     add_outer_sums,
     gram_is_cheaper,
     outer_sum_norms,
@@ -114,6 +116,8 @@ class BankedConvolution(BankedLayer):
         g = gradient.permute(0, 2, 3, 1).reshape(rows, -1, outputs)
         if self._has_lines:
             self.kept["formed"] = torch.bmm(self.kept["lines"], g)
+            if self.apart:
+                return g.new_empty(0)
             return row_norms(self.kept["formed"]).square()
         positions, fan_in = g.shape[1], inputs.shape[1] * self._kernel[0] * self._kernel[1]
         if positions == 1 or gram_is_cheaper(positions, fan_in, outputs):
@@ -152,16 +156,40 @@ class BankedConvolution(BankedLayer):
             product = add_outer_sums(zeros, self.kept["columns"], self.kept["g"], None, factors)
         else:
             return
-        if self._has_lines:
-            lines = product.view(draws, -1, outputs)
-            target.add_(lines[:, :fan_in].transpose(1, 2).reshape(target.shape))
-            if "bias" in self.places:
-                self.part("bias", total).add_(lines[:, fan_in])
-            return
-        patched = product.reshape(draws, outputs, *self._kernel, channels)
-        target.add_(patched.permute(0, 1, 4, 2, 3).reshape(target.shape))
-        if "bias" in self.kept:
+        weight, bias = self._in_order(product)
+        target.add_(weight.reshape(target.shape))
+        if bias is not None:
+            self.part("bias", total).add_(bias)
+        elif "bias" in self.kept:
             self._add_formed("bias", factors, total)
+
+    def own_gradients(self) -> list[Part] | None:
+        """Where they were formed, in the order of the patches."""
+        if "formed" not in self.kept:
+            return None
+        bias = [self.kept["bias"]] if "bias" in self.kept else []
+        return [self.kept["formed"].flatten(1), *bias]
+
+    def place(self, sums: Sequence[Tensor], total: Tensor) -> None:
+        """Weight and bias, in the order of the parameters."""
+        weight, bias = self._in_order(sums[0][None])
+        total[self.places["weight"][0]] = weight.reshape(-1)
+        if "bias" in self.places:
+            total[self.places["bias"][0]] = sums[1] if bias is None else bias[0]
+
+    def _in_order(self, formed: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Weights from the order of patches to that of parameters; their bias, if it is in there.
+
+        [rows, outputs, channels, height, width] and [rows, outputs].
+        """
+        outputs, channels = self.places["weight"][1][:2]
+        if not self._has_lines:
+            patched = formed.reshape(len(formed), outputs, *self._kernel, channels)
+            return patched.permute(0, 1, 4, 2, 3), None
+        lines = formed.reshape(len(formed), -1, outputs).transpose(1, 2)
+        fan_in = channels * self._kernel[0] * self._kernel[1]
+        weight = lines[:, :, :fan_in].reshape(*lines.shape[:2], channels, *self._kernel)
+        return weight, lines[:, :, fan_in] if "bias" in self.places else None
 
     @property
     def bank_weight(self) -> Tensor:

@@ -22,7 +22,7 @@ The choice depends on shapes only, never on a measurement, so that a run repeats
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -31,6 +31,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from dpcohort.engine.clipping.per_example import FlatLayout
+
+#: Numbers [rows, n] that belong to single rows; a pair stands for the outer products of its rows.
+Part = Tensor | tuple[Tensor, Tensor]
 
 
 class BankedLayer(nn.Module, ABC):
@@ -49,6 +52,8 @@ class BankedLayer(nn.Module, ABC):
         }
         self._bank: Tensor | None = None
         self._rows = 0
+        #: Whether rows are to be treated alike, to the bit, and norms are not wanted.
+        self.apart = False
         self.squared_norms: Tensor | None = None
         #: What belongs to single examples of the pass under way, its ``inputs`` among it.
         self.kept: dict[str, Tensor] = {}
@@ -76,9 +81,18 @@ class BankedLayer(nn.Module, ABC):
     def add_clipped_sum(self, factors: Tensor, total: Tensor) -> None:
         """Add the sums of clipped gradients, [draws] by factors [draws, rows], to [draws, D]."""
 
-    def bind(self, bank: Tensor, rows: int) -> None:
+    def own_gradients(self) -> list[Part] | None:
+        """Every row's own gradient in parts, as ``place`` takes their sums; None if not at hand."""
+        return None
+
+    def place(self, sums: Sequence[Tensor], total: Tensor) -> None:
+        """Write the sums of these parts to their places in [D]."""
+        for name, found in zip(self.places, sums, strict=True):
+            total[self.places[name][0]] = found
+
+    def bind(self, bank: Tensor, rows: int, *, apart: bool = False) -> None:
         """Begin a pass with these weights [groups, D], of so many examples."""
-        self._bank, self._rows, self.calls = bank, rows, 0
+        self._bank, self._rows, self.calls, self.apart = bank, rows, 0, apart
         self.squared_norms, self.kept = None, {}
 
     def release(self) -> None:
@@ -248,6 +262,24 @@ def _gram(inputs: Tensor, gradients: Tensor) -> Tensor:
     return products.sum((1, 2)).clamp(min=0).to(inputs.dtype)
 
 
+_ALIGNED = 16  # numbers of a cache line
+
+
+def aligned_product(rows: Tensor, matrix: Tensor) -> Tensor:
+    """[..., n] times [n, m], both filled up with zeros to whole cache lines.
+
+    Where lines of a matrix begin anywhere, the order in which a product is added up may depend on
+    where a line is; zeros change no sum.
+
+    Example:
+        >>> aligned_product(torch.ones(2, 3), torch.ones(3, 1)).tolist()
+        [[3.0], [3.0]]
+    """
+    inner, outer = (-size % _ALIGNED for size in matrix.shape)
+    product = F.pad(rows, (0, inner)) @ F.pad(matrix, (0, outer, 0, inner))
+    return product[..., : matrix.shape[1]].contiguous()
+
+
 class BankedLinear(BankedLayer):
     """A linear layer; the gradient of one example is a sum of outer products over positions."""
 
@@ -259,6 +291,9 @@ class BankedLinear(BankedLayer):
     def compute(self, inputs: Tensor) -> Tensor:
         """Outputs x W^T + b."""
         weight, bias = self.bank_weight, self.bank_bias
+        if self.apart and inputs.device.type == "cpu":
+            outputs = aligned_product(inputs, weight[0].t())
+            return outputs if bias is None else outputs + bias[0]
         if len(weight) == 1:
             return F.linear(inputs, weight[0], None if bias is None else bias[0])
         flat = inputs.reshape(len(weight), -1, inputs.shape[-1])
@@ -271,6 +306,8 @@ class BankedLinear(BankedLayer):
     def input_gradient(self, gradient: Tensor) -> Tensor:
         """The product g W."""
         weight = self.bank_weight
+        if self.apart and gradient.device.type == "cpu":
+            return aligned_product(gradient, weight[0])
         if len(weight) == 1:
             return gradient @ weight[0]
         flat = gradient.reshape(len(weight), -1, gradient.shape[-1])
@@ -294,6 +331,8 @@ class BankedLinear(BankedLayer):
     def _observe_one(self, inputs: Tensor, gradient: Tensor) -> Tensor:
         """One position an example, on a CPU: g a^T, and g for the bias, in few operations."""
         self.kept["gradient"] = gradient
+        if self.apart:
+            return gradient.new_empty(0)
         of_gradient = row_norms(gradient)
         norms = outer_norms(row_norms(inputs), of_gradient).square_()
         return norms.add_(of_gradient.square_()) if "bias" in self.places else norms
@@ -308,6 +347,13 @@ class BankedLinear(BankedLayer):
             add_outer_sums(weight, kept["a"], kept["g"], kept.get("formed"), factors)
             if "bias" in kept:
                 self._add_formed("bias", factors, total)
+
+    def own_gradients(self) -> list[Part] | None:
+        """For one position an example: the outer product g a^T, and g for the bias."""
+        if "gradient" not in self.kept:
+            return None
+        gradient = self.kept["gradient"]
+        return [(gradient, self.kept["inputs"]), *([gradient] if "bias" in self.places else [])]
 
     def _add_one_position(self, gradient: Tensor, factors: Tensor, total: Tensor) -> None:
         draws = len(factors)
@@ -343,7 +389,10 @@ class BankedEmbedding(BankedLayer):
 
     def compute(self, inputs: Tensor) -> Tensor:
         """The rows of each group's table."""
-        groups = len(self.bank)
+        groups, words = self.bank_weight.shape[:2]
+        # A word counted from the end is of this table, and not of the one before it in a stack.
+        inputs = torch.where(inputs < 0, inputs + words, inputs)
+        self.kept["inputs"] = inputs
         group = torch.arange(groups, device=inputs.device).repeat_interleave(self._rows // groups)
         return self.bank_weight[group.view(-1, *[1] * (inputs.dim() - 1)), inputs]
 
@@ -359,6 +408,8 @@ class BankedEmbedding(BankedLayer):
         if self._padding_idx is not None:
             g = g * (tokens != self._padding_idx)[:, :, None]
         self.kept["gradients"] = g
+        if self.apart:
+            return gradient.new_empty(0)
         return _pairwise(tokens, g) if tokens.shape[1] <= _ALL_PAIRS else _sorted(tokens, g)
 
     def add_clipped_sum(self, factors: Tensor, total: Tensor) -> None:
@@ -449,6 +500,10 @@ class BankedNormalisation(BankedLayer):
         for name in self.places:
             if name in self.kept:
                 self._add_formed(name, factors, total)
+
+    def own_gradients(self) -> list[Part]:
+        """Scale and shift, which were formed."""
+        return [self.kept[name] for name in self.places]
 
     def _spread(self, parameter: Tensor, like: Tensor) -> Tensor:
         """[groups, *shape] so that it broadcasts over [groups, rows, ...]."""

@@ -18,8 +18,9 @@ different numbers to equal ones.)
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal
 
 import torch
@@ -33,6 +34,7 @@ from dpcohort.engine.clipping.layers import (
     BankedLayer,
     BankedLinear,
     BankedNormalisation,
+    Part,
 )
 from dpcohort.engine.clipping.per_example import (
     FlatLayout,
@@ -44,6 +46,8 @@ from dpcohort.engine.clipping.per_example import (
     refuse_unfit_layers,
 )
 from dpcohort.errors import InputError
+from dpcohort.models.fixed_features import ScatteringFeatures
+from dpcohort.models.oriented import OrientedFeatures
 
 BANKED_LAYERS: tuple[type[BankedLayer], ...] = (
     BankedLinear,
@@ -51,6 +55,18 @@ BANKED_LAYERS: tuple[type[BankedLayer], ...] = (
     BankedEmbedding,
     BankedNormalisation,
 )
+
+#: Of these, an output of an example is a function of that example and the parameters: they act on
+#: each number, or on the numbers of one example. Trained layers are exchanged for banked ones.
+_APART = (
+    nn.Sequential, nn.Identity, nn.Flatten, nn.Dropout,
+    nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.GELU, nn.SiLU, nn.Softplus, nn.Sigmoid,
+    nn.Tanh, nn.Hardtanh,
+    nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d,
+    nn.AdaptiveAvgPool2d,
+    nn.Linear, nn.Conv1d, nn.Conv2d, nn.Embedding, nn.GroupNorm, nn.LayerNorm,
+    OrientedFeatures, ScatteringFeatures,
+)  # fmt: skip
 
 _EXAMPLES = 3  # made-up examples a model is examined on
 _CROWD = 129  # records of a batch as large as in training; a model may mix only in a crowd
@@ -211,17 +227,20 @@ class ClippedNetwork:
     def _pass(self, weights: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         """One forward and one backward; squared norms [draws, width]."""
         draws, width = inputs.shape[:2]
-        for layer in self._layers:
-            layer.bind(weights, draws * width)
-        with torch.enable_grad():
-            outputs = self._banked(inputs.flatten(0, 1))
-            losses = self._loss(outputs, targets.flatten(0, 1))
-            losses.sum().backward()  # type: ignore[no-untyped-call]
+        self._run(weights, inputs.flatten(0, 1), targets.flatten(0, 1))
         norms = weights.new_zeros(draws * width)
         for layer in self._layers:
             if layer.squared_norms is not None:
                 norms = norms + layer.squared_norms
         return norms.view(draws, width)
+
+    def _run(
+        self, weights: Tensor, inputs: Tensor, targets: Tensor, *, apart: bool = False
+    ) -> None:
+        for layer in self._layers:
+            layer.bind(weights, len(inputs), apart=apart)
+        with torch.enable_grad():
+            self._loss(self._banked(inputs), targets).sum().backward()  # type: ignore[no-untyped-call]
 
     def _release(self) -> None:
         for layer in self._layers:
@@ -261,13 +280,81 @@ class ClippedNetwork:
         if self.path.kind != "banked":
             return self._per_example(weights, inputs, targets)
         with full_precision_products(weights.device):
-            # Every example a draw of its own: no sum goes over two of them.
-            self._pass(weights[None], inputs[:, None], targets[:, None])
-            raw = weights.new_zeros(len(inputs), self.layout.dimension)
-            for layer in self._layers:
-                layer.add_clipped_sum(weights.new_ones(len(inputs), 1), raw)
+            self._run(weights[None], inputs, targets, apart=True)
+            raw = self._formed(weights, len(inputs))
         self._release()
         return raw
+
+    @torch.no_grad()
+    def own_gradients(
+        self, weights: Tensor, inputs: Tensor, targets: Tensor
+    ) -> tuple[list[Part], Callable[[Sequence[Tensor]], Tensor]]:
+        """The same in parts, as ``Lattice.clipped_sums`` takes them: less is formed and copied.
+
+        Returns:
+            Parts, each with a row for each example, and a function that makes a vector [D] of the
+            sums over the examples of all parts. SENSITIVE.
+        """
+        if self.path.kind != "banked":
+            return [self._per_example(weights, inputs, targets)], _only
+        with full_precision_products(weights.device):
+            self._run(weights[None], inputs, targets, apart=True)
+            # A layer that the loss does not come by has no gradient.
+            layers = [layer for layer in self._layers if layer.squared_norms is not None]
+            own = [layer.own_gradients() for layer in layers]
+            if None in own:
+                raw = self._formed(weights, len(inputs))
+                self._release()
+                return [raw], _only
+        self._release()
+        found = [parts for parts in own if parts is not None]
+
+        def placed(sums: Sequence[Tensor]) -> Tensor:
+            total = sums[0].new_zeros(self.layout.dimension)
+            rest = iter(sums)
+            for layer, parts in zip(layers, found, strict=True):
+                layer.place(list(islice(rest, len(parts))), total)
+            return total
+
+        return [part for parts in found for part in parts], placed
+
+    def _formed(self, weights: Tensor, rows: int) -> Tensor:
+        """Gradients of the pass under way, [rows, D]: every example a draw of its own."""
+        raw = weights.new_zeros(rows, self.layout.dimension)
+        for layer in self._layers:
+            layer.add_clipped_sum(weights.new_ones(rows, 1), raw)
+        return raw
+
+
+def _only(sums: Sequence[Tensor]) -> Tensor:
+    return sums[0]
+
+
+def not_proved_apart(model: nn.Module) -> str | None:
+    """The first part of a model that might mix examples; None if its layers rule that out.
+
+    A model passes if each of its parts is of a known type, down to that very class, with nothing
+    hooked to it: what it computes is then known, and is known to keep examples apart. A ``forward``
+    of a user's own may do anything with a batch; that it did not when it was tried proves nothing.
+
+    Example:
+        >>> not_proved_apart(nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.Tanh()))
+        >>> not_proved_apart(nn.Sequential(nn.Linear(4, 2), nn.Softmax(0)))
+        "the layer '1' (Softmax) is none of those that are known to keep records apart"
+    """
+    for name, part in model.named_modules():
+        label = f"the layer {name!r} ({type(part).__name__})" if name else type(part).__name__
+        if type(part) not in _APART:
+            return f"{label} is none of those that are known to keep records apart"
+        hooks = (
+            part._forward_hooks, part._forward_pre_hooks, part._backward_hooks,
+            part._backward_pre_hooks,
+        )  # fmt: skip
+        if any(hooks) or "forward" in vars(part):
+            return f"{label} was changed by hooks or a forward of its own"
+        if isinstance(part, nn.Flatten) and part.start_dim < 1:
+            return f"{label} joins the records of a batch"
+    return None
 
 
 def _banked_copy(model: nn.Module, layout: FlatLayout) -> tuple[nn.Module, list[BankedLayer]]:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,7 @@ from dpcohort.deploy.guard import training as module
 from dpcohort.deploy.guard.files import GuardedData
 from dpcohort.deploy.guard.terms import ModelTerms
 from dpcohort.deploy.guard.training import LocalTraining
-from dpcohort.engine.clipping import clip_factors, per_example_gradients
+from dpcohort.engine.clipping import ClippedNetwork, clip_factors, per_example_gradients
 from dpcohort.engine.lattice import Lattice
 from dpcohort.engine.reference import cross_entropy
 from dpcohort.errors import InputError
@@ -178,27 +180,152 @@ def test_a_model_in_which_a_record_changes_what_others_give_is_refused(data, kin
         LocalTraining(model, data)
 
 
-def test_a_record_without_a_gradient_contributes_nothing_and_is_not_told(data, monkeypatch):
-    """A draw that fails for one record would say that it was in the batch."""
+class Own(torch.nn.Sequential):
+    """The layers of MODEL in a class of a user's own: what it does with a batch, nobody knows."""
+
+
+def own(classes):
+    return Own(torch.nn.Linear(5, 4), torch.nn.ReLU(), torch.nn.Linear(4, classes))
+
+
+def reading(classes):
+    layers = torch.nn.Embedding(6, 5), torch.nn.Flatten(), torch.nn.Linear(35, classes)
+    return torch.nn.Sequential(*layers)
+
+
+def hooked(classes):
+    layer = torch.nn.Linear(5, classes)
+    layer.register_forward_hook(lambda *_: None)
+    return torch.nn.Sequential(layer)
+
+
+ONE_BY_ONE = ModelTerms(name=f"{__name__}:own", input_shape=(5,), classes=3)
+READING = ModelTerms(name=f"{__name__}:reading", input_shape=(7,), classes=3)
+
+
+def sum_of(training, monkeypatch, batch, weights):
+    """The integers of these records, without noise."""
     seen = []
     monkeypatch.setattr(Lattice, "release", without_noise(seen))
-    training = LocalTraining(MODEL, data)
-    weights = np.random.default_rng(6).normal(size=training.dimension).astype(np.float32)
+    monkeypatch.setattr(module, "draw_batch", lambda *_, **__: np.asarray(batch))
     draw = {"rate": 1.0, "batch_size": 30, "step_sizes": [0.1]}
-    compute = training._gradients
+    training.update(weights, Lattice(1.0, 1.0), "poisson", **draw)
+    return seen[0]
+
+
+@pytest.mark.parametrize("model", [MODEL, ONE_BY_ONE])
+def test_a_record_without_a_gradient_contributes_nothing_and_is_not_told(data, monkeypatch, model):
+    """A draw that fails for one record would say that it was in the batch."""
+    training = LocalTraining(model, data)
+    weights = np.random.default_rng(6).normal(size=training.dimension).astype(np.float32)
+    where = (training, "_gradients")
+    if training._network is not None:
+        where = (training._network, "own_gradients")
+    compute = getattr(*where)
 
     def all_but_one(point, inputs, labels):
-        if np.array_equal(inputs[0].numpy(), data.inputs[7]):
+        if any(np.array_equal(row.numpy(), data.inputs[7]) for row in inputs):
             raise IndexError("index out of range in self: 4711")
         return compute(point, inputs, labels)
 
-    monkeypatch.setattr(training, "_gradients", all_but_one)
-    training.update(weights, Lattice(1.0, 1.0), "poisson", **draw)
-    monkeypatch.setattr(training, "_gradients", compute)
-    without = np.delete(np.arange(30), 7)
-    monkeypatch.setattr(module, "draw_batch", lambda *_, **__: without)
-    training.update(weights, Lattice(1.0, 1.0), "poisson", **draw)
-    assert np.array_equal(seen[0], seen[1])
+    monkeypatch.setattr(*where, all_but_one)
+    with_it = sum_of(training, monkeypatch, np.arange(30), weights)
+    monkeypatch.setattr(*where, compute)
+    without = sum_of(training, monkeypatch, np.delete(np.arange(30), 7), weights)
+    assert np.array_equal(with_it, without)
+
+
+@pytest.mark.parametrize("token", [6, -1, 2**40])
+def test_a_token_that_the_model_does_not_know_costs_only_its_own_record(monkeypatch, token):
+    dice = np.random.default_rng(0)
+    inputs = dice.integers(0, 6, (40, 7))
+    inputs[11, 3] = token
+    training = LocalTraining(READING, GuardedData(inputs, dice.integers(0, 3, 40), ""))
+    assert "side by side" in training.how
+    weights = dice.normal(size=training.dimension).astype(np.float32)
+    everyone = sum_of(training, monkeypatch, np.arange(40), weights)
+    rest = sum_of(training, monkeypatch, np.delete(np.arange(40), 11), weights)
+    assert np.array_equal(everyone, rest)
+    assert not sum_of(training, monkeypatch, [11], weights).any()
+    one_by_one = LocalTraining(READING, training._data)
+    one_by_one._network = None
+    assert np.abs(sum_of(one_by_one, monkeypatch, np.arange(40), weights) - everyone).max() < 60
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+@pytest.mark.parametrize("scale", [1.0, 1e4, 1e12, 3e37])
+def test_weights_that_blow_up_last_bits_show_nothing_of_the_neighbours(
+    monkeypatch, activation, scale
+):
+    """A server's weights may send gradients to infinity, to NaN, or to where last bits decide."""
+    options = {"hidden": [7, 5], "activation": activation}
+    model = ModelTerms(name="mlp", input_shape=(13,), classes=3, options=options)
+    dice = np.random.default_rng(1)
+    inputs = dice.normal(size=(150, 13)).astype(np.float32)
+    inputs[::5] *= 10.0 ** dice.uniform(-40, 38, (30, 1))
+    labels = dice.integers(0, 3, 150)
+    training = LocalTraining(model, GuardedData(inputs, labels, ""))
+    assert "side by side" in training.how
+    weights = (scale * dice.normal(size=training.dimension)).clip(-3e38, 3e38).astype(np.float32)
+    alone = [sum_of(training, monkeypatch, [row], weights) for row in range(150)]
+    lengths = np.linalg.norm(np.array(alone, float), axis=1)
+    assert lengths.max() <= Lattice(1.0, 1.0).bound
+    for count in (2, 31, 33, 64, 97, 150):
+        batch = dice.permutation(150)[:count]
+        together = sum_of(training, monkeypatch, batch, weights)
+        assert np.array_equal(together, sum(alone[row] for row in batch))
+
+
+def test_a_record_may_hold_anything_and_spoils_no_other(data, monkeypatch):
+    weights = np.random.default_rng(2).normal(size=39).astype(np.float32)
+    rest = None
+    for value in (0.0, 1.0, np.nan, np.inf, -3e38, 1e-42):
+        inputs = data.inputs.copy()
+        inputs[7] = value
+        training = LocalTraining(MODEL, GuardedData(inputs, data.labels, ""))
+        whole = sum_of(training, monkeypatch, np.arange(30), weights)
+        own = sum_of(training, monkeypatch, [7], weights)
+        assert rest is None or np.array_equal(whole - own, rest)
+        assert np.isfinite(value) or not own.any()
+        rest = whole - own
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "said"),
+    [
+        ("mlp", {}, "side by side: every layer"),
+        (f"{__name__}:own", {}, r"one by one, which takes longer: Own is none of those"),
+        (f"{__name__}:hooked", {}, "one by one, .* hooks"),
+        ("mlp", {"loss": f"{__name__}:a_loss"}, "one by one, .* your own"),
+    ],
+)
+def test_the_guard_says_how_records_are_computed(data, name, task, said):
+    model = ModelTerms(name=name, input_shape=(5,), classes=3, task=task)
+    assert re.search(said, LocalTraining(model, data).how)
+
+
+def a_loss(outputs, targets):
+    return cross_entropy(outputs, targets)
+
+
+def test_a_machine_that_treats_places_differently_computes_one_by_one(data, monkeypatch):
+    """What multiplies matrices is not ours: it is tried before it is trusted."""
+    real = ClippedNetwork.own_gradients
+
+    def by_place(self, weights, inputs, targets):
+        parts, placed = real(self, weights, inputs, targets)
+        parts[-1][-1] *= 1 + 2**-23
+        return parts, placed
+
+    def by_neighbours(self, weights, inputs, targets):
+        parts, placed = real(self, weights, inputs, targets)
+        return [*parts[:-1], parts[-1] + 0 * parts[-1].sum(0)], placed
+
+    for wrong in (by_place, by_neighbours):
+        monkeypatch.setattr(ClippedNetwork, "own_gradients", wrong)
+        training = LocalTraining(MODEL, data)
+        assert "last bits depend on the others" in training.how
+    assert training._network is None
 
 
 def test_a_diverged_model_gives_a_finite_update(data):

@@ -171,3 +171,16 @@ def test_scale_and_shift(layer: nn.Module, shape: tuple[int, ...]) -> None:
     )
     clipped = raw * (clip[0] * (1 - 1e-5) / raw.norm(dim=1)).clamp(max=1.0)[:, None]
     torch.testing.assert_close(sums, clipped.view(2, 3, -1).sum(1), rtol=1e-9, atol=1e-12)
+
+
+def test_a_token_counted_from_the_end_stays_in_its_own_gradient():
+    """Tables of several records lie one after the other: -1 of one must not be the last before."""
+    model = nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(12, 2))
+    loss = lambda outputs, targets: outputs[:, 0]  # noqa: E731
+    tokens = torch.tensor([[0, 1, 2, 3], [4, -1, 0, 0], [1, 1, -5, 2]])
+    network = ClippedNetwork(model, loss, tokens.clamp(min=0), torch.zeros(3))
+    weights = network.layout.flatten(model)
+    found = network.gradients(weights, tokens, torch.zeros(3))
+    wanted = network.gradients(weights, tokens % 5, torch.zeros(3))
+    assert torch.equal(found, wanted)
+    assert found[0, 12:15].abs().sum() == 0  # the first record does not have the last word
