@@ -176,7 +176,8 @@ class MLflowLog:
     """A callback that logs public numbers to MLflow: settings, and what ``rounds.jsonl`` has.
 
     A tracking server sees when something arrives. So of a private run everything is sent after the
-    last round, and every time in it is `_NO_TIME`.
+    last round, and every time in it is `_NO_TIME`. The experiment is made before the first round: a
+    server writes down when it was made.
 
     Args:
         place: address of a tracking server, or a folder; None is MLflow's own choice.
@@ -185,6 +186,7 @@ class MLflowLog:
 
     Raises:
         DataMissingError: mlflow is not installed.
+        InputError: the place does not answer.
     """
 
     def __init__(
@@ -192,11 +194,12 @@ class MLflowLog:
     ) -> None:
         entities, tracking = _tool("mlflow.entities"), _tool("mlflow.tracking")
         self._metric, self._param = entities.Metric, entities.Param
-        self._experiment, self._name = experiment, name
+        self._name = name
         uri = None if place is None else str(place)
         if uri is not None and "://" not in uri:
             uri = f"sqlite:///{_folder(uri) / 'mlflow.db'}"
         self._client: Any = tracking.MlflowClient(tracking_uri=uri)
+        self._experiment = self._made(experiment)
         self._id: str | None = None
         self._waiting: list[Any] = []
 
@@ -218,15 +221,18 @@ class MLflowLog:
         if last:
             self._client.set_terminated(self._id, end_time=when)
 
+    def _made(self, experiment: str) -> str:
+        try:
+            found = self._client.get_experiment_by_name(experiment)
+            made = self._client.create_experiment(experiment) if found is None else None
+        except _tool("mlflow.exceptions").MlflowException as error:
+            raise InputError.because(f"MLflow's place does not answer: {error}") from None
+        return str(made if found is None else found.experiment_id)
+
     def _begin(self, run: Run, when: int) -> None:
-        found = self._client.get_experiment_by_name(self._experiment)
-        where = (
-            self._client.create_experiment(self._experiment)
-            if found is None
-            else found.experiment_id
-        )
         name = self._name or str(run.settings.get("label", ""))
-        self._id = self._client.create_run(where, start_time=when, run_name=name).info.run_id
+        made = self._client.create_run(self._experiment, start_time=when, run_name=name)
+        self._id = made.info.run_id
         params = [self._param(name, str(value)) for name, value in _settings(run).items()]
         self._client.log_batch(self._id, params=params)
 

@@ -123,11 +123,15 @@ class _Client:
 
     def __init__(self, tracking_uri=None):
         self.sent, self.times, self.uri = [], set(), tracking_uri
+        self.experiments = []
 
     def get_experiment_by_name(self, name):
         return None
 
     def create_experiment(self, name):
+        if self.uri.endswith(":2"):
+            raise RuntimeError("refused")
+        self.experiments.append(name)
         return name
 
     def create_run(self, where, start_time, run_name):
@@ -149,6 +153,7 @@ def mlflow(monkeypatch):
     entities = {"Metric": lambda *values: values, "Param": lambda *values: values}
     stand_in(monkeypatch, "mlflow.entities", **entities)
     stand_in(monkeypatch, "mlflow.tracking", MlflowClient=_Client)
+    stand_in(monkeypatch, "mlflow.exceptions", MlflowException=RuntimeError)
 
 
 def test_mlflow_gets_public_numbers_round_by_round(plan, digits, tmp_path, mlflow):
@@ -170,9 +175,15 @@ def test_mlflow_learns_no_time_of_a_private_run(plan, digits, mlflow):
             seen.append(len(log._client.sent))
 
     log = MLflowLog("http://127.0.0.1:1")
+    assert log._client.experiments == ["dpcohort"]  # made before the first round, not when it ended
     train(plan, "logistic", digits, device="cpu", private_entropy=True, callbacks=[log, Watch()])
     assert seen == [0] * (plan.training.rounds - 1) + [2]  # all at the end
     assert len(log._client.times) == 1
+
+
+def test_a_server_that_does_not_answer_is_named_before_anything_is_trained(mlflow):
+    with pytest.raises(InputError, match="does not answer: refused"):
+        MLflowLog("http://127.0.0.1:2")
 
 
 def test_mlflow_is_named_where_it_is_missing(monkeypatch):
