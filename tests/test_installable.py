@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The wheel and the sdist, built and installed into an empty environment.
+
+The environment has what the wheel asks for and nothing else; these packages are linked from the one
+the tests run in, so that nothing is fetched.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import venv
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+from packaging.requirements import Requirement
+
+from dpcohort import Population, Training, make_plan, train
+
+ROOT = Path(__file__).parents[1]
+BUILT = {"SOURCE_DATE_EPOCH": "1700000000"}
+
+
+def run(*command: str | Path, **settings) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*map(str, command)], capture_output=True, text=True, check=False, **settings
+    )
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> Path:
+    """A folder with the sdist of this tree, and the wheel made from what is in it."""
+    folder = tmp_path_factory.mktemp("built")
+    environment = {**os.environ, **BUILT}
+    if importlib.util.find_spec("hatchling") is None:
+        tool = folder / "tool"
+        got = run(sys.executable, "-m", "pip", "install", "-q", "--target", tool, "hatchling>=1.24")
+        if got.returncode:
+            pytest.skip(f"hatchling, which builds the package, cannot be had: {got.stderr[-200:]}")
+        environment["PYTHONPATH"] = str(tool)
+    build = (sys.executable, "-m", "hatchling", "build", "-d", folder)
+    done = run(*build, "-t", "sdist", cwd=ROOT, env=environment)
+    assert done.returncode == 0, done.stderr
+    (sdist,) = folder.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder / "source", filter="data")
+    (source,) = (folder / "source").iterdir()
+    done = run(*build, "-t", "wheel", cwd=source, env=environment)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built) -> Path:
+    (found,) = built.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def python(wheel, tmp_path_factory) -> Path:
+    """Python of an environment with the wheel, what it asks for, and no extra."""
+    home = tmp_path_factory.mktemp("empty")
+    venv.create(home, with_pip=False)
+    (site,) = home.glob("lib/python*/site-packages")
+    with ZipFile(wheel) as archive:
+        (metadata,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        asked = re.findall(r"^Requires-Dist: (.*)$", archive.read(metadata).decode(), re.M)
+    done, waiting = {"dpcohort"}, [Requirement(line) for line in asked]
+    while waiting:
+        one = waiting.pop()
+        if one.name in done or not (one.marker is None or one.marker.evaluate({"extra": ""})):
+            continue
+        done.add(one.name)
+        package = importlib.metadata.distribution(one.name)
+        waiting += map(Requirement, package.requires or [])
+        for top in {file.parts[0] for file in package.files or []} - {"..", "__pycache__"}:
+            if not (site / top).exists():
+                (site / top).symlink_to(Path(package.locate_file(top)))
+    found = home / "bin" / "python"
+    install = ("--no-deps", "--no-index", "--no-compile", wheel)
+    installed = run(sys.executable, "-m", "pip", "--python", found, "install", *install)
+    assert installed.returncode == 0, installed.stderr
+    return found
+
+
+def test_the_wheel_has_every_file_of_the_package_and_no_other(wheel):
+    listed = run("git", "ls-files", "dpcohort", cwd=ROOT)
+    if listed.returncode:
+        pytest.skip("this is no checkout, so nothing says which files belong to the package")
+    with ZipFile(wheel) as archive:
+        held = {name for name in archive.namelist() if ".dist-info/" not in name}
+    there = {name for name in listed.stdout.split() if (ROOT / name).is_file()}
+    assert there <= held
+    assert "dpcohort/py.typed" in held
+    assert {name.split("/")[0] for name in held} == {"dpcohort"}
+
+
+#: Runs commands one after the other and says how each ended; torch must stay out of it.
+SCRIPT = """
+import contextlib, importlib.util, io, json, sys
+from dpcohort.cli import main
+assert importlib.util.find_spec("torch") is None
+told = []
+for arguments in json.load(sys.stdin):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(arguments)
+    told.append([code, out.getvalue(), " ".join(err.getvalue().split())])
+json.dump(told, sys.stdout)
+"""
+
+
+def commands(python: Path, folder: Path, *lines: str) -> list[tuple[int, str, str]]:
+    asked = json.dumps([line.split() for line in lines])
+    environment = {"PATH": os.environ["PATH"], "COLUMNS": "300", "HOME": str(folder)}
+    done = run(python, "-W", "error", "-c", SCRIPT, input=asked, cwd=folder, env=environment)
+    assert done.returncode == 0, done.stderr
+    return [tuple(one) for one in json.loads(done.stdout)]
+
+
+#: What the wheel alone cannot do, and the extra that can.
+MISSING = {
+    "train heart.toml --out new": "train",
+    "demo": "train",
+    "tune heart.toml -o tuned.toml": "train",
+    "audit": "train",
+    "guard new terms.toml": "train",
+    "report run -o page.html": "report",
+    "receipt run client-1 --letter letter.html": "report",
+    "flower demo": "flower",
+}
+
+
+def test_without_extras_one_plans_explains_verifies_and_gets_receipts(python, tmp_path):
+    rows = "".join(f"clinic-{k},{200 + k},{0.5 + k},1e-5\n" for k in range(5))
+    (tmp_path / "clients.csv").write_text(f"id,size,epsilon,delta\n{rows}")
+    clients = Population.from_arrays(sizes=[240] * 3, epsilon=[1, 4, 8], delta=1e-5)
+    settings = Training(rounds=2, cohort_size=2, batch_size=60, dimension=650)
+    train(make_plan(clients, settings), "logistic", "digits", device="cpu", out=tmp_path / "run")
+    done = [
+        "plan --clients clients.csv -o plan.json",
+        "explain clinic-1 plan.json",
+        "verify run",
+        "receipt run client-1",
+        "new heart.toml --from heart-disease",
+    ]
+    told = commands(python, tmp_path, *done, *MISSING)
+    assert [code for code, *_ in told[: len(done)]] == [0] * len(done), told
+    planned, explained, verified, receipt, _ = (out for _, out, _ in told[: len(done)])
+    assert "Wrote plan.json" in planned
+    assert "clinic-1" in explained
+    assert "holds; 3 promises" in verified
+    assert "client-1" in receipt
+    for extra, (code, out, err) in zip(MISSING.values(), told[len(done) :], strict=True):
+        assert code in (2, 3), err
+        assert out == ""
+        assert f"dpcohort[{extra}]" in err
+    left = {"clients.csv", "run", "plan.json", "heart.toml"}
+    assert {path.name for path in tmp_path.iterdir()} == left  # nothing half-written
+
+
+def test_python_names_the_extra_too(python):
+    done = run(python, "-c", "from dpcohort import train")
+    assert done.returncode == 1
+    assert "ModuleNotFoundError: No module named 'torch'" in done.stderr
+    assert 'python -m pip install "dpcohort[train]"' in done.stderr
+
+
+def test_a_users_type_checker_knows_the_types(python, tmp_path):
+    code = """
+from dpcohort import Population, Training, make_plan
+
+clients = Population.from_arrays(sizes=[240] * 6, epsilon=[0.3, 1, 2, 4, 8, 8], delta=1e-5)
+plan = make_plan(clients, Training(rounds=30, cohort_size=4, batch_size=60, dimension=650))
+right: str = plan.sha256
+wrong: int = plan.sha256
+"""
+    (tmp_path / "user.py").write_text(code)
+    mypy = (sys.executable, "-m", "mypy", "--strict", "--cache-dir", tmp_path / "cache")
+    done = run(*mypy, "--python-executable", python, "user.py", cwd=tmp_path)
+    assert re.findall(r"user.py:(\d+): error: (.*?)  ", done.stdout) == [
+        (
+            "7",
+            'Incompatible types in assignment (expression has type "str", variable has type "int")',
+        )
+    ], done.stdout
