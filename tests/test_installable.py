@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wheel and the sdist, built and installed into an empty environment.
+"""The wheel and the sdist, built and installed into an empty environment, and what goes with them.
 
 The environment has what the wheel asks for and nothing else; these packages are linked from the one
 the tests run in, so that nothing is fetched.
@@ -12,17 +12,20 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tarfile
+import tomllib
 import venv
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 
-from dpcohort import Population, Training, make_plan, train
+from dpcohort import Population, Training, __version__, make_plan, train
 
 ROOT = Path(__file__).parents[1]
 BUILT = {"SOURCE_DATE_EPOCH": "1700000000"}
@@ -191,3 +194,80 @@ wrong: int = plan.sha256
             'Incompatible types in assignment (expression has type "str", variable has type "int")',
         )
     ], done.stdout
+
+
+def test_version_and_requirements_are_the_same_everywhere():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    recipe = (ROOT / "recipe" / "meta.yaml").read_text()
+    assert citation["version"] == __version__
+    assert f'version = "{__version__}"' in recipe
+    plain = re.sub(r"{%.*?%}|{{.*?}}", "x", recipe)
+    needs = yaml.safe_load(plain)["requirements"]["run"]
+    asked = [f"python {project['requires-python']}", *project["dependencies"]]
+    told = {re.sub(r"-base| ", "", one) for one in needs}
+    assert told == {one.replace(" ", "") for one in asked}
+
+
+def test_the_workflow_tests_every_python_and_trusts_nobody_more_than_needed():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = {line.split(" :: ")[-1] for line in project["classifiers"] if " 3." in line}
+    text = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    workflow = yaml.safe_load(text)
+    jobs = workflow["jobs"]
+    assert workflow["permissions"] == {"contents": "read"}
+    assert [name for name, job in jobs.items() if "permissions" in job] == ["publish"]
+    assert jobs["publish"]["permissions"] == {"id-token": "write"}
+    assert set(jobs["publish"]["needs"]) == set(jobs) - {"publish"}
+    for name in ("test", "install"):
+        assert set(jobs[name]["strategy"]["matrix"]["python"]) == named
+    steps = [step for job in jobs.values() for step in job["steps"]]
+    used = [step["uses"] for step in steps if "uses" in step]
+    assert used
+    assert all(re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", one) for one in used)
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M)
+    made = re.findall(r"\bmake ([a-z-]+)", " ".join(step.get("run", "") for step in steps))
+    assert set(made) <= set(targets)
+    assert "secrets." not in text
+
+
+def _unit(name: str) -> str:
+    path = ROOT / "dpcohort" / "deploy" / "flower" / "kit_files" / f"dpcohort-{name}.service"
+    return re.search(r"^ExecStart=((?:.*\\\n)*.*)$", path.read_text(), re.M)[1]
+
+
+def _words(command: str) -> list[str]:
+    """A command without folders of programs and what a kit or a shell fills in."""
+    return shlex.split(re.sub(r"/opt/dpcohort/bin/|\\\n", "", re.sub(r"\${[^}]*}", "X", command)))
+
+
+@pytest.mark.parametrize("name", ["superlink", "gate", "guard", "supernode"])
+def test_a_container_runs_what_the_unit_of_a_kit_runs(name):
+    composed = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"][name]
+    assert _words(composed["command"]) == _words(_unit(name))
+    assert composed["read_only"] is True
+    assert composed["cap_drop"] == ["ALL"]
+    assert composed["security_opt"] == ["no-new-privileges:true"]
+
+
+def test_the_guard_has_a_user_of_its_own_no_network_and_files_of_nobody_else():
+    services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+    stages = re.split(r"^FROM ", (ROOT / "Dockerfile").read_text(), flags=re.M)[1:]
+    users = {
+        stage.split()[2]: re.findall(r"^USER (\S+)$", stage, re.M)
+        for stage in stages
+        if stage.split()[2] not in ("build", "base")
+    }
+    guard, node = services["guard"], services["supernode"]
+    assert guard["network_mode"] == "none"
+    assert "ports" not in guard
+    for service in services.values():
+        assert [service["user"]] == users[service["build"]["target"]]
+    assert len({users[name][0] for name in users}) == len(users) == 3
+    shared = {one.split(":")[0] for one in guard["volumes"]} & {
+        one.split(":")[0] for one in node["volumes"]
+    }
+    assert shared == {"socket"}
+    published = [name for name, service in services.items() if "ports" in service]
+    assert published == ["superlink"]  # whose network the gate shares; its own port is on 127.0.0.1
+    assert "GATE_PORT" in services["superlink"]["ports"][0]
