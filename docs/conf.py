@@ -40,10 +40,10 @@ if os.environ.get("DOCS_SITE"):  # one of several versions: docs/versions.py
     html_sidebars = {
         "**": [
             "sidebar/brand.html",
+            "versions.html",
             "sidebar/search.html",
             "sidebar/scroll-start.html",
             "sidebar/navigation.html",
-            "versions.html",
             "sidebar/scroll-end.html",
         ]
     }
