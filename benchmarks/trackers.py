@@ -46,7 +46,7 @@ def mlflow_times(folder: Path) -> list[float]:
 
 def wandb_times(folder: Path) -> list[float]:
     (path,) = folder.glob("wandb/offline-run-*/*.wandb")
-    return [float(text) for text in re.findall(rb"\d{10}\.\d+", path.read_bytes())]
+    return [float(text) for text in re.findall(rb"\d{10}\.\d+|1\.\d+e\+0?9", path.read_bytes())]
 
 
 #: Each tracker: its package, its callback, and how its times are read.
