@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Versions and hashes that setup checks where they fit the machine; `make setup LOCK=` goes without.
 LOCK ?= requirements-ci.txt
 
-.PHONY: setup lock browser demo docs pictures test coverage mutants assurance audit-dependencies \
+.PHONY: setup lock browser demo docs docs-versions package pictures test coverage mutants assurance audit-dependencies \
   lint format clean
 
 setup: $(STAMP)
@@ -40,6 +40,15 @@ demo: setup
 docs: setup
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs out/docs
 	@echo "The documentation is in out/docs/index.html"
+
+# The documentation of every release (tags v1.2.3) and of this tree, with a page that lists them.
+docs-versions: setup
+	$(BIN)/python docs/versions.py out/site
+
+# Wheel and sdist, into dist/.
+package: setup
+	$(BIN)/python -m pip install --quiet hatchling
+	$(BIN)/python -m hatchling build -d dist
 
 # The pictures of the documentation, drawn and recorded anew.
 pictures: setup

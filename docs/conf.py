@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -28,12 +29,24 @@ extensions = [
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 source_suffix = {".md": "markdown"}
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "_templates"]
 
 html_theme = "furo"
 html_title = f"dpcohort {__version__}"
 html_copy_source = False
 html_show_sphinx = False
+if os.environ.get("DOCS_SITE"):  # one of several versions: docs/versions.py
+    templates_path = ["_templates"]
+    html_sidebars = {
+        "**": [
+            "sidebar/brand.html",
+            "versions.html",
+            "sidebar/search.html",
+            "sidebar/scroll-start.html",
+            "sidebar/navigation.html",
+            "sidebar/scroll-end.html",
+        ]
+    }
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+from dpcohort.errors import missing_extra
+
 __all__ = ["names_on_use"]
 
 
@@ -34,7 +36,13 @@ def names_on_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]
     def find(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{package}.{homes[name]}"), name)
+        try:
+            value = getattr(import_module(f"{package}.{homes[name]}"), name)
+        except ModuleNotFoundError as error:
+            words = missing_extra(error)
+            if words is not None:
+                error.add_note(str(words))
+            raise
         setattr(sys.modules[package], name, value)
         return value
 

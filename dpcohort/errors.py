@@ -26,6 +26,7 @@ __all__ = [
     "FileFormatError",
     "InputError",
     "VerificationError",
+    "missing_extra",
 ]
 
 
@@ -113,6 +114,35 @@ class BudgetExceededError(DpcohortError):
 
 class VerificationError(DpcohortError):
     """Something stored (a hash, a certificate, a receipt) does not hold when checked again."""
+
+
+#: The extra that brings a module which dpcohort itself does without.
+_EXTRAS = {
+    **dict.fromkeys(("torch", "sklearn", "cryptography"), "train"),
+    **dict.fromkeys(("jinja2", "plotly"), "report"),
+    "pyarrow": "tables",
+    "flwr": "flower",
+    "tensorboard": "tensorboard",
+    "mlflow": "mlflow",
+    "wandb": "wandb",
+}
+
+
+def missing_extra(error: ModuleNotFoundError) -> DataMissingError | None:
+    """What to install where a module is not there; None if no extra brings it.
+
+    Example:
+        >>> print(missing_extra(ModuleNotFoundError(name="plotly.io")))
+        This needs plotly, which is not installed.
+        Get it with: python -m pip install "dpcohort[report]"
+    """
+    module = (error.name or "").partition(".")[0]
+    if module not in _EXTRAS:
+        return None
+    return DataMissingError(
+        f"This needs {module}, which is not installed. "
+        f'Get it with: python -m pip install "dpcohort[{_EXTRAS[module]}]"'
+    )
 
 
 def _shown(value: object, limit: int = 60) -> str:

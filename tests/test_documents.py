@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from dpcohort.cli.terminal import console
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "paper.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 BLOCKS = [
@@ -125,3 +126,29 @@ def _plain(line: str) -> str:
     """Without what the last bits of another machine's arithmetic may change."""
     line = re.sub(r"plan [0-9a-f]{12}|[0-9.]+e-1[0-9]", "", line)
     return " ".join(line.split())
+
+
+def test_every_number_of_the_paper_is_printed_by_a_command(tmp_path, monkeypatch, capsys):
+    """The rows are README's, which are held to the results; the rest is printed here."""
+    text = (ROOT / "paper.md").read_text()
+    _, head, body = text.split("---\n", 2)
+    rows = re.findall(r"^\| (?:MNIST|Fashion-MNIST|CIFAR-10), .*$", body, re.M)
+    assert len(rows) == 3
+    assert set(rows) <= set((ROOT / "README.md").read_text().splitlines())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(console, "_width", 200)
+    assert main(["new", "heart.toml", "--from", "heart-disease"]) == 0
+    assert main(["plan", "heart.toml"]) == 0
+    printed = capsys.readouterr().out
+    quoted = re.findall(r'"([^"]*\d[^"]*)"', body)
+    assert len(quoted) == 2
+    assert all(" ".join(one.split()) in printed for one in quoted)
+    python = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    held = [*rows, *quoted, f"from {python.strip('>=')} on", "Apache-2.0"]
+    for one in held:
+        assert one in body
+        body = body.replace(one, "")
+    cited = set(re.findall(r"@(\w+)", body))
+    assert cited == set(re.findall(r"^@\w+{(\w+),", (ROOT / "paper.bib").read_text(), re.M))
+    assert re.findall(r".*\d.*", re.sub(r"@\w+", "", body)) == []
+    assert "bibliography: paper.bib" in head

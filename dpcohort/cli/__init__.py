@@ -15,17 +15,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import click
 import typer
-from click.shell_completion import CompletionItem
 from typer import Option
 from typer.core import TyperCommand, TyperGroup
 
 from dpcohort._version import __version__
-from dpcohort.errors import DpcohortError
+from dpcohort.errors import DpcohortError, missing_extra
 from dpcohort.limits import exhausted
+
+if TYPE_CHECKING:  # typer brings its own copy from 0.26 on
+    import click
+    from click.shell_completion import CompletionItem
 
 __all__ = ["COMMANDS", "app", "home_of", "main"]
 
@@ -91,6 +93,12 @@ def _run(arguments: Sequence[str] | None) -> int:
     except DpcohortError as error:
         _print_error(str(error))
         return error.exit_code
+    except ModuleNotFoundError as error:
+        missing = missing_extra(error)
+        if missing is None:
+            raise
+        _print_error(str(missing))
+        return missing.exit_code
     except (MemoryError, RecursionError, RuntimeError) as error:
         words = exhausted(error)
         if words is None:
@@ -208,12 +216,7 @@ class _Group(TyperGroup):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """What a shell may put there, with what the table says about it."""
-        found = [
-            CompletionItem(name, help=command.get_short_help_str())
-            for name, command in self.commands.items()
-            if name.startswith(incomplete)
-        ]
-        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+        return self._listing.shell_complete(typer.Context(self._listing), incomplete)
 
 
 app = typer.Typer(

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
@@ -61,6 +62,7 @@ def demo(
 ) -> None:
     """Plan for 20 clients with budgets of their own, train on the digits, compare four ways."""
     began = time.monotonic()
+    import_module("dpcohort.runs.training")  # before anything is written: it may lack packages
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

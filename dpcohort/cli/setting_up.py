@@ -247,27 +247,28 @@ _PURPOSES = {
         "dp-accounting": "the second opinion on every promise",
         "pydantic": "reading configs",
         "matplotlib": "pictures",
+        "safetensors": "model files",
         "rich": "the terminal",
         "typer": "commands",
     },
     "train": {
         "torch": "training",
         "scikit-learn": "the embedded data set, estimators",
-        "safetensors": "saving models",
         "cryptography": "private noise, certificates",
         "mpmath": "certified noise",
     },
     "report": {"jinja2": "the HTML report", "plotly": "its charts"},
     "tables": {"pyarrow": "tables in Parquet"},
     "flower": {"flwr": "a federation over Flower"},
+    "tensorboard": {"tensorboard": "train --tensorboard"},
+    "mlflow": {"mlflow": "train --mlflow"},
+    "wandb": {"wandb": "train --wandb"},
 }
 #: Packages of others that are used where they are installed.
 _OTHERS = {
     "pandas": "DataFrames of yours as tables",
     "peft": "LoRA in a network of yours",
     "tqdm": "progress bars in notebooks",
-    "mlflow": "train --mlflow",
-    "tensorboard": "train --tensorboard",
 }
 #: Extras for those who work on dpcohort itself.
 _FOR_DEVELOPERS = ("docs", "test")

@@ -77,6 +77,9 @@ def train(
     mlflow: Annotated[
         str | None, Option(help="Log to MLflow: a tracking server's address, or a folder.")
     ] = None,
+    wandb: Annotated[
+        Path | None, Option(help="Write a Weights & Biases log here, offline; not in private runs.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Train; the ledger is written before every round, so a crash never hides spending."""
@@ -96,7 +99,7 @@ def train(
         raise InputError.because(
             f"{out} holds one run; several seeds need a folder of their own. Choose another --out."
         )
-    from dpcohort.runs.callbacks import MLflowLog, TensorBoardLog
+    from dpcohort.runs.callbacks import MLflowLog, TensorBoardLog, WandbLog
     from dpcohort.runs.configured import configured_data, configured_job
     from dpcohort.runs.training import train_job
 
@@ -125,6 +128,8 @@ def train(
                 listeners.append(TensorBoardLog(tensorboard / f"seed-{job.seed}"))
             if mlflow is not None:
                 listeners.append(MLflowLog(mlflow, name=f"{title}, seed {job.seed}"))
+            if wandb is not None:
+                listeners.append(WandbLog(wandb, name=f"{title}, seed {job.seed}"))
             run = train_job(job, out=place, resume=resume, callbacks=listeners)
         for words in [] if as_json else run.warnings:
             console.print(f"note: {words}")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dpcohort.runs.callbacks import MLflowLog as MLflowLog
     from dpcohort.runs.callbacks import ProgressBar as ProgressBar
     from dpcohort.runs.callbacks import TensorBoardLog as TensorBoardLog
+    from dpcohort.runs.callbacks import WandbLog as WandbLog
     from dpcohort.runs.configured import aggregation_for as aggregation_for
     from dpcohort.runs.configured import configured_data as configured_data
     from dpcohort.runs.configured import configured_job as configured_job
@@ -57,6 +58,7 @@ _HOMES = {
     "Run": "run",
     "TensorBoardLog": "callbacks",
     "Verification": "verification",
+    "WandbLog": "callbacks",
     "aggregation_for": "configured",
     "compare_runs": "evaluation",
     "configured_data": "configured",

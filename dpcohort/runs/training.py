@@ -545,6 +545,12 @@ def train_job(
     if deaf:  # said before anything is counted
         allowed = "objects with a method on_round(record, run)"
         raise InputError("callbacks", given=deaf[0], allowed=allowed)
+    if job.private and any(getattr(listener, "writes_times", False) for listener in listeners):
+        raise InputError.because(
+            "A private training refuses callbacks that write when rounds ended (Weights & Biases): "
+            "times tell how many records were drawn. Nothing was spent. Log the run when it is "
+            "finished: docs/how-to/notebook.md. TensorBoard and MLflow do without times."
+        )
     experiment = job.experiment()
     kind = ReferenceEngine if job.engine == "reference" else BatchedEngine
     engine = kind(job.trained, [experiment], loss=job.loss)

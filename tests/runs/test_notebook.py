@@ -14,7 +14,7 @@ from torch import nn
 from dpcohort import Run
 from dpcohort.engine import ConstantStep, Optimiser
 from dpcohort.errors import DataMissingError, InputError
-from dpcohort.runs import MLflowLog, ProgressBar, compare_runs, train
+from dpcohort.runs import MLflowLog, ProgressBar, WandbLog, compare_runs, train
 
 
 @pytest.fixture(scope="module")
@@ -123,11 +123,15 @@ class _Client:
 
     def __init__(self, tracking_uri=None):
         self.sent, self.times, self.uri = [], set(), tracking_uri
+        self.experiments = []
 
     def get_experiment_by_name(self, name):
         return None
 
     def create_experiment(self, name):
+        if self.uri.endswith(":2"):
+            raise RuntimeError("refused")
+        self.experiments.append(name)
         return name
 
     def create_run(self, where, start_time, run_name):
@@ -149,6 +153,7 @@ def mlflow(monkeypatch):
     entities = {"Metric": lambda *values: values, "Param": lambda *values: values}
     stand_in(monkeypatch, "mlflow.entities", **entities)
     stand_in(monkeypatch, "mlflow.tracking", MlflowClient=_Client)
+    stand_in(monkeypatch, "mlflow.exceptions", MlflowException=RuntimeError)
 
 
 def test_mlflow_gets_public_numbers_round_by_round(plan, digits, tmp_path, mlflow):
@@ -170,12 +175,83 @@ def test_mlflow_learns_no_time_of_a_private_run(plan, digits, mlflow):
             seen.append(len(log._client.sent))
 
     log = MLflowLog("http://127.0.0.1:1")
+    assert log._client.experiments == ["dpcohort"]  # made before the first round, not when it ended
     train(plan, "logistic", digits, device="cpu", private_entropy=True, callbacks=[log, Watch()])
     assert seen == [0] * (plan.training.rounds - 1) + [2]  # all at the end
     assert len(log._client.times) == 1
 
 
+def test_a_server_that_does_not_answer_is_named_before_anything_is_trained(mlflow):
+    with pytest.raises(InputError, match="does not answer: refused"):
+        MLflowLog("http://127.0.0.1:2")
+
+
 def test_mlflow_is_named_where_it_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "mlflow", None)
-    with pytest.raises(DataMissingError, match="pip install mlflow"):
+    with pytest.raises(DataMissingError, match=r"dpcohort\[mlflow\]"):
         MLflowLog()
+
+
+class _Wandb:
+    """Stands in for a run of Weights & Biases; keeps what it was given."""
+
+    def __init__(self, **asked):
+        self.asked, self.rows, self.finished = asked, [], False
+
+    def log(self, row, step):
+        self.rows.append((step, row))
+
+    def finish(self):
+        self.finished = True
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    made = []
+    begin = {"init": lambda **asked: made.append(_Wandb(**asked)) or made[-1], "Settings": dict}
+    stand_in(monkeypatch, "wandb", **begin)
+    return made
+
+
+def test_wandb_gets_public_numbers_offline_and_looks_at_nothing(plan, digits, tmp_path, wandb):
+    log = WandbLog(tmp_path / "tracked", name="mine")
+    train(plan, "logistic", digits, device="cpu", evaluate_every=3, callbacks=[log])
+    (told,) = wandb
+    assert told.asked["mode"] == "offline"
+    assert told.asked["dir"] == str(tmp_path / "tracked")
+    assert told.asked["config"]["plan"] == plan.sha256
+    looking = told.asked["settings"]
+    assert looking["x_disable_stats"]
+    assert looking["x_disable_meta"]
+    assert looking["console"] == "off"
+    assert [step for step, _ in told.rows] == [*range(1, plan.training.rounds + 1)]
+    assert set(told.rows[-1][1]) == {
+        "noise/largest",
+        "noise/smallest",
+        "accuracy/model",
+        "loss/model",
+    }
+    assert told.finished
+
+
+def test_wandb_is_refused_in_a_private_training_and_takes_the_finished_run(
+    plan, digits, tmp_path, wandb
+):
+    log, out = WandbLog(tmp_path), tmp_path / "run"
+    private = {"device": "cpu", "private_entropy": True, "out": out}
+    with pytest.raises(InputError, match=r"tell how many records were drawn. Nothing was spent"):
+        train(plan, "logistic", digits, callbacks=[log], **private)
+    assert not out.exists()
+    assert wandb == []
+    train(plan, "logistic", digits, **private)
+    run = Run.load(out)
+    for record in run.history:
+        log.on_round(record, run)
+    assert len(wandb[0].rows) == plan.training.rounds
+    assert wandb[0].finished
+
+
+def test_wandb_is_named_where_it_is_missing(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(DataMissingError, match=r"dpcohort\[wandb\]"):
+        WandbLog(tmp_path)

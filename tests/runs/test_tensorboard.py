@@ -60,6 +60,7 @@ def test_times_of_a_private_run_are_not_written(plan, digits, tmp_path, stand_in
 
 
 def test_without_the_package(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(DataMissingError, match="pip install tensorboard"):
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.raises(DataMissingError, match=r"dpcohort\[tensorboard\]"):
         TensorBoardLog(tmp_path)
