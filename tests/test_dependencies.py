@@ -37,7 +37,8 @@ def _asked() -> list[Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
     lines = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
-    lines += [line for extra in extras.values() for line in extra]
+    tested = re.findall(r"[\w-]+", extras["test"][0])[1:]  # the others are tried by hand
+    lines += [line for extra in ("test", *tested) for line in extras[extra]]
     lines += [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line]
     found = [Requirement(line) for line in lines if not line.startswith("#")]
     return [one for one in found if one.name != "dpcohort"]

@@ -260,6 +260,7 @@ _PURPOSES = {
     "report": {"jinja2": "the HTML report", "plotly": "its charts"},
     "tables": {"pyarrow": "tables in Parquet"},
     "flower": {"flwr": "a federation over Flower"},
+    "nvflare": {"nvflare": "a filter for NVFLARE's results"},
 }
 #: Packages of others that are used where they are installed.
 _OTHERS = {
