@@ -449,8 +449,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     wanted = parser.parse_args(arguments).only.split(",")
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
-    np.random.seed(0)  # of the foreign generators, so that the table repeats
-    torch.manual_seed(0)
     torch.set_num_threads(1)
     print(
         f"{_RUNS} runs in each world ({_SLOW_RUNS} of APPFL's): no bound can exceed "
@@ -463,6 +461,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(f"{name}: not installed (pip install {' '.join(missing)}); left out\n")
             continue
         begun = time.process_time()
+        np.random.seed(0)  # the generators that they use, so that the table repeats
+        torch.manual_seed(0)
         print(f"{packages[0]} {version(packages[0])}")
         for what, claims, found in rows():
             print(f"  {what}\n    claims  {claims}\n    found   {found}", flush=True)
