@@ -207,7 +207,7 @@ def plain_turn(model: nn.Module, records: Any, *, channels_last: bool) -> Turn:
 
 def opacus_turn(model: nn.Module, records: Any, *, mode: str) -> Turn:
     """Opacus through its own privacy engine: modes ``hooks``, ``ew`` and ``ghost``."""
-    from opacus import PrivacyEngine  # type: ignore[import-untyped]
+    from opacus import PrivacyEngine
 
     optimiser = torch.optim.SGD(model.parameters(), lr=STEP_SIZE)
     one = torch.utils.data.TensorDataset(torch.zeros(RECORDS, 1))

@@ -325,6 +325,39 @@ class Plan:
         """
         return self.noise.noise_multiplier
 
+    def noise_multiplier(self, client: str) -> float:
+        """The z of one client, for a training step of somebody else's such as Opacus'.
+
+        It holds for at most ``plan.steps`` of the client's steps, on batches drawn as
+        ``plan.contract`` says at no more than its rate in ``plan.sampling_rates``, with records
+        clipped to ``plan.training.clip``. 0 for a public client.
+
+        Raises:
+            InputError: there is no such client, it is never drawn, or its noise is pooled with
+                that of others, so that what it adds alone is not enough.
+
+        Example:
+            >>> from dpcohort import Population, Training, make_plan
+            >>> plan = make_plan(
+            ...     Population.from_arrays(sizes=[400, 400], epsilon=[1, 4], delta=1e-5),
+            ...     Training(rounds=20, cohort_size=1, batch_size=40), seed=1)
+            >>> plan.noise_multiplier("client-0") > plan.noise_multiplier("client-1")
+            True
+        """
+        position = self.population.index_of(client)
+        if self.pooled is not None:
+            raise InputError.because(
+                "where trust is pooled a client adds a share of the noise only, which protects "
+                "nobody outside of a masked sum. Plan with trust = 'local'."
+            )
+        found = float(self.noise_multipliers[position])
+        if np.isnan(found):
+            raise InputError.because(
+                f"client {client!r} is never drawn in this plan, so it has no noise and may not "
+                "train. `dpcohort explain` says why."
+            )
+        return found
+
     @property
     def certified_epsilon(self) -> FloatArray:
         """What each client will have spent at its delta; 0 if never drawn, NaN if public.

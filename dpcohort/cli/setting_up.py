@@ -263,6 +263,7 @@ _PURPOSES = {
     "tensorboard": {"tensorboard": "train --tensorboard"},
     "mlflow": {"mlflow": "train --mlflow"},
     "wandb": {"wandb": "train --wandb"},
+    "nvflare": {"nvflare": "a filter for NVFLARE's results"},
 }
 #: Packages of others that are used where they are installed.
 _OTHERS = {

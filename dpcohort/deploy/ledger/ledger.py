@@ -9,6 +9,7 @@ simulation run (:mod:`dpcohort.runs.journal`), which counts one run of one plan.
 from __future__ import annotations
 
 import hashlib
+import json
 import secrets
 import threading
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dpcohort._validate import number
-from dpcohort.accounting.events import Event
+from dpcohort.accounting.events import Event, History
 from dpcohort.adaptive.rule import REPORT_DRAW
 from dpcohort.deploy.ledger.counter import (
     advance_counter,
@@ -191,6 +192,55 @@ class ClientLedger:
             self._in_hand.discard(key)
         self._advance()
 
+    def record(
+        self, dataset: str, run: str, history: History, *, clip: float, delta: float
+    ) -> Receipt:
+        """Count steps that were taken outside of the ledger, such as those of an Opacus training.
+
+        Nobody can refuse what has happened, so the lifetime cap is not asked: a history above it
+        is counted all the same, the receipt then does not hold, and nothing can be spent on these
+        data from then on. Each event is a run of its own: ``run``, or ``run.1``, ``run.2``, ...
+
+        Args:
+            dataset: the registered data set.
+            run: a name for what was done; the same history under the same name is counted once.
+            history: the steps.
+            clip: to which records were clipped.
+            delta: δ at which each event is accepted; it matters under a ``summed`` cap only.
+
+        Returns:
+            The receipt of the data set with these steps in it.
+
+        Raises:
+            InputError: no such data set, no steps, or another history has that name.
+
+        Example:
+            >>> import tempfile
+            >>> folder = tempfile.TemporaryDirectory()
+            >>> ledger = ClientLedger.create(Path(folder.name) / "ward.ledger")
+            >>> ledger.register("ward-7", LifetimeCap(epsilon=2.0, delta=1e-5))
+            >>> done = History((Event(noise_multiplier=2.0, sampling_rate=0.1, steps=60),))
+            >>> receipt = ledger.record("ward-7", "autumn", done, clip=1.0, delta=1e-5)
+            >>> round(receipt.certified_epsilon, 2), receipt.holds
+            (1.81, True)
+            >>> ledger.close(); folder.cleanup()
+        """
+        events = [event for event in history.events if event.steps > 0]
+        if not events:
+            raise InputError("history", given="no steps", allowed="at least one step")
+        for position, event in enumerate(events, start=1):
+            name = run if len(events) == 1 else f"{run}.{position}"
+            self.accept(dataset, name, RunTerms.of_event(event, clip=clip, delta=delta))
+            key = DrawKey(dataset=dataset, run=name, round=0, draw=0)
+            if self.fate(key) == "new":
+                with self._writing():
+                    body = {"event": event.to_dict(), "clip": clip}
+                    self._append("reserve", body, is_done=True, **vars(key))
+                    self._in_hand.add(key)
+                # What went out is elsewhere; what is kept of it is what was told.
+                self.release(key, json.dumps(event.to_dict()).encode())
+        return self.receipt(dataset)
+
     def output(self, key: DrawKey) -> bytes:
         """The stored output of a draw, to send it again.
 
@@ -333,11 +383,17 @@ class ClientLedger:
         check_counter(self.path, count, ledger=self._state.ledger, hashes=self._state.hashes)
 
     def _append(
-        self, kind: str, body: dict[str, Any], *, output: bytes | None = None, **where: Any
+        self,
+        kind: str,
+        body: dict[str, Any],
+        *,
+        output: bytes | None = None,
+        is_done: bool = False,
+        **where: Any,
     ) -> None:
         entry = Entry.following(self._state.head, kind, {**body, "at": _now()}, **where)
         self._state.check(entry)
-        if kind == "reserve":
+        if kind == "reserve" and not is_done:
             dataset, run, state = str(entry.dataset), str(entry.run), self._state
             counted = state.counted(dataset)
             check_cap(

@@ -25,6 +25,7 @@ from dpcohort.errors import BudgetExceededError, InputError
 
 AcrossRuns = Literal["composed", "summed"]
 _MOST = 10**9
+_SMALLEST_EPSILON = 1e-6
 Positive = Annotated[float, bounded(above=0)]
 Delta = Annotated[float, bounded(above=0, below=1)]
 Natural = Annotated[int, whole(at_least=1, at_most=_MOST)]
@@ -297,6 +298,32 @@ class RunTerms(Format):
             steps=draws * self.local_steps,
             sampler=self.sampler,
             neighbours=self.neighbours,
+        )
+
+    @classmethod
+    def of_event(cls, event: Event, *, clip: float, delta: float) -> RunTerms:
+        """Terms of one draw that is these steps, closed at their certified epsilon.
+
+        Example:
+            >>> done = Event(noise_multiplier=2.0, sampling_rate=0.1, steps=60)
+            >>> round(RunTerms.of_event(done, clip=1.0, delta=1e-5).epsilon, 2)
+            1.81
+        """
+        found = History((event,)).epsilon(delta)
+        epsilon = max(found, _SMALLEST_EPSILON)
+        while History((event,)).delta(epsilon) > delta:  # both are bounds, each with its rounding
+            epsilon *= 1 + 1e-6
+        return cls(
+            epsilon=epsilon,
+            delta=delta,
+            clip=clip,
+            sampling_rate=event.sampling_rate,
+            local_steps=event.steps,
+            rounds=1,
+            draws=1,
+            least_noise_multiplier=event.noise_multiplier,
+            sampler=event.sampler,
+            neighbours=event.neighbours,
         )
 
     @property
