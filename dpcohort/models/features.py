@@ -23,7 +23,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from dpcohort._validate import choice, nearest, whole_number
 from dpcohort.data import Dataset, Normalisation
 from dpcohort.errors import InputError
-from dpcohort.models.fixed_features import FixedFeatures, ScatteringFeatures
+from dpcohort.models.fixed_features import FixedFeatures, ScatteringFeatures, in_threads
 from dpcohort.models.oriented import OrientedFeatures
 from dpcohort.models.weights import frozen_sha256
 
@@ -142,8 +142,16 @@ def precompute_features(
 
     def computed(inputs: NDArray[Any]) -> NDArray[np.float32]:
         rows = np.empty((len(inputs), of(inputs[:1]).shape[1]), np.float32)
-        for start in range(0, len(inputs), batch_size):
+
+        def fill(start: int) -> None:
             rows[start : start + batch_size] = of(inputs[start : start + batch_size])
+
+        starts = range(0, len(inputs), batch_size)
+        if isinstance(features, FixedFeatures) and device == "cpu":
+            in_threads(fill, starts)
+        else:  # a module of others may not stand several threads
+            for start in starts:
+                fill(start)
         return rows
 
     return replace(
