@@ -3,8 +3,8 @@
 
 ``python benchmarks/scale.py`` trains a few rounds with 1,000 and then with 1,000,000 clients, each
 in a process of its own, with the same cohorts, batches, network and data file, and prints what each
-process holds in its last round. Own memory is what the operating system cannot take back; pages of the data file that
-were touched are in the resident memory too, and can be dropped at any time.
+process holds in its last round. Own memory is what the operating system cannot take back; pages of
+the files that were touched are in the resident memory too, and can be dropped at any time.
 ``--draws 1000`` for larger cohorts.
 """
 

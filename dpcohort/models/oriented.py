@@ -23,13 +23,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from dpcohort._validate import choice, number, whole_number
 from dpcohort.errors import InputError
 from dpcohort.models.fixed_features import FixedFeatures, in_threads, unit_blocks
+from dpcohort.models.kept_features import kept
 from dpcohort.models.synthetic import SYNTHETIC_NAMES, synthetic_images
 
 #: Energy below this is rounding, in units of the normalised image.
@@ -169,10 +172,17 @@ class OrientedFeatures(FixedFeatures):
         if settings not in _MOMENTS:
             channels, height, width = self.input_shape
             shape = (channels, height, width)
-            images = synthetic_images(self.whitening, _SYNTHETIC_IMAGES, shape)
+
+            def both() -> NDArray[np.float32]:
+                images = synthetic_images(self.whitening, _SYNTHETIC_IMAGES, shape)
+                mean, root = whitening(self.plain, images, floor=self.whitening_floor)
+                return torch.cat([mean[None], root]).numpy()
+
             while len(_MOMENTS) >= _KEPT_MOMENTS:
                 _MOMENTS.pop(next(iter(_MOMENTS)))
-            _MOMENTS[settings] = whitening(self.plain, images, floor=self.whitening_floor)
+            found = kept((settings, _SYNTHETIC_IMAGES), (1 + self.width, self.width), both)
+            mean, root = torch.from_numpy(found).split([1, self.width])  # type: ignore[no-untyped-call]
+            _MOMENTS[settings] = (mean[0], root)
         return _MOMENTS[settings]
 
     def _of(self, images: Tensor) -> Tensor:
