@@ -159,7 +159,7 @@ def some_images(count: int, *, made_up: bool) -> Dataset:
 
 def time_second_order(images: int, *, made_up: bool, device: str) -> None:
     os.environ["DPCOHORT_KEEP_FEATURES"] = "0"
-    options = load_recipe("beyond-cifar10-open").config.model.options
+    options = load_recipe("beyond-cifar10-open").base.model.options
     more = {name: value for name, value in options.items() if name not in ("features", "bias")}
     some = some_images(images, made_up=made_up)
     shape, count = some.input_shape, len(some) + len(some.test_labels)
