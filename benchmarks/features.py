@@ -21,6 +21,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
@@ -112,11 +113,14 @@ def report(config: Config, data: Dataset, seeds: int) -> None:
 class WrittenOut(OrientedFeatures):
     """The features as their definition reads, filter by filter in complex numbers."""
 
+    @cached_property
+    def bank(self) -> Tensor:
+        return morlet_bank(*self._padded, scales=self.scales, orientations=self.orientations)
+
     def _moduli(self, maps: Tensor, at: int, scales: Sequence[int]) -> Iterator[Tensor]:
         spectrum = torch.fft.fft2(maps).unsqueeze(-3)
-        bank = morlet_bank(*self._padded, scales=self.scales, orientations=self.orientations)
         for scale in scales:
-            wavelets = folded(bank[scale], 2**at) * 4**at
+            wavelets = folded(self.bank[scale], 2**at) * 4**at
             yield torch.fft.ifft2(folded(spectrum * wavelets, 2 ** (scale - at))).abs()
 
     def _first_order(self, padded: Tensor, images: int) -> Iterator[Tensor]:
