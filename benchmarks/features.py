@@ -115,6 +115,7 @@ class WrittenOut(OrientedFeatures):
 
     @cached_property
     def bank(self) -> Tensor:
+        """All wavelets, made once."""
         return morlet_bank(*self._padded, scales=self.scales, orientations=self.orientations)
 
     def _moduli(self, maps: Tensor, at: int, scales: Sequence[int]) -> Iterator[Tensor]:
