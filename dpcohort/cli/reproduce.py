@@ -20,6 +20,7 @@ from dpcohort.cli.terminal import (
     new_table,
     print_json,
     say,
+    show_messages,
 )
 from dpcohort.errors import DataMissingError, InputError
 from dpcohort.lab.recipes.reading import load_recipe, recipe_names
@@ -98,6 +99,7 @@ def _missing(missing: dict[str, str], recipes: int) -> str:
 def _reproduce(recipe: Recipe, out: Path, device: str | None, *, quiet: bool) -> dict[str, Any]:
     from dpcohort.lab.recipes.judgement import read_result, write_result
 
+    show_messages()
     result, environment = _result(recipe, out, device, quiet=quiet)
     path = write_result(result, out, environment)
     values = read_result(path)

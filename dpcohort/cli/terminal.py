@@ -102,6 +102,16 @@ def print_note(message: str) -> None:
     _errors.print(f"note: {message}", soft_wrap=True)
 
 
+def show_messages() -> None:
+    """Print what the package logs as notes: where features were read from, for one."""
+    import logging
+
+    log, handler = logging.getLogger("dpcohort"), logging.Handler()
+    handler.emit = lambda record: print_note(record.getMessage())  # type: ignore[method-assign]
+    log.handlers = [handler]
+    log.setLevel(logging.INFO)
+
+
 def print_progress(work: str, done: int, total: int) -> None:
     """One line on a terminal that says how far long work is, and goes away when it is done."""
     if not _errors.is_terminal or total <= _WORTH_TELLING:

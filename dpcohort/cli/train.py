@@ -32,6 +32,7 @@ from dpcohort.cli.terminal import (
     print_json,
     program,
     say,
+    show_messages,
     sparkline,
 )
 from dpcohort.config import load_config
@@ -103,6 +104,7 @@ def train(
     from dpcohort.runs.configured import configured_data, configured_job
     from dpcohort.runs.training import train_job
 
+    show_messages()
     data = configured_data(config, None if frozen is None else frozen.population.ids)
     if frozen is not None and not as_json:
         _say_who_is_not_in(frozen, data)

@@ -232,6 +232,19 @@ def map_npy(path: str | Path) -> NDArray[Any]:
     return array
 
 
+def is_mapped(array: NDArray[Any]) -> bool:
+    """Whether an array's numbers lie in a file that is mapped into memory, as `map_npy` does.
+
+    Example:
+        >>> is_mapped(np.zeros(3))
+        False
+    """
+    part: Any = array
+    while isinstance(part, np.ndarray) and not isinstance(part, np.memmap):
+        part = part.base
+    return isinstance(part, np.memmap)
+
+
 def _check_sizes(path: str | Path, archive: zipfile.ZipFile | None) -> None:
     """Refuse arrays that would be larger than the file says or larger than a file may become.
 

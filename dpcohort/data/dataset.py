@@ -279,7 +279,9 @@ def _as_numbers(field: str, values: ArrayLike, kinds: str, allowed: str) -> NDAr
 def _fitting(field: str, array: NDArray[Any], kind: type[Any]) -> NDArray[Any]:
     """The array in the given type; the first entry that overflows it is named."""
     with np.errstate(over="ignore"):  # an overflow is reported below, with its place
-        converted: NDArray[Any] = array.astype(kind)
+        converted: NDArray[Any] = array.astype(kind, copy=False)
+    if converted is array:
+        return array
     if array.dtype.kind == "f":
         lost = np.isfinite(array) & ~np.isfinite(converted)
     else:

@@ -28,6 +28,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -517,7 +518,7 @@ def _load_source(source: Source, data_dir: str | Path | None) -> Dataset:
         train, test = np.concatenate(parts[:-1]), parts[-1]
         train_images, train_labels = np.ascontiguousarray(train[:, 1:]), train[:, 0]
         test_images, test_labels = np.ascontiguousarray(test[:, 1:]), test[:, 0]
-    return Dataset(
+    data = Dataset(
         name=source.name,
         train_inputs=train_images.reshape(-1, *source.shape),
         train_labels=train_labels.astype(np.int64),
@@ -526,6 +527,24 @@ def _load_source(source: Source, data_dir: str | Path | None) -> Dataset:
         classes=source.classes,
         normalisation=source.normalisation,
     )
+    _PUBLISHED.add(data)
+    return data
+
+
+#: Data sets as they were read, their bytes held against the published checksums.
+_PUBLISHED: WeakSet[Dataset] = WeakSet()
+
+
+def is_published(data: Dataset) -> bool:
+    """Whether this very object was read from the checked files of a set that anyone can download.
+
+    A data set that was changed, or only has the name of one, is not.
+
+    Example:
+        >>> is_published(load_dataset("digits"))
+        False
+    """
+    return data in _PUBLISHED
 
 
 def _from_function(text: str) -> Dataset:

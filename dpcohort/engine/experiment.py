@@ -309,7 +309,7 @@ class ClientRecords:
             stored = stored.permute(0, 2, 3, 1).contiguous()
         self._inputs = stored.to(device)
         self._targets = torch.as_tensor(targets).to(device)
-        self.indices = np.array(indices, dtype=np.int64)  # a copy: torch wants it writable
+        self.indices = np.asarray(indices, dtype=np.int64)
         self.offsets = np.asarray(offsets, dtype=np.int64)
         self.dtype = dtype
         self.transform = transform
@@ -322,7 +322,7 @@ class ClientRecords:
             partition: anything with ``indices`` and ``offsets``.
         """
         other = copy.copy(self)
-        other.indices = np.array(partition.indices, dtype=np.int64)
+        other.indices = np.asarray(partition.indices, dtype=np.int64)
         other.offsets = np.asarray(partition.offsets, dtype=np.int64)
         other._check()
         return other
@@ -351,7 +351,9 @@ class ClientRecords:
 
     def gather(self, rows: IntArray | Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and targets of the given rows, ready for the model."""
-        index = torch.as_tensor(rows, device=self.device)
+        # Part of a partition that is closed for writing is copied: torch warns about it.
+        given = rows if isinstance(rows, Tensor) else np.require(rows, requirements="W")
+        index = torch.as_tensor(given, device=self.device)
         inputs = self._inputs.index_select(0, index)
         if self._is_image:
             inputs = inputs.permute(0, 3, 1, 2)

@@ -22,8 +22,10 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from dpcohort._validate import choice, nearest, whole_number
 from dpcohort.data import Dataset, Normalisation
+from dpcohort.data.load import is_published
 from dpcohort.errors import InputError
-from dpcohort.models.fixed_features import FixedFeatures, ScatteringFeatures
+from dpcohort.models.fixed_features import FixedFeatures, ScatteringFeatures, in_threads
+from dpcohort.models.kept_features import kept
 from dpcohort.models.oriented import OrientedFeatures
 from dpcohort.models.weights import frozen_sha256
 
@@ -142,15 +144,29 @@ def precompute_features(
 
     def computed(inputs: NDArray[Any]) -> NDArray[np.float32]:
         rows = np.empty((len(inputs), of(inputs[:1]).shape[1]), np.float32)
-        for start in range(0, len(inputs), batch_size):
+
+        def fill(start: int) -> None:
             rows[start : start + batch_size] = of(inputs[start : start + batch_size])
+
+        starts = range(0, len(inputs), batch_size)
+        if isinstance(features, FixedFeatures) and device == "cpu":
+            in_threads(fill, starts)
+        else:  # a module of others may not stand several threads
+            for start in starts:
+                fill(start)
         return rows
 
+    return _with_features(data, features, computed(data.train_inputs), computed(data.test_inputs))
+
+
+def _with_features(
+    data: Dataset, features: nn.Module, train: NDArray[np.float32], test: NDArray[np.float32]
+) -> Dataset:
     return replace(
         data,
         name=f"{data.name}+{type(features).__name__}",
-        train_inputs=computed(data.train_inputs),
-        test_inputs=computed(data.test_inputs),
+        train_inputs=train,
+        test_inputs=test,
         normalisation=Normalisation(),
     )
 
@@ -188,11 +204,30 @@ def split_features(
         return model, data
     # Two encoders that look alike may have other weights.
     settings = f"{features!r} {frozen_sha256(features)}"
-    kept = _COMPUTED.get(data)
-    if kept is None or kept[0] != settings:
-        kept = (settings, precompute_features(data, features, device=device))
-        _COMPUTED[data] = kept
-    return without_features(model), kept[1]
+    known = _COMPUTED.get(data)
+    if known is None or known[0] != settings:
+        known = (settings, _precomputed(data, features, device))
+        _COMPUTED[data] = known
+    return without_features(model), known[1]
+
+
+def _precomputed(data: Dataset, features: nn.Module, device: str) -> Dataset:
+    """The features of a data set; of a published one, kept on disk for the next run."""
+    if not isinstance(features, FixedFeatures) or not is_published(data):
+        return precompute_features(data, features, device=device)
+
+    def both() -> NDArray[np.float32]:
+        found = precompute_features(data, features, device=device)
+        return np.concatenate([found.train_inputs, found.test_inputs])
+
+    train, test, scaling = data.train_inputs, data.test_inputs, data.normalisation
+    kind = torch.device(device).type  # a GPU rounds otherwise
+    rows = kept(
+        (train, test, scaling, repr(features), kind),
+        (len(train) + len(test), features.width),
+        both,
+    )
+    return _with_features(data, features, rows[: len(train)], rows[len(train) :])
 
 
 def without_features(model: nn.Module) -> nn.Module:

@@ -24,7 +24,9 @@ in its pixels.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +34,9 @@ from torch.nn import functional as F  # noqa: N812
 
 from dpcohort._validate import whole_number
 from dpcohort.errors import InputError
+
+Part = TypeVar("Part")
+Result = TypeVar("Result")
 
 #: A block of less contrast than this is not blown up to norm 1: it may be rounding alone.
 _LEAST_CONTRAST = 1e-3
@@ -51,7 +56,6 @@ class FixedFeatures(nn.Module):
     """
 
     width: int
-    bank: Tensor
 
     def __init__(
         self, input_shape: Sequence[int], *, scales: int, orientations: int, cells: int
@@ -79,7 +83,11 @@ class FixedFeatures(nn.Module):
         # Constants: not among the parameters, and not in a model's file either.
         self._padded = [self._padded_length(length) for length in self.input_shape[1:]]
         bank = morlet_bank(*self._padded, scales=self.scales, orientations=self.orientations)
-        self.register_buffer("bank", bank, persistent=False)
+        for at in range(self.scales):
+            for scale in range(at, self.scales):
+                # The wavelet on the coarser grid: sampled as often less as its samples weigh more.
+                weights = folding_weights(folded(bank[scale], 2**at) * 4**at, 2 ** (scale - at))
+                self.register_buffer(f"_wavelets_{at}_{scale}", weights, persistent=False)
 
     def extra_repr(self) -> str:
         """The settings, which together with the class say everything about the features."""
@@ -119,18 +127,32 @@ class FixedFeatures(nn.Module):
         columns: Tensor = getattr(self, f"_columns_{scale}")
         return rows @ maps @ columns.T
 
+    def _moduli(self, maps: Tensor, at: int, scales: Sequence[int]) -> Iterator[Tensor]:
+        """How strongly the wavelets of each scale answer to maps at every 2^at-th pixel."""
+        spectrum = torch.fft.fft2(maps).unsqueeze(-3)
+        for scale in scales:
+            yield _folded_moduli(spectrum, getattr(self, f"_wavelets_{at}_{scale}"))
+
     def _second_order(self, moduli: Tensor, scale: int) -> list[Tensor]:
         """One block for each coarser scale; the moduli are there at every 2^scale-th pixel."""
-        blocks: list[list[Tensor]] = [[] for _ in range(scale + 1, self.scales)]
-        # One first orientation at a time: all pairs at once would be large.
-        for one in moduli.unbind(2):
-            spectrum = torch.fft.fft2(one).unsqueeze(2)
-            for block, coarser in zip(blocks, range(scale + 1, self.scales), strict=True):
-                # The wavelet on the coarser grid: sampled as often less as its samples weigh more.
-                wavelets = folded(self.bank[coarser], 2**scale) * 4**scale
-                answers = band_moduli(spectrum, wavelets, 2 ** (coarser - scale))
-                block.append(self._average(answers, coarser))
-        return [torch.stack(block, 2) for block in blocks]
+        coarser = range(scale + 1, self.scales)
+        answers = self._moduli(moduli, scale, coarser)
+        return [self._average(found, at) for found, at in zip(answers, coarser, strict=True)]
+
+
+def in_threads(work: Callable[[Part], Result], parts: Iterable[Part]) -> list[Result]:
+    """The results of all parts, in their order.
+
+    As many parts at a time as torch has threads, and each computed by one thread: the bits do not
+    depend on how many there are.
+
+    Example:
+        >>> in_threads(lambda part: float(part.sum()), torch.arange(4.0).split(2))
+        [1.0, 5.0]
+    """
+    workers = torch.get_num_threads()
+    with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        return list(pool.map(torch.no_grad()(work), parts))
 
 
 def band_moduli(spectrum: Tensor, filters: Tensor, step: int) -> Tensor:
@@ -150,8 +172,45 @@ def band_moduli(spectrum: Tensor, filters: Tensor, step: int) -> Tensor:
         tensor([[1., 1.],
                 [1., 1.]])
     """
-    moduli: Tensor = torch.fft.ifft2(folded(spectrum * filters, step)).abs()
-    return moduli
+    return _folded_moduli(spectrum, folding_weights(filters, step))
+
+
+def folding_weights(filters: Tensor, step: int) -> Tensor:
+    """Real filters [..., height, width] as `band_moduli` applies them while it folds.
+
+    Returns:
+        [..., step, height / step, step, width / step, 2]: the rows and columns that fall on one
+        another, and the weight of a number's real and imaginary part.
+
+    Example:
+        >>> folding_weights(torch.ones(8, 4, 4), 2).shape
+        torch.Size([8, 2, 2, 2, 2, 2])
+    """
+    *around, height, width = filters.shape
+    pairs = (filters / step**2).unsqueeze(-1).expand(*filters.shape, 2)
+    return pairs.reshape(*around, step, height // step, step, width // step, 2)
+
+
+def _folded_moduli(spectrum: Tensor, weights: Tensor) -> Tensor:
+    """`band_moduli` without products of complex numbers: the filters are real.
+
+    Rows are filtered as they are added to those they fall on; moduli are roots of sums of squares.
+    On a CPU that is several times quicker than the same in complex numbers.
+    """
+    step, rows, _, columns, _ = weights.shape[-5:]
+    lines = weights.flatten(-3)
+    parts = torch.view_as_real(spectrum)
+    parts = parts.reshape(*spectrum.shape[:-2], step, rows, 2 * step * columns)
+    total = parts[..., 0, :, :] * lines[..., 0, :, :]
+    for fold in range(1, step):
+        total = torch.addcmul(total, parts[..., fold, :, :], lines[..., fold, :, :])
+    split = total.view(*total.shape[:-1], step, columns, 2)
+    total = split[..., 0, :, :]
+    for fold in range(1, step):
+        total = total + split[..., fold, :, :]
+    answers = torch.view_as_real(torch.fft.ifft2(torch.view_as_complex(total)))
+    squares = answers * answers
+    return (squares[..., 0] + squares[..., 1]).sqrt_()
 
 
 def folded(spectrum: Tensor, step: int) -> Tensor:
@@ -347,10 +406,8 @@ class ScatteringFeatures(FixedFeatures):
         Each is [records, channels, (orientations, (orientations,)) cells, cells].
         """
         padded = self._pad(images)
-        spectrum = torch.fft.fft2(padded).unsqueeze(2)
         first, second = [], []
-        for scale in range(self.scales):
-            moduli = band_moduli(spectrum, self.bank[scale], 2**scale)
+        for scale, moduli in enumerate(self._moduli(padded, 0, range(self.scales))):
             first.append(self._average(moduli, scale))
             if scale + 1 < self.scales:
                 second += self._second_order(moduli, scale)

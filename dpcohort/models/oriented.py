@@ -21,15 +21,18 @@ own records would have to be paid for; these are free.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from dpcohort._validate import choice, number, whole_number
 from dpcohort.errors import InputError
-from dpcohort.models.fixed_features import FixedFeatures, band_moduli, unit_blocks
+from dpcohort.models.fixed_features import FixedFeatures, in_threads, unit_blocks
+from dpcohort.models.kept_features import kept
 from dpcohort.models.synthetic import SYNTHETIC_NAMES, synthetic_images
 
 #: Energy below this is rounding, in units of the normalised image.
@@ -39,6 +42,8 @@ _SYNTHETIC_IMAGES = 8_000
 #: The last whitenings made, by the features' settings.
 _MOMENTS: dict[str, tuple[Tensor, Tensor]] = {}
 _KEPT_MOMENTS = 4
+#: Images computed together: what belongs to them stays in a core's cache; a GPU has more room.
+_AT_A_TIME, _AT_A_TIME_ON_GPU = 8, 64
 #: Luminance, red against green, and both against blue: orthonormal rows.
 _OPPONENTS = (
     (3**-0.5, 3**-0.5, 3**-0.5),
@@ -149,7 +154,7 @@ class OrientedFeatures(FixedFeatures):
         found = self.plain(images)
         if self.whitening == "none":
             return found
-        return F.normalize((found - self._mean) @ self._root, eps=_LEAST_ENERGY)
+        return F.normalize(times_upper(found - self._mean, self._root), eps=_LEAST_ENERGY)
 
     def plain(self, images: Tensor) -> Tensor:
         """The features before they are whitened."""
@@ -157,10 +162,9 @@ class OrientedFeatures(FixedFeatures):
             images = upright(images)
         if self.colours == "opponent":
             images = torch.einsum("ij,njhw->nihw", self._opponents, images)
-        found = self._of(images)
-        if self.mirror:
-            found = F.normalize(found + self._of(images.flip(3)), eps=_LEAST_ENERGY)
-        return found
+        few = _AT_A_TIME if images.device.type == "cpu" else _AT_A_TIME_ON_GPU
+        found = [self._of(part) for part in torch.split(images, few)]
+        return found[0] if len(found) == 1 else torch.cat(found)
 
     def _moments(self) -> tuple[Tensor, Tensor]:
         """What the features are whitened with; made once for the same settings."""
@@ -168,23 +172,47 @@ class OrientedFeatures(FixedFeatures):
         if settings not in _MOMENTS:
             channels, height, width = self.input_shape
             shape = (channels, height, width)
-            images = synthetic_images(self.whitening, _SYNTHETIC_IMAGES, shape)
+
+            def both() -> NDArray[np.float32]:
+                images = synthetic_images(self.whitening, _SYNTHETIC_IMAGES, shape)
+                mean, root = whitening(self.plain, images, floor=self.whitening_floor)
+                return torch.cat([mean[None], root]).numpy()
+
             while len(_MOMENTS) >= _KEPT_MOMENTS:
                 _MOMENTS.pop(next(iter(_MOMENTS)))
-            _MOMENTS[settings] = whitening(self.plain, images, floor=self.whitening_floor)
+            found = kept((settings, _SYNTHETIC_IMAGES), (1 + self.width, self.width), both)
+            mean, root = torch.from_numpy(found).split([1, self.width])  # type: ignore[no-untyped-call]
+            _MOMENTS[settings] = (mean[0], root)
         return _MOMENTS[settings]
 
     def _of(self, images: Tensor) -> Tensor:
-        padded = self._pad(images)
-        spectrum = torch.fft.fft2(padded).unsqueeze(2)
+        both = torch.cat([images, images.flip(3)]) if self.mirror else images
+        padded = self._pad(both)
         blocks, second = [self._average(padded, 0)], []
-        for scale in range(self.scales):
-            moduli = band_moduli(spectrum, self.bank[scale], 2**scale)
+        for scale, moduli in enumerate(self._first_order(padded, len(images))):
             blocks.append(self._block(self._average(moduli, scale), local=True))
             if self.order == 2 and scale + 1 < self.scales:
                 seen = moduli[:, :1] if self.colours == "opponent" else moduli
                 second += [self._block(found) for found in self._second_order(seen, scale)]
-        return unit_blocks([*blocks, *second])
+        found = unit_blocks([*blocks, *second])
+        if not self.mirror:
+            return found
+        return F.normalize(found[: len(images)] + found[len(images) :], eps=_LEAST_ENERGY)
+
+    def _first_order(self, padded: Tensor, images: int) -> Iterator[Tensor]:
+        """The moduli of each scale, of the images and, where asked for, of their mirror images.
+
+        At the finest scale, where every pixel is there, a mirror image's are the image's own, seen
+        in a mirror: the place l of the orientations becomes -l.
+        """
+        even = self._padded[1] == self.input_shape[2] + 2 * self._margin
+        if not (self.mirror and even):
+            yield from self._moduli(padded, 0, range(self.scales))
+            return
+        (own,) = self._moduli(padded[:images], 0, [0])
+        turned = (-torch.arange(self.orientations, device=own.device)) % self.orientations
+        yield torch.cat([own, own[:, :, turned].flip(-1)])
+        yield from self._moduli(padded, 0, range(1, self.scales))
 
     def _block(self, found: Tensor, *, local: bool = False) -> Tensor:
         """Averages [records, channels, orientations ..., cells, cells] as they enter a block."""
@@ -265,9 +293,6 @@ def upright(images: Tensor) -> Tensor:
     return moved + darkest
 
 
-_AT_A_TIME = 250
-
-
 @torch.no_grad()
 def whitening(
     features: Callable[[Tensor], Tensor], images: Tensor, *, floor: float
@@ -281,7 +306,7 @@ def whitening(
             directions alike, much leaves them as they are.
 
     Returns:
-        m [width] and A [width, width].
+        m [width] and A [width, width], which is upper triangular.
 
     Raises:
         InputError: there are fewer than two images.
@@ -294,15 +319,40 @@ def whitening(
     """
     if len(images) < 2:
         raise InputError("images", given=len(images), allowed="at least two, to have a covariance")
-    width = features(images[:1]).shape[1]
-    first = torch.zeros(width, dtype=torch.float64)
-    second = torch.zeros(width, width, dtype=torch.float64)
-    for part in torch.split(images, _AT_A_TIME):
-        found = features(part).double()
-        first += found.sum(0)
-        second += found.T @ found
-    mean = first / len(images)
-    covariance = second / len(images) - torch.outer(mean, mean)
-    one = torch.eye(width, dtype=mean.dtype)
-    root = torch.linalg.cholesky(covariance + floor * covariance.diagonal().mean() * one)
-    return mean.float(), torch.linalg.solve_triangular(root, one, upper=False).T.float()
+    found = torch.cat(in_threads(features, torch.split(images, 250)))
+    width = found.shape[1]
+    mean = found.mean(0, dtype=torch.float64)
+    covariance = torch.empty(width, width, dtype=torch.float64)
+
+    def fill(tile: tuple[slice, slice]) -> None:
+        rows, columns = (found[:, part].double() - mean[part] for part in tile)
+        covariance[tile] = rows.T @ columns / len(images)
+        covariance[tile[::-1]] = covariance[tile].T.clone()
+
+    parts = [slice(start, start + _TILE) for start in range(0, width, _TILE)]
+    in_threads(fill, [(one, other) for i, one in enumerate(parts) for other in parts[i:]])
+
+    def inverse_root(covariance: Tensor) -> Tensor:
+        one = torch.eye(width, dtype=mean.dtype)
+        root = torch.linalg.cholesky(covariance + floor * covariance.diagonal().mean() * one)
+        inverse: Tensor = torch.linalg.solve_triangular(root, one, upper=False)
+        return inverse.T.float()
+
+    (root,) = in_threads(inverse_root, [covariance])
+    return mean.float(), root.contiguous()
+
+
+#: Columns of a matrix computed at a time.
+_TILE = 512
+
+
+def times_upper(rows: Tensor, matrix: Tensor) -> Tensor:
+    """The product with an upper triangular matrix, without most of its zeros.
+
+    Example:
+        >>> times_upper(torch.ones(1, 2), torch.tensor([[1.0, 2.0], [0.0, 3.0]]))
+        tensor([[1., 5.]])
+    """
+    ends = [*range(_TILE, len(matrix), _TILE), len(matrix)]
+    parts = zip([0, *ends], ends, strict=False)
+    return torch.cat([rows[:, :end] @ matrix[:end, start:end] for start, end in parts], 1)

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from dpcohort._validate import choice
+from dpcohort.models.fixed_features import in_threads
 
 _LEAVES = 60
 _SMALLEST, _LARGEST = 1.5, 24.0
@@ -54,33 +55,41 @@ def _normal(dice: torch.Generator, count: int, *shape: int) -> Tensor:
 def _leaves(dice: torch.Generator, count: int, shape: tuple[int, int, int]) -> Tensor:
     channels, height, width = shape
     y, x = _places(torch.arange(float(height)), torch.arange(float(width)))
-    images = _uniform(dice, count, channels, 1, 1).expand(count, *shape).clone()
-    for _ in range(_LEAVES):
-        # Radii with density r^-2 between the smallest and the largest.
-        share = _SMALLEST / _LARGEST
-        radius = _SMALLEST / (_uniform(dice, count) * (1 - share) + share)
-        down = y - (_uniform(dice, count) * (height + 8) - 4)
-        across = x - (_uniform(dice, count) * (width + 8) - 4)
-        inside = radius - _distance(dice, count, across, down, turn=math.pi, thin=0.4)
-        cover = torch.sigmoid(2 * inside)[:, None]
-        colour = _uniform(dice, count, 1, 1, 1)
-        if channels > 1:
-            colour = (colour + 0.35 * _normal(dice, count, channels, 1, 1)).clamp(0, 1)
-        images = images * (1 - cover) + colour * cover
-    return images
+    grounds = _uniform(dice, count, channels, 1, 1)
+    thrown = [_leaf(dice, count, shape) for _ in range(_LEAVES)]
+
+    def paint(part: slice) -> Tensor:
+        images = grounds[part].expand(-1, *shape)
+        for leaf in thrown:
+            radius, middle_y, middle_x, angle, thin, is_box, colour = (v[part] for v in leaf)
+            down, across = y - middle_y, x - middle_x
+            # From the middle of an ellipse or a rectangle, turned and thinned.
+            along = across * angle.cos() + down * angle.sin()
+            beside = (down * angle.cos() - across * angle.sin()) / thin
+            box = torch.maximum(along.abs(), beside.abs())
+            distance = torch.where(is_box, box, along.hypot(beside))
+            cover = torch.sigmoid(2 * (radius - distance))[:, None]
+            images = images * (1 - cover) + colour * cover
+        return images
+
+    return torch.cat(in_threads(paint, [slice(i, i + 50) for i in range(0, count, 50)]))
 
 
-def _distance(
-    dice: torch.Generator, count: int, across: Tensor, down: Tensor, *, turn: float, thin: float
-) -> Tensor:
-    """From the middle of an ellipse or a rectangle, turned and thinned at random."""
-    angle = turn * _uniform(dice, count)
-    along = across * angle.cos() + down * angle.sin()
-    beside = (down * angle.cos() - across * angle.sin()) / (
-        thin + (1 - thin) * _uniform(dice, count)
-    )
+def _leaf(dice: torch.Generator, count: int, shape: tuple[int, int, int]) -> tuple[Tensor, ...]:
+    """Radius, middle, direction, thinness, kind and colour of a leaf of each image."""
+    channels, height, width = shape
+    # Radii with density r^-2 between the smallest and the largest.
+    share = _SMALLEST / _LARGEST
+    radius = _SMALLEST / (_uniform(dice, count) * (1 - share) + share)
+    middle_y = _uniform(dice, count) * (height + 8) - 4
+    middle_x = _uniform(dice, count) * (width + 8) - 4
+    angle = math.pi * _uniform(dice, count)
+    thin = 0.4 + (1 - 0.4) * _uniform(dice, count)
     is_box = _uniform(dice, count) < 0.5
-    return torch.where(is_box, torch.maximum(along.abs(), beside.abs()), along.hypot(beside))
+    colour = _uniform(dice, count, 1, 1, 1)
+    if channels > 1:
+        colour = (colour + 0.35 * _normal(dice, count, channels, 1, 1)).clamp(0, 1)
+    return radius, middle_y, middle_x, angle, thin, is_box, colour
 
 
 def _silhouettes(dice: torch.Generator, count: int, shape: tuple[int, int, int]) -> Tensor:

@@ -22,6 +22,7 @@ from torch import nn
 from dpcohort._validate import choice, whole_number
 from dpcohort.aggregation import AggregationRule, Mean
 from dpcohort.data import Dataset, Partition, load_dataset, paper_partition
+from dpcohort.data.arrays import is_mapped
 from dpcohort.engine import (
     ClientRecords,
     ConstantStep,
@@ -267,16 +268,19 @@ class Job(TrainingJob):
         """The clients' records on the device."""
         _, data = split_features(self.model, self.data, device=self.device)
         inputs, transform = data.train_inputs, None
-        if inputs.size <= _MOST_RESIDENT_FLOATS:
+        # What is mapped from a file stays there: memory is then that of a cohort.
+        mapped = is_mapped(inputs) and self.device == "cpu" and inputs.ndim == 2
+        if inputs.dtype == np.int64 or (inputs.size <= _MOST_RESIDENT_FLOATS and not mapped):
             inputs = data.normalised(inputs)
         else:
             transform = _normaliser(data, self.device)
-        # Copies: torch warns about arrays that are closed for writing.
+        # torch warns about arrays that are closed for writing.
+        inputs, labels = (np.require(a, requirements="W") for a in (inputs, data.train_labels))
         return ClientRecords(
-            inputs if inputs.flags.writeable else inputs.copy(),
-            self.data.train_labels.copy(),
-            indices=self.partition.indices.copy(),
-            offsets=self.partition.offsets.copy(),
+            inputs,
+            labels,
+            indices=self.partition.indices,
+            offsets=self.partition.offsets,
             device=self.device,
             dtype=torch.float32,
             transform=transform,

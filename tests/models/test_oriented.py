@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
+from dpcohort.data import dataset_from_arrays
 from dpcohort.errors import InputError
-from dpcohort.models import oriented
+from dpcohort.models import oriented, precompute_features
+from dpcohort.models.fixed_features import folded, morlet_bank, unit_blocks
 from dpcohort.models.oriented import OrientedFeatures, upright, whitening
 from dpcohort.models.synthetic import synthetic_images
 
@@ -163,6 +166,61 @@ def test_a_whitening_is_made_once_for_the_same_settings():
 def test_settings_out_of_range_are_refused(options, message):
     with pytest.raises(InputError, match=message):
         OrientedFeatures((1, 28, 28), **options)
+
+
+def written_out(features, images):
+    """The definition, one image and one pair of filters at a time, in complex numbers."""
+    height, width = features._padded
+    banks = morlet_bank(
+        height, width, scales=features.scales, orientations=features.orientations
+    ).double()
+
+    def moduli(maps, bank, step):
+        return torch.fft.ifft2(folded(torch.fft.fft2(maps) * bank, step)).abs()
+
+    def of(image):
+        padded = features._pad(image[None]).double()
+        blocks, second = [features._average(padded, 0)], []
+        for j in range(features.scales):
+            first = torch.stack([moduli(padded[0], w, 2**j) for w in banks[j]], 1)[None]
+            blocks.append(features._average(first, j))
+            for k in range(j + 1, features.scales):
+                coarse = folded(banks[k], 2**j) * 4**j
+                both = [moduli(first, w, 2 ** (k - j)) for w in coarse]
+                second.append(features._average(torch.stack(both, 3), k))
+        return unit_blocks([*blocks, *second])
+
+    turned = images.flip(3)
+    return torch.cat([of(a) + of(b) for a, b in zip(images, turned, strict=True)])
+
+
+@pytest.mark.parametrize("shape", [(1, 32, 32), (2, 19, 30)], ids=["even", "uneven"])
+def test_the_quick_way_gives_the_numbers_of_the_definition(shape):
+    features = OrientedFeatures(shape, scales=3, orientations=4, cells=4, order=2, mirror=True)
+    some = pictures(9, *shape)  # more than are computed at a time
+    expected = written_out(features.double(), some.double())
+    expected = torch.nn.functional.normalize(expected)
+    found = OrientedFeatures(shape, scales=3, orientations=4, cells=4, order=2, mirror=True)(some)
+    assert float((found - expected).abs().max()) < 1e-5
+
+
+def test_bits_do_not_depend_on_the_number_of_threads():
+    data = dataset_from_arrays(
+        "some",
+        train_inputs=pictures(40, 1, 16, 16).numpy(),
+        train_labels=[0, 1] * 20,
+        test_inputs=pictures(2, 1, 16, 16).numpy(),
+        test_labels=[0, 1],
+    )
+    features = OrientedFeatures((1, 16, 16), cells=4, order=2, mirror=True)
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            found.append(precompute_features(data, features, batch_size=7).train_inputs)
+    finally:
+        torch.set_num_threads(before)
+    assert np.array_equal(*found)
 
 
 def stroke(lean, *, at=0.0, size=29):

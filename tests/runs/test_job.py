@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from dpcohort import Population, Training, make_plan
-from dpcohort.data import Partition, dataset_from_arrays, paper_partition
+from dpcohort import Population, Training, make_plan, train
+from dpcohort.data import Partition, dataset_from_arrays, load_dataset, paper_partition
 from dpcohort.errors import InputError, VerificationError
 from dpcohort.models import FixedFeatures, build_model
 from dpcohort.runs.folder import settings_sha256
@@ -24,6 +24,25 @@ def test_the_default_partition_has_exactly_the_planned_sizes(plan, digits):
     again = make_job(plan, "logistic", digits, device="cpu", seed=1)
     other = make_job(plan, "logistic", digits, device="cpu", seed=2)
     assert job.partition.sha256 == again.partition.sha256 != other.partition.sha256
+
+
+def test_records_mapped_from_a_file_stay_there_and_train_to_the_same_bits(plan, tmp_path):
+    rng = np.random.default_rng(0)
+    size = int(plan.population.sizes.sum())
+    arrays = {
+        "train_inputs": rng.integers(0, 256, (size, 64), np.uint8),
+        "train_labels": np.arange(size) % 10,
+        "test_inputs": rng.integers(0, 256, (20, 64), np.uint8),
+        "test_labels": np.arange(20) % 10,
+    }
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    held, mapped = dataset_from_arrays("held", **arrays), load_dataset(tmp_path)
+    runs = [train(plan, "logistic", data, device="cpu") for data in (held, mapped)]
+    for name, values in runs[0].model.items():
+        assert np.array_equal(values, runs[1].model[name])
+    records = make_job(plan, "logistic", mapped, device="cpu").records()
+    assert records._inputs.data_ptr() == mapped.train_inputs.ctypes.data
 
 
 def test_a_model_of_another_size_is_refused_with_both_numbers(plan, digits):
