@@ -87,6 +87,7 @@ class LocalTraining:
         model: the model the terms allow.
         data: the client's records.
         source: where random bytes come from; anything but the operating system is for tests.
+        module: the model itself, where it has no name that this machine knows.
 
     Raises:
         InputError: the model's gradient of a record is not a function of record and weights alone.
@@ -100,10 +101,17 @@ class LocalTraining:
         ((6,), 'float32')
     """
 
-    def __init__(self, model: ModelTerms, data: GuardedData, source: Bytes = os.urandom) -> None:
+    def __init__(
+        self,
+        model: ModelTerms,
+        data: GuardedData,
+        source: Bytes = os.urandom,
+        *,
+        module: torch.nn.Module | None = None,
+    ) -> None:
         self._data, self._source = data, source
         tokens = data.inputs.dtype == np.int64
-        built = build_model(
+        built = module or build_model(
             model.name,
             input_shape=model.input_shape,
             classes=model.classes,
