@@ -88,18 +88,31 @@ def accept(
     dataset: DatasetOption,
     run: Annotated[str, Option(help="Name of the run.")],
     terms: Annotated[
-        Path,
+        Path | None,
         Option(
             metavar="FILE.toml",
             help="epsilon, delta, clip, sampling_rate, local_steps, rounds, draws, "
             "least_noise_multiplier[, sampler, neighbours].",
         ),
-    ],
+    ] = None,
+    plan: Annotated[
+        Path | None,
+        Option(metavar="FILE.json", help="Instead: what a plan asks of the client of that name."),
+    ] = None,
     counter: CounterOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Accept a run's terms; without this nothing can be spent on the run."""
-    accepted = RunTerms.from_toml(terms)
+    if terms is not None and plan is None:
+        accepted = RunTerms.from_toml(terms)
+    elif plan is not None and terms is None:
+        from dpcohort.plan import Plan
+
+        saved = Plan.load(plan)
+        saved.verify_unless_made_here()
+        accepted = RunTerms.of_plan(saved, dataset)
+    else:
+        raise InputError.because("give either --terms FILE.toml or --plan FILE.json.")
     with ClientLedger(path, counter=counter) as ledger:
         ledger.accept(dataset, run, accepted)
         fit = ledger.affordable_draws(dataset, run)

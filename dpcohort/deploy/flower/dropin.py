@@ -31,6 +31,7 @@ import json
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -48,22 +49,17 @@ from dpcohort.clients import Population
 from dpcohort.data import Partition
 from dpcohort.deploy.flower.adapter import FlowerGrid, _body, _record, flower_version
 from dpcohort.deploy.flower.exchange import Exchange
-from dpcohort.deploy.flower.federation import (
-    Federation,
-    check_agreements,
-    disagreements,
-    drawn_clients,
-)
+from dpcohort.deploy.flower.federation import Federation, check_agreements, disagreements
 from dpcohort.deploy.flower.kit import file_name
 from dpcohort.deploy.flower.messages import hello_message, open_message, read_hello
 from dpcohort.deploy.flower.record import FederatedJob, FederatedRecorder
 from dpcohort.deploy.flower.rounds import GuardTrainer
-from dpcohort.deploy.guard.files import GuardedData
+from dpcohort.deploy.guard.files import GuardedData, check_records
 from dpcohort.deploy.guard.handler import GuardHandler
 from dpcohort.deploy.guard.protocol import DrawRequest, Hello, ReceiptRequest, Refusal, encode
 from dpcohort.deploy.guard.terms import GuardTerms, ModelTerms
 from dpcohort.deploy.guard.training import LocalTraining, layout_of
-from dpcohort.deploy.ledger import ClientLedger, RunTerms
+from dpcohort.deploy.ledger import ClientLedger
 from dpcohort.engine import ConstantStep, EngineState, Optimiser
 from dpcohort.engine.clipping import FlatLayout
 from dpcohort.engine.lattice import KEY_BYTES, Lattice
@@ -75,7 +71,7 @@ from dpcohort.runs.configured import aggregation_for
 from dpcohort.runs.run import Run
 from dpcohort.runs.training import closing, run_rounds
 
-__all__ = ["PrivacyAwareStrategy", "PrivacyMod", "clients_of", "terms_of"]
+__all__ = ["PrivacyAwareStrategy", "PrivacyMod", "clients_of"]
 
 #: What both sides call the model: which one it is, only the app knows. Its layout is compared.
 _MODEL = ModelTerms(name="flower-app", input_shape=(1,), classes=2)
@@ -137,39 +133,6 @@ def clients_of(
     ids = [str(names.get(i, i)) for i in range(count)]
     shared = [np.full(count, one) if np.ndim(one) == 0 else one for one in (epsilon, delta)]
     return Population.from_arrays(ids=ids, sizes=sizes, epsilon=shared[0], delta=shared[1])
-
-
-def terms_of(plan: Plan, client: str) -> RunTerms:
-    """What a client's owner is asked to accept for a plan: its part of it and no more.
-
-    Args:
-        plan: the plan.
-        client: id of a client that it draws.
-
-    Example:
-        >>> from dpcohort import Contract, Training, make_plan
-        >>> clients = Population.from_arrays(sizes=[1] * 3, epsilon=[4, 8, 8], delta=1e-5)
-        >>> plan = make_plan(clients, Training(rounds=4, cohort_size=2, sampling_rate=1.0), seed=0,
-        ...                  accountant=Contract(neighbours="replace-one"))
-        >>> terms = terms_of(plan, clients.ids[1])
-        >>> terms.sampling_rate, terms.neighbours, terms.certified_epsilon() <= 8
-        (1.0, 'replace-one', True)
-    """
-    if client not in drawn_clients(plan):
-        raise InputError("client", given=client, allowed="the id of a client that the plan draws")
-    k = plan.population.index_of(client)
-    return RunTerms(
-        epsilon=float(plan.population.epsilon[k]),
-        delta=float(plan.population.delta[k]),
-        clip=float(plan.training.clip),
-        sampling_rate=float(plan.sampling_rates[k]),
-        local_steps=plan.training.local_steps,
-        rounds=plan.training.rounds,
-        draws=int(plan.schedule.counts[k]),
-        least_noise_multiplier=float(plan.noise_multipliers[k]),
-        sampler=plan.contract.sampler,
-        neighbours=plan.contract.neighbours,
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -339,29 +302,29 @@ class PrivacyMod:
         name, path = _owner(context)
         try:
             opened = open_message(body)
+        except DpcohortError as error:
+            raise _RefusedError("message", str(error)) from None
+        if opened.client not in ("", name):
+            raise _RefusedError("other-client", f"this node is {name}")
+        run = str(opened.requests[0].run)
+        try:
             with ClientLedger(path) as ledger:
-                handler = self._handler(ledger, name, message, context, call_next)
-                if opened.client not in ("", name):
-                    raise _RefusedError("other-client", f"this node is {name}")
-                run = str(opened.requests[0].run)
                 self._check(ledger, name, run)
+                handler = self._handler(ledger, name, message, context, call_next)
                 answers = [handler.answer(request) for request in opened.requests]
                 if isinstance(opened.requests[0], DrawRequest):
                     answers.append(handler.answer(ReceiptRequest(run=run)))
                 return answers
         except DpcohortError as error:
             _say(str(error))
-            raise _RefusedError(
-                "ledger", "its ledger cannot be used, or the message not be read; its log says why"
-            ) from None
+            raise _RefusedError("ledger", "its ledger cannot be used; its log says why") from None
 
     def _handler(
         self, ledger: ClientLedger, name: str, message: Any, context: Any, call_next: Any
     ) -> GuardHandler:
         """The guard's own decisions, with this client's ledger and way of training."""
         cap = ledger.cap(name)
-        if cap is None:
-            raise _RefusedError("ledger", f"its ledger knows no data set {name!r}")
+        assert cap is not None  # looked at before
         terms = GuardTerms(
             dataset=name,
             lifetime_epsilon=cap.epsilon,
@@ -381,18 +344,18 @@ class PrivacyMod:
             except (KeyError, ValueError, TypeError) as error:
                 words = f"the message's layout cannot be read ({type(error).__name__})"
                 raise _RefusedError("message", words) from None
-        inputs, labels = (np.asarray(one) for one in self._records(context))
-        network = self._network()
-        if inputs.dtype != np.int64:
-            inputs = inputs.astype(np.float32)
-        with torch.no_grad():
-            outputs = int(network(torch.zeros((1, *inputs.shape[1:])).to(_kind(inputs))).shape[-1])
-        model = ModelTerms(name="flower-app", input_shape=inputs.shape[1:], classes=outputs)
-        data = GuardedData(inputs, labels.astype(np.int64), "")
-        return len(labels), LocalTraining(model, data, module=network)
+        try:
+            data, model, network = _own_records(self._records(context), self._network())
+            return len(data), LocalTraining(model, data, module=network)
+        except Exception as error:  # the app's code, on the client's records
+            _say(f"records or network cannot be used: {type(error).__name__}: {error}")
+            words = "its records or its network cannot be used; its log says why"
+            raise _RefusedError("records", words) from None
 
     def _check(self, ledger: ClientLedger, name: str, run: str) -> None:
-        """Refuse terms for records where the whole update is what gets noise."""
+        """Refuse a ledger without the client, or terms for records where updates get noise."""
+        if ledger.cap(name) is None:
+            raise _RefusedError("no-ledger", f"its ledger knows no data set {name!r}")
         terms = ledger.accepted(name).get(run)
         if terms is None or self.unit == "record":
             return  # a run that is not accepted is the handler's to refuse
@@ -462,12 +425,30 @@ def _app(
             (record,) = replied.values()
             return arrays.flat(record)
         except Exception as error:  # the app's code, on the client's records
-            _say(f"the app's training failed ({type(error).__name__}): noise alone is sent.")
+            code, line = list(traceback.walk_tb(error.__traceback__))[-1]
+            where = f"{Path(code.f_code.co_filename).name}, line {line}"
+            _say(f"the training failed ({type(error).__name__}, {where}): noise alone is sent.")
             return None
         finally:
             message.content = asked
 
     return train
+
+
+def _own_records(records: Records, network: nn.Module) -> tuple[GuardedData, ModelTerms, nn.Module]:
+    """An app's records and network as the guard's training takes them."""
+    inputs, labels = (np.asarray(one) for one in records)
+    if inputs.dtype.kind not in "iu":
+        inputs = inputs.astype(np.float32)
+    kind = torch.from_numpy(inputs[:1]).dtype
+    with torch.no_grad():
+        outputs = int(network(torch.zeros((1, *inputs.shape[1:]), dtype=kind)).shape[-1])
+    model = ModelTerms(name=_MODEL.name, input_shape=inputs.shape[1:], classes=outputs)
+    check_records("records", inputs, labels, model)
+    if not np.isfinite(inputs).all():
+        raise InputError.because("there are inputs that are not finite.")
+    inputs = inputs.astype(np.int64) if inputs.dtype.kind in "iu" else inputs
+    return GuardedData(inputs, labels.astype(np.int64), ""), model, network
 
 
 def _owner(context: Any) -> tuple[str, Path]:
@@ -510,10 +491,6 @@ def _mods_around(own: Any, call_next: Any) -> Iterator[str]:
 
 def _name(mod: Any) -> str:
     return str(getattr(mod, "__name__", type(mod).__name__))
-
-
-def _kind(inputs: NDArray[Any]) -> torch.dtype:
-    return torch.int64 if inputs.dtype == np.int64 else torch.float32
 
 
 def _say(words: str) -> None:

@@ -671,9 +671,7 @@ def facts_of(run: ReadRun) -> dict[str, dict[str, str]]:
         sections["Training"] = flat(asdict(plan.training))
         whole = run.settings.get("drop_in") == "client"
         unit = "a client as a whole" if whole else "one record of a client"
-        sections["Privacy"] = flat(
-            {**plan.contract.to_dict(), "unit": unit, "plan": plan.sha256}
-        )
+        sections["Privacy"] = flat({**plan.contract.to_dict(), "unit": unit, "plan": plan.sha256})
         if plan.pooled is not None:
             bits = (plan.pooled.exponent, plan.pooled.modulus_bits)
             sections["Privacy"] |= {
