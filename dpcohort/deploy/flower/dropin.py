@@ -674,7 +674,7 @@ class PrivacyAwareStrategy:
             "quorum": quorum,
         }
         _ = self._federation(timeout=600.0)  # checked now, not when clients wait
-        #: The finished run, as ``dpcohort.load_run(out)`` gives it.
+        #: The finished run.
         self.run: Run | None = None
 
     @property

@@ -275,7 +275,12 @@ def write_app(folder: str | Path, *, rounds: int = 8, clients: int = 3) -> Path:
         delta=delta,
     )
     training = Training(
-        rounds=rounds, cohort_size=clients, local_steps=4, sampling_rate=0.2, dimension=810
+        rounds=rounds,
+        cohort_size=clients,
+        local_steps=4,
+        sampling_rate=0.2,
+        clip=2.0,
+        dimension=810,
     )
     plan = make_plan(population, training, seed=0)
     target = _free_folder(folder)

@@ -257,6 +257,7 @@ class LocalTraining:
             return point.new_zeros(1, self.dimension)
 
 
+@_one_thread()
 def _refuse_memory(
     gradients: Gradients,
     loss: Gradients,
