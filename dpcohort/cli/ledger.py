@@ -88,31 +88,26 @@ def accept(
     dataset: DatasetOption,
     run: Annotated[str, Option(help="Name of the run.")],
     terms: Annotated[
-        Path | None,
+        Path,
         Option(
-            metavar="FILE.toml",
+            metavar="FILE",
             help="epsilon, delta, clip, sampling_rate, local_steps, rounds, draws, "
-            "least_noise_multiplier[, sampler, neighbours].",
+            "least_noise_multiplier[, sampler, neighbours] (.toml); or a plan (.json): what it "
+            "asks of the client of that name.",
         ),
-    ] = None,
-    plan: Annotated[
-        Path | None,
-        Option(metavar="FILE.json", help="Instead: what a plan asks of the client of that name."),
-    ] = None,
+    ],
     counter: CounterOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Accept a run's terms; without this nothing can be spent on the run."""
-    if terms is not None and plan is None:
-        accepted = RunTerms.from_toml(terms)
-    elif plan is not None and terms is None:
+    if terms.suffix == ".json":
         from dpcohort.plan import Plan
 
-        saved = Plan.load(plan)
-        saved.verify_unless_made_here()
-        accepted = RunTerms.of_plan(saved, dataset)
+        plan = Plan.load(terms)
+        plan.verify_unless_made_here()
+        accepted = RunTerms.of_plan(plan, dataset)
     else:
-        raise InputError.because("give either --terms FILE.toml or --plan FILE.json.")
+        accepted = RunTerms.from_toml(terms)
     with ClientLedger(path, counter=counter) as ledger:
         ledger.accept(dataset, run, accepted)
         fit = ledger.affordable_draws(dataset, run)

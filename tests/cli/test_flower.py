@@ -205,3 +205,18 @@ def test_init_writes_how_guards_read_their_tables(tmp_path, capsys, monkeypatch)
         assert main(["guard", "check", "--terms", terms, "--data", str(own), "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
         assert found["records"] == 160  # a fifth is held out, as in the plan
+
+
+@pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
+def test_new_writes_an_app_that_flower_takes(tmp_path, capsys):
+    """What ``flwr run`` does first: read the configuration, check the parts, pack the app."""
+    from flwr.cli.build import build_fab_from_disk
+
+    app = tmp_path / "app"
+    assert main(["flower", "new", str(app), "--rounds", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["clients"] == 3
+    packed = build_fab_from_disk(app)
+    assert b"quickstart/client_app.py" in packed
+    assert b".ledger" not in packed  # a client's ledger is no part of what is shipped
+    assert main(["flower", "new", str(app)]) == 2
+    assert "exists and is not empty" in capsys.readouterr().err

@@ -116,14 +116,10 @@ def clients_of(
         >>> clients_of(Halves(), epsilon=8.0, delta=1e-5, records=True).sizes.tolist()
         [50, 50]
     """
-    found = partitions
-    if hasattr(partitions, "partitioners"):  # a FederatedDataset
-        if split not in partitions.partitioners:
-            raise InputError(
-                "split", given=split, allowed=", ".join(sorted(partitions.partitioners))
-            )
-        partitions.load_partition(0, split)  # which loads the data
-        found = partitions.partitioners[split]
+    splits = getattr(partitions, "partitioners", None)  # of a FederatedDataset; loads the data
+    if splits is not None and split not in splits:
+        raise InputError("split", given=split, allowed=", ".join(sorted(splits)))
+    found = partitions if splits is None else splits[split]
     if not hasattr(found, "num_partitions") or not hasattr(found, "load_partition"):
         allowed = "a partitioner of flwr-datasets, or a FederatedDataset"
         raise InputError("partitions", given=type(partitions).__name__, allowed=allowed)

@@ -81,7 +81,10 @@ def test_flower_is_imported_in_two_modules_only_and_there_not_at_once():
                 names = [node.module]
             if any(name.split(".")[0] == "flwr" for name in names):
                 importing.append((path.relative_to(PACKAGE).as_posix(), node.col_offset))
-    assert {path for path, _ in importing} == {"deploy/flower/adapter.py", "deploy/flower/dropin.py"}
+    assert {path for path, _ in importing} == {
+        "deploy/flower/adapter.py",
+        "deploy/flower/dropin.py",
+    }
     assert all(column > 0 for _, column in importing)
 
 
