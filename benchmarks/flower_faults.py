@@ -44,6 +44,7 @@ from dpcohort.clients import Population
 from dpcohort.data import load_dataset
 from dpcohort.deploy.flower.adapter import QUIET
 from dpcohort.deploy.flower.certificates import make_certificates, make_node_key
+from dpcohort.deploy.flower.federation import drawn_clients
 from dpcohort.deploy.flower.kit import client_folder, write_app
 from dpcohort.deploy.flower.trial import (
     Processes,
@@ -501,10 +502,10 @@ def run_app(unit: str, rounds: int) -> dict[str, Any]:
         )
         time.sleep(1.0)  # its last words
         said = processes.tail("run", lines=200)
-    counted = {
-        name: len(read_state(app / "ledgers" / f"{name}.ledger").accounts[name]["quickstart"].draws)
-        for name in clients
-    }
+    counted = dict.fromkeys(clients, 0)
+    for name in drawn_clients(plan):
+        accounts = read_state(app / "ledgers" / f"{name}.ledger").accounts
+        counted[name] = len(accounts[name]["quickstart"].draws)
     verification = verify_run(app / "run")
     planned = dict(zip(clients, plan.schedule.counts.tolist(), strict=True))
     found = {
@@ -539,7 +540,8 @@ def _whole_clients(app: Path, plan: Plan) -> Plan:
         with ClientLedger.create(app / "ledgers" / f"{name}.ledger") as ledger:
             cap = LifetimeCap(epsilon=epsilon, delta=1e-5, neighbours="replace-one")
             ledger.register(name, cap)
-            ledger.accept(name, "quickstart", RunTerms.of_plan(whole, name))
+            if name in drawn_clients(whole):
+                ledger.accept(name, "quickstart", RunTerms.of_plan(whole, name))
     path = app / "quickstart" / "client_app.py"
     mod = "PrivacyMod(records=records, network=Net)"
     path.write_text(path.read_text().replace(mod, "PrivacyMod()"))

@@ -337,7 +337,7 @@ class PrivacyMod:
             try:
                 arrays = _Arrays.read(message.content)
                 return 1, _WholeUpdate(arrays, _app(arrays, message, context, call_next))
-            except (KeyError, ValueError, TypeError) as error:
+            except (KeyError, ValueError, TypeError, DpcohortError) as error:
                 words = f"the message's layout cannot be read ({type(error).__name__})"
                 raise _RefusedError("message", words) from None
         try:
@@ -523,6 +523,8 @@ class _Nodes(FlowerGrid):
             for node in self._grid.get_nodes()
             if getattr(node, "status", "") in ("", "online")
         ]
+        self._seen &= set(online)
+        self.answers = {node: said for node, said in self.answers.items() if node in self._seen}
         new = [node for node in online if node not in self._seen]
         asking = hello_message("", run=self._run)
         names = self.push([(node, asking) for node in new], group="terms", ttl=600.0) if new else []
@@ -762,10 +764,12 @@ class PrivacyAwareStrategy:
 
     def _problems(self, job: _AppJob, client: str, hello: Hello) -> list[str]:
         size = int(self.plan.population.sizes[self.plan.population.index_of(client)])
-        if hello.records == 1 and size > 1:
+        if (hello.records == 1) != (size == 1):
+            found = "the client as a whole" if hello.records == 1 else "its records"
             return [
-                f"its mod protects the client as a whole, and the plan is for {size} records: give "
-                "PrivacyMod records and network, or plan with clients of size 1"
+                f"its mod protects {found}, and the plan is for {size} record{'s' * (size > 1)}: "
+                "records need PrivacyMod(records=..., network=...) and their number as the size, "
+                "whole clients PrivacyMod() and the size 1"
             ]
         return disagreements(
             job.federation,
@@ -888,6 +892,7 @@ def _agreed(nodes: _Nodes, plan: Plan, drawn: Sequence[str], *, timeout: float) 
             twice, or a drawn client that does not come.
     """
     deadline, known = time.monotonic() + timeout, set(plan.population.ids)
+    waited: list[str] = []
     while True:
         there = {name for name, _ in nodes.nodes()}
         for node, answer in nodes.answers.items():
@@ -917,6 +922,9 @@ def _agreed(nodes: _Nodes, plan: Plan, drawn: Sequence[str], *, timeout: float) 
                 for hello in nodes.answers.values()
                 if isinstance(hello, Hello) and hello.dataset in drawn
             }
+        if missing != waited:
+            print(f"dpcohort: waiting for {_some(missing)}", flush=True)
+            waited = missing
         if time.monotonic() > deadline:
             raise InputError.because(
                 f"{_some(missing)}, whom the plan draws, did not come online within {timeout:g} s. "
