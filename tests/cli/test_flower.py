@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -8,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import zipfile
 
 import pytest
 
@@ -215,8 +217,8 @@ def test_new_writes_an_app_that_flower_takes(tmp_path, capsys):
     app = tmp_path / "app"
     assert main(["flower", "new", str(app), "--rounds", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["clients"] == 3
-    packed = build_fab_from_disk(app)
-    assert b"quickstart/client_app.py" in packed
-    assert b".ledger" not in packed  # a client's ledger is no part of what is shipped
+    packed = zipfile.ZipFile(io.BytesIO(build_fab_from_disk(app))).namelist()
+    assert {f"quickstart/{part}.py" for part in ("task", "client_app", "server_app")} < {*packed}
+    assert not [name for name in packed if "ledgers" in name]  # what is shipped holds no ledger
     assert main(["flower", "new", str(app)]) == 2
     assert "exists and is not empty" in capsys.readouterr().err
