@@ -661,7 +661,7 @@ class PrivacyAwareStrategy:
         from flwr.serverapp.strategy import Strategy
 
         Strategy.register(type(self))  # one of Flower's own kind, without loading it beforehand
-        if not isinstance(plan, Plan):
+        if isinstance(plan, str | Path):
             plan = Plan.load(plan)
             plan.verify_unless_made_here()
         _check_plan(plan)
