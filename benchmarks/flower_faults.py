@@ -7,6 +7,7 @@
     python benchmarks/flower_faults.py --compare           accuracy beside the local engine's
     python benchmarks/flower_faults.py --offline           the demo without a network, calls noted
     python benchmarks/flower_faults.py --pooled 10         ten clients pool noise, a guard is killed
+    python benchmarks/flower_faults.py --app record        an app with strategy and mod, no guards
 
 A case kills one part with SIGKILL while a guard is computing a draw, lets a supervisor start it
 again as systemd would, and where Flower gives the run up goes on with it under its own name. Then
@@ -20,6 +21,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import ssl
@@ -37,10 +39,13 @@ from typing import Any
 
 import numpy as np
 
+from dpcohort.accounting.contract import Contract
+from dpcohort.clients import Population
 from dpcohort.data import load_dataset
 from dpcohort.deploy.flower.adapter import QUIET
 from dpcohort.deploy.flower.certificates import make_certificates, make_node_key
-from dpcohort.deploy.flower.kit import client_folder
+from dpcohort.deploy.flower.federation import drawn_clients
+from dpcohort.deploy.flower.kit import client_folder, write_app
 from dpcohort.deploy.flower.trial import (
     Processes,
     Trial,
@@ -50,9 +55,9 @@ from dpcohort.deploy.flower.trial import (
     start_all,
     trial,
 )
-from dpcohort.deploy.ledger import read_state
+from dpcohort.deploy.ledger import ClientLedger, LifetimeCap, RunTerms, read_state
 from dpcohort.errors import DpcohortError
-from dpcohort.plan import make_plan
+from dpcohort.plan import Plan, make_plan
 from dpcohort.runs.folder import read_json, read_log
 from dpcohort.runs.verification import verify_run
 
@@ -462,6 +467,94 @@ def run_offline() -> dict[str, Any]:
     return found
 
 
+def run_app(unit: str, rounds: int) -> dict[str, Any]:
+    """The app of ``dpcohort flower new`` over a real SuperLink and three SuperNodes.
+
+    Args:
+        unit: ``record`` as it is written; ``client`` with a mod that protects clients as a whole.
+        rounds: of the plan.
+    """
+    began, folder = time.monotonic(), Path(tempfile.mkdtemp(prefix="dpcohort-"))
+    app = write_app(folder / "app", rounds=rounds)
+    plan = Plan.load(app / "plan.json")
+    if unit == "client":
+        plan = _whole_clients(app, plan)
+    clients = list(plan.population.ids)
+    superlink, *ports = free_ports(1 + len(clients))
+    home = folder / "flwr"
+    home.mkdir()
+    address = f'address = "127.0.0.1:{superlink}"'
+    (home / "config.toml").write_text(f"[superlink.trial]\n{address}\ninsecure = true\n")
+    programs = Path(sys.executable).parent
+    env = {**QUIET, "FLWR_HOME": str(home), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+    env["PATH"] = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    with Processes(folder / "logs") as processes:
+
+        def start(name: str, program: str, *options: str) -> None:
+            processes.start(name, [str(programs / program), *options], env=env)
+
+        local = ("--insecure", "--host", "127.0.0.1", "--port")
+        quiet = "--disable-runtime-dependency-installation"
+        start("superlink", "flower-superlink", *local, str(superlink), quiet)
+        processes.await_port("superlink", superlink, seconds=90)
+        for i, (client, port) in enumerate(zip(clients, ports, strict=True)):
+            ledger = json.dumps(str(app / "ledgers" / f"{client}.ledger"))
+            said = f'partition-id={i} num-partitions={len(clients)} client="{client}"'
+            more = ("--superlink", f"127.0.0.1:{superlink}")
+            said = f"{said} ledger={ledger}"
+            start(f"node-{i}", "flower-supernode", *local, str(port), *more, "--node-config", said)
+        start("run", "flwr", "run", str(app), "trial", "--stream")
+        processes.await_that(
+            "run", (app / "run" / "result.json").exists, "finish", seconds=_RUN_SECONDS
+        )
+        time.sleep(1.0)  # its last words
+        said = processes.tail("run", lines=200)
+    counted = dict.fromkeys(clients, 0)
+    for name in drawn_clients(plan):
+        accounts = read_state(app / "ledgers" / f"{name}.ledger").accounts
+        counted[name] = len(accounts[name]["quickstart"].draws)
+    verification = verify_run(app / "run")
+    planned = dict(zip(clients, plan.schedule.counts.tolist(), strict=True))
+    found = {
+        "unit": unit,
+        "rounds": rounds,
+        "accuracy": [float(one) for one in re.findall(r"'accuracy': ([\d.]+)", said)],
+        "planned": planned,
+        "counted": counted,
+        "noise_to_clip": round(plan.noise_to_clip, 2),
+        "verified": verification.holds,
+        "receipts": verification.clients,
+        "seconds": round(time.monotonic() - began, 1),
+        "ok": verification.holds and counted == planned,
+    }
+    if found["ok"]:
+        shutil.rmtree(folder, ignore_errors=True)
+    return found
+
+
+def _whole_clients(app: Path, plan: Plan) -> Plan:
+    """Make the app's mod protect clients as a whole: a plan for that, and fresh ledgers."""
+    names, budgets = plan.population.ids, plan.population.epsilon
+    clients = Population.from_arrays(
+        ids=names, sizes=[1] * len(names), epsilon=budgets, delta=plan.population.delta
+    )
+    training = replace(plan.training, local_steps=1, sampling_rate=1.0, clip=1.0)
+    whole = make_plan(clients, training, seed=0, accountant=Contract(neighbours="replace-one"))
+    whole.save(app / "plan.json")
+    shutil.rmtree(app / "ledgers")
+    (app / "ledgers").mkdir()
+    for name, epsilon in zip(names, budgets.tolist(), strict=True):
+        with ClientLedger.create(app / "ledgers" / f"{name}.ledger") as ledger:
+            cap = LifetimeCap(epsilon=epsilon, delta=1e-5, neighbours="replace-one")
+            ledger.register(name, cap)
+            if name in drawn_clients(whole):
+                ledger.accept(name, "quickstart", RunTerms.of_plan(whole, name))
+    path = app / "quickstart" / "client_app.py"
+    mod = "PrivacyMod(records=records, network=Net)"
+    path.write_text(path.read_text().replace(mod, "PrivacyMod()"))
+    return whole
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--case", choices=CASES, action="append")
@@ -472,6 +565,7 @@ def main() -> int:
     parser.add_argument("--offline", action="store_true")
     parser.add_argument("--pooled", type=int, metavar="CLIENTS")
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--app", choices=("record", "client"))
     arguments = parser.parse_args()
     if arguments.pooled:
         told = [
@@ -480,6 +574,10 @@ def main() -> int:
         ]
         print(json.dumps(told, indent=2))
         return 0 if all(one["ok"] for one in told) else 1
+    if arguments.app:
+        found = run_app(arguments.app, arguments.rounds)
+        print(json.dumps(found, indent=2))
+        return 0 if found["ok"] else 1
     if arguments.doors:
         print(json.dumps(run_doors(), indent=2))
         return 0

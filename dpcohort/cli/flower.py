@@ -165,6 +165,29 @@ def init(
         )
 
 
+@flower.command("new")
+def new(
+    folder: Annotated[Path, Argument(metavar="DIR", help="The app's folder, new.")],
+    rounds: Annotated[int, Option(min=1, max=1000, help="Rounds of its plan.")] = 8,
+    clients: Annotated[int, Option(min=1, max=100, help="How many clients.")] = 3,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a small Flower app made private by a strategy and a mod, with plan and ledgers."""
+    from dpcohort.deploy.flower.adapter import flower_version
+    from dpcohort.deploy.flower.kit import write_app
+
+    flower_version()
+    app = write_app(folder, rounds=rounds, clients=clients)
+    if as_json:
+        print_json({"out": str(app), "rounds": rounds, "clients": clients})
+        return
+    say(f"Flower app for {clients} clients: {app}. Its README.md says how to run it.")
+    say(
+        "The server ships the code that adds the noise; who does not trust its operator needs a "
+        "guard: dpcohort flower init."
+    )
+
+
 @flower.command("gate")
 def gate(
     superlink: Annotated[int, Option(help="Port of the SuperLink on 127.0.0.1.")],

@@ -90,16 +90,24 @@ def accept(
     terms: Annotated[
         Path,
         Option(
-            metavar="FILE.toml",
+            metavar="FILE",
             help="epsilon, delta, clip, sampling_rate, local_steps, rounds, draws, "
-            "least_noise_multiplier[, sampler, neighbours].",
+            "least_noise_multiplier[, sampler, neighbours] (.toml); or a plan (.json): what it "
+            "asks of the client of that name.",
         ),
     ],
     counter: CounterOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Accept a run's terms; without this nothing can be spent on the run."""
-    accepted = RunTerms.from_toml(terms)
+    if terms.suffix == ".json":
+        from dpcohort.plan import Plan
+
+        plan = Plan.load(terms)
+        plan.verify_unless_made_here()
+        accepted = RunTerms.of_plan(plan, dataset)
+    else:
+        accepted = RunTerms.from_toml(terms)
     with ClientLedger(path, counter=counter) as ledger:
         ledger.accept(dataset, run, accepted)
         fit = ledger.affordable_draws(dataset, run)

@@ -54,6 +54,15 @@ RAW_REPORTS = (
 )
 #: What ``run.json`` says of the noise of a private run on one machine.
 PRIVATE_NOISE = "rounded Gaussian on a lattice, ChaCha20 keyed by the operating system"
+#: What a mod in a Flower app protects, by the key ``drop_in`` of a run's settings.
+DROP_IN_UNITS = {
+    "client": "all records of this client together",
+    "record": "one record of this client",
+}
+DROP_IN = (
+    " A mod in the Flower app clipped, counted and added the noise: code that the server ships, "
+    "without the wall of a guard. The promise holds if that code was the one that ran."
+)
 #: Where settings may come from, by the key ``tuning.source`` of a configuration.
 TUNING_SOURCES = {
     "none": "generated stand-in data of the same shape: no record was looked at, nothing was spent",
@@ -510,6 +519,7 @@ def make_receipts(
     weights: Mapping[str, Any] | None = None,
     tuning: Mapping[str, Any] | None = None,
     charges: Mapping[str, Any] | None = None,
+    drop_in: str | None = None,
 ) -> list[Receipt]:
     """Receipts of the drawn clients, or of those at the given positions.
 
@@ -523,6 +533,7 @@ def make_receipts(
         weights: what training started from, as ``run.json`` has it under ``model``.
         tuning: where the run's settings came from, by its ``run.json``.
         charges: what was spent before its rounds, by its ``run.json``.
+        drop_in: where a mod in a Flower app added the noise, what it protects, by ``run.json``.
 
     Example:
         >>> from dpcohort import Population, Training, make_plan
@@ -551,6 +562,7 @@ def make_receipts(
             Receipt(
                 client=population.ids[k],
                 public=public,
+                unit=DROP_IN_UNITS.get(str(drop_in), DROP_IN_UNITS["record"]),
                 neighbours=plan.contract.neighbours,
                 sampler=plan.contract.sampler,
                 accountant=plan.contract.accountant,
@@ -566,7 +578,7 @@ def make_receipts(
                 spent_steps=int(counted[k]) * steps,
                 certified_epsilon=_known(spent[row]),
                 plan=plan.sha256,
-                stamp=_stamp(plan, source),
+                stamp=_stamp(plan, source) + (DROP_IN if drop_in else ""),
                 reports=_reports(plan, k, reports),
                 before=_runs_before(plan, population.ids[k]),
                 weights=weights,

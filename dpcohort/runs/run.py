@@ -316,6 +316,7 @@ class Run:
             weights=weights_of(self.settings),
             tuning=self.settings.get("tuning"),
             charges=self.settings.get("charges"),
+            drop_in=self.settings.get("drop_in"),
         )
 
 

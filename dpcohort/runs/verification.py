@@ -431,6 +431,7 @@ class _Check:
             weights=weights_of(self._settings),
             tuning=self._settings.get("tuning"),
             charges=self._settings.get("charges"),
+            drop_in=self._settings.get("drop_in"),
         )
         for receipt in truth:
             if receipt.charged is not None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -8,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import zipfile
 
 import pytest
 
@@ -215,3 +217,18 @@ def test_a_node_that_cannot_start_says_why(tmp_path, capsys, monkeypatch):
         assert "HOST:9443" in capsys.readouterr().err
     assert main(["flower", "node", "--superlink", "127.0.0.1:1", *map(str, files)]) == 2
     assert "ca.crt cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
+def test_new_writes_an_app_that_flower_takes(tmp_path, capsys):
+    """What ``flwr run`` does first: read the configuration, check the parts, pack the app."""
+    from flwr.cli.build import build_fab_from_disk
+
+    app = tmp_path / "app"
+    assert main(["flower", "new", str(app), "--rounds", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["clients"] == 3
+    packed = zipfile.ZipFile(io.BytesIO(build_fab_from_disk(app))).namelist()
+    assert {f"quickstart/{part}.py" for part in ("task", "client_app", "server_app")} < {*packed}
+    assert not [name for name in packed if "ledgers" in name]  # what is shipped holds no ledger
+    assert main(["flower", "new", str(app)]) == 2
+    assert "exists and is not empty" in capsys.readouterr().err

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from dpcohort import Population, Training, make_plan
 from dpcohort.accounting import Event, History, attack_risk, promised_risk
 from dpcohort.deploy.ledger import ClientLedger, DrawKey
 
@@ -55,6 +56,27 @@ def test_init_and_accept(terminal, tmp_path, terms):
     assert found["affordable_draws"] == 60
     assert found["certified_epsilon"] <= 2
     assert "60 of them fit" in terminal(*accept)
+
+
+def test_a_plan_is_accepted_as_what_it_asks_of_the_client(terminal, tmp_path):
+    clients = Population.from_arrays(
+        ids=["north", "lake"], sizes=[600, 600], epsilon=[0.01, 8.0], delta=1e-5
+    )
+    settings = Training(rounds=2, cohort_size=1, batch_size=60)
+    plan = make_plan(clients, settings, selection="best-threshold", seed=0)
+    plan.save(tmp_path / "plan.json")
+    path, told = tmp_path / "l", {}
+    for name in clients.ids:
+        terminal("ledger", "init", path, "--dataset", name, "--epsilon", 8, "--delta", 1e-5)
+        asked = ("ledger", "accept", path, "--dataset", name, "--run", "r", "--terms")
+        k = clients.index_of(name)
+        code = 0 if plan.drawn[k] else 2
+        told[name] = terminal(*asked, tmp_path / "plan.json", code=code)
+        if plan.drawn[k]:
+            assert f"at most {plan.schedule.counts[k]} draws of 1 steps" in told[name]
+        else:
+            assert "with a budget that is drawn" in terminal.errors
+    assert not plan.drawn.all()
 
 
 def test_show_and_receipt(terminal, ledger, tmp_path):

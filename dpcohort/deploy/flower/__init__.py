@@ -3,7 +3,7 @@
 
 The server's rounds (``rounds``) know no Flower: they speak to a transport, and ``adapter`` is the
 only module that imports it. The app on a client's machine (``client_app``) asks the owner's guard
-and nothing else.
+and nothing else. For an app that is there already, ``dropin`` has a strategy and a mod.
 """
 
 from __future__ import annotations
@@ -13,12 +13,19 @@ from typing import TYPE_CHECKING
 from dpcohort._lazy import names_on_use
 
 if TYPE_CHECKING:
+    from dpcohort.deploy.flower.dropin import PrivacyAwareStrategy, PrivacyMod
     from dpcohort.deploy.flower.federation import Federation
     from dpcohort.deploy.flower.kit import write_kit
     from dpcohort.deploy.flower.rounds import federate
 
-__all__ = ["Federation", "federate", "write_kit"]
+__all__ = ["Federation", "PrivacyAwareStrategy", "PrivacyMod", "federate", "write_kit"]
 
-_HOMES = {"Federation": "federation", "federate": "rounds", "write_kit": "kit"}
+_HOMES = {
+    "Federation": "federation",
+    "PrivacyAwareStrategy": "dropin",
+    "PrivacyMod": "dropin",
+    "federate": "rounds",
+    "write_kit": "kit",
+}
 
 __getattr__ = names_on_use(__name__, _HOMES)

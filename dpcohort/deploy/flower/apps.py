@@ -52,11 +52,7 @@ def serve(grid: Any, run_config: Mapping[str, Any]) -> None:
     try:
         run = _federated(grid, run_config)
     except (DpcohortError, MemoryError, RecursionError) as error:
-        words = exhausted(error)
-        told = error if words is None else InputError.because(words)
-        print(f"error: {visible(str(told))}", flush=True)
-        # Flower prints where an error came from; where in here is no news to an operator.
-        raise told.with_traceback(None) from None
+        raise told(error) from None
     for words in run.warnings:
         print(f"note: {visible(words)}", flush=True)
     for words in run.judged.get("warnings", []):
@@ -65,6 +61,15 @@ def serve(grid: Any, run_config: Mapping[str, Any]) -> None:
     found = "" if check is None else f" {visible(check.sentence)}."
     last = f"dpcohort: finished, {run.rounds_done} rounds.{found} dpcohort verify {run.path}"
     print(last, flush=True)
+
+
+def told(error: Exception) -> Exception:
+    """Say an error in the server's log, and give back what Flower is to show of it."""
+    words = exhausted(error)
+    shown = error if words is None else InputError.because(words)
+    print(f"error: {visible(str(shown))}", flush=True)
+    # Flower prints where an error came from; where in here is no news to an operator.
+    return shown.with_traceback(None)
 
 
 def _federated(grid: Any, run_config: Mapping[str, Any]) -> Run:

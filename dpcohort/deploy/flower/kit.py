@@ -33,6 +33,7 @@ from urllib.parse import quote
 from dpcohort._validate import whole_number
 from dpcohort.accounting.segments import charges_in
 from dpcohort.atomic_file import write_text
+from dpcohort.clients import Population
 from dpcohort.data.dataset import Normalisation
 from dpcohort.deploy.flower.certificates import make_certificates, make_node_key
 from dpcohort.deploy.flower.federation import Federation, drawn_clients
@@ -42,11 +43,13 @@ from dpcohort.deploy.guard.terms import (
     TableTerms,
     terms_from_plan,
 )
+from dpcohort.deploy.ledger import ClientLedger, LifetimeCap, RunTerms
 from dpcohort.deploy.pooled import Identity
 from dpcohort.errors import InputError
-from dpcohort.plan import Plan
+from dpcohort.plan import Plan, make_plan
 from dpcohort.plugins import is_named_function, named_function
 from dpcohort.runs.receipts import charges_of
+from dpcohort.training import Training
 
 _LONGEST = 120
 #: What a file of weights is called in a kit.
@@ -174,9 +177,7 @@ def write_kit(
     if not host or any(c.isspace() or c in "\"'/\\;{}" for c in host):
         raise InputError("host", given=host, allowed="a name or address of the server")
     identities, members = _identities(plan, members, trial=trial)
-    target = Path(folder)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise InputError.because(f"{target} exists and is not empty. Choose another folder.")
+    target = _free_folder(folder)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
@@ -242,6 +243,82 @@ def write_kit(
         raise InputError.because(f"{target} cannot be written: {error.strerror}.") from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+    return target
+
+
+def write_app(folder: str | Path, *, rounds: int = 8, clients: int = 3) -> Path:
+    """Write a small Flower app that is private by a mod, with a plan and ledgers to try it.
+
+    Args:
+        folder: where; it must not be there, or be empty.
+        rounds: of the plan.
+        clients: how many; they share the digits of scikit-learn.
+
+    Returns:
+        The folder.
+
+    Raises:
+        InputError: the folder is in use, or cannot be written.
+
+    Example:
+        >>> with tempfile.TemporaryDirectory() as place:
+        ...     sorted(path.name for path in write_app(place, rounds=1).iterdir())
+        ['README.md', 'clients.csv', 'ledgers', 'plan.json', 'pyproject.toml', 'quickstart']
+    """
+    records, delta = 1500, 1e-5
+    budgets = [(2.0, 4.0, 8.0)[i % 3] for i in range(clients)]
+    whole_number("clients", clients, at_least=1, at_most=100)
+    population = Population.from_arrays(
+        ids=[str(i) for i in range(clients)],
+        sizes=[len(range(i, records, clients)) for i in range(clients)],
+        epsilon=budgets,
+        delta=delta,
+    )
+    training = Training(
+        rounds=rounds,
+        cohort_size=clients,
+        local_steps=4,
+        sampling_rate=0.2,
+        clip=2.0,
+        dimension=810,
+    )
+    plan = make_plan(population, training, seed=0)
+    target = _free_folder(folder)
+    values: dict[str, Any] = {
+        key: json.dumps(str(target.resolve() / place))
+        for key, place in (("plan", "plan.json"), ("out", "run"), ("ledgers", "ledgers"))
+    }
+    values |= {"rounds": rounds, "clients": clients, "epsilon": budgets[0], "delta": delta}
+    scratch = target.parent / f".{target.name}.{os.urandom(4).hex()}"
+    try:
+        for place in ("quickstart", "ledgers"):
+            (scratch / place).mkdir(parents=True, mode=0o700)
+        write_text(scratch / "pyproject.toml", kit_text("quickstart/app.toml", **values))
+        write_text(scratch / "README.md", kit_text("quickstart/README.md", **values))
+        write_text(scratch / "quickstart" / "__init__.py", '"""A small Flower app."""\n')
+        for name in ("task.py", "client_app.py", "server_app.py"):
+            write_text(scratch / "quickstart" / name, kit_text(f"quickstart/{name}.txt"))
+        population.to_csv(scratch / "clients.csv")
+        plan.save(scratch / "plan.json")
+        for client, epsilon in zip(population.ids, budgets, strict=True):
+            with ClientLedger.create(scratch / "ledgers" / f"{client}.ledger") as ledger:
+                ledger.register(client, LifetimeCap(epsilon=epsilon, delta=delta))
+                if client in drawn_clients(plan):
+                    ledger.accept(client, "quickstart", RunTerms.of_plan(plan, client))
+        if target.exists():
+            target.rmdir()
+        os.replace(scratch, target)
+    except OSError as error:
+        raise InputError.because(f"{target} cannot be written: {error.strerror}.") from None
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return target
+
+
+def _free_folder(folder: str | Path) -> Path:
+    target = Path(folder)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise InputError.because(f"{target} exists and is not empty. Choose another folder.")
     return target
 
 

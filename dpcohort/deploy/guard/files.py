@@ -228,7 +228,7 @@ def load_data(
         if key not in arrays:
             raise FileFormatError(path, f"there is no array {key!r}; it needs inputs and labels.")
     inputs, labels = arrays["inputs"], arrays["labels"]
-    _check(path, inputs, labels, model)
+    check_records(path, inputs, labels, model)
     if inputs.dtype.kind in "fu" and inputs.dtype != np.int64:
         inputs = normalisation.apply(inputs)
         if not np.isfinite(inputs).all():
@@ -261,7 +261,15 @@ def _read_table(path: str | Path, terms: TableTerms | None) -> dict[str, NDArray
     return {"inputs": inputs, "labels": labels}
 
 
-def _check(path: str | Path, inputs: Any, labels: Any, model: ModelTerms) -> None:
+def check_records(path: str | Path, inputs: Any, labels: Any, model: ModelTerms) -> None:
+    """Refuse records that a model cannot be trained on; no message tells a value.
+
+    Args:
+        path: where they are from, for the message.
+        inputs: one record a row.
+        labels: of each record.
+        model: what they must fit.
+    """
     if inputs.shape[1:] != model.input_shape or inputs.ndim < 2:
         raise FileFormatError(
             path,

@@ -111,6 +111,7 @@ class LocalTraining:
         model: the model the terms allow.
         data: the client's records.
         source: where random bytes come from; anything but the operating system is for tests.
+        module: the model itself, where it has no name that this machine knows.
 
     Raises:
         InputError: the model's gradient of a record is not a function of record and weights alone.
@@ -126,10 +127,17 @@ class LocalTraining:
 
     _network: ClippedNetwork | None = None
 
-    def __init__(self, model: ModelTerms, data: GuardedData, source: Bytes = os.urandom) -> None:
+    def __init__(
+        self,
+        model: ModelTerms,
+        data: GuardedData,
+        source: Bytes = os.urandom,
+        *,
+        module: torch.nn.Module | None = None,
+    ) -> None:
         self._data, self._source = data, source
         tokens = data.inputs.dtype == np.int64
-        built = build_model(
+        built = module or build_model(
             model.name,
             input_shape=model.input_shape,
             classes=model.classes,
@@ -338,6 +346,7 @@ class LocalTraining:
             return point.new_zeros(1, self.dimension)
 
 
+@_one_thread()
 def _refuse_memory(
     gradients: Gradients,
     loss: Gradients,

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PlainValidator, ValidationInfo, model_validator
 
@@ -22,6 +22,9 @@ from dpcohort.accounting.events import Event, History
 from dpcohort.adaptive.rule import REPORT_DRAW, ReportTerms, Statistic
 from dpcohort.deploy.formats import Format, bounded, checked_name, replace, whole
 from dpcohort.errors import BudgetExceededError, InputError
+
+if TYPE_CHECKING:
+    from dpcohort.plan import Plan
 
 AcrossRuns = Literal["composed", "summed"]
 _MOST = 10**9
@@ -289,6 +292,45 @@ class RunTerms(Format):
                 "sums of a whole cohort carry the noise that is counted on."
             )
         return self
+
+    @classmethod
+    def of_plan(cls, plan: Plan, client: str) -> RunTerms:
+        """What a plan asks of a client that it draws, and no more.
+
+        Args:
+            plan: with local noise and without reports or runs before it.
+            client: its id.
+
+        Raises:
+            InputError: it is not drawn or has no budget, or terms of the plan need a guard.
+
+        Example:
+            >>> from dpcohort import Population, Training, make_plan
+            >>> clients = Population.from_arrays(sizes=[600] * 3, epsilon=[4, 8, 8], delta=1e-5)
+            >>> plan = make_plan(clients, Training(rounds=4, cohort_size=2, batch_size=60), seed=0)
+            >>> RunTerms.of_plan(plan, clients.ids[1]).certified_epsilon() <= 8
+            True
+        """
+        k = plan.population.index_of(client)
+        if not plan.drawn[k] or plan.population.public[k]:
+            raise InputError("client", given=client, allowed="one with a budget that is drawn")
+        if plan.pooled is not None or plan.adaptive is not None or plan.before:
+            raise InputError.because(
+                "the plan pools noise, chooses from reports or goes on from a run: its terms are "
+                "for a guard. dpcohort flower init writes them."
+            )
+        return cls(
+            epsilon=float(plan.population.epsilon[k]),
+            delta=float(plan.population.delta[k]),
+            clip=float(plan.training.clip),
+            sampling_rate=float(plan.sampling_rates[k]),
+            local_steps=plan.training.local_steps,
+            rounds=plan.training.rounds,
+            draws=int(plan.schedule.counts[k]),
+            least_noise_multiplier=float(plan.noise_multipliers[k]),
+            sampler=plan.contract.sampler,
+            neighbours=plan.contract.neighbours,
+        )
 
     def charge(self, draws: int) -> Event:
         """What this many draws are charged: their steps at the least noise of the terms."""

@@ -669,9 +669,9 @@ def facts_of(run: ReadRun) -> dict[str, dict[str, str]]:
     plan = run.plan
     if plan is not None:
         sections["Training"] = flat(asdict(plan.training))
-        sections["Privacy"] = flat(
-            {**plan.contract.to_dict(), "unit": "one record of a client", "plan": plan.sha256}
-        )
+        whole = run.settings.get("drop_in") == "client"
+        unit = "a client as a whole" if whole else "one record of a client"
+        sections["Privacy"] = flat({**plan.contract.to_dict(), "unit": unit, "plan": plan.sha256})
         if plan.pooled is not None:
             bits = (plan.pooled.exponent, plan.pooled.modulus_bits)
             sections["Privacy"] |= {

@@ -75,7 +75,7 @@ class _Grid:
         return [self._replies.pop(name) for name in list(names) if name in self._replies]
 
 
-def test_flower_is_imported_in_one_module_only_and_there_not_at_once():
+def test_flower_is_imported_in_two_modules_only_and_there_not_at_once():
     importing = []
     for path in PACKAGE.rglob("*.py"):
         text = path.read_text()
@@ -85,7 +85,10 @@ def test_flower_is_imported_in_one_module_only_and_there_not_at_once():
                 names = [node.module]
             if any(name.split(".")[0] == "flwr" for name in names):
                 importing.append((path.relative_to(PACKAGE).as_posix(), node.col_offset))
-    assert {path for path, _ in importing} == {"deploy/flower/adapter.py"}
+    assert {path for path, _ in importing} == {
+        "deploy/flower/adapter.py",
+        "deploy/flower/dropin.py",
+    }
     assert all(column > 0 for _, column in importing)
 
 
