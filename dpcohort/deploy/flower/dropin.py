@@ -28,7 +28,6 @@ only a guard (:mod:`dpcohort.deploy.guard`) helps. Receipts say which of the two
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 import traceback
@@ -60,9 +59,10 @@ from dpcohort.deploy.guard.protocol import DrawRequest, Hello, ReceiptRequest, R
 from dpcohort.deploy.guard.terms import GuardTerms, ModelTerms
 from dpcohort.deploy.guard.training import LocalTraining, layout_of
 from dpcohort.deploy.ledger import ClientLedger
+from dpcohort.deploy.whole_update import check_whole, noisy_update
 from dpcohort.engine import ConstantStep, EngineState, Optimiser
 from dpcohort.engine.clipping import FlatLayout
-from dpcohort.engine.lattice import KEY_BYTES, Lattice
+from dpcohort.engine.lattice import Lattice
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.plain_text import one_line, visible
 from dpcohort.plan import Plan
@@ -80,7 +80,6 @@ _LAYOUT, _FIXED, _ARRAYS, _CONFIG = "dpcohort.layout", "dpcohort.fixed", "arrays
 #: Mods of Flower that clip or add noise by an account of their own.
 _NOISY = ("LocalDpMod", "fixedclipping_mod", "adaptiveclipping_mod", "PrivacyMod")
 _POLL = 0.5
-_LARGEST = float(np.finfo(np.float32).max)
 _SHOWN = 5
 
 Records = tuple[ArrayLike, ArrayLike]
@@ -355,12 +354,10 @@ class PrivacyMod:
         terms = ledger.accepted(name).get(run)
         if terms is None or self.unit == "record":
             return  # a run that is not accepted is the handler's to refuse
-        if (terms.sampling_rate, terms.local_steps, terms.neighbours) != (1.0, 1, "replace-one"):
-            raise _RefusedError(
-                "terms",
-                "the accepted terms are for records, and this mod protects the client as a whole: "
-                "sampling_rate must be 1, local_steps 1 and neighbours 'replace-one'",
-            )
+        try:
+            check_whole(terms)
+        except InputError as problem:
+            raise _RefusedError("terms", str(problem)) from None
 
 
 class _RefusedError(Exception):
@@ -399,9 +396,7 @@ class _WholeUpdate:
         (alpha,) = step_sizes  # the terms say that there is one, and the rate is 1
         trained = self._train(parameters)
         moved = np.zeros(self.dimension) if trained is None else parameters - trained
-        total = lattice.clipped_sum(torch.from_numpy(moved)[None])
-        noisy = lattice.release(total, os.urandom(KEY_BYTES), scale=alpha / batch_size).numpy()
-        return np.asarray(np.clip(noisy, -_LARGEST, _LARGEST), dtype=np.float32)
+        return noisy_update(moved, lattice, scale=alpha / batch_size)
 
 
 def _app(
