@@ -176,6 +176,8 @@ class BatchedEngine(Engine):
             ClippedNetwork(self._model, loss, inputs, targets, path=first.path)
             for _ in range(self.workers - 1)
         ]
+        for network in copies:
+            network.passes = first.passes
         self.networks = [first, *copies]
         self._dimension = first.layout.dimension
         self.micro_batch = micro_batch or self._default_micro_batch(first.path)
@@ -318,6 +320,7 @@ class BatchedEngine(Engine):
 
         tasks = self._tasks(cohorts, updates)
         with one_thread_each():
+            self.networks[0].record_frequent_passes(parameters[0])
             if self.workers == 1:
                 for task in tasks:
                     run(task)

@@ -18,7 +18,9 @@ different numbers to equal ones.)
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import functools
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -43,6 +45,7 @@ from dpcohort.engine.clipping.per_example import (
     per_example_gradients,
     refuse_unfit_layers,
 )
+from dpcohort.engine.clipping.recording import Function, record, replayed
 from dpcohort.errors import InputError
 
 BANKED_LAYERS: tuple[type[BankedLayer], ...] = (
@@ -56,6 +59,7 @@ _EXAMPLES = 3  # made-up examples a model is examined on
 _CROWD = 129  # records of a batch as large as in training; a model may mix only in a crowd
 _FORMED_NUMBERS = 1 << 26  # numbers of gradients that are formed at a time
 _VANISHED, _SMALL_CLIP = 1e-30, 1e-12  # a squared norm, and the clips for which it may matter
+_OFTEN = 20  # passes of the same shapes before they are recorded, which takes as long as hundreds
 _AGREEMENT = 1e-9  # relative difference from torch.func that is still rounding, in 64 bits
 
 
@@ -72,6 +76,27 @@ class ClippingPath:
     kind: Literal["banked", "vmap", "loop"]
     reason: str
     floats_per_example: int = 1
+
+
+@dataclass(frozen=True)
+class RecordedPass:
+    """A pass of some shapes, each half of it one call.
+
+    Attributes:
+        observe: weights, inputs and targets to squared norms, and what ``add`` needs.
+        add: adds clipped sums to what is given it: factors, where to add, and what was kept.
+    """
+
+    observe: Function
+    add: Function
+
+
+#: Shape, strides and type of weights, inputs and targets.
+Shapes = tuple[tuple[torch.Size, tuple[int, ...], torch.dtype], ...]
+
+
+def _shapes_of(*tensors: Tensor) -> Shapes:
+    return tuple((x.shape, x.stride(), x.dtype) for x in tensors)
 
 
 class ClippedNetwork:
@@ -115,6 +140,8 @@ class ClippedNetwork:
         vectorised = self.path.kind != "loop"
         self._per_example = per_example_gradients(self._model, loss, vectorised=vectorised)
         self._all_finite: Tensor | None = None
+        #: How often passes of some shapes were done, and those that are replayed; copies share it.
+        self.passes: dict[Shapes, int | RecordedPass | None] = {}
         #: SENSITIVE: records left out so far because their gradient was not finite. It depends on
         #: private records and has no noise: it may be looked at by the client alone.
         self.raw_nonfinite_count = 0
@@ -188,7 +215,12 @@ class ClippedNetwork:
         self, weights: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor,
         scale: Tensor | None, mask: Tensor, total: Callable[[], Tensor],
     ) -> None:  # fmt: skip
-        norms = self._pass(weights, inputs, targets)
+        replay = self._recorded_pass(weights, inputs, targets)
+        kept: Sequence[Tensor] = ()
+        if replay is None:
+            norms = self._pass(weights, inputs, targets)
+        else:
+            norms, *kept = replay.observe(weights, inputs, targets)
         # Squares of so small a norm may have vanished; beside a larger clip that changes nothing.
         vanished = (norms < _VANISHED) & (clip[:, None] < _SMALL_CLIP)
         finite = torch.isfinite(norms) & ~vanished
@@ -204,9 +236,98 @@ class ClippedNetwork:
         if scale is not None:
             factors = factors * scale
         into = total()
-        for layer in self._layers:
-            layer.add_clipped_sum(factors, into)
+        if replay is None:
+            for layer in self._layers:
+                layer.add_clipped_sum(factors, into)
+        else:
+            replay.add(factors, into, *kept)
         self._release()
+
+    def _recorded_pass(
+        self, weights: Tensor, inputs: Tensor, targets: Tensor
+    ) -> RecordedPass | None:
+        """The recorded pass for these shapes if there is one; where not, their passes are counted.
+
+        Layers of torch do the same with every batch. Code of somebody's own, in a model or a loss,
+        need not: it is never recorded.
+        """
+        if inputs.device.type != "cpu" or not self._can_be_recorded:
+            return None
+        shapes = _shapes_of(weights, inputs, targets)
+        found = self.passes.get(shapes, 0)
+        if isinstance(found, int):
+            self.passes[shapes] = found + 1
+            return None
+        return found
+
+    @torch.no_grad()
+    def record_frequent_passes(self, weights: Tensor) -> None:
+        """Record the passes of shapes that come often; one thread at a time, when none is passing.
+
+        They are compared with the passes they stand for, to the bit, on made-up examples.
+
+        Args:
+            weights: [D], any.
+        """
+        for shapes, count in list(self.passes.items()):
+            if isinstance(count, int) and count >= _OFTEN:
+                try:
+                    self.passes[shapes] = self._record(weights[None], shapes)
+                except (RuntimeError, NotImplementedError, AttributeError, TypeError):
+                    self.passes[shapes] = None
+
+    def _record(self, weights: Tensor, shapes: Shapes) -> RecordedPass | None:
+        def make_up() -> list[Tensor]:
+            made = [torch.empty_strided(*shape, dtype=dtype) for *shape, dtype in shapes[1:]]
+            return [
+                weights,
+                *(x.normal_(generator=dice) if x.is_floating_point() else x.zero_() for x in made),
+            ]
+
+        def observe(*arguments: Tensor) -> list[Tensor]:
+            norms = self._pass(*arguments)
+            return [norms, *(value for layer in self._layers for value in layer.kept.values())]
+
+        def add(factors: Tensor, into: Tensor, *values: Tensor) -> list[Tensor]:
+            for (layer, name), value in zip(names, values, strict=True):
+                layer.kept[name] = value
+            for layer in self._layers:
+                layer.add_clipped_sum(factors, into)
+            return [into]
+
+        dice = torch.Generator().manual_seed(0)
+        arguments = make_up()
+        norms, *kept = observe(*arguments)
+        names = [(layer, name) for layer in self._layers for name in layer.kept]
+        observed = record(observe, arguments)
+        added = record(add, [norms, torch.zeros_like(weights), *kept])
+        # What the sums do not need is not kept.
+        needed = [bool(node.users) for node in added.nodes if node.op == "placeholder"][2:]
+        every = list(observed.output_node().all_input_nodes)
+        observed.output_node().args = ([every[0], *itertools.compress(every[1:], needed)],)
+        for node, used in zip(list(added.nodes)[2:], needed, strict=False):
+            if not used:
+                added.erase_node(node)
+        found = RecordedPass(replayed(observed), replayed(added))
+        for _ in range(2):
+            arguments = make_up()
+            norms, *kept = observe(*arguments)
+            (total,) = add(norms, torch.zeros_like(weights), *kept)
+            again, *kept = found.observe(*arguments)
+            (other,) = found.add(norms, torch.zeros_like(weights), *kept)
+            if not (torch.equal(norms, again) and torch.equal(total, other)):
+                return None
+        self._release()
+        return found
+
+    @functools.cached_property
+    def _can_be_recorded(self) -> bool:
+        return getattr(self._loss, "__module__", "").startswith("dpcohort.") and all(
+            type(layer).__module__.startswith(("torch.nn.modules.", __package__))
+            and not layer._forward_hooks
+            and not layer._forward_pre_hooks
+            for layer in self._banked.modules()
+        )
 
     def _pass(self, weights: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         """One forward and one backward; squared norms [draws, width]."""
