@@ -20,6 +20,9 @@ from dpcohort.engine import (
     Streams,
     evaluator_on,
 )
+from dpcohort.engine.clipping import network as network_module
+from dpcohort.engine.clipping.network import RecordedPass
+from dpcohort.engine.experiment import cohort_of
 from dpcohort.errors import InputError
 
 SIZES = [20, 9, 15, 16]
@@ -138,6 +141,83 @@ def test_workers_change_no_bit(make_plan: Any, make_records: Any) -> None:
         )
     )
     assert torch.equal(one, three)
+
+
+def images(make_plan: Any, make_records: Any) -> tuple[Any, nn.Module, Any]:
+    """Six draws of 20 records a round: passes of 8, 8 and 4."""
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        model = nn.Sequential(
+            nn.Conv2d(1, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 6, 2), nn.Tanh(),
+            nn.Flatten(), nn.Linear(24, 16), nn.ReLU(), nn.Linear(16, 3),
+        )  # fmt: skip
+        inputs = torch.randn(100, 1, 8, 8)
+    plan = make_plan([40, 30, 30], [[0, 1, 0, 2, 2, 1]] * 5, sampler="fixed", batch_size=20)
+    return plan, model, make_records(inputs, [40, 30, 30], dtype=torch.float32)
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_any_number_of_cores_gives_the_same_bits(
+    make_plan: Any, make_records: Any, monkeypatch: pytest.MonkeyPatch, merged: bool
+) -> None:
+    plan, model, records = images(make_plan, make_records)
+
+    def trained(cores: int) -> tuple[torch.Tensor, set[type]]:
+        torch.set_num_threads(cores)
+        streams = Streams.seeded(1)
+        one = Experiment(plan=plan, records=records, streams=streams, merged_noise=merged)
+        engine = BatchedEngine(model, [one], micro_batch=8)
+        assert engine.workers == cores
+        return final(engine), {type(found) for found in engine.networks[0].passes.values()}
+
+    on_two, passes = trained(2)
+    assert passes == {RecordedPass}
+    for cores in (1, 4, 16):
+        assert torch.equal(trained(cores)[0], on_two)
+    monkeypatch.setattr(network_module, "_OFTEN", 10**9)
+    plain, passes = trained(2)
+    assert passes == {int}
+    assert torch.equal(plain, on_two)
+
+
+def test_code_of_somebodys_own_is_not_recorded(
+    make_plan: Any, make_records: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may do something else with the next batch."""
+
+    class Own(nn.Module):
+        def __init__(self, model: nn.Module) -> None:
+            super().__init__()
+            self.inner = model
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x)
+
+    monkeypatch.setattr(network_module, "_OFTEN", 0)
+    plan, model, records = images(make_plan, make_records)
+    hooked = nn.Sequential(model)
+    hooked.register_forward_hook(lambda module, inputs, outputs: outputs)
+    for unknown in (Own(model), hooked):
+        one = Experiment(plan=plan, records=records, streams=Streams.seeded(1))
+        engine = BatchedEngine(unknown, [one])
+        final(engine)
+        assert engine.path.kind == "banked"
+        assert engine.networks[0].passes == {}
+
+
+def test_a_record_that_is_not_finite_is_left_out_of_a_recorded_pass(
+    make_plan: Any, make_records: Any
+) -> None:
+    plan, model, records = images(make_plan, make_records)
+    one = Experiment(plan=plan, records=records, streams=Streams.seeded(1))
+    engine = BatchedEngine(model, [one], workers=1)
+    start = engine.initial_states()[0].parameters
+    final(engine)
+    assert {type(found) for found in engine.networks[0].passes.values()} == {RecordedPass}
+    records._inputs[3] = float("nan")
+    changed = engine.updates([start], [cohort_of(plan, 0)])[0].updates
+    assert bool(torch.isfinite(changed).all())
+    assert engine.raw_nonfinite_count > 0
 
 
 def test_resumes_to_the_same_bytes(make_plan: Any, make_records: Any) -> None:

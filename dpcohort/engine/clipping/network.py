@@ -236,11 +236,11 @@ class ClippedNetwork:
         if scale is not None:
             factors = factors * scale
         into = total()
-        if replay is None:
-            for layer in self._layers:
-                layer.add_clipped_sum(factors, into)
-        else:
+        if replay is not None:
             replay.add(factors, into, *kept)
+            return
+        for layer in self._layers:
+            layer.add_clipped_sum(factors, into)
         self._release()
 
     def _recorded_pass(
