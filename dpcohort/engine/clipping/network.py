@@ -83,7 +83,8 @@ class RecordedPass:
     """A pass of some shapes, each half of it one call.
 
     Attributes:
-        observe: weights, inputs and targets to squared norms, and what ``add`` needs.
+        observe: weights, inputs, targets and clips to factors, whether all is finite, and what
+            ``add`` needs.
         add: adds clipped sums to what is given it: factors, where to add, and what was kept.
     """
 
@@ -91,12 +92,18 @@ class RecordedPass:
     add: Function
 
 
-#: Shape, strides and type of weights, inputs and targets.
+#: Shape, strides and type of weights, inputs, targets and clips.
 Shapes = tuple[tuple[torch.Size, tuple[int, ...], torch.dtype], ...]
 
 
-def _shapes_of(*tensors: Tensor) -> Shapes:
-    return tuple((x.shape, x.stride(), x.dtype) for x in tensors)
+def _factors(norms: Tensor, clip: Tensor) -> tuple[Tensor, Tensor]:
+    """Clipping factors from squared norms [draws, width], and whether all of them can be trusted.
+
+    Squares of so small a norm may have vanished; beside a larger clip that changes nothing.
+    """
+    vanished = (norms < _VANISHED) & (clip[:, None] < _SMALL_CLIP)
+    finite = torch.isfinite(norms) & ~vanished
+    return clip_factors(norms, clip[:, None]), finite.all()
 
 
 class ClippedNetwork:
@@ -215,24 +222,21 @@ class ClippedNetwork:
         self, weights: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor,
         scale: Tensor | None, mask: Tensor, total: Callable[[], Tensor],
     ) -> None:  # fmt: skip
-        replay = self._recorded_pass(weights, inputs, targets)
+        replay = self._recorded_pass(weights, inputs, targets, clip)
         kept: Sequence[Tensor] = ()
         if replay is None:
-            norms = self._pass(weights, inputs, targets)
+            factors, finite = _factors(self._pass(weights, inputs, targets), clip)
         else:
-            norms, *kept = replay.observe(weights, inputs, targets)
-        # Squares of so small a norm may have vanished; beside a larger clip that changes nothing.
-        vanished = (norms < _VANISHED) & (clip[:, None] < _SMALL_CLIP)
-        finite = torch.isfinite(norms) & ~vanished
+            factors, finite, *kept = replay.observe(weights, inputs, targets, clip)
         if self._all_finite is not None:
-            self._all_finite.logical_and_(finite.all())
-        elif not bool(finite.all()):
+            self._all_finite.logical_and_(finite)
+        elif not bool(finite):
             # A NaN times a factor of 0 is still NaN: in sums of products no record could be left
             # out. So each gets its own gradient, and what is done about it is done to it alone.
             self._release()
             self._add_formed(weights, inputs, targets, clip, scale, mask, total)
             return
-        factors = clip_factors(norms, clip[:, None]) * mask
+        factors = factors * mask
         if scale is not None:
             factors = factors * scale
         into = total()
@@ -244,7 +248,7 @@ class ClippedNetwork:
         self._release()
 
     def _recorded_pass(
-        self, weights: Tensor, inputs: Tensor, targets: Tensor
+        self, weights: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor
     ) -> RecordedPass | None:
         """The recorded pass for these shapes if there is one; where not, their passes are counted.
 
@@ -253,7 +257,7 @@ class ClippedNetwork:
         """
         if inputs.device.type != "cpu" or not self._can_be_recorded:
             return None
-        shapes = _shapes_of(weights, inputs, targets)
+        shapes = tuple((x.shape, x.stride(), x.dtype) for x in (weights, inputs, targets, clip))
         found = self.passes.get(shapes, 0)
         if isinstance(found, int):
             self.passes[shapes] = found + 1
@@ -275,18 +279,22 @@ class ClippedNetwork:
                     self.passes[shapes] = self._record(weights[None], shapes)
                 except (RuntimeError, NotImplementedError, AttributeError, TypeError):
                     self.passes[shapes] = None
+                self._release()
 
     def _record(self, weights: Tensor, shapes: Shapes) -> RecordedPass | None:
-        def make_up() -> list[Tensor]:
-            made = [torch.empty_strided(*shape, dtype=dtype) for *shape, dtype in shapes[1:]]
-            return [
-                weights,
-                *(x.normal_(generator=dice) if x.is_floating_point() else x.zero_() for x in made),
-            ]
+        dice = torch.Generator().manual_seed(0)
 
-        def observe(*arguments: Tensor) -> list[Tensor]:
-            norms = self._pass(*arguments)
-            return [norms, *(value for layer in self._layers for value in layer.kept.values())]
+        def make_up() -> list[Tensor]:
+            inputs, targets = (torch.empty_strided(*of, dtype=kind) for *of, kind in shapes[1:3])
+            if inputs.is_floating_point():
+                inputs.normal_(generator=dice)
+            else:
+                inputs.zero_()
+            return [weights, inputs, targets.zero_(), weights.new_ones(shapes[3][0])]
+
+        def observe(weights: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor) -> list[Tensor]:
+            judged = _factors(self._pass(weights, inputs, targets), clip)
+            return [*judged, *(value for layer in self._layers for value in layer.kept.values())]
 
         def add(factors: Tensor, into: Tensor, *values: Tensor) -> list[Tensor]:
             for (layer, name), value in zip(names, values, strict=True):
@@ -295,29 +303,30 @@ class ClippedNetwork:
                 layer.add_clipped_sum(factors, into)
             return [into]
 
-        dice = torch.Generator().manual_seed(0)
         arguments = make_up()
-        norms, *kept = observe(*arguments)
+        factors, _, *kept = observe(*arguments)
         names = [(layer, name) for layer in self._layers for name in layer.kept]
         observed = record(observe, arguments)
-        added = record(add, [norms, torch.zeros_like(weights), *kept])
+        added = record(add, [factors, factors.new_zeros(len(factors), weights.shape[1]), *kept])
         # What the sums do not need is not kept.
-        needed = [bool(node.users) for node in added.nodes if node.op == "placeholder"][2:]
-        every = list(observed.output_node().all_input_nodes)
-        observed.output_node().args = ([every[0], *itertools.compress(every[1:], needed)],)
-        for node, used in zip(list(added.nodes)[2:], needed, strict=False):
-            if not used:
-                added.erase_node(node)
+        entries = [node for node in added.nodes if node.op == "placeholder"][2:]
+        needed = [bool(node.users) for node in entries]
+        given = observed.output_node()
+        every = list(given.all_input_nodes)
+        given.args = ([*every[:2], *itertools.compress(every[2:], needed)],)
+        for node in itertools.compress(entries, [not used for used in needed]):
+            added.erase_node(node)
         found = RecordedPass(replayed(observed), replayed(added))
         for _ in range(2):
             arguments = make_up()
-            norms, *kept = observe(*arguments)
-            (total,) = add(norms, torch.zeros_like(weights), *kept)
-            again, *kept = found.observe(*arguments)
-            (other,) = found.add(norms, torch.zeros_like(weights), *kept)
-            if not (torch.equal(norms, again) and torch.equal(total, other)):
+            factors, finite, *kept = observe(*arguments)
+            zeros = factors.new_zeros(len(factors), weights.shape[1])
+            (total,) = add(factors, zeros.clone(), *kept)
+            again, fine, *kept = found.observe(*arguments)
+            (other,) = found.add(again, zeros, *kept)
+            pairs = ((factors, again), (finite, fine), (total, other))
+            if not all(torch.equal(one, two) for one, two in pairs):
                 return None
-        self._release()
         return found
 
     @functools.cached_property
