@@ -20,10 +20,12 @@ from dpcohort.engine import (
     Streams,
     evaluator_on,
 )
+from dpcohort.engine.clipping import cross_entropy
 from dpcohort.engine.clipping import network as network_module
 from dpcohort.engine.clipping.network import RecordedPass
 from dpcohort.engine.experiment import cohort_of
 from dpcohort.errors import InputError
+from dpcohort.tasks import Task
 
 SIZES = [20, 9, 15, 16]
 COHORTS = [[0, 1, 0], [2, 3, 3]]  # a client twice in each round: two draws
@@ -143,6 +145,19 @@ def test_workers_change_no_bit(make_plan: Any, make_records: Any) -> None:
     assert torch.equal(one, three)
 
 
+def test_parts_of_a_batch_are_the_batch(make_plan: Any, make_records: Any) -> None:
+    for sampler in ("fixed", "poisson"):
+        plan, model, records = small_setting(
+            make_plan, make_records, sampler=sampler, batch_size=7, local_steps=1
+        )
+        one = Experiment(plan=plan, records=records, streams=Streams.seeded(1))
+        slow = ReferenceEngine(model, [one])
+        expected, start = final(slow), slow.initial_states()[0].parameters
+        for workers, size in ((1, 3), (3, 2)):
+            fast = BatchedEngine(model, [one], micro_batch=size, workers=workers)
+            assert moved_apart(final(fast), expected, start) < 1e-12
+
+
 def images(make_plan: Any, make_records: Any) -> tuple[Any, nn.Module, Any]:
     """Six draws of 20 records a round."""
     with torch.random.fork_rng():
@@ -198,9 +213,14 @@ def test_code_of_somebodys_own_is_not_recorded(
     plan, model, records = images(make_plan, make_records)
     hooked = nn.Sequential(model)
     hooked.register_forward_hook(lambda module, inputs, outputs: outputs)
-    for unknown in (Own(model), hooked):
-        one = Experiment(plan=plan, records=records, streams=Streams.seeded(1))
-        engine = BatchedEngine(unknown, [one])
+    one = Experiment(plan=plan, records=records, streams=Streams.seeded(1))
+    own_loss = Task(outputs=3, loss=f"{cross_entropy.__module__}:cross_entropy").loss_on()
+    ours = Task(outputs=3).loss_on()
+    known = BatchedEngine(model, [one], loss=ours, workers=1)
+    final(known)
+    assert {type(found) for found in known.networks[0].passes.values()} == {RecordedPass}
+    for unknown, loss in ((Own(model), ours), (hooked, ours), (model, own_loss)):
+        engine = BatchedEngine(unknown, [one], loss=loss)
         final(engine)
         assert engine.path.kind == "banked"
         assert engine.networks[0].passes == {}

@@ -41,6 +41,7 @@ from dpcohort.engine.clipping.per_example import (
     Loss,
     clip_factors,
     clip_rows,
+    cross_entropy,
     full_precision_products,
     per_example_gradients,
     refuse_unfit_layers,
@@ -60,6 +61,7 @@ _CROWD = 129  # records of a batch as large as in training; a model may mix only
 _FORMED_NUMBERS = 1 << 26  # numbers of gradients that are formed at a time
 _VANISHED, _SMALL_CLIP = 1e-30, 1e-12  # a squared norm, and the clips for which it may matter
 _OFTEN = 20  # passes of the same shapes before they are recorded, which takes as long as hundreds
+_OUR_LOSSES = (f"{cross_entropy.__module__}.cross_entropy", "dpcohort.tasks.Task.loss_on.")
 _AGREEMENT = 1e-9  # relative difference from torch.func that is still rounding, in 64 bits
 
 
@@ -331,7 +333,8 @@ class ClippedNetwork:
 
     @functools.cached_property
     def _can_be_recorded(self) -> bool:
-        return getattr(self._loss, "__module__", "").startswith("dpcohort.") and all(
+        loss = f"{getattr(self._loss, '__module__', '')}.{getattr(self._loss, '__qualname__', '')}"
+        return loss.startswith(_OUR_LOSSES) and all(
             type(layer).__module__.startswith(("torch.nn.modules.", __package__))
             and not layer._forward_hooks
             and not layer._forward_pre_hooks
