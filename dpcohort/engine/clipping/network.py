@@ -61,6 +61,7 @@ _CROWD = 129  # records of a batch as large as in training; a model may mix only
 _FORMED_NUMBERS = 1 << 26  # numbers of gradients that are formed at a time
 _VANISHED, _SMALL_CLIP = 1e-30, 1e-12  # a squared norm, and the clips for which it may matter
 _OFTEN = 20  # passes of the same shapes before they are recorded, which takes as long as hundreds
+_SOME = 4  # shapes that are recorded that soon
 _OUR_LOSSES = (f"{cross_entropy.__module__}.cross_entropy", "dpcohort.tasks.Task.loss_on.")
 _AGREEMENT = 1e-9  # relative difference from torch.func that is still rounding, in 64 bits
 
@@ -275,8 +276,12 @@ class ClippedNetwork:
         Args:
             weights: [D], any.
         """
+        # Batches of any size have many shapes: further ones must come so often that it pays.
+        recorded = sum(not isinstance(found, int) for found in self.passes.values())
         for shapes, count in list(self.passes.items()):
-            if isinstance(count, int) and count >= _OFTEN:
+            often = _OFTEN if recorded < _SOME else 20 * _OFTEN
+            if isinstance(count, int) and count >= often:
+                recorded += 1
                 try:
                     self.passes[shapes] = self._record(weights[None], shapes)
                 except (RuntimeError, NotImplementedError, AttributeError, TypeError):
