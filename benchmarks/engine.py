@@ -17,6 +17,7 @@ of secure aggregation, with a weight for each draw.
     python benchmarks/engine.py --quick --opacus-modes ghost    # one peer only, to repeat quickly
     python benchmarks/engine.py --device cuda --stack 32
     python benchmarks/engine.py --without all --turns 40 --threads 1 --cpu-time
+    python benchmarks/engine.py --scaling       # the engine on 1, 2, 4, ... cores, in turns
 
 ``--without`` measures what a special way of the engine is worth by itself: the engine with it and
 without it take turns, and the median of the ratios of neighbouring turns is told.
@@ -26,6 +27,8 @@ from __future__ import annotations
 
 import argparse
 import functools
+import os
+import resource
 import statistics
 import sys
 import time
@@ -127,7 +130,7 @@ def make_records(shape: tuple[int, ...], device: str) -> Any:
 
 def our_turn(
     model: nn.Module, records: Any, *, engine: str = "batched", stack: int = 1,
-    merged: bool = False, pooled: bool = False,
+    merged: bool = False, pooled: bool = False, workers: int | None = None,
 ) -> Turn:  # fmt: skip
     """One round of ``stack`` experiments; the engine is built once, outside of the clock."""
     from dpcohort.engine import (
@@ -169,7 +172,7 @@ def our_turn(
         )
         for seed in range(stack)
     ]
-    fast = BatchedEngine(model, experiments)
+    fast = BatchedEngine(model, experiments, workers=workers)
     stacked = fast.rounds(fast.initial_states())
 
     def stacked_turn() -> int:
@@ -286,8 +289,9 @@ def measure(
 
 
 #: What to put in the place of what, to do without a special way of the engine.
-SPECIAL_WAYS: dict[str, tuple[str, Callable[..., Any]]] = {
+SPECIAL_WAYS: dict[str, tuple[str, Any]] = {
     "commuting": ("dpcohort.engine.clipping.network.pool_before_relu", lambda model: None),
+    "recording": ("dpcohort.engine.clipping.network._OFTEN", 10**9),
 }
 
 
@@ -331,6 +335,52 @@ def show_special_ways(arguments: argparse.Namespace) -> None:
                 print(f"{name:20} {network:12} {noise:8} {ms:8.3f} {ratio:15.3f}", flush=True)
 
 
+def show_scaling(arguments: argparse.Namespace) -> None:
+    """The engine with 1, 2, 4, ... workers, in turns; the result must be the same to the bit."""
+    most = arguments.threads or os.cpu_count() or 1
+    counts = sorted({2, most} | {2**i for i in range(most.bit_length())})
+    print(
+        f"{'network':12} {'noise':8} {'workers':>7} {'ms a step':>10} {'against 2':>10} "
+        f"{'processor ms':>13} {'system ms':>10} {'switches':>9} {'page faults':>12}"
+    )
+    for network in arguments.networks:
+        build, shape = NETWORKS[network]
+        records = make_records(shape, arguments.device)
+        for merged in (False, True):
+            turns = {}
+            for workers in counts:
+                torch.manual_seed(0)
+                turns[workers] = our_turn(build(), records, merged=merged, workers=workers)
+            seen: dict[int, list[list[float]]] = {workers: [] for workers in counts}
+            for repeat in range(WARM_UP + arguments.turns):
+                for workers, turn in turns.items():
+                    before = usage()
+                    steps = turn()
+                    if repeat >= WARM_UP:
+                        after = usage()
+                        seen[workers].append(
+                            [(b - a) / steps for a, b in zip(before, after, strict=True)]
+                        )
+            medians = {
+                workers: [statistics.median(column) for column in zip(*rows, strict=True)]
+                for workers, rows in seen.items()
+            }
+            for workers, (wall, user, system, switches, faults) in medians.items():
+                print(
+                    f"{network:12} {'merged' if merged else 'default':8} {workers:7} {wall:10.3f} "
+                    f"{medians[2][0] / wall:9.2f}x {user:13.3f} {system:10.3f} {switches:9.1f} "
+                    f"{faults:12.1f}",
+                    flush=True,
+                )
+
+
+def usage() -> tuple[float, ...]:
+    """Milliseconds on the clock and on processors, and what kept threads waiting."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    times = 1e3 * time.perf_counter(), 1e3 * used.ru_utime, 1e3 * used.ru_stime
+    return *times, float(used.ru_nvcsw), float(used.ru_minflt)
+
+
 def synchronise(device: str) -> None:
     if device.startswith("cuda"):
         torch.cuda.synchronize()
@@ -365,6 +415,9 @@ def main() -> None:
     )  # fmt: skip
     parser.add_argument("--threads", type=int, default=None, help="torch threads")
     parser.add_argument(
+        "--scaling", action="store_true", help="the engine on 1, 2, 4, ... cores, in one run"
+    )
+    parser.add_argument(
         "--opacus-ms", type=float, default=None,
         help="Opacus' milliseconds on this machine, where it cannot be measured here",
     )  # fmt: skip
@@ -375,11 +428,14 @@ def main() -> None:
         torch.set_num_threads(arguments.threads)
     torch.backends.cudnn.benchmark = True
     device = "CUDA" if arguments.device != "cpu" else f"{torch.get_num_threads()} threads"
-    print(f"torch {torch.__version__}, {device}")
+    print(f"torch {torch.__version__}, {device}, {os.cpu_count()} cores")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if arguments.without:
             show_special_ways(arguments)
+            return
+        if arguments.scaling:
+            show_scaling(arguments)
             return
         for name in arguments.networks:
             build, shape = NETWORKS[name]

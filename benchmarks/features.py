@@ -152,13 +152,14 @@ def some_images(count: int, *, made_up: bool) -> Dataset:
             test_labels=labels[1],
             classes=10,
         )
-    data, few = load_dataset("cifar10"), max(1, count // 5)
+    data = load_dataset("cifar10")
+    least = max(1, count // 5)
     return replace(
         data,
         train_inputs=data.train_inputs[:count],
         train_labels=data.train_labels[:count],
-        test_inputs=data.test_inputs[:few],
-        test_labels=data.test_labels[:few],
+        test_inputs=data.test_inputs[:least],
+        test_labels=data.test_labels[:least],
     )
 
 

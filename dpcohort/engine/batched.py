@@ -10,15 +10,17 @@ draws the batches of the next. On a CPU each draw has a pass of its own, on one 
 run at a time as there are workers: a core's caches then hold one draw, and the result does not
 depend, to the bit, on the number of workers or on what else is in the stack.
 
+A batch too large for one pass is cut into parts, by the model's shapes and the public batch size,
+and different workers take them. Floating-point sums depend on their order: to a draw's sum its
+parts add in their order, whoever computes them. A worker waits only if the part before is not done,
+which is rare as workers take the same part of several draws first; and it waits when it has its
+gradients and not before.
+
 With merged noise only the sum of an experiment's updates matters, and they carry no noise of their
 last step. On an accelerator all draws of an experiment are then one batch, each record with the
-factor of its draw. On a CPU the draws then add straight to a few partial sums, several of them in
-one pass if they take one step only. Floating-point sums depend on their order: pass i of an
-experiment adds to partial sum i modulo their number, and to one of them the passes add in the order
-of their numbers: 0, 4, 8, ...; 1, 5, 9, ...; and so on. At the end the partial sums are added in
-their order. None of that depends on the number of workers or on who is faster. A worker waits only
-if the pass before it at the same partial sum is not done, which, with four of them and workers that
-take passes in order, is rare; and it waits when it has its gradients and not before.
+factor of its draw. On a CPU draw i then adds to partial sum i modulo their number, in the order of
+the draws: 0, 8, 16, ...; 1, 9, 17, ...; and so on. At the end the partial sums are added in their
+order. None of that depends on the number of workers or on who is faster.
 
 Private draws, whose streams have no seed, go one by one on every device: each record's gradient is
 formed, clipped and cut to integers by itself, the integers are added, and noise of a cryptographic
@@ -30,12 +32,11 @@ of all draws of a round are added, in any order, and their sum gets its noise on
 from __future__ import annotations
 
 import itertools
-import math
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,12 +70,14 @@ class Draw:
         number: the experiment's place among those side by side.
         cohort: all draws of its round.
         position: its place in the cohort.
+        part: from which record of its batch to which, if not to the end.
     """
 
     experiment: Experiment
     number: int
     cohort: Cohort
     position: int
+    part: tuple[int, int | None] = (0, None)
 
     @property
     def client(self) -> int:
@@ -93,7 +96,7 @@ class Draw:
         return self.experiment.plan.training.clip
 
     def rows(self, step: int) -> IntArray:
-        """The stored rows of its batch in one local step. SENSITIVE."""
+        """The stored rows of its batch, or of its part of it, in one local step. SENSITIVE."""
         plan = self.experiment.plan
         positions = draw_positions(
             self.experiment.streams,
@@ -104,7 +107,7 @@ class Draw:
             **self.name,
             step=step,
         )
-        return self.experiment.records.rows(self.client, positions)
+        return self.experiment.records.rows(self.client, positions[slice(*self.part)])
 
     def scale(self, step: int) -> float:
         """Factor on the sum of clipped gradients, alpha / B; times its weight, if it has one."""
@@ -173,6 +176,8 @@ class BatchedEngine(Engine):
             ClippedNetwork(self._model, loss, inputs, targets, path=first.path)
             for _ in range(self.workers - 1)
         ]
+        for network in copies:
+            network.passes = first.passes
         self.networks = [first, *copies]
         self._dimension = first.layout.dimension
         self.micro_batch = micro_batch or self._default_micro_batch(first.path)
@@ -300,21 +305,22 @@ class BatchedEngine(Engine):
             if experiment.releases_sums
         }
 
-        def run(task: tuple[list[Draw], PartialSums | None, int]) -> None:
+        def run(task: tuple[list[Draw], Turn | None]) -> None:
             network = idle.get()
-            draws, sums, number = task
+            draws, turn = task
             try:
                 if draws[0].number in pooled:
                     self._add_integers(network, draws[0], parameters, pooled[draws[0].number])
-                elif sums is None:
+                elif turn is None:
                     self._run(network, draws, parameters, updates)
                 else:
-                    self._run_into_sum(network, number, draws, parameters, sums)
+                    self._run_into_sum(network, draws[0], parameters, turn)
             finally:
                 idle.put(network)
 
-        tasks = list(self._tasks(cohorts, updates))
+        tasks = self._tasks(cohorts, updates)
         with one_thread_each():
+            self.networks[0].record_frequent_passes(parameters[0])
             if self.workers == 1:
                 for task in tasks:
                     run(task)
@@ -326,20 +332,34 @@ class BatchedEngine(Engine):
 
     def _tasks(
         self, cohorts: Sequence[Cohort], updates: list[Tensor]
-    ) -> Iterator[tuple[list[Draw], PartialSums | None, int]]:
-        """Draws that share a pass, the partial sums they add to, and their turn there."""
-        if not any(map(self._has_partial_sums, range(len(cohorts)))):
-            yield from ((draws, None, 0) for draws in self._chunks(cohorts))
+    ) -> Iterator[tuple[list[Draw], Turn | None]]:
+        """What workers take, in this order: draws, or a part of one, and when it may add."""
+        if self._is_private or self._draws_per_pass not in (None, 1):
+            yield from ((draws, None) for draws in self._chunks(cohorts))
             return
         for e, cohort in enumerate(cohorts):
-            passes = [range(i, i + 1) for i in range(len(cohort))]
-            sums = None
-            if self._has_partial_sums(e):
-                if self._local_steps == 1 and self._draws_per_pass is None:
-                    passes = joined(cohort.batch_sizes.tolist())
-                sums = PartialSums(updates[e], passes=len(passes))
-            for number, positions in enumerate(passes):
-                yield [Draw(self._experiments[e], e, cohort, i) for i in positions], sums, number
+            count = len(updates[e])
+            sums = [PartialSum(row[None]) for row in updates[e]]
+            parts = [self._parts(int(size)) for size in cohort.batch_sizes]
+            for first in range(0, len(cohort), PARTIAL_SUMS):
+                block = range(first, min(first + PARTIAL_SUMS, len(cohort)))
+                for k in range(max(len(parts[i]) for i in block)):
+                    for i in block:
+                        if k < len(parts[i]):
+                            draw = Draw(self._experiments[e], e, cohort, i, parts[i][k])
+                            whole = len(parts[i]) == 1 and not self._has_partial_sums(e)
+                            yield [draw], None if whole else sums[i % count].next_turn()
+
+    def _parts(self, batch_size: int) -> list[tuple[int, int | None]]:
+        """The parts of a batch that workers take: of so many records that a pass can hold.
+
+        They depend on public numbers only; a batch that is longer than expected has a long last
+        part. A draw that takes several steps takes them as a whole.
+        """
+        if self._local_steps > 1:
+            return [(0, None)]
+        ends = range(self.micro_batch, batch_size, self.micro_batch)
+        return list(itertools.pairwise([0, *ends, None]))
 
     def _chunks(self, cohorts: Sequence[Cohort]) -> Iterator[list[Draw]]:
         """Draws that share a pass: one on a CPU, whole experiments or parts of one elsewhere."""
@@ -386,44 +406,27 @@ class BatchedEngine(Engine):
 
     @torch.no_grad()
     def _run_into_sum(
-        self, network: ClippedNetwork, number: int, draws: list[Draw],
-        parameters: Sequence[Tensor], sums: PartialSums,
-    ) -> None:  # fmt: skip
-        """Adds the updates of draws, without the last step's noise, to a partial sum in their turn.
+        self, network: ClippedNetwork, draw: Draw, parameters: Sequence[Tensor], turn: Turn
+    ) -> None:
+        """Adds the update of a draw, or of a part of one, to a sum when its turn comes.
 
-        Draws that take more than one step have weights of their own, so each comes alone.
+        Of a sum of several draws, whose noise is merged, the last step's noise is left out.
         """
         last = self._local_steps - 1
-        with sums.turn(number) as row:
-            weights = parameters[draws[0].number][None]
+        merged = draw.experiment.only_sum_counts
+        with turn as row:
+            weights = parameters[draw.number][None]
             moved = None
             if last > 0:
                 moved = torch.zeros_like(weights)
-                self._take_steps(network, draws, parameters, moved, last)
+                self._take_steps(network, [draw], parameters, moved, last)
                 weights = weights - moved
-            self._add_one_sum(network, draws, last, weights, row)
+            scale = draw.scale(last) if merged else None
+            self._add_sums(network, [draw], last, weights, row, scale=scale)
             if moved is not None:
                 row().add_(moved)
-
-    def _add_one_sum(
-        self, network: ClippedNetwork, draws: list[Draw], step: int, weights: Tensor,
-        total: Callable[[], Tensor],
-    ) -> None:  # fmt: skip
-        """Add alpha / B times the clipped sums of all draws of an experiment to one row [1, D]."""
-        rows = [draw.rows(step) for draw in draws]
-        inputs, targets = self._records.gather(np.concatenate(rows))
-        if not len(inputs):
-            return
-        scales = [draw.scale(step) for draw in draws]
-        network.clipped_sums(
-            weights,
-            inputs[None],
-            targets[None],
-            clip=weights.new_tensor([draws[0].clip]),
-            scale=weights.new_tensor(np.repeat(scales, [part.size for part in rows]))[None],
-            total=total,
-            micro_batch=self.micro_batch,
-        )
+            if not merged and draw.part[1] is None:
+                self._scale_and_add_noise([draw], last, row())
 
     def _take_steps(
         self, network: ClippedNetwork, draws: list[Draw], parameters: Sequence[Tensor],
@@ -500,7 +503,7 @@ class BatchedEngine(Engine):
 
     def _add_sums(
         self, network: ClippedNetwork, draws: list[Draw], step: int, weights: Tensor,
-        total: Tensor,
+        total: Tensor | Callable[[], Tensor], scale: float | None = None,
     ) -> None:  # fmt: skip
         multiple = 1 if len(draws) == 1 else _WIDTH_MULTIPLE
         rows, mask = pad_batches([draw.rows(step) for draw in draws], multiple=multiple)
@@ -512,6 +515,7 @@ class BatchedEngine(Engine):
             inputs.view(*rows.shape, *inputs.shape[1:]),
             targets.view(*rows.shape, *targets.shape[1:]),
             clip=weights.new_tensor([draw.clip for draw in draws]),
+            scale=None if scale is None else weights.new_full(rows.shape, scale),
             mask=None if mask.all() else torch.as_tensor(mask, device=self._device),
             total=total,
             micro_batch=self.micro_batch,
@@ -598,86 +602,57 @@ def _weights_of(owners: tuple[int, ...], parameters: Sequence[Tensor]) -> Tensor
     return torch.stack([parameters[owner] for owner in owners])
 
 
-#: Few, because each is cleared and added up once a round; several, because workers differ in speed.
-PARTIAL_SUMS = 4
-#: Examples of a joined pass, about: more would no longer stay in a core's cache.
-_EXAMPLES = 512
+#: Sums that draws with merged noise add to: few, because each is cleared and added up once a round.
+PARTIAL_SUMS = 8
+
+#: A function for a row to add to; it waits, when first called, until it may be added to.
+Turn = AbstractContextManager[Callable[[], Tensor]]
 
 
-class PartialSums:
-    """The accumulators of one experiment in one round.
+class PartialSum:
+    """A row to which passes add one after the other, in the order in which they took their turns.
 
-    Passes must be started in the order of their numbers: the first that is not done then never
-    waits for another.
+    Passes must be started in that order: the first that is not done then never waits for another.
 
     Args:
-        rows: [sums, D], one row a partial sum; what is in them does not matter.
-        passes: how many will add.
+        row: [1, D]; what is in it does not matter.
 
     Example:
-        >>> sums = PartialSums(torch.empty(2, 1), passes=3)
-        >>> for number in range(3):
-        ...     with sums.turn(number) as row:
-        ...         _ = row().add_(number + 1)
-        >>> sums.rows.tolist()
-        [[4.0], [2.0]]
+        >>> total = PartialSum(torch.empty(1, 1))
+        >>> for turn in [total.next_turn(), total.next_turn()]:
+        ...     with turn as row:
+        ...         _ = row().add_(1.0)
+        >>> total.row.tolist()
+        [[2.0]]
     """
 
-    def __init__(self, rows: Tensor, *, passes: int) -> None:
-        self.rows = rows
-        self._done = [threading.Event() for _ in range(passes)]
+    def __init__(self, row: Tensor) -> None:
+        self.row = row
+        self._last: threading.Event | None = None
+
+    def next_turn(self) -> Turn:
+        """The turn after those that were given before."""
+        before, self._last = self._last, threading.Event()
+        return self._turn(before, self._last)
 
     @contextmanager
-    def turn(self, number: int) -> Iterator[Callable[[], Tensor]]:
-        """What pass ``number`` does; the next one at its partial sum may add afterwards.
-
-        It is given a function for the row [1, D] to add to, which waits, when first called, until
-        all earlier passes at that row are done.
-        """
-        count = len(self.rows)
-        row = self.rows[number % count : number % count + 1]
+    def _turn(
+        self, before: threading.Event | None, done: threading.Event
+    ) -> Iterator[Callable[[], Tensor]]:
         has_come = False
 
         def when_due() -> Tensor:
             nonlocal has_come
             if not has_come:
                 has_come = True
-                if number < count:  # the first at this row
-                    row.zero_()
+                if before is None:
+                    self.row.zero_()
                 else:
-                    self._done[number - count].wait()
-            return row
+                    before.wait()
+            return self.row
 
         try:
             yield when_due
             when_due()  # a pass that added nothing keeps its place in the order all the same
         finally:  # also after an error, or others would wait for ever
-            self._done[number].set()
-
-
-def joined(batch_sizes: Sequence[int]) -> list[range]:
-    """Which draws share a pass where only their sum counts: at least one pass a partial sum.
-
-    Draws that start from the same weights, take one step and are only added up need no sums of
-    their own: the examples of several draws go through a pass as one batch, each clipped by itself
-    and weighted by its own draw's alpha / B. Larger products and fewer operations an example. How
-    draws are joined depends on the cohort alone, not on the number of workers, so every bit of the
-    result stays the same on any machine.
-
-    Args:
-        batch_sizes: public (expected) batch size of each draw.
-
-    Returns:
-        The draws of each pass, in order.
-
-    Example:
-        >>> joined([128] * 10)
-        [range(0, 3), range(3, 6), range(6, 8), range(8, 10)]
-        >>> joined([128] * 2)
-        [range(0, 1), range(1, 2)]
-    """
-    draws = len(batch_sizes)
-    passes = min(draws, max(PARTIAL_SUMS, math.ceil(sum(batch_sizes) / _EXAMPLES)))
-    each, more = divmod(draws, max(1, passes))
-    ends = [number * each + min(number, more) for number in range(passes + 1)]
-    return [range(start, end) for start, end in itertools.pairwise(ends)]
+            done.set()

@@ -18,7 +18,7 @@ import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from dpcohort._validate import number, whole_number
-from dpcohort.aggregation import AggregationRule, Cohort, Mean
+from dpcohort.aggregation import AggregationRule, Cohort
 from dpcohort.aggregation.rule import combine_round
 from dpcohort.engine.clipping.per_example import FlatLayout, cross_entropy
 from dpcohort.errors import InputError
@@ -409,12 +409,12 @@ def _take_step(server: ServerStep, state: EngineState, arrived: Arrived | None) 
         state.next_round += 1
         return
     aggregation, optimiser = server
-    # What goes element by element has the same bits with any number of threads.
-    with nullcontext() if isinstance(aggregation, Mean) else one_thread_each():
+    # Threads would gain a millisecond or two, and wait for each other where the machine is busy.
+    with one_thread_each():
         combined, state.memory = combine_round(
             aggregation, arrived.updates, arrived.cohort, state.memory
         )
-    optimiser.apply(state, combined)
+        optimiser.apply(state, combined)
 
 
 def train_rounds(

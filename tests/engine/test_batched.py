@@ -20,7 +20,12 @@ from dpcohort.engine import (
     Streams,
     evaluator_on,
 )
+from dpcohort.engine.clipping import cross_entropy
+from dpcohort.engine.clipping import network as network_module
+from dpcohort.engine.clipping.network import RecordedPass
+from dpcohort.engine.experiment import cohort_of
 from dpcohort.errors import InputError
+from dpcohort.tasks import Task
 
 SIZES = [20, 9, 15, 16]
 COHORTS = [[0, 1, 0], [2, 3, 3]]  # a client twice in each round: two draws
@@ -138,6 +143,102 @@ def test_workers_change_no_bit(make_plan: Any, make_records: Any) -> None:
         )
     )
     assert torch.equal(one, three)
+
+
+def test_parts_of_a_batch_are_the_batch(make_plan: Any, make_records: Any) -> None:
+    for sampler in ("fixed", "poisson"):
+        plan, model, records = small_setting(
+            make_plan, make_records, sampler=sampler, batch_size=7, local_steps=1
+        )
+        one = Experiment(plan=plan, records=records, streams=Streams.seeded(1))
+        slow = ReferenceEngine(model, [one])
+        expected, start = final(slow), slow.initial_states()[0].parameters
+        for workers, size in ((1, 3), (3, 2)):
+            fast = BatchedEngine(model, [one], micro_batch=size, workers=workers)
+            assert moved_apart(final(fast), expected, start) < 1e-12
+
+
+def images(make_plan: Any, make_records: Any) -> tuple[Any, nn.Module, Any]:
+    """Six draws of 20 records a round."""
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        model = nn.Sequential(
+            nn.Conv2d(1, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 6, 2), nn.Tanh(),
+            nn.Flatten(), nn.Linear(24, 16), nn.ReLU(), nn.Linear(16, 3),
+        )  # fmt: skip
+        inputs = torch.randn(100, 1, 8, 8)
+    plan = make_plan([40, 30, 30], [[0, 1, 0, 2, 2, 1]] * 3, sampler="fixed", batch_size=20)
+    return plan, model, make_records(inputs, [40, 30, 30], dtype=torch.float32)
+
+
+def test_any_number_of_cores_gives_the_same_bits(
+    make_plan: Any, make_records: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, model, records = images(make_plan, make_records)
+
+    def trained(cores: int) -> tuple[list[torch.Tensor], set[type]]:
+        """With noise of its own for each draw, and with merged noise, side by side."""
+        options = {"plan": plan, "records": records, "streams": Streams.seeded(1)}
+        experiments = [Experiment(**options, merged_noise=merged) for merged in (False, True)]
+        engine = BatchedEngine(model, experiments, micro_batch=10, workers=cores)
+        states = engine.initial_states()
+        list(engine.rounds(states))
+        kinds = {type(found) for found in engine.networks[0].passes.values()}
+        return [state.parameters for state in states], kinds
+
+    on_two, passes = trained(2)
+    assert passes == {RecordedPass}
+    for cores in (1, 4, 16):
+        assert all(map(torch.equal, trained(cores)[0], on_two))
+    monkeypatch.setattr(network_module, "_OFTEN", 10**9)
+    plain, passes = trained(2)
+    assert passes == {int}
+    assert all(map(torch.equal, plain, on_two))
+
+
+def test_code_of_somebodys_own_is_not_recorded(
+    make_plan: Any, make_records: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may do something else with the next batch."""
+
+    class Own(nn.Module):
+        def __init__(self, model: nn.Module) -> None:
+            super().__init__()
+            self.inner = model
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x)
+
+    monkeypatch.setattr(network_module, "_OFTEN", 0)
+    plan, model, records = images(make_plan, make_records)
+    hooked = nn.Sequential(model)
+    hooked.register_forward_hook(lambda module, inputs, outputs: outputs)
+    one = Experiment(plan=plan, records=records, streams=Streams.seeded(1))
+    own_loss = Task(outputs=3, loss=f"{cross_entropy.__module__}:cross_entropy").loss_on()
+    ours = Task(outputs=3).loss_on()
+    known = BatchedEngine(model, [one], loss=ours, workers=1)
+    final(known)
+    assert {type(found) for found in known.networks[0].passes.values()} == {RecordedPass}
+    for unknown, loss in ((Own(model), ours), (hooked, ours), (model, own_loss)):
+        engine = BatchedEngine(unknown, [one], loss=loss)
+        final(engine)
+        assert engine.path.kind == "banked"
+        assert engine.networks[0].passes == {}
+
+
+def test_a_record_that_is_not_finite_is_left_out_of_a_recorded_pass(
+    make_plan: Any, make_records: Any
+) -> None:
+    plan, model, records = images(make_plan, make_records)
+    one = Experiment(plan=plan, records=records, streams=Streams.seeded(1))
+    engine = BatchedEngine(model, [one], workers=1, micro_batch=10)
+    start = engine.initial_states()[0].parameters
+    final(engine)
+    assert {type(found) for found in engine.networks[0].passes.values()} == {RecordedPass}
+    records._inputs[3] = float("nan")
+    changed = engine.updates([start], [cohort_of(plan, 0)])[0].updates
+    assert bool(torch.isfinite(changed).all())
+    assert engine.raw_nonfinite_count > 0
 
 
 def test_resumes_to_the_same_bytes(make_plan: Any, make_records: Any) -> None:

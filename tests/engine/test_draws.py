@@ -10,7 +10,7 @@ from torch import nn
 
 from dpcohort.aggregation import Mean
 from dpcohort.engine import Experiment, Streams
-from dpcohort.engine.batched import BatchedEngine, Draw, joined
+from dpcohort.engine.batched import PARTIAL_SUMS, BatchedEngine, Draw
 from dpcohort.engine.experiment import cohort_of
 from dpcohort.errors import InputError
 
@@ -31,47 +31,28 @@ def test_two_draws_of_one_client_have_their_own_batch_and_noise(
     assert not torch.any(updates[1] == updates[2])
 
 
-@pytest.mark.parametrize(
-    ("options", "rows"), [({}, 4), ({"draws_per_pass": 1}, 4), ({"draws_per_pass": 2}, 6)]
-)
+@pytest.mark.parametrize("options", [{}, {"draws_per_pass": 1}, {"micro_batch": 2}])
 def test_with_merged_noise_draws_add_to_a_few_partial_sums(
-    make_plan: Any, make_records: Any, options: dict[str, Any], rows: int
+    make_plan: Any, make_records: Any, options: dict[str, Any]
 ) -> None:
-    plan = make_plan([6, 7], [[0, 1, 1, 0, 0, 1]], noise=[0.0, 0.0])
+    draws = PARTIAL_SUMS + 3
+    plan = make_plan([6, 7], [[i % 2 for i in range(draws)]], noise=[0.0, 0.0])
+    plan.batch_sizes = np.array([2, 5])  # each draw is divided by its own
     records = make_records(torch.randn(13, 4), [6, 7])
     cohorts, start = [cohort_of(plan, 0)], [torch.zeros(15, dtype=torch.float64)]
-    found = []
-    for merged in (False, True):
-        experiment = Experiment(
-            plan=plan, records=records, streams=Streams.seeded(0), merged_noise=merged
-        )
-        draws = BatchedEngine(nn.Linear(4, 3).double(), [experiment], **options)
-        found.append(draws.updates(start, cohorts)[0].updates)
-    assert len(found[0]) == 6
-    assert len(found[1]) == rows
-    torch.testing.assert_close(found[1].sum(0), found[0].sum(0), rtol=1e-12, atol=1e-15)
-    if rows == 4:  # partial sum i holds passes i, i + 4, ...
-        passes = joined([3] * 6) if not options else [range(i, i + 1) for i in range(6)]
-        sums = torch.stack([found[0][list(each)].sum(0) for each in passes])
-        expected = torch.stack([sums[i::4].sum(0) for i in range(4)])
-        torch.testing.assert_close(found[1], expected, rtol=1e-12, atol=1e-15)
-
-
-def test_draws_of_a_joined_pass_are_divided_by_batch_sizes_of_their_own(
-    make_plan: Any, make_records: Any
-) -> None:
-    plan = make_plan([6, 7], [[0, 1, 1, 0, 0, 1, 0, 1]], sampler="fixed", noise=[0.0, 0.0])
-    plan.batch_sizes = np.array([2, 5])  # every joined pass has draws of both
-    records = make_records(torch.randn(13, 4), [6, 7])
-    options = {"plan": plan, "records": records, "streams": Streams.seeded(0)}
     single, together = (
-        BatchedEngine(nn.Linear(4, 3).double(), [experiment])
-        .updates([torch.zeros(15, dtype=torch.float64)], [cohort_of(plan, 0)])[0]
+        BatchedEngine(
+            nn.Linear(4, 3).double(),
+            [Experiment(plan=plan, records=records, streams=Streams.seeded(0), merged_noise=on)],
+            **options,
+        )
+        .updates(start, cohorts)[0]
         .updates
-        for experiment in (Experiment(**options), Experiment(**options, merged_noise=True))
+        for on in (False, True)
     )
-    assert len(together) == 4
-    torch.testing.assert_close(together.sum(0), single.sum(0), rtol=1e-12, atol=1e-15)
+    assert (len(single), len(together)) == (draws, PARTIAL_SUMS)
+    expected = torch.stack([single[i::PARTIAL_SUMS].sum(0) for i in range(PARTIAL_SUMS)])
+    torch.testing.assert_close(together, expected, rtol=1e-12, atol=1e-15)
 
 
 def test_a_bound_on_memory_is_picked_from_the_model(make_plan: Any, make_records: Any) -> None:

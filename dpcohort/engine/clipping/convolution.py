@@ -266,7 +266,7 @@ def patch_lines(
     )
     lines[:, :fan_in].view(view.shape).copy_(view)
     if ones:
-        lines[:, fan_in] = 1.0
+        lines[:, fan_in].fill_(1.0)
     return lines, size
 
 

@@ -18,9 +18,10 @@ different numbers to equal ones.)
 from __future__ import annotations
 
 import copy
+import functools
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Literal
 
 import torch
@@ -41,10 +42,12 @@ from dpcohort.engine.clipping.per_example import (
     Loss,
     clip_factors,
     clip_rows,
+    cross_entropy,
     full_precision_products,
     per_example_gradients,
     refuse_unfit_layers,
 )
+from dpcohort.engine.clipping.recording import Function, record, replayed
 from dpcohort.errors import InputError
 from dpcohort.models.fixed_features import ScatteringFeatures
 from dpcohort.models.oriented import OrientedFeatures
@@ -72,6 +75,9 @@ _EXAMPLES = 3  # made-up examples a model is examined on
 _CROWD = 129  # records of a batch as large as in training; a model may mix only in a crowd
 _FORMED_NUMBERS = 1 << 26  # numbers of gradients that are formed at a time
 _VANISHED, _SMALL_CLIP = 1e-30, 1e-12  # a squared norm, and the clips for which it may matter
+_OFTEN = 20  # passes of the same shapes before they are recorded, which takes as long as hundreds
+_SOME = 4  # shapes that are recorded that soon
+_OUR_LOSSES = (f"{cross_entropy.__module__}.cross_entropy", "dpcohort.tasks.Task.loss_on.")
 _AGREEMENT = 1e-9  # relative difference from torch.func that is still rounding, in 64 bits
 
 
@@ -88,6 +94,34 @@ class ClippingPath:
     kind: Literal["banked", "vmap", "loop"]
     reason: str
     floats_per_example: int = 1
+
+
+@dataclass(frozen=True)
+class RecordedPass:
+    """A pass of some shapes, each half of it one call.
+
+    Attributes:
+        observe: weights, inputs, targets and clips to factors, whether all is finite, and what
+            ``add`` needs.
+        add: adds clipped sums to what is given it: factors, where to add, and what was kept.
+    """
+
+    observe: Function
+    add: Function
+
+
+#: Shape, strides and type of weights, inputs, targets and clips.
+Shapes = tuple[tuple[torch.Size, tuple[int, ...], torch.dtype], ...]
+
+
+def _factors(norms: Tensor, clip: Tensor) -> tuple[Tensor, Tensor]:
+    """Clipping factors from squared norms [draws, width], and whether all of them can be trusted.
+
+    Squares of so small a norm may have vanished; beside a larger clip that changes nothing.
+    """
+    vanished = (norms < _VANISHED) & (clip[:, None] < _SMALL_CLIP)
+    finite = torch.isfinite(norms) & ~vanished
+    return clip_factors(norms, clip[:, None]), finite.all()
 
 
 class ClippedNetwork:
@@ -131,6 +165,8 @@ class ClippedNetwork:
         vectorised = self.path.kind != "loop"
         self._per_example = per_example_gradients(self._model, loss, vectorised=vectorised)
         self._all_finite: Tensor | None = None
+        #: How often passes of some shapes were done, and those that are replayed; copies share it.
+        self.passes: dict[Shapes, int | RecordedPass | None] = {}
         #: SENSITIVE: records left out so far because their gradient was not finite. It depends on
         #: private records and has no noise: it may be looked at by the client alone.
         self.raw_nonfinite_count = 0
@@ -204,25 +240,126 @@ class ClippedNetwork:
         self, weights: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor,
         scale: Tensor | None, mask: Tensor, total: Callable[[], Tensor],
     ) -> None:  # fmt: skip
-        norms = self._pass(weights, inputs, targets)
-        # Squares of so small a norm may have vanished; beside a larger clip that changes nothing.
-        vanished = (norms < _VANISHED) & (clip[:, None] < _SMALL_CLIP)
-        finite = torch.isfinite(norms) & ~vanished
+        replay = self._recorded_pass(weights, inputs, targets, clip)
+        kept: Sequence[Tensor] = ()
+        if replay is None:
+            factors, finite = _factors(self._pass(weights, inputs, targets), clip)
+        else:
+            factors, finite, *kept = replay.observe(weights, inputs, targets, clip)
         if self._all_finite is not None:
-            self._all_finite.logical_and_(finite.all())
-        elif not bool(finite.all()):
+            self._all_finite.logical_and_(finite)
+        elif not bool(finite):
             # A NaN times a factor of 0 is still NaN: in sums of products no record could be left
             # out. So each gets its own gradient, and what is done about it is done to it alone.
             self._release()
             self._add_formed(weights, inputs, targets, clip, scale, mask, total)
             return
-        factors = clip_factors(norms, clip[:, None]) * mask
+        factors = factors * mask
         if scale is not None:
             factors = factors * scale
         into = total()
+        if replay is not None:
+            replay.add(factors, into, *kept)
+            return
         for layer in self._layers:
             layer.add_clipped_sum(factors, into)
         self._release()
+
+    def _recorded_pass(
+        self, weights: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor
+    ) -> RecordedPass | None:
+        """The recorded pass for these shapes if there is one; where not, their passes are counted.
+
+        Layers of torch do the same with every batch. Code of somebody's own, in a model or a loss,
+        need not: it is never recorded.
+        """
+        if inputs.device.type != "cpu" or not self._can_be_recorded:
+            return None
+        shapes = tuple((x.shape, x.stride(), x.dtype) for x in (weights, inputs, targets, clip))
+        found = self.passes.get(shapes, 0)
+        if isinstance(found, int):
+            self.passes[shapes] = found + 1
+            return None
+        return found
+
+    @torch.no_grad()
+    def record_frequent_passes(self, weights: Tensor) -> None:
+        """Record the passes of shapes that come often; one thread at a time, when none is passing.
+
+        They are compared with the passes they stand for, to the bit, on made-up examples.
+
+        Args:
+            weights: [D], any.
+        """
+        # Batches of any size have many shapes: further ones must come so often that it pays.
+        recorded = sum(not isinstance(found, int) for found in self.passes.values())
+        for shapes, count in list(self.passes.items()):
+            often = _OFTEN if recorded < _SOME else 20 * _OFTEN
+            if isinstance(count, int) and count >= often:
+                recorded += 1
+                try:
+                    self.passes[shapes] = self._record(weights[None], shapes)
+                except (RuntimeError, NotImplementedError, AttributeError, TypeError):
+                    self.passes[shapes] = None
+                self._release()
+
+    def _record(self, weights: Tensor, shapes: Shapes) -> RecordedPass | None:
+        dice = torch.Generator().manual_seed(0)
+
+        def make_up() -> list[Tensor]:
+            inputs, targets = (torch.empty_strided(*of, dtype=kind) for *of, kind in shapes[1:3])
+            if inputs.is_floating_point():
+                inputs.normal_(generator=dice)
+            else:
+                inputs.zero_()
+            return [weights, inputs, targets.zero_(), weights.new_ones(shapes[3][0])]
+
+        def observe(weights: Tensor, inputs: Tensor, targets: Tensor, clip: Tensor) -> list[Tensor]:
+            judged = _factors(self._pass(weights, inputs, targets), clip)
+            return [*judged, *(value for layer in self._layers for value in layer.kept.values())]
+
+        def add(factors: Tensor, into: Tensor, *values: Tensor) -> list[Tensor]:
+            for (layer, name), value in zip(names, values, strict=True):
+                layer.kept[name] = value
+            for layer in self._layers:
+                layer.add_clipped_sum(factors, into)
+            return [into]
+
+        arguments = make_up()
+        factors, _, *kept = observe(*arguments)
+        names = [(layer, name) for layer in self._layers for name in layer.kept]
+        observed = record(observe, arguments)
+        added = record(add, [factors, factors.new_zeros(len(factors), weights.shape[1]), *kept])
+        # What the sums do not need is not kept.
+        entries = [node for node in added.nodes if node.op == "placeholder"][2:]
+        needed = [bool(node.users) for node in entries]
+        given = observed.output_node()
+        every = list(given.all_input_nodes)
+        given.args = ([*every[:2], *itertools.compress(every[2:], needed)],)
+        for node in itertools.compress(entries, [not used for used in needed]):
+            added.erase_node(node)
+        found = RecordedPass(replayed(observed), replayed(added))
+        for _ in range(2):
+            arguments = make_up()
+            factors, finite, *kept = observe(*arguments)
+            zeros = factors.new_zeros(len(factors), weights.shape[1])
+            (total,) = add(factors, zeros.clone(), *kept)
+            again, fine, *kept = found.observe(*arguments)
+            (other,) = found.add(again, zeros, *kept)
+            pairs = ((factors, again), (finite, fine), (total, other))
+            if not all(torch.equal(one, two) for one, two in pairs):
+                return None
+        return found
+
+    @functools.cached_property
+    def _can_be_recorded(self) -> bool:
+        loss = f"{getattr(self._loss, '__module__', '')}.{getattr(self._loss, '__qualname__', '')}"
+        return loss.startswith(_OUR_LOSSES) and all(
+            type(layer).__module__.startswith(("torch.nn.modules.", __package__))
+            and not layer._forward_hooks
+            and not layer._forward_pre_hooks
+            for layer in self._banked.modules()
+        )
 
     def _pass(self, weights: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         """One forward and one backward; squared norms [draws, width]."""
@@ -313,7 +450,7 @@ class ClippedNetwork:
             total = sums[0].new_zeros(self.layout.dimension)
             rest = iter(sums)
             for layer, parts in zip(layers, found, strict=True):
-                layer.place(list(islice(rest, len(parts))), total)
+                layer.place(list(itertools.islice(rest, len(parts))), total)
             return total
 
         return [part for parts in found for part in parts], placed

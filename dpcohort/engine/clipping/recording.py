@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A function of tensors as one call: its operations are recorded once and replayed without Python.
+
+Between two operations of torch a thread needs Python's lock, of which there is one. A pass through
+small layers has a few hundred operations that take microseconds each, so threads that run passes
+side by side spend their time waiting for each other. What a pass does depends on the shapes of its
+arguments only. So it is recorded once for every shape, and replayed by torch's own interpreter in
+one call that does not hold the lock: the same operations in the same order, hence the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+#: Tensors in, tensors out.
+Function = Callable[..., Sequence[Tensor]]
+
+
+def record(function: Function, arguments: Sequence[Tensor]) -> fx.Graph:
+    """The operations that a function does with arguments of these shapes.
+
+    Example:
+        >>> graph = record(lambda x: [x + 1], [torch.zeros(2)])
+        >>> [node.op for node in graph.nodes]
+        ['placeholder', 'call_function', 'output']
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx  # it takes a while to load
+
+    return make_fx(function)(*arguments).graph
+
+
+def replayed(graph: fx.Graph) -> Function:
+    """A function that does recorded operations in one call, without Python's lock.
+
+    Raises:
+        NotImplementedError: there is something in it that is not an operation on tensors.
+
+    Example:
+        >>> replay = replayed(record(lambda x: [x + 1], [torch.zeros(2)]))
+        >>> replay(torch.ones(2))
+        [tensor([2., 2.])]
+    """
+    names = [node.name for node in graph.nodes if node.op == "placeholder"]
+    lines = [f"def replay({', '.join(names)}):"]
+    lines += [f"    {_line(node)}" for node in graph.nodes if node.op != "placeholder"]
+    script = torch.jit.CompilationUnit("\n".join(lines) + "\n").replay
+
+    def replay(*arguments: Tensor) -> Sequence[Tensor]:
+        # Optimised, some operations would be exchanged for others that round differently.
+        with torch.jit.optimized_execution(should_optimize=False):  # type: ignore[attr-defined]
+            given: Sequence[Tensor] = script(*arguments)
+        return given
+
+    return replay
+
+
+def _line(node: fx.Node) -> str:
+    if node.op == "output":
+        return f"return {_text(list(node.args[0]))}"  # type: ignore[arg-type]
+    if node.op == "call_function" and node.target is operator.getitem:
+        return f"{node.name} = {node.args[0]}[{node.args[1]}]"
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        raise NotImplementedError(f"{node.op} {node.target} is not an operation on tensors")
+    named = [f"{name} = {_text(value)}" for name, value in node.kwargs.items()]
+    call = ", ".join([*map(_text, node.args), *named])
+    return f"{node.name} = torch.ops.{node.target._schema.name.replace('::', '.')}({call})"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_text, value))}]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    if isinstance(value, torch.device):
+        return f'torch.device("{value}")'
+    return str(value) if isinstance(value, fx.Node) or not isinstance(value, str) else repr(value)
