@@ -31,6 +31,7 @@ import argparse
 import json
 import lzma
 import pickle
+import sys
 import time
 import warnings
 from collections.abc import Sequence
@@ -344,6 +345,8 @@ def personal(config: Config, seeds: int, *, private_alone: bool) -> dict[str, An
         found = personal_results(job, run, **config.personal.model_dump())
         for kind, words in _OWN_MODELS.items():
             rows[words].append(found[kind]["median"])
+        said = ", ".join(f"{words} {values[-1]:.5g}" for words, values in rows.items())
+        print(f"{split.data.name}, seed {seed}: {said}", file=sys.stderr, flush=True)
     if private_alone:
         outputs = alone(config, splits, Effort(seeds, 1, 0))
         rows["alone, under its budget"] = [
