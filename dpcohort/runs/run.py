@@ -373,7 +373,9 @@ def records_for(run: Run, inputs: ArrayLike, labels: ArrayLike | None = None) ->
         raise InputError(
             "shape of inputs", given=array.shape, allowed=f"(records, {', '.join(map(str, shape))})"
         )
-    none = np.zeros((1, task.outputs) if task.kind == "multi-label" else 1, dtype=np.int64)
+    none: NDArray[Any] = np.zeros(
+        (1, task.outputs) if task.kind == "multi-label" else 1, dtype=np.int64
+    )
     none = none + (0 if task.bounds is None else task.bounds[0])
     normalisation = Normalisation(
         scale=said["scale"], mean=tuple(said["mean"]), std=tuple(said["std"])
