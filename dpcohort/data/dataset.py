@@ -94,6 +94,7 @@ class Dataset:
         test_public: whether results on the test records may be published. Where not, a private
             run does not write them down.
         remarks: sentences for the reader of a result, on public records only.
+        test_clients: whose each test record is, where the set says so.
 
     Example:
         >>> tiny = dataset_from_arrays("tiny", train_inputs=np.zeros((4, 2)),
@@ -113,6 +114,7 @@ class Dataset:
     clients: NDArray[np.str_] | None = None
     test_public: bool = True
     remarks: tuple[str, ...] = ()
+    test_clients: NDArray[np.str_] | None = None
 
     def __post_init__(self) -> None:
         given: object = self.task
@@ -137,6 +139,11 @@ class Dataset:
         if self.clients is not None and self.clients.shape != (len(self.train_labels),):
             allowed = f"({len(self.train_labels)},), one client a training record"
             raise InputError("shape of clients", given=self.clients.shape, allowed=allowed)
+        if self.test_clients is not None and self.test_clients.shape != (len(self.test_labels),):
+            allowed = f"({len(self.test_labels)},), one client a test record"
+            raise InputError(
+                "shape of test_clients", given=self.test_clients.shape, allowed=allowed
+            )
         constants = len(self.normalisation.mean)
         if constants not in (1, self.train_inputs.shape[1]):
             allowed = f"1 number, or one for each of the {self.train_inputs.shape[1]} channels"

@@ -409,7 +409,10 @@ def table_dataset(
     shown = scored & test_public
     if clients is not None and public:
         shown |= np.isin(clients, list(public))
-    return replace(found, remarks=tuple(columns.beyond_bounds(table, shown, found.task)))
+    remarks = tuple(columns.beyond_bounds(table, shown, found.task))
+    return replace(
+        found, remarks=remarks, test_clients=None if clients is None else clients[scored]
+    )
 
 
 def held_for_test(

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from dpcohort.runs.evaluation import who_was_heard as who_was_heard
     from dpcohort.runs.folder import finite_json as finite_json
     from dpcohort.runs.job import Job as Job
+    from dpcohort.runs.personal import personal_model as personal_model
+    from dpcohort.runs.personal import personal_results as personal_results
     from dpcohort.runs.receipts import NOT_PRIVATE as NOT_PRIVATE
     from dpcohort.runs.receipts import Receipt as Receipt
     from dpcohort.runs.receipts import make_receipts as make_receipts
@@ -69,6 +71,8 @@ _HOMES = {
     "held_out_within": "configured",
     "make_receipts": "receipts",
     "mean_interval": "evaluation",
+    "personal_model": "personal",
+    "personal_results": "personal",
     "replan": "continuation",
     "summarise_seeds": "evaluation",
     "train": "training",

@@ -801,6 +801,7 @@ def held_out_within(
         test_inputs=data.train_inputs[scored],
         test_labels=data.train_labels[scored],
         clients=None if data.clients is None else data.clients[rest],
+        test_clients=None if data.clients is None else data.clients[scored],
     )
     return left, plan.population.with_sizes(sizes), partition
 

@@ -125,6 +125,8 @@ class RunFolder:
         self.average = self.path / "model-average.safetensors"
         #: Test results and hashes; present when the run is finished.
         self.result = self.path / "result.json"
+        #: How good clients' own models are, in a simulation; nothing of it leaves a real client.
+        self.personal = self.path / "personal.json"
         #: Versions and device.
         self.environment = self.path / "environment.json"
         #: Where the run goes on, if it does; written by the run that takes over.

@@ -341,13 +341,8 @@ def model_outputs(
 
     from dpcohort.models import split_features
 
-    if not run.scored_weights:
-        raise InputError.because(
-            f"the run is not finished ({run.rounds_done} of {run.plan.training.rounds} rounds), so "
-            "there is no model to predict with. Let it go on with --resume."
-        )
-    data = _as_data(run, inputs)
-    network = _network(run, model, tokens=data.test_inputs.dtype == np.int64)
+    data = records_for(run, inputs)
+    network = network_of(run, model, tokens=data.test_inputs.dtype == np.int64)
     head, prepared = split_features(network, data)
     records = torch.from_numpy(np.array(prepared.normalised(prepared.test_inputs)))
     with torch.no_grad():
@@ -356,8 +351,14 @@ def model_outputs(
     return found
 
 
-def _as_data(run: Run, inputs: ArrayLike) -> Dataset:
-    """The records as a data set, so that they are checked and scaled as those of the training."""
+def records_for(run: Run, inputs: ArrayLike, labels: ArrayLike | None = None) -> Dataset:
+    """Records as a data set, so that they are checked and scaled as those of the training.
+
+    Args:
+        run: that training.
+        inputs: of the records, which are test records.
+        labels: with them, the records are training records as well.
+    """
     from dpcohort.data import Normalisation, dataset_from_arrays
 
     task = run.task
@@ -373,26 +374,33 @@ def _as_data(run: Run, inputs: ArrayLike) -> Dataset:
         raise InputError(
             "shape of inputs", given=array.shape, allowed=f"(records, {', '.join(map(str, shape))})"
         )
-    labels = np.zeros((1, task.outputs) if task.kind == "multi-label" else 1, dtype=np.int64)
+    none: NDArray[Any] = np.zeros(
+        (1, task.outputs) if task.kind == "multi-label" else 1, dtype=np.int64
+    )
+    none = none + (0 if task.bounds is None else task.bounds[0])
     normalisation = Normalisation(
         scale=said["scale"], mean=tuple(said["mean"]), std=tuple(said["std"])
     )
     return dataset_from_arrays(
         "new records",
-        train_inputs=array[:1],
-        train_labels=labels + (0 if task.bounds is None else task.bounds[0]),
+        train_inputs=array[:1] if labels is None else array,
+        train_labels=none if labels is None else labels,
         test_inputs=array,
-        test_labels=np.broadcast_to(labels, (len(array), *labels.shape[1:]))
-        + (0 if task.bounds is None else task.bounds[0]),
+        test_labels=np.broadcast_to(none, (len(array), *none.shape[1:])),
         normalisation=normalisation,
         task=task,
     )
 
 
-def _network(run: Run, given: nn.Module | None, *, tokens: bool) -> nn.Module:
+def network_of(run: Run, given: nn.Module | None, *, tokens: bool) -> nn.Module:
     """The network with the weights that were scored; the one that is given is not changed."""
     import torch
 
+    if not run.scored_weights:
+        raise InputError.because(
+            f"the run is not finished ({run.rounds_done} of {run.plan.training.rounds} rounds), so "
+            "there is no model to predict with. Let it go on with --resume."
+        )
     settings: dict[str, Any] = run.settings["model"]
     known = given or run.module
     try:

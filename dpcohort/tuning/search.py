@@ -286,6 +286,7 @@ def public_samples(
             train_labels=labels[drawn],
             test_inputs=inputs[held],
             test_labels=labels[held],
+            test_clients=None,
         )
         samples.append(("public", seed, made))
     return samples, words

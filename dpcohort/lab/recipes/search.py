@@ -350,4 +350,5 @@ def held_out(data: Dataset, share: float = 0.1) -> Dataset:
         test_inputs=data.train_inputs[held],
         test_labels=data.train_labels[held],
         clients=None if data.clients is None else data.clients[rest],
+        test_clients=None if data.clients is None else data.clients[held],
     )

@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Personal models: each client's own, made by the client of the common model and its own records.
+
+The common model carries its noise and is all that others learn of a client; it is paid for. What a
+client does with it on its own records needs no noise and spends nothing, as long as nothing of it
+leaves: not the personal model, not how good it is, not what was chosen. SENSITIVE: everything that
+is made here tells of single records exactly.
+
+A personal model is the least of F_k(w) + pull/2 |w - common|², F_k the mean loss of the client's
+own records. That is the personal objective of MR-MTL (Liu et al. 2022), and for a common model that
+is trained by itself it is Ditto (Li et al. 2021), whose name it has here: in MR-MTL the common
+model is the mean of the personal ones, which then have to leave their clients, with noise.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from dpcohort._validate import FloatArray
+from dpcohort.config.schema import PersonalSection, check_personal
+from dpcohort.data import Dataset
+from dpcohort.engine import Loss
+from dpcohort.engine.clipping.per_example import FlatLayout, can_be_mapped
+from dpcohort.errors import InputError
+from dpcohort.metrics import main_metric, main_value
+from dpcohort.models import split_features
+from dpcohort.runs.evaluation import SIMULATION_ONLY
+from dpcohort.runs.job import Job
+from dpcohort.runs.run import Run, network_of, records_for
+
+__all__ = ["WITHHELD", "check_personal_data", "personal_model", "personal_results"]
+
+Method = Literal["ditto", "fine-tune"]
+
+#: What a client chooses among, beside the common model itself (an endless pull).
+_PULLS = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
+_FOLDS = 5
+#: Numbers of records times parameters of models that are fitted at a time.
+_AT_A_TIME = 1 << 26
+
+#: Losses [models, records] of models that are the rows of a matrix. SENSITIVE.
+_Losses = Callable[[Tensor], Tensor]
+
+
+def personal_model(
+    run: Run,
+    inputs: ArrayLike,
+    labels: ArrayLike,
+    *,
+    method: Method = "ditto",
+    pull: float | Literal["auto"] = "auto",
+    steps: int = 100,
+    model: nn.Module | None = None,
+) -> dict[str, NDArray[Any]]:
+    """A client's own model, from the model of a finished run and the client's own records.
+
+    SENSITIVE: it was trained without noise. It stays with the client whose records these are.
+
+    Args:
+        run: the training that the client took part in, or not; read from its folder, or in memory.
+        inputs: the client's records as the data set holds them, before they are scaled.
+        labels: of these records, as a data set is given them.
+        method: ``ditto`` (all parameters) or ``fine-tune`` (the last layer).
+        pull: how strongly it is held at the common model: 0 not at all, ``math.inf`` is the common
+            model itself, ``auto`` chooses on parts of the records that were left out in turn.
+        steps: of the descent.
+        model: the network of a run that was read from its folder, where that has no name.
+
+    Returns:
+        Parameters by name, as in ``model.safetensors``.
+
+    Raises:
+        InputError: the run is not finished, or records or settings do not fit.
+
+    Example:
+        >>> from dpcohort import Population, Training, load_dataset, make_plan, train
+        >>> clients = Population.from_arrays(sizes=[400] * 3, epsilon=[2, 4, 8], delta=1e-5)
+        >>> settings = Training(rounds=3, cohort_size=2, batch_size=40, dimension=650)
+        >>> run = train(make_plan(clients, settings, seed=0), "logistic", "digits", device="cpu")
+        >>> digits = load_dataset("digits")
+        >>> mine = personal_model(run, digits.train_inputs[:60], digits.train_labels[:60])
+        >>> mine["1.weight"].shape
+        (10, 64)
+    """
+    check_personal(PersonalSection(method=method, pull=pull, steps=steps))
+    data = records_for(run, inputs, labels)
+    network = network_of(run, model, tokens=data.train_inputs.dtype == np.int64)
+    head, prepared = split_features(network, data)
+    common, x, y = FlatLayout(head).flatten(head), *_records(prepared, slice(None), "cpu")
+    losses = _losses_of(head, run.task.loss_on("cpu"), x, y)
+    found, _ = _personal(losses, common, _part(head, method), pull, steps, len(y))
+    FlatLayout(network).assign(network, found)
+    return {name: value.numpy().copy() for name, value in network.state_dict().items()}
+
+
+def personal_results(
+    job: Job,
+    run: Run,
+    *,
+    method: Method = "ditto",
+    pull: float | Literal["auto"] = "auto",
+    steps: int = 100,
+) -> dict[str, Any]:
+    """How much better clients' own models are, in a simulation that holds all of their records.
+
+    Each client's model, the common one, and one that the client makes alone in the same way, pulled
+    to where the training began instead: all judged on the client's own test records, which choose
+    nothing. Where the data set does not say whose its test records are, each class of them counts
+    as it does among the client's own records.
+
+    Args:
+        job: the training.
+        run: what became of it, finished.
+        method: as in `personal_model`.
+        pull: as in `personal_model`.
+        steps: as in `personal_model`.
+
+    Returns:
+        The settings, ``metric``, the ``median`` and ``quartiles`` over clients of each kind of
+        model, for each of the ``clients`` its results and its choice, and the ``stamp``: for
+        simulations only.
+
+    Raises:
+        InputError: the run is private, or the data say nothing of single clients.
+
+    Example:
+        >>> from dpcohort.config import commented_config, loads_config
+        >>> from dpcohort.runs import configured_job, train_side_by_side
+        >>> config = loads_config(commented_config("heart-disease"))
+        >>> job = configured_job(config.with_overrides(["training.rounds=5"]), device="cpu")
+        >>> found = personal_results(job, train_side_by_side([job])[0], steps=20)
+        >>> found["personal"]["median"] > 0.5, list(found["clients"])
+        (True, ['cleveland', 'hungarian', 'switzerland', 'va'])
+    """
+    check_personal(PersonalSection(method=method, pull=pull, steps=steps))
+    if job.private:
+        raise InputError.because(WITHHELD)
+    check_personal_data(job.data)
+    head, data = split_features(job.model, job.data, device=job.device)
+    head = copy.deepcopy(head).to(job.device).eval()
+    layout, task = FlatLayout(head), job.task
+    common = _flat(run.scored_weights, job).to(job.device)
+    start, part = job.initial().to(job.device), _part(head, method).to(job.device)
+    score = _judge(job, data, head, layout)
+    clients: dict[str, dict[str, Any]] = {}
+    for k, name in enumerate(job.plan.population.ids):
+        own = np.asarray(job.partition.client(k))
+        if (scored := score(common, k)) is None:
+            continue
+        x, y = _records(data, own, job.device)
+        losses = _losses_of(head, job.loss, x, y)
+        alone, loss_alone = _alone(losses, start, steps, len(y))
+        other = (alone, loss_alone) if method == "ditto" else None
+        mine, chosen = _personal(losses, common, part, pull, steps, len(y), other)
+        clients[name] = {
+            "records": len(own),
+            "common": scored,
+            "alone": score(alone, k),
+            "personal": score(mine, k),
+            "chosen": chosen,
+        }
+    return {
+        "stamp": SIMULATION_ONLY,
+        "method": method,
+        "pull": "inf" if pull == math.inf else pull,
+        "steps": steps,
+        "metric": main_metric(task).name,
+        **{kind: _over(clients, kind) for kind in ("common", "alone", "personal")},
+        "clients": clients,
+    }
+
+
+#: Why a private run says nothing of personal models.
+WITHHELD = (
+    "this run is private, and a personal model is trained on a client's records without noise: "
+    "neither it nor how good it is may leave the client, so none is made here. Each client makes "
+    "its own of model.safetensors: dpcohort.runs.personal_model."
+)
+
+
+def check_personal_data(data: Dataset) -> None:
+    """Refuse data by which no single client's model can be judged; before anything is trained.
+
+    Example:
+        >>> from dpcohort import load_dataset
+        >>> check_personal_data(load_dataset("heart-disease"))
+    """
+    if data.test_clients is None and not data.task.predicts_classes:
+        raise InputError.because(
+            f"personal models are judged on each client's own test records, and {data.name} does "
+            "not say whose they are. Use a table with a column of clients (data.client), or a "
+            "function that returns a Dataset with test_clients."
+        )
+
+
+def _over(clients: Mapping[str, Mapping[str, Any]], kind: str) -> dict[str, Any]:
+    values = [client[kind] for client in clients.values()]
+    low, median, high = np.quantile(values, [0.25, 0.5, 0.75]).tolist()
+    return {"median": median, "quartiles": [low, high]}
+
+
+def _flat(weights: Mapping[str, NDArray[Any]], job: Job) -> Tensor:
+    names = FlatLayout(job.model).places
+    return torch.cat([torch.from_numpy(np.array(weights[name])).reshape(-1) for name in names])
+
+
+def _records(data: Dataset, which: Any, device: str) -> tuple[Tensor, Tensor]:
+    """Some training records as the model sees them."""
+    x = np.array(data.normalised(data.train_inputs[which]))
+    y = np.array(data.train_labels[which])
+    return torch.from_numpy(x).to(device), torch.from_numpy(y).to(device)
+
+
+def _judge(
+    job: Job, data: Dataset, head: nn.Module, layout: FlatLayout
+) -> Callable[[Tensor, int], float | None]:
+    """What a model scores on a client's own test records; None where it has none."""
+    inputs = torch.from_numpy(np.array(data.normalised(data.test_inputs))).to(job.device)
+    labels, task, ids = data.test_labels, job.task, job.plan.population.ids
+
+    def score(vector: Tensor, k: int) -> float | None:
+        if data.test_clients is None:
+            mine = np.arange(len(labels))
+        elif not (mine := np.flatnonzero(data.test_clients == ids[k])).size:
+            return None
+        with torch.no_grad():
+            outputs = functional_call(head, layout.unflatten(vector), (inputs[mine],))
+        found = outputs.cpu().numpy()
+        if data.test_clients is not None:
+            return main_value(task, found, labels[mine])
+        own = np.bincount(data.train_labels[job.partition.client(k)], minlength=task.outputs)
+        there = np.bincount(labels, minlength=task.outputs)
+        weights: FloatArray = (own / np.maximum(there, 1))[labels]
+        hits = found.argmax(1) == labels
+        return float((weights * hits).sum() / weights.sum()) if weights.any() else None
+
+    return score
+
+
+def _part(model: nn.Module, method: str) -> Tensor:
+    """1 for the parameters that become a client's own, 0 for those that stay common."""
+    places = FlatLayout(model).places
+    last = list(places)[-1].rpartition(".")[0]
+    own = [method == "ditto" or name.rpartition(".")[0] == last for name in places]
+    sizes = [place.stop - place.start for place, _ in places.values()]
+    return torch.cat([torch.full((n,), float(one)) for n, one in zip(sizes, own, strict=True)])
+
+
+def _losses_of(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> _Losses:
+    layout = FlatLayout(model)
+
+    def one(vector: Tensor) -> Tensor:
+        return loss(functional_call(model, layout.unflatten(vector), (x,)), y)
+
+    if can_be_mapped(model, loss, x[:2], y[:2]):
+        return vmap(one)
+    return lambda rows: torch.stack([one(row) for row in rows])
+
+
+def _personal(
+    losses: _Losses,
+    common: Tensor,
+    part: Tensor,
+    pull: float | Literal["auto"],
+    steps: int,
+    records: int,
+    alone: tuple[Tensor, float] | None = None,
+) -> tuple[Tensor, str]:
+    """A client's own model and what it is, in words: the best that its own records tell."""
+    if pull == "auto":
+        with torch.no_grad():
+            least = float(losses(common[None]).mean())
+        found, loss = _best_pull(losses, common, part, steps, records)
+        if alone is not None and alone[1] < min(least, loss):
+            return alone[0], "alone"
+        pull = found if loss < least else math.inf
+    if pull == math.inf:
+        return common, "common"
+    return _fitted(losses, common, part, [pull], torch.ones(1, records), steps)[0], f"pull {pull:g}"
+
+
+def _alone(losses: _Losses, start: Tensor, steps: int, records: int) -> tuple[Tensor, float]:
+    """The model that a client makes without the others, and its loss on records left out."""
+    everything = torch.ones_like(start)
+    pull, loss = _best_pull(losses, start, everything, steps, records)
+    return _fitted(losses, start, everything, [pull], torch.ones(1, records), steps)[0], loss
+
+
+def _best_pull(
+    losses: _Losses, anchor: Tensor, part: Tensor, steps: int, records: int
+) -> tuple[float, float]:
+    """The pull whose models lose least on parts of the records left out in turn, and that loss."""
+    if records < 2:
+        return _PULLS[0], math.inf
+    folds = min(_FOLDS, records)
+    fold = np.random.default_rng(0).permutation(records) % folds
+    kept = torch.from_numpy(np.stack([fold != one for one in range(folds)])).float()
+    kept = kept.repeat(len(_PULLS), 1)
+    pulls = [pull for pull in _PULLS for _ in range(folds)]
+    models = _fitted(losses, anchor, part, pulls, kept, steps)
+    with torch.no_grad():
+        left_out = (losses(models) * (1 - kept.to(anchor.device))).sum(1).view(-1, folds).sum(1)
+    best = int(torch.nan_to_num(left_out, nan=math.inf).argmin())
+    return _PULLS[best], float(left_out[best]) / records
+
+
+def _fitted(
+    losses: _Losses, anchor: Tensor, part: Tensor, pulls: list[float], kept: Tensor, steps: int
+) -> Tensor:
+    """Models [n, D] that fit the records that each keeps, held at the anchor.
+
+    Proximal gradient steps: along the gradient of the loss, then back towards the anchor, which
+    is stable however strong the pull. A step that makes things worse is not taken and the next is
+    half as long, so that no step size need be chosen.
+
+    Args:
+        losses: of each record.
+        anchor: [D], where they begin and what they are pulled to.
+        part: [D], 1 for what may change.
+        pulls: [n].
+        kept: [n, records], 1 for the records that a model learns from.
+        steps: how many.
+    """
+    at_a_time = max(1, _AT_A_TIME // (anchor.numel() * kept.shape[1]))
+    if len(pulls) > at_a_time:
+        slices = [slice(i, i + at_a_time) for i in range(0, len(pulls), at_a_time)]
+        return torch.cat([_fitted(losses, anchor, part, pulls[s], kept[s], steps) for s in slices])
+    pull = torch.tensor(pulls, device=anchor.device)[:, None]
+    weights = (kept / kept.sum(1, keepdim=True)).to(anchor.device)
+
+    def at(rows: Tensor) -> tuple[Tensor, Tensor]:
+        rows = rows.detach().requires_grad_()
+        with torch.enable_grad():
+            loss = (losses(rows) * weights).sum(1)
+            (gradient,) = torch.autograd.grad(loss.sum(), rows)
+        away = (rows.detach() - anchor).square().sum(1)
+        return loss.detach() + pull[:, 0] / 2 * away, gradient * part
+
+    models = anchor.repeat(len(pulls), 1)
+    size = torch.ones_like(pull)
+    value, gradient = at(models)
+    for _ in range(steps):
+        tried = anchor + (models - size * gradient - anchor) / (1 + size * pull)
+        tried_value, tried_gradient = at(tried)
+        better = tried_value <= value  # never where it is not a number
+        models = torch.where(better[:, None], tried, models)
+        gradient = torch.where(better[:, None], tried_gradient, gradient)
+        value = torch.where(better, tried_value, value)
+        size = torch.where(better[:, None], 1.3 * size, size / 2)
+    return models
