@@ -211,8 +211,8 @@ def what_if(
     setting: Annotated[
         str,
         Argument(
-            help="eta, bias_cap, epsilon (of --client), or any key of [training], [selection], "
-            "[privacy], [population], [data], [model] or [tuning], such as rounds, sampling_rate, "
+            help="eta, bias_cap, epsilon (of --client), or any key of the sections "
+            "training, selection, privacy, population, data, model or tuning, such as rounds, sampling_rate, "
             "training.clip or model.name; trust compares local with pooled noise, and takes a "
             "saved plan as well."
         ),
