@@ -212,9 +212,9 @@ def what_if(
         str,
         Argument(
             help="eta, bias_cap, epsilon (of --client), or any key of the sections "
-            "training, selection, privacy, population, data, model or tuning, such as rounds, sampling_rate, "
-            "training.clip or model.name; trust compares local with pooled noise, and takes a "
-            "saved plan as well."
+            "training, selection, privacy, population, data, model or tuning, such as rounds, "
+            "sampling_rate, training.clip or model.name; trust compares local with pooled "
+            "noise, and takes a saved plan as well."
         ),
     ],
     source: SourceArgument = None,

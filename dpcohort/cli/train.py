@@ -85,8 +85,8 @@ def train(
         bool,
         Option(
             "--personal",
-            help="Then each client's own model beside the common one, as the section personal says; "
-            "nothing more is spent. For simulations: of a private run nothing is told.",
+            help="Then each client's own model beside the common one, as the section personal "
+            "says; nothing more is spent. For simulations: of a private run nothing is told.",
         ),
     ] = False,
     as_json: JsonOption = False,
