@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -44,15 +45,18 @@ def _also_per_draw(patch: pytest.MonkeyPatch) -> None:
     """Every draw keeps the noise of its last step as well."""
     run = BatchedEngine._run_into_sum
 
-    def fast(self: Any, network: Any, number: int, draws: Any, parameters: Any, sums: Any) -> None:
-        run(self, network, number, draws, parameters, sums)
-        last, row = self._local_steps - 1, sums.rows[number % len(sums.rows)]
-        for draw in draws:
-            streams = draw.experiment.streams
-            own = randomness.standard_noise_(
-                row.new_empty(row.shape), streams, **draw.name, step=last
-            )
-            row.add_(own, alpha=float(draw.cohort.noise_stds[draw.position]))
+    def fast(self: Any, network: Any, draw: Any, parameters: Any, turn: Any) -> None:
+        @contextmanager
+        def with_noise() -> Iterator[Any]:
+            with turn as row:
+                yield row
+                streams, last = draw.experiment.streams, self._local_steps - 1
+                own = randomness.standard_noise_(
+                    row().new_empty(row().shape), streams, **draw.name, step=last
+                )
+                row().add_(own, alpha=float(draw.cohort.noise_stds[draw.position]))
+
+        run(self, network, draw, parameters, with_noise())
 
     patch.setattr(BatchedEngine, "_run_into_sum", fast)
     patch.setattr(Experiment, "adds_noise_at", lambda self, step: True)

@@ -263,12 +263,18 @@ def _clip_after_scaling(patch: pytest.MonkeyPatch) -> None:
 def _rounded_after_the_clip(patch: pytest.MonkeyPatch) -> None:
     """Records are rounded to the nearest point of a coarse lattice, which may be a longer one."""
 
-    def rounded(self: Any, gradients: Any) -> Any:
-        norms = torch.linalg.vector_norm(gradients.double(), dim=1, keepdim=True)
-        kept = (gradients.double() / norms).nan_to_num(0.0, 0.0, 0.0)
-        return ((8 * kept).round() / 8 * self.bound).sum(0).long()
+    def rounded(self: Any, parts: Any, there: Any = None) -> Any:
+        rows = [
+            torch.einsum("rm,rn->rmn", *part).flatten(1) if isinstance(part, tuple) else part
+            for part in parts
+        ]
+        gradients = torch.cat([row.flatten(1).double() for row in rows], 1)
+        norms = torch.linalg.vector_norm(gradients, dim=1, keepdim=True)
+        kept = (gradients / norms).nan_to_num(0.0, 0.0, 0.0)
+        total = ((8 * kept).round() / 8 * self.bound).sum(0).long()
+        return list(torch.split(total, [row.flatten(1).shape[1] for row in rows]))
 
-    patch.setattr(Lattice, "clipped_sum", rounded)
+    patch.setattr(Lattice, "clipped_sums", rounded)
 
 
 def _half_a_bit_less(patch: pytest.MonkeyPatch) -> None:
