@@ -23,7 +23,7 @@ from dpcohort.plan import Plan
 from dpcohort.round_record import RoundRecord, TestResult
 from dpcohort.runs.folder import RunFolder, read_json, read_log
 from dpcohort.runs.journal import Journal
-from dpcohort.runs.receipts import Receipt, make_receipts, source_of, weights_of, worst_source
+from dpcohort.runs.receipts import Receipt, make_receipts, source_of, worst_source
 from dpcohort.runs.success import check_of, task_of
 from dpcohort.tasks import Task
 
@@ -310,13 +310,9 @@ class Run:
         return make_receipts(
             self.plan,
             self.ledger.draws,
-            source=source_of(self.settings),
+            settings=self.settings,
             clients=clients,
             reports=self.reports,
-            weights=weights_of(self.settings),
-            tuning=self.settings.get("tuning"),
-            charges=self.settings.get("charges"),
-            drop_in=self.settings.get("drop_in"),
         )
 
 

@@ -47,7 +47,7 @@ from dpcohort.plugins import is_named_function, named_function
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs.chooser import Chooser
 from dpcohort.runs.configured import combinations, configured_data, configured_job
-from dpcohort.runs.continuation import check_free, refuse_to_resume, take_over
+from dpcohort.runs.continuation import refuse_continued, take_over
 from dpcohort.runs.folder import (
     AppendLog,
     RunFolder,
@@ -104,7 +104,7 @@ class Recorder:
             self._reopen(RunFolder(Path(out)))
         else:
             if job.after is not None:
-                check_free(job.plan, job.after, Path(out))
+                refuse_continued(RunFolder(job.after), job.plan, Path(out))
             self._begin(RunFolder.begin(out, again=resume, private=job.private))
 
     def start(self, fresh: EngineState) -> EngineState:
@@ -314,7 +314,7 @@ class Recorder:
         kept = [entry for entry in read_log(folder.rounds) if _round_of(entry) < next_round]
         self.run = self._run_in(folder)
         try:  # now that nobody else can count here
-            refuse_to_resume(folder)
+            refuse_continued(folder)
         except DpcohortError:
             self.close()
             raise
