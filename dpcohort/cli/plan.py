@@ -242,9 +242,6 @@ def what_if(
     config = read_config(source, clients, changes)
     _refuse_adaptive(config)
 
-    def scenario(config: Config) -> Scenario:
-        return _scenario(config)
-
     key = _key(setting)
     name = key.rpartition(".")[2]
     if key.partition(".")[0] in _COUNTED and config.data is None:
@@ -253,12 +250,12 @@ def what_if(
         raise InputError.because(f"say which values of {key} to try, such as: --values 1,2,5")
     tried = _parsed(name, values or _USUAL[name])
     if name in _SWEPT:
-        outcomes = sweep(scenario(config), name, tried, client=client)
+        outcomes = sweep(_scenario(config), name, tried, client=client)
     else:
         outcomes = []
         for value in tried:
             instead = [f"{_INSTEAD[key]}="] if key in _INSTEAD else []
-            one = scenario(config.with_overrides([*instead, f"{key}={value}"]))
+            one = _scenario(config.with_overrides([*instead, f"{key}={value}"]))
             (found,) = sweep(one, "rounds", [one.training.rounds], client=client)
             outcomes.append({**found, "value": value})
     if as_json:
@@ -290,7 +287,7 @@ def _scenario(config: Config) -> Scenario:
         population=configured_population(config, data),
         training=configured_training(config, data),
         rule=config.rule,
-        rule_settings=dict(config.rule_settings),
+        rule_settings=config.rule_settings,
         contract=config.contract,
         noise_model=config.noise_model,
     )
@@ -314,14 +311,7 @@ def _scenario_of(source: Path | None, clients: Path | None, changes: list[str] |
             f"the rule {made.selection.rule} chooses each cohort from updates, and a pooled sum "
             "has none; trust can be compared for planned rules."
         )
-    return Scenario(
-        population=made.population,
-        training=made.training,
-        rule=made.selection.rule,
-        rule_settings=dict(made.selection.settings),
-        contract=made.contract,
-        noise_model=made.noise_model,
-    )
+    return Scenario.of(made)
 
 
 def _print_trust(scenario: Scenario, *, as_json: bool) -> None:

@@ -21,11 +21,10 @@ from dpcohort._validate import FloatArray, choice, number
 from dpcohort.clients import Population
 from dpcohort.config import Config
 from dpcohort.errors import InputError
-from dpcohort.explain import NoiseGain, noise_gains
+from dpcohort.explain import NoiseGain, Scenario, noise_gains
 from dpcohort.progress import Progress, silent
 from dpcohort.runs import Interval, configured_data, mean_interval
 from dpcohort.runs.configured import configured_population, data_section
-from dpcohort.selection import rule_from_settings
 from dpcohort.training import Training
 from dpcohort.tuning.search import (
     PROBLEMS,
@@ -227,10 +226,11 @@ def _accuracy_slopes(noise: FloatArray, scores: FloatArray) -> FloatArray:
 
 
 def _gains(config: Config, population: Population, slopes: FloatArray) -> list[Gain]:
-    found = noise_gains(
-        population,
-        config.training,
-        rule_from_settings(config.rule, **config.rule_settings),
+    scenario = Scenario(
+        population=population,
+        training=config.training,
+        rule=config.rule,
+        rule_settings=config.rule_settings,
         contract=config.contract,
         noise_model=config.noise_model,
     )
@@ -239,5 +239,5 @@ def _gains(config: Config, population: Population, slopes: FloatArray) -> list[G
             **asdict(gain),
             accuracy=mean_interval([float(100.0 * s * np.log(gain.noise)) for s in slopes]),
         )
-        for gain in found
+        for gain in noise_gains(scenario)
     ]

@@ -28,7 +28,7 @@ from dpcohort._version import __version__
 from dpcohort.accounting.pooled import NOT_POOLED_AWAY, trust_in_words, trust_terms
 from dpcohort.atomic_file import write_text
 from dpcohort.errors import DpcohortError, InputError
-from dpcohort.explain import noise_gains
+from dpcohort.explain import Scenario, noise_gains
 from dpcohort.metrics import METRICS
 from dpcohort.plain_text import visible
 from dpcohort.plan import Plan
@@ -64,7 +64,6 @@ from dpcohort.runs.folder import RunFolder, finite_json
 from dpcohort.runs.receipts import NOT_PRIVATE, read_receipts
 from dpcohort.runs.run import Run
 from dpcohort.runs.success import judged_words
-from dpcohort.selection.rules import rule_from_settings
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -653,14 +652,7 @@ def _worth(run: ReadRun, path: str | Path | None) -> dict[str, Any]:
         return read_worth(path, plan)
     if len(plan.population) > _MOST_GAINS:
         return {}
-    gains = noise_gains(
-        plan.population,
-        plan.training,
-        rule_from_settings(plan.selection.rule, **plan.selection.settings),
-        contract=plan.contract,
-        noise_model=plan.noise_model,
-    )
-    return {"gains": [asdict(gain) for gain in gains]}
+    return {"gains": [asdict(gain) for gain in noise_gains(Scenario.of(plan))]}
 
 
 def facts_of(run: ReadRun) -> dict[str, dict[str, str]]:
