@@ -105,7 +105,7 @@ def _with_suggestions(example: str) -> str:
     if example not in ("digits", "heart-disease", "hospitals"):
         return text
     from dpcohort.config import loads_config
-    from dpcohort.config.rewriting import rewritten
+    from dpcohort.config.settings import rewritten
 
     return rewritten(text, _suggestions(loads_config(text)), tell_old=False)
 
@@ -137,7 +137,7 @@ def _new_for_table(
     as_json: bool,
 ) -> None:
     from dpcohort.config import loads_config, table_config
-    from dpcohort.config.rewriting import rewritten
+    from dpcohort.config.settings import rewritten
     from dpcohort.data.tables import client_names, kind_of, numbers_of, read_table, values_of
     from dpcohort.runs.configured import configured_plan
     from dpcohort.tasks import LOSSES

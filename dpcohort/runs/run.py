@@ -175,9 +175,8 @@ class Run:
             InputError: the model was never evaluated.
         """
         for line in reversed(self.history):
-            found = line.test_average or line.test
-            if found is not None:
-                return found
+            if line.scored:
+                return line.scored
         if self.judged.get("withheld"):
             raise InputError.because(
                 "this run tells nothing of its test records: they are not public and it is private."
@@ -190,7 +189,7 @@ class Run:
     @property
     def has_test(self) -> bool:
         """Whether there is a test result."""
-        return any(line.test_average or line.test for line in self.history)
+        return any(line.scored for line in self.history)
 
     @property
     def scored(self) -> Literal["average", "last"]:
@@ -284,7 +283,7 @@ class Run:
         points = [
             (line.round + 1, found.accuracy, found.loss, found.score)
             for line in self.history
-            if (found := line.test_average or line.test) is not None
+            if (found := line.scored) is not None
         ]
         columns = np.array(points, dtype=np.float64).reshape(-1, 4).T
         return Curve(

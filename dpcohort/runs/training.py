@@ -235,8 +235,6 @@ class Recorder:
             if self._folder.config.exists():
                 config = self._folder.config.read_bytes()
                 hashes["config"] = hashlib.sha256(config).hexdigest()
-            lines = [line.test_average or line.test for line in self.run.history]
-            last = next((found for found in reversed(lines) if found is not None), None)
             write_json(
                 self._folder.result,
                 {
@@ -244,7 +242,7 @@ class Recorder:
                     "lost_rounds": sum(line.lost for line in self.run.history),
                     "seconds": sum(line.seconds for line in self.run.history),
                     "sha256": hashes,
-                    "test": None if last is None else last.to_dict(),
+                    "test": self.run.test.to_dict() if self.run.has_test else None,
                     "scored": self.run.scored,
                     **_inputs(self.job),
                     **finite_json(self.run.judged),

@@ -616,14 +616,6 @@ def _receipts(run: ReadRun, rows: Sequence[ClientPoint]) -> dict[str, str]:
 
 
 def _explorer(run: ReadRun) -> dict[str, Any]:
-    if run.plan is None:
-        return {"available": False, "why": "The explorer needs a plan that can be read."}
-    if run.plan.adaptive is not None:
-        return {
-            "available": False,
-            "why": f"{run.plan.selection.rule} chooses the cohorts during the training, so there "
-            "is no selection to solve before it.",
-        }
     try:
         return explorer_data(run.plan)
     except DpcohortError as error:

@@ -71,12 +71,13 @@ def saved_worth(plan: Plan, path: Path) -> dict:
 @pytest.fixture(scope="session", autouse=True)
 def _explored_once():
     """Most reports here are of the same plan; its calibrations need not be made for each."""
-    known: dict[str, dict[str, object]] = {}
+    known: dict[str | None, dict[str, object]] = {}
 
-    def explored(plan: Plan) -> dict[str, object]:
-        if plan.sha256 not in known:
-            known[plan.sha256] = explorer_data(plan)
-        return known[plan.sha256]
+    def explored(plan: Plan | None) -> dict[str, object]:
+        key = None if plan is None else plan.sha256
+        if key not in known:
+            known[key] = explorer_data(plan)
+        return known[key]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dpcohort.report.html.page.explorer_data", explored)
