@@ -401,15 +401,15 @@ def _one_more_draw(plan: Plan, k: int) -> tuple[float, float | None]:
     if plan.before:
         draws = int(plan.schedule.counts[k]) + 1
         unraised = plan.history(k, draws=draws, reports=0).epsilon(delta)
-        return (noise_for(more) / noise_for(steps)) ** 2, unraised
-    unraised = certify_epsilon(
-        noise_multiplier=float(plan.noise_multipliers[k]),
-        delta=delta,
-        sampling_rate=rate,
-        steps=more,
-        **sampling,
-        method="pld",
-    )
+    else:
+        unraised = certify_epsilon(
+            noise_multiplier=float(plan.noise_multipliers[k]),
+            delta=delta,
+            sampling_rate=rate,
+            steps=more,
+            **sampling,
+            method="pld",
+        )
     return (noise_for(more) / noise_for(steps)) ** 2, unraised
 
 

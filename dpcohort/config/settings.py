@@ -50,7 +50,6 @@ if TYPE_CHECKING:
         NoiseModel,
         OptimiserSection,
         PersonalSection,
-        PrivacySection,
         RunSection,
         SelectionSection,
         TaskSection,
@@ -525,7 +524,7 @@ def _build(
     training = made("training", lambda: Training(**file.training.model_dump(exclude_unset=True)))
     settings = made("selection", _selection_settings, file.selection)
     made("aggregation", schema.check_rule, "aggregation", file.aggregation)
-    contract = made("privacy", lambda: _contract(privacy))
+    contract = made("privacy", lambda: Contract.of(**privacy.model_dump(exclude={"guard"})))
     if file.schedule.seed is not None:
         made("schedule", lambda: whole_number("seed", file.schedule.seed, at_least=0))
     if file.data is not None:
@@ -559,17 +558,6 @@ def _build(
         values=values,
         _folder=folder,
         _lines=lines,
-    )
-
-
-def _contract(privacy: PrivacySection) -> Contract:
-    return Contract.of(
-        privacy.accountant,
-        privacy.sampler,
-        privacy.neighbours,
-        trust=privacy.trust,
-        colluding=privacy.colluding,
-        dropouts=privacy.dropouts,
     )
 
 

@@ -76,7 +76,7 @@ def environment(device: str) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "device": device,
-        "packages": {name: _version(name) for name in _PACKAGES},
+        "packages": {name: installed_version(name) for name in _PACKAGES},
     }
     if device.startswith("cuda"):
         found["gpu"] = torch.cuda.get_device_name(torch.device(device))
@@ -84,7 +84,8 @@ def environment(device: str) -> dict[str, Any]:
     return found
 
 
-def _version(distribution: str) -> str | None:
+def installed_version(distribution: str) -> str | None:
+    """The version of a package; None if it is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

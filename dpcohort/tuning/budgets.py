@@ -30,7 +30,6 @@ from dpcohort.tuning.search import (
     PROBLEMS,
     Bench,
     Problem,
-    Sample,
     counted,
     samples_of,
     scored,
@@ -175,7 +174,21 @@ def worth(
     config = counted(config, data)
     population = configured_population(config, data)
     samples, _, words = samples_of(source, config, data, population, public, problems, seeds)
-    scores, noise = _scores(config, population, samples, tried, device, progress)
+    benches = [
+        Bench(config, population.with_scaled_budgets(factor), samples, device=device)
+        for factor in tried
+    ]
+    scores, noise = np.zeros((len(tried), len(samples))), np.zeros(len(tried))
+    done, total = 0, scores.size
+    for column, (_, seed, sample) in enumerate(samples):
+        jobs = [bench.job(None, sample, seed) for bench in benches]
+        noise += [job.plan.noise_to_clip / len(samples) for job in jobs]
+        for start in range(0, len(jobs), _STACK):
+            progress("budgets", done, total)
+            stack = jobs[start : start + _STACK]
+            scores[start : start + len(stack), column] = scored(stack, sample)
+            done += len(stack)
+    progress("budgets", total, total)
     slopes = _accuracy_slopes(noise, scores)
     return Worth(
         source=words,
@@ -187,33 +200,6 @@ def worth(
         training=config.training,
         scored_by=scored_by(data.task),
     )
-
-
-def _scores(
-    config: Config,
-    population: Population,
-    samples: Sequence[Sample],
-    factors: Sequence[float],
-    device: str | None,
-    progress: Progress,
-) -> tuple[FloatArray, FloatArray]:
-    """Score of each factor on each data set, and the noise of each factor's plan."""
-    benches = [
-        Bench(config, population.with_scaled_budgets(factor), samples, device=device)
-        for factor in factors
-    ]
-    scores, noise = np.zeros((len(factors), len(samples))), np.zeros(len(factors))
-    done, total = 0, scores.size
-    for column, (_, seed, data) in enumerate(samples):
-        jobs = [bench.job(None, data, seed) for bench in benches]
-        noise += [job.plan.noise_to_clip / len(samples) for job in jobs]
-        for start in range(0, len(jobs), _STACK):
-            progress("budgets", done, total)
-            stack = jobs[start : start + _STACK]
-            scores[start : start + len(stack), column] = scored(stack, data)
-            done += len(stack)
-    progress("budgets", total, total)
-    return scores, noise
 
 
 def _accuracy_slopes(noise: FloatArray, scores: FloatArray) -> FloatArray:
