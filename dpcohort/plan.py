@@ -1331,8 +1331,14 @@ def _population(columns: dict[str, Any]) -> Population:
     whole_number("clients.count", count, at_least=1, at_most=MOST_CLIENTS)
     public = np.zeros(count, dtype=np.bool_)
     public[np.array(columns["public"], dtype=np.int64)] = True
+    return _people(columns, public)
+
+
+def _people(columns: Mapping[str, Any], public: BoolArray) -> Population:
+    """Clients of a file; where one number stands for all, it does for public ones as well."""
+    count = len(columns["id"])
     return Population.from_arrays(
-        ids=ids,
+        ids=columns["id"],
         sizes=_column(columns["size"], count, np.int64),
         epsilon=_column(columns["epsilon"], count, np.float64),
         delta=_column(columns["delta"], count, np.float64),
@@ -1365,15 +1371,7 @@ def _rebuilt_adaptive(content: Mapping[str, Any]) -> Plan:
 
     people, caps, noise = content["clients"], content["caps"], content["noise"]
     terms = None if content["reports"] is None else ReportTerms(**content["reports"])
-    population = Population.from_arrays(
-        ids=people["id"],
-        sizes=np.array(people["size"], dtype=np.int64),
-        epsilon=np.array(people["epsilon"], dtype=np.float64),
-        delta=np.array(people["delta"], dtype=np.float64),
-        batch_sizes=np.array(people["batch_size"], dtype=np.int64),
-        public=np.array(people["public"], dtype=np.bool_),
-        allow_large_delta=True,
-    )
+    population = _people(people, np.array(people["public"], dtype=np.bool_))
     training = Training(**content["training"])
     return Plan(
         population=population,

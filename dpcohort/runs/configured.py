@@ -875,12 +875,7 @@ def _partition(
 
 
 def _by_column(
-    path: Path,
-    records: np.ndarray[tuple[int], np.dtype[np.int64]],
-    total: int,
-    ids: tuple[str, ...],
-    *,
-    some_left: bool = False,
+    path: Path, records: IntArray, total: int, ids: tuple[str, ...], *, some_left: bool
 ) -> Partition:
     """The partition by a column, its clients in the order of the population.
 

@@ -409,15 +409,16 @@ def chain_problems(folder: RunFolder, plan: Plan, *, method: str) -> Iterator[tu
                 yield "overspent", receipt.client, words
 
 
-def holders(folder: RunFolder, plan: Plan, data: Dataset) -> dict[int, str] | None:
+def holders(after: Path, data: Dataset) -> dict[int, str] | None:
     """Whose each record has been, in a run and those before it; None if its data were others.
 
     Args:
-        folder: the run.
-        plan: its plan.
+        after: the run's folder.
         data: the data set that goes on.
     """
-    places = [RunFolder(folder.before / str(i + 1)) for i in range(len(plan.before))]
+    folder = RunFolder(after)
+    runs_before = len(Plan.load(folder.plan).before)
+    places = [RunFolder(folder.before / str(i + 1)) for i in range(runs_before)]
     found: dict[int, str] = {}
     for place in (*places, folder):
         said = read_json(place.settings).get("data")
@@ -440,8 +441,7 @@ def carried_partition(
     Raises:
         InputError: the data are others, or too few records were nobody's.
     """
-    folder = RunFolder(after)
-    held = holders(folder, Plan.load(folder.plan), data)
+    held = holders(after, data)
     if held is None:
         raise InputError.because(
             f"{data.name} with {len(data)} records is not the data of {after}. Where data change, "
@@ -464,11 +464,12 @@ def carried_partition(
             )
         groups.append(np.concatenate([had, free[used : used + more]]))
         used += more
+    begun_with = read_json(RunFolder(after).settings)["partition"]["sha256"]
     return Partition(
         indices=np.concatenate(groups),
         offsets=np.concatenate([[0], np.cumsum([group.size for group in groups])]),
         records=len(data),
-        rule={"rule": "carried on", "from": str(read_json(folder.settings)["partition"]["sha256"])},
+        rule={"rule": "carried on", "from": str(begun_with)},
         names=plan.population.ids,
     )
 
@@ -479,8 +480,7 @@ def check_holders(after: Path, plan: Plan, partition: Partition, data: Dataset) 
     Raises:
         InputError: one has changed hands.
     """
-    folder = RunFolder(after)
-    held = holders(folder, Plan.load(folder.plan), data)
+    held = holders(after, data)
     for k, name in enumerate(plan.population.ids):
         for record in partition.client(k).tolist() if held else ():
             was = (held or {}).get(record, name)

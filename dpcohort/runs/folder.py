@@ -391,10 +391,8 @@ def read_log(path: Path) -> list[dict[str, Any]]:
         content = read_bounded(path, LARGEST_LOG)
     except OSError as error:
         raise DataMissingError(f"{path} cannot be read: {error.strerror or error}.") from None
-    entries = []
-    for number, line in enumerate(content.split(b"\n")[:-1], start=1):
-        entries.append(read_entry(path, number, line))
-    return entries
+    lines = content.split(b"\n")[:-1]
+    return [read_entry(path, number, line) for number, line in enumerate(lines, start=1)]
 
 
 def read_entry(path: Path, number: int, line: bytes) -> dict[str, Any]:

@@ -271,8 +271,7 @@ class Receipt:
         """
         computed = ("holds", "unused_epsilon", "total_epsilon", "total_delta")
         missing = [key for key in _RUN_KEYS if key not in (*values, "unit", "dpcohort")]
-        optional = ("reports", "before", "weights", "tuning", "trust", "charged")
-        unknown = sorted(set(values) - {*_RUN_KEYS, *optional, *computed})
+        unknown = sorted(set(values) - {*_RUN_KEYS, "reports", *_TOLD, "charged", *computed})
         if missing or unknown:
             key, fault = (missing[0], "missing") if missing else (unknown[0], "not known")
             raise InputError.because(f"not a receipt: the key {key!r} is {fault}.")

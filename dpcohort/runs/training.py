@@ -184,18 +184,12 @@ class Recorder:
 
     def lost_round(self, round: int, state: EngineState) -> None:
         """A private round that was counted, but whose result a crash took."""
-        cohort = self.run.ledger.cohort(round)
-        assert cohort is not None
-        stds = (
-            self.job.plan.noise_multipliers[cohort]
-            * self.job.plan.training.clip
-            / self.job.plan.batch_sizes[cohort]
-        )
+        cohort = cohort_of(self.job.plan, round, self.run.ledger.cohort(round))
         self._write_line(
             RoundRecord(
                 round=round,
-                clients=tuple(cohort.tolist()),
-                noise_stds=tuple(stds.tolist()),
+                clients=tuple(cohort.clients.tolist()),
+                noise_stds=tuple(cohort.noise_stds.tolist()),
                 seconds=math.nan,
                 lost=True,
             )
