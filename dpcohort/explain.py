@@ -315,7 +315,7 @@ def explain_clients(plan: Plan, clients: Iterable[int]) -> Iterator[Explanation]
         plan: the plan.
         clients: their positions in its population.
     """
-    people, selection = plan.population, plan.selection
+    people, selection, pooled = plan.population, plan.selection, plan.pooled
     # Noise variance of a draw if every client were drawn equally often.
     equal_steps = plan.training.total_draws / len(people) * plan.training.local_steps
     variance = plan.noise_levels.floor + plan.noise_levels.level * equal_steps
@@ -342,20 +342,10 @@ def explain_clients(plan: Plan, clients: Iterable[int]) -> Iterator[Explanation]
             noise_vs_median=float(variance[k]) / median if median > 0 else 0.0,
             noise_share=float(shares[k]),
             unbiased_noise_share=float(by_size[k]),
-            **_pooled_part(plan, k),
+            weight=None if pooled is None else float(pooled.weights[k]),
+            honest=None if pooled is None else pooled.honest,
+            alone_epsilon=None if pooled is None or is_public else float(pooled.alone_epsilon[k]),
         )
-
-
-def _pooled_part(plan: Plan, k: int) -> dict[str, Any]:
-    pooled = plan.pooled
-    if pooled is None:
-        return {}
-    alone = None if plan.population.public[k] else float(pooled.alone_epsilon[k])
-    return {
-        "weight": float(pooled.weights[k]),
-        "honest": pooled.honest,
-        "alone_epsilon": alone,
-    }
 
 
 def _who(plan: Plan, k: int) -> dict[str, Any]:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -369,16 +368,13 @@ def _key(setting: str) -> str:
     section, _, key = setting.rpartition(".")
     if section == "selection" or (section in ordered and key in known[section]):
         return key if bare.get(key) == key and section not in _COUNTED else setting
-    if (section in known and section and section not in ordered) or _is_trained(setting, known):
+    trained = (*known["optimiser"], *known["run"])
+    if (section in known and section and section not in ordered) or setting in trained:
         raise InputError.because(
             f"{setting} changes neither probabilities nor noise, only what training makes of them. "
             "Try its values in a [grid]: dpcohort compare CONFIG"
         )
     return bare[choice("setting", setting, [*_SWEPT, *sorted(bare.keys() - set(_SWEPT))])]
-
-
-def _is_trained(setting: str, known: Mapping[str, Sequence[str]]) -> bool:
-    return any(setting in known[section] for section in ("optimiser", "run"))
 
 
 def _parsed(setting: str, text: str) -> list[float | str]:

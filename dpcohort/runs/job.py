@@ -661,15 +661,10 @@ def _check_sampling(plan: Plan) -> None:
 
 
 def _normaliser(data: Dataset, device: str) -> Any:
-    multiplier, offset = (
-        torch.as_tensor(part, device=device) for part in data.normalisation.affine
-    )
     shape = (-1,) + (1,) * (data.train_inputs.ndim - 2)
-
-    def normalise(inputs: torch.Tensor) -> torch.Tensor:
-        return inputs * multiplier.view(shape) + offset.view(shape)
-
-    return normalise
+    parts = (torch.as_tensor(part, device=device) for part in data.normalisation.affine)
+    multiplier, offset = (part.view(shape) for part in parts)
+    return lambda inputs: inputs * multiplier + offset
 
 
 def _described(optimiser: Optimiser) -> dict[str, Any]:

@@ -435,11 +435,9 @@ def _built(run: Run, settings: dict[str, Any], tokens: bool) -> nn.Module:
 
 def judged_in(path: Path) -> dict[str, Any]:
     """What ``result.json`` says of the model; one of an older version says nothing."""
-    if not path.exists():
-        return {}
     try:
         stored = read_json(path)
-    except DpcohortError:  # verify says what is wrong with it
+    except DpcohortError:  # none yet, or a broken one, which verify tells
         return {}
     return {
         k: stored[k] for k in ("metrics", "trivial", "check", "withheld", "warnings") if k in stored

@@ -102,38 +102,23 @@ def write_report(
         raise InputError.because(
             f"{path} cannot be written: there is no folder {Path(path).parent}. Make it first."
         )
-    report = make_report(sources, method=method, data=data, worth=worth)
-    write_text(path, render(report))
-    return report
-
-
-def make_report(
-    sources: Sequence[str | Path],
-    *,
-    method: str = "pld",
-    data: Dataset | None = None,
-    worth: str | Path | None = None,
-) -> Report:
-    """The content of the report about runs or a result.
-
-    Raises:
-        DataMissingError: a run is not there.
-        InputError: a source is neither.
-    """
     if not sources:
         raise InputError("sources", given=[], allowed="at least one run folder or result")
     choice("method", method, ["pld", "auto", "dp-accounting"])
     results = [source for source in sources if Path(source).suffix.lower() == ".json"]
-    if not results:
-        groups = read_groups(sources, method=method)
-        return report_of_runs(groups, method=method, data=data, worth=worth)
-    if worth is not None:
+    if results and worth is not None:
         raise InputError.because(f"--worth goes with a run; {results[0]} is a result.")
-    if len(sources) > 1:
+    if results and len(sources) > 1:
         raise InputError.because(
             f"{results[0]} is a file: give one result of dpcohort reproduce, or run folders only."
         )
-    return report_of_reproduction(read_reproduction(results[0]))
+    if results:
+        report = report_of_reproduction(read_reproduction(results[0]))
+    else:
+        groups = read_groups(sources, method=method)
+        report = report_of_runs(groups, method=method, data=data, worth=worth)
+    write_text(path, render(report))
+    return report
 
 
 def page_template(name: str) -> Template:
