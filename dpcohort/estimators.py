@@ -25,6 +25,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -35,7 +36,7 @@ from dpcohort.engine import ConstantStep, Optimiser
 from dpcohort.errors import InputError
 from dpcohort.models import build_model
 from dpcohort.plan import make_plan
-from dpcohort.runs import Run, train
+from dpcohort.runs import train
 from dpcohort.runs.run import model_outputs
 from dpcohort.tasks import Task
 from dpcohort.training import Training
@@ -98,28 +99,6 @@ class _DPFederated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
             self, X, y, dtype=np.float64, y_numeric=numeric, ensure_min_samples=2
         )
         task, labels = self._read(targets)
-        budgets = (
-            self.epsilon if epsilon is None else epsilon,
-            self.delta if delta is None else delta,
-        )
-        self.run_ = self._trained(inputs, labels, task, groups, budgets, callbacks)
-        self.task_ = task
-        return self
-
-    def _read(self, targets: NDArray[Any]) -> tuple[Task, NDArray[Any]]:
-        """What is predicted, and the targets as a model sees them."""
-        raise NotImplementedError
-
-    def _trained(
-        self,
-        inputs: FloatArray,
-        labels: NDArray[Any],
-        task: Task,
-        groups: ArrayLike | None,
-        budgets: tuple[Any, Any],
-        callbacks: Any,
-    ) -> Run:
-        """Make the plan for these records and train it."""
         low, high = self._feature_bounds(inputs)
         self.feature_bounds_ = np.stack([low, high], axis=1)
         middle, half = (low + high) / 2, (high - low) / 2
@@ -136,12 +115,12 @@ class _DPFederated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
             task=task,
         )
         partition = _partition(groups, len(inputs))
-        epsilon, delta = (
-            _of_each(field, given, partition.names)
-            for field, given in zip(("epsilon", "delta"), budgets, strict=True)
-        )
+        names = partition.names
         clients = Population.from_arrays(
-            ids=list(partition.names), sizes=partition.sizes, epsilon=epsilon, delta=delta
+            ids=list(names),
+            sizes=partition.sizes,
+            epsilon=_of_each("epsilon", self.epsilon if epsilon is None else epsilon, names),
+            delta=_of_each("delta", self.delta if delta is None else delta, names),
         )
         options = dict(self.model_options or {})
         shape, seed = data.input_shape, whole_number("random_state", self.random_state, at_least=0)
@@ -156,7 +135,7 @@ class _DPFederated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
             dimension=sum(p.numel() for p in network.parameters() if p.requires_grad),
         )
         step = number("learning_rate", self.learning_rate, above=0)
-        return train(
+        self.run_ = train(
             make_plan(clients, settings, selection=self.selection, seed=seed),
             self.model,
             data,
@@ -170,6 +149,12 @@ class _DPFederated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
             private_entropy=self.private,
             model_options=options,
         )
+        self.task_ = task
+        return self
+
+    def _read(self, targets: NDArray[Any]) -> tuple[Task, NDArray[Any]]:
+        """What is predicted, and the targets as a model sees them."""
+        raise NotImplementedError
 
     def _feature_bounds(self, inputs: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Smallest and largest value of each feature; public."""
@@ -291,9 +276,7 @@ class DPFederatedClassifier(ClassifierMixin, _DPFederated):  # type: ignore[misc
 
     def predict_proba(self, X: ArrayLike) -> FloatArray:  # noqa: N803
         """The probability of each class, in the order of ``classes_``."""
-        outputs = self._outputs(X).astype(np.float64)
-        odds = np.exp(outputs - outputs.max(1, keepdims=True))
-        shares: FloatArray = odds / odds.sum(1, keepdims=True)
+        shares: FloatArray = softmax(self._outputs(X).astype(np.float64), axis=1)
         return shares
 
 

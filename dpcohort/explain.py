@@ -9,7 +9,7 @@ are looked at.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -24,7 +24,7 @@ from dpcohort.accounting.segments import left_population
 from dpcohort.clients import Budget, Population
 from dpcohort.errors import InputError
 from dpcohort.plain_text import counted, one_line
-from dpcohort.plan import NoiseModel, Plan, selection_problem
+from dpcohort.plan import selection_problem
 from dpcohort.plugins import REGISTRIES
 from dpcohort.selection.problem import PlannedRule, SelectionProblem, selected
 from dpcohort.selection.rules import rule_from_settings
@@ -315,7 +315,7 @@ def explain_clients(plan: Plan, clients: Iterable[int]) -> Iterator[Explanation]
         plan: the plan.
         clients: their positions in its population.
     """
-    people, selection = plan.population, plan.selection
+    people, selection, pooled = plan.population, plan.selection, plan.pooled
     # Noise variance of a draw if every client were drawn equally often.
     equal_steps = plan.training.total_draws / len(people) * plan.training.local_steps
     variance = plan.noise_levels.floor + plan.noise_levels.level * equal_steps
@@ -342,20 +342,10 @@ def explain_clients(plan: Plan, clients: Iterable[int]) -> Iterator[Explanation]
             noise_vs_median=float(variance[k]) / median if median > 0 else 0.0,
             noise_share=float(shares[k]),
             unbiased_noise_share=float(by_size[k]),
-            **_pooled_part(plan, k),
+            weight=None if pooled is None else float(pooled.weights[k]),
+            honest=None if pooled is None else pooled.honest,
+            alone_epsilon=None if pooled is None or is_public else float(pooled.alone_epsilon[k]),
         )
-
-
-def _pooled_part(plan: Plan, k: int) -> dict[str, Any]:
-    pooled = plan.pooled
-    if pooled is None:
-        return {}
-    alone = None if plan.population.public[k] else float(pooled.alone_epsilon[k])
-    return {
-        "weight": float(pooled.weights[k]),
-        "honest": pooled.honest,
-        "alone_epsilon": alone,
-    }
 
 
 def _who(plan: Plan, k: int) -> dict[str, Any]:
@@ -401,15 +391,15 @@ def _one_more_draw(plan: Plan, k: int) -> tuple[float, float | None]:
     if plan.before:
         draws = int(plan.schedule.counts[k]) + 1
         unraised = plan.history(k, draws=draws, reports=0).epsilon(delta)
-        return (noise_for(more) / noise_for(steps)) ** 2, unraised
-    unraised = certify_epsilon(
-        noise_multiplier=float(plan.noise_multipliers[k]),
-        delta=delta,
-        sampling_rate=rate,
-        steps=more,
-        **sampling,
-        method="pld",
-    )
+    else:
+        unraised = certify_epsilon(
+            noise_multiplier=float(plan.noise_multipliers[k]),
+            delta=delta,
+            sampling_rate=rate,
+            steps=more,
+            **sampling,
+            method="pld",
+        )
     return (noise_for(more) / noise_for(steps)) ** 2, unraised
 
 
@@ -430,20 +420,50 @@ def _with_larger_budget(
         larger_epsilon = 2 * now
     larger = number("larger epsilon", larger_epsilon, above=now)
     budget = Budget(epsilon=larger, delta=float(plan.population.delta[k]))
-    problem, _ = selection_problem(
-        left_population(plan.population.with_budget(plan.population.ids[k], budget), plan.before),
-        plan.training,
-        contract=plan.contract,
-        noise_model=plan.noise_model,
-    )
-    rule = rule or rule_from_settings(name, **plan.selection.settings)
-    probability = float(selected(rule, problem).probabilities[k])
+    people = plan.population.with_budget(plan.population.ids[k], budget)
+    scenario = Scenario.of(plan)
+    problem = scenario.problem(left_population(people, plan.before))
+    probability = float(selected(rule or scenario.made_rule(), problem).probabilities[k])
     before = float(plan.selection.probabilities[k])
     return LargerBudget(
         epsilon=larger,
         probability=probability,
         times_as_often=probability / before if before > 0 else float("inf"),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """Everything that fixes the probabilities: a plan without its draws."""
+
+    population: Population
+    training: Training
+    rule: str = "privacy-aware"
+    rule_settings: Mapping[str, Any]
+    contract: Contract
+    noise_model: str = "exact"
+
+    @classmethod
+    def of(cls, plan: Plan) -> Scenario:
+        """That of a plan whose rule is fixed before the training."""
+        return cls(
+            population=plan.population,
+            training=plan.training,
+            rule=plan.selection.rule,
+            rule_settings=plan.selection.settings,
+            contract=plan.contract,
+            noise_model=plan.noise_model,
+        )
+
+    def made_rule(self) -> PlannedRule:
+        """The rule with its settings."""
+        return rule_from_settings(self.rule, **self.rule_settings)
+
+    def problem(self, population: Population | None = None) -> SelectionProblem:
+        """What the rule solves for these clients, or for others."""
+        people = self.population if population is None else population
+        told: Any = {"contract": self.contract, "noise_model": self.noise_model}
+        return selection_problem(people, self.training, **told)[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -472,39 +492,23 @@ _NEAR = 1e-3
 _MOST_SOLVED = 300
 
 
-def noise_gains(
-    population: Population,
-    training: Training,
-    rule: PlannedRule,
-    *,
-    contract: Contract,
-    noise_model: NoiseModel = "exact",
-) -> list[NoiseGain]:
+def noise_gains(scenario: Scenario) -> list[NoiseGain]:
     """Private clients, those first whose doubled epsilon takes most noise away; nothing is spent.
 
-    Args:
-        population: the clients.
-        training: rounds, cohorts, batches, parameters.
-        rule: solved again for each of them.
-        contract: sampler, neighbours and accountant.
-        noise_model: as in `dpcohort.make_plan`.
+    Its rule is solved again for each of them.
 
     Example:
         >>> clients = Population.from_arrays(sizes=[300] * 2, epsilon=[0.5, 4], delta=1e-5)
         >>> settings = Training(rounds=9, cohort_size=2, sampling_rate=0.5, dimension=10)
-        >>> first, last = noise_gains(clients, settings, rule_from_settings("unbiased"),
-        ...                           contract=Contract.of("tight"))
+        >>> first, last = noise_gains(Scenario(population=clients, training=settings,
+        ...     rule="unbiased", rule_settings={}, contract=Contract.of("tight")))
         >>> first.epsilon, first.noise < last.noise < 1
         (0.5, True)
     """
-
-    def problem_of(people: Population) -> SelectionProblem:
-        return selection_problem(people, training, contract=contract, noise_model=noise_model)[0]
-
-    now = problem_of(population)
+    population, rule, now = scenario.population, scenario.made_rule(), scenario.problem()
     p = selected(rule, now).probabilities
     total = now.noise(p)
-    near = problem_of(population.with_scaled_budgets(1.0 + _NEAR))
+    near = scenario.problem(population.with_scaled_budgets(1.0 + _NEAR))
     private = np.flatnonzero(~population.public)
     if now.pool is None:
         change = near.own_noise(p) - now.own_noise(p)
@@ -512,7 +516,7 @@ def noise_gains(
         change = np.zeros(len(population))
         change[private] = [_with_costs(now, near, k).noise(p) - total for k in private.tolist()]
     slope = change / (_NEAR * total if total > 0 else 1.0)
-    twice = problem_of(population.with_scaled_budgets(2.0))
+    twice = scenario.problem(population.with_scaled_budgets(2.0))
     gains = []
     for k in private[np.argsort(slope[private], kind="stable")][:_MOST_SOLVED].tolist():
         changed = _with_costs(now, twice, k)
@@ -650,18 +654,6 @@ def _often(count: int) -> str:
 Swept = Literal["eta", "bias_cap", "rounds", "batch_size", "accountant", "epsilon"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scenario:
-    """Everything that fixes the probabilities: a plan without its draws."""
-
-    population: Population
-    training: Training
-    rule: str = "privacy-aware"
-    rule_settings: dict[str, Any]
-    contract: Contract
-    noise_model: str = "exact"
-
-
 def sweep(
     scenario: Scenario, setting: str, values: Sequence[float | str], *, client: str | None = None
 ) -> list[dict[str, Any]]:
@@ -695,14 +687,8 @@ def sweep(
 
 
 def _tried(scenario: Scenario, value: float | str, position: int | None) -> dict[str, Any]:
-    problem, _ = selection_problem(
-        scenario.population,
-        scenario.training,
-        contract=scenario.contract,
-        noise_model=scenario.noise_model,
-    )
-    rule = rule_from_settings(scenario.rule, **scenario.rule_settings)
-    p = selected(rule, problem).probabilities
+    problem = scenario.problem()
+    p = selected(scenario.made_rule(), problem).probabilities
     noise = problem.noise(p)
     return {
         "value": value,
@@ -766,10 +752,6 @@ class TrustOutcome:
     bias: float
     gain: float
     pays_from: int | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and words, ready for JSON."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -858,12 +840,8 @@ def value_of_trust(scenario: Scenario) -> TrustValue:
         )
     if clients < 2:
         raise InputError.because("one client alone has nobody to pool its noise with.")
-    names: Any = {
-        "accountant": told.accountant,
-        "sampler": told.sampler,
-        "neighbours": told.neighbours,
-    }
-    local = _trusted(replace(scenario, contract=Contract(**names)))
+    alone = replace(told, trust="local", colluding=0, dropouts=0)
+    local = _trusted(replace(scenario, contract=alone))
     found = [local[0]]
     sizes = [size for size in (min(training.cohort_size, clients), clients) if size > 1]
     for size in dict.fromkeys(sizes):
@@ -872,24 +850,16 @@ def value_of_trust(scenario: Scenario) -> TrustValue:
             others = -(-(size - 1) // 2) if colluding else 0
             if others + dropouts >= size - 1 and (colluding or size - dropouts < 2):
                 continue  # a client would count on nobody but itself
-            contract = Contract(**names, trust="pooled", colluding=colluding, dropouts=dropouts)
-            one = _trusted(
-                replace(scenario, contract=contract, training=replace(training, cohort_size=size))
-            )[0]
-            found.append(one)
+            contract = replace(told, trust="pooled", colluding=colluding, dropouts=dropouts)
+            some = replace(training, cohort_size=size)
+            found.append(_trusted(replace(scenario, contract=contract, training=some))[0])
     return TrustValue(outcomes=tuple(found), limit=_limit(local[1]))
 
 
 def _trusted(scenario: Scenario) -> tuple[TrustOutcome, SelectionProblem]:
     """One row, and the problem behind it."""
-    problem, _ = selection_problem(
-        scenario.population,
-        scenario.training,
-        contract=scenario.contract,
-        noise_model=scenario.noise_model,
-    )
-    rule = rule_from_settings(scenario.rule, **scenario.rule_settings)
-    w = selected(rule, problem).probabilities
+    problem = scenario.problem()
+    w = selected(scenario.made_rule(), problem).probabilities
     pool, pays, noise = problem.pool, None, problem.noise(w)
     # Everybody's own noise at the same weights: what trusting nobody would add.
     alone = float(problem.own_noise(w).sum())

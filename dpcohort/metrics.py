@@ -189,8 +189,10 @@ def _gone(value: Any) -> Any:
 
 
 def _of_classes(task: Task, outputs: FloatArray, labels: IntArray) -> dict[str, Any]:
+    from scipy.special import softmax
+
     scores = _scikit_learn()
-    chances = _softmax(outputs)
+    chances: FloatArray = softmax(outputs, axis=1)
     predicted = outputs.argmax(1)
     classes = range(task.outputs)
     there = np.unique(labels)
@@ -259,12 +261,6 @@ def _of_numbers(task: Task, outputs: FloatArray, labels: NDArray[Any]) -> dict[s
 def _pinball(task: Task, away: FloatArray) -> FloatArray:
     both: FloatArray = np.maximum(task.quantile * away, (task.quantile - 1.0) * away)
     return both
-
-
-def _softmax(outputs: FloatArray) -> FloatArray:
-    shifted = np.exp(outputs - outputs.max(1, keepdims=True))
-    chances: FloatArray = shifted / shifted.sum(1, keepdims=True)
-    return chances
 
 
 def _auc(is_one: NDArray[np.bool_], scores: FloatArray) -> float:

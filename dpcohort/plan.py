@@ -61,7 +61,7 @@ from dpcohort.plain_text import counted, html_table, one_line
 from dpcohort.plugins import REGISTRIES
 from dpcohort.progress import Progress, silent
 from dpcohort.schedule import Draws, Schedule, draw_schedule, once_in_a_cohort
-from dpcohort.selection.pooled import Pool, Spoken, pooled_probabilities, pooled_weights
+from dpcohort.selection.pooled import Pool, pooled_probabilities, pooled_weights
 from dpcohort.selection.problem import (
     PlannedRule,
     Selection,
@@ -298,10 +298,7 @@ class Plan:
         """
         if self.pooled is None:
             return self
-        told = self.contract
-        local = Contract(
-            accountant=told.accountant, sampler=told.sampler, neighbours=told.neighbours
-        )
+        local = replace(self.contract, trust="local", colluding=0, dropouts=0)
         multiplier = np.where(self.population.public, 0.0, self.alone_multipliers)
         noise = replace(
             self.noise,
@@ -709,9 +706,7 @@ class Plan:
             VerificationError: a client's noise does not keep its budget; all are named.
         """
         held = (self.drawn | self.has_past) & ~self.population.public
-        if self.adaptive is None and self.before:
-            certified = self.spent_epsilon(self.schedule.counts, method=method)[held]
-        elif self.adaptive is None:
+        if self.adaptive is None and not self.before:
             certified = certify_epsilon(
                 noise_multiplier=self.noise_multipliers[held],
                 delta=self.population.delta[held],
@@ -973,35 +968,6 @@ def draw_probabilities(
     return pooled_probabilities(wanted, problem.noise_costs, problem.linear_costs, problem.pool)
 
 
-def _spoken(
-    problem: SelectionProblem,
-    training: Training,
-    chosen: Selection,
-    schedule: Schedule,
-    needed: FloatArray,
-) -> Spoken:
-    """Factors for the draws there are; a selection that is optimal keeps to its objective.
-
-    Args:
-        problem: what the rule looked at.
-        training: dimension and draws.
-        chosen: effective weights.
-        schedule: who is drawn when.
-        needed: noise on the mean gradient that keeps each budget, in units of C.
-    """
-    assert problem.pool is not None
-    best = math.isfinite(chosen.objective) and chosen.gap <= 1e-6 * chosen.objective
-    draws = training.total_draws
-    return pooled_weights(
-        chosen.probabilities,
-        draw_probabilities(problem, chosen, training.cohort_size) * draws,
-        schedule.counts,
-        needed,
-        unbiased=problem.unbiased if best else None,
-        noise_weight=chosen.eta * training.dimension / (problem.pool.honest * draws),
-    )
-
-
 def _pool(
     population: Population,
     training: Training,
@@ -1039,7 +1005,17 @@ def _pool(
         refuse_weightless(population, weights, here)
         shares = weights * needed
     else:
-        weights, level = _spoken(problem, training, chosen, schedule, needed)
+        # A selection that is optimal keeps to its objective.
+        best = math.isfinite(chosen.objective) and chosen.gap <= 1e-6 * chosen.objective
+        draws = training.total_draws
+        weights, level = pooled_weights(
+            chosen.probabilities,
+            probabilities * draws,
+            counts,
+            needed,
+            unbiased=problem.unbiased if best else None,
+            noise_weight=chosen.eta * training.dimension / (honest * draws),
+        )
         refuse_weightless(population, weights, counts > 0)
         shares = np.full(len(population), level / math.sqrt(honest))
     unknown = np.where(population.public, np.nan, np.inf)
@@ -1355,8 +1331,14 @@ def _population(columns: dict[str, Any]) -> Population:
     whole_number("clients.count", count, at_least=1, at_most=MOST_CLIENTS)
     public = np.zeros(count, dtype=np.bool_)
     public[np.array(columns["public"], dtype=np.int64)] = True
+    return _people(columns, public)
+
+
+def _people(columns: Mapping[str, Any], public: BoolArray) -> Population:
+    """Clients of a file; where one number stands for all, it does for public ones as well."""
+    count = len(columns["id"])
     return Population.from_arrays(
-        ids=ids,
+        ids=columns["id"],
         sizes=_column(columns["size"], count, np.int64),
         epsilon=_column(columns["epsilon"], count, np.float64),
         delta=_column(columns["delta"], count, np.float64),
@@ -1389,15 +1371,7 @@ def _rebuilt_adaptive(content: Mapping[str, Any]) -> Plan:
 
     people, caps, noise = content["clients"], content["caps"], content["noise"]
     terms = None if content["reports"] is None else ReportTerms(**content["reports"])
-    population = Population.from_arrays(
-        ids=people["id"],
-        sizes=np.array(people["size"], dtype=np.int64),
-        epsilon=np.array(people["epsilon"], dtype=np.float64),
-        delta=np.array(people["delta"], dtype=np.float64),
-        batch_sizes=np.array(people["batch_size"], dtype=np.int64),
-        public=np.array(people["public"], dtype=np.bool_),
-        allow_large_delta=True,
-    )
+    population = _people(people, np.array(people["public"], dtype=np.bool_))
     training = Training(**content["training"])
     return Plan(
         population=population,

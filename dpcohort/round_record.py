@@ -92,6 +92,11 @@ class RoundRecord:
     test_average: TestResult | None = None
     lost: bool = False
 
+    @property
+    def scored(self) -> TestResult | None:
+        """The result that judges the model: of the average of iterates, where there is one."""
+        return self.test_average or self.test
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, without what is not there."""
         tests = {"test": self.test, "test_average": self.test_average}

@@ -12,7 +12,6 @@ from dpcohort.clients import Population
 from dpcohort.errors import InputError
 from dpcohort.explain import Scenario, noise_gains, sweep, value_of_trust
 from dpcohort.plan import make_plan
-from dpcohort.selection import rule_from_settings
 from dpcohort.training import Training
 
 
@@ -148,8 +147,7 @@ def test_what_a_larger_budget_takes_off_the_noise_is_what_the_changed_scenario_h
         rule_settings={},
         contract=Contract(trust=trust),
     )
-    rule = rule_from_settings("unbiased")
-    for gain in noise_gains(people, training, rule, contract=scenario.contract):
+    for gain in noise_gains(scenario):
         tried = [gain.epsilon, 2 * gain.epsilon, 1.001 * gain.epsilon]
         now, twice, near = (
             found["noise_to_clip"]

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -242,9 +241,6 @@ def what_if(
     config = read_config(source, clients, changes)
     _refuse_adaptive(config)
 
-    def scenario(config: Config) -> Scenario:
-        return _scenario(config)
-
     key = _key(setting)
     name = key.rpartition(".")[2]
     if key.partition(".")[0] in _COUNTED and config.data is None:
@@ -253,12 +249,12 @@ def what_if(
         raise InputError.because(f"say which values of {key} to try, such as: --values 1,2,5")
     tried = _parsed(name, values or _USUAL[name])
     if name in _SWEPT:
-        outcomes = sweep(scenario(config), name, tried, client=client)
+        outcomes = sweep(_scenario(config), name, tried, client=client)
     else:
         outcomes = []
         for value in tried:
             instead = [f"{_INSTEAD[key]}="] if key in _INSTEAD else []
-            one = scenario(config.with_overrides([*instead, f"{key}={value}"]))
+            one = _scenario(config.with_overrides([*instead, f"{key}={value}"]))
             (found,) = sweep(one, "rounds", [one.training.rounds], client=client)
             outcomes.append({**found, "value": value})
     if as_json:
@@ -290,7 +286,7 @@ def _scenario(config: Config) -> Scenario:
         population=configured_population(config, data),
         training=configured_training(config, data),
         rule=config.rule,
-        rule_settings=dict(config.rule_settings),
+        rule_settings=config.rule_settings,
         contract=config.contract,
         noise_model=config.noise_model,
     )
@@ -314,14 +310,7 @@ def _scenario_of(source: Path | None, clients: Path | None, changes: list[str] |
             f"the rule {made.selection.rule} chooses each cohort from updates, and a pooled sum "
             "has none; trust can be compared for planned rules."
         )
-    return Scenario(
-        population=made.population,
-        training=made.training,
-        rule=made.selection.rule,
-        rule_settings=dict(made.selection.settings),
-        contract=made.contract,
-        noise_model=made.noise_model,
-    )
+    return Scenario.of(made)
 
 
 def _print_trust(scenario: Scenario, *, as_json: bool) -> None:
@@ -379,16 +368,13 @@ def _key(setting: str) -> str:
     section, _, key = setting.rpartition(".")
     if section == "selection" or (section in ordered and key in known[section]):
         return key if bare.get(key) == key and section not in _COUNTED else setting
-    if (section in known and section and section not in ordered) or _is_trained(setting, known):
+    trained = (*known["optimiser"], *known["run"])
+    if (section in known and section and section not in ordered) or setting in trained:
         raise InputError.because(
             f"{setting} changes neither probabilities nor noise, only what training makes of them. "
             "Try its values in a [grid]: dpcohort compare CONFIG"
         )
     return bare[choice("setting", setting, [*_SWEPT, *sorted(bare.keys() - set(_SWEPT))])]
-
-
-def _is_trained(setting: str, known: Mapping[str, Sequence[str]]) -> bool:
-    return any(setting in known[section] for section in ("optimiser", "run"))
 
 
 def _parsed(setting: str, text: str) -> list[float | str]:

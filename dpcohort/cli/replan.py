@@ -142,6 +142,20 @@ def _changes(
     wanted = set(asked.ids)
     known = {name for segment in new.before for name in segment.spent}
     known |= {name for charge in charges for name in charge.spent}
+
+    def change(name: str) -> str:
+        if name not in were:
+            return "comes back" if name in known else "joins"
+        k, words = asked.index_of(name), []
+        size = float(old.population.sizes[old.population.index_of(name)])
+        then = (were[name][0], size, were[name][1])
+        asked_now = (float(asked.epsilon[k]), float(asked.sizes[k]), float(asked.delta[k]))
+        for shown, one, other in zip(("epsilon", "records", "delta"), then, asked_now, strict=True):
+            # A promise that is added up from its parts is rounded.
+            if not np.isclose(one, other, rtol=1e-9, atol=0.0, equal_nan=True):
+                words.append(f"{shown} {one:g} -> {other:g}")
+        return ", ".join(words) or "stays"
+
     found = []
     for name in (*now, *(name for name in was if name not in now)):
         k, paid = now.get(name), charged_to(charges, name)[0]
@@ -154,7 +168,7 @@ def _changes(
             delta = float(new.population.delta[k])
             place = asked.index_of(name)
             row["epsilon"] = None if asked.public[place] else float(asked.epsilon[place])
-            row["change"] = _change(were, old, asked, name, known)
+            row["change"] = change(name)
             row["draws"] = int(new.schedule.counts[k])
             row["noise_multiplier"] = float(new.noise_multipliers[k])
             row["certified_epsilon"] = float(new.certified_epsilon[k]) + paid
@@ -164,26 +178,6 @@ def _changes(
             row["charged"] = paid
         found.append(row)
     return found
-
-
-def _change(
-    were: Mapping[str, tuple[float, ...]],
-    old: Plan,
-    asked: Population,
-    name: str,
-    known: set[str],
-) -> str:
-    if name not in were:
-        return "comes back" if name in known else "joins"
-    k, words = asked.index_of(name), []
-    size = float(old.population.sizes[old.population.index_of(name)])
-    then = (were[name][0], size, were[name][1])
-    now = (float(asked.epsilon[k]), float(asked.sizes[k]), float(asked.delta[k]))
-    for shown, one, other in zip(("epsilon", "records", "delta"), then, now, strict=True):
-        # A promise that is added up from its parts is rounded.
-        if not np.isclose(one, other, rtol=1e-9, atol=0.0, equal_nan=True):
-            words.append(f"{shown} {one:g} -> {other:g}")
-    return ", ".join(words) or "stays"
 
 
 def _print(changes: list[dict[str, Any]], plan: Plan, rows: int) -> None:

@@ -105,7 +105,7 @@ def _with_suggestions(example: str) -> str:
     if example not in ("digits", "heart-disease", "hospitals"):
         return text
     from dpcohort.config import loads_config
-    from dpcohort.config.rewriting import rewritten
+    from dpcohort.config.settings import rewritten
 
     return rewritten(text, _suggestions(loads_config(text)), tell_old=False)
 
@@ -137,7 +137,7 @@ def _new_for_table(
     as_json: bool,
 ) -> None:
     from dpcohort.config import loads_config, table_config
-    from dpcohort.config.rewriting import rewritten
+    from dpcohort.config.settings import rewritten
     from dpcohort.data.tables import client_names, kind_of, numbers_of, read_table, values_of
     from dpcohort.runs.configured import configured_plan
     from dpcohort.tasks import LOSSES
@@ -325,6 +325,7 @@ def examine() -> list[dict[str, str | None]]:
         'dpcohort'
     """
     from dpcohort.data import describe_datasets
+    from dpcohort.runs.folder import installed_version
 
     python = f"{platform.python_version()} ({sys.platform})"
     rows: list[tuple[str, str | None, str, str | None]] = [
@@ -333,20 +334,13 @@ def examine() -> list[dict[str, str | None]]:
         ("cores", str(os.cpu_count()), "speed", None),
     ]
     for package, purpose, command in _packages():
-        rows.append((package, _version(package), purpose, command))
+        rows.append((package, installed_version(package), purpose, command))
     for held in describe_datasets():
         remedy = held.how_to_get[0] if held.how_to_get else None
         records = f"{held.train_records:,} records"
         rows.append((f"data: {held.name}", held.found, records, remedy))
     names = ("name", "found", "needed_for", "remedy")
     return [dict(zip(names, row, strict=True)) for row in rows]
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 data = typer.Typer(

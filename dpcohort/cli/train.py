@@ -457,7 +457,7 @@ def round_sentence(record: RoundRecord, run: Run) -> str:
     total = run.plan.training.rounds
     if record.lost:
         return f"round {record.round + 1}/{total}  lost in a crash; counted, not computed again"
-    found = record.test_average or record.test
+    found = record.scored
     metric = run.metric
     score = "" if found is None else f"  {metric.words} {metric.text(found.score)}"
     low, high = min(record.noise_stds), max(record.noise_stds)

@@ -154,7 +154,7 @@ def tune(
 
 
 def _rewritten(source: Path, changes: list[str], tuned: Sequence[str] = ()) -> str:
-    from dpcohort.config.rewriting import rewritten
+    from dpcohort.config.settings import rewritten
     from dpcohort.limits import LARGEST_CONFIG
     from dpcohort.text_files import read_utf8
 
@@ -164,7 +164,7 @@ def _rewritten(source: Path, changes: list[str], tuned: Sequence[str] = ()) -> s
 
 
 def _tuned_text(source: Path, changes: list[str], found: Tuned) -> str:
-    from dpcohort.config.rewriting import rewritten
+    from dpcohort.config.settings import rewritten
 
     tuned = _rewritten(source, changes, found.changes)
     notes = {"tuning.source": found.words, "tuning.share": "of each budget, spent on tuning"}

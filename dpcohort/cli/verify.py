@@ -191,12 +191,16 @@ def audit(
         raise InputError.because("--simulation and --returns are for a --step: give one.")
     if step is not None and (only is not None or device != "cpu"):
         raise InputError.because("--only and --device are for dpcohort's own trainings.")
+    from dpcohort.audit import Claim, step_by_name
+    from dpcohort.audit.suite import FULL_NORMALS
+
     if step is None:
         subjects = _own_trainings(device, only, full=full)
     else:
-        subjects = {step: _own_step(step, returns, sampler, simulation)}
-    from dpcohort.audit import Claim
-
+        training = step_by_name(
+            step, returns="sum" if returns == "sum" else "mean", draws_batches=sampler != "none"
+        )
+        subjects = {step: (lambda: training, not simulation, FULL_NORMALS // 4)}
     audited: dict[str, list[Finding]] = {}
     for name, (make, private, many) in subjects.items():
         claim = Claim(
@@ -210,7 +214,30 @@ def audit(
             console.print(name, style="bold", end="")
             console.print(f"  {_PRIVATE if private else _SIMULATION}")
             console.print(_findings_table(audited[name]))
-    _conclude(audited, subjects, full=full, device=device, as_json=as_json)
+    every = [(name, finding) for name, findings in audited.items() for finding in findings]
+    total = math.fsum(finding.false_alarm_rate for _, finding in every)
+    refuted = [f"{name}: {found.test}" for name, found in every if not found.passed]
+    if as_json:
+        trainings = [
+            {"name": name, "private": subjects[name][1], "findings": [asdict(f) for f in findings]}
+            for name, findings in audited.items()
+        ]
+        print_json(
+            passed=not refuted,
+            refuted=refuted,
+            form="full" if full else "quick",
+            device=device,
+            false_alarm_rate=total,
+            trainings=trainings,
+        )
+    else:
+        word, style = ("REFUTED", "bold red") if refuted else ("no claim refuted", "bold green")
+        console.print(word, style=style, end="")
+        say(f": {'; '.join(refuted)}" if refuted else "")
+        chance = f"A correct training fails this audit with probability at most {total:.1e}."
+        say(f"{chance} {_LIMIT}")
+    if refuted:
+        raise typer.Exit(1)
 
 
 def _own_trainings(device: str, only: str | None, *, full: bool) -> _Subjects:
@@ -241,18 +268,6 @@ def _own_trainings(device: str, only: str | None, *, full: bool) -> _Subjects:
     return {name: subject for name, subject in subjects.items() if name in wanted}
 
 
-def _own_step(
-    step: str, returns: str, sampler: str, simulation: bool
-) -> tuple[Callable[[], PrivateTraining], bool, int]:
-    from dpcohort.audit import step_by_name
-    from dpcohort.audit.suite import FULL_NORMALS
-
-    training = step_by_name(
-        step, returns="sum" if returns == "sum" else "mean", draws_batches=sampler != "none"
-    )
-    return lambda: training, not simulation, FULL_NORMALS // 4
-
-
 def _tested(
     name: str, training: PrivateTraining, claim: Claim, seed: int, *, full: bool, normals: int
 ) -> list[Finding]:
@@ -281,37 +296,3 @@ def _findings_table(findings: Sequence[Finding]) -> RenderableType:
         rate = f"{finding.false_alarm_rate:g}" if finding.false_alarm_rate else "none"
         table.add_row(mark, finding.test, Text(finding.detail), rate)
     return table
-
-
-def _conclude(
-    audited: dict[str, list[Finding]],
-    subjects: _Subjects,
-    *,
-    full: bool,
-    device: str,
-    as_json: bool,
-) -> None:
-    every = [(name, finding) for name, findings in audited.items() for finding in findings]
-    total = math.fsum(finding.false_alarm_rate for _, finding in every)
-    refuted = [f"{name}: {found.test}" for name, found in every if not found.passed]
-    if as_json:
-        trainings = [
-            {"name": name, "private": subjects[name][1], "findings": [asdict(f) for f in findings]}
-            for name, findings in audited.items()
-        ]
-        print_json(
-            passed=not refuted,
-            refuted=refuted,
-            form="full" if full else "quick",
-            device=device,
-            false_alarm_rate=total,
-            trainings=trainings,
-        )
-    else:
-        word, style = ("REFUTED", "bold red") if refuted else ("no claim refuted", "bold green")
-        console.print(word, style=style, end="")
-        say(f": {'; '.join(refuted)}" if refuted else "")
-        chance = f"A correct training fails this audit with probability at most {total:.1e}."
-        say(f"{chance} {_LIMIT}")
-    if refuted:
-        raise typer.Exit(1)

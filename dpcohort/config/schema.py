@@ -481,15 +481,13 @@ def check_tuning(section: TuningSection) -> TuningSection:
         0.5
     """
     charged = section.source == "charged"
-    for key in ("private", "id", "budgets"):
+    for key in ("private", "id", "budgets", "share"):
         if getattr(section, key) is not None and not charged:
             raise InputError.about(key, 'goes with source = "charged", and only with it.')
     if charged and section.share is None:
         words = 'is missing: with source = "charged" it says which part of each budget is spent.'
         raise InputError.about("share", words)
     if section.share is not None:
-        if not charged:
-            raise InputError.about("share", 'goes with source = "charged", and only with it.')
         number("share", section.share, above=0, below=1)
     return section
 

@@ -85,7 +85,7 @@ class ProgressBar:
         if self._show is None:
             self._open(run)
         assert self._show is not None
-        found = record.test_average or record.test
+        found = record.scored
         metric = run.metric
         words = "" if found is None else f"test {metric.words} {metric.text(found.score)}"
         self._show(run.rounds_done, words)

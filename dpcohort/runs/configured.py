@@ -350,11 +350,7 @@ def configured_charges(
     if not share and estimate is None:
         return {}, ()
     whole = promised_population(config, data)
-    promised = {
-        name: (float(whole.epsilon[k]), float(whole.delta[k]))
-        for k, name in enumerate(whole.ids)
-        if not whole.public[k]
-    }
+    promised = dict(itertools.compress(_budgets(whole).items(), ~whole.public))
     paid = {
         name: float(estimate["clients"][name]["charged_epsilon"]) if estimate else 0.0
         for name in promised
@@ -392,6 +388,12 @@ def promised_population(config: Config, data: Dataset | None = None) -> Populati
     dataset = configured_data(config) if data is None and config.data is not None else data
     taken_out = ["tuning="] + ([] if config.data is None else ["data.estimated_bounds="])
     return configured_population(config.with_overrides(taken_out), dataset)
+
+
+def _budgets(people: Population) -> dict[str, tuple[float, float]]:
+    """Epsilon and delta by id."""
+    both = zip(people.epsilon.tolist(), people.delta.tolist(), strict=True)
+    return dict(zip(people.ids, both, strict=True))
 
 
 def budgets_sha256(population: Population) -> str:
@@ -446,8 +448,7 @@ def own_clients(config: Config, owners: NDArray[np.str_], data: str) -> Populati
             "data.public_share takes records from clients that the data know by name. Mark a "
             "client as public in the list of clients instead."
         )
-    names, counts = np.unique(owners, return_counts=True)
-    sizes = dict(zip(names.tolist(), counts.tolist(), strict=True))
+    sizes = dict(sorted(Counter(owners.tolist()).items()))
     stated = config.population(len(owners), sizes)
     if config.clients is None:
         if len(stated) != len(sizes):
@@ -485,9 +486,7 @@ def listed_clients(config: Config, path: str | Path, *, allow_large_delta: bool)
         return Population.from_csv(path, allow_large_delta=allow_large_delta)
     data = configured_data(config)
     owners = np.asarray(data.clients)
-    sizes = dict(
-        zip(*(part.tolist() for part in np.unique(owners, return_counts=True)), strict=True)
-    )
+    sizes = Counter(owners.tolist())
     stated = Population.from_csv(path, sizes=sizes, allow_large_delta=allow_large_delta)
     changes = ["tuning=", f"population.allow_large_delta={str(allow_large_delta).lower()}"]
     whole = config.with_clients(path).with_overrides(changes)
@@ -721,10 +720,7 @@ def _check_what_is_left(config: Config, data: Dataset, plan: Plan) -> None:
     if not (config.tuning or {}).get("share") and not data_section(config).estimated_bounds:
         return
     left = configured_population(config, data)
-    budgets = {
-        name: (float(left.epsilon[k]), float(left.delta[k])) for k, name in enumerate(left.ids)
-    }
-    people = plan.population
+    budgets, people = _budgets(left), plan.population
     for k in np.flatnonzero(~people.public).tolist():
         epsilon, delta = budgets.get(people.ids[k], (0.0, 0.0))
         if people.epsilon[k] > epsilon or people.delta[k] > delta:
@@ -879,12 +875,7 @@ def _partition(
 
 
 def _by_column(
-    path: Path,
-    records: np.ndarray[tuple[int], np.dtype[np.int64]],
-    total: int,
-    ids: tuple[str, ...],
-    *,
-    some_left: bool = False,
+    path: Path, records: IntArray, total: int, ids: tuple[str, ...], *, some_left: bool
 ) -> Partition:
     """The partition by a column, its clients in the order of the population.
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,7 +55,6 @@ from dpcohort.text_files import parse_toml
 
 if TYPE_CHECKING:
     from dpcohort.data import Dataset
-    from dpcohort.training import Training
 
 
 def replan(
@@ -106,7 +105,7 @@ def replan(
     from dpcohort.runs.verification import verify_run
 
     folder = RunFolder.find(run)
-    _refuse_continued(folder)
+    refuse_continued(folder)
     # Receipts of a run that a crash stopped may be of an earlier stop; the ledger counts.
     found = verify_run(folder.path, method="pld", receipts=folder.result.exists())
     wrong = [finding for finding in found.findings if finding.kind != "note"]
@@ -120,7 +119,31 @@ def replan(
     before = segments_until(folder, old)
     training = replace(old.training, rounds=_rounds_left(folder, old, before[-1], rounds))
     people = _who_goes_on(clients, before, drop=drop_exhausted)
-    return _planned(old, people, training, before, rule=rule, seed=seed, progress=progress)
+    guard = "lift" if old.noise.lifted.any() else "refuse"
+    common: Any = {"accountant": old.contract, "guard": guard, "seed": seed}
+    common |= {"progress": progress, "before": before}
+    if old.adaptive is None:
+        name = rule or old.selection.rule
+        settings = old.selection.settings if rule in (None, old.selection.rule) else {}
+        return make_plan(
+            people,
+            training,
+            selection=rule_from_settings(name, **settings),
+            noise_model=old.noise_model,
+            draws=old.schedule.draws,
+            **common,
+        )
+    from dpcohort.adaptive import make_adaptive_plan
+
+    if rule is None and isinstance(old.adaptive.rule, RecordedRule):
+        raise InputError.because(
+            f"the rule {old.selection.rule!r} is not part of dpcohort: say where it is, "
+            "--rule MODULE:CLASS."
+        )
+    if old.terms is not None:
+        common |= {"report_share": old.terms.share, "loss_bound": old.terms.loss_bound}
+        common["reports"] = old.terms.mode
+    return make_adaptive_plan(people, training, rule=rule or old.adaptive.rule, **common)
 
 
 def _refuse_unwritten_charges(folder: RunFolder) -> None:
@@ -179,59 +202,9 @@ def _without(clients: Population, gone: Collection[str]) -> Population | None:
     kept = [k for k, name in enumerate(clients.ids) if name not in gone]
     if len(kept) == len(clients):
         return clients
-    if not kept:
-        return None
-    return Population.from_arrays(
-        ids=[clients.ids[k] for k in kept],
-        sizes=clients.sizes[kept],
-        epsilon=clients.epsilon[kept],
-        delta=clients.delta[kept],
-        batch_sizes=clients.batch_sizes[kept],
-        public=clients.public[kept],
-        allow_large_delta=clients.allow_large_delta,
-    )
-
-
-def _planned(
-    old: Plan,
-    clients: Population,
-    training: Training,
-    before: tuple[Segment, ...],
-    *,
-    rule: str | None,
-    seed: int | None,
-    progress: Progress,
-) -> Plan:
-    """A plan as the old one was made, for these clients."""
-    guard = "lift" if old.noise.lifted.any() else "refuse"
-    common: Any = {"accountant": old.contract, "guard": guard, "seed": seed}
-    common |= {"progress": progress, "before": before}
-    if old.adaptive is None:
-        name = rule or old.selection.rule
-        settings = old.selection.settings if rule in (None, old.selection.rule) else {}
-        return make_plan(
-            clients,
-            training,
-            selection=rule_from_settings(name, **settings),
-            noise_model=old.noise_model,
-            draws=old.schedule.draws,
-            **common,
-        )
-    from dpcohort.adaptive import make_adaptive_plan
-
-    if rule is None and isinstance(old.adaptive.rule, RecordedRule):
-        raise InputError.because(
-            f"the rule {old.selection.rule!r} is not part of dpcohort: say where it is, "
-            "--rule MODULE:CLASS."
-        )
-    terms = old.adaptive.terms
-    reports: Any = {}
-    if terms is not None:
-        reports = {"report_share": terms.share, "loss_bound": terms.loss_bound}
-        reports["reports"] = terms.mode
-    return make_adaptive_plan(
-        clients, training, rule=rule or old.adaptive.rule, **reports, **common
-    )
+    large = clients.allow_large_delta
+    some = [clients[k] for k in kept]
+    return Population.from_clients(some, allow_large_delta=large) if kept else None
 
 
 def segments_until(folder: RunFolder, plan: Plan) -> tuple[Segment, ...]:
@@ -326,25 +299,23 @@ def _check_past(plan: Plan, folder: RunFolder) -> None:
         )
 
 
-def check_free(plan: Plan, after: Path, out: Path) -> None:
-    """Refuse to begin in ``out`` what goes on elsewhere."""
-    _refuse_continued(RunFolder(after), plan, out)
-
-
-def _refuse_continued(folder: RunFolder, plan: Plan | None = None, out: Path | None = None) -> None:
+def refuse_continued(folder: RunFolder, plan: Plan | None = None, out: Path | None = None) -> None:
     """A run goes on once: twice would spend what is left of every budget twice.
 
     Args:
         folder: the run.
         plan: the plan that may go on from it, if any.
         out: where that may begin; None where it has begun.
+
+    Raises:
+        InputError: it goes on elsewhere.
     """
     if not folder.continued.exists():
         return
     said = read_json(folder.continued)
     place = folder.path / str(said.get("run"))
     is_same_plan = plan is not None and said.get("plan") == plan.sha256
-    if is_same_plan and (out is None or _same_place(place, out)):
+    if is_same_plan and (out is None or place.resolve() == out.resolve()):
         return
     shown = os.path.normpath(place)
     raise InputError.because(
@@ -352,15 +323,6 @@ def _refuse_continued(folder: RunFolder, plan: Plan | None = None, out: Path | N
         f"Go on from {shown} instead. (Only if nothing was ever counted there: delete "
         f"{folder.continued} and begin again.)"
     )
-
-
-def _same_place(one: Path, other: Path) -> bool:
-    return one.resolve() == other.resolve()
-
-
-def refuse_to_resume(folder: RunFolder) -> None:
-    """Refuse more rounds of a run that goes on in another folder."""
-    _refuse_continued(folder)
 
 
 def take_over(plan: Plan, after: Path, folder: RunFolder) -> None:
@@ -373,8 +335,8 @@ def take_over(plan: Plan, after: Path, folder: RunFolder) -> None:
         VerificationError: its ledger counts other draws than the plan.
     """
     old = RunFolder(after)
-    with _locked(old.ledger):
-        _refuse_continued(old, plan, folder.path)
+    with closing(AppendLog(old.ledger, exclusive=True)):
+        refuse_continued(old, plan, folder.path)
         _check_past(plan, old)
         for number in range(1, len(plan.before)):
             _copy(RunFolder(old.before / str(number)), RunFolder(folder.before / str(number)))
@@ -385,15 +347,6 @@ def take_over(plan: Plan, after: Path, folder: RunFolder) -> None:
             write_receipts(run.receipts(), old.receipts, positions)
         place = os.path.relpath(folder.path.resolve(), old.path.resolve())
         write_json(old.continued, {"run": place, "plan": plan.sha256})
-
-
-@contextmanager
-def _locked(ledger: Path) -> Iterator[None]:
-    log = AppendLog(ledger, exclusive=True)
-    try:
-        yield
-    finally:
-        log.close()
 
 
 def _copy(source: RunFolder, target: RunFolder) -> None:
@@ -445,9 +398,9 @@ def chain_problems(folder: RunFolder, plan: Plan, *, method: str) -> Iterator[tu
         gone = np.array([k for k, name in enumerate(old.population.ids) if name in left], dtype=int)
         journal = Journal.read(old, place.ledger)
         reports = None if old.adaptive is None else journal.reports
-        charges = read_json(place.settings).get("charges")
+        settings = {"charges": read_json(place.settings).get("charges")}
         for receipt in make_receipts(
-            old, journal.draws, clients=gone, reports=reports, method=method, charges=charges
+            old, journal.draws, settings=settings, clients=gone, reports=reports, method=method
         ):
             if not receipt.holds:
                 words = f"left after run {number}, having spent more than it promised: "
@@ -456,15 +409,16 @@ def chain_problems(folder: RunFolder, plan: Plan, *, method: str) -> Iterator[tu
                 yield "overspent", receipt.client, words
 
 
-def holders(folder: RunFolder, plan: Plan, data: Dataset) -> dict[int, str] | None:
+def holders(after: Path, data: Dataset) -> dict[int, str] | None:
     """Whose each record has been, in a run and those before it; None if its data were others.
 
     Args:
-        folder: the run.
-        plan: its plan.
+        after: the run's folder.
         data: the data set that goes on.
     """
-    places = [RunFolder(folder.before / str(i + 1)) for i in range(len(plan.before))]
+    folder = RunFolder(after)
+    runs_before = len(Plan.load(folder.plan).before)
+    places = [RunFolder(folder.before / str(i + 1)) for i in range(runs_before)]
     found: dict[int, str] = {}
     for place in (*places, folder):
         said = read_json(place.settings).get("data")
@@ -487,8 +441,7 @@ def carried_partition(
     Raises:
         InputError: the data are others, or too few records were nobody's.
     """
-    folder = RunFolder(after)
-    held = holders(folder, Plan.load(folder.plan), data)
+    held = holders(after, data)
     if held is None:
         raise InputError.because(
             f"{data.name} with {len(data)} records is not the data of {after}. Where data change, "
@@ -511,11 +464,12 @@ def carried_partition(
             )
         groups.append(np.concatenate([had, free[used : used + more]]))
         used += more
+    begun_with = read_json(RunFolder(after).settings)["partition"]["sha256"]
     return Partition(
         indices=np.concatenate(groups),
         offsets=np.concatenate([[0], np.cumsum([group.size for group in groups])]),
         records=len(data),
-        rule={"rule": "carried on", "from": str(read_json(folder.settings)["partition"]["sha256"])},
+        rule={"rule": "carried on", "from": str(begun_with)},
         names=plan.population.ids,
     )
 
@@ -526,8 +480,7 @@ def check_holders(after: Path, plan: Plan, partition: Partition, data: Dataset) 
     Raises:
         InputError: one has changed hands.
     """
-    folder = RunFolder(after)
-    held = holders(folder, Plan.load(folder.plan), data)
+    held = holders(after, data)
     for k, name in enumerate(plan.population.ids):
         for record in partition.client(k).tolist() if held else ():
             was = (held or {}).get(record, name)

@@ -76,7 +76,7 @@ def environment(device: str) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "device": device,
-        "packages": {name: _version(name) for name in _PACKAGES},
+        "packages": {name: installed_version(name) for name in _PACKAGES},
     }
     if device.startswith("cuda"):
         found["gpu"] = torch.cuda.get_device_name(torch.device(device))
@@ -84,7 +84,8 @@ def environment(device: str) -> dict[str, Any]:
     return found
 
 
-def _version(distribution: str) -> str | None:
+def installed_version(distribution: str) -> str | None:
+    """The version of a package; None if it is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -390,10 +391,8 @@ def read_log(path: Path) -> list[dict[str, Any]]:
         content = read_bounded(path, LARGEST_LOG)
     except OSError as error:
         raise DataMissingError(f"{path} cannot be read: {error.strerror or error}.") from None
-    entries = []
-    for number, line in enumerate(content.split(b"\n")[:-1], start=1):
-        entries.append(read_entry(path, number, line))
-    return entries
+    lines = content.split(b"\n")[:-1]
+    return [read_entry(path, number, line) for number, line in enumerate(lines, start=1)]
 
 
 def read_entry(path: Path, number: int, line: bytes) -> dict[str, Any]:

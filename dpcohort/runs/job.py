@@ -411,32 +411,19 @@ def _clipped_share(
     """The share of a few test records whose gradient is longer than the clip; None if unknown."""
     # It is only for a warning: what a device has no room for must not cost a finished run.
     with suppress(RuntimeError):
-        return _share_above(clip, _norms(model, vector, inputs, labels, task))
+        copied = copy.deepcopy(model).to(vector.device).eval()
+        loss = task.loss_on(vector.device)
+        at_a_time = max(1, _FORMED_NUMBERS // vector.numel())
+        some = min(len(labels), _SOME_RECORDS if at_a_time > 1 else _SOME_RECORDS // 10)
+        x = torch.as_tensor(inputs[:some].copy(), device=vector.device)
+        y = torch.as_tensor(labels[:some].copy(), device=vector.device)
+        vectorised = can_be_mapped(copied, loss, x[:2], y[:2])
+        gradients = per_example_gradients(copied, loss, vectorised=vectorised)
+        parts = [slice(i, i + at_a_time) for i in range(0, some, at_a_time)]
+        norms = torch.cat([gradients(vector, x[part], y[part]).norm(dim=1) for part in parts])
+        if bool(torch.isfinite(norms).all()):
+            return float((norms > clip).double().mean())
     return None
-
-
-def _share_above(clip: float, norms: torch.Tensor) -> float | None:
-    return float((norms > clip).double().mean()) if bool(torch.isfinite(norms).all()) else None
-
-
-def _norms(
-    model: nn.Module,
-    vector: torch.Tensor,
-    inputs: NDArray[Any],
-    labels: NDArray[Any],
-    task: Task,
-) -> torch.Tensor:
-    """Norms of the gradients of a few test records."""
-    copied = copy.deepcopy(model).to(vector.device).eval()
-    loss = task.loss_on(vector.device)
-    at_a_time = max(1, _FORMED_NUMBERS // vector.numel())
-    some = min(len(labels), _SOME_RECORDS if at_a_time > 1 else _SOME_RECORDS // 10)
-    x = torch.as_tensor(inputs[:some].copy(), device=vector.device)
-    y = torch.as_tensor(labels[:some].copy(), device=vector.device)
-    vectorised = can_be_mapped(copied, loss, x[:2], y[:2])
-    gradients = per_example_gradients(copied, loss, vectorised=vectorised)
-    parts = [slice(i, i + at_a_time) for i in range(0, some, at_a_time)]
-    return torch.cat([gradients(vector, x[part], y[part]).norm(dim=1) for part in parts])
 
 
 def make_job(
@@ -477,7 +464,10 @@ def make_job(
     chosen_device = resolve_device(device)
     dataset = data if isinstance(data, Dataset) else load_dataset(data)
     check_own_loss(dataset.task)
-    name, module = _model(model, dataset, seed, model_options, weights, frozen)
+    if isinstance(model, str):
+        name, module = model, built_model(model, dataset, seed, model_options, weights, frozen)
+    else:
+        name, module = _own_model(model, dataset, has_weights=weights is not None or bool(frozen))
     dimension = FlatLayout(module).dimension
     if dimension != plan.training.dimension:
         raise InputError.because(
@@ -611,19 +601,10 @@ def _input_dtype(data: Dataset) -> torch.dtype:
     return torch.int64 if data.train_inputs.dtype == np.int64 else torch.float32
 
 
-def _model(
-    model: str | nn.Module,
-    data: Dataset,
-    seed: int,
-    options: Mapping[str, Any] | None,
-    weights: str | Path | None,
-    frozen: Sequence[str],
-) -> tuple[str, nn.Module]:
-    if isinstance(model, str):
-        return model, built_model(model, data, seed, options, weights, frozen)
+def _own_model(model: nn.Module, data: Dataset, *, has_weights: bool) -> tuple[str, nn.Module]:
     if not isinstance(model, nn.Module):
         raise InputError("model", given=model, allowed="the name of a model, or a torch.nn.Module")
-    if weights is not None or frozen:
+    if has_weights:
         raise InputError.because(
             "weights and frozen are for a model given by name. Load them into your module, and set "
             "requires_grad=False where it is not to be trained."
@@ -680,15 +661,10 @@ def _check_sampling(plan: Plan) -> None:
 
 
 def _normaliser(data: Dataset, device: str) -> Any:
-    multiplier, offset = (
-        torch.as_tensor(part, device=device) for part in data.normalisation.affine
-    )
     shape = (-1,) + (1,) * (data.train_inputs.ndim - 2)
-
-    def normalise(inputs: torch.Tensor) -> torch.Tensor:
-        return inputs * multiplier.view(shape) + offset.view(shape)
-
-    return normalise
+    parts = (torch.as_tensor(part, device=device) for part in data.normalisation.affine)
+    multiplier, offset = (part.view(shape) for part in parts)
+    return lambda inputs: inputs * multiplier + offset
 
 
 def _described(optimiser: Optimiser) -> dict[str, Any]:

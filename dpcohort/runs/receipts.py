@@ -91,6 +91,8 @@ _CHARGED_KEYS = (
     *("promised_epsilon", "promised_delta", "estimate_epsilon", "estimate_delta"),
     *("tuning_epsilon", "tuning_delta"),
 )
+#: What a receipt tells where there is something to tell.
+_TOLD = ("before", "weights", "tuning", "trust")
 #: Parts of a promise that are added up again are rounded.
 _ROUNDING = 1e-9
 _SCHEME_KEYS = (
@@ -253,14 +255,8 @@ class Receipt:
         elif self.reports is not None:
             values["unused_epsilon"] = self.unused_epsilon
             keys = (*_RUN_KEYS, "reports", "holds", "unused_epsilon")
-        if self.before:
-            keys = (*keys, "before")
-        if self.weights is not None and not self.scheme:
-            keys = (*keys, "weights")
-        if self.tuning is not None:
-            keys = (*keys, "tuning")
-        if self.trust is not None:
-            keys = (*keys, "trust")
+        told = ("before", "tuning", "trust") if self.scheme else _TOLD
+        keys = (*keys, *(key for key in told if values[key] not in (None, ())))
         if self.charged is not None:
             values |= {"total_epsilon": self.total_epsilon, "total_delta": self.total_delta}
             keys = (*keys, "charged", "total_epsilon", "total_delta")
@@ -275,8 +271,7 @@ class Receipt:
         """
         computed = ("holds", "unused_epsilon", "total_epsilon", "total_delta")
         missing = [key for key in _RUN_KEYS if key not in (*values, "unit", "dpcohort")]
-        optional = ("reports", "before", "weights", "tuning", "trust", "charged")
-        unknown = sorted(set(values) - {*_RUN_KEYS, *optional, *computed})
+        unknown = sorted(set(values) - {*_RUN_KEYS, "reports", *_TOLD, "charged", *computed})
         if missing or unknown:
             key, fault = (missing[0], "missing") if missing else (unknown[0], "not known")
             raise InputError.because(f"not a receipt: the key {key!r} is {fault}.")
@@ -310,6 +305,10 @@ class Receipt:
                 f"z = {self.noise_multiplier:.5g} on the clipped sum of about {self.batch_size} "
                 f"records (rate {self.sampling_rate:.4g})"
             )
+        honest = ""
+        if self.trust is not None:
+            members = self.trust["honest"]
+            honest = f" with {members} honest member{'' if members == 1 else 's'}"
         return [
             one_line(self.client),
             *self._promise_lines(),
@@ -323,7 +322,7 @@ class Receipt:
             *self._tuning_lines(),
             f"  spent      {self.spent_draws} draws, {self.spent_steps} noisy steps",
             f"  certified  epsilon {_shown(self.certified_epsilon)}"
-            f"{', all runs together' if self.before else ''}{self._with_honest()}, computed anew. "
+            f"{', all runs together' if self.before else ''}{honest}, computed anew. "
             f"{self._verdict('BROKEN') if self.charged is None else ''}".rstrip(),
             *self._alone_lines(),
             *self._total_lines(),
@@ -339,9 +338,6 @@ class Receipt:
             f"  weight     {self.trust['weight']:.4g} on its mean gradient, "
             f"{self.trust['share']:.4g} C of noise as its share",
         ]
-
-    def _with_honest(self) -> str:
-        return "" if self.trust is None else f" with {_members(self.trust['honest'])}"
 
     def _alone_lines(self) -> list[str]:
         if self.trust is None:
@@ -479,10 +475,6 @@ class Receipt:
         return "The promise holds." if self.holds else f"THE PROMISE IS {otherwise}."
 
 
-def _members(honest: int) -> str:
-    return f"{honest} honest member{'' if honest == 1 else 's'}"
-
-
 def weights_in_words(weights: Mapping[str, Any]) -> str:
     """Whose weights training started from, and which of them stayed as they were.
 
@@ -512,28 +504,22 @@ def make_receipts(
     plan: Plan,
     draws: IntArray,
     *,
-    source: Source = "seed",
+    settings: Mapping[str, Any] | None = None,
     clients: IntArray | None = None,
     method: str = "auto",
     reports: IntArray | None = None,
-    weights: Mapping[str, Any] | None = None,
-    tuning: Mapping[str, Any] | None = None,
-    charges: Mapping[str, Any] | None = None,
-    drop_in: str | None = None,
 ) -> list[Receipt]:
     """Receipts of the drawn clients, or of those at the given positions.
 
     Args:
         plan: what was promised and planned.
         draws: draws of each client as the ledger counts them.
-        source: where the run's noise came from.
+        settings: the run's ``run.json``: where its noise and its settings came from, what training
+            started from, what was spent before its rounds, and what a mod in a Flower app protects.
+            By default those of a simulation.
         clients: positions; by default every client with a planned or counted draw, or a charge.
         method: of ``certify_epsilon``.
         reports: reports of each client as the ledger counts them; None where there are none.
-        weights: what training started from, as ``run.json`` has it under ``model``.
-        tuning: where the run's settings came from, by its ``run.json``.
-        charges: what was spent before its rounds, by its ``run.json``.
-        drop_in: where a mod in a Flower app added the noise, what it protects, by ``run.json``.
 
     Example:
         >>> from dpcohort import Population, Training, make_plan
@@ -543,6 +529,8 @@ def make_receipts(
         >>> receipt.holds, receipt.stamp[:11]
         (True, 'NOT PRIVATE')
     """
+    said = settings or {}
+    charges, drop_in = said.get("charges"), said.get("drop_in")
     counted = np.asarray(draws, dtype=np.int64)
     paid = (*charges_in(plan.before), *charges_of(charges))
     charged = {name for charge in paid for name in charge.spent}
@@ -578,11 +566,11 @@ def make_receipts(
                 spent_steps=int(counted[k]) * steps,
                 certified_epsilon=_known(spent[row]),
                 plan=plan.sha256,
-                stamp=_stamp(plan, source) + (DROP_IN if drop_in else ""),
+                stamp=_stamp(plan, source_of(said)) + (DROP_IN if drop_in else ""),
                 reports=_reports(plan, k, reports),
                 before=_runs_before(plan, population.ids[k]),
-                weights=weights,
-                tuning=_tuned(plan, k, tuning, paid),
+                weights=weights_of(said),
+                tuning=_tuned(plan, k, said.get("tuning"), paid),
                 trust=_trust(plan, k, _known(alone[row])),
                 charged=_charged(plan, k, paid, charges),
             )

@@ -23,7 +23,7 @@ from dpcohort.plan import Plan
 from dpcohort.round_record import RoundRecord, TestResult
 from dpcohort.runs.folder import RunFolder, read_json, read_log
 from dpcohort.runs.journal import Journal
-from dpcohort.runs.receipts import Receipt, make_receipts, source_of, weights_of, worst_source
+from dpcohort.runs.receipts import Receipt, make_receipts, source_of, worst_source
 from dpcohort.runs.success import check_of, task_of
 from dpcohort.tasks import Task
 
@@ -175,9 +175,8 @@ class Run:
             InputError: the model was never evaluated.
         """
         for line in reversed(self.history):
-            found = line.test_average or line.test
-            if found is not None:
-                return found
+            if line.scored:
+                return line.scored
         if self.judged.get("withheld"):
             raise InputError.because(
                 "this run tells nothing of its test records: they are not public and it is private."
@@ -190,7 +189,7 @@ class Run:
     @property
     def has_test(self) -> bool:
         """Whether there is a test result."""
-        return any(line.test_average or line.test for line in self.history)
+        return any(line.scored for line in self.history)
 
     @property
     def scored(self) -> Literal["average", "last"]:
@@ -284,7 +283,7 @@ class Run:
         points = [
             (line.round + 1, found.accuracy, found.loss, found.score)
             for line in self.history
-            if (found := line.test_average or line.test) is not None
+            if (found := line.scored) is not None
         ]
         columns = np.array(points, dtype=np.float64).reshape(-1, 4).T
         return Curve(
@@ -310,13 +309,9 @@ class Run:
         return make_receipts(
             self.plan,
             self.ledger.draws,
-            source=source_of(self.settings),
+            settings=self.settings,
             clients=clients,
             reports=self.reports,
-            weights=weights_of(self.settings),
-            tuning=self.settings.get("tuning"),
-            charges=self.settings.get("charges"),
-            drop_in=self.settings.get("drop_in"),
         )
 
 
@@ -440,11 +435,9 @@ def _built(run: Run, settings: dict[str, Any], tokens: bool) -> nn.Module:
 
 def judged_in(path: Path) -> dict[str, Any]:
     """What ``result.json`` says of the model; one of an older version says nothing."""
-    if not path.exists():
-        return {}
     try:
         stored = read_json(path)
-    except DpcohortError:  # verify says what is wrong with it
+    except DpcohortError:  # none yet, or a broken one, which verify tells
         return {}
     return {
         k: stored[k] for k in ("metrics", "trivial", "check", "withheld", "warnings") if k in stored

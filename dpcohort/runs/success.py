@@ -119,11 +119,7 @@ def judgement(
 
 
 def _divergence(history: Sequence[RoundRecord], trivial_loss: float) -> list[str]:
-    tested = [
-        (line.round + 1, found.loss)
-        for line in history
-        if (found := line.test_average or line.test) is not None
-    ]
+    tested = [(line.round + 1, line.scored.loss) for line in history if line.scored]
     if len(tested) < 3:
         return []
     (best_round, best), (_, last) = min(tested, key=lambda pair: pair[1]), tested[-1]

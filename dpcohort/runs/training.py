@@ -47,7 +47,7 @@ from dpcohort.plugins import is_named_function, named_function
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs.chooser import Chooser
 from dpcohort.runs.configured import combinations, configured_data, configured_job
-from dpcohort.runs.continuation import check_free, refuse_to_resume, take_over
+from dpcohort.runs.continuation import refuse_continued, take_over
 from dpcohort.runs.folder import (
     AppendLog,
     RunFolder,
@@ -104,7 +104,7 @@ class Recorder:
             self._reopen(RunFolder(Path(out)))
         else:
             if job.after is not None:
-                check_free(job.plan, job.after, Path(out))
+                refuse_continued(RunFolder(job.after), job.plan, Path(out))
             self._begin(RunFolder.begin(out, again=resume, private=job.private))
 
     def start(self, fresh: EngineState) -> EngineState:
@@ -184,18 +184,12 @@ class Recorder:
 
     def lost_round(self, round: int, state: EngineState) -> None:
         """A private round that was counted, but whose result a crash took."""
-        cohort = self.run.ledger.cohort(round)
-        assert cohort is not None
-        stds = (
-            self.job.plan.noise_multipliers[cohort]
-            * self.job.plan.training.clip
-            / self.job.plan.batch_sizes[cohort]
-        )
+        cohort = cohort_of(self.job.plan, round, self.run.ledger.cohort(round))
         self._write_line(
             RoundRecord(
                 round=round,
-                clients=tuple(cohort.tolist()),
-                noise_stds=tuple(stds.tolist()),
+                clients=tuple(cohort.clients.tolist()),
+                noise_stds=tuple(cohort.noise_stds.tolist()),
                 seconds=math.nan,
                 lost=True,
             )
@@ -235,8 +229,6 @@ class Recorder:
             if self._folder.config.exists():
                 config = self._folder.config.read_bytes()
                 hashes["config"] = hashlib.sha256(config).hexdigest()
-            lines = [line.test_average or line.test for line in self.run.history]
-            last = next((found for found in reversed(lines) if found is not None), None)
             write_json(
                 self._folder.result,
                 {
@@ -244,7 +236,7 @@ class Recorder:
                     "lost_rounds": sum(line.lost for line in self.run.history),
                     "seconds": sum(line.seconds for line in self.run.history),
                     "sha256": hashes,
-                    "test": None if last is None else last.to_dict(),
+                    "test": self.run.test.to_dict() if self.run.has_test else None,
                     "scored": self.run.scored,
                     **_inputs(self.job),
                     **finite_json(self.run.judged),
@@ -314,7 +306,7 @@ class Recorder:
         kept = [entry for entry in read_log(folder.rounds) if _round_of(entry) < next_round]
         self.run = self._run_in(folder)
         try:  # now that nobody else can count here
-            refuse_to_resume(folder)
+            refuse_continued(folder)
         except DpcohortError:
             self.close()
             raise

@@ -48,7 +48,6 @@ from dpcohort.runs.receipts import (
     make_receipts,
     read_receipts,
     source_of,
-    weights_of,
 )
 from dpcohort.text_files import parse_toml
 
@@ -425,13 +424,9 @@ class _Check:
         truth = make_receipts(
             plan,
             np.where(known, self.draws, 0),
-            source=self._source,
+            settings=self._settings,
             method=method,
             reports=None if plan.adaptive is None else self.reports,
-            weights=weights_of(self._settings),
-            tuning=self._settings.get("tuning"),
-            charges=self._settings.get("charges"),
-            drop_in=self._settings.get("drop_in"),
         )
         for receipt in truth:
             if receipt.charged is not None:

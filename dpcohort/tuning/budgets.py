@@ -21,17 +21,15 @@ from dpcohort._validate import FloatArray, choice, number
 from dpcohort.clients import Population
 from dpcohort.config import Config
 from dpcohort.errors import InputError
-from dpcohort.explain import NoiseGain, noise_gains
+from dpcohort.explain import NoiseGain, Scenario, noise_gains
 from dpcohort.progress import Progress, silent
 from dpcohort.runs import Interval, configured_data, mean_interval
 from dpcohort.runs.configured import configured_population, data_section
-from dpcohort.selection import rule_from_settings
 from dpcohort.training import Training
 from dpcohort.tuning.search import (
     PROBLEMS,
     Bench,
     Problem,
-    Sample,
     counted,
     samples_of,
     scored,
@@ -176,7 +174,21 @@ def worth(
     config = counted(config, data)
     population = configured_population(config, data)
     samples, _, words = samples_of(source, config, data, population, public, problems, seeds)
-    scores, noise = _scores(config, population, samples, tried, device, progress)
+    benches = [
+        Bench(config, population.with_scaled_budgets(factor), samples, device=device)
+        for factor in tried
+    ]
+    scores, noise = np.zeros((len(tried), len(samples))), np.zeros(len(tried))
+    done, total = 0, scores.size
+    for column, (_, seed, sample) in enumerate(samples):
+        jobs = [bench.job(None, sample, seed) for bench in benches]
+        noise += [job.plan.noise_to_clip / len(samples) for job in jobs]
+        for start in range(0, len(jobs), _STACK):
+            progress("budgets", done, total)
+            stack = jobs[start : start + _STACK]
+            scores[start : start + len(stack), column] = scored(stack, sample)
+            done += len(stack)
+    progress("budgets", total, total)
     slopes = _accuracy_slopes(noise, scores)
     return Worth(
         source=words,
@@ -190,33 +202,6 @@ def worth(
     )
 
 
-def _scores(
-    config: Config,
-    population: Population,
-    samples: Sequence[Sample],
-    factors: Sequence[float],
-    device: str | None,
-    progress: Progress,
-) -> tuple[FloatArray, FloatArray]:
-    """Score of each factor on each data set, and the noise of each factor's plan."""
-    benches = [
-        Bench(config, population.with_scaled_budgets(factor), samples, device=device)
-        for factor in factors
-    ]
-    scores, noise = np.zeros((len(factors), len(samples))), np.zeros(len(factors))
-    done, total = 0, scores.size
-    for column, (_, seed, data) in enumerate(samples):
-        jobs = [bench.job(None, data, seed) for bench in benches]
-        noise += [job.plan.noise_to_clip / len(samples) for job in jobs]
-        for start in range(0, len(jobs), _STACK):
-            progress("budgets", done, total)
-            stack = jobs[start : start + _STACK]
-            scores[start : start + len(stack), column] = scored(stack, data)
-            done += len(stack)
-    progress("budgets", total, total)
-    return scores, noise
-
-
 def _accuracy_slopes(noise: FloatArray, scores: FloatArray) -> FloatArray:
     """Of each data set: change of accuracy by the logarithm of the noise, by least squares."""
     if len(noise) < 2 or np.ptp(noise) == 0.0:
@@ -227,10 +212,11 @@ def _accuracy_slopes(noise: FloatArray, scores: FloatArray) -> FloatArray:
 
 
 def _gains(config: Config, population: Population, slopes: FloatArray) -> list[Gain]:
-    found = noise_gains(
-        population,
-        config.training,
-        rule_from_settings(config.rule, **config.rule_settings),
+    scenario = Scenario(
+        population=population,
+        training=config.training,
+        rule=config.rule,
+        rule_settings=config.rule_settings,
         contract=config.contract,
         noise_model=config.noise_model,
     )
@@ -239,5 +225,5 @@ def _gains(config: Config, population: Population, slopes: FloatArray) -> list[G
             **asdict(gain),
             accuracy=mean_interval([float(100.0 * s * np.log(gain.noise)) for s in slopes]),
         )
-        for gain in found
+        for gain in noise_gains(scenario)
     ]

@@ -226,9 +226,10 @@ def tune_charged(
             best, best_score = settings, score
     progress("trials, their number is not told", 1, 1)
     assert best is not None
+    left = population.with_scaled_budgets(1.0 - share, 1.0 - share)
     return Tuned(
         settings=best,
-        changes=tuple(changes_for(best, config, _left(population, share))),
+        changes=tuple(changes_for(best, config, left)),
         tried={best: ()},
         **paid,
     )
@@ -360,7 +361,3 @@ def _noisy_accuracy(
         weight = 1.0 / ((std / held[k]) ** 2 + 0.25 / held[k])
         total, weights = total + weight * counted / held[k], weights + weight
     return float(total / weights)
-
-
-def _left(population: Population, share: float) -> Population:
-    return population.with_scaled_budgets(1.0 - share, 1.0 - share)

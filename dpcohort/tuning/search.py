@@ -541,16 +541,13 @@ _TEST_RECORDS = 1000
 _Inputs = NDArray[np.float32]
 
 
-def stand_in(
-    data: Dataset, problem: Problem, *, seed: int = 0, records: int | None = None
-) -> Dataset:
+def stand_in(data: Dataset, problem: Problem, *, seed: int = 0) -> Dataset:
     """A generated data set of the shape of another one, whose records are not looked at.
 
     Args:
         data: read for its shape, task, normalisation and number of records only.
         problem: the kind of problem.
         seed: which one of that kind.
-        records: training records; as many as ``data`` has by default.
 
     Example:
         >>> from dpcohort.data import load_dataset
@@ -558,7 +555,7 @@ def stand_in(
         >>> len(generated), generated.input_shape, generated.classes
         (1442, (1, 8, 8), 10)
     """
-    wanted = len(data) if records is None else whole_number("records", records, at_least=1)
+    wanted = len(data)
     rng = np.random.default_rng([seed, *problem.name.encode()])
     everyone = wanted + _TEST_RECORDS
     inputs: NDArray[Any]

@@ -9,7 +9,7 @@ import pytest
 from dpcohort.cli import main
 from dpcohort.cli.demo import SETTINGS
 from dpcohort.plan import Plan
-from dpcohort.report.html.page import make_report
+from dpcohort.report.html.page import write_report
 from dpcohort.runs import verify_run
 
 QUICK = ["--seeds", 2, "--rounds", 2]
@@ -45,9 +45,9 @@ def test_everything_it_names_is_there_and_holds(whole):
     assert all(verify_run(run / f"seed-{k}").holds for run in runs for k in (0, 4))
 
 
-def test_a_report_has_the_same_points_as_the_terminal(whole):
+def test_a_report_has_the_same_points_as_the_terminal(whole, tmp_path):
     results = json.loads((whole / "results.json").read_text())
-    page = make_report([whole / "runs"])
+    page = write_report([whole / "runs"], tmp_path / "page.html")
     (last,) = [c for c in results["comparisons"] if c["baseline"] == "paper noise, privacy-aware"]
     points = f"{last['difference_points']['mean']:.1f} points"
     assert points in last["sentence"]

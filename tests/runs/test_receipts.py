@@ -8,7 +8,15 @@ import pytest
 
 from dpcohort.errors import FileFormatError
 from dpcohort.runs import receipts as module
-from dpcohort.runs.receipts import Receipt, make_receipts, read_receipts, write_receipts
+from dpcohort.runs.receipts import (
+    PRIVATE_NOISE,
+    Receipt,
+    make_receipts,
+    read_receipts,
+    write_receipts,
+)
+
+PRIVATE = {"randomness": "entropy", "noise": PRIVATE_NOISE}
 
 
 @pytest.fixture
@@ -33,7 +41,7 @@ def test_says_promised_planned_spent_and_certified(plan, receipts):
 
 
 def test_a_broken_promise_is_said_loudly(plan):
-    receipts = make_receipts(plan, 2 * plan.schedule.counts, source="private")
+    receipts = make_receipts(plan, 2 * plan.schedule.counts, settings=PRIVATE)
     private = [r for r in receipts if not r.public]
     assert not any(r.holds for r in private)
     assert "BROKEN" in private[0].text()

@@ -44,7 +44,7 @@ _ENTRIES = 10
 _LEAST_MARGIN = 1e-3
 
 
-def explorer_data(plan: Plan) -> dict[str, Any]:
+def explorer_data(plan: Plan | None) -> dict[str, Any]:
     """Everything the explorer computes from, or why there is none.
 
     Example:
@@ -54,24 +54,9 @@ def explorer_data(plan: Plan) -> dict[str, Any]:
         >>> explorer_data(plan)["rounds"]
         [2, 4, 6, 8, 12, 16, 32]
     """
-    if len(plan.population) > MOST_POINTS:
-        return {
-            "available": False,
-            "why": f"The explorer is for up to {MOST_POINTS:,} clients; this plan has "
-            f"{len(plan.population):,}. Use dpcohort what-if.",
-        }
-    if plan.before:
-        return {
-            "available": False,
-            "why": "This plan goes on from an earlier run, and its clients have what that left of "
-            "their budgets; the explorer knows whole ones. Use dpcohort replan.",
-        }
-    if plan.pooled is not None:
-        return {
-            "available": False,
-            "why": "The explorer is for clients that each add all of their own noise; here it is "
-            "pooled. Use dpcohort what-if.",
-        }
+    why = _why_none(plan)
+    if plan is None or why:
+        return {"available": False, "why": why}
     population, training = plan.population, plan.training
     rounds = _round_stops(plan)
     changeable = _changeable(plan, len(rounds))
@@ -111,6 +96,32 @@ def explorer_data(plan: Plan) -> dict[str, Any]:
         "changed": _changed_levels(plan, rounds, changeable),
         "noise": _noise_table(plan, entries, changeable),
     }
+
+
+def _why_none(plan: Plan | None) -> str:
+    if plan is None:
+        return "The explorer needs a plan that can be read."
+    if plan.adaptive is not None:
+        return (
+            f"{plan.selection.rule} chooses the cohorts during the training, so there is no "
+            "selection to solve before it."
+        )
+    if len(plan.population) > MOST_POINTS:
+        return (
+            f"The explorer is for up to {MOST_POINTS:,} clients; this plan has "
+            f"{len(plan.population):,}. Use dpcohort what-if."
+        )
+    if plan.before:
+        return (
+            "This plan goes on from an earlier run, and its clients have what that left of their "
+            "budgets; the explorer knows whole ones. Use dpcohort replan."
+        )
+    if plan.pooled is not None:
+        return (
+            "The explorer is for clients that each add all of their own noise; here it is pooled. "
+            "Use dpcohort what-if."
+        )
+    return ""
 
 
 def _mode(settings: dict[str, Any]) -> str:

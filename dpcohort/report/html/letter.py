@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,23 +32,6 @@ _NEIGHBOURS = {
     "zero-out": "taken out: everything it contributed is left away",
     "replace-one": "exchanged for any other record whatever",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rates:
-    """One row of the letter's table: what an attack with these false alarms finds at most.
-
-    Attributes:
-        false_alarms: of those whose record was not used, the share named wrongly.
-        hits: of those whose record was used, the largest share found; one record a person.
-        several: the same for a person with several records.
-        promise: what the promise alone would allow, had all of it been spent in the worst way.
-    """
-
-    false_alarms: float
-    hits: float
-    several: float
-    promise: float
 
 
 def write_letter(
@@ -154,17 +137,23 @@ def _charged(receipt: Receipt) -> list[tuple[str, float, float]]:
     return [one for one in found if one[1] or one[2]]
 
 
-def _rates(receipt: Receipt, risk: AttackRisk | None) -> list[Rates]:
+def _rates(receipt: Receipt, risk: AttackRisk | None) -> list[dict[str, float]]:
+    """Rows of the letter's table: what an attack with so many false alarms finds at most.
+
+    ``false_alarms`` is the share named wrongly of those whose record was not used, ``hits`` the
+    largest share found of those whose one record was, ``several`` the same for a person with
+    several records, and ``promise`` what the promise alone would allow.
+    """
     if risk is None or receipt.promised_epsilon is None or receipt.delta is None:
         return []
     promise = promised_risk(epsilon=receipt.promised_epsilon, delta=receipt.delta)
     return [
-        Rates(
-            false_alarms=alpha,
-            hits=risk.hits(alpha),
-            several=risk.hits(alpha, records=_SEVERAL),
-            promise=promise.hits(alpha),
-        )
+        {
+            "false_alarms": alpha,
+            "hits": risk.hits(alpha),
+            "several": risk.hits(alpha, records=_SEVERAL),
+            "promise": promise.hits(alpha),
+        }
         for alpha in USUAL_FALSE_ALARMS
     ]
 

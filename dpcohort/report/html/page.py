@@ -28,7 +28,7 @@ from dpcohort._version import __version__
 from dpcohort.accounting.pooled import NOT_POOLED_AWAY, trust_in_words, trust_terms
 from dpcohort.atomic_file import write_text
 from dpcohort.errors import DpcohortError, InputError
-from dpcohort.explain import noise_gains
+from dpcohort.explain import Scenario, noise_gains
 from dpcohort.metrics import METRICS
 from dpcohort.plain_text import visible
 from dpcohort.plan import Plan
@@ -64,7 +64,6 @@ from dpcohort.runs.folder import RunFolder, finite_json
 from dpcohort.runs.receipts import NOT_PRIVATE, read_receipts
 from dpcohort.runs.run import Run
 from dpcohort.runs.success import judged_words
-from dpcohort.selection.rules import rule_from_settings
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -103,38 +102,23 @@ def write_report(
         raise InputError.because(
             f"{path} cannot be written: there is no folder {Path(path).parent}. Make it first."
         )
-    report = make_report(sources, method=method, data=data, worth=worth)
-    write_text(path, render(report))
-    return report
-
-
-def make_report(
-    sources: Sequence[str | Path],
-    *,
-    method: str = "pld",
-    data: Dataset | None = None,
-    worth: str | Path | None = None,
-) -> Report:
-    """The content of the report about runs or a result.
-
-    Raises:
-        DataMissingError: a run is not there.
-        InputError: a source is neither.
-    """
     if not sources:
         raise InputError("sources", given=[], allowed="at least one run folder or result")
     choice("method", method, ["pld", "auto", "dp-accounting"])
     results = [source for source in sources if Path(source).suffix.lower() == ".json"]
-    if not results:
-        groups = read_groups(sources, method=method)
-        return report_of_runs(groups, method=method, data=data, worth=worth)
-    if worth is not None:
+    if results and worth is not None:
         raise InputError.because(f"--worth goes with a run; {results[0]} is a result.")
-    if len(sources) > 1:
+    if results and len(sources) > 1:
         raise InputError.because(
             f"{results[0]} is a file: give one result of dpcohort reproduce, or run folders only."
         )
-    return report_of_reproduction(read_reproduction(results[0]))
+    if results:
+        report = report_of_reproduction(read_reproduction(results[0]))
+    else:
+        groups = read_groups(sources, method=method)
+        report = report_of_runs(groups, method=method, data=data, worth=worth)
+    write_text(path, render(report))
+    return report
 
 
 def page_template(name: str) -> Template:
@@ -617,14 +601,6 @@ def _receipts(run: ReadRun, rows: Sequence[ClientPoint]) -> dict[str, str]:
 
 
 def _explorer(run: ReadRun) -> dict[str, Any]:
-    if run.plan is None:
-        return {"available": False, "why": "The explorer needs a plan that can be read."}
-    if run.plan.adaptive is not None:
-        return {
-            "available": False,
-            "why": f"{run.plan.selection.rule} chooses the cohorts during the training, so there "
-            "is no selection to solve before it.",
-        }
     try:
         return explorer_data(run.plan)
     except DpcohortError as error:
@@ -653,14 +629,7 @@ def _worth(run: ReadRun, path: str | Path | None) -> dict[str, Any]:
         return read_worth(path, plan)
     if len(plan.population) > _MOST_GAINS:
         return {}
-    gains = noise_gains(
-        plan.population,
-        plan.training,
-        rule_from_settings(plan.selection.rule, **plan.selection.settings),
-        contract=plan.contract,
-        noise_model=plan.noise_model,
-    )
-    return {"gains": [asdict(gain) for gain in gains]}
+    return {"gains": [asdict(gain) for gain in noise_gains(Scenario.of(plan))]}
 
 
 def facts_of(run: ReadRun) -> dict[str, dict[str, str]]:

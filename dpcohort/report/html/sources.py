@@ -114,9 +114,7 @@ class ReadRun:
     @property
     def test(self) -> TestResult | None:
         """The last test result."""
-        found = [line.test_average or line.test for line in self.history]
-        known = [result for result in found if result is not None]
-        return known[-1] if known else None
+        return next((line.scored for line in reversed(self.history) if line.scored), None)
 
     @property
     def metric(self) -> Metric:
@@ -132,7 +130,7 @@ class ReadRun:
     def scored(self) -> str:
         """Which model the last test result is of, in words."""
         for line in reversed(self.history):
-            if line.test_average or line.test:
+            if line.scored:
                 return SCORED["average" if line.test_average else "last"]
         return ""
 
@@ -559,11 +557,7 @@ def accuracy_curve(group: Group) -> AccuracyCurve:
 
 
 def _points(run: ReadRun) -> dict[int, float]:
-    return {
-        line.round + 1: found.score
-        for line in run.history
-        if (found := line.test_average or line.test) is not None
-    }
+    return {line.round + 1: line.scored.score for line in run.history if line.scored}
 
 
 def _end(value: float, most: float = 100.0) -> float | None:

@@ -12,14 +12,13 @@ import pytest
 from dpcohort import Population, Training, make_plan
 from dpcohort.adaptive import make_adaptive_plan
 from dpcohort.data import load_dataset
-from dpcohort.explain import noise_gains
+from dpcohort.explain import Scenario, noise_gains
 from dpcohort.plan import Plan
 from dpcohort.report.html.explorer import explorer_data
 from dpcohort.report.html.page import Report, report_of_runs
 from dpcohort.report.html.sources import Group, read_groups
 from dpcohort.runs import mean_interval, train
 from dpcohort.runs.journal import journal_header, planned_draws
-from dpcohort.selection import rule_from_settings
 from dpcohort.tuning.budgets import Gain, Worth
 
 #: Names that would do something if they were anything but text.
@@ -51,8 +50,7 @@ def small_plan(rule: str = "privacy-aware", **changes: object) -> Plan:
 
 def saved_worth(plan: Plan, path: Path) -> dict:
     """A prediction about the clients of a plan, as ``dpcohort worth -o`` saves it."""
-    rule = rule_from_settings(plan.selection.rule, **plan.selection.settings)
-    gains = noise_gains(plan.population, plan.training, rule, contract=plan.contract)
+    gains = noise_gains(Scenario.of(plan))
     points = mean_interval([1.0, 2.0])
     found = Worth(
         source="generated data",
@@ -73,12 +71,13 @@ def saved_worth(plan: Plan, path: Path) -> dict:
 @pytest.fixture(scope="session", autouse=True)
 def _explored_once():
     """Most reports here are of the same plan; its calibrations need not be made for each."""
-    known: dict[str, dict[str, object]] = {}
+    known: dict[str | None, dict[str, object]] = {}
 
-    def explored(plan: Plan) -> dict[str, object]:
-        if plan.sha256 not in known:
-            known[plan.sha256] = explorer_data(plan)
-        return known[plan.sha256]
+    def explored(plan: Plan | None) -> dict[str, object]:
+        key = None if plan is None else plan.sha256
+        if key not in known:
+            known[key] = explorer_data(plan)
+        return known[key]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dpcohort.report.html.page.explorer_data", explored)

@@ -13,11 +13,11 @@ from dpcohort.errors import InputError
 from dpcohort.report.html.page import (
     facts_of,
     flat,
-    make_report,
     render,
     report_of_reproduction,
     report_of_runs,
     rerun_commands,
+    write_report,
 )
 from dpcohort.report.html.sources import Group, Reproduction, read_groups, read_run
 from dpcohort.runs.folder import finite_json
@@ -66,7 +66,7 @@ def test_who_should_raise_epsilon_first_is_what_a_new_plan_would_say(plan, finis
 
 def test_a_saved_prediction_is_shown_with_the_run_it_is_about(plan, finished, tmp_path):
     told = saved_worth(plan, tmp_path / "worth.json")
-    report = make_report([finished], worth=tmp_path / "worth.json")
+    report = write_report([finished], tmp_path / "page.html", worth=tmp_path / "worth.json")
     assert report.worth["curves"][0]["mean"] == [50.0, 70.0]
     assert report.worth["curves"][0]["high"] == [60.0, 100.0]
     page = render(report)
@@ -76,7 +76,7 @@ def test_a_saved_prediction_is_shown_with_the_run_it_is_about(plan, finished, tm
     def refused(change: dict, words: str) -> None:
         (tmp_path / "worth.json").write_text(json.dumps({**told, **change}))
         with pytest.raises(InputError, match=words):
-            make_report([finished], worth=tmp_path / "worth.json")
+            write_report([finished], tmp_path / "page.html", worth=tmp_path / "worth.json")
 
     refused({"format": "other"}, "not saved by dpcohort worth")
     refused({"training": {**told["training"], "rounds": 7}}, "rounds = 7 there and 8 here")
