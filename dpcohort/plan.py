@@ -61,7 +61,7 @@ from dpcohort.plain_text import counted, html_table, one_line
 from dpcohort.plugins import REGISTRIES
 from dpcohort.progress import Progress, silent
 from dpcohort.schedule import Draws, Schedule, draw_schedule, once_in_a_cohort
-from dpcohort.selection.pooled import Pool, Spoken, pooled_probabilities, pooled_weights
+from dpcohort.selection.pooled import Pool, pooled_probabilities, pooled_weights
 from dpcohort.selection.problem import (
     PlannedRule,
     Selection,
@@ -979,7 +979,7 @@ def _spoken(
     chosen: Selection,
     schedule: Schedule,
     needed: FloatArray,
-) -> Spoken:
+) -> tuple[FloatArray, float]:
     """Factors for the draws there are; a selection that is optimal keeps to its objective.
 
     Args:

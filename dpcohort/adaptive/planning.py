@@ -289,13 +289,8 @@ def _capped_noise(
         )
 
         def event(z: float, rate: float, count: int) -> Event:
-            return Event(
-                noise_multiplier=z,
-                sampling_rate=float(rate),
-                steps=int(count),
-                sampler=contract.sampler,
-                neighbours=contract.neighbours,
-            )
+            of_one: Any = {"sampling_rate": float(rate), "steps": int(count)}
+            return Event(noise_multiplier=z, **of_one, **contract.sampling)
 
         earlier = past[k] if past else History()
         earlier = earlier.append(event(report, report_rates[k], report_caps[k]))
@@ -359,5 +354,5 @@ def _guesses(
     }
     if contract.accountant == "paper":
         return np.asarray(paper_noise_multiplier(**budgets))
-    alone = calibrate_noise(**budgets, sampler=contract.sampler, neighbours=contract.neighbours)
+    alone = calibrate_noise(**budgets, **contract.sampling)
     return np.asarray(alone / math.sqrt(1 - share))
