@@ -209,7 +209,7 @@ def broadcast_fields(**columns: FloatArray) -> tuple[FloatArray, ...]:
 
 
 #: What each number of a promise may be.
-_RANGES: dict[str, dict[str, float]] = {
+_RANGES: dict[str, Any] = {
     "epsilon": {"above": 0},
     "delta": {"above": 0, "below": 1},
     "sampling_rate": {"above": 0, "at_most": 1},

@@ -23,12 +23,7 @@ from dpcohort._validate import BoolArray, FloatArray, IntArray, float_array
 from dpcohort.accounting.calibration import calibrate_noise
 from dpcohort.accounting.closed_forms import gaussian_mu, paper_noise_multiplier
 from dpcohort.accounting.closed_forms import noise_level as paper_noise_level
-from dpcohort.accounting.contract import (
-    Contract,
-    Neighbours,
-    Sampler,
-    broadcast_fields,
-)
+from dpcohort.accounting.contract import Contract, Neighbours, Sampler, broadcast_fields
 from dpcohort.accounting.events import Event, History, calibrate_remaining, certify_epsilon
 from dpcohort.accounting.segments import left_epsilon
 from dpcohort.clients import Population

@@ -111,11 +111,7 @@ def make_adaptive_plan(
             share=report_share,
         )
     draw_caps, report_caps = make_caps(
-        population,
-        training,
-        chosen,
-        participation_cap=participation_cap,
-        report_cap=report_cap,
+        population, training, chosen, participation_cap=participation_cap, report_cap=report_cap
     )
     noise, report_multipliers = _capped_noise(
         population,
@@ -138,10 +134,7 @@ def make_adaptive_plan(
         noise=noise,
         seed=seed,
         adaptive=Adaptive(
-            rule=chosen,
-            terms=terms,
-            report_caps=report_caps,
-            report_multipliers=report_multipliers,
+            rule=chosen, terms=terms, report_caps=report_caps, report_multipliers=report_multipliers
         ),
     )
     plan._mark_certified()

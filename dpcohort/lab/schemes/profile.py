@@ -21,7 +21,7 @@ from collections.abc import Callable
 import numpy as np
 
 from dpcohort._validate import FloatArray, number, whole_number
-from dpcohort.accounting.risk import hull_corners
+from dpcohort.accounting import hull_corners
 from dpcohort.errors import InputError
 
 #: delta at each epsilon >= 0, never understated.
