@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dpcohort.accounting.risk import AttackRisk as AttackRisk
     from dpcohort.accounting.risk import attack_risk as attack_risk
     from dpcohort.accounting.risk import charged_risk as charged_risk
+    from dpcohort.accounting.risk import hull_corners as hull_corners
     from dpcohort.accounting.risk import promised_risk as promised_risk
     from dpcohort.accounting.segments import Charge as Charge
     from dpcohort.accounting.segments import Segment as Segment
@@ -52,6 +53,7 @@ _HOMES = {
     "deploy_noise": "deployed_noise",
     "gaussian_delta": "closed_forms",
     "gaussian_mu": "closed_forms",
+    "hull_corners": "risk",
     "paper_noise_multiplier": "closed_forms",
     "promised_risk": "risk",
 }

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -255,12 +256,7 @@ class Clients:
 
     @classmethod
     def of(
-        cls,
-        pair: Pair,
-        epsilon: FloatArray,
-        delta: FloatArray,
-        rate: FloatArray,
-        steps: FloatArray,
+        cls, pair: Pair, epsilon: FloatArray, delta: FloatArray, rate: FloatArray, steps: FloatArray
     ) -> Clients:
         """Clients from their promises."""
         return cls(
@@ -597,11 +593,7 @@ def _integrate(
 
 
 def _characteristic(
-    loss: FloatArray,
-    weight: FloatArray,
-    mirror: FloatArray | None,
-    step: FloatArray,
-    points: int,
+    loss: FloatArray, weight: FloatArray, mirror: FloatArray | None, step: FloatArray, points: int
 ) -> ComplexArray:
     """sum_j w_j e^(i k h l_j) for k = 0 .. points - 1, and the conjugate for mirrored masses.
 
@@ -721,20 +713,15 @@ def rare_noise(clients: Clients, *, guess: FloatArray, high: FloatArray) -> Floa
         >>> bool(0.35 < np.exp(found[0]) < 0.36)
         True
     """
-    return np.array(
-        [
-            _rare_noise(clients.take(np.array([i])), float(guess[i]), float(high[i]))
-            for i in range(clients.size)
-        ]
-    )
-
-
-def _rare_noise(client: Clients, guess: float, high: float) -> float:
-    # of the two directions of zero-out the second is hardly ever the worse one
-    found = _rare_search(lambda noise: _first_excess(client, noise), guess, high)
-    if client.pair == "remove" and _certified_excess(client, math.exp(found)) > 0:
-        found = _rare_search(lambda noise: _certified_excess(client, noise), found, high)
-    return found
+    result = np.empty(clients.size)
+    for i in range(clients.size):
+        client, most = clients.take(np.array([i])), float(high[i])
+        # of the two directions of zero-out the second is hardly ever the worse one
+        found = _rare_search(partial(_first_excess, client), float(guess[i]), most)
+        if clients.pair == "remove" and _certified_excess(client, math.exp(found)) > 0:
+            found = _rare_search(partial(_certified_excess, client), found, most)
+        result[i] = found
+    return result
 
 
 def _rare_search(excess_at: Callable[[float], float], guess: float, high: float) -> float:

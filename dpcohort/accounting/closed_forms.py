@@ -28,8 +28,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpcohort._validate import FloatArray, float_array
-from dpcohort.accounting.contract import broadcast_fields, float_or_array
-from dpcohort.errors import InputError
+from dpcohort.accounting.contract import broadcast_fields, float_or_array, promise_columns
 
 
 def _compiled() -> Any:
@@ -300,9 +299,7 @@ def amplified_budget(
         >>> round(inner, 4), delta
         (2.9005, 0.0001)
     """
-    eps, target, rate = broadcast_fields(
-        epsilon=_epsilon(epsilon), delta=_checked_delta(delta), sampling_rate=_rate(sampling_rate)
-    )
+    eps, target, rate = promise_columns(epsilon=epsilon, delta=delta, sampling_rate=sampling_rate)
     return float_or_array(_amplified(eps, rate)), float_or_array(target / rate)
 
 
@@ -328,11 +325,8 @@ def noise_level(
         >>> round(value, 6)
         0.003908
     """
-    eps, target, rate, records = broadcast_fields(
-        epsilon=_epsilon(epsilon),
-        delta=_checked_delta(delta),
-        sampling_rate=_rate(sampling_rate),
-        size=float_array("size", size, above=0),
+    eps, target, rate, records = promise_columns(
+        epsilon=epsilon, delta=delta, sampling_rate=sampling_rate, size=size
     )
     return float_or_array((_unit_multiplier(eps, target, rate) / (records * rate)) ** 2)
 
@@ -359,11 +353,8 @@ def paper_noise_multiplier(
         >>> round(paper_noise_multiplier(**budget, steps=50), 3)
         22.103
     """
-    eps, target, rate, count = broadcast_fields(
-        epsilon=_epsilon(epsilon),
-        delta=_checked_delta(delta),
-        sampling_rate=_rate(sampling_rate),
-        steps=_whole("steps", steps),
+    eps, target, rate, count = promise_columns(
+        epsilon=epsilon, delta=delta, sampling_rate=sampling_rate, steps=steps
     )
     return float_or_array(_unit_multiplier(eps, target, rate) * np.sqrt(count))
 
@@ -371,7 +362,9 @@ def paper_noise_multiplier(
 def _unit_multiplier(eps: FloatArray, delta: FloatArray, rate: FloatArray) -> FloatArray:
     """The multiplier of one step, sqrt(8 log(e + r e'/delta)) / e'."""
     inner = _amplified(eps, rate)
-    return np.asarray(np.sqrt(8.0 * _log_term(rate * inner, delta)) / inner)
+    # log(e + r e'/delta), where the quotient may not be a double
+    log_term = np.logaddexp(1.0, np.log(rate * inner) - np.log(delta))
+    return np.asarray(np.sqrt(8.0 * log_term) / inner)
 
 
 def _amplified(eps: FloatArray, rate: FloatArray) -> FloatArray:
@@ -380,29 +373,3 @@ def _amplified(eps: FloatArray, rate: FloatArray) -> FloatArray:
     # the same with e^eps/r taken out, for eps above 1
     large = eps - np.log(rate) + np.log1p((rate - 1.0) * np.exp(-eps))
     return np.asarray(np.where(eps < 1.0, small, large))
-
-
-def _log_term(numerator: FloatArray, delta: FloatArray) -> FloatArray:
-    """log(e + numerator/delta), where the quotient may not be a double."""
-    return np.asarray(np.logaddexp(1.0, np.log(numerator) - np.log(delta)))
-
-
-def _epsilon(epsilon: ArrayLike) -> FloatArray:
-    return float_array("epsilon", epsilon, above=0)
-
-
-def _checked_delta(delta: ArrayLike) -> FloatArray:
-    return float_array("delta", delta, above=0, below=1)
-
-
-def _rate(sampling_rate: ArrayLike) -> FloatArray:
-    return float_array("sampling_rate", sampling_rate, above=0, at_most=1)
-
-
-def _whole(field: str, values: ArrayLike) -> FloatArray:
-    array = float_array(field, values, at_least=0)
-    fractional = np.atleast_1d(array % 1 != 0)
-    if fractional.any():
-        given = float(np.atleast_1d(array)[fractional][0])
-        raise InputError(field, given=given, allowed="a whole number, at least 0")
-    return array

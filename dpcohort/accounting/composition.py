@@ -323,6 +323,18 @@ def pairs_of_step(
     )
 
 
+def largest_sum(parts: Sequence[tuple[LossPair, int]]) -> float:
+    """The sum of all losses if every one is as large as it can be: from there on δ is 0.
+
+    Example:
+        >>> round(largest_sum([(LossPair(kind="add", shift=1.0, rate=0.5), 2)]), 6)
+        1.386294
+    """
+    if any(pair.kind != "add" for pair, _ in parts):
+        return math.inf
+    return sum(-n * math.log1p(-pair.rate) * (1 + 1e-14) for pair, n in parts)
+
+
 NEGLIGIBLE = 1e-6  # what a cut tail may add to δ, relatively
 SMALLEST_TAIL = 1e-290
 #: Below this rate nearly all losses are so small that one grid does not serve them and the others.
@@ -882,10 +894,7 @@ def _fast_lengths() -> list[int]:
 
 
 def _law_of_sum(
-    steps: GridSteps,
-    tilted: Sequence[FloatArray],
-    first: int,
-    length: int,
+    steps: GridSteps, tilted: Sequence[FloatArray], first: int, length: int
 ) -> tuple[FloatArray, float]:
     """Law of the sum, wrapped onto ``length`` points from ``first``, and its largest error.
 

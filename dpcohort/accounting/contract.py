@@ -177,6 +177,11 @@ class Contract:
         )
 
     @property
+    def sampling(self) -> dict[str, Any]:
+        """How batches are drawn and who are neighbours, as events and calibration take it."""
+        return {"sampler": self.sampler, "neighbours": self.neighbours}
+
+    @property
     def sensitivity(self) -> float:
         """How far one record can move the clipped sum, in units of the clip C."""
         return 1.0 if self.neighbours == "zero-out" else 2.0
@@ -201,6 +206,32 @@ def broadcast_fields(**columns: FloatArray) -> tuple[FloatArray, ...]:
             given=[column.shape for column in columns.values()],
             allowed="equal, or such that they broadcast",
         ) from None
+
+
+#: What each number of a promise may be.
+_RANGES: dict[str, Any] = {
+    "epsilon": {"above": 0},
+    "delta": {"above": 0, "below": 1},
+    "sampling_rate": {"above": 0, "at_most": 1},
+    "size": {"above": 0},
+}
+
+
+def promise_columns(**given: ArrayLike) -> tuple[FloatArray, ...]:
+    """Numbers of promises by name, each in its range, in their common shape.
+
+    Example:
+        >>> promise_columns(epsilon=[1.0, 2.0], steps=3)
+        (array([1., 2.]), array([3., 3.]))
+    """
+    return broadcast_fields(
+        **{
+            name: whole_steps(values)
+            if name == "steps"
+            else float_array(name, values, **_RANGES[name])
+            for name, values in given.items()
+        }
+    )
 
 
 def float_or_array(values: FloatArray) -> Any:

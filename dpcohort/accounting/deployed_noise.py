@@ -23,12 +23,7 @@ from dpcohort._validate import BoolArray, FloatArray, IntArray, float_array
 from dpcohort.accounting.calibration import calibrate_noise
 from dpcohort.accounting.closed_forms import gaussian_mu, paper_noise_multiplier
 from dpcohort.accounting.closed_forms import noise_level as paper_noise_level
-from dpcohort.accounting.contract import (
-    Contract,
-    Neighbours,
-    Sampler,
-    broadcast_fields,
-)
+from dpcohort.accounting.contract import Contract, Neighbours, Sampler, broadcast_fields
 from dpcohort.accounting.events import Event, History, calibrate_remaining, certify_epsilon
 from dpcohort.accounting.segments import left_epsilon
 from dpcohort.clients import Population
@@ -167,12 +162,11 @@ def _noise_after(
         contract: sampler, neighbours, accountant.
         guard: what happens where the paper's noise does not certify.
     """
-    sampling: Any = {"sampler": contract.sampler, "neighbours": contract.neighbours}
-    alone: Any = {"epsilon": asked, "delta": delta, "sampling_rate": rate, "steps": steps}
+    to_come: Any = {"sampling_rate": rate, "steps": steps}
+    alone: Any = {"epsilon": asked, "delta": delta, **to_come}
 
     def with_more(z: float) -> History:
-        more = Event(noise_multiplier=z, sampling_rate=rate, steps=steps, **sampling)
-        return past.append(more)
+        return past.append(Event(noise_multiplier=z, **to_come, **contract.sampling))
 
     is_paper = contract.accountant == "paper"
     if is_paper:
@@ -186,23 +180,14 @@ def _noise_after(
                 f"spent before: epsilon {total:.4g}, promised {epsilon:.4g}. Use the guard 'lift', "
                 "or the accountant 'tight'."
             )
-    guess = float(calibrate_noise(**alone, **sampling))
-    z, _ = noise_after(
-        name,
-        past,
-        epsilon=epsilon,
-        delta=delta,
-        sampling_rate=rate,
-        steps=steps,
-        contract=contract,
-        guess=guess,
-    )
-    if guess > z and asked < left_epsilon(past, epsilon=epsilon, delta=delta):
+    guess = float(calibrate_noise(**alone, **contract.sampling))
+    promise: Any = {"epsilon": epsilon, "delta": delta}
+    z, _ = noise_after(name, past, **promise, **to_come, contract=contract, guess=guess)
+    if guess > z and asked < left_epsilon(past, **promise):
         z = guess  # the rule asks for more noise than the promise
     while with_more(z).delta(epsilon) > delta:  # a guard asks this way round
         z *= 1 + _RAISE
-    total = with_more(z).epsilon(delta)
-    return z, total, is_paper
+    return z, with_more(z).epsilon(delta), is_paper
 
 
 def noise_after(
@@ -241,12 +226,10 @@ def noise_after(
         >>> 2 < z < 4, spent <= 4.0
         (True, True)
     """
-    sampling: Any = {"sampler": contract.sampler, "neighbours": contract.neighbours}
+    to_come: Any = {"sampling_rate": sampling_rate, "steps": steps, **contract.sampling}
 
     def with_training(z: float) -> History:
-        return past.append(
-            Event(noise_multiplier=z, sampling_rate=sampling_rate, steps=steps, **sampling)
-        )
+        return past.append(Event(noise_multiplier=z, **to_come))
 
     def excess(x: float) -> float:
         total = with_training(math.exp(x)).delta(epsilon)
@@ -255,14 +238,7 @@ def noise_after(
     z = _root_near(excess, math.log(guess))
     if z is None:
         try:
-            z = calibrate_remaining(
-                past,
-                epsilon=epsilon,
-                delta=delta,
-                sampling_rate=sampling_rate,
-                steps=steps,
-                **sampling,
-            )
+            z = calibrate_remaining(past, epsilon=epsilon, delta=delta, **to_come)
         except BudgetExceededError as error:
             raise BudgetExceededError(f"{name!r}: {error}") from None
     for attempt in range(_RAISES):
@@ -312,7 +288,7 @@ def _broken(promises: _Promises, spent: FloatArray) -> BoolArray:
 
 def _tight(promises: _Promises, contract: Contract) -> Any:
     """The smallest noise that keeps them."""
-    return calibrate_noise(**promises, sampler=contract.sampler, neighbours=contract.neighbours)
+    return calibrate_noise(**promises, **contract.sampling)
 
 
 def _certified(
@@ -330,8 +306,7 @@ def _certified(
         spent[block] = certify_epsilon(
             **_some(asked, block),
             noise_multiplier=noise_multiplier[block],
-            sampler=contract.sampler,
-            neighbours=contract.neighbours,
+            **contract.sampling,
             method="pld",
         )
     progress("certifying", spent.size, spent.size)
@@ -458,8 +433,7 @@ def noise_levels(
             delta=dlt,
             sampling_rate=batch / size,
             steps=np.stack([few, many]),
-            sampler=contract.sampler,
-            neighbours=contract.neighbours,
+            **contract.sampling,
         )
         variance_few, variance_many = (z / batch) ** 2
         slope = (variance_many - variance_few) / (many - few)
@@ -555,8 +529,7 @@ def audit_paper_noise(
     paper, tight = paper_noise_multiplier(**promises), _tight(promises, contract)
     certified = _certified(promises, paper, contract)
     return PaperAudit(
-        sampler=contract.sampler,
-        neighbours=contract.neighbours,
+        **contract.sampling,
         declared_epsilon=declared.copy(),
         paper_noise_multiplier=paper,
         certified_epsilon=certified,

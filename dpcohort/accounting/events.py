@@ -39,6 +39,7 @@ from dpcohort.accounting.composition import (
     Sketch,
     grid_delta,
     grid_epsilon,
+    largest_sum,
     pairs_of_step,
 )
 from dpcohort.accounting.contract import (
@@ -54,6 +55,7 @@ from dpcohort.errors import BudgetExceededError, InputError
 
 #: About how much of ε may be lost to the grid.
 TOLERANCE = 1e-4
+_CLEARLY = 1.05  # an ε so many times all losses of a direction together needs no grid
 _COARSE = 10  # the direction that is hardly ever the worse one is first tried on a coarser grid
 _LARGEST_SHIFT = 50.0
 _SMALLEST_SHIFT = 1e-9
@@ -340,10 +342,7 @@ _Parts = Sequence[tuple[LossPair, int]]
 
 @lru_cache(maxsize=1 << 16)
 def composed_delta(
-    events: tuple[Event, ...],
-    epsilon: float,
-    tolerance: float = TOLERANCE,
-    expected: float = 1e-7,
+    events: tuple[Event, ...], epsilon: float, tolerance: float = TOLERANCE, expected: float = 1e-7
 ) -> float:
     """An upper bound on δ at this ε after all of these events, whatever their order.
 
@@ -423,12 +422,15 @@ def _worst(
     """
     worst = 0.0
     for parts in directions:
-        if worst > 0 and _is_tiny(parts):
-            from dpcohort.accounting.rare_losses import rarely_exceeds
-
+        if worst > 0:
             epsilon, delta = promise(worst)
-            if rarely_exceeds(parts, epsilon=epsilon, delta=delta):
+            if epsilon > _CLEARLY * largest_sum(parts):
                 continue
+            if _is_tiny(parts):
+                from dpcohort.accounting.rare_losses import rarely_exceeds
+
+                if rarely_exceeds(parts, epsilon=epsilon, delta=delta):
+                    continue
         for trial in (_COARSE * tolerance, tolerance) if worst > 0 else (tolerance,):
             found = value(parts, trial)
             if found <= worst:

@@ -49,6 +49,7 @@ from dpcohort.accounting.composition import (
     fast_length,
     grid_delta,
     grid_epsilon,
+    largest_sum,
     masses_between,
     profile_delta,
     profile_epsilon,
@@ -268,7 +269,7 @@ def rare_delta(
         >>> bool(0.9e-5 < rare_delta(parts, rare_epsilon(parts, 1e-5)) <= 1.1e-5)
         True
     """
-    if epsilon >= _largest_sum(parts):
+    if epsilon >= largest_sum(parts):
         return 0.0
     best, log_delta = 1.0, math.log(expected)
     for _ in range(_ATTEMPTS):
@@ -290,7 +291,7 @@ def rare_delta(
 
 def rare_epsilon(parts: Parts, delta: float, *, coarseness: float = 1.0) -> float:
     """Upper bound on the smallest ε ≥ 0 at this δ, as :func:`rare_delta` is one on δ."""
-    best = _largest_sum(parts)
+    best = largest_sum(parts)
     target = first_epsilon(parts, delta)
     for _ in range(_ATTEMPTS):
         bounds = _profile(parts, LevelSketch(parts, target, math.log(delta), coarseness))
@@ -314,7 +315,7 @@ def rarely_exceeds(parts: Parts, *, epsilon: float, delta: float) -> bool:
 
     That is how the direction that is hardly ever the worse one is usually done with.
     """
-    if epsilon >= _largest_sum(parts):
+    if epsilon >= largest_sum(parts):
         return True
     if epsilon <= 0:
         return False
@@ -340,13 +341,6 @@ def rarely_exceeds(parts: Parts, *, epsilon: float, delta: float) -> bool:
 def _drift(parts: Parts) -> float:
     """The sum of all losses of records that are not drawn, at most."""
     return sum(-count * math.log1p(-pair.rate) for pair, count in parts)
-
-
-def _largest_sum(parts: Parts) -> float:
-    """The sum of all losses if every one is as large as it can be."""
-    if any(pair.kind != "add" for pair, _ in parts):
-        return math.inf
-    return sum(-n * math.log1p(-pair.rate) * (1 + 1e-14) for pair, n in parts)
 
 
 def _range_of_sum(
@@ -565,13 +559,7 @@ def _transformed_events(
 
 
 def level_of(
-    pair: LossPair,
-    step: float,
-    *,
-    inside: Interval | None,
-    bound: float,
-    lowest: float,
-    top: float,
+    pair: LossPair, step: float, *, inside: Interval | None, bound: float, lowest: float, top: float
 ) -> tuple[GridLoss, Interval]:
     """The losses of one size on the grid {i·step}, given that there is no larger one.
 

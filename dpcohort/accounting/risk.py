@@ -19,7 +19,6 @@ after the other, so a bound h on hits becomes h(h(... h(α))), k times (group pr
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -115,7 +114,9 @@ def attack_risk(history: History, *, delta: float) -> AttackRisk:
     if not top <= _LARGEST_EPSILON:
         return AttackRisk(delta=delta, epsilons=(0.0,), deltas=(1.0,), mu=math.inf)
     grid = top * np.linspace(0.0, 1.0, _POINTS) ** 1.5 if top > 0 else np.zeros(1)
-    epsilons, deltas = _convex(grid, [history.delta(float(epsilon)) for epsilon in grid])
+    found = np.minimum.accumulate([history.delta(float(epsilon)) for epsilon in grid])
+    corners = hull_corners(np.exp(grid), found)  # what is above the hull is looser than known
+    epsilons, deltas = grid[corners], found[corners]
     return AttackRisk(
         delta=delta,
         epsilons=tuple(epsilons.tolist()),
@@ -156,18 +157,23 @@ def charged_risk(risk: AttackRisk, *, epsilon: float, delta: float) -> AttackRis
     )
 
 
-def _convex(epsilons: FloatArray, deltas: Sequence[float]) -> tuple[FloatArray, FloatArray]:
-    """The corners of the lower convex hull of δ over e^ε: what is above it is looser than known."""
-    x, y = np.exp(epsilons), np.minimum.accumulate(np.asarray(deltas, dtype=np.float64))
+def hull_corners(x: FloatArray, y: FloatArray) -> list[int]:
+    """The places of the corners of the lower convex hull of points, x rising.
+
+    Example:
+        >>> hull_corners(np.array([0.0, 1.0, 2.0]), np.array([1.0, 0.9, 0.0]))
+        [0, 2]
+    """
     kept: list[int] = []
     for i in range(x.size):
         while len(kept) > 1:
             a, b = kept[-2], kept[-1]
+            # b stays only if it lies below the chord from a to i
             if (y[b] - y[a]) * (x[i] - x[a]) < (y[i] - y[a]) * (x[b] - x[a]):
                 break
             kept.pop()
         kept.append(i)
-    return epsilons[kept], y[kept]
+    return kept
 
 
 def _covering_mu(epsilons: FloatArray, deltas: FloatArray) -> float:

@@ -111,11 +111,7 @@ def make_adaptive_plan(
             share=report_share,
         )
     draw_caps, report_caps = make_caps(
-        population,
-        training,
-        chosen,
-        participation_cap=participation_cap,
-        report_cap=report_cap,
+        population, training, chosen, participation_cap=participation_cap, report_cap=report_cap
     )
     noise, report_multipliers = _capped_noise(
         population,
@@ -138,10 +134,7 @@ def make_adaptive_plan(
         noise=noise,
         seed=seed,
         adaptive=Adaptive(
-            rule=chosen,
-            terms=terms,
-            report_caps=report_caps,
-            report_multipliers=report_multipliers,
+            rule=chosen, terms=terms, report_caps=report_caps, report_multipliers=report_multipliers
         ),
     )
     plan._mark_certified()
@@ -289,13 +282,8 @@ def _capped_noise(
         )
 
         def event(z: float, rate: float, count: int) -> Event:
-            return Event(
-                noise_multiplier=z,
-                sampling_rate=float(rate),
-                steps=int(count),
-                sampler=contract.sampler,
-                neighbours=contract.neighbours,
-            )
+            of_one: Any = {"sampling_rate": float(rate), "steps": int(count)}
+            return Event(noise_multiplier=z, **of_one, **contract.sampling)
 
         earlier = past[k] if past else History()
         earlier = earlier.append(event(report, report_rates[k], report_caps[k]))
@@ -359,5 +347,5 @@ def _guesses(
     }
     if contract.accountant == "paper":
         return np.asarray(paper_noise_multiplier(**budgets))
-    alone = calibrate_noise(**budgets, sampler=contract.sampler, neighbours=contract.neighbours)
+    alone = calibrate_noise(**budgets, **contract.sampling)
     return np.asarray(alone / math.sqrt(1 - share))

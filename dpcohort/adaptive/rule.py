@@ -230,7 +230,7 @@ class AdaptiveRule(Protocol):
 
 
 def draw_without_replacement(
-    view: RoundView, among: IntArray, count: int, *, weights: FloatArray, purpose: str
+    view: RoundView, among: IntArray, count: int, *, weights: FloatArray | None = None, purpose: str
 ) -> IntArray:
     """Clients drawn one after the other, each with probability proportional to its weight.
 
@@ -241,11 +241,12 @@ def draw_without_replacement(
         view: whose dice are used.
         among: positions to draw from.
         count: how many; all of them if there are fewer.
-        weights: one for each client of the population; a weight of 0 comes last.
+        weights: one for each client of the population, its size if there are none; a weight of 0
+            comes last.
         purpose: names the dice.
     """
     waiting = -np.log(view.chances(purpose)[among])
-    weight = np.asarray(weights, dtype=np.float64)[among]
+    weight = np.asarray(view.sizes if weights is None else weights, dtype=np.float64)[among]
     with np.errstate(divide="ignore"):
         keys = np.where(weight > 0, waiting / weight, np.inf)
     order = np.lexsort((waiting, keys))
@@ -327,9 +328,7 @@ def filled_cohort(view: RoundView, chosen: IntArray) -> IntArray:
         )
     cohort = np.asarray(chosen[:size], dtype=np.int64)
     rest = np.setdiff1d(view.candidates, cohort)
-    more = draw_without_replacement(
-        view, rest, size - cohort.size, weights=view.sizes.astype(np.float64), purpose="fallback"
-    )
+    more = draw_without_replacement(view, rest, size - cohort.size, purpose="fallback")
     cohort = np.concatenate([cohort, more])
     return np.concatenate([cohort, _drawn_again(view, cohort)])
 

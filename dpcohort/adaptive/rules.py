@@ -80,10 +80,7 @@ class PowerOfChoice(AdaptiveRule):
     def ask(self, view: RoundView) -> IntArray:
         """So many (d) of those who may still be drawn and asked, in proportion to their sizes."""
         asked = len(view.ids) if self.d is None else self.d
-        weights = view.sizes.astype(np.float64)
-        return draw_without_replacement(
-            view, view.can_report, asked, weights=weights, purpose="candidates"
-        )
+        return draw_without_replacement(view, view.can_report, asked, purpose="candidates")
 
     def choose(self, view: RoundView, answers: Mapping[int, float]) -> IntArray:
         """Those with the largest reported loss."""
@@ -290,8 +287,7 @@ class StatisticalUtility(AdaptiveRule):
         known = among[~np.isnan(scores[among])]
         explored = min(unknown.size, round(self.exploration_share(view.round) * view.cohort_size))
         explored = max(explored, min(unknown.size, view.cohort_size - known.size))
-        sizes = view.sizes.astype(np.float64)
-        fresh = draw_without_replacement(view, unknown, explored, weights=sizes, purpose="explore")
+        fresh = draw_without_replacement(view, unknown, explored, purpose="explore")
         exploited = view.cohort_size - fresh.size
         if exploited and known.size > exploited:
             last_of_best = np.sort(scores[known])[-exploited]
@@ -342,24 +338,19 @@ class ClusteredUpdates(AdaptiveRule):
         """There must be a client for every cluster."""
         if self.clusters > clients:
             raise InputError(
-                "clusters",
-                given=self.clusters,
-                allowed=f"at most the number of clients, {clients}",
+                "clusters", given=self.clusters, allowed=f"at most the number of clients, {clients}"
             )
 
     def choose(self, view: RoundView, answers: Mapping[int, float]) -> IntArray:
         """Clients never drawn, then the clusters in turn."""
-        sizes = view.sizes.astype(np.float64)
         seen = np.array(sorted(view.updates), dtype=np.int64)
         unseen = np.setdiff1d(view.candidates, seen)
-        first = draw_without_replacement(
-            view, unseen, view.cohort_size, weights=sizes, purpose="unseen"
-        )
+        first = draw_without_replacement(view, unseen, view.cohort_size, purpose="unseen")
         seen = np.intersect1d(seen, view.candidates)
         if first.size >= view.cohort_size or not seen.size:
             return first
         labels = self.labels(view, seen)
-        queue = draw_without_replacement(view, seen, seen.size, weights=sizes, purpose="clusters")
+        queue = draw_without_replacement(view, seen, seen.size, purpose="clusters")
         # The j-th client of each cluster comes before the (j+1)-th of any.
         place = {int(k): int(label) for k, label in zip(seen, labels, strict=True)}
         turns: dict[int, int] = {}
@@ -441,17 +432,10 @@ class DonatedData(AdaptiveRule):
 
     def choose(self, view: RoundView, answers: Mapping[int, float]) -> IntArray:
         """Public clients for their share, then the others in proportion to their sizes."""
-        sizes = view.sizes.astype(np.float64)
         among = view.candidates
+        public, private = among[view.public[among]], among[~view.public[among]]
         wanted = max(1, round(self.public_share * view.cohort_size))
-        donors = draw_without_replacement(
-            view, among[view.public[among]], wanted, weights=sizes, purpose="donors"
-        )
-        others = draw_without_replacement(
-            view,
-            among[~view.public[among]],
-            view.cohort_size - donors.size,
-            weights=sizes,
-            purpose="others",
-        )
+        donors = draw_without_replacement(view, public, wanted, purpose="donors")
+        left = view.cohort_size - donors.size
+        others = draw_without_replacement(view, private, left, purpose="others")
         return np.concatenate([donors, others])

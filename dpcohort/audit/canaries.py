@@ -89,8 +89,7 @@ def _projections(
     gradients = np.zeros((_RECORDS, _DIMENSION))
     gradients[0] = sign * _SIZE * claim.clip * direction
     seen = updates_of(training, gradients, claim, batch_size=_RECORDS, seed=seed, rounds=updates)
-    projected: FloatArray = seen @ direction * _RECORDS / claim.clip
-    return projected
+    return np.asarray(seen @ direction * _RECORDS / claim.clip)
 
 
 _DELTA = 1e-5  # of the epsilons that are reported

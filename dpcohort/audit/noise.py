@@ -30,6 +30,7 @@ probability at most 4 exp(-t^2 / 2n).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import combinations, combinations_with_replacement
 
 import numpy as np
@@ -181,8 +182,7 @@ def _grains(noise: FloatArray, level: float) -> list[str]:
 
 def _beyond_radius(first: FloatArray, second: FloatArray) -> FloatArray:
     """Probability that a pair of normal numbers is longer than this one; uniform, as it is one."""
-    probability: FloatArray = np.exp(-(first**2 + second**2) / 2).ravel()
-    return probability
+    return np.asarray(np.exp(-(first**2 + second**2) / 2).ravel())
 
 
 def unlike_normal(noise: FloatArray, level: float) -> list[str]:
@@ -249,17 +249,7 @@ def _noise_vectors(
     training: PrivateTraining, claim: Claim, seed: int, dimension: int
 ) -> tuple[dict[str, FloatArray], float]:
     """Noise vectors that should be independent, and the size of two steps against the claim."""
-
-    def run(seed: int, cohorts: IntArray, local_steps: int) -> FloatArray:
-        return training(
-            np.zeros((_RECORDS, dimension)),
-            claim=claim,
-            batch_size=_BATCH,
-            seed=seed,
-            cohorts=cohorts,
-            local_steps=local_steps,
-        )
-
+    run = partial(_noise_alone, training, claim, dimension)
     # Where a seed repeats, a client's first step is the same in a shorter and a longer run, so the
     # difference is the second step. Elsewhere the longer run is the sum of two steps of its own,
     # and if they were the same, its size would tell.
@@ -288,8 +278,7 @@ def spectrum_of(vector: FloatArray, least: float) -> ComplexArray | None:
     size = float(np.linalg.norm(vector))
     if not size > least or not np.isfinite(size):
         return None
-    spectrum: ComplexArray = np.fft.rfft(vector.astype(np.float64) / size)
-    return spectrum
+    return np.asarray(np.fft.rfft(vector.astype(np.float64) / size))
 
 
 def correlation_score(
@@ -368,17 +357,28 @@ def _means(
     training: PrivateTraining, claim: Claim, seed: int, dimension: int, steps: int
 ) -> FloatArray:
     """Means [rounds, D] that should be standard normal."""
-    updates = training(
+    updates = _noise_alone(training, claim, dimension, seed, _MEAN_COHORTS, steps)
+    claimed = np.sqrt(steps / _MEAN_COHORTS.shape[1]) * claim.noise_multiplier * claim.clip / _BATCH
+    return np.asarray(updates.mean(axis=1) / claimed)
+
+
+def _noise_alone(
+    training: PrivateTraining,
+    claim: Claim,
+    dimension: int,
+    seed: int,
+    cohorts: IntArray,
+    local_steps: int,
+) -> FloatArray:
+    """Updates [rounds, draws, D] of clients whose gradients are zero."""
+    return training(
         np.zeros((_RECORDS, dimension)),
         claim=claim,
         batch_size=_BATCH,
         seed=seed,
-        cohorts=_MEAN_COHORTS,
-        local_steps=steps,
+        cohorts=cohorts,
+        local_steps=local_steps,
     )
-    claimed = np.sqrt(steps / _MEAN_COHORTS.shape[1]) * claim.noise_multiplier * claim.clip / _BATCH
-    means: FloatArray = updates.mean(axis=1) / claimed
-    return means
 
 
 def _related(noise: FloatArray, level: float) -> list[str]:

@@ -59,11 +59,6 @@ class Shares(NamedTuple):
     shares: FloatArray
     honest: int
 
-    @property
-    def share(self) -> FloatArray:
-        """The shares."""
-        return self.shares
-
 
 @dataclass(frozen=True, kw_only=True)
 class PooledClaim:
@@ -94,10 +89,9 @@ class PooledClaim:
     @classmethod
     def of(cls, plan: Plan) -> PooledClaim:
         """What this plan claims."""
-        told: Any = plan.pooled
-        shares = np.broadcast_to(getattr(told, "shares", told.share), told.weights.shape)
         parts = {field.name: getattr(plan, field.name) for field in fields(cls)}
-        return cls(**parts | {"pooled": Shares(told.weights, shares, told.honest)})
+        told: Any = plan.pooled
+        return cls(**parts | {"pooled": Shares(told.weights, told.shares, told.honest)})
 
     @property
     def honest(self) -> int:
@@ -139,11 +133,14 @@ class PooledClaim:
         """The same with every record in every batch: fixed batches leave no record over."""
         if self.contract.sampler == "poisson":
             return replace(self, sampling_rates=np.ones(len(self.population)))
-        sizes = self.batch_sizes
-        everybody = Population.from_arrays(
-            sizes=sizes, epsilon=np.nan, delta=np.nan, public=[True] * sizes.size
-        )
-        return replace(self, population=everybody)
+        return replace(self, population=public_clients(self.batch_sizes))
+
+
+def public_clients(sizes: IntArray) -> Population:
+    """Clients of these sizes without budgets: what they claim is told apart."""
+    return Population.from_arrays(
+        sizes=sizes, epsilon=np.nan, delta=np.nan, public=[True] * sizes.size
+    )
 
 
 def example_plan(sampler: str = "poisson", clip: float = 1.0) -> Plan:

@@ -34,8 +34,7 @@ from dpcohort._validate import FloatArray, IntArray, choice
 from dpcohort.accounting.contract import Contract
 from dpcohort.aggregation import AggregationRule, Cohort, Mean
 from dpcohort.audit.claims import Claim, PrivateTraining
-from dpcohort.audit.pooled import PooledClaim, Shares, stacked
-from dpcohort.clients import Population
+from dpcohort.audit.pooled import PooledClaim, Shares, public_clients, stacked
 from dpcohort.deploy.guard.files import GuardedData
 from dpcohort.deploy.guard.terms import ModelTerms
 from dpcohort.deploy.guard.training import LocalTraining
@@ -50,6 +49,7 @@ from dpcohort.engine import (
 )
 from dpcohort.engine.experiment import TrainingPlan, cohort_of
 from dpcohort.engine.lattice import Bytes, Lattice
+from dpcohort.engine.rounds import EngineState
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.plugins import named_function
 from dpcohort.schedule import Schedule
@@ -82,9 +82,7 @@ def step_plan(
         ),
         schedule=Schedule(cohorts=cohorts, clients=clients),
         contract=Contract.of("tight", claim.sampler),
-        population=Population.from_arrays(
-            sizes=[size] * clients, epsilon=np.nan, delta=np.nan, public=[True] * clients
-        ),
+        population=public_clients(np.full(clients, size)),
         noise_multipliers=np.full(clients, claim.noise_multiplier),
         batch_sizes=np.full(clients, batch_size, dtype=np.int64),
         sampling_rates=np.full(clients, batch_size / size),
@@ -214,9 +212,8 @@ class EngineUnderTest:
         if self.pooled:
             steps = np.tile(cohorts.reshape(1, -1), (local_steps, 1))  # first all first steps
             pooled = _pooled_claim(claim, steps.reshape(-1), size=size, batch_size=batch_size)
-            held = [gradients] * (int(cohorts.max()) + 1) + [np.zeros((1, dimension))] * len(
-                _COMPANY
-            )
+            company = [np.zeros((1, dimension))] * len(_COMPANY)
+            held = [gradients] * (int(cohorts.max()) + 1) + company
             found = self.sums(pooled, held, seed=seed) / _WEIGHT
             steps_of_draws = found.reshape(local_steps, *cohorts.shape, dimension)
             return np.asarray(steps_of_draws.sum(axis=0))
@@ -232,17 +229,13 @@ class EngineUnderTest:
         watch = _Watch()
         rule = Mean() if self.merged_noise else watch
         engine = self._engine(self._experiment(plan, records, seed, rule), dimension)
-        (state,) = engine.initial_states()
-        if self.hostility is not None:  # weights that a model comes to, not weights it is made with
-            state.parameters.fill_(hostile_start(self.hostility))
+        state = self._start(engine)
         models = [state.parameters.clone()]
         for _ in engine.rounds([state]):
             models.append(state.parameters.clone())
         if self.merged_noise:
-            moved: FloatArray = -torch.stack(models).diff(dim=0).cpu().numpy()
-            return moved[:, None]
-        seen: FloatArray = torch.stack(watch.seen).cpu().numpy()
-        return seen
+            return np.asarray(-torch.stack(models).diff(dim=0).cpu().numpy()[:, None])
+        return np.asarray(torch.stack(watch.seen).cpu().numpy())
 
     def sums(self, claim: PooledClaim, gradients: Sequence[FloatArray], *, seed: int) -> FloatArray:
         """What the server learns in each round of a claim with pooled noise, [rounds, D].
@@ -255,17 +248,20 @@ class EngineUnderTest:
         rows, whose = stacked(gradients)
         experiment = self._experiment(claim, self._records(rows, **whose), seed, Mean())
         engine = self._engine(experiment, rows.shape[1])
-        parameters = engine.initial_states()[0].parameters
-        if self.hostility is not None:
-            parameters.fill_(hostile_start(self.hostility))
+        parameters = self._start(engine).parameters
         rule, _ = experiment.server_step
         found = []
         for t in range(len(claim.schedule.cohorts)):
             cohort = cohort_of(claim, t)
             (arrived,) = engine.updates([parameters], [cohort])
             found.append(rule.combine(arrived.updates, cohort) * len(cohort))
-        seen: FloatArray = torch.stack(found).cpu().numpy()
-        return seen
+        return np.asarray(torch.stack(found).cpu().numpy())
+
+    def _start(self, engine: ReferenceEngine | BatchedEngine) -> EngineState:
+        (state,) = engine.initial_states()
+        if self.hostility is not None:  # weights that a model comes to, not weights it is made with
+            state.parameters.fill_(hostile_start(self.hostility))
+        return state
 
     def _records(
         self, gradients: FloatArray, *, indices: IntArray, offsets: IntArray
@@ -323,9 +319,7 @@ def _pooled_claim(claim: Claim, clients: IntArray, *, size: int, batch_size: int
         ),
         schedule=Schedule(cohorts=cohorts, clients=sizes.size),
         contract=Contract.of("tight", claim.sampler, trust="pooled"),
-        population=Population.from_arrays(
-            sizes=sizes, epsilon=np.nan, delta=np.nan, public=[True] * sizes.size
-        ),
+        population=public_clients(sizes),
         noise_multipliers=multipliers,
         alone_multipliers=multipliers / np.sqrt(1 + company),
         batch_sizes=batches,

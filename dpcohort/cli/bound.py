@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -27,7 +28,6 @@ from dpcohort.lab.theorems import (
     error_terms,
     nonconvex_bound,
     strongly_convex_bound,
-    strongly_convex_limit,
 )
 from dpcohort.plan import selection_problem
 from dpcohort.runs.configured import (
@@ -119,7 +119,9 @@ def _show(config: Config, given: dict[str, Any], *, as_printed: bool, as_json: b
         in_the_limit = error_terms(constants, noise_levels=levels.level, **shared)
         convex = {
             "theorem_1": strongly_convex_bound(constants, errors, **how),
-            "corollary_1": strongly_convex_limit(constants, in_the_limit, as_printed=as_printed),
+            "corollary_1": strongly_convex_bound(
+                constants, in_the_limit, total_steps=math.inf, as_printed=as_printed
+            ),
         }
     if as_json:
         steps = asdict(best)

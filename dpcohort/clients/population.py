@@ -373,7 +373,7 @@ def read_clients_csv(
         (('a', 'b'), [False, True])
     """
     content = read_utf8(path, at_most_bytes=LARGEST_CLIENT_LIST)
-    line, header = next(_rows_with_lines(path, content), (0, None))
+    line, header = next(rows_with_lines(path, content), (0, None))
     if header is None:
         words = f"the file is empty; the first line must be the header {','.join(REQUIRED)}"
         raise FileFormatError(path, words)
@@ -386,7 +386,7 @@ def read_clients_csv(
     try:
         columns, problem = _parse(path, content, line, fields)
     except csv.Error:
-        for _ in _rows_with_lines(path, content):  # raises the same error, with its line
+        for _ in rows_with_lines(path, content):  # raises the same error, with its line
             pass
         raise  # pragma: no cover - the walk above reads exactly what the parser read
     if sizes is not None:
@@ -404,41 +404,6 @@ def read_clients_csv(
     if not columns["ids"]:
         raise FileFormatError(path, "there is a header but no client below it")
     return columns
-
-
-def write_clients_csv(path: str | Path, clients: Population) -> None:
-    """Write clients so that reading them back gives the same numbers to the last bit.
-
-    The file appears whole or not at all. Columns nobody uses are left out.
-
-    Example:
-        >>> import tempfile
-        >>> from dpcohort import Population
-        >>> path = Path(tempfile.mkdtemp()) / "clients.csv"
-        >>> write_clients_csv(path, Population.from_arrays(sizes=[500], epsilon=1.5, delta=1e-5))
-        >>> print(path.read_text().strip())
-        id,size,epsilon,delta
-        client-0,500,1.5,1e-05
-    """
-    public = clients.public.tolist()
-
-    def promised(values: FloatArray) -> list[str]:
-        return ["" if p else repr(value) for value, p in zip(values.tolist(), public, strict=True)]
-
-    columns: dict[str, Iterable[object]] = {
-        "id": clients.ids,
-        "size": clients.sizes.tolist(),
-        "epsilon": promised(clients.epsilon),
-        "delta": promised(clients.delta),
-    }
-    if clients.batch_sizes.any():
-        columns["batch_size"] = [batch or "" for batch in clients.batch_sizes.tolist()]
-    if any(public):
-        columns["public"] = ["true" if p else "false" for p in public]
-    with atomic_writer(path) as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(zip(*columns.values(), strict=True))
 
 
 def _parse(
@@ -530,7 +495,7 @@ def _located(
 ) -> FileFormatError:
     """The problem with its line in the file and the value as it is written there."""
     other_line: int | None = None
-    for row, located in enumerate(_rows_with_lines(path, content), start=-1):  # -1: the header
+    for row, located in enumerate(rows_with_lines(path, content), start=-1):  # -1: the header
         line, cells = located
         if row == problem.other_row:
             other_line = line
@@ -557,9 +522,11 @@ def _text(content: bytes) -> io.TextIOWrapper:
     return io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", newline="")
 
 
-def _rows_with_lines(path: str | Path, content: bytes) -> Iterator[tuple[int, list[str]]]:
+def rows_with_lines(
+    path: str | Path, content: bytes, separators: str = ",;"
+) -> Iterator[tuple[int, list[str]]]:
     """Every row that is not blank, the header too, slowly, with the line it starts on."""
-    reader = csv.reader(_text(content), strict=True, delimiter=csv_separator(content))
+    reader = csv.reader(_text(content), strict=True, delimiter=csv_separator(content, separators))
     while True:
         line = reader.line_num + 1  # a quoted cell may hold several lines: the row starts here
         try:
@@ -825,8 +792,38 @@ class Population:
         return population
 
     def to_csv(self, path: str | Path) -> None:
-        """Write the clients to a file that ``from_csv`` reads back exactly; atomic."""
-        write_clients_csv(path, self)
+        """Write the clients to a file that ``from_csv`` reads back to the last bit; atomic.
+
+        Example:
+            >>> import tempfile
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     path = Path(folder, "clients.csv")
+            ...     Population.from_arrays(sizes=[500], epsilon=1.5, delta=1e-5).to_csv(path)
+            ...     print(path.read_text())
+            id,size,epsilon,delta
+            client-0,500,1.5,1e-05
+            <BLANKLINE>
+        """
+        public = self.public.tolist()
+
+        def promised(values: FloatArray) -> list[str]:
+            rows = zip(values.tolist(), public, strict=True)
+            return ["" if is_public else repr(value) for value, is_public in rows]
+
+        columns: dict[str, Iterable[object]] = {
+            "id": self.ids,
+            "size": self.sizes.tolist(),
+            "epsilon": promised(self.epsilon),
+            "delta": promised(self.delta),
+        }
+        if self.batch_sizes.any():
+            columns["batch_size"] = [batch or "" for batch in self.batch_sizes.tolist()]
+        if any(public):
+            columns["public"] = ["true" if is_public else "false" for is_public in public]
+        with atomic_writer(path) as stream:
+            writer = csv.writer(stream, lineterminator="\n")
+            writer.writerow(columns)
+            writer.writerows(zip(*columns.values(), strict=True))
 
     def __len__(self) -> int:
         return len(self.ids)

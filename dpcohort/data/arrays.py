@@ -66,12 +66,7 @@ def load_arrays(path: str | Path, task: Mapping[str, Any] | None = None) -> Data
             f"{name}.npy" for name in ARRAY_NAMES
         )
         raise FileFormatError(place, problem)
-    try:
-        return dataset_from_mapping(place.stem, entries, task)
-    except FileFormatError:
-        raise
-    except InputError as error:
-        raise FileFormatError(place, str(error)) from None
+    return _dataset_in(place, entries, task)
 
 
 def load_test_arrays(path: str | Path, task: Mapping[str, Any] | None = None) -> Dataset:
@@ -97,6 +92,11 @@ def load_test_arrays(path: str | Path, task: Mapping[str, Any] | None = None) ->
             for k in ("inputs", "labels")
             if f"test_{k}" in entries
         }
+    return _dataset_in(place, entries, task)
+
+
+def _dataset_in(place: Path, entries: Mapping[str, Any], task: Mapping[str, Any] | None) -> Dataset:
+    """The data set of a file's arrays; what is wrong with them is wrong with the file."""
     try:
         return dataset_from_mapping(place.stem, entries, task)
     except FileFormatError:

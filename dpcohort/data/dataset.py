@@ -124,29 +124,22 @@ class Dataset:
         whole_number("classes", self.classes, at_least=self.task.outputs, at_most=self.task.outputs)
         _check_inputs("train_inputs", self.train_inputs)
         _check_inputs("test_inputs", self.test_inputs)
-        if self.test_inputs.shape[1:] != self.train_inputs.shape[1:]:
-            allowed = f"records of shape {self.train_inputs.shape[1:]}, as in train_inputs"
-            raise InputError(
-                "shape of test_inputs", given=self.test_inputs.shape[1:], allowed=allowed
-            )
-        if self.test_inputs.dtype != self.train_inputs.dtype:
-            allowed = f"{self.train_inputs.dtype}, as train_inputs"
-            raise InputError(
-                "type of test_inputs", given=str(self.test_inputs.dtype), allowed=allowed
-            )
+        train, test = self.train_inputs, self.test_inputs
+        if test.shape[1:] != train.shape[1:]:
+            allowed = f"records of shape {train.shape[1:]}, as in train_inputs"
+            raise InputError("shape of test_inputs", given=test.shape[1:], allowed=allowed)
+        if test.dtype != train.dtype:
+            allowed = f"{train.dtype}, as train_inputs"
+            raise InputError("type of test_inputs", given=str(test.dtype), allowed=allowed)
         _check_labels("train_labels", self.train_labels, len(self.train_inputs), self.task)
         _check_labels("test_labels", self.test_labels, len(self.test_inputs), self.task)
-        if self.clients is not None and self.clients.shape != (len(self.train_labels),):
-            allowed = f"({len(self.train_labels)},), one client a training record"
-            raise InputError("shape of clients", given=self.clients.shape, allowed=allowed)
-        if self.test_clients is not None and self.test_clients.shape != (len(self.test_labels),):
-            allowed = f"({len(self.test_labels)},), one client a test record"
-            raise InputError(
-                "shape of test_clients", given=self.test_clients.shape, allowed=allowed
-            )
-        constants = len(self.normalisation.mean)
-        if constants not in (1, self.train_inputs.shape[1]):
-            allowed = f"1 number, or one for each of the {self.train_inputs.shape[1]} channels"
+        for name, records, kind in (("clients", train, "training"), ("test_clients", test, "test")):
+            owners = getattr(self, name)
+            if owners is not None and owners.shape != (len(records),):
+                allowed = f"({len(records)},), one client a {kind} record"
+                raise InputError(f"shape of {name}", given=owners.shape, allowed=allowed)
+        if len(self.normalisation.mean) not in (1, train.shape[1]):
+            allowed = f"1 number, or one for each of the {train.shape[1]} channels"
             raise InputError("mean", given=self.normalisation.mean, allowed=allowed)
 
     def __len__(self) -> int:

@@ -20,13 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dpcohort.atomic_file import atomic_writer
-from dpcohort.data.load import (
-    DATA_VARIABLE,
-    DataFile,
-    Source,
-    source_named,
-    user_cache,
-)
+from dpcohort.data.load import DATA_VARIABLE, DataFile, Source, source_named, user_cache
 from dpcohort.errors import DataMissingError, FileFormatError, InputError, VerificationError
 from dpcohort.progress import Progress, silent
 

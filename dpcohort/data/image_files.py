@@ -27,12 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort.errors import FileFormatError
-from dpcohort.limits import (
-    LARGEST_PYTHON_BATCH,
-    MOST_INSTRUCTIONS,
-    check_unpacking,
-    read_bounded,
-)
+from dpcohort.limits import LARGEST_PYTHON_BATCH, MOST_INSTRUCTIONS, check_unpacking, read_bounded
 
 #: Bytes of one image of CIFAR-10, 3 x 32 x 32.
 PIXELS = 3072

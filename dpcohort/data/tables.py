@@ -14,12 +14,10 @@ it holds.
 
 from __future__ import annotations
 
-import csv
 import importlib
-import io
 import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from pathlib import Path
@@ -29,12 +27,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpcohort._validate import BoolArray, FloatArray, choice, did_you_mean, number, whole_number
+from dpcohort.clients.population import rows_with_lines
 from dpcohort.data.dataset import Dataset, dataset_from_arrays
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 from dpcohort.limits import LARGEST_TABLE, MOST_TABLE_CELLS, MOST_TABLE_COLUMNS, check_unpacking
 from dpcohort.plain_text import one_line
 from dpcohort.tasks import Task
-from dpcohort.text_files import csv_separator, number_in, read_utf8
+from dpcohort.text_files import number_in, read_utf8
 
 #: How the name of a table's file ends.
 TABLE_ENDINGS = (".csv", ".tsv", ".parquet")
@@ -441,9 +440,7 @@ def held_for_test(
         is_test[rng.permutation(own)[:held]] = True
     if not is_test.any():
         raise InputError(
-            "test_share",
-            given=share,
-            allowed="large enough for one test record of some client",
+            "test_share", given=share, allowed="large enough for one test record of some client"
         )
     return is_test
 
@@ -698,9 +695,8 @@ def _check_header(names: Sequence[str]) -> None:
 
 def _read_csv(path: Path) -> Table:
     content = read_utf8(path, at_most_bytes=LARGEST_TABLE)
-    text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", newline="")
-    reader = csv.reader(text, strict=True, delimiter=csv_separator(content, ",;\t"))
-    rows = _rows(path, reader)
+    written = rows_with_lines(path, content, separators=",;\t")
+    rows = ((line, cells) for line, cells in written if any(map(str.strip, cells)))
     line, header = next(rows, (1, []))
     names = [cell.strip() for cell in header]
     try:
@@ -722,20 +718,6 @@ def _read_csv(path: Path) -> Table:
     if not next(iter(table.values())):
         raise FileFormatError(path, "there is a header but no record below it")
     return dict(table)
-
-
-def _rows(path: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:
-    """Every row with something in it, and the line it starts on."""
-    while True:
-        line = reader.line_num + 1
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise FileFormatError(path, f"not CSV: {error}", line=line) from None
-        if any(map(str.strip, cells)):
-            yield line, cells
 
 
 def _read_parquet(path: Path) -> Table:

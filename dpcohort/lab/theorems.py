@@ -489,7 +489,9 @@ def strongly_convex_bound(
     Args:
         constants: Assumptions 1-4 in numbers, with ``strong_convexity``.
         errors: of the selection, the clipping and the noise.
-        total_steps: T, global rounds times local steps; infinity gives Corollary 1.
+        total_steps: T, global rounds times local steps; infinity gives Corollary 1 (inequality:
+            final gap inf), which prints B for B1. The linear part of the exact noise model goes to
+            0 in this limit, so ``errors`` must then be without it.
         balance: Gamma; the one that makes the bound least when not given.
         as_printed: 18 Gamma in the clipping term and beta > B1 / (C mu), as the paper prints.
 
@@ -503,6 +505,8 @@ def strongly_convex_bound(
         (0.0, 0.0489, 0.0223)
         >>> bound.vacuous
         False
+        >>> round(strongly_convex_bound(constants, errors, total_steps=math.inf).total, 6)
+        0.022361
     """
     endless = total_steps == math.inf
     steps = math.inf if endless else whole_number("total_steps", total_steps, at_least=1)
@@ -551,31 +555,6 @@ def strongly_convex_bound(
         sharper_total=min(base + math.sqrt(unsplit), total),
         trivial=constants.gradient_bound**2 / (2.0 * mu),
         initial_gap=float(constants.initial_gap),
-    )
-
-
-def strongly_convex_limit(
-    constants: Constants,
-    errors: ErrorTerms,
-    *,
-    balance: float | None = None,
-    as_printed: bool = False,
-) -> StronglyConvexBound:
-    """Corollary 1 (inequality: final gap inf): Theorem 1 as T goes to infinity.
-
-    The corollary prints B for B1. The linear part of the exact noise model goes to 0 in this
-    limit, so ``errors`` must be without it.
-
-    Example:
-        >>> constants = Constants(smoothness=1, gradient_bound=1, clip=1, initial_gap=0.4,
-        ...                       strong_convexity=0.5)
-        >>> errors = error_terms(constants, probabilities=[0.5, 0.5], unbiased=[0.5, 0.5],
-        ...                      noise_levels=[0, 1e-6], dimension=1000)
-        >>> round(strongly_convex_limit(constants, errors).total, 6)
-        0.022361
-    """
-    return strongly_convex_bound(
-        constants, errors, total_steps=math.inf, balance=balance, as_printed=as_printed
     )
 
 

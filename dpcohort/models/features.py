@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from dpcohort._validate import choice, nearest, whole_number
+from dpcohort._validate import choice, did_you_mean, whole_number
 from dpcohort.data import Dataset, Normalisation
 from dpcohort.data.load import is_published
 from dpcohort.errors import InputError
@@ -81,11 +81,8 @@ def refuse_unknown(lacks: str, has: str, options: Iterable[str], known: Sequence
     """
     for option in options:
         if option not in known:
-            hint = nearest(option, known)
-            raise InputError.because(
-                f"{lacks} option {option!r}; {has} {', '.join(known) or 'none'}."
-                f"{f' Did you mean {hint!r}?' if hint else ''}"
-            )
+            words = f"{lacks} option {option!r}; {has} {', '.join(known) or 'none'}."
+            raise InputError.because(f"{words} {did_you_mean(option, known) or ''}".rstrip())
 
 
 @torch.no_grad()
@@ -223,9 +220,7 @@ def _precomputed(data: Dataset, features: nn.Module, device: str) -> Dataset:
     train, test, scaling = data.train_inputs, data.test_inputs, data.normalisation
     kind = torch.device(device).type  # a GPU rounds otherwise
     rows = kept(
-        (train, test, scaling, repr(features), kind),
-        (len(train) + len(test), features.width),
-        both,
+        (train, test, scaling, repr(features), kind), (len(train) + len(test), features.width), both
     )
     return _with_features(data, features, rows[: len(train)], rows[len(train) :])
 

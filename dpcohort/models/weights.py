@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpcohort._validate import nearest
+from dpcohort._validate import did_you_mean
 from dpcohort.errors import DataMissingError, FileFormatError, InputError, VerificationError
 
 _SHOWN = 3
@@ -124,19 +124,13 @@ def load_weights(model: nn.Module, path: str | Path) -> int:
         raise FileFormatError(path, "holds no tensor.")
     for name, tensor in given.items():
         if name not in own:
-            hint = nearest(name, list(own))
-            raise FileFormatError(
-                path,
-                f"has {name!r}, which the model does not."
-                + (f" Did you mean {hint!r}?" if hint else "")
-                + f" The model has {_some(list(own))}.",
-            )
+            hint = did_you_mean(name, own)
+            words = f"has {name!r}, which the model does not.{f' {hint}' if hint else ''}"
+            raise FileFormatError(path, f"{words} The model has {_some(list(own))}.")
         if tensor.shape != own[name].shape:
-            raise FileFormatError(
-                path,
-                f"{name!r} has shape {tuple(tensor.shape)}; the model's is "
-                f"{tuple(own[name].shape)}.",
-            )
+            shapes = tuple(tensor.shape), tuple(own[name].shape)
+            words = "{!r} has shape {}; the model's is {}.".format(name, *shapes)
+            raise FileFormatError(path, words)
         own[name].copy_(tensor)
     return len(given)
 
@@ -169,10 +163,9 @@ def freeze(
         chosen = [name for name in parameters if _within(name, prefix)]
         if not chosen:
             parts = sorted({name.partition(".")[0] for name in parameters} | set(parameters))
-            hint = nearest(prefix, parts)
             raise InputError.because(
                 f"frozen names {prefix!r}, which fits no parameter of the model; it has "
-                f"{_some(list(parameters))}.{f' Did you mean {hint!r}?' if hint else ''}"
+                f"{_some(list(parameters))}. {did_you_mean(prefix, parts) or ''}".rstrip()
             )
         for name in chosen:
             if known is not None and name not in known:

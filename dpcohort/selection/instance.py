@@ -163,9 +163,7 @@ def _check_bounds(floor: FloatArray | None, cap: FloatArray | None, size: int) -
     if floor is not None and cap is not None and bool((floor > cap).any()):
         k = int(np.flatnonzero(floor > cap)[0])
         raise InputError(
-            f"floor[{k}]",
-            given=float(floor[k]),
-            allowed=f"at most cap[{k}] = {float(cap[k]):g}",
+            f"floor[{k}]", given=float(floor[k]), allowed=f"at most cap[{k}] = {float(cap[k]):g}"
         )
 
 

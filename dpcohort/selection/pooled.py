@@ -39,9 +39,8 @@ from dpcohort.selection.instance import (
     bounded_costs,
     bounds_of,
     checked_instance,
-    objective_of,
 )
-from dpcohort.selection.solver import Solution, solve_selection
+from dpcohort.selection.solver import Solution, solve_selection, too_close
 
 #: A client's mean gradient enters with at most this factor where draws can be had for it: who takes
 #: part rarely speaks loudly, and the model would follow whoever happens to be drawn. It costs at
@@ -92,8 +91,7 @@ class _Clients(NamedTuple):
 
     def shares(self, v: FloatArray) -> FloatArray:
         """q_k(v): share of all draws with which a client says v per unit of L."""
-        found: FloatArray = 0.5 * v * (self.a * v + np.sqrt((self.a * v) ** 2 + 4.0 * self.b))
-        return found
+        return np.asarray(0.5 * v * (self.a * v + np.sqrt((self.a * v) ** 2 + 4.0 * self.b)))
 
     def marginal(self, v: FloatArray) -> FloatArray:
         """q'_k(v)."""
@@ -101,8 +99,7 @@ class _Clients(NamedTuple):
         root = np.sqrt(slope**2 + 4.0 * self.b)
         with np.errstate(invalid="ignore", divide="ignore"):
             rest = np.where(root > 0.0, (slope**2 + 2.0 * self.b) / root, 0.0)
-        found: FloatArray = slope + rest
-        return found
+        return np.asarray(slope + rest)
 
     def said_at(self, price: float) -> FloatArray:
         """The v with q'(v) = price: 0 where even the first draw is dearer."""
@@ -114,22 +111,25 @@ class _Clients(NamedTuple):
             v = (1.0 - self.b * y * y) / (self.a * y)
         return np.where(self.a > 0.0, np.maximum(v, 0.0), np.inf)
 
-    def drawn_at(self, price: FloatArray) -> FloatArray:
+    def said(self, p: FloatArray) -> FloatArray:
+        """psi_k(p): what a client says per unit of L with this share of all draws."""
+        z = np.sqrt(self.b + self.a * p)
+        return np.where(z > 0.0, p / np.where(z > 0.0, z, 1.0), 0.0)
+
+    def drawn_at(self, price: float | FloatArray) -> FloatArray:
         """The p, at most 1 / K, with 1 / psi'(p) = price."""
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
             y = self._inverse_root(price)
             p = (1.0 / y**2 - self.b) / self.a
         p = np.where((self.a > 0.0) & (price > 0.0), p, 0.0)
-        found: FloatArray = np.clip(p, 0.0, 1.0 / self.members)
-        return found
+        return np.asarray(np.clip(p, 0.0, 1.0 / self.members))
 
     def _inverse_root(self, price: float | FloatArray) -> FloatArray:
         if not self.b.any():
             return np.broadcast_to(np.asarray(2.0 / price), self.u.shape)
         t = np.sqrt(3.0 * self.b) / price
         scaled = np.where(t > 1e-5, np.sinh(np.arcsinh(3.0 * t) / 3.0) / np.maximum(t, 1e-5), 1.0)
-        found: FloatArray = scaled * (2.0 / price)
-        return found
+        return np.asarray(scaled * (2.0 / price))
 
 
 def solve_pooled(
@@ -149,15 +149,15 @@ def solve_pooled(
         noise_costs: ``a_k = eta D V_k``, at least 0; 0 for a public client, infinity for one that
             must not be drawn.
         cohort_size: K.
-        honest: h, members of a cohort whose shares of noise surely are in the sum.
+        honest: h, members of a cohort whose shares of noise surely are in the sum, at least 2: who
+            counts on nobody else adds all of its own noise, as in Problem 1 itself.
         linear_costs: ``b_k``, at least 0; what a schedule adds beyond the paper's noise.
         floor: smallest weights, one number or one for each client.
         cap: largest weights, one number or one for each client.
 
     Returns:
         A :class:`~dpcohort.selection.solver.Solution` whose probabilities are the effective weights
-        w. With h = 1 everybody adds all of its own noise, and the problem is Problem 1 with nobody
-        twice in a cohort.
+        w.
 
     Raises:
         InputError: for values out of range, shapes that differ, or bounds that nothing meets.
@@ -171,23 +171,13 @@ def solve_pooled(
         array([0.9524, 0.0476])
     """
     members = whole_number("cohort_size", cohort_size, at_least=1)
-    whole_number("honest", honest, at_least=1, at_most=members)
+    whole_number("honest", honest, at_least=2, at_most=members)
     costs = checked_instance(unbiased, noise_costs, linear_costs, floor, cap, 0.0)
     if members > costs.unbiased.size:
         raise InputError(
             "cohort_size",
             given=members,
             allowed=f"at most the {costs.unbiased.size} clients there are, each once in a cohort",
-        )
-    if honest == 1:
-        once = np.full(costs.unbiased.size, 1.0 / members)
-        most = once if costs.cap is None else np.minimum(costs.cap, once)
-        return solve_selection(
-            costs.unbiased,
-            costs.noise,
-            linear_costs=costs.linear,
-            floor=costs.floor,
-            cap=most if members > 1 else costs.cap,
         )
     if costs.linear is None:
         alone = solve_selection(
@@ -241,13 +231,8 @@ def solve_pooled_within(
     search = _Search(clients, whole_number("honest", honest, at_least=2))
     nearest = _in_proportion(clients)
     if float(np.abs(nearest - clients.u).sum()) > gap + 1e-12:
-        raise InputError(
-            "bias_cap",
-            given=gap,
-            allowed="at least the bias that floors, caps and infinite costs force",
-            next_step="Raise the bias cap, or loosen the floor or cap.",
-        )
-    most, _ = _level(nearest, clients)
+        raise too_close(gap)
+    most = _level(nearest, clients)
     point = search.within(gap, most) if most > 0.0 else None
     if point is None:
         return Solution(
@@ -292,17 +277,11 @@ def pooled_objective(weights: FloatArray, costs: Costs, pool: Pool) -> float:
         >>> pooled_objective(np.array([0.5, 0.5]), costs, Pool(2, 2))
         1.0
     """
-    if pool.honest == 1:
-        return objective_of(weights, costs)
     linear = np.zeros_like(weights) if costs.linear is None else costs.linear
-    barred = (costs.noise > LARGEST_COST) | (linear > LARGEST_COST)
+    clients, barred = _unbounded(costs.unbiased, costs.noise, linear, pool)
     if bool((weights[barred] > 0.0).any()):
         return math.inf
-    a, b = np.where(barred, 0.0, costs.noise), np.where(barred, 0.0, linear)
-    one = np.ones_like(weights)
-    level, _ = _level(weights, _of(costs.unbiased, a, b, 0.0 * one, one, float(pool.cohort_size)))
-    bias = float(np.abs(weights - costs.unbiased).sum())
-    return bias + math.hypot(bias, level / math.sqrt(pool.honest))
+    return _Search(clients, pool.honest).objective(weights)
 
 
 def pooled_noise(
@@ -314,13 +293,12 @@ def pooled_noise(
         weights: w.
         noise_costs: per unit of eta.
         linear_costs: per unit of eta.
-        pool: K and h; with h = 1 everybody brings all of its own noise.
+        pool: K and h.
 
     Example:
         >>> half = np.array([0.5, 0.5])
-        >>> [round(pooled_noise(half, np.array([4.0, 4.0]), np.zeros(2), Pool(2, h)), 12)
-        ...  for h in (1, 2)]
-        [2.0, 1.0]
+        >>> round(pooled_noise(half, np.array([4.0, 4.0]), np.zeros(2), Pool(2, 2)), 12)
+        1.0
     """
     bare = Costs(weights, noise_costs, linear_costs)
     return pooled_objective(weights, bare, pool) ** 2
@@ -339,21 +317,16 @@ def pooled_probabilities(
         weights: w, effective weight of each client in the model.
         noise_costs: per unit of eta.
         linear_costs: per unit of eta.
-        pool: K and h; with h = 1, where nobody counts on others, p = w as far as K allows.
+        pool: K and h.
 
     Example:
         >>> thirds = np.full(3, 1 / 3)
         >>> pooled_probabilities(thirds, np.array([1.0, 1.0, 0.5]), np.zeros(3), Pool(2, 2))
         array([0.4, 0.4, 0.2])
     """
-    if pool.honest == 1:
-        return capped_probabilities(weights, pool.cohort_size)
     cap = 1.0 / pool.cohort_size
-    one = np.ones_like(weights)
-    barred = (noise_costs > LARGEST_COST) | (linear_costs > LARGEST_COST)
-    a, b = np.where(barred, 0.0, noise_costs), np.where(barred, 0.0, linear_costs)
-    clients = _of(weights, a, b, 0.0 * one, one, float(pool.cohort_size))
-    level, _ = _level(weights, clients)
+    clients, _ = _unbounded(weights, noise_costs, linear_costs, pool)
+    level = _level(weights, clients)
     found = np.zeros_like(weights)
     if level > 0.0:
         # Room for those that would speak too loudly is made by drawing the others less often.
@@ -367,22 +340,6 @@ def pooled_probabilities(
         )
         found = drawn(high)
     return _whole(found, weights, cap)
-
-
-def capped_probabilities(wanted: FloatArray, cohort_size: int) -> FloatArray:
-    """The wanted probabilities, none above 1 / K: once in every cohort is the most there is.
-
-    Args:
-        wanted: probabilities.
-        cohort_size: K, at most as many as there are clients.
-
-    Example:
-        >>> capped_probabilities(np.array([0.7, 0.2, 0.1]), 2).round(3)
-        array([0.5  , 0.333, 0.167])
-    """
-    if float(wanted.max()) <= 1.0 / cohort_size:
-        return wanted
-    return _whole(np.zeros_like(wanted), wanted, 1.0 / cohort_size)
 
 
 def _whole(found: FloatArray, weights: FloatArray, cap: float) -> FloatArray:
@@ -401,15 +358,7 @@ def _whole(found: FloatArray, weights: FloatArray, cap: float) -> FloatArray:
         room = np.where(weights > 0.0, 0.0, cap - shares)
         shares = shares + room * min(1.0, rest / float(room.sum()))
     shares = np.minimum(shares, cap)
-    result: FloatArray = shares / shares.sum()
-    return result
-
-
-class Spoken(NamedTuple):
-    """What a plan fixes once draws and multipliers are known."""
-
-    factors: FloatArray  # g
-    level: float  # noise that protects everybody, in units of C
+    return np.asarray(shares / shares.sum())
 
 
 def pooled_weights(
@@ -420,7 +369,7 @@ def pooled_weights(
     *,
     unbiased: FloatArray | None = None,
     noise_weight: float = 0.0,
-) -> Spoken:
+) -> tuple[FloatArray, float]:
     """Factors g_k on mean gradients for the draws there are, and the noise that protects them all.
 
     Draws are whole numbers and multipliers exact, so that the factors w_k / p_k would not need
@@ -478,7 +427,7 @@ def pooled_weights(
     factors = np.zeros_like(target)
     factors[here] = weights[here] / shares[here]
     factors /= float(shares @ factors)
-    return Spoken(factors, float((factors * need).max(initial=0.0)) * (1.0 + 1e-12))
+    return factors, float((factors * need).max(initial=0.0)) * (1.0 + 1e-12)
 
 
 def _best_threshold(
@@ -512,6 +461,16 @@ def _checked(costs: Costs, members: int) -> tuple[_Clients, bool]:
     floor, cap = bounds_of(bounded)
     # A cost that does not grow with the draws would leave the weights open.
     return _of(u, np.maximum(a, _ALMOST_FLAT * b), b, floor, cap, float(members)), unavoidable
+
+
+def _unbounded(
+    u: FloatArray, noise: FloatArray, linear: FloatArray, pool: Pool
+) -> tuple[_Clients, BoolArray]:
+    """Clients without floors and caps, and who of them must not be drawn."""
+    barred = (noise > LARGEST_COST) | (linear > LARGEST_COST)
+    a, b = np.where(barred, 0.0, noise), np.where(barred, 0.0, linear)
+    one = np.ones_like(u)
+    return _of(u, a, b, 0.0 * one, one, float(pool.cohort_size)), barred
 
 
 def _of(
@@ -570,18 +529,18 @@ class _Search:
         self.upper, self.lower = _Price(1e-13), _Price(1e-15)  # log of y and of x
 
     def solution(self) -> Solution:
-        clients = self.clients
-        nearest = _in_proportion(clients)
-        most, _ = _level(nearest, clients)
+        nearest = _in_proportion(self.clients)
+        most = _level(nearest, self.clients)
         if most == 0.0:
             return self._certified(nearest, [])
         points = self._ends(most)
         candidates = [nearest, *(point.weights for point in points)]
-        weights = min(candidates, key=self._objective)
+        weights = min(candidates, key=self.objective)
         return self._certified(weights, points)
 
-    def _objective(self, weights: FloatArray) -> float:
-        level, _ = _level(weights, self.clients)
+    def objective(self, weights: FloatArray) -> float:
+        """G + sqrt(G^2 + L^2 / h) at any weights."""
+        level = _level(weights, self.clients)
         bias = float(np.abs(weights - self.clients.u).sum())
         return bias + math.hypot(bias, level / math.sqrt(self.honest))
 
@@ -601,7 +560,7 @@ class _Search:
         # Weights and shares of draws are larger by the same factor; prices and L are the same.
         sample = _of(u[every] / total, a[every] * total, b[every], floor, cap, members * total)
         search = _Search(sample, self.honest)
-        most, _ = _level(_in_proportion(sample), sample)
+        most = _level(_in_proportion(sample), sample)
         if most == 0.0:
             return None
         point = search._ends(most)[0]
@@ -609,44 +568,45 @@ class _Search:
 
     def within(self, gap: float, most: float) -> _Point | None:
         """The quietest point with at most this bias; None if the quietest of all is one."""
+        least = math.log(self._least(most))
         found: dict[float, _Point] = {}
+        spare = self._noting(found, lambda point: gap - point.bias)
+        first = math.log(most) - 1e-9
+        _, high = _root(spare, least, math.log(most), guess=first, accuracy=1e-14, step=1e-4)
+        if high <= least:
+            return None
+        return found[high] if high in found else self.at(math.exp(high))
 
-        def spare(log_level: float) -> float:
+    def _least(self, most: float) -> float:
+        """The L below which there are no weights, or hardly."""
+        return max(1.0 / _loudest(self.clients), most * 1e-30)
+
+    def _noting(
+        self, found: dict[float, _Point], value: Callable[[_Point], float]
+    ) -> Callable[[float], float]:
+        """A value of the point at each log L, -inf where there is none; the points are kept."""
+
+        def at(log_level: float) -> float:
             point = self.at(math.exp(log_level))
             if point is None:
                 return -math.inf
             found[log_level] = point
-            return gap - point.bias
+            return value(point)
 
-        least = max(1.0 / _loudest(self.clients), most * 1e-30)
-        top = math.log(most)
-        first = top - 1e-9
-        _, high = _root(spare, math.log(least), top, guess=first, accuracy=1e-14, step=1e-4)
-        if high in found and high > math.log(least):
-            return found[high]
-        return None if high <= math.log(least) else self.at(math.exp(high))
+        return at
 
     def _ends(self, most: float) -> list[_Point]:
         """The points on both sides of the best L, nearest last; one if it is at an end."""
-        least = max(1.0 / _loudest(self.clients), most * 1e-30)
+        least = math.log(self._least(most))
         found: dict[float, _Point] = {}
-
-        def slope(log_level: float) -> float:
-            point = self.at(math.exp(log_level))
-            if point is None:
-                return -math.inf
-            found[log_level] = point
-            return point.slope
-
+        slope = self._noting(found, lambda point: point.slope)
         guess = self.start()
         first = math.log(most) - 1e-9
         if guess is not None:
             first, self.upper.at, self.lower.at = guess
         # F is flat at its least value: half of the digits of L are all of the digits of F.
         accuracy = 1e-12 if guess is None else 1e-8
-        low, high = _root(
-            slope, math.log(least), math.log(most), guess=first, accuracy=accuracy, step=1e-4
-        )
+        low, high = _root(slope, least, math.log(most), guess=first, accuracy=accuracy, step=1e-4)
         ends = [found[end] for end in (low, high) if end in found]
         if not ends:  # nothing but the loudest is possible, to the last digit
             point = self.at(math.exp(high) * (1 + 1e-12))
@@ -795,8 +755,7 @@ class _Search:
             bound, np.where(w < clients.u * (1 - _NEAR), point.upper, np.maximum(s, point.lower)), s
         )
         s = np.where(clients.a > 0.0, s, 0.0)
-        found: FloatArray = s * (2.0 / max(point.upper - point.lower, 1e-300))
-        return found
+        return np.asarray(s * (2.0 / max(point.upper - point.lower, 1e-300)))
 
     def _dual(self, point: _Point) -> _Dual:
         root = math.hypot(point.bias, point.level / math.sqrt(self.honest))
@@ -822,7 +781,7 @@ class _Search:
         )
 
     def _certified(self, weights: FloatArray, points: list[_Point]) -> Solution:
-        objective = self._objective(weights)
+        objective = self.objective(weights)
         duals = [self._dual(point) for point in points]
         if len(points) == 2 and points[0].slope * points[1].slope < 0.0:
             # At a kink of G the answer is supported by both sides together.
@@ -850,8 +809,7 @@ class _Search:
             p = clients.drawn_at(s / dual.draw_price)
         else:
             p = np.full_like(s, 1.0 / clients.members)
-        z = np.sqrt(clients.b + clients.a * p)
-        psi = np.where(z > 0.0, p / np.where(z > 0.0, z, 1.0), 0.0)
+        psi = clients.said(p)
         reach = dual.draw_price + float((s * psi - dual.draw_price * p).sum())
         scale, price = min(1.0, dual.noise / reach) if reach > 0.0 else 1.0, dual.weight_price
         s = s * scale
@@ -890,8 +848,8 @@ class _Search:
         return best
 
 
-def _level(weights: FloatArray, clients: _Clients) -> tuple[float, FloatArray]:
-    """L(w), the least noise for these weights, and the shares of draws that reach it."""
+def _level(weights: FloatArray, clients: _Clients) -> float:
+    """L(w), the least noise for these weights."""
     loud = weights > 0.0
     bound = float((weights[loud] / clients.largest[loud]).max(initial=0.0))
     square = float((clients.a * weights**2).sum())
@@ -906,28 +864,23 @@ def _level(weights: FloatArray, clients: _Clients) -> tuple[float, FloatArray]:
             if level == 0.0 or excess <= 1e-15 or slope <= 0.0:
                 break
             level *= 1.0 + excess / slope
-    if level == 0.0:
-        return 0.0, np.zeros_like(weights)
-    return level, np.minimum(clients.shares(weights / level), 1.0 / clients.members)
+    return level
 
 
 def _loudest(clients: _Clients) -> float:
     """The largest sum of weights that L = 1 allows."""
     if clients.u.size <= clients.members:
         return float(clients.largest[clients.cap > 0.0].sum())
-    everybody = np.full_like(clients.u, 1.0)
     if bool(((clients.a == 0.0) & (clients.cap > 0.0)).any()):
         return math.inf
 
-    def drawn(log_price: float) -> float:
-        p = clients.drawn_at(math.exp(log_price) * everybody)
-        return float(np.where(clients.cap > 0.0, p, 0.0).sum()) - 1.0
+    def drawn(log_price: float) -> FloatArray:
+        return np.where(clients.cap > 0.0, clients.drawn_at(math.exp(log_price)), 0.0)
 
-    _, high = _root(drawn, -600.0, 600.0, guess=0.0, accuracy=1e-14, step=1.0)
-    price = math.exp(high)
-    p = np.where(clients.cap > 0.0, clients.drawn_at(price * everybody), 0.0)
-    z = np.sqrt(clients.b + clients.a * p)
-    return float(np.where(p > 0.0, p / np.where(z > 0.0, z, 1.0), 0.0).sum())
+    _, high = _root(
+        lambda x: float(drawn(x).sum()) - 1.0, -600.0, 600.0, guess=0.0, accuracy=1e-14, step=1.0
+    )
+    return float(clients.said(drawn(high)).sum())
 
 
 def _in_proportion(clients: _Clients) -> FloatArray:
@@ -939,12 +892,13 @@ def _in_proportion(clients: _Clients) -> FloatArray:
     if missing > 0.0:
         return _shared(kept, np.ones(kept.size, dtype=np.bool_), clients.cap, missing)
 
-    def total(log_factor: float) -> float:
-        lowered = np.clip(math.exp(log_factor) * clients.u, clients.floor, clients.cap)
-        return float(lowered.sum()) - 1.0
+    def lowered(log_factor: float) -> FloatArray:
+        return np.clip(math.exp(log_factor) * clients.u, clients.floor, clients.cap)
 
-    _, high = _root(total, -600.0, 0.0, guess=-1e-3, accuracy=1e-16, step=1e-2)
-    return np.clip(math.exp(high) * clients.u, clients.floor, clients.cap)
+    _, high = _root(
+        lambda x: float(lowered(x).sum()) - 1.0, -600.0, 0.0, guess=-1e-3, accuracy=1e-16, step=1e-2
+    )
+    return lowered(high)
 
 
 def _shared(kept: FloatArray, who: BoolArray, most: FloatArray, missing: float) -> FloatArray:
@@ -953,13 +907,14 @@ def _shared(kept: FloatArray, who: BoolArray, most: FloatArray, missing: float) 
     if float(np.where(base > 0.0, most - kept, 0.0).sum()) < missing:
         base = np.where(who, np.maximum(base, 1.0 / kept.size), 0.0)
 
-    def total(log_factor: float) -> float:
-        raised = np.maximum(np.minimum(math.exp(log_factor) * base, most), kept)
-        return float((raised - kept).sum()) - missing
+    def raised(log_factor: float) -> FloatArray:
+        return np.asarray(np.maximum(np.minimum(math.exp(log_factor) * base, most), kept))
 
-    _, high = _root(total, -600.0, 600.0, guess=1e-3, accuracy=1e-15, step=1e-2)
-    found: FloatArray = np.maximum(np.minimum(math.exp(high) * base, most), kept)
-    return found
+    def excess(log_factor: float) -> float:
+        return float((raised(log_factor) - kept).sum()) - missing
+
+    _, high = _root(excess, -600.0, 600.0, guess=1e-3, accuracy=1e-15, step=1e-2)
+    return raised(high)
 
 
 def _root(
@@ -1006,11 +961,10 @@ def _root(
         width = right - left
         if width <= accuracy * (1.0 + abs(left)):
             break
+        at = math.nan
         if math.isfinite(left_value) and count % 4 != 3:
             at = (left * right_value - right * left_value) / (right_value - left_value)
-            if not left < at < right:
-                at = 0.5 * (left + right)
-        else:
+        if not left < at < right:
             at = 0.5 * (left + right)
         if not left < at < right:
             break

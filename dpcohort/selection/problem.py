@@ -98,10 +98,9 @@ class SelectionProblem:
         """Eta as a number, ``"auto"`` resolved from T and L."""
         return resolve_eta(eta, total_steps=self.total_steps, smoothness=self.smoothness)
 
-    def costs(self, eta: float) -> tuple[FloatArray, FloatArray | None]:
-        """Noise and linear costs at one eta; None where there are no linear costs."""
-        noise = scaled_costs(eta, self.noise_costs)
-        return noise, scaled_costs(eta, self.linear_costs) if self.linear_costs.any() else None
+    def costs(self, eta: float) -> tuple[FloatArray, FloatArray]:
+        """Noise and linear costs at one eta."""
+        return scaled_costs(eta, self.noise_costs), scaled_costs(eta, self.linear_costs)
 
     def path(self, **bounds: Any) -> SelectionPath:
         """The optimum of Problem 1 for every eta; ``floor`` and ``cap`` as the path takes them."""
@@ -120,7 +119,7 @@ class SelectionProblem:
 
     def solved_within(self, bias_cap: float, **bounds: Any) -> Solution:
         """The least noise with at most this bias, under a floor and a cap if any, and its eta."""
-        if self.pool is None or self.pool.honest == 1:
+        if self.pool is None:
             return self.path(**bounds).at_gap(bias_cap)
         return solve_pooled_within(
             bias_cap,

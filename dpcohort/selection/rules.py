@@ -259,7 +259,7 @@ class BestThreshold(PlannedRule):
         u = problem.unbiased
         with np.errstate(over="ignore", invalid="ignore"):
             quadratic = np.where(u > 0.0, noise * u * u, 0.0)
-            flat = np.zeros_like(u) if linear is None else np.where(u > 0.0, linear * u, 0.0)
+            flat = np.where(u > 0.0, linear * u, 0.0)
             mass = np.cumsum(u[order])
             kept = np.where(mass > 0.0, mass, 1.0)
             total = np.cumsum(quadratic[order]) / kept / kept + np.cumsum(flat[order]) / kept
@@ -521,10 +521,9 @@ class PaymentCap(PlannedRule):
                 next_step="The cheapest client alone costs that much.",
             )
         noise, linear = problem.costs(problem.eta(self.eta))
-        flat = np.zeros_like(noise) if linear is None else linear
 
         def solution(weight: float) -> FloatArray:
-            costs = flat + weight * price / price.max()
+            costs = linear + weight * price / price.max()
             return solve_selection(problem.unbiased, noise, linear_costs=costs).probabilities
 
         p = solution(0.0)
@@ -604,8 +603,7 @@ class ParticipationCounts(PlannedRule):
     def select(self, problem: SelectionProblem) -> Selection:
         """The probabilities of least squared bias and noise."""
         noise, linear = problem.costs(problem.eta(self.eta))
-        flat = np.zeros_like(noise) if linear is None else linear
-        p = _water_level(problem.unbiased, noise / self.heterogeneity, flat / self.heterogeneity)
+        p = _water_level(problem.unbiased, noise / self.heterogeneity, linear / self.heterogeneity)
         settings: dict[str, object] = {"heterogeneity": self.heterogeneity, "eta": self.eta}
         return evaluated(self.name, p, problem, settings=settings, eta=self.eta)
 

@@ -702,13 +702,13 @@ class SelectionPath:
         if self._one_sort:
             moved = 0.5 * gap
             if moved < self._kinds.decided.forced_mass:
-                raise self._too_close(gap)
+                raise too_close(gap)
             lower, upper = self._sorted.prices_at(moved)
             p = assembled(self._unbiased, self._kinds, (lower, upper))
         else:
             filled = fill_to_gap(self._costs, gap)
             if filled is None:
-                raise self._too_close(gap)
+                raise too_close(gap)
             p, lower, upper = filled
         bias = self._clipping_gap + float(np.abs(p - self._unbiased).sum())
         eta = _eta_of(self._noise_at(p), upper - lower, bias) if upper > lower else math.inf
@@ -770,13 +770,15 @@ class SelectionPath:
             eta=math.inf,
         )
 
-    def _too_close(self, gap: float) -> InputError:
-        return InputError(
-            "bias_cap",
-            given=gap,
-            allowed="at least the bias that floors, caps and infinite costs force",
-            next_step="Raise the bias cap, or loosen the floor or cap.",
-        )
+
+def too_close(gap: float) -> InputError:
+    """Why no probabilities have a bias so small."""
+    return InputError(
+        "bias_cap",
+        given=gap,
+        allowed="at least the bias that floors, caps and infinite costs force",
+        next_step="Raise the bias cap, or loosen the floor or cap.",
+    )
 
 
 def _eta_of(noise: float, width: float, bias: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import mpmath as mp
@@ -30,7 +31,7 @@ def of_selection(bound):
 
 nonconvex_bound = of_selection(theorems.nonconvex_bound)
 strongly_convex_bound = of_selection(theorems.strongly_convex_bound)
-strongly_convex_limit = of_selection(theorems.strongly_convex_limit)
+strongly_convex_limit = partial(strongly_convex_bound, total_steps=math.inf)
 
 
 def instance(seed: int) -> tuple[Constants, dict[str, Any]]:

@@ -39,7 +39,7 @@ def test_costs_follow_eta():
     assert problem.eta(0.5) == 0.5
     noise, linear = problem.costs(0.5)
     assert noise.tolist() == [4.0, 1.0, 0.0]
-    assert linear is None
+    assert linear.tolist() == [0.0, 0.0, 0.0]
     assert _problem(linear_costs=np.ones(3)).costs(0.5)[1].tolist() == [0.5, 0.5, 0.5]
 
 

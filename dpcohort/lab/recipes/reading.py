@@ -15,15 +15,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from dpcohort._validate import nearest, number, whole_number
-from dpcohort.config import (
-    Config,
-    Lines,
-    error_of,
-    key_lines,
-    loads_config,
-    words_of,
-)
+from dpcohort._validate import did_you_mean, number, whole_number
+from dpcohort.config import Config, Lines, error_of, key_lines, loads_config, words_of
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.lab.recipes.recipe import (
     MECHANISM,
@@ -103,12 +96,11 @@ def _path_of(text: str) -> Path:
     known = recipe_names()
     if text in known:
         return _FOLDER / f"{text}.toml"
-    hint = nearest(text, known)
     raise InputError(
         "recipe",
         given=text,
         allowed=f"all, a file NAME.toml, or one of {', '.join(known)}",
-        next_step=f"Did you mean {hint!r}?" if hint else None,
+        next_step=did_you_mean(text, known),
     )
 
 

@@ -247,9 +247,7 @@ def run_search(
     each, metric = len(cells) * seeds, METRICS[metrics.pop()]
     tried = tuple(
         Tried(
-            settings=setting,
-            scores=tuple(scores[place * each : (place + 1) * each]),
-            metric=metric,
+            settings=setting, scores=tuple(scores[place * each : (place + 1) * each]), metric=metric
         )
         for place, setting in enumerate(settings)
     )

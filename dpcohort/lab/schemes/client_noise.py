@@ -16,13 +16,7 @@ from dpcohort.accounting import gaussian_mu, paper_noise_multiplier
 from dpcohort.clients import Population
 from dpcohort.errors import BudgetExceededError
 from dpcohort.lab.schemes.sampled_gaussian import certified_noise, sampled_epsilon
-from dpcohort.lab.schemes.scheme import (
-    Account,
-    Mode,
-    RoundUpdate,
-    mean_of_cohort,
-    participations,
-)
+from dpcohort.lab.schemes.scheme import Account, Mode, RoundUpdate, mean_of_cohort, participations
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -54,13 +54,7 @@ from dpcohort._validate import FloatArray, number, whole_number
 from dpcohort.accounting import calibrate_noise, certify_epsilon, gaussian_delta
 from dpcohort.errors import InputError
 from dpcohort.lab.schemes.profile import composed_epsilon_of
-from dpcohort.lab.schemes.scheme import (
-    Account,
-    Mode,
-    RoundUpdate,
-    mean_of_cohort,
-    participations,
-)
+from dpcohort.lab.schemes.scheme import Account, Mode, RoundUpdate, mean_of_cohort, participations
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -21,6 +21,7 @@ from collections.abc import Callable
 import numpy as np
 
 from dpcohort._validate import FloatArray, number, whole_number
+from dpcohort.accounting import hull_corners
 from dpcohort.errors import InputError
 
 #: delta at each epsilon >= 0, never understated.
@@ -87,14 +88,5 @@ def lower_hull(x: FloatArray, y: FloatArray) -> FloatArray:
         >>> lower_hull(np.array([0.0, 1.0, 2.0]), np.array([1.0, 0.9, 0.0]))
         array([1. , 0.5, 0. ])
     """
-    kept: list[int] = []
-    for i in range(x.size):
-        while len(kept) > 1:
-            a, b = kept[-2], kept[-1]
-            # b stays only if it lies below the chord from a to i
-            chord = (y[i] - y[a]) * (x[b] - x[a])
-            if (y[b] - y[a]) * (x[i] - x[a]) < chord:
-                break
-            kept.pop()
-        kept.append(i)
+    kept = hull_corners(x, y)
     return np.asarray(np.interp(x, x[kept], y[kept]), dtype=np.float64)

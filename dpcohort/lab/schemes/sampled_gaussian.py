@@ -170,11 +170,7 @@ def certified_rate(
 
 def _certifies(rate: float, noise: float, epsilon: float, delta: float, steps: float) -> bool:
     spent = certify_epsilon(
-        method="pld",
-        delta=delta,
-        noise_multiplier=noise,
-        sampling_rate=rate,
-        steps=float(steps),
+        method="pld", delta=delta, noise_multiplier=noise, sampling_rate=rate, steps=float(steps)
     )
     return bool(spent <= epsilon)
 

@@ -23,13 +23,7 @@ from dpcohort.lab.schemes.sampled_gaussian import (
     renyi_rate,
     sampled_epsilon,
 )
-from dpcohort.lab.schemes.scheme import (
-    Account,
-    Mode,
-    RoundUpdate,
-    mean_of_cohort,
-    participations,
-)
+from dpcohort.lab.schemes.scheme import Account, Mode, RoundUpdate, mean_of_cohort, participations
 
 if TYPE_CHECKING:
     from torch import Tensor

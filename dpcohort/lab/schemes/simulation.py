@@ -219,10 +219,7 @@ def _all_at_once(round: int) -> Cohort:
 
 
 def train_scheme(
-    scheme: Scheme,
-    simulation: Simulation,
-    update: RoundUpdate,
-    account: Account,
+    scheme: Scheme, simulation: Simulation, update: RoundUpdate, account: Account
 ) -> SchemeResult:
     """Train as many rounds as the simulation is configured for, or until ``update`` says stop.
 
