@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -58,12 +58,18 @@ class FederatedJob(TrainingJob):
         return True
 
     @classmethod
-    def of(cls, federation: Federation, after: str | Path | None = None) -> FederatedJob:
+    def of(
+        cls,
+        federation: Federation,
+        after: str | Path | None = None,
+        model: torch.nn.Module | None = None,
+    ) -> Self:
         """The training a federation describes.
 
         Args:
             federation: plan, model, clients.
             after: folder of the run that the plan goes on from, if it does.
+            model: what is trained, where it has no name by which it is built.
 
         Raises:
             InputError: the model is not that of the plan, or its rule needs raw reports.
@@ -74,7 +80,7 @@ class FederatedJob(TrainingJob):
                 "and guards give none without noise."
             )
         terms = federation.model
-        model = build_model(
+        model = model or build_model(
             terms.name,
             input_shape=terms.input_shape,
             classes=terms.classes,
