@@ -21,21 +21,13 @@ from typing import TYPE_CHECKING, Any
 from dpcohort.deploy.flower.exchange import InProcess
 from dpcohort.deploy.flower.messages import NO_GUARD, open_message
 from dpcohort.deploy.guard.client import GuardClient, GuardRefusedError
-from dpcohort.deploy.guard.protocol import (
-    AgreeRequest,
-    CardRequest,
-    DrawRequest,
-    MaskedRequest,
-    Refusal,
-    RevealRequest,
-    encode,
-)
+from dpcohort.deploy.guard.protocol import DrawRequest, Message, Refusal, encode
 from dpcohort.errors import DpcohortError, InputError
 
 if TYPE_CHECKING:
     from dpcohort.deploy.flower.federation import Federation
 
-#: Asks one guard: a connection with ``hello``, ``draw`` and ``receipt``.
+#: Asks one guard: a connection with ``ask`` and ``receipt``.
 Connect = Callable[[], GuardClient]
 
 
@@ -79,7 +71,7 @@ def carry_to(connect: Connect, body: bytes) -> bytes:
     try:
         with connect() as guard:
             for request in opened.requests:
-                answers.append(_asked(guard, request, opened.asks))
+                answers.append(_asked(guard, request))
             if isinstance(opened.requests[0], DrawRequest):
                 answers.append(encode(guard.receipt(opened.requests[0].run)))
     except GuardRefusedError:
@@ -91,19 +83,9 @@ def carry_to(connect: Connect, body: bytes) -> bytes:
     return b"".join(answers)
 
 
-def _asked(guard: GuardClient, request: Any, asks: str) -> bytes:
+def _asked(guard: GuardClient, request: Message) -> bytes:
     try:
-        if asks == "hello":
-            return encode(guard.hello(request.run))
-        if isinstance(request, CardRequest):
-            return encode(guard.card(request.run))
-        if isinstance(request, MaskedRequest):
-            return encode(guard.masked(request))
-        if isinstance(request, RevealRequest):
-            return encode(guard.reveal(request))
-        if isinstance(request, AgreeRequest):
-            return encode(guard.agree(request))
-        return encode(guard.draw(request))
+        return encode(guard.ask(request))
     except GuardRefusedError as error:
         message = str(error)[:500]
         return encode(Refusal(code=error.code, message=message, counted=error.counted))

@@ -368,7 +368,7 @@ class _WholeUpdate:
 
     def __init__(self, message: Any, context: Any, call_next: Callable[[Any, Any], Any]) -> None:
         self._arrays = _Arrays.read(message.content)
-        self._message, self._call = message, lambda: call_next(message, context)
+        self._message, self._context, self._next = message, context, call_next
         self.dimension = self._arrays.places.dimension
         self.layout = layout_of(self._arrays.module)
 
@@ -397,7 +397,8 @@ class _WholeUpdate:
             message.content = RecordDict(
                 {_ARRAYS: self._arrays.record(parameters), _CONFIG: asked[_CONFIG]}
             )
-            (record,) = self._call().content.array_records.values()
+            replied = self._next(message, self._context).content
+            (record,) = replied.array_records.values()
             return self._arrays.flat(record)
         except Exception as error:  # the app's code, on the client's records
             code, line = list(traceback.walk_tb(error.__traceback__))[-1]

@@ -64,10 +64,7 @@ def ask_cards(exchange: Exchange, clients: Sequence[str], run: str) -> dict[str,
     """The signed keys of clients for a run; of those who answer."""
     requests = {client: CardRequest(run=run) for client in clients}
     found = _ask(exchange, requests, PoolCard, group="cards", into=MaskedRound())
-    return {
-        client: Card(member=card.member, key=card.key, signature=card.signature)
-        for client, card in found.items()
-    }
+    return {client: Card(**card.to_dict()) for client, card in found.items()}
 
 
 def masked_round(

@@ -49,6 +49,12 @@ from dpcohort.text_files import parse_json
 NO_GUARD = "no-guard"
 
 _FORMAT = "dpcohort letter 1"
+#: What a message may ask: requests of these kinds, in words.
+_ASKED: dict[Any, tuple[tuple[type[Message], ...], str]] = {
+    "hello": ((HelloRequest,), "a request for what is accepted"),
+    "draws": ((DrawRequest,), "a request for draws"),
+    "pooled": ((CardRequest, MaskedRequest, AgreeRequest), "a request about masked sums"),
+}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -106,7 +112,7 @@ def open_message(body: bytes) -> Opened:
     Raises:
         InputError: it is no message.
     """
-    line, newline, frame = body[:LARGEST_HEADER].partition(b"\n")
+    line, newline, _ = body[:LARGEST_HEADER].partition(b"\n")
     if not newline:
         raise InputError(
             "message", given=f"{len(body)} bytes", allowed="a line of JSON and a frame"
@@ -118,20 +124,15 @@ def open_message(body: bytes) -> Opened:
     if not isinstance(head, dict) or head.get("format") != _FORMAT:
         raise InputError("message", given=line[:40], allowed=f"one of the format {_FORMAT!r}")
     client, asks = head.get("client"), head.get("asks")
-    if not isinstance(client, str) or asks not in ("hello", "draws", "pooled"):
+    if not isinstance(client, str) or asks not in list(_ASKED):  # it may be anything
         allowed = "to a client, asking 'hello', 'draws' or 'pooled'"
         raise InputError("message", given=asks, allowed=allowed)
-    frame = body[len(line) + 1 :]
-    request = decode(frame)
-    if asks == "hello":
-        return Opened(client=client, asks="hello", requests=(request,))
-    if asks == "pooled":
-        if not isinstance(request, CardRequest | MaskedRequest | AgreeRequest):
-            given = type(request).__name__
-            raise InputError("message", given=given, allowed="a request about masked sums")
-        return Opened(client=client, asks="pooled", requests=(request,))
-    if not isinstance(request, DrawRequest):
-        raise InputError("message", given=type(request).__name__, allowed="a request for draws")
+    request = decode(body[len(line) + 1 :])
+    kinds, words = _ASKED[asks]
+    if not isinstance(request, kinds):
+        raise InputError("message", given=type(request).__name__, allowed=words)
+    if asks != "draws":
+        return Opened(client=client, asks=asks, requests=(request,))
     draws = head.get("draws")
     if (
         not isinstance(draws, list)
@@ -141,7 +142,7 @@ def open_message(body: bytes) -> Opened:
         allowed = f"a list of 1 to {MOST_MESSAGE_DRAWS} whole numbers"
         raise InputError("draws", given=draws, allowed=allowed)
     requests = tuple(replace(request, draw=draw) for draw in draws)
-    return Opened(client=client, asks="draws", requests=requests)
+    return Opened(client=client, asks=asks, requests=requests)
 
 
 def read_frames(body: bytes) -> Iterator[Any]:

@@ -162,20 +162,10 @@ class GuardTrainer:
         found = MaskedRound(lost={name: "no key" for name in names if name not in self._cards})
         if not found.lost:
             cards = [self._cards[name] for name in names]
-            said: dict[str, Any] = {
-                "exponent": pool.exponent,
-                "modulus_bits": pool.modulus_bits,
-            }
-            asked = PoolRound(
-                pool,
-                cards,
-                run=self._federation.run,
-                plan=plan.sha256,
-                round=cohort.round,
-                coordinates=self._job.dimension,
-                **said,
-            )
-            said["cards"] = [[card.member, card.key, card.signature] for card in cards]
+            said: Any = {"exponent": pool.exponent, "modulus_bits": pool.modulus_bits}
+            where: Any = {"run": self._federation.run, "plan": plan.sha256, "round": cohort.round}
+            asked = PoolRound(pool, cards, **where, **said, coordinates=self._job.dimension)
+            said["cards"] = [list(card) for card in cards]
             masked = {
                 name: MaskedRequest(**dict(request), **said) for name, request in requests.items()
             }

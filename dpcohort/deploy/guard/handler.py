@@ -144,8 +144,8 @@ class GuardHandler:
             if isinstance(message, DrawRequest):
                 return self._draw(message)
             if isinstance(message, CardRequest):
-                card = self._member(message.run, self._accepted(message.run)).card
-                return PoolCard(member=card.member, key=card.key, signature=card.signature)
+                member = self._member(message.run, self._accepted(message.run))
+                return PoolCard(**member.card._asdict())
             if isinstance(message, AgreeRequest):
                 return self._unmask(message)
         except RefusedError as refused:
@@ -218,7 +218,7 @@ class GuardHandler:
         try:
             asked = PoolRound(
                 member.pool,
-                [Card(member=name, key=key, signature=by) for name, key, by in request.cards],
+                [Card(*one) for one in request.cards],
                 run=member.run,
                 plan=member.plan,
                 round=request.round,

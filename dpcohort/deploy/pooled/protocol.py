@@ -23,7 +23,8 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -108,8 +109,7 @@ class Identity:
         return X25519PrivateKey.from_private_bytes(_derived(self._secret, "run", ledger, run, plan))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Card:
+class Card(NamedTuple):
     """A member's key for a run, signed by its identity.
 
     Attributes:
@@ -537,14 +537,7 @@ class PooledSum:
             raise InputError.because(f"the masked vector of {name} has another length.")
         self._sum += masked.vector
         # The vector is in the sum; what is kept is small.
-        nothing = np.zeros(0, dtype=np.uint64)
-        self._came[name] = MaskedVector(
-            member=name,
-            vector=nothing,
-            own=masked.own,
-            pairs=masked.pairs,
-            signature=masked.signature,
-        )
+        self._came[name] = replace(masked, vector=np.zeros(0, dtype=np.uint64))
 
     def close(self) -> list[str]:
         """Take no more; the names of those who are left, in order.

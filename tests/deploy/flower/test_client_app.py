@@ -15,7 +15,14 @@ from dpcohort.deploy.flower.messages import NO_GUARD, draw_message, hello_messag
 from dpcohort.deploy.flower.rounds import federate
 from dpcohort.deploy.formats import replace
 from dpcohort.deploy.guard.client import GuardRefusedError
-from dpcohort.deploy.guard.protocol import DrawRequest, DrawUpdate, Hello, Refusal, RunReceipt
+from dpcohort.deploy.guard.protocol import (
+    DrawRequest,
+    DrawUpdate,
+    Hello,
+    HelloRequest,
+    Refusal,
+    RunReceipt,
+)
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.runs import verify_run
 from dpcohort.runs.folder import read_log
@@ -39,13 +46,16 @@ class _Guard:
     def __exit__(self, *how):
         pass
 
-    def hello(self, run):
+    def ask(self, request):
+        return self._hello() if isinstance(request, HelloRequest) else self._draw(request)
+
+    def _hello(self):
         return Hello(
             dpcohort="0", dataset="lab", records=3, dimension=4, model="m", layout="l",
             accepted=None, plan=None, counted=0,
         )  # fmt: skip
 
-    def draw(self, request):
+    def _draw(self, request):
         if request.draw == 1:
             raise GuardRefusedError(Refusal(code="terms", message="too much", counted=False))
         if request.draw == 2:

@@ -29,7 +29,7 @@ def cohort(make_cohort):
 def _changed(cohort, name, **changes):
     """The cards with one changed, signed by who signs for it."""
     cards = {card.member: card for card in cohort.cards}
-    cards[name] = dataclasses.replace(cards[name], **changes)
+    cards[name] = cards[name]._replace(**changes)
     return list(cards.values())
 
 
