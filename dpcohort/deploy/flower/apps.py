@@ -30,15 +30,7 @@ def server_app() -> Any:
 
 def client_app() -> Any:
     """The ClientApp: a client app between the server's messages and the client's guard."""
-
-    def carry(body: bytes, node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> bytes:
-        if not node_config.get("guard"):
-            from dpcohort.deploy.flower.client_app import carry_in_simulation
-
-            return carry_in_simulation(body, node_config, run_config)
-        from dpcohort.deploy.flower.client_app import carry as carry_to_guard
-
-        return carry_to_guard(body, node_config)
+    from dpcohort.deploy.flower.client_app import carry
 
     return make_client_app(carry)
 

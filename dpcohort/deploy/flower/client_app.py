@@ -31,29 +31,32 @@ if TYPE_CHECKING:
 Connect = Callable[[], GuardClient]
 
 
-def carry(body: bytes, node_config: Mapping[str, Any]) -> bytes:
-    """Answer a message with the words of the guard that the node's configuration names.
+def carry(
+    body: bytes, node_config: Mapping[str, Any], run_config: Mapping[str, Any] | None = None
+) -> bytes:
+    """Answer a message with the words of the guard that the node's owner names.
+
+    Whatever a message or a run says, it is this guard. In Flower's simulation engine, where nodes
+    are not configured one by one, it is that of the client the message is for.
 
     Args:
         body: the message.
-        node_config: the node's, with ``guard`` in it.
+        node_config: the node's, with ``guard``, the socket of the client's guard.
+        run_config: the run's; in a simulation with ``guards``, the folder ``clients`` of a kit.
+
+    Raises:
+        InputError: neither names a guard.
     """
-    path = guard_socket(node_config)
-    return carry_to(lambda: GuardClient(path), body)
-
-
-def guard_socket(node_config: Mapping[str, Any]) -> Path:
-    """The socket of the client's guard: where the node's owner says, whatever the message says.
-
-    Example:
-        >>> str(guard_socket({"guard": "/run/dpcohort-guard/guard.sock"}))
-        '/run/dpcohort-guard/guard.sock'
-    """
-    path = node_config.get("guard")
-    if not isinstance(path, str) or not path:
-        allowed = 'with guard="SOCKET", where the client\'s guard listens'
-        raise InputError("node-config", given=sorted(node_config), allowed=allowed)
-    return Path(path)
+    path, folder = node_config.get("guard"), str((run_config or {}).get("guards", ""))
+    if isinstance(path, str) and path:
+        return carry_to(lambda: GuardClient(path), body)
+    if path or not folder:
+        raise InputError(
+            "node-config",
+            given=sorted(node_config),
+            allowed='with guard="SOCKET"; in a simulation, the run-config with guards="FOLDER"',
+        )
+    return _OPEN.setdefault(folder, LocalGuards(folder)).carry(body)
 
 
 def carry_to(connect: Connect, body: bytes) -> bytes:
@@ -152,26 +155,3 @@ class LocalGuards:
 
 #: The simulation engine keeps a worker process for many messages; its guards stay open with it.
 _OPEN: dict[str, LocalGuards] = {}
-
-
-def carry_in_simulation(
-    body: bytes, node_config: Mapping[str, Any], run_config: Mapping[str, Any]
-) -> bytes:
-    """Answer a message in Flower's simulation engine, where nodes are not configured one by one.
-
-    Args:
-        body: the message.
-        node_config: the node's; a simulation has no guard in it.
-        run_config: the run's, with ``guards``, the folder ``clients`` of a kit.
-
-    Raises:
-        InputError: neither names a guard.
-    """
-    folder = str(run_config.get("guards", ""))
-    if not folder:
-        raise InputError(
-            "node-config",
-            given=sorted(node_config),
-            allowed='with guard="SOCKET"; in a simulation, the run-config with guards="FOLDER"',
-        )
-    return _OPEN.setdefault(folder, LocalGuards(folder)).carry(body)

@@ -48,13 +48,19 @@ from dpcohort.clients import Population
 from dpcohort.deploy.flower.adapter import FlowerGrid, _body, _record, flower_version
 from dpcohort.deploy.flower.apps import RoundPrinter, told
 from dpcohort.deploy.flower.exchange import Exchange
-from dpcohort.deploy.flower.federation import Federation, check_agreements, disagreements
+from dpcohort.deploy.flower.federation import (
+    Federation,
+    check_agreements,
+    check_no_public_client,
+    disagreements,
+    some,
+)
 from dpcohort.deploy.flower.kit import file_name
 from dpcohort.deploy.flower.messages import hello_message, open_message, read_hello
 from dpcohort.deploy.flower.record import FederatedJob, FederatedRecorder
 from dpcohort.deploy.flower.rounds import GuardTrainer
 from dpcohort.deploy.guard.files import GuardedData, check_records
-from dpcohort.deploy.guard.handler import GuardHandler, RefusedError
+from dpcohort.deploy.guard.handler import GuardHandler, RefusedError, within_terms
 from dpcohort.deploy.guard.protocol import DrawRequest, Hello, ReceiptRequest, encode
 from dpcohort.deploy.guard.terms import GuardTerms, ModelTerms
 from dpcohort.deploy.guard.training import LocalTraining, layout_of
@@ -78,7 +84,6 @@ _LAYOUT, _FIXED, _ARRAYS, _CONFIG = "dpcohort.layout", "dpcohort.fixed", "arrays
 #: Mods of Flower that clip or add noise by an account of their own.
 _NOISY = ("LocalDpMod", "fixedclipping_mod", "adaptiveclipping_mod", "PrivacyMod")
 _POLL = 0.5
-_SHOWN = 5
 
 Records = tuple[ArrayLike, ArrayLike]
 
@@ -302,8 +307,11 @@ class PrivacyMod:
         run = str(opened.requests[0].run)
         try:
             with ClientLedger(path) as ledger:
-                self._check(ledger, name, run)
-                handler = self._handler(ledger, name, message, context, call_next)
+                terms = self._terms(ledger, name, run)
+                records, trainer = self._trainer(message, context, call_next)
+                handler = GuardHandler(
+                    terms, records=records, ledger=ledger, trainer=trainer, log=_say
+                )
                 answers = [handler.answer(request) for request in opened.requests]
                 if isinstance(opened.requests[0], DrawRequest):
                     answers.append(handler.answer(ReceiptRequest(run=run)))
@@ -312,13 +320,20 @@ class PrivacyMod:
             _say(str(error))
             raise RefusedError("ledger", "its ledger cannot be used; its log says why") from None
 
-    def _handler(
-        self, ledger: ClientLedger, name: str, message: Any, context: Any, call_next: Any
-    ) -> GuardHandler:
-        """The guard's own decisions, with this client's ledger and way of training."""
+    def _terms(self, ledger: ClientLedger, name: str, run: str) -> GuardTerms:
+        """What the ledger says of the client, as a guard's terms.
+
+        Raises:
+            RefusedError: it has no such client, or terms for records where updates get noise.
+        """
         cap = ledger.cap(name)
-        assert cap is not None  # looked at before
-        terms = GuardTerms(
+        if cap is None:
+            raise RefusedError("no-ledger", f"its ledger knows no data set {name!r}")
+        accepted = ledger.accepted(name).get(run)  # one that is not is the handler's to refuse
+        if accepted is not None and self.unit == "client":
+            with within_terms():
+                check_whole(accepted)
+        return GuardTerms(
             dataset=name,
             lifetime_epsilon=cap.epsilon,
             lifetime_delta=cap.delta,
@@ -326,8 +341,6 @@ class PrivacyMod:
             across_runs=cap.across_runs,
             model=_MODEL,
         )
-        count, trainer = self._trainer(message, context, call_next)
-        return GuardHandler(terms, records=count, ledger=ledger, trainer=trainer, log=_say)
 
     def _trainer(self, message: Any, context: Any, call_next: Any) -> tuple[int, Any]:
         if self._records is None or self._network is None:
@@ -343,18 +356,6 @@ class PrivacyMod:
             _say(f"records or network cannot be used: {type(error).__name__}: {error}")
             words = "its records or its network cannot be used; its log says why"
             raise RefusedError("records", words) from None
-
-    def _check(self, ledger: ClientLedger, name: str, run: str) -> None:
-        """Refuse a ledger without the client, or terms for records where updates get noise."""
-        if ledger.cap(name) is None:
-            raise RefusedError("no-ledger", f"its ledger knows no data set {name!r}")
-        terms = ledger.accepted(name).get(run)
-        if terms is None or self.unit == "record":
-            return  # a run that is not accepted is the handler's to refuse
-        try:
-            check_whole(terms)
-        except InputError as problem:
-            raise RefusedError("terms", str(problem)) from None
 
 
 class _WholeUpdate:
@@ -638,6 +639,8 @@ class PrivacyAwareStrategy:
             InputError: a client is missing, one is there that the plan does not know, or an owner's
                 terms do not cover the plan; nothing is spent then.
         """
+        from flwr.serverapp.strategy import Result
+
         rounds = self.plan.training.rounds
         try:
             if num_rounds not in (None, rounds):
@@ -648,54 +651,44 @@ class PrivacyAwareStrategy:
                     next_step="Its noise was calibrated for these rounds; leave num_rounds out.",
                 )
             self.summary()
-            return self._started(grid, initial_arrays, timeout, train_config or {}, evaluate_fn)
+            arrays, federation = _Arrays.of(initial_arrays), self._federation(timeout=timeout)
+            _check_arrays(arrays)
+            job = _AppJob.of(federation, model=arrays.module)
+            nodes = _Nodes(grid, run=self._run, beside=arrays.beside(), config=train_config or {})
+            drawn = federation.drawn
+            hellos = _agreed(nodes, self.plan, drawn, timeout=timeout)
+            problems = {
+                client: self._problems(job, client, hello) for client, hello in hellos.items()
+            }
+            check_agreements(problems)
+            exchange = Exchange(nodes, {c: c for c in drawn}, timeout=timeout, poll=_POLL)
+            result = Result()
+
+            def evaluated(done: int) -> str:
+                """What the app finds of the model after so many rounds, in words."""
+                now = arrays.record(part.state.parameters.detach().cpu().numpy())
+                found = None if evaluate_fn is None else evaluate_fn(done, now)
+                if found is None:
+                    return ""
+                result.evaluate_metrics_serverapp[done] = found
+                return f": {dict(found)}"
+
+            with owner_only():
+                part = FederatedRecorder(job, self._out, resume=self._resume)
+                trainer = GuardTrainer(job, exchange, part.exchanged)
+                with closing([part]):
+                    part.begin(EngineState(job.initial()))
+                    evaluated(part.state.next_round)
+                    step = (job.aggregation, job.optimiser)
+                    run_rounds([part], trainer, [step], listeners=(RoundPrinter(evaluated),))
+            self.run = part.run
+            result.arrays = arrays.record(part.state.parameters.numpy())
+            for words in part.run.warnings:
+                print(f"note: {visible(words)}", flush=True)
+            print(f"dpcohort: finished, {part.run.rounds_done} rounds. dpcohort verify {self._out}")
+            return result
         except (DpcohortError, MemoryError, RecursionError) as error:
             raise told(error) from None
-
-    def _started(
-        self,
-        grid: Any,
-        initial: Any,
-        timeout: float,
-        config: Mapping[str, Any],
-        evaluate: Callable[[int, Any], Any] | None,
-    ) -> Any:
-        from flwr.serverapp.strategy import Result
-
-        arrays, federation = _Arrays.of(initial), self._federation(timeout=timeout)
-        _check_arrays(arrays)
-        job = _AppJob.of(federation, model=arrays.module)
-        nodes = _Nodes(grid, run=self._run, beside=arrays.beside(), config=config)
-        drawn = federation.drawn
-        hellos = _agreed(nodes, self.plan, drawn, timeout=timeout)
-        problems = {client: self._problems(job, client, hello) for client, hello in hellos.items()}
-        check_agreements(problems)
-        exchange = Exchange(nodes, {c: c for c in drawn}, timeout=timeout, poll=_POLL)
-        result = Result()
-
-        def evaluated(done: int) -> str:
-            """What the app finds of the model after so many rounds, in words."""
-            now = arrays.record(part.state.parameters.detach().cpu().numpy())
-            found = None if evaluate is None else evaluate(done, now)
-            if found is None:
-                return ""
-            result.evaluate_metrics_serverapp[done] = found
-            return f": {dict(found)}"
-
-        with owner_only():
-            part = FederatedRecorder(job, self._out, resume=self._resume)
-            trainer = GuardTrainer(federation, job, exchange, part.exchanged)
-            with closing([part]):
-                part.begin(EngineState(job.initial()))
-                evaluated(part.state.next_round)
-                step = (job.aggregation, job.optimiser)
-                run_rounds([part], trainer, [step], listeners=(RoundPrinter(evaluated),))
-        self.run = part.run
-        result.arrays = arrays.record(part.state.parameters.numpy())
-        for words in part.run.warnings:
-            print(f"note: {visible(words)}", flush=True)
-        print(f"dpcohort: finished, {part.run.rounds_done} rounds. dpcohort verify {self._out}")
-        return result
 
     def _problems(self, job: _AppJob, client: str, hello: Hello) -> list[str]:
         size = int(self.plan.population.sizes[self.plan.population.index_of(client)])
@@ -755,12 +748,7 @@ def _check_plan(plan: Plan) -> None:
             "noise, rules that choose from reports and later parts of a run need guards: dpcohort "
             "flower init."
         )
-    public = np.flatnonzero(plan.drawn & plan.population.public)
-    if public.size:
-        raise InputError.because(
-            f"the plan draws the public client {plan.population.ids[int(public[0])]!r}, whose "
-            "updates carry no noise; a mod sends none without. Plan without public clients."
-        )
+    check_no_public_client(plan, "a mod sends")
     whole = bool((plan.sampling_rates[plan.drawn] == 1.0).all())
     steps, relation = plan.training.local_steps, plan.contract.neighbours
     if _unit(plan) == "client" and not (whole and steps == 1 and relation == "replace-one"):
@@ -796,14 +784,15 @@ def _agreed(nodes: _Nodes, plan: Plan, drawn: Sequence[str], *, timeout: float) 
         for node, answer in nodes.answers.items():
             if isinstance(answer, str):
                 raise InputError.because(
-                    f"node {node} cannot take part: {one_line(answer)}. Every client's app needs "
-                    "PrivacyMod in ClientApp(mods=[...]). Nothing was asked and nothing spent."
+                    f"node {node} cannot take part: {one_line(answer).rstrip('.')}. Every client's "
+                    "app needs PrivacyMod in ClientApp(mods=[...]). Nothing was asked and nothing "
+                    "spent."
                 )
         strangers = sorted(there - known)
         if strangers:
             raise InputError.because(
                 f"a node says that it is {one_line(strangers[0])!r}, whom the plan does not know. "
-                f"Its clients are {_some(plan.population.ids)}. Start the node under one of their "
+                f"Its clients are {some(plan.population.ids)}. Start the node under one of their "
                 "names, or plan with this client. Nothing was asked and nothing spent."
             )
         names = [hello.dataset for hello in nodes.answers.values() if isinstance(hello, Hello)]
@@ -821,16 +810,11 @@ def _agreed(nodes: _Nodes, plan: Plan, drawn: Sequence[str], *, timeout: float) 
                 if isinstance(hello, Hello) and hello.dataset in drawn
             }
         if missing != waited:
-            print(f"dpcohort: waiting for {_some(missing)}", flush=True)
+            print(f"dpcohort: waiting for {some(missing)}", flush=True)
             waited = missing
         if time.monotonic() > deadline:
             raise InputError.because(
-                f"{_some(missing)}, whom the plan draws, did not come online within {timeout:g} s. "
+                f"{some(missing)}, whom the plan draws, did not come online within {timeout:g} s. "
                 "Nothing was asked and nothing spent."
             )
         time.sleep(_POLL)
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(map(one_line, names[:_SHOWN])) + more

@@ -11,7 +11,7 @@ plan ends with a message and without a draw spent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,12 +31,38 @@ from dpcohort.plan import Plan
 from dpcohort.runs.receipts import charges_of
 from dpcohort.text_files import toml_text
 
-_MOST_SHOWN = 12
+_MOST_SHOWN, _SHOWN = 12, 5  # lines, and names in a line
 
 
 def drawn_clients(plan: Plan) -> tuple[str, ...]:
     """The ids of the clients that a plan draws at least once."""
     return tuple(plan.population.ids[k] for k in np.flatnonzero(plan.drawn).tolist())
+
+
+def check_no_public_client(plan: Plan, who: str) -> None:
+    """Refuse a plan that draws a client without a budget.
+
+    Args:
+        plan: the plan.
+        who: would have to send its updates, in words.
+    """
+    public = np.flatnonzero(plan.drawn & plan.population.public)
+    if public.size:
+        raise InputError.because(
+            f"the plan draws the public client {plan.population.ids[int(public[0])]!r}, whose "
+            f"updates carry no noise; {who} none without. Plan without public clients."
+        )
+
+
+def some(names: Sequence[str]) -> str:
+    """The first few names, and how many more there are.
+
+    Example:
+        >>> some(["a", "b", "c", "d", "e", "f"])
+        'a, b, c, d, e and 1 more'
+    """
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(map(one_line, names[:_SHOWN])) + more
 
 
 class Federation(Format):
@@ -83,24 +109,17 @@ class Federation(Format):
 
     @model_validator(mode="after")
     def _check(self) -> Federation:
-        ids = self.plan.population.ids
-        public = np.flatnonzero(self.plan.drawn & self.plan.population.public)
-        if public.size:
-            raise InputError.because(
-                f"the plan draws the public client {ids[int(public[0])]!r}, whose updates carry no "
-                "noise; a guard releases none without. Plan without public clients."
-            )
-        strangers = sorted(set(self.clients) - set(ids))
+        check_no_public_client(self.plan, "a guard releases")
+        strangers = sorted(set(self.clients) - set(self.plan.population.ids))
         if strangers:
             raise InputError.because(
                 f"[clients] has a key for {strangers[0]!r}, whom the plan does not know."
             )
         missing = [client for client in self.drawn if not self.clients.get(client)]
         if missing:
-            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
             raise InputError.because(
-                f"[clients] has no public key of {', '.join(missing[:5])}{more}, whom the plan "
-                "draws. Ask their owners for node.pub."
+                f"[clients] has no public key of {some(missing)}, whom the plan draws. Ask their "
+                "owners for node.pub."
             )
         owners: dict[str, str] = {}
         for client, key in self.fingerprints.items():

@@ -22,8 +22,8 @@ import os
 import shutil
 import sys
 import sysconfig
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from string import Template
@@ -177,15 +177,7 @@ def write_kit(
     if not host or any(c.isspace() or c in "\"'/\\;{}" for c in host):
         raise InputError("host", given=host, allowed="a name or address of the server")
     identities, members = _identities(plan, members, trial=trial)
-    target = _free_folder(folder)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    except OSError as error:
-        raise InputError.because(
-            f"{target} cannot be made: {error.strerror or error}. Choose another place."
-        ) from None
-    try:
+    with _new_folder(folder) as (scratch, target):
         tls = scratch / "server" / "tls"
         tls.mkdir(parents=True)
         hosts = dict.fromkeys([host, "127.0.0.1", "localhost"])
@@ -236,13 +228,6 @@ def write_kit(
         _write_server(scratch, said, values, final=target.resolve())
         for place in (scratch / "server", scratch / "app"):
             _write_code(place, code)
-        if target.exists():
-            target.rmdir()
-        os.replace(scratch, target)
-    except OSError as error:
-        raise InputError.because(f"{target} cannot be written: {error.strerror}.") from None
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
     return target
 
 
@@ -283,16 +268,14 @@ def write_app(folder: str | Path, *, rounds: int = 8, clients: int = 3) -> Path:
         dimension=810,
     )
     plan = make_plan(population, training, seed=0)
-    target = _free_folder(folder)
-    values: dict[str, Any] = {
-        key: json.dumps(str(target.resolve() / place))
-        for key, place in (("plan", "plan.json"), ("out", "run"), ("ledgers", "ledgers"))
-    }
-    values |= {"rounds": rounds, "clients": clients, "epsilon": budgets[0], "delta": delta}
-    scratch = target.parent / f".{target.name}.{os.urandom(4).hex()}"
-    try:
+    with _new_folder(folder, mode=0o777) as (scratch, target):
+        values: dict[str, Any] = {
+            key: json.dumps(str(target.resolve() / place))
+            for key, place in (("plan", "plan.json"), ("out", "run"), ("ledgers", "ledgers"))
+        }
+        values |= {"rounds": rounds, "clients": clients, "epsilon": budgets[0], "delta": delta}
         for place in ("quickstart", "ledgers"):
-            (scratch / place).mkdir(parents=True, mode=0o700)
+            (scratch / place).mkdir(mode=0o700)
         write_text(scratch / "pyproject.toml", kit_text("quickstart/app.toml", **values))
         write_text(scratch / "README.md", kit_text("quickstart/README.md", **values))
         write_text(scratch / "quickstart" / "__init__.py", '"""A small Flower app."""\n')
@@ -305,6 +288,25 @@ def write_app(folder: str | Path, *, rounds: int = 8, clients: int = 3) -> Path:
                 ledger.register(client, LifetimeCap(epsilon=epsilon, delta=delta))
                 if client in drawn_clients(plan):
                     ledger.accept(client, "quickstart", RunTerms.of_plan(plan, client))
+    return target
+
+
+@contextmanager
+def _new_folder(folder: str | Path, *, mode: int = 0o700) -> Iterator[tuple[Path, Path]]:
+    """A place to write in, which becomes the folder when the block ends well; and the folder."""
+    target = Path(folder)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise InputError.because(f"{target} exists and is not empty. Choose another folder.")
+    scratch = target.parent / f".{target.name}.{os.urandom(4).hex()}"
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        scratch.mkdir(mode=mode)
+    except OSError as error:
+        raise InputError.because(
+            f"{target} cannot be made: {error.strerror or error}. Choose another place."
+        ) from None
+    try:
+        yield scratch, target
         if target.exists():
             target.rmdir()
         os.replace(scratch, target)
@@ -312,14 +314,6 @@ def write_app(folder: str | Path, *, rounds: int = 8, clients: int = 3) -> Path:
         raise InputError.because(f"{target} cannot be written: {error.strerror}.") from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return target
-
-
-def _free_folder(folder: str | Path) -> Path:
-    target = Path(folder)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise InputError.because(f"{target} exists and is not empty. Choose another folder.")
-    return target
 
 
 def _identities(

@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from io import BytesIO
 from typing import Any, Literal
 
 import numpy as np
@@ -123,7 +124,8 @@ def open_message(body: bytes) -> Opened:
         head = None
     if not isinstance(head, dict) or head.get("format") != _FORMAT:
         raise InputError("message", given=line[:40], allowed=f"one of the format {_FORMAT!r}")
-    client, asks = head.get("client"), head.get("asks")
+    client: Any = head.get("client")
+    asks: Any = head.get("asks")
     if not isinstance(client, str) or asks not in list(_ASKED):  # it may be anything
         allowed = "to a client, asking 'hello', 'draws' or 'pooled'"
         raise InputError("message", given=asks, allowed=allowed)
@@ -151,17 +153,15 @@ def read_frames(body: bytes) -> Iterator[Any]:
     Raises:
         InputError: something in it is no frame.
     """
-    place = 0
+    stream = BytesIO(body)
 
     def take(size: int) -> bytes:
-        nonlocal place
-        part = body[place : place + size]
+        part = stream.read(size)
         if len(part) != size:
             raise InputError.because("the answer ends in the middle of a frame.")
-        place += size
         return part
 
-    while place < len(body):
+    while stream.tell() < len(body):
         yield read_frame(take, largest_payload=len(body))
 
 
@@ -177,7 +177,7 @@ _PASSING = (NO_GUARD, "failed")
 _TAIL, _SLACK = 12.0, 1.01
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False)
 class Reply:
     """What one client's answer was worth.
 
@@ -190,7 +190,7 @@ class Reply:
     """
 
     updates: dict[int, Vector] = field(default_factory=dict)
-    resent: frozenset[int] = frozenset()
+    resent: set[int] = field(default_factory=set)
     losses: dict[int, str] = field(default_factory=dict)
     passing: bool = False
     receipt: RunReceipt | None = None
@@ -239,18 +239,13 @@ def read_draws(body: bytes, request: DrawRequest, *, draws: Sequence[int], recor
         draws: the numbers that were asked for, in this order.
         records: the client's size.
     """
-    updates: dict[int, Vector] = {}
-    resent: set[int] = set()
-    losses: dict[int, str] = {}
-    receipt: RunReceipt | None = None
-    passing = False
-    longest = longest_update(request, records=records)
+    reply, longest = Reply(), longest_update(request, records=records)
     answers: list[DrawUpdate | Refusal] = []
     problem = "no answer"
     try:
         for frame in read_frames(body):
             if isinstance(frame, RunReceipt):
-                receipt = frame
+                reply.receipt = frame
             elif isinstance(frame, DrawUpdate | Refusal):
                 if len(answers) > 2 * len(draws):
                     break  # nothing more was asked for, so nothing more is kept
@@ -263,28 +258,22 @@ def read_draws(body: bytes, request: DrawRequest, *, draws: Sequence[int], recor
     for place, answer in enumerate(answers):
         asked = draws[place] if place < len(draws) else None
         if isinstance(answer, Refusal):
-            if asked is not None and asked not in updates:
-                losses[asked] = refusal_words(answer)
-                passing |= answer.code in _PASSING and not answer.counted
+            if asked is not None and asked not in reply.updates:
+                reply.losses[asked] = refusal_words(answer)
+                reply.passing |= answer.code in _PASSING and not answer.counted
             continue
-        fault = _fault(answer, request, updates, draws, longest)
+        fault = _fault(answer, request, reply.updates, draws, longest)
         if fault is None:
-            updates[answer.draw] = answer.vector
-            losses.pop(answer.draw, None)
+            reply.updates[answer.draw] = answer.vector
+            reply.losses.pop(answer.draw, None)
             if answer.resent:
-                resent.add(answer.draw)
-        elif asked is not None and asked not in updates:
-            losses[asked] = fault
+                reply.resent.add(answer.draw)
+        elif asked is not None and asked not in reply.updates:
+            reply.losses[asked] = fault
     for draw in draws:
-        if draw not in updates:
-            losses.setdefault(draw, problem)
-    return Reply(
-        updates=updates,
-        resent=frozenset(resent),
-        losses=losses,
-        passing=passing,
-        receipt=receipt,
-    )
+        if draw not in reply.updates:
+            reply.losses.setdefault(draw, problem)
+    return reply
 
 
 def refusal_words(refusal: Refusal) -> str:

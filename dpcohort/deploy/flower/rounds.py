@@ -36,7 +36,7 @@ from dpcohort.deploy.flower.messages import (
     read_draws,
     read_hello,
 )
-from dpcohort.deploy.flower.record import FederatedJob, FederatedRecorder, RoundExchange
+from dpcohort.deploy.flower.record import FederatedJob, FederatedRecorder
 from dpcohort.deploy.guard.protocol import DrawRequest, MaskedRequest, ReportRequest, RunReceipt
 from dpcohort.deploy.ledger.terms import AcceptedPool
 from dpcohort.deploy.pooled import Card, PoolRound
@@ -89,9 +89,7 @@ def federate(
     evaluator = _evaluator(job)
     with owner_only():
         recorders: list[FederatedRecorder] = []
-        trainer = GuardTrainer(
-            federation, job, exchange, lambda *what: recorders[0].exchanged(*what)
-        )
+        trainer = GuardTrainer(job, exchange, lambda *what: recorders[0].exchanged(*what))
         trainer.check_terms(resume=resume and (folder / "run.json").exists())
         job = dataclasses.replace(job, ask=trainer.reports)
         recorders.append(FederatedRecorder(job, folder, resume=resume))
@@ -107,24 +105,22 @@ class GuardTrainer:
     """The clients of a federation as a trainer: their guards compute a round's updates.
 
     Args:
-        federation: plan, model, clients.
-        job: the training it describes.
+        job: the training, with plan, model and clients.
         exchange: asks clients over a transport.
         on_exchange: told what a round's messages came to, and what the clients' ledgers said last.
     """
 
     def __init__(
         self,
-        federation: Federation,
         job: FederatedJob,
         exchange: Exchange,
-        on_exchange: Callable[[RoundExchange, Mapping[str, RunReceipt]], None],
+        on_exchange: Callable[[Mapping[str, Any], Mapping[str, RunReceipt]], None],
     ) -> None:
-        self._federation, self._job, self._plan = federation, job, federation.plan
+        self._federation, self._job, self._plan = job.federation, job, job.plan
         self._exchange, self._on_exchange = exchange, on_exchange
-        self._model, self._layout = federation.model.sha256(), job.layout
+        self._model, self._layout = job.federation.model.sha256(), job.layout
         self._receipts: dict[str, RunReceipt] = {}
-        self._pool, self._cards = federation.pool, dict[str, Card]()
+        self._pool, self._cards = job.federation.pool, dict[str, Card]()
 
     def updates(
         self, parameters: Sequence[torch.Tensor], cohorts: Sequence[Cohort]
@@ -172,15 +168,15 @@ class GuardTrainer:
             found = masked_round(self._exchange, asked, masked)
         self._receipts |= found.receipts
         left = len(found.left) if found.total is not None else 0
-        summary = RoundExchange(
-            round=cohort.round,
-            asked=len(cohort),
-            came=left,
-            resent=len(found.resent),
-            passed_over=found.total is None,
-            lost={name: {0: words} for name, words in sorted(found.lost.items())},
-            errors=found.errors,
-        )
+        summary = {
+            "round": cohort.round,
+            "asked": len(cohort),
+            "came": left,
+            "resent": len(found.resent),
+            "passed_over": found.total is None,
+            "lost": {name: {0: words} for name, words in sorted(found.lost.items())},
+            "errors": found.errors,
+        }
         self._on_exchange(summary, self._receipts)
         if found.total is None or plan.pooled is None:
             return None
@@ -217,8 +213,8 @@ class GuardTrainer:
         }
         draws = {client: [REPORT_DRAW] for client in requests}
         replies, heard = self._ask(requests, draws, group=f"{round}-reports")
-        summary = _summary(round, len(requests), replies, heard, of_reports=True)
-        self._on_exchange(summary, self._receipts)
+        summary = _summary(round, len(requests), replies, heard)
+        self._on_exchange({**summary, "of_reports": True}, self._receipts)
         return {
             plan.population.index_of(client): terms.half_range + float(value)
             for client, reply in replies.items()
@@ -291,12 +287,8 @@ class GuardTrainer:
         index = self._plan.population.index_of
 
         def read(client: str, body: bytes) -> Reply:
-            return read_draws(
-                body,
-                requests[client],
-                draws=draws[client],
-                records=int(sizes[index(client)]),
-            )
+            records = int(sizes[index(client)])
+            return read_draws(body, requests[client], draws=draws[client], records=records)
 
         messages = {c: draw_message(c, requests[c], draws=draws[c]) for c in requests}
         heard = self._exchange.ask(
@@ -331,34 +323,23 @@ def _joined(replies: list[Reply], draws: list[int], heard: Heard) -> Reply:
     if not replies:
         reason = one_line("; ".join(heard.errors[-2:])) or "no answer"
         return Reply(losses=dict.fromkeys(draws, reason))
-    updates: dict[int, Any] = {}
-    resent: set[int] = set()
+    first: dict[int, Reply] = {}
     for reply in replies:
-        for draw, update in reply.updates.items():
-            if draw not in updates:
-                updates[draw] = update
-                if draw in reply.resent:
-                    resent.add(draw)
+        first = dict.fromkeys(reply.updates, reply) | first
     last = replies[-1]
     receipts = [reply.receipt for reply in replies if reply.receipt is not None]
     return Reply(
-        updates=updates,
-        resent=frozenset(resent),
-        losses={draw: last.losses.get(draw, "no answer") for draw in draws if draw not in updates},
+        updates={draw: reply.updates[draw] for draw, reply in first.items()},
+        resent={draw for draw, reply in first.items() if draw in reply.resent},
+        losses={draw: last.losses.get(draw, "no answer") for draw in draws if draw not in first},
         receipt=receipts[-1] if receipts else None,
     )
 
 
 def _part(cohort: Cohort, rows: list[int]) -> Cohort:
     """The draws that came, as a cohort of their own."""
-    return Cohort(
-        round=cohort.round,
-        clients=cohort.clients[rows],
-        draws=cohort.draws[rows],
-        noise_multipliers=cohort.noise_multipliers[rows],
-        batch_sizes=cohort.batch_sizes[rows],
-        noise_stds=cohort.noise_stds[rows],
-    )
+    of_draws = ("clients", "draws", "noise_multipliers", "batch_sizes", "noise_stds")
+    return Cohort(round=cohort.round, **{name: getattr(cohort, name)[rows] for name in of_draws})
 
 
 def _summary(
@@ -368,18 +349,17 @@ def _summary(
     heard: Mapping[str, Heard],
     *,
     passed_over: bool = False,
-    of_reports: bool = False,
-) -> RoundExchange:
-    return RoundExchange(
-        round=t,
-        asked=asked,
-        came=sum(len(reply.updates) for reply in replies.values()),
-        resent=sum(len(reply.resent) for reply in replies.values()),
-        passed_over=passed_over,
-        lost={client: reply.losses for client, reply in replies.items() if reply.losses},
-        errors={client: found.errors for client, found in heard.items() if found.errors},
-        of_reports=of_reports,
-    )
+) -> dict[str, Any]:
+    """What a round's messages came to, as the recorder writes it down."""
+    return {
+        "round": t,
+        "asked": asked,
+        "came": sum(len(reply.updates) for reply in replies.values()),
+        "resent": sum(len(reply.resent) for reply in replies.values()),
+        "passed_over": passed_over,
+        "lost": {client: reply.losses for client, reply in replies.items() if reply.losses},
+        "errors": {client: found.errors for client, found in heard.items() if found.errors},
+    }
 
 
 def _evaluator(job: FederatedJob) -> Evaluator | None:

@@ -201,10 +201,8 @@ class GuardHandler:
         if accepted.pool is None or plan is None or self._identity is None:
             raise RefusedError("terms", "the client's owner pools no noise in this run")
         name, ledger = self.terms.dataset, self._ledger.id
-        try:
+        with within_terms():
             return Member(name, self._identity, accepted.pool, run=run, plan=plan, ledger=ledger)
-        except InputError as error:
-            raise RefusedError("terms", str(error)) from None
 
     def _round(
         self, request: MaskedRequest | AgreeRequest, accepted: RunTerms
@@ -215,7 +213,7 @@ class GuardHandler:
             raise RefusedError("terms", f"the client's owner has accepted the plan {member.plan}")
         if not all(len(card) == 3 for card in request.cards):
             raise RefusedError("terms", "a card is a name, a key and a signature")
-        try:
+        with within_terms():
             asked = PoolRound(
                 member.pool,
                 [Card(*one) for one in request.cards],
@@ -227,8 +225,6 @@ class GuardHandler:
                 modulus_bits=request.modulus_bits,
             )
             member.check(asked)
-        except InputError as error:
-            raise RefusedError("terms", str(error)) from None
         return member, asked
 
     def _unmask(self, request: AgreeRequest) -> Agreement | Shares:
@@ -245,13 +241,11 @@ class GuardHandler:
                 return self._ledger.unmask(key, left)
 
         said = (asked, request.survivors, request.signed)
-        try:
+        with within_terms(counted=True):
             if isinstance(request, RevealRequest):
                 data = member.reveal(*said, request.certificate, request.data, commit)
                 return Shares(**where, data=data)
             return Agreement(**where, signature=member.agree(*said, commit))
-        except InputError as error:
-            raise RefusedError("terms", str(error), counted=True) from None
 
     def _draw(self, request: DrawRequest) -> DrawUpdate | MaskedUpdate:
         accepted = self._accepted(request.run)
@@ -306,10 +300,8 @@ class GuardHandler:
                 message = "the client's owner has not accepted this run"
                 raise RefusedError("not-accepted", message) from None
         if run not in self._certified:
-            try:
+            with within_terms():
                 check_with_sampling(terms, self._trainer.dimension)
-            except BudgetExceededError as error:
-                raise RefusedError("terms", str(error)) from None
             self._certified.add(run)
         return terms
 
@@ -326,10 +318,8 @@ class GuardHandler:
 
     def _checked(self, request: DrawRequest, accepted: RunTerms) -> tuple[DrawKey, Event, Lattice]:
         """The request as a draw, its event and its lattice, if all of it is within the terms."""
-        try:
+        with within_terms():
             terms = _terms_of(request, accepted)
-        except InputError as error:
-            raise RefusedError("terms", str(error)) from None
         batch_size, plan = self._batch_size(terms), self._plans.get(request.run)
         exactly: list[tuple[str, Any, Any]] = [
             ("plan", request.plan, plan or request.plan),
@@ -374,7 +364,7 @@ class GuardHandler:
         if not SMALLEST_NOISE <= request.noise_multiplier <= LARGEST_NOISE:
             message = f"noise_multiplier must be {SMALLEST_NOISE:g} to {LARGEST_NOISE:g}"
             raise RefusedError("terms", message)
-        try:
+        with within_terms():
             run, round, draw = request.run, request.round, request.draw
             key = DrawKey(dataset=self.terms.dataset, run=run, round=round, draw=draw)
             event = Event(
@@ -386,8 +376,6 @@ class GuardHandler:
             )
             terms.check_request(event, clip=request.clip, round=request.round)
             return key, event, _lattice(request, accepted)
-        except InputError as error:
-            raise RefusedError("terms", str(error)) from None
 
     def _stored(self, key: DrawKey, request: DrawRequest) -> bytes | None:
         """The update of a draw done before, if this is the request it was done for."""
@@ -453,6 +441,15 @@ def _update(request: DrawRequest, output: bytes, *, resent: bool) -> DrawUpdate 
     if isinstance(request, MaskedRequest):
         return MaskedUpdate(**named, signature=output[:_SIGNATURE].hex(), data=output[_SIGNATURE:])
     return DrawUpdate(**named, vector=np.frombuffer(output, dtype="<f4").astype(np.float32))
+
+
+@contextmanager
+def within_terms(*, counted: bool = False) -> Iterator[None]:
+    """What is not as the client's owner has accepted it is refused, in the words of the check."""
+    try:
+        yield
+    except (InputError, BudgetExceededError) as error:
+        raise RefusedError("terms", str(error), counted=counted) from None
 
 
 @contextmanager

@@ -426,19 +426,19 @@ class Member:
             raise InputError("sealed shares", given=f"{len(sealed)} bytes", allowed=f"{expected}")
         self._committed(asked, survivors, signed, commit)
         agreed = {name: self._agreed(asked, name) for name in survivors}
-        pairs_from = len(survivors) * size_own
-        own, pairs = [], []
-        for i, name in enumerate(survivors):
-            part = sealed[i * size_own : (i + 1) * size_own]
-            own.append(_open(agreed[name], asked, "own", name, self.name, part))
-            if gone:
-                start = pairs_from + i * size_pairs
-                part = sealed[start : start + size_pairs]
-                pairs.append(_open(agreed[name], asked, "pairs", name, self.name, part))
-        parts = [SHARE_BYTES * place for place in gone]
-        return b"".join(own) + b"".join(
-            row[part : part + SHARE_BYTES] for part in parts for row in pairs
-        )
+        split_at = len(survivors) * size_own
+        sealed_own = _parts(sealed[:split_at], size_own)
+        sealed_pairs = _parts(sealed[split_at:], size_pairs)  # none where nobody vanished
+
+        def opened(what: str, parts: list[bytes]) -> list[bytes]:
+            return [
+                _open(agreed[name], asked, what, name, self.name, part)
+                for name, part in zip(survivors, parts, strict=bool(parts))
+            ]
+
+        pairs = opened("pairs", sealed_pairs)
+        shares = [_part(row, SHARE_BYTES, place) for place in gone for row in pairs]
+        return b"".join([*opened("own", sealed_own), *shares])
 
     def check(self, asked: PoolRound) -> None:
         """See that it may mask in this round, before anything is counted for it.
@@ -587,9 +587,9 @@ class PooledSum:
         place = self.asked.names.index(member)
         size_own, size_pairs = self.asked.sealed_bytes
         came = [self._came[name] for name in self._left]
-        sealed = [one.own[place * size_own : (place + 1) * size_own] for one in came]
+        sealed = [_part(one.own, size_own, place) for one in came]
         if self.needs_agreement:
-            sealed += [one.pairs[place * size_pairs : (place + 1) * size_pairs] for one in came]
+            sealed += [_part(one.pairs, size_pairs, place) for one in came]
         return b"".join(sealed)
 
     def take_shares(self, member: str, shares: bytes) -> None:
@@ -616,8 +616,8 @@ class PooledSum:
             raise InputError("shares", given=len(self._shares), allowed=allowed)
         answered = sorted(self._shares)[:threshold]
         places = [asked.names.index(name) + 1 for name in answered]
-        count = len(self._shares[answered[0]]) // SHARE_BYTES
-        rows = ([_number(self._shares[name], i) for name in answered] for i in range(count))
+        shares = [_parts(self._shares[name], SHARE_BYTES) for name in answered]
+        rows = ([int.from_bytes(one, "big") for one in row] for row in zip(*shares, strict=True))
         seeds = join_all(places, rows)
         plus: list[bytes] = []
         minus = seeds[: len(self._left)]
@@ -681,5 +681,9 @@ def _share(value: int) -> bytes:
     return value.to_bytes(SHARE_BYTES, "big")
 
 
-def _number(shares: bytes, place: int) -> int:
-    return int.from_bytes(shares[SHARE_BYTES * place : SHARE_BYTES * (place + 1)], "big")
+def _part(data: bytes, size: int, place: int) -> bytes:
+    return data[size * place : size * (place + 1)]
+
+
+def _parts(data: bytes, size: int) -> list[bytes]:
+    return [_part(data, size, place) for place in range(len(data) // size)]

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from dpcohort.deploy.flower.client_app import carry, carry_in_simulation, carry_to, guard_socket
+from dpcohort.deploy.flower.client_app import carry, carry_to
 from dpcohort.deploy.flower.kit import client_folder
 from dpcohort.deploy.flower.messages import NO_GUARD, draw_message, hello_message, read_frames
 from dpcohort.deploy.flower.rounds import federate
@@ -105,8 +105,8 @@ def test_a_guard_that_is_not_running_is_said(tmp_path):
 
 @pytest.mark.parametrize("config", [{}, {"partition-id": 1}, {"guard": ""}, {"guard": 7}])
 def test_a_node_without_guard_says_what_it_needs(config):
-    with pytest.raises(InputError, match='guard="SOCKET"'):
-        guard_socket(config)
+    with pytest.raises(InputError, match=r'guard="SOCKET"; in a simulation.* guards="FOLDER"'):
+        carry(b"", config, {})
 
 
 def test_the_client_app_needs_no_torch():
@@ -209,8 +209,3 @@ def test_a_ledger_that_cannot_be_written_spends_nothing(small, tmp_path, monkeyp
     assert small.counted("lab") == {}
     lost = read_log(tmp_path / "run" / "exchange.jsonl")[0]["lost"]
     assert "ledger" in str(lost)
-
-
-def test_a_simulation_needs_the_guards_folder():
-    with pytest.raises(DpcohortError, match='guards="FOLDER"'):
-        carry_in_simulation(b"", {"partition-id": 1}, {})
