@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +94,7 @@ def _asked(guard: GuardClient, request: Message) -> bytes:
         return encode(Refusal(code=error.code, message=message, counted=error.counted))
 
 
-class LocalGuards:
+class LocalGuards(AbstractContextManager["LocalGuards"]):
     """Guards of several clients in this process, each opened when it is first asked.
 
     Args:
@@ -107,9 +107,6 @@ class LocalGuards:
         self._clients = Path(clients)
         self._stack = ExitStack()
         self._sockets: dict[str, Path] = {}
-
-    def __enter__(self) -> LocalGuards:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -59,6 +59,7 @@ from dpcohort.deploy.flower.kit import file_name
 from dpcohort.deploy.flower.messages import hello_message, open_message, read_hello
 from dpcohort.deploy.flower.record import FederatedJob, FederatedRecorder
 from dpcohort.deploy.flower.rounds import GuardTrainer
+from dpcohort.deploy.formats import replace
 from dpcohort.deploy.guard.files import GuardedData, check_records
 from dpcohort.deploy.guard.handler import GuardHandler, RefusedError, within_terms
 from dpcohort.deploy.guard.protocol import DrawRequest, Hello, ReceiptRequest, encode
@@ -595,12 +596,15 @@ class PrivacyAwareStrategy:
             plan.verify_unless_made_here()
         _check_plan(plan)
         self.plan, self._run, self._out, self._resume = plan, run, Path(out), bool(resume)
-        self._settings: dict[str, Any] = {
-            "optimiser": {"learning_rate": float(learning_rate)},
-            "aggregation": {"rule": aggregation},
-            "quorum": quorum,
-        }
-        _ = self._federation(timeout=600.0)  # checked now, not when clients wait
+        self._federation = _AppFederation(
+            plan=plan,
+            model=_MODEL,
+            clients={},
+            run=run,
+            optimiser={"learning_rate": float(learning_rate)},
+            aggregation={"rule": aggregation},
+            quorum=quorum,
+        )
         #: The finished run.
         self.run: Run | None = None
 
@@ -651,11 +655,11 @@ class PrivacyAwareStrategy:
                     next_step="Its noise was calibrated for these rounds; leave num_rounds out.",
                 )
             self.summary()
-            arrays, federation = _Arrays.of(initial_arrays), self._federation(timeout=timeout)
+            arrays = _Arrays.of(initial_arrays)
             _check_arrays(arrays)
-            job = _AppJob.of(federation, model=arrays.module)
+            job = _AppJob.of(replace(self._federation, timeout=timeout), model=arrays.module)
             nodes = _Nodes(grid, run=self._run, beside=arrays.beside(), config=train_config or {})
-            drawn = federation.drawn
+            drawn = job.federation.drawn
             hellos = _agreed(nodes, self.plan, drawn, timeout=timeout)
             problems = {
                 client: self._problems(job, client, hello) for client, hello in hellos.items()
@@ -666,8 +670,8 @@ class PrivacyAwareStrategy:
 
             def evaluated(done: int) -> str:
                 """What the app finds of the model after so many rounds, in words."""
-                now = arrays.record(part.state.parameters.detach().cpu().numpy())
-                found = None if evaluate_fn is None else evaluate_fn(done, now)
+                now = part.state.parameters.detach().cpu().numpy()
+                found = None if evaluate_fn is None else evaluate_fn(done, arrays.record(now))
                 if found is None:
                     return ""
                 result.evaluate_metrics_serverapp[done] = found
@@ -699,19 +703,7 @@ class PrivacyAwareStrategy:
                 "records need PrivacyMod(records=..., network=...) and their number as the size, "
                 "whole clients PrivacyMod() and the size 1"
             ]
-        return disagreements(
-            job.federation,
-            client,
-            hello,
-            dimension=job.dimension,
-            layout=job.layout,
-            resume=self._resume,
-        )
-
-    def _federation(self, *, timeout: float) -> Federation:
-        """What a server of guards reads from its file."""
-        said: dict[str, Any] = {"plan": self.plan, "model": _MODEL, "clients": {}, "run": self._run}
-        return _AppFederation(**said, timeout=timeout, **self._settings)
+        return disagreements(job, client, hello, resume=self._resume)
 
     def configure_train(self, *arguments: Any, **named: Any) -> Any:
         """Not by itself: only whole plans are executed, by :meth:`start`."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from pydantic import AfterValidator, Field, InstanceOf, ValidationError, model_validator
@@ -30,6 +30,9 @@ from dpcohort.plain_text import one_line
 from dpcohort.plan import Plan
 from dpcohort.runs.receipts import charges_of
 from dpcohort.text_files import toml_text
+
+if TYPE_CHECKING:
+    from dpcohort.deploy.flower.record import FederatedJob
 
 _MOST_SHOWN, _SHOWN = 12, 5  # lines, and names in a line
 
@@ -209,20 +212,16 @@ class Federation(Format):
         return found.model_copy(update={"model": found.model.found_beside(path)})
 
 
-def disagreements(
-    federation: Federation, client: str, hello: Hello, *, dimension: int, layout: str, resume: bool
-) -> list[str]:
+def disagreements(job: FederatedJob, client: str, hello: Hello, *, resume: bool) -> list[str]:
     """What in a client's terms does not cover its part of the plan; empty if all does.
 
     Args:
-        federation: plan, model and run.
+        job: plan, model and run.
         client: which client.
         hello: what its guard says.
-        dimension: number of trained parameters.
-        layout: hash of their order.
         resume: the run goes on, so draws may be counted already.
     """
-    plan = federation.plan
+    federation, plan = job.federation, job.plan
     k = plan.population.index_of(client)
     if hello.protocol != PROTOCOL:
         return [f"its guard speaks protocol {hello.protocol}, this server {PROTOCOL}"]
@@ -235,7 +234,7 @@ def disagreements(
         found.append(
             f"its owner allows another model than {federation.model.name} with the loss {loss}"
         )
-    elif hello.dimension != dimension or hello.layout != layout:
+    elif hello.dimension != job.dimension or hello.layout != job.layout:
         found.append("its model has other parameters than the server's: other versions")
     if hello.accepted is None:
         return [*found, f"its owner has not accepted the run {federation.run!r}"]

@@ -105,19 +105,6 @@ def kit_text(name: str, **values: object) -> str:
     return Template((files / name).read_text(encoding="utf-8")).substitute({**_ARRAYS, **values})
 
 
-_APP = {
-    "__init__.py": '"""A Flower app that executes a dpcohort plan."""\n',
-    "server_app.py": (
-        '"""The server: executes the plan that the run-config names."""\n\n'
-        "from dpcohort.deploy.flower.apps import server_app\n\napp = server_app()\n"
-    ),
-    "client_app.py": (
-        '"""The client app: asks the guard that the node-config names."""\n\n'
-        "from dpcohort.deploy.flower.apps import client_app\n\napp = client_app()\n"
-    ),
-}
-
-
 def client_folder(kit: Path, client: str) -> Path:
     """What one client's owner gets of a kit.
 
@@ -205,9 +192,9 @@ def write_kit(
                 members=members,
             )
             own = client_folder(scratch, client)
-            words = _own_model_words(_FOR_OWNER, model.name, code, table is not None)
+            words = _own_model_words("owner", model.name, code, values)
             told = {"client": client, "own_model": words}
-            told["pooled"] = "" if plan.pooled is None else _POOLED
+            told["pooled"] = "" if plan.pooled is None else kit_text("pooled.md")
             keys[client] = _write_client(own, terms, {**values, **told})
             if client in identities:
                 write_text(own / IDENTITY_FILE, f"{identities[client].hex()}\n")
@@ -224,7 +211,7 @@ def write_kit(
             **{"out": "run", **federation},
         )
         _copy_weights(given, scratch / "server")
-        values["own_model"] = _own_model_words(_FOR_OPERATOR, model.name, code)
+        values["own_model"] = _own_model_words("operator", model.name, code, values)
         _write_server(scratch, said, values, final=target.resolve())
         for place in (scratch / "server", scratch / "app"):
             _write_code(place, code)
@@ -346,40 +333,22 @@ def _copy_weights(model: ModelTerms, folder: Path) -> None:
         os.chmod(folder / _WEIGHTS, 0o644)
 
 
-_FOR_OWNER = (
-    "\nThe model is code that somebody wrote for this run: {what}.\nYour guard runs it on your "
-    "data, so read it.{where}\nThen try it before anything is spent, in the folder where it lies:\n"
-    "\n"
-    "    dpcohort guard check --terms terms.toml --data {data}\n"
-)
-_POOLED = (
-    "\nYour promise counts on the noise of other clients: `[runs.pool]` of the terms says on whom, "
-    "and on\nhow many of them. Your secret, `identity.key`, goes to /etc/dpcohort-guard (owner "
-    "`dpcohort-guard`,\nmode 0600). Compare the members' keys with their owners, on a way that the "
-    "server does not\ncontrol: whoever could choose the keys could be all of them.\n"
-)
-_FOR_OPERATOR = (
-    "\nThe model is code of your own: {what}.{where}\nOwners read it and try it (`dpcohort guard "
-    "check`); change it, and they must get it again.\n"
-)
-
-
-def _own_model_words(words: str, name: str, code: Mapping[str, str], is_table: bool = False) -> str:
+def _own_model_words(
+    reader: str, name: str, code: Mapping[str, str], values: Mapping[str, object]
+) -> str:
     """What a page says of a model that is somebody's own; nothing of one of dpcohort's."""
     if not is_named_function(name):
         return ""
-    module = name.partition(":")[0]
-    data = "data.csv" if is_table else _ARRAYS["data"]
-    if not code:
-        where = f" Install the package that has {module}."
-        return words.format(what=f"`{name}`", where=where, data=data)
-    where = (
-        "\nPut it into /etc/dpcohort-guard (owner `dpcohort-guard`, mode 0600), from where the "
-        "unit starts."
-        if words is _FOR_OWNER
-        else " It lies in `server/`, in `app/` and in every client's folder."
-    )
-    return words.format(what=f"`{', '.join(code)}` (`{name}`)", where=where, data=data)
+    what, where = f"`{name}`", f" Install the package that has {name.partition(':')[0]}."
+    if code:
+        what = f"`{', '.join(code)}` (`{name}`)"
+        where = (
+            "\nPut it into /etc/dpcohort-guard (owner `dpcohort-guard`, mode 0600), from where the "
+            "unit starts."
+            if reader == "owner"
+            else " It lies in `server/`, in `app/` and in every client's folder."
+        )
+    return kit_text(f"own-model-{reader}.md", **{**values, "what": what, "where": where})
 
 
 def own_model_files(name: str) -> dict[str, str]:
@@ -447,8 +416,8 @@ def _write_server(
     for name in ("dpcohort-superlink.service", "dpcohort-gate.service", "nginx.conf"):
         write_text(server / name, kit_text(name, **values))
     write_text(app / "pyproject.toml", kit_text("app.toml", **values))
-    for name, text in _APP.items():
-        write_text(app / "dpcohort_app" / name, f"# SPDX-License-Identifier: Apache-2.0\n{text}")
+    for name in ("__init__.py", "server_app.py", "client_app.py"):
+        write_text(app / "dpcohort_app" / name, kit_text(f"app/{name}.txt"))
     os.chmod(server, 0o700)
 
 

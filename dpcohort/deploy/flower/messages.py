@@ -218,6 +218,15 @@ def longest_update(request: DrawRequest, *, records: int) -> float:
     return float(_SLACK * sum(request.step_sizes) * (signal + noise))
 
 
+def guard_answered(client: str, body: bytes) -> bool:
+    """Whether a guard was there to answer; one that is being started is asked again."""
+    try:
+        frames = list(read_frames(body))
+    except DpcohortError:
+        return True
+    return not any(isinstance(one, Refusal) and one.code == NO_GUARD for one in frames)
+
+
 def read_hello(body: bytes) -> Hello | str:
     """What a client's owner has accepted, or why that is not known."""
     try:

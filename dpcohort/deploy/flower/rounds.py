@@ -29,9 +29,9 @@ from dpcohort.deploy.flower.exchange import Exchange, Heard, Transport
 from dpcohort.deploy.flower.federation import Federation, check_agreements, disagreements
 from dpcohort.deploy.flower.masked import MaskedRound, ask_cards, masked_round
 from dpcohort.deploy.flower.messages import (
-    NO_GUARD,
     Reply,
     draw_message,
+    guard_answered,
     hello_message,
     read_draws,
     read_hello,
@@ -224,7 +224,7 @@ class GuardTrainer:
     def check_terms(self, *, resume: bool) -> None:
         """Ask every drawn client's guard what its owner accepted; nothing is spent by that."""
         messages = {c: hello_message(c, run=self._federation.run) for c in self._federation.drawn}
-        heard = self._exchange.ask(messages, group="terms", satisfied=_asked_a_guard)
+        heard = self._exchange.ask(messages, group="terms", satisfied=guard_answered)
         problems: dict[str, list[str]] = {}
         for client, answers in heard.items():
             if not answers.bodies:
@@ -235,14 +235,7 @@ class GuardTrainer:
             if isinstance(hello, str):
                 problems[client] = [hello]
                 continue
-            problems[client] = disagreements(
-                self._federation,
-                client,
-                hello,
-                dimension=self._job.dimension,
-                layout=self._layout,
-                resume=resume,
-            )
+            problems[client] = disagreements(self._job, client, hello, resume=resume)
         check_agreements(problems)
         if self._pool is not None:
             self._cards = ask_cards(self._exchange, self._federation.drawn, self._federation.run)
@@ -310,12 +303,6 @@ class GuardTrainer:
 
     def _name(self, cohort: Cohort, i: int) -> str:
         return self._plan.population.ids[int(cohort.clients[i])]
-
-
-def _asked_a_guard(client: str, body: bytes) -> bool:
-    """Whether a guard was there; one that is being started is asked again."""
-    hello = read_hello(body)
-    return not (isinstance(hello, str) and hello.startswith(f"{NO_GUARD}:"))
 
 
 def _joined(replies: list[Reply], draws: list[int], heard: Heard) -> Reply:

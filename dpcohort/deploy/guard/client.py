@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,7 +49,7 @@ class GuardRefusedError(DpcohortError):
         self.counted = refusal.counted
 
 
-class GuardClient:
+class GuardClient(AbstractContextManager["GuardClient"]):
     """A connection to a guard.
 
     Args:
@@ -82,9 +82,6 @@ class GuardClient:
             elif isinstance(error, BlockingIOError):
                 hint = "Too many ask it at once; ask again later."
             raise InputError.because(f"no guard answers at {path}: {reason}. {hint}") from None
-
-    def __enter__(self) -> GuardClient:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

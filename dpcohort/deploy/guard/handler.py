@@ -283,7 +283,7 @@ class GuardHandler:
             noisy = self._trainer.noisy_sum(request.vector, lattice, terms.sampler, **batch)
             masked = member.mask(pooled, noisy)
             vector = masked.vector.astype("<u8").tobytes()
-            return bytes.fromhex(masked.signature) + vector + masked.own + masked.pairs
+            return bytes.fromhex(masked.signature) + vector + masked.sealed
         return self._trainer.update(
             request.vector, lattice, terms.sampler, **batch, step_sizes=request.step_sizes
         ).tobytes()

@@ -279,14 +279,18 @@ class AcceptedRun(Format):
         return terms
 
 
+def _check_table(name: str, given: Any, keys: Sequence[str]) -> None:
+    if not isinstance(given, Mapping):
+        raise InputError(name.rpartition(".")[2], given=given, allowed=f"a table [{name}]")
+    for key in given:
+        choice("key", key, keys)
+
+
 def _columns(given: Any) -> TableColumns:
     if isinstance(given, TableColumns):
         return given
     known = [field.name for field in fields(TableColumns) if field.name != "client"]
-    if not isinstance(given, Mapping):
-        raise InputError("columns", given=given, allowed="a table [table.columns]")
-    for key in given:
-        choice("key", key, known)
+    _check_table("table.columns", given, known)
     if not given.get("features"):
         raise InputError.about("features", "is missing: the columns that the model sees.")
     try:
@@ -333,13 +337,8 @@ class TableTerms(Format):
 def _normalisation(given: Any) -> Normalisation:
     if isinstance(given, Normalisation):
         return given
-    if not isinstance(given, Mapping):
-        raise InputError("normalisation", given=given, allowed="a table [normalisation]")
-    for key in given:
-        choice("key", key, [field.name for field in fields(Normalisation)])
-    values: dict[str, Any] = {
-        key: tuple(one) if isinstance(one, list) else one for key, one in given.items()
-    }
+    _check_table("normalisation", given, [field.name for field in fields(Normalisation)])
+    values: Any = {key: tuple(one) if isinstance(one, list) else one for key, one in given.items()}
     try:
         return Normalisation(**values)
     except TypeError:

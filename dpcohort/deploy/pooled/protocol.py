@@ -211,16 +211,13 @@ class PoolRound:
             InputError: they are of another length.
         """
         numbers = 8 * self.coordinates
-        own, pairs = (len(self.names) * size for size in self.sealed_bytes)
-        if len(data) != numbers + own + pairs:
-            allowed = f"{numbers + own + pairs} bytes"
+        expected = numbers + len(self.names) * sum(self.sealed_bytes)
+        if len(data) != expected:
+            allowed = f"{expected} bytes"
             raise InputError("masked vector", given=f"{len(data)} bytes", allowed=allowed)
+        vector = np.frombuffer(data[:numbers], dtype="<u8").astype(np.uint64)
         return MaskedVector(
-            member=member,
-            vector=np.frombuffer(data[:numbers], dtype="<u8").astype(np.uint64),
-            own=data[numbers : numbers + own],
-            pairs=data[numbers + own :],
-            signature=signature,
+            member=member, vector=vector, sealed=data[numbers:], signature=signature
         )
 
     def check_survivors(self, survivors: Sequence[str], signed: Mapping[str, str]) -> str:
@@ -282,15 +279,14 @@ class MaskedVector:
     Attributes:
         member: its name.
         vector: integers modulo 2^b.
-        own: for each member in order, a share of the member's own mask, sealed.
-        pairs: for each member in order, shares of the masks it has in common with each, sealed.
+        sealed: for each member in order, a share of the member's own mask; then for each member in
+            order, shares of the masks it has in common with each.
         signature: that it masked in this round.
     """
 
     member: str
     vector: Masked
-    own: bytes
-    pairs: bytes
+    sealed: bytes
     signature: str
 
 
@@ -367,8 +363,7 @@ class Member:
         return MaskedVector(
             member=self.name,
             vector=vector,
-            own=b"".join(one for one, _ in seal),
-            pairs=b"".join(both for _, both in seal),
+            sealed=b"".join([one for one, _ in seal] + [both for _, both in seal]),
             signature=self._identity.sign("masked", asked.context),
         )
 
@@ -527,15 +522,11 @@ class PooledSum:
             raise InputError("member", given=name, allowed="one of the cohort, once, in time")
         if not _is_signed(asked.pool.members[name], masked.signature, "masked", asked.context):
             raise InputError.because(f"{name} did not mask for this cohort.")
-        size_own, size_pairs = (len(asked.names) * size for size in asked.sealed_bytes)
-        if (masked.vector.shape, masked.vector.dtype, len(masked.own), len(masked.pairs)) != (
-            (asked.coordinates,),
-            np.dtype(np.uint64),
-            size_own,
-            size_pairs,
-        ):
+        vector, length = masked.vector, len(asked.names) * sum(asked.sealed_bytes)
+        right = vector.shape == (asked.coordinates,) and vector.dtype == np.uint64
+        if not right or len(masked.sealed) != length:
             raise InputError.because(f"the masked vector of {name} has another length.")
-        self._sum += masked.vector
+        self._sum += vector
         # The vector is in the sum; what is kept is small.
         self._came[name] = replace(masked, vector=np.zeros(0, dtype=np.uint64))
 
@@ -587,9 +578,10 @@ class PooledSum:
         place = self.asked.names.index(member)
         size_own, size_pairs = self.asked.sealed_bytes
         came = [self._came[name] for name in self._left]
-        sealed = [_part(one.own, size_own, place) for one in came]
+        sealed = [_part(one.sealed, size_own, place) for one in came]
         if self.needs_agreement:
-            sealed += [_part(one.pairs, size_pairs, place) for one in came]
+            start = len(self.asked.names) * size_own + place * size_pairs
+            sealed += [one.sealed[start : start + size_pairs] for one in came]
         return b"".join(sealed)
 
     def take_shares(self, member: str, shares: bytes) -> None:

@@ -426,7 +426,7 @@ class TestServer:
         with pytest.raises(InputError, match="did not mask for this cohort"):
             server.take(masked)
         right = cohort.members[ME].mask(cohort.ask(), values[ME])
-        for changes in ({"vector": right.vector[:-1]}, {"own": b""}, {"pairs": right.pairs[1:]}):
+        for changes in ({"vector": right.vector[:-1]}, {"sealed": right.sealed[1:]}):
             with pytest.raises(InputError, match="another length"):
                 server.take(dataclasses.replace(right, **changes))
         server.take(right)
