@@ -769,44 +769,46 @@ def _agreed(nodes: _Nodes, plan: Plan, drawn: Sequence[str], *, timeout: float) 
         InputError: a node without a mod or a ledger, a client the plan does not know, one name
             twice, or a drawn client that does not come.
     """
-    deadline, known = time.monotonic() + timeout, set(plan.population.ids)
-    waited: list[str] = []
+    deadline, waited = time.monotonic() + timeout, list[str]()
     while True:
-        there = {name for name, _ in nodes.nodes()}
-        for node, answer in nodes.answers.items():
-            if isinstance(answer, str):
-                raise InputError.because(
-                    f"node {node} cannot take part: {one_line(answer).rstrip('.')}. Every client's "
-                    "app needs PrivacyMod in ClientApp(mods=[...]). Nothing was asked and nothing "
-                    "spent."
-                )
-        strangers = sorted(there - known)
-        if strangers:
-            raise InputError.because(
-                f"a node says that it is {one_line(strangers[0])!r}, whom the plan does not know. "
-                f"Its clients are {some(plan.population.ids)}. Start the node under one of their "
-                "names, or plan with this client. Nothing was asked and nothing spent."
-            )
-        names = [hello.dataset for hello in nodes.answers.values() if isinstance(hello, Hello)]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise InputError.because(
-                f"two nodes say that they are {one_line(twice[0])!r}. Each client needs a name and "
-                "a ledger of its own. Nothing was asked and nothing spent."
-            )
-        missing = [client for client in drawn if client not in there]
-        if not missing:
-            return {
-                hello.dataset: hello
-                for hello in nodes.answers.values()
-                if isinstance(hello, Hello) and hello.dataset in drawn
-            }
-        if missing != waited:
+        nodes.nodes()  # asks those that have come since
+        problem = _problem(nodes.answers, plan)
+        hellos = {said.dataset: said for said in nodes.answers.values() if isinstance(said, Hello)}
+        missing = [client for client in drawn if client not in hellos]
+        if not problem and not missing:
+            return {client: hellos[client] for client in drawn}
+        if not problem and missing != waited:
             print(f"dpcohort: waiting for {some(missing)}", flush=True)
             waited = missing
-        if time.monotonic() > deadline:
-            raise InputError.because(
-                f"{some(missing)}, whom the plan draws, did not come online within {timeout:g} s. "
-                "Nothing was asked and nothing spent."
-            )
+        if not problem and time.monotonic() > deadline:
+            late = f"did not come online within {timeout:g} s."
+            problem = f"{some(missing)}, whom the plan draws, {late}"
+        if problem:
+            raise InputError.because(f"{problem} Nothing was asked and nothing spent.")
         time.sleep(_POLL)
+
+
+def _problem(answers: Mapping[int, Hello | str], plan: Plan) -> str:
+    """Why a plan cannot begin with the nodes that answered so; empty if it can."""
+    for node, said in answers.items():
+        if isinstance(said, str):
+            return (
+                f"node {node} cannot take part: {one_line(said).rstrip('.')}. Every client's app "
+                "needs PrivacyMod in ClientApp(mods=[...])."
+            )
+    known = set(plan.population.ids)
+    names = sorted(said.dataset for said in answers.values() if isinstance(said, Hello))
+    for name in names:
+        if name not in known:
+            return (
+                f"a node says that it is {one_line(name)!r}, whom the plan does not know. Its "
+                f"clients are {some(plan.population.ids)}. Start the node under one of their "
+                "names, or plan with this client."
+            )
+    for name in names:
+        if names.count(name) > 1:
+            return (
+                f"two nodes say that they are {one_line(name)!r}. Each client needs a name and a "
+                "ledger of its own."
+            )
+    return ""

@@ -37,6 +37,7 @@ from dpcohort.clients import Population
 from dpcohort.data.dataset import Normalisation
 from dpcohort.deploy.flower.certificates import make_certificates, make_node_key
 from dpcohort.deploy.flower.federation import Federation, drawn_clients
+from dpcohort.deploy.guard.files import write_secret
 from dpcohort.deploy.guard.terms import (
     IDENTITY_FILE,
     ModelTerms,
@@ -197,8 +198,7 @@ def write_kit(
             told["pooled"] = "" if plan.pooled is None else kit_text("pooled.md")
             keys[client] = _write_client(own, terms, {**values, **told})
             if client in identities:
-                write_text(own / IDENTITY_FILE, f"{identities[client].hex()}\n")
-                os.chmod(own / IDENTITY_FILE, 0o600)
+                write_secret(own / IDENTITY_FILE, f"{identities[client].hex()}\n".encode())
             _write_code(own, code)
             _copy_weights(given, own)
             shutil.copyfile(tls / "ca.crt", own / "ca.crt")
@@ -233,6 +233,7 @@ def write_app(folder: str | Path, *, rounds: int = 8, clients: int = 3) -> Path:
         InputError: the folder is in use, or cannot be written.
 
     Example:
+        >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as place:
         ...     sorted(path.name for path in write_app(place, rounds=1).iterdir())
         ['README.md', 'clients.csv', 'ledgers', 'plan.json', 'pyproject.toml', 'quickstart']
