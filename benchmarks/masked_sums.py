@@ -71,7 +71,7 @@ def one_round(pool: AcceptedPool, members: list[Member], gone: int, coordinates:
         masked, seconds = timed(partial(member.mask, asked(), values))
         masking.append(seconds)
         server.take(masked)
-        beside = len(masked.own + masked.pairs)
+        beside = len(masked.sealed)
     left = server.close()
     said = (server.asked, left, server.signed)
     for member in members[gone:] if server.needs_agreement else ():

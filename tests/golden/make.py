@@ -416,6 +416,9 @@ class GuardByHeart:
     def __exit__(self, *how: object) -> None:
         pass
 
+    def ask(self, request: Any) -> Any:
+        return self.draw(request) if hasattr(request, "draw") else self.hello(request.run)
+
     def hello(self, run: str) -> Any:
         return named("Hello")(**self._says)
 

@@ -103,11 +103,15 @@ class FlowerGrid:
         from flwr.app import Message
 
         posted = [
-            Message(_record(body), node, "train", ttl=ttl, group_id=group)
+            Message(self._content(body, group), node, "train", ttl=ttl, group_id=group)
             for node, body in messages
         ]
         names = [str(name or "") for name in self._grid.push_messages(posted)]
         return names if len(names) == len(posted) else [""] * len(posted)
+
+    def _content(self, body: bytes, group: str) -> Any:
+        """What a message of this exchange holds."""
+        return _record(body)
 
     def pull(self, names: Sequence[str]) -> Sequence[Answer]:
         """The answers there are; errors come from the SuperLink, so only their message is known."""

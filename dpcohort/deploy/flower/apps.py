@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,15 +30,7 @@ def server_app() -> Any:
 
 def client_app() -> Any:
     """The ClientApp: a client app between the server's messages and the client's guard."""
-
-    def carry(body: bytes, node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> bytes:
-        if not node_config.get("guard"):
-            from dpcohort.deploy.flower.client_app import carry_in_simulation
-
-            return carry_in_simulation(body, node_config, run_config)
-        from dpcohort.deploy.flower.client_app import carry as carry_to_guard
-
-        return carry_to_guard(body, node_config)
+    from dpcohort.deploy.flower.client_app import carry
 
     return make_client_app(carry)
 
@@ -92,19 +84,26 @@ def _federated(grid: Any, run_config: Mapping[str, Any]) -> Run:
         FlowerGrid(grid, by_key=by_key),
         out=folder,
         resume=bool(run_config.get("resume", False)),
-        callbacks=(_Printer(),),
+        callbacks=(RoundPrinter(),),
         by_place=not by_key,
         after=Path(path).parent / after if after else None,
     )
 
 
-class _Printer:
-    """One line a round in the server's log."""
+class RoundPrinter:
+    """One line a round in the server's log.
+
+    Args:
+        more: what else to say after so many rounds.
+    """
+
+    def __init__(self, more: Callable[[int], str] = lambda done: "") -> None:
+        self._more = more
 
     def on_round(self, record: RoundRecord, run: Run) -> None:
         """Say how far it is."""
         test = record.test_average or record.test
         shown = "" if test is None else f", test {run.metric.words} {run.metric.text(test.score)}"
         over = " (passed over: too few answers)" if record.lost else ""
-        total = run.plan.training.rounds
-        print(f"dpcohort: round {record.round + 1} of {total}{shown}{over}", flush=True)
+        total, more = run.plan.training.rounds, visible(self._more(record.round + 1))
+        print(f"dpcohort: round {record.round + 1} of {total}{shown}{over}{more}", flush=True)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
-import os
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from dpcohort._validate import whole_number
 from dpcohort.atomic_file import atomic_writer
+from dpcohort.deploy.guard.files import write_secret
 from dpcohort.errors import FileFormatError, InputError
 
 try:
@@ -231,13 +231,8 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _write_secret(path: Path, key: ec.EllipticCurvePrivateKey, form: PrivateFormat) -> None:
-    """Never readable by others, not even while it is written; never over another key."""
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(key.private_bytes(Encoding.PEM, form, serialization.NoEncryption()))
-            file.flush()
-            os.fsync(file.fileno())
+        write_secret(path, key.private_bytes(Encoding.PEM, form, serialization.NoEncryption()))
     except OSError as error:
         raise InputError.because(
             f"{path} cannot be written: {error.strerror or error}. Choose another place."

@@ -14,54 +14,49 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpcohort.deploy.flower.exchange import InProcess
 from dpcohort.deploy.flower.messages import NO_GUARD, open_message
 from dpcohort.deploy.guard.client import GuardClient, GuardRefusedError
-from dpcohort.deploy.guard.protocol import (
-    AgreeRequest,
-    CardRequest,
-    DrawRequest,
-    MaskedRequest,
-    Refusal,
-    RevealRequest,
-    encode,
-)
+from dpcohort.deploy.guard.protocol import DrawRequest, Message, Refusal, encode
 from dpcohort.errors import DpcohortError, InputError
 
 if TYPE_CHECKING:
     from dpcohort.deploy.flower.federation import Federation
 
-#: Asks one guard: a connection with ``hello``, ``draw`` and ``receipt``.
+#: Asks one guard: a connection with ``ask`` and ``receipt``.
 Connect = Callable[[], GuardClient]
 
 
-def carry(body: bytes, node_config: Mapping[str, Any]) -> bytes:
-    """Answer a message with the words of the guard that the node's configuration names.
+def carry(
+    body: bytes, node_config: Mapping[str, Any], run_config: Mapping[str, Any] | None = None
+) -> bytes:
+    """Answer a message with the words of the guard that the node's owner names.
+
+    Whatever a message or a run says, it is this guard. In Flower's simulation engine, where nodes
+    are not configured one by one, it is that of the client the message is for.
 
     Args:
         body: the message.
-        node_config: the node's, with ``guard`` in it.
+        node_config: the node's, with ``guard``, the socket of the client's guard.
+        run_config: the run's; in a simulation with ``guards``, the folder ``clients`` of a kit.
+
+    Raises:
+        InputError: neither names a guard.
     """
-    path = guard_socket(node_config)
-    return carry_to(lambda: GuardClient(path), body)
-
-
-def guard_socket(node_config: Mapping[str, Any]) -> Path:
-    """The socket of the client's guard: where the node's owner says, whatever the message says.
-
-    Example:
-        >>> str(guard_socket({"guard": "/run/dpcohort-guard/guard.sock"}))
-        '/run/dpcohort-guard/guard.sock'
-    """
-    path = node_config.get("guard")
-    if not isinstance(path, str) or not path:
-        allowed = 'with guard="SOCKET", where the client\'s guard listens'
-        raise InputError("node-config", given=sorted(node_config), allowed=allowed)
-    return Path(path)
+    path, folder = node_config.get("guard"), str((run_config or {}).get("guards", ""))
+    if isinstance(path, str) and path:
+        return carry_to(lambda: GuardClient(path), body)
+    if path or not folder:
+        raise InputError(
+            "node-config",
+            given=sorted(node_config),
+            allowed='with guard="SOCKET"; in a simulation, the run-config with guards="FOLDER"',
+        )
+    return _OPEN.setdefault(folder, LocalGuards(folder)).carry(body)
 
 
 def carry_to(connect: Connect, body: bytes) -> bytes:
@@ -79,7 +74,7 @@ def carry_to(connect: Connect, body: bytes) -> bytes:
     try:
         with connect() as guard:
             for request in opened.requests:
-                answers.append(_asked(guard, request, opened.asks))
+                answers.append(_asked(guard, request))
             if isinstance(opened.requests[0], DrawRequest):
                 answers.append(encode(guard.receipt(opened.requests[0].run)))
     except GuardRefusedError:
@@ -91,25 +86,15 @@ def carry_to(connect: Connect, body: bytes) -> bytes:
     return b"".join(answers)
 
 
-def _asked(guard: GuardClient, request: Any, asks: str) -> bytes:
+def _asked(guard: GuardClient, request: Message) -> bytes:
     try:
-        if asks == "hello":
-            return encode(guard.hello(request.run))
-        if isinstance(request, CardRequest):
-            return encode(guard.card(request.run))
-        if isinstance(request, MaskedRequest):
-            return encode(guard.masked(request))
-        if isinstance(request, RevealRequest):
-            return encode(guard.reveal(request))
-        if isinstance(request, AgreeRequest):
-            return encode(guard.agree(request))
-        return encode(guard.draw(request))
+        return encode(guard.ask(request))
     except GuardRefusedError as error:
         message = str(error)[:500]
         return encode(Refusal(code=error.code, message=message, counted=error.counted))
 
 
-class LocalGuards:
+class LocalGuards(AbstractContextManager["LocalGuards"]):
     """Guards of several clients in this process, each opened when it is first asked.
 
     Args:
@@ -122,9 +107,6 @@ class LocalGuards:
         self._clients = Path(clients)
         self._stack = ExitStack()
         self._sockets: dict[str, Path] = {}
-
-    def __enter__(self) -> LocalGuards:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -170,26 +152,3 @@ class LocalGuards:
 
 #: The simulation engine keeps a worker process for many messages; its guards stay open with it.
 _OPEN: dict[str, LocalGuards] = {}
-
-
-def carry_in_simulation(
-    body: bytes, node_config: Mapping[str, Any], run_config: Mapping[str, Any]
-) -> bytes:
-    """Answer a message in Flower's simulation engine, where nodes are not configured one by one.
-
-    Args:
-        body: the message.
-        node_config: the node's; a simulation has no guard in it.
-        run_config: the run's, with ``guards``, the folder ``clients`` of a kit.
-
-    Raises:
-        InputError: neither names a guard.
-    """
-    folder = str(run_config.get("guards", ""))
-    if not folder:
-        raise InputError(
-            "node-config",
-            given=sorted(node_config),
-            allowed='with guard="SOCKET"; in a simulation, the run-config with guards="FOLDER"',
-        )
-    return _OPEN.setdefault(folder, LocalGuards(folder)).carry(body)

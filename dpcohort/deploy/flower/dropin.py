@@ -45,29 +45,34 @@ from torch import nn
 
 from dpcohort.atomic_file import owner_only
 from dpcohort.clients import Population
-from dpcohort.data import Partition
 from dpcohort.deploy.flower.adapter import FlowerGrid, _body, _record, flower_version
+from dpcohort.deploy.flower.apps import RoundPrinter, told
 from dpcohort.deploy.flower.exchange import Exchange
-from dpcohort.deploy.flower.federation import Federation, check_agreements, disagreements
+from dpcohort.deploy.flower.federation import (
+    Federation,
+    check_agreements,
+    check_no_public_client,
+    disagreements,
+    some,
+)
 from dpcohort.deploy.flower.kit import file_name
 from dpcohort.deploy.flower.messages import hello_message, open_message, read_hello
 from dpcohort.deploy.flower.record import FederatedJob, FederatedRecorder
 from dpcohort.deploy.flower.rounds import GuardTrainer
+from dpcohort.deploy.formats import replace
 from dpcohort.deploy.guard.files import GuardedData, check_records
-from dpcohort.deploy.guard.handler import GuardHandler
-from dpcohort.deploy.guard.protocol import DrawRequest, Hello, ReceiptRequest, Refusal, encode
+from dpcohort.deploy.guard.handler import GuardHandler, RefusedError, within_terms
+from dpcohort.deploy.guard.protocol import DrawRequest, Hello, ReceiptRequest, encode
 from dpcohort.deploy.guard.terms import GuardTerms, ModelTerms
 from dpcohort.deploy.guard.training import LocalTraining, layout_of
 from dpcohort.deploy.ledger import ClientLedger
 from dpcohort.deploy.whole_update import check_whole, noisy_update
-from dpcohort.engine import ConstantStep, EngineState, Optimiser
+from dpcohort.engine import EngineState
 from dpcohort.engine.clipping import FlatLayout
 from dpcohort.engine.lattice import Lattice
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.plain_text import one_line, visible
 from dpcohort.plan import Plan
-from dpcohort.round_record import RoundRecord
-from dpcohort.runs.configured import aggregation_for
 from dpcohort.runs.run import Run
 from dpcohort.runs.training import closing, run_rounds
 
@@ -80,7 +85,6 @@ _LAYOUT, _FIXED, _ARRAYS, _CONFIG = "dpcohort.layout", "dpcohort.fixed", "arrays
 #: Mods of Flower that clip or add noise by an account of their own.
 _NOISY = ("LocalDpMod", "fixedclipping_mod", "adaptiveclipping_mod", "PrivacyMod")
 _POLL = 0.5
-_SHOWN = 5
 
 Records = tuple[ArrayLike, ArrayLike]
 
@@ -282,14 +286,14 @@ class PrivacyMod:
             return Message(Error(code=0, reason=words), reply_to=message)
         try:
             answers = self._answers(body, message, context, call_next)
-        except _RefusedError as refused:
-            answers = [Refusal(code=refused.code, message=str(refused), counted=False)]
+        except RefusedError as refused:
+            answers = [refused.refusal]
         return Message(_record(b"".join(map(encode, answers))), reply_to=message)
 
     def _answers(self, body: bytes, message: Any, context: Any, call_next: Any) -> list[Any]:
         others = [name for name in _mods_around(self, call_next) if name in _NOISY]
         if others:
-            raise _RefusedError(
+            raise RefusedError(
                 "two-mods",
                 f"{others[0]} is among the app's mods beside PrivacyMod, and both clip or add "
                 "noise: keep one of them",
@@ -298,29 +302,39 @@ class PrivacyMod:
         try:
             opened = open_message(body)
         except DpcohortError as error:
-            raise _RefusedError("message", str(error)) from None
+            raise RefusedError("message", str(error)) from None
         if opened.client not in ("", name):
-            raise _RefusedError("other-client", f"this node is {name}")
+            raise RefusedError("other-client", f"this node is {name}")
         run = str(opened.requests[0].run)
         try:
             with ClientLedger(path) as ledger:
-                self._check(ledger, name, run)
-                handler = self._handler(ledger, name, message, context, call_next)
+                terms = self._terms(ledger, name, run)
+                records, trainer = self._trainer(message, context, call_next)
+                handler = GuardHandler(
+                    terms, records=records, ledger=ledger, trainer=trainer, log=_say
+                )
                 answers = [handler.answer(request) for request in opened.requests]
                 if isinstance(opened.requests[0], DrawRequest):
                     answers.append(handler.answer(ReceiptRequest(run=run)))
                 return answers
         except DpcohortError as error:
             _say(str(error))
-            raise _RefusedError("ledger", "its ledger cannot be used; its log says why") from None
+            raise RefusedError("ledger", "its ledger cannot be used; its log says why") from None
 
-    def _handler(
-        self, ledger: ClientLedger, name: str, message: Any, context: Any, call_next: Any
-    ) -> GuardHandler:
-        """The guard's own decisions, with this client's ledger and way of training."""
+    def _terms(self, ledger: ClientLedger, name: str, run: str) -> GuardTerms:
+        """What the ledger says of the client, as a guard's terms.
+
+        Raises:
+            RefusedError: it has no such client, or terms for records where updates get noise.
+        """
         cap = ledger.cap(name)
-        assert cap is not None  # looked at before
-        terms = GuardTerms(
+        if cap is None:
+            raise RefusedError("no-ledger", f"its ledger knows no data set {name!r}")
+        accepted = ledger.accepted(name).get(run)  # one that is not is the handler's to refuse
+        if accepted is not None and self.unit == "client":
+            with within_terms():
+                check_whole(accepted)
+        return GuardTerms(
             dataset=name,
             lifetime_epsilon=cap.epsilon,
             lifetime_delta=cap.delta,
@@ -328,59 +342,37 @@ class PrivacyMod:
             across_runs=cap.across_runs,
             model=_MODEL,
         )
-        count, trainer = self._trainer(message, context, call_next)
-        return GuardHandler(terms, records=count, ledger=ledger, trainer=trainer, log=_say)
 
     def _trainer(self, message: Any, context: Any, call_next: Any) -> tuple[int, Any]:
         if self._records is None or self._network is None:
             try:
-                arrays = _Arrays.read(message.content)
-                return 1, _WholeUpdate(arrays, _app(arrays, message, context, call_next))
+                return 1, _WholeUpdate(message, context, call_next)
             except (KeyError, ValueError, TypeError, DpcohortError) as error:
                 words = f"the message's layout cannot be read ({type(error).__name__})"
-                raise _RefusedError("message", words) from None
+                raise RefusedError("message", words) from None
         try:
             data, model, network = _own_records(self._records(context), self._network())
             return len(data), LocalTraining(model, data, module=network)
         except Exception as error:  # the app's code, on the client's records
             _say(f"records or network cannot be used: {type(error).__name__}: {error}")
             words = "its records or its network cannot be used; its log says why"
-            raise _RefusedError("records", words) from None
-
-    def _check(self, ledger: ClientLedger, name: str, run: str) -> None:
-        """Refuse a ledger without the client, or terms for records where updates get noise."""
-        if ledger.cap(name) is None:
-            raise _RefusedError("no-ledger", f"its ledger knows no data set {name!r}")
-        terms = ledger.accepted(name).get(run)
-        if terms is None or self.unit == "record":
-            return  # a run that is not accepted is the handler's to refuse
-        try:
-            check_whole(terms)
-        except InputError as problem:
-            raise _RefusedError("terms", str(problem)) from None
-
-
-class _RefusedError(Exception):
-    """Why nothing is done; nothing of it is about a record, and nothing was counted."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
+            raise RefusedError("records", words) from None
 
 
 class _WholeUpdate:
     """An app's training as the guard's handler asks for it: the whole update is one record.
 
     Args:
-        arrays: the model.
-        train: the app's training; None where it failed.
+        message: the strategy's, with the model's layout.
+        context: Flower's.
+        call_next: the app.
     """
 
-    def __init__(
-        self, arrays: _Arrays, train: Callable[[NDArray[Any]], NDArray[np.float64] | None]
-    ) -> None:
-        self._train = train
-        self.dimension, self.layout = arrays.places.dimension, layout_of(arrays.module)
+    def __init__(self, message: Any, context: Any, call_next: Callable[[Any, Any], Any]) -> None:
+        self._arrays = _Arrays.read(message.content)
+        self._message, self._context, self._next = message, context, call_next
+        self.dimension = self._arrays.places.dimension
+        self.layout = layout_of(self._arrays.module)
 
     def update(
         self,
@@ -394,27 +386,22 @@ class _WholeUpdate:
     ) -> NDArray[np.float32]:
         """The step size times w - w', clipped as one vector, with its noise."""
         (alpha,) = step_sizes  # the terms say that there is one, and the rate is 1
-        trained = self._train(parameters)
+        trained = self._trained(parameters)
         moved = np.zeros(self.dimension) if trained is None else parameters - trained
         return noisy_update(moved, lattice, scale=alpha / batch_size)
 
-
-def _app(
-    arrays: _Arrays, message: Any, context: Any, call_next: Callable[[Any, Any], Any]
-) -> Callable[[NDArray[Any]], NDArray[np.float64] | None]:
-    """The app's own training, from a vector to a vector."""
-    asked = message.content
-
-    def train(parameters: NDArray[Any]) -> NDArray[np.float64] | None:
+    def _trained(self, parameters: NDArray[Any]) -> NDArray[np.float64] | None:
+        """What the app's own training makes of the parameters; None where it failed."""
         from flwr.app import RecordDict
 
+        message, asked = self._message, self._message.content
         try:
             message.content = RecordDict(
-                {_ARRAYS: arrays.record(parameters), _CONFIG: asked[_CONFIG]}
+                {_ARRAYS: self._arrays.record(parameters), _CONFIG: asked[_CONFIG]}
             )
-            replied = call_next(message, context).content.array_records
-            (record,) = replied.values()
-            return arrays.flat(record)
+            replied = self._next(message, self._context).content
+            (record,) = replied.array_records.values()
+            return self._arrays.flat(record)
         except Exception as error:  # the app's code, on the client's records
             code, line = list(traceback.walk_tb(error.__traceback__))[-1]
             where = f"{Path(code.f_code.co_filename).name}, line {line}"
@@ -422,8 +409,6 @@ def _app(
             return None
         finally:
             message.content = asked
-
-    return train
 
 
 def _own_records(records: Records, network: nn.Module) -> tuple[GuardedData, ModelTerms, nn.Module]:
@@ -449,13 +434,13 @@ def _owner(context: Any) -> tuple[str, Path]:
     if name is not None and not path and run.get("ledgers"):
         path = Path(str(run["ledgers"])) / f"{file_name(str(name))}.ledger"
     if name is None or not path:
-        raise _RefusedError(
+        raise RefusedError(
             "no-ledger",
             "its node has no ledger, so nothing can be counted and nothing is computed. Start the "
             'SuperNode with --node-config \'client="NAME" ledger="FILE"\'',
         )
     if not Path(str(path)).is_file():
-        raise _RefusedError(
+        raise RefusedError(
             "no-ledger",
             "the ledger that its node names is not there. Its owner makes it with: dpcohort ledger "
             "init",
@@ -536,67 +521,17 @@ class _Nodes(FlowerGrid):
         }
         return list(found.items())
 
-    def push(
-        self, messages: Sequence[tuple[int, bytes]], *, group: str, ttl: float
-    ) -> Sequence[str]:
-        """Send messages with what the app is told beside them."""
-        from flwr.app import ConfigRecord, Message, RecordDict
+    def _content(self, body: bytes, group: str) -> Any:
+        """Our words, with what the app is told beside them."""
+        from flwr.app import ConfigRecord, RecordDict
 
         number = {"server-round": int(group) + 1} if group.isdecimal() else {}
         config = ConfigRecord({**self._config, **number})
-        posted = [
-            Message(
-                RecordDict({**_record(body), **self._beside, _CONFIG: config}),
-                node,
-                "train",
-                ttl=ttl,
-                group_id=group,
-            )
-            for node, body in messages
-        ]
-        names = [str(name or "") for name in self._grid.push_messages(posted)]
-        return names if len(names) == len(posted) else [""] * len(posted)
+        return RecordDict({**_record(body), **self._beside, _CONFIG: config})
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
 class _AppJob(FederatedJob):
-    """A training by an app's clients.
-
-    Attributes:
-        unit: what the mods protect.
-    """
-
-    unit: str
-
-    @classmethod
-    def by(cls, federation: Federation, arrays: _Arrays, unit: str) -> _AppJob:
-        plan = federation.plan
-        found, planned = arrays.places.dimension, plan.training.dimension
-        if found != planned:
-            raise InputError.because(
-                f"the plan was made for a model of {planned:,} parameters and the app sends "
-                f"{found:,}. Make the plan again with training.dimension = {found}."
-            )
-        sizes = plan.population.sizes
-        total = int(sizes.sum())
-        partition = Partition(
-            indices=np.arange(total),
-            offsets=np.concatenate([[0], np.cumsum(sizes)]),
-            records=total,
-            rule={"held by": "the clients; numbers stand for records the server never sees"},
-            names=plan.population.ids,
-        )
-        settings = dict(federation.aggregation)
-        return cls(
-            federation=federation,
-            plan=plan,
-            model=arrays.module,
-            partition=partition,
-            optimiser=Optimiser(local_step=ConstantStep(federation.optimiser["learning_rate"])),
-            aggregation=aggregation_for(plan, str(settings.pop("rule")), settings),
-            private=True,  # mods draw noise from their operating system's entropy
-            unit=unit,
-        )
+    """A training by an app's clients."""
 
     def settings(self) -> dict[str, Any]:
         """What ``run.json`` holds; that mods and not guards added the noise, among it."""
@@ -605,7 +540,7 @@ class _AppJob(FederatedJob):
             "label": f"{self.plan.selection.rule}, Flower app",
             "data": {"name": "held by the clients", "records": self.partition.records},
             "model": self.model_settings("Flower app", {}),
-            "drop_in": self.unit,
+            "drop_in": _unit(self.plan),
         }
 
 
@@ -661,12 +596,15 @@ class PrivacyAwareStrategy:
             plan.verify_unless_made_here()
         _check_plan(plan)
         self.plan, self._run, self._out, self._resume = plan, run, Path(out), bool(resume)
-        self._settings: dict[str, Any] = {
-            "optimiser": {"learning_rate": float(learning_rate)},
-            "aggregation": {"rule": aggregation},
-            "quorum": quorum,
-        }
-        _ = self._federation(timeout=600.0)  # checked now, not when clients wait
+        self._federation = _AppFederation(
+            plan=plan,
+            model=_MODEL,
+            clients={},
+            run=run,
+            optimiser={"learning_rate": float(learning_rate)},
+            aggregation={"rule": aggregation},
+            quorum=quorum,
+        )
         #: The finished run.
         self.run: Run | None = None
 
@@ -705,7 +643,7 @@ class PrivacyAwareStrategy:
             InputError: a client is missing, one is there that the plan does not know, or an owner's
                 terms do not cover the plan; nothing is spent then.
         """
-        from dpcohort.deploy.flower.apps import told
+        from flwr.serverapp.strategy import Result
 
         rounds = self.plan.training.rounds
         try:
@@ -717,45 +655,44 @@ class PrivacyAwareStrategy:
                     next_step="Its noise was calibrated for these rounds; leave num_rounds out.",
                 )
             self.summary()
-            return self._started(grid, initial_arrays, timeout, train_config or {}, evaluate_fn)
+            arrays = _Arrays.of(initial_arrays)
+            _check_arrays(arrays)
+            job = _AppJob.of(replace(self._federation, timeout=timeout), model=arrays.module)
+            nodes = _Nodes(grid, run=self._run, beside=arrays.beside(), config=train_config or {})
+            drawn = job.federation.drawn
+            hellos = _agreed(nodes, self.plan, drawn, timeout=timeout)
+            problems = {
+                client: self._problems(job, client, hello) for client, hello in hellos.items()
+            }
+            check_agreements(problems)
+            exchange = Exchange(nodes, {c: c for c in drawn}, timeout=timeout, poll=_POLL)
+            result = Result()
+
+            def evaluated(done: int) -> str:
+                """What the app finds of the model after so many rounds, in words."""
+                now = part.state.parameters.detach().cpu().numpy()
+                found = None if evaluate_fn is None else evaluate_fn(done, arrays.record(now))
+                if found is None:
+                    return ""
+                result.evaluate_metrics_serverapp[done] = found
+                return f": {dict(found)}"
+
+            with owner_only():
+                part = FederatedRecorder(job, self._out, resume=self._resume)
+                trainer = GuardTrainer(job, exchange, part.exchanged)
+                with closing([part]):
+                    part.begin(EngineState(job.initial()))
+                    evaluated(part.state.next_round)
+                    step = (job.aggregation, job.optimiser)
+                    run_rounds([part], trainer, [step], listeners=(RoundPrinter(evaluated),))
+            self.run = part.run
+            result.arrays = arrays.record(part.state.parameters.numpy())
+            for words in part.run.warnings:
+                print(f"note: {visible(words)}", flush=True)
+            print(f"dpcohort: finished, {part.run.rounds_done} rounds. dpcohort verify {self._out}")
+            return result
         except (DpcohortError, MemoryError, RecursionError) as error:
             raise told(error) from None
-
-    def _started(
-        self,
-        grid: Any,
-        initial: Any,
-        timeout: float,
-        config: Mapping[str, Any],
-        evaluate: Callable[[int, Any], Any] | None,
-    ) -> Any:
-        from flwr.serverapp.strategy import Result
-
-        arrays, federation = _Arrays.of(initial), self._federation(timeout=timeout)
-        _check_arrays(arrays)
-        job = _AppJob.by(federation, arrays, self.unit)
-        nodes = _Nodes(grid, run=self._run, beside=arrays.beside(), config=config)
-        drawn = federation.drawn
-        hellos = _agreed(nodes, self.plan, drawn, timeout=timeout)
-        problems = {client: self._problems(job, client, hello) for client, hello in hellos.items()}
-        check_agreements(problems)
-        exchange = Exchange(nodes, {c: c for c in drawn}, timeout=timeout, poll=_POLL)
-        result = Result()
-        with owner_only():
-            part = FederatedRecorder(job, self._out, resume=self._resume)
-            trainer = GuardTrainer(federation, job, exchange, part.exchanged)
-            with closing([part]):
-                part.begin(EngineState(job.initial()))
-                told = _Told(part, arrays, evaluate, result)
-                told.evaluate(part.state.next_round)
-                step = (job.aggregation, job.optimiser)
-                run_rounds([part], trainer, [step], listeners=(told,))
-        self.run = part.run
-        result.arrays = arrays.record(part.state.parameters.numpy())
-        for words in part.run.warnings:
-            print(f"note: {visible(words)}", flush=True)
-        print(f"dpcohort: finished, {part.run.rounds_done} rounds. dpcohort verify {self._out}")
-        return result
 
     def _problems(self, job: _AppJob, client: str, hello: Hello) -> list[str]:
         size = int(self.plan.population.sizes[self.plan.population.index_of(client)])
@@ -766,19 +703,7 @@ class PrivacyAwareStrategy:
                 "records need PrivacyMod(records=..., network=...) and their number as the size, "
                 "whole clients PrivacyMod() and the size 1"
             ]
-        return disagreements(
-            job.federation,
-            client,
-            hello,
-            dimension=job.dimension,
-            layout=job.layout,
-            resume=self._resume,
-        )
-
-    def _federation(self, *, timeout: float) -> Federation:
-        """What a server of guards reads from its file."""
-        said: dict[str, Any] = {"plan": self.plan, "model": _MODEL, "clients": {}, "run": self._run}
-        return _AppFederation(**said, timeout=timeout, **self._settings)
+        return disagreements(job, client, hello, resume=self._resume)
 
     def configure_train(self, *arguments: Any, **named: Any) -> Any:
         """Not by itself: only whole plans are executed, by :meth:`start`."""
@@ -799,43 +724,6 @@ class _AppFederation(Federation):
         return self
 
 
-class _Told:
-    """Told about every round: evaluates the model on the server, if the app does, and says so.
-
-    Args:
-        part: the training.
-        arrays: its model.
-        evaluate: the app's function, of the round's number and the model.
-        result: where what it finds is kept.
-    """
-
-    def __init__(
-        self,
-        part: FederatedRecorder,
-        arrays: _Arrays,
-        evaluate: Callable[[int, Any], Any] | None,
-        result: Any,
-    ) -> None:
-        self._part, self._arrays, self._evaluate, self._result = part, arrays, evaluate, result
-
-    def evaluate(self, round: int) -> str:
-        """What the app's function finds of the model after so many rounds, in words."""
-        if self._evaluate is None:
-            return ""
-        now = self._part.state.parameters.detach().cpu().numpy()
-        found = self._evaluate(round, self._arrays.record(now))
-        if found is not None:
-            self._result.evaluate_metrics_serverapp[round] = found
-        return "" if found is None else f": {dict(found)}"
-
-    def on_round(self, record: RoundRecord, run: Run) -> None:
-        """Say how far it is."""
-        over = " (passed over: too few answers)" if record.lost else ""
-        found = self.evaluate(record.round + 1)
-        total = run.plan.training.rounds
-        print(f"dpcohort: round {record.round + 1} of {total}{over}{visible(found)}", flush=True)
-
-
 def _unit(plan: Plan) -> str:
     return "client" if int(plan.population.sizes.max()) == 1 else "record"
 
@@ -852,12 +740,7 @@ def _check_plan(plan: Plan) -> None:
             "noise, rules that choose from reports and later parts of a run need guards: dpcohort "
             "flower init."
         )
-    public = np.flatnonzero(plan.drawn & plan.population.public)
-    if public.size:
-        raise InputError.because(
-            f"the plan draws the public client {plan.population.ids[int(public[0])]!r}, whose "
-            "updates carry no noise; a mod sends none without. Plan without public clients."
-        )
+    check_no_public_client(plan, "a mod sends")
     whole = bool((plan.sampling_rates[plan.drawn] == 1.0).all())
     steps, relation = plan.training.local_steps, plan.contract.neighbours
     if _unit(plan) == "client" and not (whole and steps == 1 and relation == "replace-one"):
@@ -886,48 +769,46 @@ def _agreed(nodes: _Nodes, plan: Plan, drawn: Sequence[str], *, timeout: float) 
         InputError: a node without a mod or a ledger, a client the plan does not know, one name
             twice, or a drawn client that does not come.
     """
-    deadline, known = time.monotonic() + timeout, set(plan.population.ids)
-    waited: list[str] = []
+    deadline, waited = time.monotonic() + timeout, list[str]()
     while True:
-        there = {name for name, _ in nodes.nodes()}
-        for node, answer in nodes.answers.items():
-            if isinstance(answer, str):
-                raise InputError.because(
-                    f"node {node} cannot take part: {one_line(answer)}. Every client's app needs "
-                    "PrivacyMod in ClientApp(mods=[...]). Nothing was asked and nothing spent."
-                )
-        strangers = sorted(there - known)
-        if strangers:
-            raise InputError.because(
-                f"a node says that it is {one_line(strangers[0])!r}, whom the plan does not know. "
-                f"Its clients are {_some(plan.population.ids)}. Start the node under one of their "
-                "names, or plan with this client. Nothing was asked and nothing spent."
-            )
-        names = [hello.dataset for hello in nodes.answers.values() if isinstance(hello, Hello)]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise InputError.because(
-                f"two nodes say that they are {one_line(twice[0])!r}. Each client needs a name and "
-                "a ledger of its own. Nothing was asked and nothing spent."
-            )
-        missing = [client for client in drawn if client not in there]
-        if not missing:
-            return {
-                hello.dataset: hello
-                for hello in nodes.answers.values()
-                if isinstance(hello, Hello) and hello.dataset in drawn
-            }
-        if missing != waited:
-            print(f"dpcohort: waiting for {_some(missing)}", flush=True)
+        nodes.nodes()  # asks those that have come since
+        problem = _problem(nodes.answers, plan)
+        hellos = {said.dataset: said for said in nodes.answers.values() if isinstance(said, Hello)}
+        missing = [client for client in drawn if client not in hellos]
+        if not problem and not missing:
+            return {client: hellos[client] for client in drawn}
+        if not problem and missing != waited:
+            print(f"dpcohort: waiting for {some(missing)}", flush=True)
             waited = missing
-        if time.monotonic() > deadline:
-            raise InputError.because(
-                f"{_some(missing)}, whom the plan draws, did not come online within {timeout:g} s. "
-                "Nothing was asked and nothing spent."
-            )
+        if not problem and time.monotonic() > deadline:
+            late = f"did not come online within {timeout:g} s."
+            problem = f"{some(missing)}, whom the plan draws, {late}"
+        if problem:
+            raise InputError.because(f"{problem} Nothing was asked and nothing spent.")
         time.sleep(_POLL)
 
 
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(map(one_line, names[:_SHOWN])) + more
+def _problem(answers: Mapping[int, Hello | str], plan: Plan) -> str:
+    """Why a plan cannot begin with the nodes that answered so; empty if it can."""
+    for node, said in answers.items():
+        if isinstance(said, str):
+            return (
+                f"node {node} cannot take part: {one_line(said).rstrip('.')}. Every client's app "
+                "needs PrivacyMod in ClientApp(mods=[...])."
+            )
+    known = set(plan.population.ids)
+    names = sorted(said.dataset for said in answers.values() if isinstance(said, Hello))
+    for name in names:
+        if name not in known:
+            return (
+                f"a node says that it is {one_line(name)!r}, whom the plan does not know. Its "
+                f"clients are {some(plan.population.ids)}. Start the node under one of their "
+                "names, or plan with this client."
+            )
+    for name in names:
+        if names.count(name) > 1:
+            return (
+                f"two nodes say that they are {one_line(name)!r}. Each client needs a name and a "
+                "ledger of its own."
+            )
+    return ""

@@ -11,9 +11,9 @@ plan ends with a message and without a draw spent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from pydantic import AfterValidator, Field, InstanceOf, ValidationError, model_validator
@@ -31,12 +31,41 @@ from dpcohort.plan import Plan
 from dpcohort.runs.receipts import charges_of
 from dpcohort.text_files import toml_text
 
-_MOST_SHOWN = 12
+if TYPE_CHECKING:
+    from dpcohort.deploy.flower.record import FederatedJob
+
+_MOST_SHOWN, _SHOWN = 12, 5  # lines, and names in a line
 
 
 def drawn_clients(plan: Plan) -> tuple[str, ...]:
     """The ids of the clients that a plan draws at least once."""
     return tuple(plan.population.ids[k] for k in np.flatnonzero(plan.drawn).tolist())
+
+
+def check_no_public_client(plan: Plan, who: str) -> None:
+    """Refuse a plan that draws a client without a budget.
+
+    Args:
+        plan: the plan.
+        who: would have to send its updates, in words.
+    """
+    public = np.flatnonzero(plan.drawn & plan.population.public)
+    if public.size:
+        raise InputError.because(
+            f"the plan draws the public client {plan.population.ids[int(public[0])]!r}, whose "
+            f"updates carry no noise; {who} none without. Plan without public clients."
+        )
+
+
+def some(names: Sequence[str]) -> str:
+    """The first few names, and how many more there are.
+
+    Example:
+        >>> some(["a", "b", "c", "d", "e", "f"])
+        'a, b, c, d, e and 1 more'
+    """
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(map(one_line, names[:_SHOWN])) + more
 
 
 class Federation(Format):
@@ -83,24 +112,17 @@ class Federation(Format):
 
     @model_validator(mode="after")
     def _check(self) -> Federation:
-        ids = self.plan.population.ids
-        public = np.flatnonzero(self.plan.drawn & self.plan.population.public)
-        if public.size:
-            raise InputError.because(
-                f"the plan draws the public client {ids[int(public[0])]!r}, whose updates carry no "
-                "noise; a guard releases none without. Plan without public clients."
-            )
-        strangers = sorted(set(self.clients) - set(ids))
+        check_no_public_client(self.plan, "a guard releases")
+        strangers = sorted(set(self.clients) - set(self.plan.population.ids))
         if strangers:
             raise InputError.because(
                 f"[clients] has a key for {strangers[0]!r}, whom the plan does not know."
             )
         missing = [client for client in self.drawn if not self.clients.get(client)]
         if missing:
-            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
             raise InputError.because(
-                f"[clients] has no public key of {', '.join(missing[:5])}{more}, whom the plan "
-                "draws. Ask their owners for node.pub."
+                f"[clients] has no public key of {some(missing)}, whom the plan draws. Ask their "
+                "owners for node.pub."
             )
         owners: dict[str, str] = {}
         for client, key in self.fingerprints.items():
@@ -190,20 +212,16 @@ class Federation(Format):
         return found.model_copy(update={"model": found.model.found_beside(path)})
 
 
-def disagreements(
-    federation: Federation, client: str, hello: Hello, *, dimension: int, layout: str, resume: bool
-) -> list[str]:
+def disagreements(job: FederatedJob, client: str, hello: Hello, *, resume: bool) -> list[str]:
     """What in a client's terms does not cover its part of the plan; empty if all does.
 
     Args:
-        federation: plan, model and run.
+        job: plan, model and run.
         client: which client.
         hello: what its guard says.
-        dimension: number of trained parameters.
-        layout: hash of their order.
         resume: the run goes on, so draws may be counted already.
     """
-    plan = federation.plan
+    federation, plan = job.federation, job.plan
     k = plan.population.index_of(client)
     if hello.protocol != PROTOCOL:
         return [f"its guard speaks protocol {hello.protocol}, this server {PROTOCOL}"]
@@ -216,7 +234,7 @@ def disagreements(
         found.append(
             f"its owner allows another model than {federation.model.name} with the loss {loss}"
         )
-    elif hello.dimension != dimension or hello.layout != layout:
+    elif hello.dimension != job.dimension or hello.layout != job.layout:
         found.append("its model has other parameters than the server's: other versions")
     if hello.accepted is None:
         return [*found, f"its owner has not accepted the run {federation.run!r}"]

@@ -22,8 +22,8 @@ import os
 import shutil
 import sys
 import sysconfig
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from string import Template
@@ -37,6 +37,7 @@ from dpcohort.clients import Population
 from dpcohort.data.dataset import Normalisation
 from dpcohort.deploy.flower.certificates import make_certificates, make_node_key
 from dpcohort.deploy.flower.federation import Federation, drawn_clients
+from dpcohort.deploy.guard.files import write_secret
 from dpcohort.deploy.guard.terms import (
     IDENTITY_FILE,
     ModelTerms,
@@ -105,19 +106,6 @@ def kit_text(name: str, **values: object) -> str:
     return Template((files / name).read_text(encoding="utf-8")).substitute({**_ARRAYS, **values})
 
 
-_APP = {
-    "__init__.py": '"""A Flower app that executes a dpcohort plan."""\n',
-    "server_app.py": (
-        '"""The server: executes the plan that the run-config names."""\n\n'
-        "from dpcohort.deploy.flower.apps import server_app\n\napp = server_app()\n"
-    ),
-    "client_app.py": (
-        '"""The client app: asks the guard that the node-config names."""\n\n'
-        "from dpcohort.deploy.flower.apps import client_app\n\napp = client_app()\n"
-    ),
-}
-
-
 def client_folder(kit: Path, client: str) -> Path:
     """What one client's owner gets of a kit.
 
@@ -177,15 +165,7 @@ def write_kit(
     if not host or any(c.isspace() or c in "\"'/\\;{}" for c in host):
         raise InputError("host", given=host, allowed="a name or address of the server")
     identities, members = _identities(plan, members, trial=trial)
-    target = _free_folder(folder)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    except OSError as error:
-        raise InputError.because(
-            f"{target} cannot be made: {error.strerror or error}. Choose another place."
-        ) from None
-    try:
+    with _new_folder(folder) as (scratch, target):
         tls = scratch / "server" / "tls"
         tls.mkdir(parents=True)
         hosts = dict.fromkeys([host, "127.0.0.1", "localhost"])
@@ -213,13 +193,12 @@ def write_kit(
                 members=members,
             )
             own = client_folder(scratch, client)
-            words = _own_model_words(_FOR_OWNER, model.name, code, table is not None)
+            words = _own_model_words("owner", model.name, code, values)
             told = {"client": client, "own_model": words}
-            told["pooled"] = "" if plan.pooled is None else _POOLED
+            told["pooled"] = "" if plan.pooled is None else kit_text("pooled.md")
             keys[client] = _write_client(own, terms, {**values, **told})
             if client in identities:
-                write_text(own / IDENTITY_FILE, f"{identities[client].hex()}\n")
-                os.chmod(own / IDENTITY_FILE, 0o600)
+                write_secret(own / IDENTITY_FILE, f"{identities[client].hex()}\n".encode())
             _write_code(own, code)
             _copy_weights(given, own)
             shutil.copyfile(tls / "ca.crt", own / "ca.crt")
@@ -232,17 +211,10 @@ def write_kit(
             **{"out": "run", **federation},
         )
         _copy_weights(given, scratch / "server")
-        values["own_model"] = _own_model_words(_FOR_OPERATOR, model.name, code)
+        values["own_model"] = _own_model_words("operator", model.name, code, values)
         _write_server(scratch, said, values, final=target.resolve())
         for place in (scratch / "server", scratch / "app"):
             _write_code(place, code)
-        if target.exists():
-            target.rmdir()
-        os.replace(scratch, target)
-    except OSError as error:
-        raise InputError.because(f"{target} cannot be written: {error.strerror}.") from None
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
     return target
 
 
@@ -261,6 +233,7 @@ def write_app(folder: str | Path, *, rounds: int = 8, clients: int = 3) -> Path:
         InputError: the folder is in use, or cannot be written.
 
     Example:
+        >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as place:
         ...     sorted(path.name for path in write_app(place, rounds=1).iterdir())
         ['README.md', 'clients.csv', 'ledgers', 'plan.json', 'pyproject.toml', 'quickstart']
@@ -283,16 +256,14 @@ def write_app(folder: str | Path, *, rounds: int = 8, clients: int = 3) -> Path:
         dimension=810,
     )
     plan = make_plan(population, training, seed=0)
-    target = _free_folder(folder)
-    values: dict[str, Any] = {
-        key: json.dumps(str(target.resolve() / place))
-        for key, place in (("plan", "plan.json"), ("out", "run"), ("ledgers", "ledgers"))
-    }
-    values |= {"rounds": rounds, "clients": clients, "epsilon": budgets[0], "delta": delta}
-    scratch = target.parent / f".{target.name}.{os.urandom(4).hex()}"
-    try:
+    with _new_folder(folder, mode=0o777) as (scratch, target):
+        values: dict[str, Any] = {
+            key: json.dumps(str(target.resolve() / place))
+            for key, place in (("plan", "plan.json"), ("out", "run"), ("ledgers", "ledgers"))
+        }
+        values |= {"rounds": rounds, "clients": clients, "epsilon": budgets[0], "delta": delta}
         for place in ("quickstart", "ledgers"):
-            (scratch / place).mkdir(parents=True, mode=0o700)
+            (scratch / place).mkdir(mode=0o700)
         write_text(scratch / "pyproject.toml", kit_text("quickstart/app.toml", **values))
         write_text(scratch / "README.md", kit_text("quickstart/README.md", **values))
         write_text(scratch / "quickstart" / "__init__.py", '"""A small Flower app."""\n')
@@ -305,6 +276,25 @@ def write_app(folder: str | Path, *, rounds: int = 8, clients: int = 3) -> Path:
                 ledger.register(client, LifetimeCap(epsilon=epsilon, delta=delta))
                 if client in drawn_clients(plan):
                     ledger.accept(client, "quickstart", RunTerms.of_plan(plan, client))
+    return target
+
+
+@contextmanager
+def _new_folder(folder: str | Path, *, mode: int = 0o700) -> Iterator[tuple[Path, Path]]:
+    """A place to write in, which becomes the folder when the block ends well; and the folder."""
+    target = Path(folder)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise InputError.because(f"{target} exists and is not empty. Choose another folder.")
+    scratch = target.parent / f".{target.name}.{os.urandom(4).hex()}"
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        scratch.mkdir(mode=mode)
+    except OSError as error:
+        raise InputError.because(
+            f"{target} cannot be made: {error.strerror or error}. Choose another place."
+        ) from None
+    try:
+        yield scratch, target
         if target.exists():
             target.rmdir()
         os.replace(scratch, target)
@@ -312,14 +302,6 @@ def write_app(folder: str | Path, *, rounds: int = 8, clients: int = 3) -> Path:
         raise InputError.because(f"{target} cannot be written: {error.strerror}.") from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return target
-
-
-def _free_folder(folder: str | Path) -> Path:
-    target = Path(folder)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise InputError.because(f"{target} exists and is not empty. Choose another folder.")
-    return target
 
 
 def _identities(
@@ -352,40 +334,22 @@ def _copy_weights(model: ModelTerms, folder: Path) -> None:
         os.chmod(folder / _WEIGHTS, 0o644)
 
 
-_FOR_OWNER = (
-    "\nThe model is code that somebody wrote for this run: {what}.\nYour guard runs it on your "
-    "data, so read it.{where}\nThen try it before anything is spent, in the folder where it lies:\n"
-    "\n"
-    "    dpcohort guard check --terms terms.toml --data {data}\n"
-)
-_POOLED = (
-    "\nYour promise counts on the noise of other clients: `[runs.pool]` of the terms says on whom, "
-    "and on\nhow many of them. Your secret, `identity.key`, goes to /etc/dpcohort-guard (owner "
-    "`dpcohort-guard`,\nmode 0600). Compare the members' keys with their owners, on a way that the "
-    "server does not\ncontrol: whoever could choose the keys could be all of them.\n"
-)
-_FOR_OPERATOR = (
-    "\nThe model is code of your own: {what}.{where}\nOwners read it and try it (`dpcohort guard "
-    "check`); change it, and they must get it again.\n"
-)
-
-
-def _own_model_words(words: str, name: str, code: Mapping[str, str], is_table: bool = False) -> str:
+def _own_model_words(
+    reader: str, name: str, code: Mapping[str, str], values: Mapping[str, object]
+) -> str:
     """What a page says of a model that is somebody's own; nothing of one of dpcohort's."""
     if not is_named_function(name):
         return ""
-    module = name.partition(":")[0]
-    data = "data.csv" if is_table else _ARRAYS["data"]
-    if not code:
-        where = f" Install the package that has {module}."
-        return words.format(what=f"`{name}`", where=where, data=data)
-    where = (
-        "\nPut it into /etc/dpcohort-guard (owner `dpcohort-guard`, mode 0600), from where the "
-        "unit starts."
-        if words is _FOR_OWNER
-        else " It lies in `server/`, in `app/` and in every client's folder."
-    )
-    return words.format(what=f"`{', '.join(code)}` (`{name}`)", where=where, data=data)
+    what, where = f"`{name}`", f" Install the package that has {name.partition(':')[0]}."
+    if code:
+        what = f"`{', '.join(code)}` (`{name}`)"
+        where = (
+            "\nPut it into /etc/dpcohort-guard (owner `dpcohort-guard`, mode 0600), from where the "
+            "unit starts."
+            if reader == "owner"
+            else " It lies in `server/`, in `app/` and in every client's folder."
+        )
+    return kit_text(f"own-model-{reader}.md", **{**values, "what": what, "where": where})
 
 
 def own_model_files(name: str) -> dict[str, str]:
@@ -453,8 +417,8 @@ def _write_server(
     for name in ("dpcohort-superlink.service", "dpcohort-gate.service", "nginx.conf"):
         write_text(server / name, kit_text(name, **values))
     write_text(app / "pyproject.toml", kit_text("app.toml", **values))
-    for name, text in _APP.items():
-        write_text(app / "dpcohort_app" / name, f"# SPDX-License-Identifier: Apache-2.0\n{text}")
+    for name in ("__init__.py", "server_app.py", "client_app.py"):
+        write_text(app / "dpcohort_app" / name, kit_text(f"app/{name}.txt"))
     os.chmod(server, 0o700)
 
 

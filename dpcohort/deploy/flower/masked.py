@@ -12,13 +12,19 @@ carries draws (:mod:`dpcohort.deploy.pooled` has the protocol).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from dpcohort._validate import IntArray
 from dpcohort.deploy.flower.exchange import Exchange, Heard
-from dpcohort.deploy.flower.messages import NO_GUARD, pooled_message, read_frames, refusal_words
+from dpcohort.deploy.flower.messages import (
+    guard_answered,
+    pooled_message,
+    read_frames,
+    refusal_words,
+)
 from dpcohort.deploy.guard.protocol import (
     Agreement,
     AgreeRequest,
@@ -64,10 +70,7 @@ def ask_cards(exchange: Exchange, clients: Sequence[str], run: str) -> dict[str,
     """The signed keys of clients for a run; of those who answer."""
     requests = {client: CardRequest(run=run) for client in clients}
     found = _ask(exchange, requests, PoolCard, group="cards", into=MaskedRound())
-    return {
-        client: Card(member=card.member, key=card.key, signature=card.signature)
-        for client, card in found.items()
-    }
+    return {client: Card(**card.to_dict()) for client, card in found.items()}
 
 
 def masked_round(
@@ -83,10 +86,12 @@ def masked_round(
     found, server, group = MaskedRound(), PooledSum(asked), str(asked.round)
     came = _ask(exchange, requests, MaskedUpdate, group=group, into=found)
     for client, update in came.items():
-        if (update.run, update.round, update.draw) != (asked.run, asked.round, 0):
-            found.lost[client] = "a masked vector of another draw"
-        elif _taken(found, client, _take, server, client, update) and update.resent:
-            found.resent.append(client)
+        with _noted(found, client):
+            if (update.run, update.round, update.draw) != (asked.run, asked.round, 0):
+                raise InputError.because("a masked vector of another draw")
+            server.take(asked.unpacked(client, update.signature, update.data))
+            if update.resent:
+                found.resent.append(client)
     try:
         found.left = server.close()
     except InputError as error:
@@ -96,7 +101,8 @@ def masked_round(
         said = {c: AgreeRequest(**_said(server, requests[c])) for c in found.left}
         agreed = _ask(exchange, said, Agreement, group=f"{group}-left", into=found)
         for client, answer in agreed.items():
-            _taken(found, client, server.agreed, client, answer.signature)
+            with _noted(found, client):
+                server.agreed(client, answer.signature)
         if not server.is_agreed:
             found.lost["all"] = "too few agreed on who is left"
             return found
@@ -110,7 +116,8 @@ def masked_round(
     }
     shares = _ask(exchange, wanted, Shares, group=f"{group}-masks", into=found)
     for client, part in shares.items():
-        _taken(found, client, server.take_shares, client, part.data)
+        with _noted(found, client):
+            server.take_shares(client, part.data)
     if server.is_open:
         found.total = server.total()
     else:
@@ -118,31 +125,18 @@ def masked_round(
     return found
 
 
-def _take(server: PooledSum, client: str, update: MaskedUpdate) -> None:
-    server.take(server.asked.unpacked(client, update.signature, update.data))
-
-
 def _said(server: PooledSum, request: MaskedRequest) -> dict[str, Any]:
-    return {
-        "run": request.run,
-        "plan": request.plan,
-        "round": request.round,
-        "exponent": request.exponent,
-        "modulus_bits": request.modulus_bits,
-        "cards": request.cards,
-        "survivors": list(server.signed),
-        "signed": server.signed,
-    }
+    same = request.model_dump(include=set(AgreeRequest.model_fields))
+    return {**same, "survivors": list(server.signed), "signed": server.signed}
 
 
-def _taken(found: MaskedRound, client: str, take: Callable[..., None], *what: object) -> bool:
-    """Whether what a client sent was what it should be; if not, that is noted."""
+@contextmanager
+def _noted(found: MaskedRound, client: str) -> Iterator[None]:
+    """Note what is wrong with a thing that a client sent; it counts as lost."""
     try:
-        take(*what)
+        yield
     except InputError as error:
         found.lost[client] = one_line(str(error))
-        return False
-    return True
 
 
 def _ask(
@@ -155,7 +149,7 @@ def _ask(
 ) -> dict[str, Wanted]:
     """Ask each client one thing; the answers of those who gave one."""
     messages = {client: pooled_message(client, one) for client, one in requests.items()}
-    heard = exchange.ask(messages, group=group, satisfied=lambda _, body: not _is_passing(body))
+    heard = exchange.ask(messages, group=group, satisfied=guard_answered)
     found: dict[str, Wanted] = {}
     for client, answers in heard.items():
         if answers.errors:
@@ -183,12 +177,3 @@ def _answer(heard: Heard, wanted: type[Wanted], into: MaskedRound, client: str) 
         except DpcohortError as error:
             words = f"the answer cannot be read: {one_line(str(error))}"
     return words if found is None else found
-
-
-def _is_passing(body: bytes) -> bool:
-    """Whether no guard was there; one that is being started is asked again."""
-    try:
-        frames = list(read_frames(body))
-    except DpcohortError:
-        return False
-    return any(isinstance(one, Refusal) and one.code == NO_GUARD for one in frames)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from io import BytesIO
 from typing import Any, Literal
 
 import numpy as np
@@ -49,6 +50,12 @@ from dpcohort.text_files import parse_json
 NO_GUARD = "no-guard"
 
 _FORMAT = "dpcohort letter 1"
+#: What a message may ask: requests of these kinds, in words.
+_ASKED: dict[Any, tuple[tuple[type[Message], ...], str]] = {
+    "hello": ((HelloRequest,), "a request for what is accepted"),
+    "draws": ((DrawRequest,), "a request for draws"),
+    "pooled": ((CardRequest, MaskedRequest, AgreeRequest), "a request about masked sums"),
+}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -106,7 +113,7 @@ def open_message(body: bytes) -> Opened:
     Raises:
         InputError: it is no message.
     """
-    line, newline, frame = body[:LARGEST_HEADER].partition(b"\n")
+    line, newline, _ = body[:LARGEST_HEADER].partition(b"\n")
     if not newline:
         raise InputError(
             "message", given=f"{len(body)} bytes", allowed="a line of JSON and a frame"
@@ -117,21 +124,17 @@ def open_message(body: bytes) -> Opened:
         head = None
     if not isinstance(head, dict) or head.get("format") != _FORMAT:
         raise InputError("message", given=line[:40], allowed=f"one of the format {_FORMAT!r}")
-    client, asks = head.get("client"), head.get("asks")
-    if not isinstance(client, str) or asks not in ("hello", "draws", "pooled"):
+    client: Any = head.get("client")
+    asks: Any = head.get("asks")
+    if not isinstance(client, str) or asks not in list(_ASKED):  # it may be anything
         allowed = "to a client, asking 'hello', 'draws' or 'pooled'"
         raise InputError("message", given=asks, allowed=allowed)
-    frame = body[len(line) + 1 :]
-    request = decode(frame)
-    if asks == "hello":
-        return Opened(client=client, asks="hello", requests=(request,))
-    if asks == "pooled":
-        if not isinstance(request, CardRequest | MaskedRequest | AgreeRequest):
-            given = type(request).__name__
-            raise InputError("message", given=given, allowed="a request about masked sums")
-        return Opened(client=client, asks="pooled", requests=(request,))
-    if not isinstance(request, DrawRequest):
-        raise InputError("message", given=type(request).__name__, allowed="a request for draws")
+    request = decode(body[len(line) + 1 :])
+    kinds, words = _ASKED[asks]
+    if not isinstance(request, kinds):
+        raise InputError("message", given=type(request).__name__, allowed=words)
+    if asks != "draws":
+        return Opened(client=client, asks=asks, requests=(request,))
     draws = head.get("draws")
     if (
         not isinstance(draws, list)
@@ -141,7 +144,7 @@ def open_message(body: bytes) -> Opened:
         allowed = f"a list of 1 to {MOST_MESSAGE_DRAWS} whole numbers"
         raise InputError("draws", given=draws, allowed=allowed)
     requests = tuple(replace(request, draw=draw) for draw in draws)
-    return Opened(client=client, asks="draws", requests=requests)
+    return Opened(client=client, asks=asks, requests=requests)
 
 
 def read_frames(body: bytes) -> Iterator[Any]:
@@ -150,17 +153,15 @@ def read_frames(body: bytes) -> Iterator[Any]:
     Raises:
         InputError: something in it is no frame.
     """
-    place = 0
+    stream = BytesIO(body)
 
     def take(size: int) -> bytes:
-        nonlocal place
-        part = body[place : place + size]
+        part = stream.read(size)
         if len(part) != size:
             raise InputError.because("the answer ends in the middle of a frame.")
-        place += size
         return part
 
-    while place < len(body):
+    while stream.tell() < len(body):
         yield read_frame(take, largest_payload=len(body))
 
 
@@ -176,7 +177,7 @@ _PASSING = (NO_GUARD, "failed")
 _TAIL, _SLACK = 12.0, 1.01
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False)
 class Reply:
     """What one client's answer was worth.
 
@@ -189,7 +190,7 @@ class Reply:
     """
 
     updates: dict[int, Vector] = field(default_factory=dict)
-    resent: frozenset[int] = frozenset()
+    resent: set[int] = field(default_factory=set)
     losses: dict[int, str] = field(default_factory=dict)
     passing: bool = False
     receipt: RunReceipt | None = None
@@ -217,6 +218,15 @@ def longest_update(request: DrawRequest, *, records: int) -> float:
     return float(_SLACK * sum(request.step_sizes) * (signal + noise))
 
 
+def guard_answered(client: str, body: bytes) -> bool:
+    """Whether a guard was there to answer; one that is being started is asked again."""
+    try:
+        frames = list(read_frames(body))
+    except DpcohortError:
+        return True
+    return not any(isinstance(one, Refusal) and one.code == NO_GUARD for one in frames)
+
+
 def read_hello(body: bytes) -> Hello | str:
     """What a client's owner has accepted, or why that is not known."""
     try:
@@ -238,18 +248,13 @@ def read_draws(body: bytes, request: DrawRequest, *, draws: Sequence[int], recor
         draws: the numbers that were asked for, in this order.
         records: the client's size.
     """
-    updates: dict[int, Vector] = {}
-    resent: set[int] = set()
-    losses: dict[int, str] = {}
-    receipt: RunReceipt | None = None
-    passing = False
-    longest = longest_update(request, records=records)
+    reply, longest = Reply(), longest_update(request, records=records)
     answers: list[DrawUpdate | Refusal] = []
     problem = "no answer"
     try:
         for frame in read_frames(body):
             if isinstance(frame, RunReceipt):
-                receipt = frame
+                reply.receipt = frame
             elif isinstance(frame, DrawUpdate | Refusal):
                 if len(answers) > 2 * len(draws):
                     break  # nothing more was asked for, so nothing more is kept
@@ -262,28 +267,22 @@ def read_draws(body: bytes, request: DrawRequest, *, draws: Sequence[int], recor
     for place, answer in enumerate(answers):
         asked = draws[place] if place < len(draws) else None
         if isinstance(answer, Refusal):
-            if asked is not None and asked not in updates:
-                losses[asked] = refusal_words(answer)
-                passing |= answer.code in _PASSING and not answer.counted
+            if asked is not None and asked not in reply.updates:
+                reply.losses[asked] = refusal_words(answer)
+                reply.passing |= answer.code in _PASSING and not answer.counted
             continue
-        fault = _fault(answer, request, updates, draws, longest)
+        fault = _fault(answer, request, reply.updates, draws, longest)
         if fault is None:
-            updates[answer.draw] = answer.vector
-            losses.pop(answer.draw, None)
+            reply.updates[answer.draw] = answer.vector
+            reply.losses.pop(answer.draw, None)
             if answer.resent:
-                resent.add(answer.draw)
-        elif asked is not None and asked not in updates:
-            losses[asked] = fault
+                reply.resent.add(answer.draw)
+        elif asked is not None and asked not in reply.updates:
+            reply.losses[asked] = fault
     for draw in draws:
-        if draw not in updates:
-            losses.setdefault(draw, problem)
-    return Reply(
-        updates=updates,
-        resent=frozenset(resent),
-        losses=losses,
-        passing=passing,
-        receipt=receipt,
-    )
+        if draw not in reply.updates:
+            reply.losses.setdefault(draw, problem)
+    return reply
 
 
 def refusal_words(refusal: Refusal) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -58,12 +58,18 @@ class FederatedJob(TrainingJob):
         return True
 
     @classmethod
-    def of(cls, federation: Federation, after: str | Path | None = None) -> FederatedJob:
+    def of(
+        cls,
+        federation: Federation,
+        after: str | Path | None = None,
+        model: torch.nn.Module | None = None,
+    ) -> Self:
         """The training a federation describes.
 
         Args:
             federation: plan, model, clients.
             after: folder of the run that the plan goes on from, if it does.
+            model: what is trained, where it has no name by which it is built.
 
         Raises:
             InputError: the model is not that of the plan, or its rule needs raw reports.
@@ -74,7 +80,7 @@ class FederatedJob(TrainingJob):
                 "and guards give none without noise."
             )
         terms = federation.model
-        model = build_model(
+        model = model or build_model(
             terms.name,
             input_shape=terms.input_shape,
             classes=terms.classes,
@@ -220,46 +226,6 @@ class FederatedJob(TrainingJob):
         }
 
 
-@dataclass(frozen=True, kw_only=True)
-class RoundExchange:
-    """What a round's messages came to; nothing in it depends on an update.
-
-    Attributes:
-        round: its number.
-        asked: draws asked for.
-        came: updates that were taken.
-        resent: those among them that came from a client's ledger.
-        passed_over: too few came: the model is as before.
-        lost: by client and draw, why there is no update.
-        errors: by client, what went wrong on the way, also where a later attempt went well.
-        of_reports: it was reports that were asked for, not draws.
-    """
-
-    round: int
-    asked: int
-    came: int
-    resent: int
-    passed_over: bool
-    lost: Mapping[str, Mapping[int, str]]
-    errors: Mapping[str, list[str]]
-    of_reports: bool = False
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for a line of JSON."""
-        return {
-            "round": self.round,
-            "asked": self.asked,
-            "came": self.came,
-            "resent": self.resent,
-            "passed_over": self.passed_over,
-            "lost": {
-                c: {str(d): why for d, why in found.items()} for c, found in self.lost.items()
-            },
-            "errors": {client: list(words) for client, words in self.errors.items()},
-            **({"of_reports": True} if self.of_reports else {}),
-        }
-
-
 class FederatedRecorder(Recorder):
     """Writes a federated run down.
 
@@ -274,35 +240,31 @@ class FederatedRecorder(Recorder):
         self._exchanges = AppendLog(Path(out) / "exchange.jsonl")
         self._out = Path(out)
 
-    def exchanged(self, exchange: RoundExchange, receipts: Mapping[str, RunReceipt]) -> None:
-        """Write down what came and what did not, and what the clients' ledgers said last."""
-        self._exchanges.append(exchange.to_dict())
-        self._client_ledgers(receipts)
-        losses = sum(len(found) for found in exchange.lost.values())
-        if losses:
-            who = ", ".join(one_line(client) for client in sorted(exchange.lost))
-            over = " Too few came: the model is as before." if exchange.passed_over else ""
-            what = "reports" if exchange.of_reports else "draws"
-            self.run.warnings.append(
-                f"round {exchange.round}: {losses} of {exchange.asked} {what} are lost ({who}); "
-                f"they stay counted and are not asked for again.{over}"
-            )
+    def exchanged(self, exchange: Mapping[str, Any], receipts: Mapping[str, RunReceipt]) -> None:
+        """Write down what came and what did not, and what the clients' ledgers said last.
 
-    def _client_ledgers(self, receipts: Mapping[str, RunReceipt]) -> None:
-        """What the clients' ledgers said last; what others said before stays."""
+        Args:
+            exchange: what a round's messages came to; nothing in it depends on an update. How many
+                draws (or reports, where it says ``of_reports``) were ``asked`` for, how many
+                ``came`` and of these were ``resent`` from a client's ledger; if the round was
+                ``passed_over``, because too few came; why each draw of a client is ``lost``; and
+                the ``errors`` on the way to each client, also where a later attempt went well.
+            receipts: by client.
+        """
+        self._exchanges.append(exchange)
         path = self._out / "client-ledgers.json"
-        before = read_json(path) if path.exists() else {}
-        found = {
-            client: {
-                "dataset": receipt.dataset,
-                "spending": dict(receipt.spending),
-                "entries": receipt.entries,
-                "head": receipt.head,
-                "ledger": receipt.ledger,
-            }
-            for client, receipt in sorted(receipts.items())
-        }
+        before = read_json(path) if path.exists() else {}  # what others said stays
+        found = {client: receipts[client].to_dict() for client in sorted(receipts)}
         write_json(path, {**before, **found})
+        losses = sum(map(len, exchange["lost"].values()))
+        if losses:
+            who = ", ".join(one_line(client) for client in sorted(exchange["lost"]))
+            over = " Too few came: the model is as before." if exchange["passed_over"] else ""
+            what = "reports" if exchange.get("of_reports") else "draws"
+            self.run.warnings.append(
+                f"round {exchange['round']}: {losses} of {exchange['asked']} {what} are lost "
+                f"({who}); they stay counted and are not asked for again.{over}"
+            )
 
     def close(self) -> None:
         """Close the files."""

@@ -29,14 +29,14 @@ from dpcohort.deploy.flower.exchange import Exchange, Heard, Transport
 from dpcohort.deploy.flower.federation import Federation, check_agreements, disagreements
 from dpcohort.deploy.flower.masked import MaskedRound, ask_cards, masked_round
 from dpcohort.deploy.flower.messages import (
-    NO_GUARD,
     Reply,
     draw_message,
+    guard_answered,
     hello_message,
     read_draws,
     read_hello,
 )
-from dpcohort.deploy.flower.record import FederatedJob, FederatedRecorder, RoundExchange
+from dpcohort.deploy.flower.record import FederatedJob, FederatedRecorder
 from dpcohort.deploy.guard.protocol import DrawRequest, MaskedRequest, ReportRequest, RunReceipt
 from dpcohort.deploy.ledger.terms import AcceptedPool
 from dpcohort.deploy.pooled import Card, PoolRound
@@ -89,9 +89,7 @@ def federate(
     evaluator = _evaluator(job)
     with owner_only():
         recorders: list[FederatedRecorder] = []
-        trainer = GuardTrainer(
-            federation, job, exchange, lambda *what: recorders[0].exchanged(*what)
-        )
+        trainer = GuardTrainer(job, exchange, lambda *what: recorders[0].exchanged(*what))
         trainer.check_terms(resume=resume and (folder / "run.json").exists())
         job = dataclasses.replace(job, ask=trainer.reports)
         recorders.append(FederatedRecorder(job, folder, resume=resume))
@@ -107,24 +105,22 @@ class GuardTrainer:
     """The clients of a federation as a trainer: their guards compute a round's updates.
 
     Args:
-        federation: plan, model, clients.
-        job: the training it describes.
+        job: the training, with plan, model and clients.
         exchange: asks clients over a transport.
         on_exchange: told what a round's messages came to, and what the clients' ledgers said last.
     """
 
     def __init__(
         self,
-        federation: Federation,
         job: FederatedJob,
         exchange: Exchange,
-        on_exchange: Callable[[RoundExchange, Mapping[str, RunReceipt]], None],
+        on_exchange: Callable[[Mapping[str, Any], Mapping[str, RunReceipt]], None],
     ) -> None:
-        self._federation, self._job, self._plan = federation, job, federation.plan
+        self._federation, self._job, self._plan = job.federation, job, job.plan
         self._exchange, self._on_exchange = exchange, on_exchange
-        self._model, self._layout = federation.model.sha256(), job.layout
+        self._model, self._layout = job.federation.model.sha256(), job.layout
         self._receipts: dict[str, RunReceipt] = {}
-        self._pool, self._cards = federation.pool, dict[str, Card]()
+        self._pool, self._cards = job.federation.pool, dict[str, Card]()
 
     def updates(
         self, parameters: Sequence[torch.Tensor], cohorts: Sequence[Cohort]
@@ -162,35 +158,25 @@ class GuardTrainer:
         found = MaskedRound(lost={name: "no key" for name in names if name not in self._cards})
         if not found.lost:
             cards = [self._cards[name] for name in names]
-            said: dict[str, Any] = {
-                "exponent": pool.exponent,
-                "modulus_bits": pool.modulus_bits,
-            }
-            asked = PoolRound(
-                pool,
-                cards,
-                run=self._federation.run,
-                plan=plan.sha256,
-                round=cohort.round,
-                coordinates=self._job.dimension,
-                **said,
-            )
-            said["cards"] = [[card.member, card.key, card.signature] for card in cards]
+            said: Any = {"exponent": pool.exponent, "modulus_bits": pool.modulus_bits}
+            where: Any = {"run": self._federation.run, "plan": plan.sha256, "round": cohort.round}
+            asked = PoolRound(pool, cards, **where, **said, coordinates=self._job.dimension)
+            said["cards"] = [list(card) for card in cards]
             masked = {
                 name: MaskedRequest(**dict(request), **said) for name, request in requests.items()
             }
             found = masked_round(self._exchange, asked, masked)
         self._receipts |= found.receipts
         left = len(found.left) if found.total is not None else 0
-        summary = RoundExchange(
-            round=cohort.round,
-            asked=len(cohort),
-            came=left,
-            resent=len(found.resent),
-            passed_over=found.total is None,
-            lost={name: {0: words} for name, words in sorted(found.lost.items())},
-            errors=found.errors,
-        )
+        summary = {
+            "round": cohort.round,
+            "asked": len(cohort),
+            "came": left,
+            "resent": len(found.resent),
+            "passed_over": found.total is None,
+            "lost": {name: {0: words} for name, words in sorted(found.lost.items())},
+            "errors": found.errors,
+        }
         self._on_exchange(summary, self._receipts)
         if found.total is None or plan.pooled is None:
             return None
@@ -227,8 +213,8 @@ class GuardTrainer:
         }
         draws = {client: [REPORT_DRAW] for client in requests}
         replies, heard = self._ask(requests, draws, group=f"{round}-reports")
-        summary = _summary(round, len(requests), replies, heard, of_reports=True)
-        self._on_exchange(summary, self._receipts)
+        summary = _summary(round, len(requests), replies, heard)
+        self._on_exchange({**summary, "of_reports": True}, self._receipts)
         return {
             plan.population.index_of(client): terms.half_range + float(value)
             for client, reply in replies.items()
@@ -238,7 +224,7 @@ class GuardTrainer:
     def check_terms(self, *, resume: bool) -> None:
         """Ask every drawn client's guard what its owner accepted; nothing is spent by that."""
         messages = {c: hello_message(c, run=self._federation.run) for c in self._federation.drawn}
-        heard = self._exchange.ask(messages, group="terms", satisfied=_asked_a_guard)
+        heard = self._exchange.ask(messages, group="terms", satisfied=guard_answered)
         problems: dict[str, list[str]] = {}
         for client, answers in heard.items():
             if not answers.bodies:
@@ -249,14 +235,7 @@ class GuardTrainer:
             if isinstance(hello, str):
                 problems[client] = [hello]
                 continue
-            problems[client] = disagreements(
-                self._federation,
-                client,
-                hello,
-                dimension=self._job.dimension,
-                layout=self._layout,
-                resume=resume,
-            )
+            problems[client] = disagreements(self._job, client, hello, resume=resume)
         check_agreements(problems)
         if self._pool is not None:
             self._cards = ask_cards(self._exchange, self._federation.drawn, self._federation.run)
@@ -301,12 +280,8 @@ class GuardTrainer:
         index = self._plan.population.index_of
 
         def read(client: str, body: bytes) -> Reply:
-            return read_draws(
-                body,
-                requests[client],
-                draws=draws[client],
-                records=int(sizes[index(client)]),
-            )
+            records = int(sizes[index(client)])
+            return read_draws(body, requests[client], draws=draws[client], records=records)
 
         messages = {c: draw_message(c, requests[c], draws=draws[c]) for c in requests}
         heard = self._exchange.ask(
@@ -330,45 +305,28 @@ class GuardTrainer:
         return self._plan.population.ids[int(cohort.clients[i])]
 
 
-def _asked_a_guard(client: str, body: bytes) -> bool:
-    """Whether a guard was there; one that is being started is asked again."""
-    hello = read_hello(body)
-    return not (isinstance(hello, str) and hello.startswith(f"{NO_GUARD}:"))
-
-
 def _joined(replies: list[Reply], draws: list[int], heard: Heard) -> Reply:
     """Several answers of one client as one: a draw that came once has come."""
     if not replies:
         reason = one_line("; ".join(heard.errors[-2:])) or "no answer"
         return Reply(losses=dict.fromkeys(draws, reason))
-    updates: dict[int, Any] = {}
-    resent: set[int] = set()
+    first: dict[int, Reply] = {}
     for reply in replies:
-        for draw, update in reply.updates.items():
-            if draw not in updates:
-                updates[draw] = update
-                if draw in reply.resent:
-                    resent.add(draw)
+        first = dict.fromkeys(reply.updates, reply) | first
     last = replies[-1]
     receipts = [reply.receipt for reply in replies if reply.receipt is not None]
     return Reply(
-        updates=updates,
-        resent=frozenset(resent),
-        losses={draw: last.losses.get(draw, "no answer") for draw in draws if draw not in updates},
+        updates={draw: reply.updates[draw] for draw, reply in first.items()},
+        resent={draw for draw, reply in first.items() if draw in reply.resent},
+        losses={draw: last.losses.get(draw, "no answer") for draw in draws if draw not in first},
         receipt=receipts[-1] if receipts else None,
     )
 
 
 def _part(cohort: Cohort, rows: list[int]) -> Cohort:
     """The draws that came, as a cohort of their own."""
-    return Cohort(
-        round=cohort.round,
-        clients=cohort.clients[rows],
-        draws=cohort.draws[rows],
-        noise_multipliers=cohort.noise_multipliers[rows],
-        batch_sizes=cohort.batch_sizes[rows],
-        noise_stds=cohort.noise_stds[rows],
-    )
+    of_draws = ("clients", "draws", "noise_multipliers", "batch_sizes", "noise_stds")
+    return Cohort(round=cohort.round, **{name: getattr(cohort, name)[rows] for name in of_draws})
 
 
 def _summary(
@@ -378,18 +336,17 @@ def _summary(
     heard: Mapping[str, Heard],
     *,
     passed_over: bool = False,
-    of_reports: bool = False,
-) -> RoundExchange:
-    return RoundExchange(
-        round=t,
-        asked=asked,
-        came=sum(len(reply.updates) for reply in replies.values()),
-        resent=sum(len(reply.resent) for reply in replies.values()),
-        passed_over=passed_over,
-        lost={client: reply.losses for client, reply in replies.items() if reply.losses},
-        errors={client: found.errors for client, found in heard.items() if found.errors},
-        of_reports=of_reports,
-    )
+) -> dict[str, Any]:
+    """What a round's messages came to, as the recorder writes it down."""
+    return {
+        "round": t,
+        "asked": asked,
+        "came": sum(len(reply.updates) for reply in replies.values()),
+        "resent": sum(len(reply.resent) for reply in replies.values()),
+        "passed_over": passed_over,
+        "lost": {client: reply.losses for client, reply in replies.items() if reply.losses},
+        "errors": {client: found.errors for client, found in heard.items() if found.errors},
+    }
 
 
 def _evaluator(job: FederatedJob) -> Evaluator | None:

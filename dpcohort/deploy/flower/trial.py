@@ -68,7 +68,7 @@ def free_ports(count: int) -> list[int]:
     return found
 
 
-class Processes:
+class Processes(contextlib.AbstractContextManager["Processes"]):
     """Processes by name; leaving the block ends them and all that they started (on Linux).
 
     Args:
@@ -88,9 +88,6 @@ class Processes:
         self._logs = logs
         self._token = secrets.token_hex(16)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-
-    def __enter__(self) -> Processes:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -8,27 +8,19 @@ from __future__ import annotations
 
 import socket
 import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from dpcohort.deploy.guard.protocol import (
-    Agreement,
-    AgreeRequest,
-    CardRequest,
     DrawRequest,
     DrawUpdate,
     Hello,
     HelloRequest,
-    MaskedRequest,
-    MaskedUpdate,
     Message,
-    PoolCard,
     ReceiptRequest,
     Refusal,
-    RevealRequest,
     RunReceipt,
-    Shares,
     encode,
     read_frame,
 )
@@ -57,7 +49,7 @@ class GuardRefusedError(DpcohortError):
         self.counted = refusal.counted
 
 
-class GuardClient:
+class GuardClient(AbstractContextManager["GuardClient"]):
     """A connection to a guard.
 
     Args:
@@ -91,9 +83,6 @@ class GuardClient:
                 hint = "Too many ask it at once; ask again later."
             raise InputError.because(f"no guard answers at {path}: {reason}. {hint}") from None
 
-    def __enter__(self) -> GuardClient:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -119,31 +108,12 @@ class GuardClient:
         """
         return self._ask(request, DrawUpdate)
 
-    def card(self, run: str) -> PoolCard:
-        """The client's signed key for a run whose noise is pooled.
+    def ask(self, request: Message) -> Message:
+        """The guard's answer to any other request, such as one about masked sums; as :meth:`draw`.
 
-        Raises:
-            GuardRefusedError: its owner pools no noise in this run.
-            InputError: the guard is gone.
+        A share of a mask, or a signature on who is left of a cohort, it gives once a round.
         """
-        return self._ask(CardRequest(run=run), PoolCard)
-
-    def masked(self, request: MaskedRequest) -> MaskedUpdate:
-        """Have one draw done and masked, or its stored bytes sent again; as :meth:`draw`."""
-        return self._ask(request, MaskedUpdate)
-
-    def agree(self, request: AgreeRequest) -> Agreement:
-        """Have it signed who is left of a cohort, once a round.
-
-        Raises:
-            GuardRefusedError: it has agreed on others, or may not.
-            InputError: the guard is gone; ask again.
-        """
-        return self._ask(request, Agreement)
-
-    def reveal(self, request: RevealRequest) -> Shares:
-        """Get the client's shares of the masks of those who are left; as :meth:`agree`."""
-        return self._ask(request, Shares)
+        return self._ask(request, Message)
 
     def receipt(self, run: str) -> RunReceipt:
         """What a run has spent.

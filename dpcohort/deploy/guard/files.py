@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from dpcohort.data.arrays import read_npz
 from dpcohort.data.dataset import Normalisation
 from dpcohort.data.tables import TABLE_ENDINGS, held_for_test, read_table
+from dpcohort.deploy.formats import of_file
 from dpcohort.deploy.guard.terms import ModelTerms, TableTerms
 from dpcohort.deploy.pooled import Identity
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
@@ -135,16 +136,21 @@ def make_identity(path: str | Path) -> Identity:
     """
     secret = os.urandom(32)
     try:
-        file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        write_secret(path, f"{secret.hex()}\n".encode())
     except OSError as error:
         raise InputError.because(
             f"the identity {path} cannot be made: {error.strerror}. Nothing was changed."
         ) from None
-    with os.fdopen(file, "w", encoding="ascii") as out:
-        out.write(f"{secret.hex()}\n")
-        out.flush()
-        os.fsync(out.fileno())
     return Identity(secret)
+
+
+def write_secret(path: str | Path, content: bytes) -> None:
+    """Write a new file: never readable by others, not even meanwhile; never over another."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def load_identity(path: str | Path) -> Identity:
@@ -248,16 +254,12 @@ def _read_table(path: str | Path, terms: TableTerms | None) -> dict[str, NDArray
         raise FileFormatError(
             path, "a table; the terms say how to read one in [table], and these have none."
         )
-    try:
+    with of_file(path):
         inputs, labels, _ = terms.columns.encode(read_table(path))
         names = np.full(len(inputs), terms.client)
         if terms.test_share:
             kept = ~held_for_test(len(inputs), names, share=terms.test_share, seed=terms.seed)
             inputs, labels = inputs[kept], labels[kept]
-    except FileFormatError:
-        raise
-    except InputError as error:
-        raise FileFormatError(path, str(error)) from None
     return {"inputs": inputs, "labels": labels}
 
 

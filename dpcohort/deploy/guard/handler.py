@@ -62,7 +62,7 @@ _SAME_RATE = 1e-12
 _DIGEST, _SIGNATURE = 32, 64
 
 
-class _RefusedError(Exception):
+class RefusedError(Exception):
     """Carries a refusal to where the answer is made."""
 
     def __init__(
@@ -144,11 +144,11 @@ class GuardHandler:
             if isinstance(message, DrawRequest):
                 return self._draw(message)
             if isinstance(message, CardRequest):
-                card = self._member(message.run, self._accepted(message.run)).card
-                return PoolCard(member=card.member, key=card.key, signature=card.signature)
+                member = self._member(message.run, self._accepted(message.run))
+                return PoolCard(**member.card._asdict())
             if isinstance(message, AgreeRequest):
                 return self._unmask(message)
-        except _RefusedError as refused:
+        except RefusedError as refused:
             if refused.cause is not None:
                 self._log(refused.cause)
             return refused.refusal
@@ -156,11 +156,11 @@ class GuardHandler:
 
     def _hello(self, message: HelloRequest) -> Hello:
         if message.protocol != PROTOCOL:
-            raise _RefusedError("malformed", f"this guard speaks protocol {PROTOCOL}")
+            raise RefusedError("malformed", f"this guard speaks protocol {PROTOCOL}")
         accepted, counted = None, 0
         try:
             terms = self._accepted(message.run)
-        except _RefusedError as refused:
+        except RefusedError as refused:
             if refused.refusal.code != "not-accepted":
                 raise
         else:
@@ -199,12 +199,10 @@ class GuardHandler:
     def _member(self, run: str, accepted: RunTerms) -> Member:
         plan = self._plans.get(run)
         if accepted.pool is None or plan is None or self._identity is None:
-            raise _RefusedError("terms", "the client's owner pools no noise in this run")
+            raise RefusedError("terms", "the client's owner pools no noise in this run")
         name, ledger = self.terms.dataset, self._ledger.id
-        try:
+        with within_terms():
             return Member(name, self._identity, accepted.pool, run=run, plan=plan, ledger=ledger)
-        except InputError as error:
-            raise _RefusedError("terms", str(error)) from None
 
     def _round(
         self, request: MaskedRequest | AgreeRequest, accepted: RunTerms
@@ -212,13 +210,13 @@ class GuardHandler:
         """The member that the client is, and the round it is asked for, if it may take part."""
         member = self._member(request.run, accepted)
         if request.plan != member.plan:
-            raise _RefusedError("terms", f"the client's owner has accepted the plan {member.plan}")
+            raise RefusedError("terms", f"the client's owner has accepted the plan {member.plan}")
         if not all(len(card) == 3 for card in request.cards):
-            raise _RefusedError("terms", "a card is a name, a key and a signature")
-        try:
+            raise RefusedError("terms", "a card is a name, a key and a signature")
+        with within_terms():
             asked = PoolRound(
                 member.pool,
-                [Card(member=name, key=key, signature=by) for name, key, by in request.cards],
+                [Card(*one) for one in request.cards],
                 run=member.run,
                 plan=member.plan,
                 round=request.round,
@@ -227,8 +225,6 @@ class GuardHandler:
                 modulus_bits=request.modulus_bits,
             )
             member.check(asked)
-        except InputError as error:
-            raise _RefusedError("terms", str(error)) from None
         return member, asked
 
     def _unmask(self, request: AgreeRequest) -> Agreement | Shares:
@@ -238,20 +234,18 @@ class GuardHandler:
         key = DrawKey(dataset=self.terms.dataset, draw=0, **where)
         with _ledger_in_use(counted=True):
             if self._ledger.fate(key) != "released":
-                raise _RefusedError("terms", "this client has not masked in that round")
+                raise RefusedError("terms", "this client has not masked in that round")
 
         def commit(round: int, left: str) -> str:
             with _ledger_in_use(counted=True):
                 return self._ledger.unmask(key, left)
 
         said = (asked, request.survivors, request.signed)
-        try:
+        with within_terms(counted=True):
             if isinstance(request, RevealRequest):
                 data = member.reveal(*said, request.certificate, request.data, commit)
                 return Shares(**where, data=data)
             return Agreement(**where, signature=member.agree(*said, commit))
-        except InputError as error:
-            raise _RefusedError("terms", str(error), counted=True) from None
 
     def _draw(self, request: DrawRequest) -> DrawUpdate | MaskedUpdate:
         accepted = self._accepted(request.run)
@@ -263,7 +257,7 @@ class GuardHandler:
         try:
             output = self._computed(request, accepted, lattice)
         except Exception as error:  # whatever it says may be about a record
-            raise _RefusedError(
+            raise RefusedError(
                 "failed",
                 f"the {key.what} could not be computed; it stays counted",
                 counted=True,
@@ -289,14 +283,14 @@ class GuardHandler:
             noisy = self._trainer.noisy_sum(request.vector, lattice, terms.sampler, **batch)
             masked = member.mask(pooled, noisy)
             vector = masked.vector.astype("<u8").tobytes()
-            return bytes.fromhex(masked.signature) + vector + masked.own + masked.pairs
+            return bytes.fromhex(masked.signature) + vector + masked.sealed
         return self._trainer.update(
             request.vector, lattice, terms.sampler, **batch, step_sizes=request.step_sizes
         ).tobytes()
 
     def _accepted(self, run: str) -> RunTerms:
         if run in self.terms.closed_runs:
-            raise _RefusedError("not-accepted", "the client's owner has closed this run")
+            raise RefusedError("not-accepted", "the client's owner has closed this run")
         with _ledger_in_use():
             try:
                 terms = self._ledger.terms(self.terms.dataset, run)
@@ -304,12 +298,10 @@ class GuardHandler:
                 if error.field != "run":
                     raise
                 message = "the client's owner has not accepted this run"
-                raise _RefusedError("not-accepted", message) from None
+                raise RefusedError("not-accepted", message) from None
         if run not in self._certified:
-            try:
+            with within_terms():
                 check_with_sampling(terms, self._trainer.dimension)
-            except BudgetExceededError as error:
-                raise _RefusedError("terms", str(error)) from None
             self._certified.add(run)
         return terms
 
@@ -317,7 +309,7 @@ class GuardHandler:
         """B of a run: the rate times the records, which must be a whole number."""
         size = round(terms.sampling_rate * self.records)
         if size < 1 or abs(size / self.records - terms.sampling_rate) > _SAME_RATE:
-            raise _RefusedError(
+            raise RefusedError(
                 "terms",
                 f"the accepted rate {terms.sampling_rate:.12g} is no whole number of this "
                 "client's records; the terms are for other data",
@@ -326,10 +318,8 @@ class GuardHandler:
 
     def _checked(self, request: DrawRequest, accepted: RunTerms) -> tuple[DrawKey, Event, Lattice]:
         """The request as a draw, its event and its lattice, if all of it is within the terms."""
-        try:
+        with within_terms():
             terms = _terms_of(request, accepted)
-        except InputError as error:
-            raise _RefusedError("terms", str(error)) from None
         batch_size, plan = self._batch_size(terms), self._plans.get(request.run)
         exactly: list[tuple[str, Any, Any]] = [
             ("plan", request.plan, plan or request.plan),
@@ -347,7 +337,7 @@ class GuardHandler:
                 ("clip", request.clip, terms.clip),  # losses are cut at the owner's bound
             ]
         elif request.draw == REPORT_DRAW:
-            raise _RefusedError("terms", f"draw {REPORT_DRAW} is a report, not a draw")
+            raise RefusedError("terms", f"draw {REPORT_DRAW} is a report, not a draw")
         if isinstance(request, MaskedRequest):
             self._round(request, accepted)
             exactly += [
@@ -357,7 +347,7 @@ class GuardHandler:
             ]
         elif accepted.pool is not None:
             message = "the client's owner pools noise in this run: only masked sums leave"
-            raise _RefusedError("terms", message)
+            raise RefusedError("terms", message)
         for field, asked, allowed in exactly:
             if asked != allowed:
                 refusal = InputError(
@@ -366,15 +356,15 @@ class GuardHandler:
                     allowed=f"{allowed!r}, as the client's owner has accepted",
                     next_step="A server cannot change it.",
                 )
-                raise _RefusedError("terms", str(refusal))
+                raise RefusedError("terms", str(refusal))
         if not np.isfinite(request.vector).all():
-            raise _RefusedError("terms", "the parameters hold numbers that are not finite")
+            raise RefusedError("terms", "the parameters hold numbers that are not finite")
         if not all(abs(alpha) <= _LARGEST_STEP for alpha in request.step_sizes):
-            raise _RefusedError("terms", f"step sizes must be at most {_LARGEST_STEP:g}")
+            raise RefusedError("terms", f"step sizes must be at most {_LARGEST_STEP:g}")
         if not SMALLEST_NOISE <= request.noise_multiplier <= LARGEST_NOISE:
             message = f"noise_multiplier must be {SMALLEST_NOISE:g} to {LARGEST_NOISE:g}"
-            raise _RefusedError("terms", message)
-        try:
+            raise RefusedError("terms", message)
+        with within_terms():
             run, round, draw = request.run, request.round, request.draw
             key = DrawKey(dataset=self.terms.dataset, run=run, round=round, draw=draw)
             event = Event(
@@ -386,8 +376,6 @@ class GuardHandler:
             )
             terms.check_request(event, clip=request.clip, round=request.round)
             return key, event, _lattice(request, accepted)
-        except InputError as error:
-            raise _RefusedError("terms", str(error)) from None
 
     def _stored(self, key: DrawKey, request: DrawRequest) -> bytes | None:
         """The update of a draw done before, if this is the request it was done for."""
@@ -396,7 +384,7 @@ class GuardHandler:
             if fate == "new":
                 return None
             if fate == "lost":
-                raise _RefusedError(
+                raise RefusedError(
                     "lost",
                     f"this {key.what} was counted and its update was lost; it is not computed "
                     "again",
@@ -404,7 +392,7 @@ class GuardHandler:
                 )
             stored = self._ledger.output(key)
         if stored[:_DIGEST] != bytes.fromhex(request.sha256()):
-            raise _RefusedError(
+            raise RefusedError(
                 "other-request", f"this {key.what} was done for another request", counted=True
             )
         return stored[_DIGEST:]
@@ -414,7 +402,7 @@ class GuardHandler:
             self._ledger.reserve(key, event, clip=clip)
         except BudgetExceededError:
             # Without the ledger's numbers: they would tell of the client's other runs.
-            raise _RefusedError(
+            raise RefusedError(
                 "exhausted",
                 f"the {key.what}s accepted for this run, or the client's lifetime budget, are used "
                 "up; nothing was spent",
@@ -456,6 +444,15 @@ def _update(request: DrawRequest, output: bytes, *, resent: bool) -> DrawUpdate 
 
 
 @contextmanager
+def within_terms(*, counted: bool = False) -> Iterator[None]:
+    """What is not as the client's owner has accepted it is refused, in the words of the check."""
+    try:
+        yield
+    except (InputError, BudgetExceededError) as error:
+        raise RefusedError("terms", str(error), counted=counted) from None
+
+
+@contextmanager
 def _ledger_in_use(*, counted: bool = False) -> Iterator[None]:
     """What the ledger cannot do is told to its owner; the server learns that it failed."""
     try:
@@ -464,7 +461,7 @@ def _ledger_in_use(*, counted: bool = False) -> Iterator[None]:
         raise _ledger_trouble(error, counted=counted) from None
 
 
-def _ledger_trouble(error: Exception, *, counted: bool = False) -> _RefusedError:
+def _ledger_trouble(error: Exception, *, counted: bool = False) -> RefusedError:
     state = "the draw stays counted" if counted else "nothing was spent"
     message = f"the client's ledger cannot be used now; {state}. Its owner's log says why"
-    return _RefusedError("ledger", message, counted=counted, cause=str(error))
+    return RefusedError("ledger", message, counted=counted, cause=str(error))

@@ -16,7 +16,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from dpcohort.deploy.guard.client import receive_exactly
@@ -61,7 +61,7 @@ def peer_uid(connection: socket.socket) -> int:
     return uid
 
 
-class GuardService:
+class GuardService(AbstractContextManager["GuardService"]):
     """Listens on a socket and lets a handler answer.
 
     Args:
@@ -93,9 +93,6 @@ class GuardService:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._socket = _listen(self.path, handler.terms.socket_gid)
-
-    def __enter__(self) -> GuardService:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()

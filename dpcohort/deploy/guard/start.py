@@ -194,10 +194,16 @@ def try_model(terms: GuardTerms, data: GuardedData | None = None) -> int:
         inputs = np.zeros((2, *terms.model.input_shape), dtype=np.float32)
         data = GuardedData(inputs, made_up_targets(terms.model.predicts, 2).numpy(), "")
     training = LocalTraining(terms.model, data)
-    made_up = (0.1 * np.cos(np.arange(training.dimension))).astype(np.float32)
-    lattice, records = Lattice(1.0, 1.0), len(data)
-    training.update(made_up, lattice, "poisson", rate=1.0, batch_size=records, step_sizes=[1.0])
+    _seconds_of_a_step(training, len(data))
     return training.dimension
+
+
+def _seconds_of_a_step(trainer: LocalTraining, records: int) -> float:
+    """How long one noisy step over all records takes, at made-up parameters; it is not kept."""
+    made_up = (0.1 * np.cos(np.arange(trainer.dimension))).astype(np.float32)
+    lattice, started = Lattice(1.0, 1.0), time.perf_counter()
+    trainer.update(made_up, lattice, "poisson", rate=1.0, batch_size=records, step_sizes=[1.0])
+    return time.perf_counter() - started
 
 
 def check_answer_time(
@@ -225,12 +231,8 @@ def check_answer_time(
         return
     # All runs of the file, also closed ones: the longest is what counts.
     steps = max((run.local_steps for run in terms.runs), default=1)
-    made_up = (0.1 * np.cos(np.arange(trainer.dimension))).astype(np.float32)
-    lattice = Lattice(1.0, 1.0)
-    for _ in range(2):  # the first is slower than all that follow
-        started = time.perf_counter()
-        trainer.update(made_up, lattice, "poisson", rate=1.0, batch_size=records, step_sizes=[1.0])
-    taken = steps * (time.perf_counter() - started)
+    _seconds_of_a_step(trainer, records)  # the first is slower than all that follow
+    taken = steps * _seconds_of_a_step(trainer, records)
     members = max((run.pool.cohort_size for run in terms.runs if run.pool is not None), default=0)
     if members:
         started = time.perf_counter()

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from pydantic import Field, PlainValidator, model_validator
+from pydantic import Field, PlainValidator, ValidationInfo, model_validator
 
 from dpcohort._validate import choice, whole_number
 from dpcohort.accounting.contract import Neighbours, Sampler
@@ -42,6 +42,7 @@ from dpcohort.deploy.ledger.terms import (
     Positive,
     Relation,
     RunTerms,
+    asked_of,
     hex_digits,
 )
 from dpcohort.deploy.pooled import cohort_sha256
@@ -53,9 +54,19 @@ if TYPE_CHECKING:
     from dpcohort.plan import Plan
 
 #: Comments of lines that the commented terms leave out and a plan's say.
-_ONCE_SAID = {
+_COMMENTS = {
     "least_noise_multiplier": "at least",
     "identity": "your secret, by which other members know you",
+    "runs.reports.count": "at most, in the whole run; one a round",
+    "runs.reports.statistic": "of each record, of which a report is the mean",
+    "runs.reports.loss_bound": "exactly: each record's loss is clipped to it",
+    "runs.reports.least_noise_multiplier": "at least",
+    "runs.reports.mini_batch": "true: of a batch, not of all records",
+    "runs.pool.cohort_size": "members of every cohort",
+    "runs.pool.colluding": "of the others, so many may help the server",
+    "runs.pool.dropouts": "so many may vanish in a round",
+    "runs.pool.exponent": "of the lattice: a share of noise is 2^this",
+    "runs.pool.modulus_bits": "sums are taken modulo 2^this",
 }
 #: A client's secret, beside its terms.
 IDENTITY_FILE = "identity.key"
@@ -80,10 +91,15 @@ def _options(given: Any) -> dict[str, Any]:
     return options
 
 
-def _frozen(given: Any) -> tuple[str, ...]:
-    if not isinstance(given, list | tuple) or not all(isinstance(one, str) for one in given):
-        raise InputError("frozen", given=given, allowed="a list of names")
-    return tuple(given)
+def _names(allowed: str) -> PlainValidator:
+    """A list of names; ``allowed`` says it in words."""
+
+    def check(given: Any, info: ValidationInfo) -> tuple[str, ...]:
+        if not isinstance(given, list | tuple) or not all(isinstance(one, str) for one in given):
+            raise InputError(str(info.field_name), given=given, allowed=allowed)
+        return tuple(given)
+
+    return PlainValidator(check)
 
 
 class ModelTerms(Format):
@@ -117,7 +133,7 @@ class ModelTerms(Format):
         str | None, hex_digits(64, "the 64 hexadecimal digits of the file's SHA-256")
     ] = None
     weights_source: str = ""
-    frozen: Annotated[tuple[str, ...], PlainValidator(_frozen)] = ()
+    frozen: Annotated[tuple[str, ...], _names("a list of names")] = ()
 
     @model_validator(mode="after")
     def _check_task(self) -> ModelTerms:
@@ -263,14 +279,18 @@ class AcceptedRun(Format):
         return terms
 
 
+def _check_table(name: str, given: Any, keys: Sequence[str]) -> None:
+    if not isinstance(given, Mapping):
+        raise InputError(name.rpartition(".")[2], given=given, allowed=f"a table [{name}]")
+    for key in given:
+        choice("key", key, keys)
+
+
 def _columns(given: Any) -> TableColumns:
     if isinstance(given, TableColumns):
         return given
     known = [field.name for field in fields(TableColumns) if field.name != "client"]
-    if not isinstance(given, Mapping):
-        raise InputError("columns", given=given, allowed="a table [table.columns]")
-    for key in given:
-        choice("key", key, known)
+    _check_table("table.columns", given, known)
     if not given.get("features"):
         raise InputError.about("features", "is missing: the columns that the model sees.")
     try:
@@ -307,28 +327,18 @@ class TableTerms(Format):
             for key, value in asdict(self.columns).items()
             if key != "client" and value not in ((), {})
         }
-        lines = [f"{key} = {_toml(value)}" for key, value in columns.items()]
-        return "\n".join(
-            [
-                "[table]                        # how your table (.csv, .parquet) is read",
-                *(f"{key} = {_toml(value)}" for key, value in said.items()),
-                "",
-                "[table.columns]                # public: bounds of numbers, lists of values",
-                *lines,
-            ]
-        )
+        lines = [
+            *_table("table", "how your table (.csv, .parquet) is read", said),
+            *_table("table.columns", "public: bounds of numbers, lists of values", columns),
+        ]
+        return "\n".join(lines[1:])
 
 
 def _normalisation(given: Any) -> Normalisation:
     if isinstance(given, Normalisation):
         return given
-    if not isinstance(given, Mapping):
-        raise InputError("normalisation", given=given, allowed="a table [normalisation]")
-    for key in given:
-        choice("key", key, [field.name for field in fields(Normalisation)])
-    values: dict[str, Any] = {
-        key: tuple(one) if isinstance(one, list) else one for key, one in given.items()
-    }
+    _check_table("normalisation", given, [field.name for field in fields(Normalisation)])
+    values: Any = {key: tuple(one) if isinstance(one, list) else one for key, one in given.items()}
     try:
         return Normalisation(**values)
     except TypeError:
@@ -362,12 +372,6 @@ def _group_id(group: Any) -> int | None:
 def _group(group: Any) -> Any:
     _group_id(group)
     return group
-
-
-def _run_names(runs: Any) -> tuple[str, ...]:
-    if not isinstance(runs, list | tuple) or not all(isinstance(run, str) for run in runs):
-        raise InputError("closed_runs", given=runs, allowed="a list of names of runs")
-    return tuple(runs)
 
 
 class GuardTerms(Format):
@@ -415,7 +419,7 @@ class GuardTerms(Format):
     table: TableTerms | None = None
     runs: Annotated[tuple[AcceptedRun, ...], Field(strict=False)] = ()
     identity: str = ""
-    closed_runs: Annotated[tuple[str, ...], PlainValidator(_run_names)] = ()
+    closed_runs: Annotated[tuple[str, ...], _names("a list of names of runs")] = ()
     allowed_users: Annotated[tuple[int, ...], PlainValidator(_user_ids)] = ()
     same_user: bool = False
     socket_group: Annotated[str | None, PlainValidator(_group)] = None
@@ -604,61 +608,39 @@ def terms_from_plan(
         **{key: np.asarray(one, float).tolist() for key, one in constants.items()},
         "run": run,
         "plan": plan.sha256,
-        "epsilon": _epsilon_alone(plan, k) if plan.before else epsilon,
-        "delta": delta,
-        "clip": float(plan.training.clip),
+        **asked_of(plan, k),
         "batch_size": int(plan.batch_sizes[k]),
-        "local_steps": plan.training.local_steps,
-        "rounds": plan.training.rounds,
-        "draws": int(plan.schedule.counts[k]),
-        "least_noise_multiplier": noise,
-        "sampler": plan.contract.sampler,
-        "neighbours": plan.contract.neighbours,
     }
+    if plan.before:
+        values["epsilon"] = _epsilon_alone(plan, k)
     if plan.pooled is not None:
         values["identity"] = IDENTITY_FILE
     lines = _lines_of_charges(charges, client, epsilon, delta)
     for line in commented_terms().splitlines():
         key, _, rest = line.removeprefix("# ").partition(" = ")
         if key in values:
-            comment = _ONCE_SAID.get(key, "") if line[0] == "#" else rest.partition(" # ")[2]
-            line = f"{key} = {_toml(values[key])}"
-            line = f"{line:<30} # {comment}" if comment else line
+            comment = _COMMENTS.get(key, "") if line[0] == "#" else rest.partition(" # ")[2]
+            line = _line(key, values[key], comment)
         lines.append(line)
         if key == "options" and model.task:
-            lines += ["", "[model.task]                   # what is predicted, and the only loss"]
-            lines += [f"{name} = {_toml(said)}" for name, said in model.task.items()]
+            lines += _table("model.task", "what is predicted, and the only loss", model.task)
     if plan.terms is not None and plan.has_private_reports:
         reports = {
-            "count": (int(plan.report_caps[k]), "at most, in the whole run; one a round"),
-            "statistic": (plan.terms.statistic, "of each record, of which a report is the mean"),
-            "loss_bound": (plan.terms.loss_bound, "exactly: each record's loss is clipped to it"),
-            "least_noise_multiplier": (float(plan.report_multipliers[k]), "at least"),
-            "mini_batch": (plan.terms.mini_batch, "true: of a batch, not of all records"),
+            "count": int(plan.report_caps[k]),
+            "statistic": plan.terms.statistic,
+            "loss_bound": plan.terms.loss_bound,
+            "least_noise_multiplier": float(plan.report_multipliers[k]),
+            "mini_batch": plan.terms.mini_batch,
         }
-        lines += ["", f"{'[runs.reports]':<30} # what the plan's rule asks for beside draws"]
-        lines += [
-            f"{f'{key} = {_toml(value)}':<30} # {comment}"
-            for key, (value, comment) in reports.items()
-        ]
+        lines += _table("runs.reports", "what the plan's rule asks for beside draws", reports)
     if plan.pooled is not None:
         pool = pool_from_plan(plan, members or {}, client=client)
-        said = {
-            "cohort_size": (pool.cohort_size, "members of every cohort"),
-            "colluding": (pool.colluding, "of the others, so many may help the server"),
-            "dropouts": (pool.dropouts, "so many may vanish in a round"),
-            "exponent": (pool.exponent, "of the lattice: a share of noise is 2^this"),
-            "modulus_bits": (pool.modulus_bits, "sums are taken modulo 2^this"),
-        }
-        lines += ["", f"{'[runs.pool]':<30} # whose noise your promise counts on beside yours"]
-        lines += [f"{f'{key} = {value}':<30} # {words}" for key, (value, words) in said.items()]
-        lines += ["", "[runs.pool.members]            # everybody who may be in a cohort: ask them"]
-        lines += [f"{_toml(name)} = {_toml(key)}" for name, key in pool.members.items()]
-        lines += [
-            "",
-            "[runs.pool.cohorts]            # your rounds, and the hash of who is in each",
-        ]
-        lines += [f"{round} = {_toml(digest)}" for round, digest in pool.cohorts.items()]
+        said = pool.model_dump(exclude={"members", "cohorts"})
+        keys = {_toml(name): key for name, key in pool.members.items()}
+        lines += _table("runs.pool", "whose noise your promise counts on beside yours", said)
+        lines += _table("runs.pool.members", "everybody who may be in a cohort: ask them", keys)
+        about = "your rounds, and the hash of who is in each"
+        lines += _table("runs.pool.cohorts", about, pool.cohorts)
     if table is not None:
         lines += ["", replace(table, client=client).to_toml()]
     return "\n".join(lines) + "\n"
@@ -712,6 +694,17 @@ def with_ledger_id(text: str, identity: str) -> str:
         if tomllib.loads(found) == {**before, "ledger_id": identity}:
             return found
     return f"{line}\n{text}"
+
+
+def _table(name: str, about: str, values: Mapping[str, Any]) -> list[str]:
+    """The lines of a table, after an empty one."""
+    lines = [_line(key, value, _COMMENTS.get(f"{name}.{key}", "")) for key, value in values.items()]
+    return ["", f"{f'[{name}]':<30} # {about}", *lines]
+
+
+def _line(key: str, value: Any, comment: str) -> str:
+    said = f"{key} = {_toml(value)}"
+    return f"{said:<30} # {comment}" if comment else said
 
 
 def _toml(value: Any) -> str:

@@ -22,7 +22,9 @@ should, each record of its pass is computed beside blanks, which is the same to 
 
 A model that draws random numbers or remembers records is refused: removing a record would then
 change what those after it contribute. A record whose gradient cannot be computed contributes
-nothing; that it cannot is not told. Reports are made of losses, one by one.
+nothing; that it cannot is not told. Reports are made of losses, one by one. All of it is computed
+with one thread: the bits are then the same, and a batch takes the same time, wherever a guard is
+opened and whatever else the machine does.
 """
 
 from __future__ import annotations
@@ -30,7 +32,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +51,10 @@ from dpcohort.engine.clipping import (
     per_example_gradients,
     refuse_unfit_layers,
 )
-from dpcohort.engine.clipping.per_example import Gradients, example_loss
+from dpcohort.engine.clipping.per_example import example_loss
 from dpcohort.engine.lattice import KEY_BYTES, Bytes, Lattice, add_rounded_gaussian_, gradient_norms
 from dpcohort.engine.randomness import draw_batch
+from dpcohort.engine.rounds import one_thread_each
 from dpcohort.errors import InputError
 from dpcohort.models import build_model
 from dpcohort.models.weights import frozen_sha256, weights_sha256
@@ -87,21 +89,6 @@ def layout_of(model: torch.nn.Module) -> str:
     places = FlatLayout(model).places
     trained = [(name, shape) for name, (_, shape) in places.items()]
     return layout_sha256(trained, frozen=frozen_sha256(model))
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Compute with one thread, whatever the process around it uses.
-
-    A record's gradient then has the same bits, and a batch takes the same time, wherever a guard
-    is opened and whatever else the machine does.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class LocalTraining:
@@ -154,7 +141,7 @@ class LocalTraining:
         self._gradients = per_example_gradients(built, loss, vectorised=False)
         self._example_loss = example_loss(built, loss)
         self._label = made_up_targets(task, 1)
-        _refuse_memory(self._gradients, self._example_loss, built, data.inputs, self._label)
+        self._refuse_memory(built)
         layout = FlatLayout(built)
         #: D, the number of trained parameters.
         self.dimension = layout.dimension
@@ -172,7 +159,38 @@ class LocalTraining:
             unknown = (data.inputs < 0) | (data.inputs >= _words(built))
             self._unfit = np.asarray(unknown.reshape(len(data), -1).any(axis=1))
 
-    @_one_thread()
+    @one_thread_each()
+    def _refuse_memory(self, model: torch.nn.Module) -> None:
+        """Refuse a model whose gradient or loss at a record changes with what it was run on before.
+
+        Tried on made-up records, so that a failure says nothing about the client's.
+        """
+        start = FlatLayout(model).flatten(model)
+        weights = start + 0.1 * torch.cos(torch.arange(start.numel()))  # a zero would hide the rest
+        tokens = self._data.inputs.dtype == np.int64
+        shape = self._data.inputs.shape[1:]
+        ramp = np.linspace(-1, 1, math.prod(shape)).reshape(1, *shape).astype(np.float32)
+        record = torch.from_numpy(np.zeros_like(ramp, np.int64) if tokens else ramp)
+
+        def at(x: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                value = self._example_loss(weights, x[0], self._label[0]).reshape(1)
+            return torch.cat([self._gradients(weights, x, self._label)[0], value])
+
+        try:
+            found = [at(x) for x in (record, -record) * _TIMES]
+        except Exception as error:  # the user's model may fail in any way
+            raise InputError.because(
+                f"the model has no gradient at a record: {type(error).__name__}: {error}"
+            ) from None
+        if not all(torch.equal(found[0], again) for again in found[2::2]):
+            raise InputError.because(
+                "the model's gradient at one and the same record is not the same every time: it "
+                "draws random numbers or remembers earlier records, so no clip bounds what one "
+                "record does. Take that out of the model."
+            )
+
+    @one_thread_each()
     def update(
         self,
         parameters: NDArray[np.float32],
@@ -197,7 +215,7 @@ class LocalTraining:
             moved += lattice.release(total, key, scale=scale).numpy()
         return _as_float32(moved)
 
-    @_one_thread()
+    @one_thread_each()
     def noisy_sum(
         self,
         parameters: NDArray[np.float32],
@@ -225,7 +243,7 @@ class LocalTraining:
         ).numpy()
         return noisy
 
-    @_one_thread()
+    @one_thread_each()
     def report(
         self,
         parameters: NDArray[np.float32],
@@ -318,7 +336,7 @@ class LocalTraining:
             return None, f"{self._sizes[0]} gradients of {self.dimension:,} numbers are too large"
         made_up = _made_up_records(self._data.inputs, self._sizes[-1], _words(built))
         labels = self._label.expand(len(made_up), *self._label.shape[1:]).contiguous()
-        with _one_thread():
+        with one_thread_each():
             network = ClippedNetwork(built, loss, made_up[:3], labels[:3])
             if network.path.kind != "banked":
                 return None, network.path.reason
@@ -344,44 +362,6 @@ class LocalTraining:
             return self._gradients(point, inputs, labels)
         except Exception:  # a token the model does not know; a draw that fails would tell
             return point.new_zeros(1, self.dimension)
-
-
-@_one_thread()
-def _refuse_memory(
-    gradients: Gradients,
-    loss: Gradients,
-    model: torch.nn.Module,
-    like: NDArray[Any],
-    label: torch.Tensor,
-) -> None:
-    """Refuse a model whose gradient or loss at a record changes with what it was run on before.
-
-    Tried on made-up records, so that a failure says nothing about the client's.
-    """
-    start = FlatLayout(model).flatten(model)
-    weights = start + 0.1 * torch.cos(torch.arange(start.numel()))  # a zero would hide the rest
-    tokens = like.dtype == np.int64
-    shape = like.shape[1:]
-    ramp = np.linspace(-1, 1, math.prod(shape)).reshape(1, *shape)
-    record = torch.from_numpy(np.zeros_like(ramp, np.int64) if tokens else ramp.astype(np.float32))
-
-    def at(x: torch.Tensor) -> torch.Tensor:
-        with torch.no_grad():
-            value = loss(weights, x[0], label[0]).reshape(1)
-        return torch.cat([gradients(weights, x, label)[0], value])
-
-    try:
-        found = [at(x) for x in (record, -record) * _TIMES]
-    except Exception as error:  # the user's model may fail in any way
-        raise InputError.because(
-            f"the model has no gradient at a record: {type(error).__name__}: {error}"
-        ) from None
-    if not all(torch.equal(found[0], again) for again in found[2::2]):
-        raise InputError.because(
-            "the model's gradient at one and the same record is not the same every time: it draws "
-            "random numbers or remembers earlier records, so no clip bounds what one record does. "
-            "Take that out of the model."
-        )
 
 
 def _words(model: torch.nn.Module) -> int:

@@ -13,7 +13,7 @@ import json
 import secrets
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -40,7 +40,7 @@ from dpcohort.runs.receipts import Receipt
 DrawFate = Literal["new", "lost", "released"]
 
 
-class ClientLedger:
+class ClientLedger(AbstractContextManager["ClientLedger"]):
     """A client's lifetime ledger; safe for several threads and several processes at once.
 
     Args:
@@ -105,9 +105,6 @@ class ClientLedger:
             Path(path), Entry.following(None, "opened", {"ledger": ledger, "at": _now()})
         )
         return cls(path, counter=counter)
-
-    def __enter__(self) -> ClientLedger:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

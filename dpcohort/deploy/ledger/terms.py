@@ -245,6 +245,21 @@ class AcceptedPool(Format):
         return self
 
 
+def asked_of(plan: Plan, k: int) -> dict[str, Any]:
+    """The terms that a plan asks of the client at this position; their rate is apart."""
+    return {
+        "epsilon": float(plan.population.epsilon[k]),
+        "delta": float(plan.population.delta[k]),
+        "clip": float(plan.training.clip),
+        "local_steps": plan.training.local_steps,
+        "rounds": plan.training.rounds,
+        "draws": int(plan.schedule.counts[k]),
+        "least_noise_multiplier": float(plan.noise_multipliers[k]),
+        "sampler": plan.contract.sampler,
+        "neighbours": plan.contract.neighbours,
+    }
+
+
 class RunTerms(Format):
     """The terms of one run, as the client's owner accepts them.
 
@@ -319,18 +334,7 @@ class RunTerms(Format):
                 "the plan pools noise, chooses from reports or goes on from a run: its terms are "
                 "for a guard. dpcohort flower init writes them."
             )
-        return cls(
-            epsilon=float(plan.population.epsilon[k]),
-            delta=float(plan.population.delta[k]),
-            clip=float(plan.training.clip),
-            sampling_rate=float(plan.sampling_rates[k]),
-            local_steps=plan.training.local_steps,
-            rounds=plan.training.rounds,
-            draws=int(plan.schedule.counts[k]),
-            least_noise_multiplier=float(plan.noise_multipliers[k]),
-            sampler=plan.contract.sampler,
-            neighbours=plan.contract.neighbours,
-        )
+        return cls(**asked_of(plan, k), sampling_rate=float(plan.sampling_rates[k]))
 
     def charge(self, draws: int) -> Event:
         """What this many draws are charged: their steps at the least noise of the terms."""

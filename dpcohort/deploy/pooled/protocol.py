@@ -23,7 +23,8 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -108,8 +109,7 @@ class Identity:
         return X25519PrivateKey.from_private_bytes(_derived(self._secret, "run", ledger, run, plan))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Card:
+class Card(NamedTuple):
     """A member's key for a run, signed by its identity.
 
     Attributes:
@@ -211,16 +211,13 @@ class PoolRound:
             InputError: they are of another length.
         """
         numbers = 8 * self.coordinates
-        own, pairs = (len(self.names) * size for size in self.sealed_bytes)
-        if len(data) != numbers + own + pairs:
-            allowed = f"{numbers + own + pairs} bytes"
+        expected = numbers + len(self.names) * sum(self.sealed_bytes)
+        if len(data) != expected:
+            allowed = f"{expected} bytes"
             raise InputError("masked vector", given=f"{len(data)} bytes", allowed=allowed)
+        vector = np.frombuffer(data[:numbers], dtype="<u8").astype(np.uint64)
         return MaskedVector(
-            member=member,
-            vector=np.frombuffer(data[:numbers], dtype="<u8").astype(np.uint64),
-            own=data[numbers : numbers + own],
-            pairs=data[numbers + own :],
-            signature=signature,
+            member=member, vector=vector, sealed=data[numbers:], signature=signature
         )
 
     def check_survivors(self, survivors: Sequence[str], signed: Mapping[str, str]) -> str:
@@ -282,15 +279,14 @@ class MaskedVector:
     Attributes:
         member: its name.
         vector: integers modulo 2^b.
-        own: for each member in order, a share of the member's own mask, sealed.
-        pairs: for each member in order, shares of the masks it has in common with each, sealed.
+        sealed: for each member in order, a share of the member's own mask; then for each member in
+            order, shares of the masks it has in common with each.
         signature: that it masked in this round.
     """
 
     member: str
     vector: Masked
-    own: bytes
-    pairs: bytes
+    sealed: bytes
     signature: str
 
 
@@ -367,8 +363,7 @@ class Member:
         return MaskedVector(
             member=self.name,
             vector=vector,
-            own=b"".join(one for one, _ in seal),
-            pairs=b"".join(both for _, both in seal),
+            sealed=b"".join([one for one, _ in seal] + [both for _, both in seal]),
             signature=self._identity.sign("masked", asked.context),
         )
 
@@ -426,19 +421,19 @@ class Member:
             raise InputError("sealed shares", given=f"{len(sealed)} bytes", allowed=f"{expected}")
         self._committed(asked, survivors, signed, commit)
         agreed = {name: self._agreed(asked, name) for name in survivors}
-        pairs_from = len(survivors) * size_own
-        own, pairs = [], []
-        for i, name in enumerate(survivors):
-            part = sealed[i * size_own : (i + 1) * size_own]
-            own.append(_open(agreed[name], asked, "own", name, self.name, part))
-            if gone:
-                start = pairs_from + i * size_pairs
-                part = sealed[start : start + size_pairs]
-                pairs.append(_open(agreed[name], asked, "pairs", name, self.name, part))
-        parts = [SHARE_BYTES * place for place in gone]
-        return b"".join(own) + b"".join(
-            row[part : part + SHARE_BYTES] for part in parts for row in pairs
-        )
+        split_at = len(survivors) * size_own
+        sealed_own = _parts(sealed[:split_at], size_own)
+        sealed_pairs = _parts(sealed[split_at:], size_pairs)  # none where nobody vanished
+
+        def opened(what: str, parts: list[bytes]) -> list[bytes]:
+            return [
+                _open(agreed[name], asked, what, name, self.name, part)
+                for name, part in zip(survivors, parts, strict=bool(parts))
+            ]
+
+        pairs = opened("pairs", sealed_pairs)
+        shares = [_part(row, SHARE_BYTES, place) for place in gone for row in pairs]
+        return b"".join([*opened("own", sealed_own), *shares])
 
     def check(self, asked: PoolRound) -> None:
         """See that it may mask in this round, before anything is counted for it.
@@ -527,24 +522,13 @@ class PooledSum:
             raise InputError("member", given=name, allowed="one of the cohort, once, in time")
         if not _is_signed(asked.pool.members[name], masked.signature, "masked", asked.context):
             raise InputError.because(f"{name} did not mask for this cohort.")
-        size_own, size_pairs = (len(asked.names) * size for size in asked.sealed_bytes)
-        if (masked.vector.shape, masked.vector.dtype, len(masked.own), len(masked.pairs)) != (
-            (asked.coordinates,),
-            np.dtype(np.uint64),
-            size_own,
-            size_pairs,
-        ):
+        vector, length = masked.vector, len(asked.names) * sum(asked.sealed_bytes)
+        right = vector.shape == (asked.coordinates,) and vector.dtype == np.uint64
+        if not right or len(masked.sealed) != length:
             raise InputError.because(f"the masked vector of {name} has another length.")
-        self._sum += masked.vector
+        self._sum += vector
         # The vector is in the sum; what is kept is small.
-        nothing = np.zeros(0, dtype=np.uint64)
-        self._came[name] = MaskedVector(
-            member=name,
-            vector=nothing,
-            own=masked.own,
-            pairs=masked.pairs,
-            signature=masked.signature,
-        )
+        self._came[name] = replace(masked, vector=np.zeros(0, dtype=np.uint64))
 
     def close(self) -> list[str]:
         """Take no more; the names of those who are left, in order.
@@ -594,9 +578,10 @@ class PooledSum:
         place = self.asked.names.index(member)
         size_own, size_pairs = self.asked.sealed_bytes
         came = [self._came[name] for name in self._left]
-        sealed = [one.own[place * size_own : (place + 1) * size_own] for one in came]
+        sealed = [_part(one.sealed, size_own, place) for one in came]
         if self.needs_agreement:
-            sealed += [one.pairs[place * size_pairs : (place + 1) * size_pairs] for one in came]
+            start = len(self.asked.names) * size_own + place * size_pairs
+            sealed += [one.sealed[start : start + size_pairs] for one in came]
         return b"".join(sealed)
 
     def take_shares(self, member: str, shares: bytes) -> None:
@@ -623,8 +608,8 @@ class PooledSum:
             raise InputError("shares", given=len(self._shares), allowed=allowed)
         answered = sorted(self._shares)[:threshold]
         places = [asked.names.index(name) + 1 for name in answered]
-        count = len(self._shares[answered[0]]) // SHARE_BYTES
-        rows = ([_number(self._shares[name], i) for name in answered] for i in range(count))
+        shares = [_parts(self._shares[name], SHARE_BYTES) for name in answered]
+        rows = ([int.from_bytes(one, "big") for one in row] for row in zip(*shares, strict=True))
         seeds = join_all(places, rows)
         plus: list[bytes] = []
         minus = seeds[: len(self._left)]
@@ -688,5 +673,9 @@ def _share(value: int) -> bytes:
     return value.to_bytes(SHARE_BYTES, "big")
 
 
-def _number(shares: bytes, place: int) -> int:
-    return int.from_bytes(shares[SHARE_BYTES * place : SHARE_BYTES * (place + 1)], "big")
+def _part(data: bytes, size: int, place: int) -> bytes:
+    return data[size * place : size * (place + 1)]
+
+
+def _parts(data: bytes, size: int) -> list[bytes]:
+    return [_part(data, size, place) for place in range(len(data) // size)]

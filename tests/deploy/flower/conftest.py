@@ -19,7 +19,14 @@ from dpcohort.deploy.flower.kit import client_folder, write_kit
 from dpcohort.deploy.flower.record import FederatedJob
 from dpcohort.deploy.flower.trial import demo_records, write_client_data
 from dpcohort.deploy.guard.client import GuardRefusedError
-from dpcohort.deploy.guard.protocol import DrawUpdate, Hello, Refusal, RunReceipt
+from dpcohort.deploy.guard.protocol import (
+    DrawUpdate,
+    Hello,
+    HelloRequest,
+    Message,
+    Refusal,
+    RunReceipt,
+)
 from dpcohort.deploy.guard.terms import ModelTerms
 from dpcohort.errors import InputError
 from dpcohort.plan import make_plan
@@ -154,8 +161,8 @@ class FakeGuard:
     def __exit__(self, *how) -> None:
         pass
 
-    def hello(self, run: str) -> Hello:
-        return Hello(**self.says)
+    def ask(self, request) -> Message:
+        return Hello(**self.says) if isinstance(request, HelloRequest) else self.draw(request)
 
     def draw(self, request) -> DrawUpdate:
         key = (request.round, request.draw)

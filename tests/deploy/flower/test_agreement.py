@@ -4,6 +4,7 @@ from __future__ import annotations
 import pytest
 
 from dpcohort.deploy.flower.federation import check_agreements, disagreements
+from dpcohort.deploy.flower.record import FederatedJob
 from dpcohort.deploy.guard.protocol import Hello
 from dpcohort.errors import InputError
 
@@ -13,14 +14,8 @@ def _found(small, fakes, *, resume=False, terms=None, **says):
     guard.says.update(says)
     if terms is not None:
         guard.says["accepted"] = {**guard.says["accepted"], **terms}
-    return disagreements(
-        small.federation,
-        "lab",
-        Hello(**guard.says),
-        dimension=guard.says["dimension"] if "dimension" not in says else 650,
-        layout=guard.says["layout"] if "layout" not in says else "ours",
-        resume=resume,
-    )
+    job = FederatedJob.of(small.federation)
+    return disagreements(job, "lab", Hello(**guard.says), resume=resume)
 
 
 def test_terms_that_cover_the_plan_are_agreed(small, fakes):

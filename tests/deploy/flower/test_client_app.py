@@ -9,13 +9,20 @@ import sys
 import numpy as np
 import pytest
 
-from dpcohort.deploy.flower.client_app import carry, carry_in_simulation, carry_to, guard_socket
+from dpcohort.deploy.flower.client_app import carry, carry_to
 from dpcohort.deploy.flower.kit import client_folder
 from dpcohort.deploy.flower.messages import NO_GUARD, draw_message, hello_message, read_frames
 from dpcohort.deploy.flower.rounds import federate
 from dpcohort.deploy.formats import replace
 from dpcohort.deploy.guard.client import GuardRefusedError
-from dpcohort.deploy.guard.protocol import DrawRequest, DrawUpdate, Hello, Refusal, RunReceipt
+from dpcohort.deploy.guard.protocol import (
+    DrawRequest,
+    DrawUpdate,
+    Hello,
+    HelloRequest,
+    Refusal,
+    RunReceipt,
+)
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.runs import verify_run
 from dpcohort.runs.folder import read_log
@@ -39,13 +46,16 @@ class _Guard:
     def __exit__(self, *how):
         pass
 
-    def hello(self, run):
+    def ask(self, request):
+        return self._hello() if isinstance(request, HelloRequest) else self._draw(request)
+
+    def _hello(self):
         return Hello(
             dpcohort="0", dataset="lab", records=3, dimension=4, model="m", layout="l",
             accepted=None, plan=None, counted=0,
         )  # fmt: skip
 
-    def draw(self, request):
+    def _draw(self, request):
         if request.draw == 1:
             raise GuardRefusedError(Refusal(code="terms", message="too much", counted=False))
         if request.draw == 2:
@@ -95,8 +105,8 @@ def test_a_guard_that_is_not_running_is_said(tmp_path):
 
 @pytest.mark.parametrize("config", [{}, {"partition-id": 1}, {"guard": ""}, {"guard": 7}])
 def test_a_node_without_guard_says_what_it_needs(config):
-    with pytest.raises(InputError, match='guard="SOCKET"'):
-        guard_socket(config)
+    with pytest.raises(InputError, match=r'guard="SOCKET"; in a simulation.* guards="FOLDER"'):
+        carry(b"", config, {})
 
 
 def test_the_client_app_needs_no_torch():
@@ -199,8 +209,3 @@ def test_a_ledger_that_cannot_be_written_spends_nothing(small, tmp_path, monkeyp
     assert small.counted("lab") == {}
     lost = read_log(tmp_path / "run" / "exchange.jsonl")[0]["lost"]
     assert "ledger" in str(lost)
-
-
-def test_a_simulation_needs_the_guards_folder():
-    with pytest.raises(DpcohortError, match='guards="FOLDER"'):
-        carry_in_simulation(b"", {"partition-id": 1}, {})

@@ -367,7 +367,7 @@ def test_terms_for_records_are_refused_where_updates_get_noise(tmp_path):
     terms = RunTerms.of_plan(fed.plan, "a").to_dict() | {"neighbours": "zero-out"}
     with ClientLedger(tmp_path / "a.ledger") as ledger:
         ledger.accept("a", "spring", RunTerms(**terms))
-    with pytest.raises(InputError, match="the client as a whole is protected"):
+    with pytest.raises(InputError, match="here the client as a whole is protected"):
         fed.start()
     assert (fed.counted("a"), fed.told) == (0, [])
 

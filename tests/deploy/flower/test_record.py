@@ -9,7 +9,7 @@ import pytest
 from dpcohort.accounting.segments import Charge
 from dpcohort.deploy.flower.federation import Federation
 from dpcohort.deploy.flower.kit import client_folder, write_kit
-from dpcohort.deploy.flower.record import FederatedJob, FederatedRecorder, RoundExchange
+from dpcohort.deploy.flower.record import FederatedJob, FederatedRecorder
 from dpcohort.deploy.formats import replace
 from dpcohort.deploy.guard.terms import GuardTerms
 from dpcohort.engine import EngineState
@@ -20,10 +20,10 @@ from dpcohort.runs import Run
 from dpcohort.runs.configured import described_charges
 from dpcohort.runs.folder import read_log
 
-EXCHANGE = RoundExchange(
-    round=0, asked=3, came=2, resent=1, passed_over=False,
-    lost={"lab": {1: "lost: gone"}}, errors={"lab": ["error 5: unavailable"]},
-)  # fmt: skip
+EXCHANGE = {
+    "round": 0, "asked": 3, "came": 2, "resent": 1, "passed_over": False,
+    "lost": {"lab": {1: "lost: gone"}}, "errors": {"lab": ["error 5: unavailable"]},
+}  # fmt: skip
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from dpcohort.data import load_dataset
 from dpcohort.deploy.flower import apps
 from dpcohort.deploy.flower.federation import disagreements
 from dpcohort.deploy.flower.kit import client_folder, write_kit
-from dpcohort.deploy.flower.record import FederatedRecorder
+from dpcohort.deploy.flower.record import FederatedJob, FederatedRecorder
 from dpcohort.deploy.flower.rounds import federate
 from dpcohort.deploy.flower.trial import demo_records, free_ports, start_all, trial
 from dpcohort.deploy.formats import replace
@@ -209,7 +209,7 @@ def test_a_run_stopped_among_reports_goes_on_and_counts_none_twice(asking, tmp_p
     straight = _go(asking, Fakes(asking.federation), tmp_path / "straight")
 
     def stop(self, exchange, receipts):
-        if exchange.of_reports and exchange.round == 2:
+        if exchange.get("of_reports") and exchange["round"] == 2:
             raise KeyboardInterrupt
 
     def count(self, round, cohort):
@@ -291,10 +291,8 @@ def test_terms_without_reports_end_before_anything_is_asked(asking, tmp_path):
 def test_terms_of_reports_weaker_than_the_plan_are_named(asking, key, value, words):
     says = Fakes(asking.federation)["lab"].says
     says["accepted"]["reports"][key] = value
-    found = disagreements(
-        asking.federation, "lab", Hello(**says), dimension=says["dimension"],
-        layout=says["layout"], resume=False,
-    )  # fmt: skip
+    job = FederatedJob.of(asking.federation)
+    found = disagreements(job, "lab", Hello(**says), resume=False)
     assert len(found) == 1
     assert words in found[0]
 

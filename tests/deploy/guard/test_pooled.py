@@ -554,13 +554,13 @@ class TestStart:
             with GuardClient(folder / "g.sock") as client:
                 handler = guard.handler
                 pool.mine = pool.cards(handler)[-1]
-                assert client.card("spring").member == "ward"
+                assert client.ask(CardRequest(run="spring")).member == "ward"
                 server = pool.server(handler)
-                assert client.masked(pool.asked(handler)).resent
-                data = client.reveal(pool.unmasking(server)).data
+                assert client.ask(pool.asked(handler)).resent
+                data = client.ask(pool.unmasking(server)).data
                 assert len(data) == 4 * 33
                 with pytest.raises(GuardRefusedError, match="members left = 0"):
-                    client.agree(pool.unmasking(server, AgreeRequest, survivors=[]))
+                    client.ask(pool.unmasking(server, AgreeRequest, survivors=[]))
                 spending = client.receipt("spring").spending
                 assert spending["pool"]["honest"] == 3
                 assert spending["pool"]["unmasked"] == 1

@@ -29,7 +29,7 @@ def cohort(make_cohort):
 def _changed(cohort, name, **changes):
     """The cards with one changed, signed by who signs for it."""
     cards = {card.member: card for card in cohort.cards}
-    cards[name] = dataclasses.replace(cards[name], **changes)
+    cards[name] = cards[name]._replace(**changes)
     return list(cards.values())
 
 
@@ -426,7 +426,7 @@ class TestServer:
         with pytest.raises(InputError, match="did not mask for this cohort"):
             server.take(masked)
         right = cohort.members[ME].mask(cohort.ask(), values[ME])
-        for changes in ({"vector": right.vector[:-1]}, {"own": b""}, {"pairs": right.pairs[1:]}):
+        for changes in ({"vector": right.vector[:-1]}, {"sealed": right.sealed[1:]}):
             with pytest.raises(InputError, match="another length"):
                 server.take(dataclasses.replace(right, **changes))
         server.take(right)
