@@ -2,7 +2,7 @@
 """A round of ten draws beside what people would use: Flower's simulation engine, pfl-research.
 
     python benchmarks/peers.py --environments ../peers    # makes the peers' environments at first
-    python benchmarks/peers.py --environments ../peers --sides dpcohort pfl
+    python benchmarks/peers.py --environments ../peers --peers pfl
 
 Every side trains the 26,010-parameter MNIST network on 20 clients of 600 made-up records: ten a
 round, one local step on 128 records each, every record's gradient clipped and noise added, the mean
@@ -14,6 +14,7 @@ taken. Nobody evaluates or writes. What is compared:
 - flower-empty: the same with clients that send back what they got: what Flower itself costs.
 - pfl: ``SimulatedBackend`` with ``FederatedAveraging``. Its own privacy is that of whole users,
   another promise, so the step is a user's own: ``vmap(grad)`` in ``do_multiple_epochs_of``.
+- pfl-one-thread: the same with one thread of torch, which is the faster one on a busy machine.
 
 Each side has its own environment and process, and all cores. They take turns of some rounds while
 the others wait; the first round, with the start of the process, is told apart. Wall time is the
@@ -46,7 +47,12 @@ from engine import BATCH, CLIENTS, CLIP, COHORT, NOISE_MULTIPLIER, RECORDS, STEP
 from torch.nn import functional as F  # noqa: N812
 
 HERE = Path(__file__).resolve().parent
-FLOWER = ("flwr[simulation]", "ray", "opacus", "torch")
+#: What pip puts into the peers' environments; ours is the one this runs in.
+PACKAGES = {
+    "dpcohort": ("torch",),
+    "flower": ("flwr[simulation]", "ray", "opacus", "torch"),
+    "pfl": ("pfl", "torch"),
+}
 PATIENCE = 180  # seconds for one round, the first with the start of its process
 Turn = Callable[[], None]  # called after a round: says so, and waits for the next turn
 
@@ -76,9 +82,8 @@ def dpcohort_rounds(turn: Turn, rounds: int) -> None:
         name="made up", train_inputs=inputs, train_labels=labels, test_inputs=inputs[:10],
         test_labels=labels[:10], classes=10,
     )  # fmt: skip
-    budgets = {"epsilon": np.full(CLIENTS, 8.0), "delta": np.full(CLIENTS, 1e-5)}
     plan = make_plan(
-        Population.from_arrays(sizes=np.full(CLIENTS, RECORDS), **budgets),
+        Population.from_arrays(sizes=np.full(CLIENTS, RECORDS), epsilon=8.0, delta=1e-5),
         Training(rounds=rounds, cohort_size=COHORT, batch_size=BATCH, clip=CLIP),
         accountant=Contract(sampler="fixed", neighbours="replace-one"),
         selection="uniform",
@@ -102,7 +107,7 @@ def opacus_model() -> tuple[Any, Any, Any]:
     from opacus import PrivacyEngine
 
     network = mnist_small()
-    one = torch.utils.data.TensorDataset(torch.zeros(RECORDS, 1))
+    one = torch.utils.data.TensorDataset(torch.zeros(BATCH, 1))  # Opacus divides by its batch
     private, optimiser, _ = PrivacyEngine().make_private(
         module=network, optimizer=torch.optim.SGD(network.parameters(), lr=STEP_SIZE),
         data_loader=torch.utils.data.DataLoader(one, batch_size=BATCH), max_grad_norm=CLIP,
@@ -120,7 +125,7 @@ def flower_client(message: Any, context: Any, *, empty: bool) -> Any:
         network.load_state_dict(arrays.to_torch_state_dict())
         inputs, labels = some_of(int(context.node_config["partition-id"]))
         optimiser.zero_grad()
-        F.cross_entropy(private(inputs), labels).backward()
+        F.cross_entropy(private(inputs), labels).backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         arrays = ArrayRecord(network.state_dict())
     told = {"arrays": arrays, "metrics": MetricRecord({"num-examples": BATCH})}
@@ -171,7 +176,7 @@ def private_step(model: Any, optimiser: Any, batch: Any, *_: Any) -> None:
     optimiser.step()
 
 
-def pfl_rounds(turn: Turn, rounds: int) -> None:
+def pfl_rounds(turn: Turn, rounds: int, *, threads: int | None = None) -> None:
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.algorithm.base import NNAlgorithmParams
     from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -193,6 +198,7 @@ def pfl_rounds(turn: Turn, rounds: int) -> None:
             turn()
             return False, Metrics()
 
+    torch.set_num_threads(threads or torch.get_num_threads())
     network: Any = mnist_small()  # pfl asks a network for its loss, and evaluates before round 1
     network.loss = lambda inputs, labels: F.cross_entropy(network(inputs), labels)
     network.metrics = lambda *batch: {"loss": Weighted(network.loss(*batch).item(), 1)}
@@ -215,12 +221,13 @@ def pfl_rounds(turn: Turn, rounds: int) -> None:
     )  # fmt: skip
 
 
-#: A side's environment (ours is the one this runs in), what pip puts there, and its rounds.
-SIDES: dict[str, tuple[str, tuple[str, ...], Callable[[Turn, int], None]]] = {
-    "dpcohort": ("", ("torch",), dpcohort_rounds),
-    "flower": ("flower", FLOWER, flower_rounds),
-    "flower-empty": ("flower", FLOWER, functools.partial(flower_rounds, empty=True)),
-    "pfl": ("pfl", ("pfl", "torch"), pfl_rounds),
+#: Each in the environment that its name begins with.
+SIDES: dict[str, Callable[[Turn, int], None]] = {
+    "dpcohort": dpcohort_rounds,
+    "flower": flower_rounds,
+    "flower-empty": functools.partial(flower_rounds, empty=True),
+    "pfl": pfl_rounds,
+    "pfl-one-thread": functools.partial(pfl_rounds, threads=1),
 }
 
 
@@ -228,37 +235,33 @@ def work(side: str, number: int, rounds: int) -> None:
     """In a side's own process: its versions first, then a message after every round."""
     os.set_inheritable(number, False)
     channel = Connection(number)
-    packages = [name.partition("[")[0] for name in SIDES[side][1]]
+    packages = [name.partition("[")[0] for name in PACKAGES[side.partition("-")[0]]]
     channel.send(", ".join(f"{name} {version(name)}" for name in packages))
 
     def turn() -> None:
         channel.send(None)
         channel.recv()
 
-    SIDES[side][2](turn, rounds)
+    SIDES[side](turn, rounds)
 
 
-def environment(folder: Path | None, name: str, packages: tuple[str, ...]) -> str | None:
+@functools.cache
+def environment(folder: Path, name: str) -> str | None:
     """The Python of an environment, which is made if it is not there; None if it cannot be."""
-    if not name:
+    if name == "dpcohort":
         return sys.executable
-    if folder is None:
-        print(f"{name} is left out: --environments FOLDER says where its packages are or may go.")
-        return None
     python, ready = folder / name / "bin" / "python", folder / name / "ready"
     if not ready.exists():
-        print(f"installing {', '.join(packages)} into {folder / name} ...", flush=True)
+        print(f"{name}: installing {', '.join(PACKAGES[name])}", flush=True)
         venv.create(folder / name, with_pip=True)
-        pip = [str(python), "-m", "pip", "install", "--quiet"]
-        done = subprocess.run(
-            [*pip, "-c", str(HERE.parent / "constraints.txt"), *packages],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        asked = ["--quiet", "-c", str(HERE.parent / "constraints.txt"), *PACKAGES[name]]
+        pip = [str(python), "-m", "pip", "install", *asked]
+        done = subprocess.run(pip, capture_output=True, text=True, check=False)
         if done.returncode:
             print(f"{name} cannot be installed here and is left out:\n{done.stderr.strip()[-800:]}")
             return None
         ready.touch()
-    return str(python)
+    return str(python.absolute())
 
 
 def session(leader: int) -> dict[int, int]:
@@ -283,11 +286,13 @@ def end(process: subprocess.Popen[bytes]) -> None:
 def compare(pythons: dict[str, str], *, turns: int, rounds: int) -> None:
     env = {**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
     env["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE.parent)])
-    started, wall, used = {}, {}, {}
+    started: dict[str, tuple[int, Any]] = {}
+    wall: dict[str, list[float]] = {side: [] for side in pythons}
+    used: dict[str, list[float]] = {side: [] for side in pythons}
 
     def answer(side: str) -> Any:
         """What a side says next."""
-        with suppress(EOFError):
+        with suppress(EOFError, OSError):
             if started[side][1].poll(PATIENCE):
                 return started[side][1].recv()
         said = (folder / side).read_text(errors="replace").strip()[-800:]
@@ -297,18 +302,18 @@ def compare(pythons: dict[str, str], *, turns: int, rounds: int) -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         env["FLWR_HOME"] = str(folder)
         for side, python in pythons.items():
-            ours, theirs = Pipe()
-            call = f"import peers; peers.work({side!r}, {theirs.fileno()}, {turns * rounds + 1})"
+            here, there = Pipe()
+            call = f"import peers; peers.work({side!r}, {there.fileno()}, {turns * rounds + 1})"
             log = stack.enter_context(open(folder / side, "wb"))
             began = time.perf_counter()
             process = subprocess.Popen(
-                [python, "-W", "ignore", "-c", call], env=env, pass_fds=[theirs.fileno()],
+                [python, "-W", "ignore", "-c", call], env=env, pass_fds=[there.fileno()],
                 start_new_session=True, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
             stack.callback(end, process)
-            theirs.close()
-            started[side], wall[side], used[side] = (process.pid, ours), [], []
-            print(f"{side:13} {answer(side)};", end=" ", flush=True)
+            there.close()
+            started[side] = process.pid, here
+            print(f"{side:15} {answer(side)};", end=" ", flush=True)
             answer(side)
             print(f"start and first round {time.perf_counter() - began:.1f} s", flush=True)
         for _ in range(turns):
@@ -321,25 +326,23 @@ def compare(pythons: dict[str, str], *, turns: int, rounds: int) -> None:
                     wall[side].append(1e3 * (time.perf_counter() - began))
                 ticks = sum(n - before.get(pid, 0) for pid, n in session(leader).items())
                 used[side].append(1e3 * ticks / os.sysconf("SC_CLK_TCK") / rounds)
-    print(f"\n{'ms a round':13} {'wall':>8} {'processor':>10} {'against dpcohort':>18}")
-    first, *_ = started
+    print(f"\n{'ms a round':15} {'wall':>8} {'processor':>10} {'against dpcohort':>18}")
     for side in started:
-        line = f"{side:13}"
-        ratios = []
-        for times, form in ((wall, "8.1f"), (used, "10.0f")):
-            line += f" {statistics.median(times[side]):{form}}"
-            ratios.append(statistics.median(times[side]) / statistics.median(times[first]))
-        print(f"{line} {ratios[0]:9.2f}x {ratios[1]:6.2f}x")
+        (ms, ours), (busy, ours_busy) = (
+            [statistics.median(times[one]) for one in (side, "dpcohort")] for times in (wall, used)
+        )
+        print(f"{side:15} {ms:8.1f} {busy:10.0f} {ms / ours:10.2f}x {busy / ours_busy:6.2f}x")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--environments", type=Path, help="folder of the peers' environments")
-    parser.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES))
+    parser.add_argument("--environments", type=Path, required=True, help="the peers' packages")
+    parser.add_argument("--peers", nargs="*", choices=list(SIDES)[1:], default=list(SIDES)[1:])
     parser.add_argument("--turns", type=int, default=6, help="of each side")
     parser.add_argument("--rounds", type=int, default=5, help="in a turn")
     given = parser.parse_args()
-    found = {side: environment(given.environments, *SIDES[side][:2]) for side in given.sides}
+    sides = {side: side.partition("-")[0] for side in ("dpcohort", *given.peers)}
+    found = {side: environment(given.environments, name) for side, name in sides.items()}
     cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
     print(f"{cores} cores, load {load:.1f}; {given.turns} turns of {given.rounds} rounds")
     pythons = {side: python for side, python in found.items() if python}
