@@ -112,7 +112,6 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(BENCHES), metavar="NAME",
                         help=", ".join(BENCHES))  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="small forms")
-    parser.add_argument("--page", type=Path, default=PAGE, help="written there instead")
     given = parser.parse_args()
     failed = []
     for name in given.only or [name for name in BENCHES if name not in OPTIONAL]:
@@ -125,8 +124,8 @@ def main() -> None:
             print(f"{name} failed:\n{error.stderr.strip()[-2000:]}", file=sys.stderr)
             continue
         print(block.partition("\n\n")[2], flush=True)
-        page = given.page.read_text()  # again each time: a run takes minutes
-        given.page.write_text(with_blocks(page, {**blocks(page), BENCHES[name][0]: block}))
+        page = PAGE.read_text()  # again each time: a run takes minutes
+        PAGE.write_text(with_blocks(page, {**blocks(page), BENCHES[name][0]: block}))
     sys.exit(f"failed, and left as they were: {', '.join(failed)}" if failed else 0)
 
 

@@ -56,8 +56,8 @@ def test_a_command_that_fails_leaves_the_page_as_it_was(
     monkeypatch.setattr(bench, "ROOT", tmp_path)
     (tmp_path / "solver").write_text("import os; print(os.environ['OMP_NUM_THREADS'] * 3)")
     (tmp_path / "guard").write_text("print('half'); raise SystemExit(1)")
-    call = ["bench.py", "--page", str(page), "--only", "guard", "solver"]
-    monkeypatch.setattr(sys, "argv", call)
+    monkeypatch.setattr(bench, "PAGE", page)
+    monkeypatch.setattr(sys, "argv", ["bench.py", "--only", "guard", "solver"])
     with pytest.raises(SystemExit, match="left as they were: guard"):
         bench.main()
     assert list(bench.blocks(page.read_text())) == [bench.BENCHES["solver"][0]]
