@@ -344,7 +344,12 @@ def main() -> None:
     sides = {side: side.partition("-")[0] for side in ("dpcohort", *given.peers)}
     found = {side: environment(given.environments, name) for side, name in sides.items()}
     cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
-    print(f"{cores} cores, load {load:.1f}; {given.turns} turns of {given.rounds} rounds")
+    print(f"{COHORT} of {CLIENTS} clients a round, one private step on {BATCH} records each")
+    print("flower: Opacus' hooks in Ray's processes; flower-empty: no step at all")
+    print("pfl: a user's vmap(grad), since its own privacy is that of whole users")
+    print(
+        f"{cores} cores, load {load:.1f}; {given.turns} turns of {given.rounds} rounds", flush=True
+    )
     pythons = {side: python for side, python in found.items() if python}
     compare(pythons, turns=given.turns, rounds=given.rounds)
 
