@@ -285,6 +285,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 def compare(pythons: dict[str, str], *, turns: int, rounds: int) -> None:
     env = {**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    env["RAY_worker_niceness"] = "0"  # Ray's 15 would let a busy machine starve Flower's clients
     env["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE.parent)])
     started: dict[str, tuple[int, Any]] = {}
     wall: dict[str, list[float]] = {side: [] for side in pythons}
@@ -338,7 +339,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--environments", type=Path, required=True, help="the peers' packages")
     parser.add_argument("--peers", nargs="*", choices=list(SIDES)[1:], default=list(SIDES)[1:])
-    parser.add_argument("--turns", type=int, default=6, help="of each side")
+    parser.add_argument("--turns", type=int, default=4, help="of each side")
     parser.add_argument("--rounds", type=int, default=5, help="in a turn")
     given = parser.parse_args()
     sides = {side: side.partition("-")[0] for side in ("dpcohort", *given.peers)}
