@@ -6,8 +6,8 @@ STAMP := $(VENV)/.installed
 # Versions and hashes that setup checks where they fit the machine; `make setup LOCK=` goes without.
 LOCK ?= requirements-ci.txt
 
-.PHONY: setup lock browser demo docs docs-versions package pictures test coverage mutants assurance audit-dependencies \
-  lint format clean
+.PHONY: setup lock browser demo docs docs-versions package pictures test coverage mutants assurance bench \
+  audit-dependencies lint format clean
 
 setup: $(STAMP)
 
@@ -78,6 +78,10 @@ mutants: setup
 # docs/assurance.md from the recorded results of results/assurance/.
 assurance: setup
 	$(BIN)/python benchmarks/assurance.py
+
+# The benchmarks that compare two sides; docs/benchmarks.md gets what they print (many minutes).
+bench: setup
+	$(BIN)/python benchmarks/bench.py
 
 clean:
 	rm -rf $(VENV) $(VENV)-audit out build dist
