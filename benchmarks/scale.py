@@ -52,11 +52,14 @@ def train_with(clients: int, draws: int, rounds: int, folder: Path) -> None:
     started = time.process_time()
     data = load_dataset(folder)
     size = 8
-    indices = np.load(folder.with_suffix(".indices.npy"), mmap_mode="c")[: clients * size]
+    indices = np.load(folder.with_suffix(".indices.npy"), mmap_mode="r")[: clients * size]
     offsets = size * np.arange(clients + 1)
     partition = Partition(indices=indices, offsets=offsets, records=len(data))
-    epsilon = np.random.default_rng(1).uniform(1, 8, clients)
-    population = Population.from_arrays(sizes=partition.sizes, epsilon=epsilon, delta=1e-6)
+    population = Population.from_arrays(
+        sizes=partition.sizes,
+        epsilon=np.random.default_rng(1).uniform(1, 8, clients),
+        delta=1e-6,
+    )
     training = Training(
         rounds=rounds, cohort_size=draws, batch_size=4, clip=1.0, dimension=2 * (WIDTH + 1)
     )

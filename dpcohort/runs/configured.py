@@ -882,7 +882,7 @@ def _by_column(
     path: Path,
     records: np.ndarray[tuple[int], np.dtype[np.int64]],
     total: int,
-    ids: tuple[str, ...],
+    ids: Sequence[str],
     *,
     some_left: bool = False,
 ) -> Partition:
@@ -911,7 +911,7 @@ def _by_column(
     return _in_order(split, ids, total)
 
 
-def _in_order(split: Partition, ids: tuple[str, ...], total: int) -> Partition:
+def _in_order(split: Partition, ids: Sequence[str], total: int) -> Partition:
     """The partition with its clients in the order of the population."""
     from dpcohort.data import Partition
 
@@ -927,7 +927,7 @@ def _in_order(split: Partition, ids: tuple[str, ...], total: int) -> Partition:
         offsets=np.concatenate([[0], np.cumsum([len(group) for group in groups])]),
         records=total,
         rule=split.rule,
-        names=ids,
+        names=tuple(ids),
     )
 
 

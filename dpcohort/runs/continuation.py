@@ -516,7 +516,7 @@ def carried_partition(
         offsets=np.concatenate([[0], np.cumsum([group.size for group in groups])]),
         records=len(data),
         rule={"rule": "carried on", "from": str(read_json(folder.settings)["partition"]["sha256"])},
-        names=plan.population.ids,
+        names=tuple(plan.population.ids),
     )
 
 

@@ -584,7 +584,7 @@ class _AppJob(FederatedJob):
             offsets=np.concatenate([[0], np.cumsum(sizes)]),
             records=total,
             rule={"held by": "the clients; numbers stand for records the server never sees"},
-            names=plan.population.ids,
+            names=tuple(plan.population.ids),
         )
         settings = dict(federation.aggregation)
         return cls(
