@@ -31,6 +31,7 @@ from dpcohort._validate import BoolArray, FloatArray, IntArray, choice, whole_nu
 from dpcohort._version import __version__
 from dpcohort.accounting.contract import Contract
 from dpcohort.accounting.deployed_noise import (
+    CALIBRATION_LIMIT,
     DeployedNoise,
     Guard,
     NoiseLevels,
@@ -49,6 +50,7 @@ from dpcohort.accounting.pooled import (
 from dpcohort.accounting.segments import Segment, check_relation, left_population, past_of
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.clients import Population
+from dpcohort.clients.population import shared
 from dpcohort.errors import (
     BudgetExceededError,
     DpcohortError,
@@ -366,12 +368,12 @@ class Plan:
     @cached_property
     def batch_sizes(self) -> IntArray:
         """Expected batch B_k of each client, the public denominator of its mean gradient."""
-        return self.population.batches(self.training)
+        return shared(self.population.batches(self.training))
 
     @cached_property
     def sampling_rates(self) -> FloatArray:
         """r_k = B_k / |M_k|."""
-        return self.population.sampling_rates(self.training)
+        return shared(self.batch_sizes / self.population.sizes)
 
     @cached_property
     def drawn(self) -> BoolArray:
@@ -946,8 +948,10 @@ def make_plan(
     )
     if pooled is not None:
         plan = _certified(plan)
-    # What was just computed need not be computed again; a plan read from a file computes it.
-    plan.__dict__["_selection_problem"] = (problem, levels)
+    # What was just computed need not be computed again; a plan read from a file computes it, and so
+    # does one for so many clients that no calibration is in it.
+    if len(population) <= CALIBRATION_LIMIT:
+        plan.__dict__["_selection_problem"] = (problem, levels)
     plan._mark_certified()
     return plan
 
@@ -1058,7 +1062,7 @@ def selection_problem(
 ) -> tuple[SelectionProblem, NoiseLevels]:
     """What a planned rule may look at, and the noise levels behind its costs."""
     choice("noise_model", noise_model, get_args(NoiseModel))
-    unbiased = population.unbiased
+    unbiased = shared(population.unbiased)
     levels = noise_levels(
         epsilon=population.epsilon,
         delta=population.delta,

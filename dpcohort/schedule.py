@@ -81,7 +81,9 @@ class Schedule:
         """How often each client is drawn over all rounds, T_k; at most, where that is open."""
         if self.caps is not None:
             return self.caps
-        counts = np.bincount(self.cohorts.ravel(), minlength=self.clients).astype(np.int64)
+        counts = np.bincount(self.cohorts.ravel(), minlength=self.clients).astype(
+            np.int64, copy=False
+        )
         counts.setflags(write=False)
         return counts
 

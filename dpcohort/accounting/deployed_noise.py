@@ -123,7 +123,7 @@ def deploy_noise(
             spent = _certified(promises, z, contract, progress)
             lifted[held] = broken = _broken(promises, spent)
             if guard == "refuse" and broken.any():
-                ids = [population.ids[row] for row in held]
+                ids = [population.ids[row] for row in held.tolist()]
                 raise BudgetExceededError(_refusal(ids, promises, spent, broken, contract))
             if broken.any():
                 tight = _certified_tight_noise(_some(promises, broken), contract)

@@ -11,7 +11,7 @@ that is how it is charged.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, get_args, runtime_checkable
 
@@ -129,7 +129,7 @@ class RoundView:
 
     round: int
     cohort_size: int
-    ids: tuple[str, ...]
+    ids: Sequence[str]
     sizes: IntArray
     epsilon: FloatArray
     public: BoolArray

@@ -13,13 +13,14 @@ import csv
 import io
 import operator
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import cached_property
-from itertools import islice
+from functools import cached_property, partial
+from itertools import accumulate, islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -256,7 +257,91 @@ _BAD_CHARACTERS = re.compile(
 )
 
 
-def numbered(word: str, count: int) -> tuple[str, ...]:
+class Names(Sequence[str]):
+    """The names of clients, each made when it is asked for: a million take little memory.
+
+    They are equal to a tuple of the same names, and print and hash as their tuple.
+
+    Args:
+        count: how many there are.
+        name: the name of a position.
+
+    Example:
+        >>> names = kept_names(["north", "south"])
+        >>> names, names[1], names == ("north", "south")
+        (('north', 'south'), 'south', True)
+    """
+
+    def __init__(self, count: int, name: Callable[[int], str]) -> None:
+        self._count, self._name = count, name
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, key: int) -> str: ...
+
+    @overload
+    def __getitem__(self, key: slice) -> tuple[str, ...]: ...
+
+    def __getitem__(self, key: int | slice) -> str | tuple[str, ...]:
+        rows = range(self._count)[key]
+        return tuple(map(self._name, rows)) if isinstance(rows, range) else self._name(rows)
+
+    def __iter__(self) -> Iterator[str]:
+        return map(self._name, range(self._count))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Names | tuple):
+            return NotImplemented
+        return len(self) == len(other) and all(map(operator.eq, self, other))
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
+def kept_names(names: Iterable[str]) -> Names:
+    """Names kept as one text, in a quarter of the memory of a tuple.
+
+    Example:
+        >>> kept_names(["a", "bc"])[1]
+        'bc'
+    """
+    parts, ends, rest = [""], array("q", [0]), iter(names)
+    while block := list(islice(rest, _BLOCK)):
+        parts.append("".join(block))
+        ends.extend(accumulate(map(len, block), initial=ends.pop()))
+    text = "".join(parts)
+    return Names(
+        len(ends) - 1, partial(_part, text, array("i", ends) if len(text) < 2**31 else ends)
+    )
+
+
+def _part(text: str, ends: array[int], row: int) -> str:
+    return text[ends[row] : ends[row + 1]]
+
+
+def _number(word: str, digits: int, row: int) -> str:
+    return f"{word}-{row:0{digits}d}"
+
+
+def shared(column: NDArray[Any]) -> NDArray[Any]:
+    """A column that is closed for writing; one number where it is the same for everybody.
+
+    Example:
+        >>> shared(np.full(1000, 8)).strides, shared(np.arange(1000)).strides
+        ((0,), (8,))
+    """
+    if column.size and (column == column[0]).all():
+        return np.broadcast_to(column[0], column.shape)
+    column.setflags(write=False)
+    return column
+
+
+def numbered(word: str, count: int) -> Names:
     """Names that sort in the order of their numbers.
 
     Example:
@@ -264,16 +349,18 @@ def numbered(word: str, count: int) -> tuple[str, ...]:
         ('client-09', 'client-10')
     """
     digits = len(str(max(count - 1, 0)))
-    return tuple(f"{word}-{row:0{digits}d}" for row in range(count))
+    return Names(count, partial(_number, word, digits))
 
 
-def as_ids(given: Iterable[str]) -> tuple[str, ...]:
+def as_ids(given: Iterable[str]) -> Sequence[str]:
     """The ids without the space around them.
 
     Example:
         >>> as_ids(["north ", "south"])
         ('north', 'south')
     """
+    if isinstance(given, Names):  # of a population, so they are in order
+        return given
     try:
         ids = tuple(given)
     except TypeError:
@@ -285,13 +372,15 @@ def as_ids(given: Iterable[str]) -> tuple[str, ...]:
         raise InputError("ids", given=wrong, allowed="text only") from None
 
 
-def bad_ids(ids: tuple[str, ...]) -> Iterator[Problem]:
+def bad_ids(ids: Sequence[str]) -> Iterator[Problem]:
     """The first id that is empty, has odd characters, is too long, or is used twice; each kind.
 
     Example:
         >>> [(bad.row, bad.other_row) for bad in bad_ids(("a", "b", "a"))]
         [(2, 0)]
     """
+    if isinstance(ids, Names):
+        return
     wrong: list[int] = []
     if not all(ids):
         wrong.append(ids.index(""))
@@ -302,14 +391,16 @@ def bad_ids(ids: tuple[str, ...]) -> Iterator[Problem]:
         wrong.append(next(i for i, name in enumerate(ids) if len(name) > MAX_ID_LENGTH))
     for row in wrong:
         yield Problem(row=row, field="id", given=ids[row], allowed=ID_ALLOWED)
-    if len(set(ids)) != len(ids):
+    # Hashes that differ are of ids that differ, and take less memory than a set of all ids.
+    hashes = np.sort(np.fromiter(map(hash, ids), np.int64, len(ids)))
+    if (hashes[1:] == hashes[:-1]).any() and len(set(ids)) != len(ids):
         seen: dict[str, int] = {}
         row, name = next((i, name) for i, name in enumerate(ids) if seen.setdefault(name, i) != i)
         allowed = "different for every client"
         yield Problem(row=row, field="id", given=name, allowed=allowed, other_row=seen[name])
 
 
-def nearest_id(word: str, ids: tuple[str, ...]) -> str | None:
+def nearest_id(word: str, ids: Sequence[str]) -> str | None:
     """The id most like a mistyped one, or None.
 
     Example:
@@ -703,7 +794,7 @@ class Population:
         Budget(epsilon=4.0, delta=1e-05)
     """
 
-    ids: tuple[str, ...]
+    ids: Sequence[str]
     sizes: IntArray
     epsilon: FloatArray
     delta: FloatArray
@@ -955,11 +1046,11 @@ class Population:
         """
         if training.batch_size is not None:
             # No size reaches 2^62: a batch beyond it is as oversized as that, and fits an int64.
-            shared = np.full(len(self), min(training.batch_size, 2**62), dtype=np.int64)
+            common: int | IntArray = min(training.batch_size, 2**62)
         else:
             rate = training.sampling_rate or DEFAULT_SAMPLING_RATE
-            shared = np.maximum(np.rint(rate * self.sizes), 1).astype(np.int64)
-        batches = np.where(self.batch_sizes > 0, self.batch_sizes, shared)
+            common = np.maximum(np.rint(rate * self.sizes), 1).astype(np.int64)
+        batches: IntArray = np.where(self.batch_sizes > 0, self.batch_sizes, common)
         oversized = batches > self.sizes
         if training.oversized_batch == "error" and oversized.any():
             row, others = int(oversized.argmax()), int(np.count_nonzero(oversized)) - 1
@@ -973,7 +1064,7 @@ class Population:
                 'column, or set training.oversized_batch = "whole" to let them use all their '
                 "records in each step.",
             )
-        return np.asarray(np.minimum(batches, self.sizes), dtype=np.int64)
+        return np.minimum(batches, self.sizes, out=batches)
 
     def sampling_rates(self, training: Training) -> FloatArray:
         """The share of its records each client uses in a step, r_k = B_k / |M_k|.
@@ -991,7 +1082,9 @@ class Population:
             columns[field] = np.nan_to_num(columns[field], nan=0.0).astype(np.int64)
         for field, column in columns.items():
             if field != "ids":
-                column.setflags(write=False)
+                column = shared(column)
+            elif not isinstance(column, Names):
+                column = kept_names(column)
             object.__setattr__(self, field, column)
 
     @cached_property

@@ -325,7 +325,7 @@ def draw_population(
         delta = np.full(count, section.delta)
     everyone = np.concatenate([epsilon, nothing])
     return Population.from_arrays(
-        ids=numbered("client", count) + numbered("public", len(public_sizes)),
+        ids=[*numbered("client", count), *numbered("public", len(public_sizes))],
         sizes=np.concatenate([whole_sizes, public_sizes]),
         epsilon=everyone,
         delta=np.concatenate([delta, nothing]),

@@ -9,6 +9,7 @@ folder are mapped, not read, so a set may be larger than memory.
 from __future__ import annotations
 
 import math
+import mmap
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -239,10 +240,29 @@ def is_mapped(array: NDArray[Any]) -> bool:
         >>> is_mapped(np.zeros(3))
         False
     """
+    return _mapping_of(array) is not None
+
+
+def let_go(array: NDArray[Any]) -> None:
+    """Let go of the pages of an array that is mapped to be read only; they are read when needed.
+
+    Numbers that were looked through once, to be checked, then take no memory of this process.
+    Where they may have been changed in memory, or are not mapped, nothing happens.
+
+    Example:
+        >>> let_go(np.zeros(3))
+    """
+    mapping = _mapping_of(array)
+    if mapping is not None and mapping.mode == "r" and hasattr(mmap, "MADV_DONTNEED"):
+        mapping._mmap.madvise(mmap.MADV_DONTNEED)
+
+
+def _mapping_of(array: NDArray[Any]) -> Any:
+    """The mapped array that an array is a part of, or None."""
     part: Any = array
     while isinstance(part, np.ndarray) and not isinstance(part, np.memmap):
         part = part.base
-    return isinstance(part, np.memmap)
+    return part if isinstance(part, np.memmap) else None
 
 
 def _check_sizes(path: str | Path, archive: zipfile.ZipFile | None) -> None:

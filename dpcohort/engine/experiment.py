@@ -50,6 +50,7 @@ from torch import Tensor, nn
 from dpcohort._validate import FloatArray, IntArray, whole_number
 from dpcohort.aggregation import AggregationRule, Cohort, Mean
 from dpcohort.aggregation.rule import sum_of_rows
+from dpcohort.data.arrays import let_go
 from dpcohort.engine.clipping import FlatLayout
 from dpcohort.engine.lattice import (
     LARGEST_NOISE,
@@ -347,7 +348,9 @@ class ClientRecords:
     def rows(self, client: int, positions: IntArray) -> IntArray:
         """Rows of the store at the given positions among a client's records."""
         start = int(self.offsets[client])
-        return self.indices[start + positions]
+        rows = self.indices[start + positions]
+        let_go(self.indices)
+        return rows
 
     def gather(self, rows: IntArray | Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and targets of the given rows, ready for the model."""
@@ -404,6 +407,7 @@ class ClientRecords:
                 given=[int(self.indices.min()), int(self.indices.max())],
                 allowed=f"row numbers from 0 to {rows - 1}",
             )
+        let_go(self.indices)
 
 
 def merged_std(noise_stds: FloatArray, step_size: float) -> float:

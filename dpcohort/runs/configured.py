@@ -875,7 +875,7 @@ def _partition(
 
 
 def _by_column(
-    path: Path, records: IntArray, total: int, ids: tuple[str, ...], *, some_left: bool
+    path: Path, records: IntArray, total: int, ids: Sequence[str], *, some_left: bool
 ) -> Partition:
     """The partition by a column, its clients in the order of the population.
 
@@ -902,7 +902,7 @@ def _by_column(
     return _in_order(split, ids, total)
 
 
-def _in_order(split: Partition, ids: tuple[str, ...], total: int) -> Partition:
+def _in_order(split: Partition, ids: Sequence[str], total: int) -> Partition:
     """The partition with its clients in the order of the population."""
     from dpcohort.data import Partition
 
@@ -918,7 +918,7 @@ def _in_order(split: Partition, ids: tuple[str, ...], total: int) -> Partition:
         offsets=np.concatenate([[0], np.cumsum([len(group) for group in groups])]),
         records=total,
         rule=split.rule,
-        names=ids,
+        names=tuple(ids),
     )
 
 

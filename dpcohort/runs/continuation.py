@@ -470,7 +470,7 @@ def carried_partition(
         offsets=np.concatenate([[0], np.cumsum([group.size for group in groups])]),
         records=len(data),
         rule={"rule": "carried on", "from": str(begun_with)},
-        names=plan.population.ids,
+        names=tuple(plan.population.ids),
     )
 
 

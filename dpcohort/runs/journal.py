@@ -93,8 +93,8 @@ class Journal:
 
     def __init__(self, plan: Plan, path: Path | None = None) -> None:
         self._plan = plan
-        self._draws = np.zeros(len(plan.population), dtype=np.int64)
-        self._reports = np.zeros(len(plan.population), dtype=np.int64)
+        self._draws: Counter[int] = Counter()
+        self._reports: Counter[int] = Counter()
         self._cohorts: dict[int, IntArray] = {}
         self._asked: dict[int, Counter[int]] = {}  # counted reports of each round, by client
         self._answers: dict[int, dict[int, float]] = {}
@@ -141,12 +141,12 @@ class Journal:
     @property
     def draws(self) -> IntArray:
         """Draws counted so far, by position of the client."""
-        return self._draws.copy()
+        return self._column(self._draws)
 
     @property
     def reports(self) -> IntArray:
         """Reports counted so far, by position of the client."""
-        return self._reports.copy()
+        return self._column(self._reports)
 
     def cohort(self, round: int) -> IntArray | None:
         """The counted draws of a round, as positions of clients; None if it is not counted."""
@@ -179,11 +179,11 @@ class Journal:
             self._enter({"round": round, "draws": planned_draws(self._plan, round)})
             return
         counts, caps = np.bincount(cohort, minlength=len(names)), self._plan.schedule.counts
-        over = np.flatnonzero(counts > caps - self._draws)
+        over = np.flatnonzero(counts > caps - self.draws)
         if over.size:
             k = int(over[0])
             raise BudgetExceededError(
-                f"{names[k]!r} was drawn {int(self._draws[k])} of {int(caps[k])} times; "
+                f"{names[k]!r} was drawn {self._draws[k]} of {int(caps[k])} times; "
                 f"{int(counts[k])} more are not in its noise."
             )
         self._enter({"round": round, "cohort": [names[k] for k in cohort.tolist()]})
@@ -199,7 +199,7 @@ class Journal:
         for k in asked:
             if self._reports[k] >= caps[k] or asked.count(k) > 1:
                 raise BudgetExceededError(
-                    f"{names[k]!r} has made {int(self._reports[k])} of {int(caps[k])} reports; "
+                    f"{names[k]!r} has made {self._reports[k]} of {int(caps[k])} reports; "
                     "one more is not in its noise."
                 )
         if asked:
@@ -259,9 +259,15 @@ class Journal:
         if self._log is not None:
             self._log.close()
 
+    def _column(self, counted: Counter[int]) -> IntArray:
+        """One number for each client; few of very many are ever counted."""
+        column = np.zeros(len(self._plan.population), dtype=np.int64)
+        column[list(counted)] = list(counted.values())
+        return column
+
     def _left_before(self, round: int, *, repeats: bool) -> tuple[IntArray, IntArray]:
         """Draws and reports that were left when a round began, whatever was counted since."""
-        draws, reports = self._draws.copy(), self._reports.copy()
+        draws, reports = self.draws, self.reports
         if self._latest >= round:  # only if a run goes on or is looked at again
             for later, cohort in self._cohorts.items():
                 if later >= round:
@@ -319,7 +325,7 @@ class Journal:
             raise VerificationError(f"not an entry of this plan ({error!r}).") from None
         if plan.adaptive is None:  # as often as the plan says: compared above
             return
-        beyond = (self._draws > plan.schedule.counts) | (self._reports > plan.report_caps)
+        beyond = (self.draws > plan.schedule.counts) | (self.reports > plan.report_caps)
         if beyond.any():
             name = plan.population.ids[int(np.flatnonzero(beyond)[0])]
             raise VerificationError(f"{name!r} is beyond its cap.")
@@ -329,7 +335,7 @@ class Journal:
         if "reports" in entry:
             positions = [place(name) for name in entry["reports"]]
             self._asked.setdefault(round, Counter()).update(positions)
-            np.add.at(self._reports, positions, 1)
+            self._reports.update(positions)
         elif "answers" in entry:
             found = {place(name): float(value) for name, value in entry["answers"].items()}
             self._answers.setdefault(round, {}).update(found)
@@ -341,7 +347,7 @@ class Journal:
                 cohort = np.array([place(name) for name in entry["cohort"]], dtype=np.int64)
                 cohort.setflags(write=False)
             self._cohorts[round] = cohort
-            np.add.at(self._draws, cohort, 1)
+            self._draws.update(cohort.tolist())
         self._latest = max(self._latest, round)
 
 

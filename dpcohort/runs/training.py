@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import math
 import os
 import re
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -626,6 +628,7 @@ def run_rounds(
         for part, came in zip(parts, arrived, strict=True):
             part.saw(came)
 
+    _give_back_memory()
     rounds = train_rounds(
         trainer,
         steps,
@@ -645,6 +648,14 @@ def run_rounds(
             on_round(parts[0].state.next_round, [part.run for part in parts])
     for part in parts:
         part.finish(part.state)
+
+
+def _give_back_memory() -> None:
+    """Give the system what planning and checking took and freed; glibc would keep it for later."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
 
 
 def _told(

@@ -534,3 +534,13 @@ def test_sizes_may_come_from_the_data(tmp_path: Path):
     assert columns["sizes"].tolist() == [50, 7]
     with pytest.raises(FileFormatError, match="'a' has no record in the data"):
         read_clients_csv(tmp_path / "clients.csv", sizes={"b": 9})
+
+
+def test_names_that_are_made_when_asked_for_are_those_of_a_tuple():
+    given = ("north", "sea \u00e9\U0001f30a", "two\nlines", *(f"c{k}" for k in range(5000)))
+    names = Population.from_arrays(ids=given, sizes=[9] * 5003, epsilon=1.0, delta=1e-5).ids
+    assert (tuple(names), names[1], names[-1]) == (given, given[1], given[-1])
+    assert (names[1:4], hash(names), given) == (given[1:4], hash(given), names)
+    assert names != (*given[:-1], "other")
+    with pytest.raises(IndexError):
+        names[len(given)]

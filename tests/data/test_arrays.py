@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dpcohort import limits
-from dpcohort.data.arrays import dataset_from_mapping, load_arrays, map_npy, read_npz
+from dpcohort.data.arrays import dataset_from_mapping, let_go, load_arrays, map_npy, read_npz
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 
 
@@ -195,3 +195,14 @@ def test_an_array_is_as_large_as_its_header_says(tmp_path):
         file.writestr("a.npy", header.getvalue() + bytes(8))
     with pytest.raises(FileFormatError, match=r"a.npy says it has 8,000,000,000 bytes .* has 8"):
         read_npz(tmp_path / "x.npz")
+
+
+def test_only_pages_that_cannot_have_changed_are_let_go(tmp_path):
+    np.save(tmp_path / "a.npy", np.arange(5))
+    changed = map_npy(tmp_path / "a.npy")
+    changed[0] = 7
+    let_go(changed[:2])
+    assert changed.tolist() == [7, 1, 2, 3, 4]
+    read_only = np.load(tmp_path / "a.npy", mmap_mode="r")
+    let_go(np.asarray(read_only)[1:])
+    assert read_only.tolist() == [0, 1, 2, 3, 4]

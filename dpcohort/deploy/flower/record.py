@@ -108,7 +108,7 @@ class FederatedJob(TrainingJob):
             offsets=np.concatenate([[0], np.cumsum(sizes)]),
             records=total,
             rule={"held by": "the clients; numbers stand for records the server never sees"},
-            names=federation.plan.population.ids,
+            names=tuple(federation.plan.population.ids),
         )
         return cls(
             federation=federation,

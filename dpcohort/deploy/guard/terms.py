@@ -514,7 +514,7 @@ def pool_from_plan(
             "Use trust = 'local'."
         )
     ids, size = plan.population.ids, plan.training.cohort_size
-    drawn = [ids[k] for k in np.flatnonzero(plan.schedule.counts)]
+    drawn = [ids[k] for k in np.flatnonzero(plan.schedule.counts).tolist()]
     for name in drawn:
         if name not in members:
             raise InputError.because(
