@@ -1,4 +1,4 @@
-# Images of a federation: `server` (SuperLink, gate, runs), `supernode` and `guard`.
+# Images of a federation: `server` (SuperLink, gate, runs), `node` and `guard`.
 #     docker build --target server -t dpcohort-server .
 # Every process has its own user; compose.yaml adds a read-only root and takes the network away where
 # none is needed. --build-arg PIP_EXTRA_INDEX_URL=... names an index beside the default one.
@@ -33,7 +33,7 @@ WORKDIR /srv/dpcohort
 ENV FLWR_HOME=/srv/dpcohort/flwr
 CMD ["dpcohort", "--help"]
 
-FROM base AS supernode
+FROM base AS node
 USER 10003:10003
 WORKDIR /var/lib/flower
 ENV FLWR_HOME=/var/lib/flower

@@ -241,7 +241,7 @@ def _words(command: str) -> list[str]:
     return shlex.split(re.sub(r"/opt/dpcohort/bin/|\\\n", "", re.sub(r"\${[^}]*}", "X", command)))
 
 
-@pytest.mark.parametrize("name", ["superlink", "gate", "guard", "supernode"])
+@pytest.mark.parametrize("name", ["superlink", "gate", "guard", "node"])
 def test_a_container_runs_what_the_unit_of_a_kit_runs(name):
     composed = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"][name]
     assert _words(composed["command"]) == _words(_unit(name))
@@ -258,7 +258,7 @@ def test_the_guard_has_a_user_of_its_own_no_network_and_files_of_nobody_else():
         for stage in stages
         if stage.split()[2] not in ("build", "base")
     }
-    guard, node = services["guard"], services["supernode"]
+    guard, node = services["guard"], services["node"]
     assert guard["network_mode"] == "none"
     assert "ports" not in guard
     for service in services.values():
