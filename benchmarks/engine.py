@@ -422,6 +422,9 @@ def main() -> None:
         help="Opacus' milliseconds on this machine, where it cannot be measured here",
     )  # fmt: skip
     arguments = parser.parse_args()
+    from dpcohort.engine.clipping import network
+
+    network._OFTEN = 1  # a long training has recorded its passes; here the first turns do
     if arguments.turns is None:
         arguments.turns = 3 if arguments.quick else 7
     if arguments.threads is not None:

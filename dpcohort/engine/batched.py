@@ -320,7 +320,7 @@ class BatchedEngine(Engine):
 
         tasks = self._tasks(cohorts, updates)
         with one_thread_each():
-            self.networks[0].record_frequent_passes(parameters[0])
+            self.networks[0].record_frequent_passes(parameters[0], workers=self.workers)
             if self.workers == 1:
                 for task in tasks:
                     run(task)

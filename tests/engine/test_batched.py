@@ -186,6 +186,7 @@ def test_any_number_of_cores_gives_the_same_bits(
         kinds = {type(found) for found in engine.networks[0].passes.values()}
         return [state.parameters for state in states], kinds
 
+    monkeypatch.setattr(network_module, "_OFTEN", 1)
     on_two, passes = trained(2)
     assert passes == {RecordedPass}
     for cores in (1, 4, 16):
@@ -227,8 +228,9 @@ def test_code_of_somebodys_own_is_not_recorded(
 
 
 def test_a_record_that_is_not_finite_is_left_out_of_a_recorded_pass(
-    make_plan: Any, make_records: Any
+    make_plan: Any, make_records: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(network_module, "_OFTEN", 0)
     plan, model, records = images(make_plan, make_records)
     one = Experiment(plan=plan, records=records, streams=Streams.seeded(1))
     engine = BatchedEngine(model, [one], workers=1, micro_batch=10)

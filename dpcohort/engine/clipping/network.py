@@ -75,7 +75,7 @@ _EXAMPLES = 3  # made-up examples a model is examined on
 _CROWD = 129  # records of a batch as large as in training; a model may mix only in a crowd
 _FORMED_NUMBERS = 1 << 26  # numbers of gradients that are formed at a time
 _VANISHED, _SMALL_CLIP = 1e-30, 1e-12  # a squared norm, and the clips for which it may matter
-_OFTEN = 20  # passes of the same shapes before they are recorded, which takes as long as hundreds
+_OFTEN = 20  # passes of the same shapes before eight workers record them; fewer gain less by it
 _SOME = 4  # shapes that are recorded that soon
 _OUR_LOSSES = (f"{cross_entropy.__module__}.cross_entropy", "dpcohort.tasks.Task.loss_on.")
 _AGREEMENT = 1e-9  # relative difference from torch.func that is still rounding, in 64 bits
@@ -283,18 +283,22 @@ class ClippedNetwork:
         return found
 
     @torch.no_grad()
-    def record_frequent_passes(self, weights: Tensor) -> None:
+    def record_frequent_passes(self, weights: Tensor, *, workers: int) -> None:
         """Record the passes of shapes that come often; one thread at a time, when none is passing.
 
-        They are compared with the passes they stand for, to the bit, on made-up examples.
+        They are compared with the passes they stand for, to the bit, on made-up examples. That
+        takes as long as hundreds of passes, and the more workers wait for Python's lock the sooner
+        it pays.
 
         Args:
             weights: [D], any.
+            workers: how many threads run passes.
         """
+        soon = _OFTEN * max(1, 64 // workers**2)
         # Batches of any size have many shapes: further ones must come so often that it pays.
         recorded = sum(not isinstance(found, int) for found in self.passes.values())
         for shapes, count in list(self.passes.items()):
-            often = _OFTEN if recorded < _SOME else 20 * _OFTEN
+            often = soon if recorded < _SOME else 20 * soon
             if isinstance(count, int) and count >= often:
                 recorded += 1
                 try:

@@ -526,7 +526,7 @@ def _partitions(count):
 
 
 def test_the_template_protects_records_and_learns(tmp_path, imported, capsys):
-    app = write_app(tmp_path / "app", rounds=1)
+    app = write_app(tmp_path / "app", rounds=3)
     client, server = imported(app)
     grid = _Grid(client.app, _partitions(3), _config(app))
     server.app(grid, _context({}, _config(app)))
