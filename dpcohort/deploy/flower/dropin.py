@@ -354,7 +354,8 @@ class PrivacyMod:
             data, model, network = _own_records(self._records(context), self._network())
             return len(data), LocalTraining(model, data, module=network)
         except Exception as error:  # the app's code, on the client's records
-            _say(f"records or network cannot be used: {type(error).__name__}: {error}")
+            own = isinstance(error, DpcohortError)  # our words hold nothing of a record
+            _say(f"records or network cannot be used: {error if own else _place(error)}")
             words = "its records or its network cannot be used; its log says why"
             raise RefusedError("records", words) from None
 
@@ -403,9 +404,7 @@ class _WholeUpdate:
             (record,) = replied.array_records.values()
             return self._arrays.flat(record)
         except Exception as error:  # the app's code, on the client's records
-            code, line = list(traceback.walk_tb(error.__traceback__))[-1]
-            where = f"{Path(code.f_code.co_filename).name}, line {line}"
-            _say(f"the training failed ({type(error).__name__}, {where}): noise alone is sent.")
+            _say(f"the training failed ({_place(error)}): noise alone is sent.")
             return None
         finally:
             message.content = asked
@@ -467,6 +466,12 @@ def _mods_around(own: Any, call_next: Any) -> Iterator[str]:
 
 def _name(mod: Any) -> str:
     return str(getattr(mod, "__name__", type(mod).__name__))
+
+
+def _place(error: Exception) -> str:
+    """What went wrong in an app's code and where, without its text: that may hold a record."""
+    code, line = list(traceback.walk_tb(error.__traceback__))[-1]
+    return f"{type(error).__name__}, {Path(code.f_code.co_filename).name}, line {line}"
 
 
 def _say(words: str) -> None:

@@ -17,6 +17,7 @@ from dpcohort import Contract, Population, Training, make_plan
 from dpcohort.clients import PUBLIC
 from dpcohort.deploy.flower.dropin import PrivacyAwareStrategy, PrivacyMod, clients_of
 from dpcohort.deploy.flower.kit import write_app
+from dpcohort.deploy.guard.handler import RefusedError
 from dpcohort.deploy.ledger import ClientLedger, LifetimeCap, RunTerms, read_state
 from dpcohort.engine.lattice import Lattice
 from dpcohort.errors import InputError
@@ -549,6 +550,18 @@ def test_records_that_the_network_cannot_take_are_the_clients_business(tmp_path,
     with pytest.raises(InputError, match="its records or its network cannot be used"):
         server.app(_Grid(client.app, _partitions(3), _config(app)), _context({}, _config(app)))
     assert "dpcohort: records or network cannot be used" in capsys.readouterr().err
+
+
+def test_what_an_apps_code_says_of_a_record_is_not_logged(capsys):
+    def records(context):
+        raise ValueError("record 7 is ill")
+
+    mod = PrivacyMod(records=records, network=lambda: torch.nn.Linear(2, 2))
+    with pytest.raises(RefusedError, match="its log says why"):
+        mod._trainer(None, None, None)
+    log = capsys.readouterr().err
+    assert "cannot be used: ValueError, test_dropin.py, line" in log
+    assert "ill" not in log
 
 
 def test_a_mod_for_whole_clients_does_not_serve_a_plan_for_records(tmp_path, imported):
