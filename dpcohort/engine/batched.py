@@ -43,7 +43,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpcohort._validate import IntArray, whole_number
+from dpcohort._validate import FloatArray, IntArray, whole_number
 from dpcohort.aggregation import Cohort
 from dpcohort.engine.clipping import ClippedNetwork, ClippingPath, Loss, cross_entropy
 from dpcohort.engine.device_draws import DeviceDraws, PreparedPass, pack
@@ -164,6 +164,7 @@ class BatchedEngine(Engine):
         self._updates: list[Tensor] = []
         self._all_updates = torch.empty(0)
         self._prepared: tuple[list[Cohort], list[PreparedPass]] | None = None
+        self._whole_passes: dict[int, tuple[list[bytes], PreparedPass]] = {}
         self._local = threading.local()
         self._adding = threading.Lock()
         # Threads start when they are first needed, and end with the engine.
@@ -266,32 +267,57 @@ class BatchedEngine(Engine):
         return passes
 
     def _prepare_joined(self, cohorts: Sequence[Cohort]) -> Iterator[PreparedPass]:
-        """Passes of whole experiments: the records of all draws of one are one batch."""
+        """Passes of whole experiments: the records of all draws of one are one batch, by client.
+
+        Where everybody takes part with all records a round is like the one before; its passes are
+        prepared once.
+        """
         widest = max(int(cohort.batch_sizes.sum()) for cohort in cohorts)
         at_a_time = max(1, self.micro_batch // widest)
         for first in range(0, len(cohorts), at_a_time):
             numbers = tuple(range(first, min(first + at_a_time, len(cohorts))))
-            rows, factors = [], []
-            for number in numbers:
+            orders = [np.argsort(cohorts[number].clients, kind="stable") for number in numbers]
+            factors, key = [], []
+            for number, order in zip(numbers, orders, strict=True):
                 cohort = cohorts[number]
-                draws = [
-                    Draw(self._experiments[number], number, cohort, i) for i in range(len(cohort))
-                ]
-                each = [draw.rows(0) for draw in draws]
-                rows.append(np.concatenate(each))
-                scales = [draw.scale(0) for draw in draws]
-                factors.append(np.repeat(scales, [part.size for part in each]))
-            step = pack(
-                rows,
-                [np.zeros(2, dtype=np.uint64)] * len(numbers),
-                scale=[1.0] * len(numbers),
-                spread=[0.0] * len(numbers),
-                clip=[self._experiments[number].plan.training.clip for number in numbers],
-                multiple=_JOINED_MULTIPLE,
-                pinned=self._device.type == "cuda",
-                row_scale=factors,
-            )
-            yield PreparedPass(first, numbers, numbers, (step,))
+                alpha = self._experiments[number].step_size(cohort.round, 0)
+                weights = 1.0 if cohort.weights is None else cohort.weights
+                factors.append((alpha * weights / cohort.batch_sizes)[order])
+                key += [cohort.clients[order].tobytes(), factors[-1].tobytes()]
+            whole = all(self._uses_all_records(number, cohorts[number]) for number in numbers)
+            known, prepared = self._whole_passes.get(first, ([], None))
+            if prepared is None or known != key:
+                prepared = self._joined_pass(numbers, cohorts, orders, factors)
+                if whole:
+                    self._whole_passes[first] = key, prepared
+            yield prepared
+
+    def _uses_all_records(self, number: int, cohort: Cohort) -> bool:
+        plan = self._experiments[number].plan
+        rates = np.asarray(plan.sampling_rates)[cohort.clients]
+        return plan.contract.sampler == "poisson" and bool(np.all(rates == 1))
+
+    def _joined_pass(
+        self, numbers: tuple[int, ...], cohorts: Sequence[Cohort], orders: Sequence[IntArray],
+        factors: Sequence[FloatArray],
+    ) -> PreparedPass:  # fmt: skip
+        rows, row_scale = [], []
+        for number, order, own in zip(numbers, orders, factors, strict=True):
+            experiment, cohort = self._experiments[number], cohorts[number]
+            each = [Draw(experiment, number, cohort, i).rows(0) for i in order.tolist()]
+            rows.append(np.concatenate(each))
+            row_scale.append(np.repeat(own, [part.size for part in each]))
+        step = pack(
+            rows,
+            [np.zeros(2, dtype=np.uint64)] * len(numbers),
+            scale=[1.0] * len(numbers),
+            spread=[0.0] * len(numbers),
+            clip=[self._experiments[number].plan.training.clip for number in numbers],
+            multiple=_JOINED_MULTIPLE,
+            pinned=self._device.type == "cuda",
+            row_scale=row_scale,
+        )
+        return PreparedPass(numbers[0], numbers, numbers, (step,))
 
     def _run_by_draw(
         self, cohorts: Sequence[Cohort], parameters: Sequence[Tensor], updates: list[Tensor]

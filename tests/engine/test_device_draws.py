@@ -127,6 +127,34 @@ def test_a_cohort_whose_sum_alone_counts_is_one_batch(
     torch.testing.assert_close(got, torch.stack(expected), rtol=1e-10, atol=1e-14)
 
 
+@pytest.mark.parametrize("sampler", ["poisson", "fixed"])
+def test_a_round_of_everybody_with_all_records_is_prepared_once(
+    make_plan: Any, make_records: Any, sampler: str
+) -> None:
+    """Whoever is named first; another cohort, or records drawn anew, are prepared anew."""
+    sizes = [9, 15, 6]
+    plan = make_plan(sizes, [[0, 1, 2], [2, 0, 1], [1, 2, 1]], noise=[1.0] * 3, sampler=sampler)
+    plan.batch_sizes = np.array(sizes)
+    plan.sampling_rates = np.ones(3)
+    records = make_records(torch.randn(30, 4, dtype=torch.float64), sizes)
+    experiment = Experiment(
+        plan=plan, records=records, streams=Streams.seeded(1), merged_noise=True
+    )
+    runner = BatchedEngine(nn.Linear(4, 3).double(), [experiment])
+    everybody, again, others = ([cohort_of(plan, t)] for t in range(3))
+    first = list(runner._prepare_joined(everybody))
+    parameters = [torch.randn(15, dtype=torch.float64)]
+    got = torch.empty(1, 15, dtype=torch.float64)
+    for cohorts, is_known in [(again, True), (others, False), (everybody, False)]:
+        passes = list(runner._prepare_joined(cohorts))
+        assert (passes[0] is first[0]) == (is_known and sampler == "poisson")
+        expected = runner.updates(parameters, cohorts)[0].updates.sum(0)
+        DeviceDraws(runner.networks[0], records, micro_batch=100).run(
+            passes, parameters, got, meanwhile=lambda: None
+        )
+        torch.testing.assert_close(got[0], expected, rtol=1e-10, atol=1e-14)
+
+
 def test_records_that_are_not_finite_get_a_second_look(make_plan: Any, make_records: Any) -> None:
     inputs = torch.randn(60, 4, dtype=torch.float64)
     inputs[::3] = float("nan")
