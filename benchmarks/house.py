@@ -78,6 +78,17 @@ def size_of(text: str) -> Size:
     Args:
         text: of a Python file.
     """
+    classes = sum(isinstance(node, ast.ClassDef) for node in ast.walk(ast.parse(text)))
+    code = len(code_lines(text))
+    return Size(files=1, classes=classes, lines=len(text.splitlines()), code=code)
+
+
+def code_lines(text: str) -> set[int]:
+    """The numbers of the lines of code of a file.
+
+    Args:
+        text: of a Python file.
+    """
     tree = ast.parse(text)
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
     code = {
@@ -88,8 +99,7 @@ def size_of(text: str) -> Size:
     }
     for node in _not_counted(tree):
         code -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-    classes = sum(isinstance(node, ast.ClassDef) for node in ast.walk(tree))
-    return Size(files=1, classes=classes, lines=len(text.splitlines()), code=len(code))
+    return code
 
 
 def _not_counted(tree: ast.Module) -> Iterator[ast.stmt]:
@@ -146,6 +156,12 @@ def table(found: dict[str, Size]) -> str:
 
 
 def core_size(root: Path) -> Size:
+    """The size of the core."""
+    held = core_modules(root).values()
+    return sum((size_of(path.read_text(encoding="utf-8")) for path in held), start=Size())
+
+
+def core_modules(root: Path) -> dict[str, Path]:
     """The core: the packages and modules of ``CORE``, and the top-level modules they import.
 
     What is imported is followed from file to file, imports inside functions included, imports for
@@ -164,8 +180,7 @@ def core_size(root: Path) -> Size:
         if top_level <= parts:
             break
         parts |= top_level
-    held = [path for module, path in modules.items() if _part(module) in parts]
-    return sum((size_of(path.read_text(encoding="utf-8")) for path in held), start=Size())
+    return {module: path for module, path in modules.items() if _part(module) in parts}
 
 
 def _imported(path: Path) -> set[str]:
@@ -381,6 +396,31 @@ def tests_of(root: Path) -> tuple[int, int]:
     return cases, sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
 
 
+def stood_at(root: Path, commit: str) -> tuple[int, int]:
+    """Lines of code of today that stood at a commit, moved or not, and those of the core.
+
+    What ``git blame -w -M -C`` finds in a later commit was written or changed after it.
+
+    Args:
+        root: of a checkout with its history.
+        commit: an ancestor of what is checked out.
+    """
+    git = ["git", "-C", str(root)]
+    before = set(subprocess.check_output([*git, "rev-list", commit], text=True).split())
+    core = core_modules(root)
+    all_lines = of_core = 0
+    for module, path in _modules(root).items():
+        blame = [*git, "blame", "-w", "-M", "-C", "-s", "-l", "--root", str(path)]
+        owners = [
+            line.split()[0] for line in subprocess.check_output(blame, text=True).splitlines()
+        ]
+        code = code_lines(path.read_text(encoding="utf-8"))
+        stood = sum(owners[number - 1] in before for number in code)
+        all_lines += stood
+        of_core += stood if module in core else 0
+    return all_lines, of_core
+
+
 def facts(root: Path, *, slow: bool = True) -> dict[str, str]:
     """The rows of the table before and after.
 
@@ -421,10 +461,14 @@ def main() -> None:
     parser.add_argument("--before", type=Path, help="compare with this checkout")
     parser.add_argument("--quick", action="store_true", help="without the trace and the tests")
     parser.add_argument("--where", action="store_true", help="name the loops, plans and forks")
+    parser.add_argument("--stood-at", metavar="COMMIT", help="lines of today that stood there")
     parser.add_argument("--trace", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.trace:
         _trace()
+    elif asked.stood_at is not None:
+        every, core = stood_at(asked.root, asked.stood_at)
+        print(f"{every:,} lines of code stood at {asked.stood_at}, {core:,} of them in the core")
     elif asked.where:
         for count in (round_loops, plans, run_ledgers, forks_on_plans):
             print(count.__name__, *count(asked.root), sep="\n    ")
