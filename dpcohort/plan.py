@@ -171,22 +171,21 @@ class Plan:
         budgets = self.population.epsilon[~self.population.public]
         ends = f"{budgets.min():.3g} to {budgets.max():.3g}" if budgets.size else ""
         draws = f"{counted(self.training.rounds, 'round')} of {self.training.cohort_size} draws"
+        trust = {}
+        if self.pooled is not None:
+            alone = self.pooled.alone_epsilon[~self.population.public]
+            honest = f"{self.pooled.honest} of {self.training.cohort_size} honest"
+            trust["trust"] = f"pooled, {honest}"
+            trust["alone"] = f"epsilon {alone.max():.3g} if all collude"
         return {
             "rule": self.selection.rule,
             "clients": counted(len(self.population), "client"),
             "budgets": f"epsilon {ends}" if ends else "all public",
             "training": draws,
             "noise": f"noise / clip {self.noise_to_clip:.3g}",
-            **self._told_of_trust(),
+            **trust,
             "sha256": self.sha256[:12],
         }
-
-    def _told_of_trust(self) -> dict[str, str]:
-        if self.pooled is None:
-            return {}
-        alone = self.pooled.alone_epsilon[~self.population.public]
-        honest = f"{self.pooled.honest} of {self.training.cohort_size} honest"
-        return {"trust": f"pooled, {honest}", "alone": f"epsilon {alone.max():.3g} if all collude"}
 
     def __post_init__(self) -> None:
         self.selection.probabilities.setflags(write=False)
@@ -534,8 +533,7 @@ class Plan:
                     noise_multiplier=float(noise[client]),
                     sampling_rate=float(rate[client]),
                     steps=steps,
-                    sampler=self.contract.sampler,
-                    neighbours=self.contract.neighbours,
+                    **self.contract.sampling,
                 )
                 for noise, rate, steps in parts
                 if steps > 0 or not np.isnan(noise[client])
@@ -596,10 +594,7 @@ class Plan:
         if not held.size:
             return spent
         at = chosen[held]
-        noise, rates, delta = (
-            column[at]
-            for column in (self.noise_multipliers, self.sampling_rates, self.population.delta)
-        )
+        noise, rates = self.noise_multipliers[at], self.sampling_rates[at]
         if np.isnan(noise).any():
             worst = self.population.ids[int(at[np.isnan(noise)][0])]
             raise InputError.because(
@@ -610,26 +605,25 @@ class Plan:
         different = len({*zip(noise.tolist(), rates.tolist(), steps.tolist(), strict=True)})
         if method == "auto" and different > _MOST_SECOND_OPINIONS:
             method = "pld"
-
-        def certified(mask: slice | BoolArray, how: str) -> FloatArray:
-            return np.asarray(
-                certify_epsilon(
-                    noise_multiplier=noise[mask],
-                    delta=delta[mask],
-                    sampling_rate=rates[mask],
-                    steps=steps[mask],
-                    sampler=self.contract.sampler,
-                    neighbours=self.contract.neighbours,
-                    method=how,
-                )
-            )
-
-        found = certified(slice(None), method)
+        found = self._certified(at, steps, method)
         over = found > self.population.epsilon[at]
         if method != "pld" and over.any():
-            found[over] = np.minimum(found[over], certified(over, "pld"))
+            found[over] = np.minimum(found[over], self._certified(at[over], steps[over], "pld"))
         spent[held] = found
         return spent
+
+    def _certified(self, clients: IntArray, steps: IntArray, method: str) -> FloatArray:
+        """The epsilon of so many steps of these clients."""
+        return np.asarray(
+            certify_epsilon(
+                noise_multiplier=self.noise_multipliers[clients],
+                delta=self.population.delta[clients],
+                sampling_rate=self.sampling_rates[clients],
+                steps=steps,
+                **self.contract.sampling,
+                method=method,
+            )
+        )
 
     def charged_history(self, client: int, *, draws: int, reports: int = 0) -> History | None:
         """The events that ``spent_epsilon`` charges a client for; None where nothing bounds them.
@@ -707,23 +701,15 @@ class Plan:
         Raises:
             VerificationError: a client's noise does not keep its budget; all are named.
         """
-        held = (self.drawn | self.has_past) & ~self.population.public
+        held = np.flatnonzero((self.drawn | self.has_past) & ~self.population.public)
         if self.adaptive is None and not self.before:
-            certified = certify_epsilon(
-                noise_multiplier=self.noise_multipliers[held],
-                delta=self.population.delta[held],
-                sampling_rate=self.sampling_rates[held],
-                steps=self.steps[held],
-                sampler=self.contract.sampler,
-                neighbours=self.contract.neighbours,
-                method=method,
-            )
+            certified = self._certified(held, self.steps[held], method)
         else:
             # Raw reports are certified by nothing; the receipts say so.
             reports = self.report_caps if self.has_private_reports else None
             certified = self.spent_epsilon(self.schedule.counts, reports, method=method)[held]
         # Asked this way round, a certificate that is not a number breaks the promise.
-        broken = np.flatnonzero(held)[~(certified <= self.population.epsilon[held])]
+        broken = held[~(certified <= self.population.epsilon[held])]
         if broken.size:
             named = ", ".join(one_line(self.population.ids[k]) for k in broken[:_MOST_NAMED])
             caps = "" if self.adaptive is None else " at their caps"
