@@ -500,10 +500,10 @@ def solve_by_filling(costs: Costs) -> Filled:
         >>> solve_by_filling(costs)[0]
         array([0.7, 0.3])
     """
-    floor, cap = bounds_of(costs)
-    unmoved = _unmoved(costs, floor, cap)
+    unmoved = _unmoved(costs)
     if unmoved is not None:
         return unmoved
+    floor, cap = bounds_of(costs)
     width, price = _start(costs, floor, cap)
     for _ in range(100):
         answer = fill(costs, floor, cap, half_width=width, guess=price)
@@ -554,14 +554,29 @@ def bounds_of(costs: Costs) -> tuple[FloatArray, FloatArray]:
     return floor, cap
 
 
-def _unmoved(costs: Costs, floor: FloatArray, cap: FloatArray) -> Filled | None:
-    """The unbiased probabilities, if they are allowed and nobody would gain by moving."""
-    u = costs.unbiased
+def marginal_ends(costs: Costs) -> tuple[float, float] | None:
+    """At p = u the largest marginal cost of who can be lowered, the smallest of who can be raised.
+
+    None if p = u is not allowed.
+
+    Example:
+        >>> marginal_ends(Costs(np.array([0.5, 0.5]), np.array([1.0, 4.0])))
+        (2.0, 0.5)
+    """
+    u, (floor, cap) = costs.unbiased, bounds_of(costs)
     if bool(((u < floor) | (u > cap)).any()):
         return None
     marginal = costs.noise * u + (0.0 if costs.linear is None else 0.5 * costs.linear)
     top = float(marginal[u > floor].max(initial=-math.inf))
-    bottom = float(marginal[u < cap].min(initial=math.inf))
+    return top, float(marginal[u < cap].min(initial=math.inf))
+
+
+def _unmoved(costs: Costs) -> Filled | None:
+    """The unbiased probabilities, if they are allowed and nobody would gain by moving."""
+    u, ends = costs.unbiased, marginal_ends(costs)
+    if ends is None:
+        return None
+    top, bottom = ends
     width = 2.0 * objective_of(u, costs)
     if top - bottom > width:
         return None
