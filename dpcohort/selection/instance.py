@@ -180,6 +180,19 @@ def scaled_costs(factor: float, costs: FloatArray) -> FloatArray:
     return np.where(np.isinf(costs), np.inf, 0.0)
 
 
+def scaled_instance(factor: float, costs: Costs) -> Costs:
+    """The instance with its noise counted so many times; linear costs of 0 are left out.
+
+    Example:
+        >>> scaled_instance(2.0, Costs(np.array([0.5, 0.5]), np.array([0.0, 4.0]))).noise
+        array([0., 8.])
+    """
+    linear = None if costs.linear is None else scaled_costs(factor, costs.linear)
+    if linear is not None and not linear.any():
+        linear = None
+    return costs._replace(noise=scaled_costs(factor, costs.noise), linear=linear)
+
+
 # The certificate of a selection: its objective, and a proved lower bound on the optimum.
 #
 # Both are computed from the probabilities alone, so they hold whoever found them. Write

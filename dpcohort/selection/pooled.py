@@ -39,6 +39,7 @@ from dpcohort.selection.instance import (
     bounded_costs,
     bounds_of,
     checked_instance,
+    scaled_instance,
 )
 from dpcohort.selection.solver import Solution, solve_selection, too_close
 
@@ -179,56 +180,47 @@ def solve_pooled(
             given=members,
             allowed=f"at most the {costs.unbiased.size} clients there are, each once in a cohort",
         )
+    return _solved(costs, Pool(members, honest))
+
+
+def _solved(costs: Costs, pool: Pool) -> Solution:
     if costs.linear is None:
         alone = solve_selection(
-            costs.unbiased, costs.noise / honest, floor=costs.floor, cap=costs.cap
+            costs.unbiased, costs.noise / pool.honest, floor=costs.floor, cap=costs.cap
         )
         w = alone.probabilities
         terms = np.where(w > 0.0, np.where(w > 0.0, costs.noise, 0.0) * w * w, 0.0)
-        if members * float(terms.max()) <= float(terms.sum()) or not math.isfinite(alone.objective):
+        seldom = pool.cohort_size * float(terms.max()) <= float(terms.sum())
+        if seldom or not math.isfinite(alone.objective):
             return alone
-    clients, unavoidable = _checked(costs, members)
-    found = _Search(clients, honest).solution()
+    clients, unavoidable = _checked(costs, pool)
+    found = _Search(clients, pool.honest).solution()
     if unavoidable:
         return replace(found, objective=math.inf, lower_bound=math.inf, gap=0.0)
     return found
 
 
-def solve_pooled_within(
-    bias_cap: float,
-    unbiased: ArrayLike,
-    noise_costs: ArrayLike,
-    *,
-    cohort_size: int,
-    honest: int,
-    linear_costs: ArrayLike | None = None,
-    floor: ArrayLike | None = None,
-    cap: ArrayLike | None = None,
-) -> Solution:
+def solve_pooled_within(bias_cap: float, costs: Costs, pool: Pool) -> Solution:
     """The least pooled noise whose bias ``||w - u||_1`` is at most the cap, and its eta.
 
     Args:
         bias_cap: largest bias, at least 0.
-        unbiased: p^u.
-        noise_costs: per unit of eta.
-        cohort_size: K.
-        honest: h, at least 2; with h = 1 ask :class:`~dpcohort.selection.solver.SelectionPath`.
-        linear_costs: per unit of eta.
-        floor: smallest weights.
-        cap: largest weights.
+        costs: a checked instance, costs per unit of eta.
+        pool: K and h; without others to count on ask
+            :class:`~dpcohort.selection.solver.SelectionPath`.
 
     Returns:
         The solution at ``.eta``; eta is infinite where the cap does not bind.
 
     Example:
-        >>> found = solve_pooled_within(0.2, [0.5, 0.5], [1.0, 4.0], cohort_size=2, honest=2)
+        >>> costs = Costs(np.array([0.5, 0.5]), np.array([1.0, 4.0]))
+        >>> found = solve_pooled_within(0.2, costs, Pool(2, 2))
         >>> found.probabilities.round(4), found.eta > 0
         (array([0.6, 0.4]), True)
     """
     gap = number("bias_cap", bias_cap, at_least=0)
-    costs = checked_instance(unbiased, noise_costs, linear_costs, floor, cap, 0.0)
-    clients, _ = _checked(costs, whole_number("cohort_size", cohort_size, at_least=1))
-    search = _Search(clients, whole_number("honest", honest, at_least=2))
+    clients, _ = _checked(costs, pool)
+    search = _Search(clients, pool.honest)
     nearest = _in_proportion(clients)
     if float(np.abs(nearest - clients.u).sum()) > gap + 1e-12:
         raise too_close(gap)
@@ -243,17 +235,9 @@ def solve_pooled_within(
             thresholds=(math.inf, math.inf),
             eta=math.inf,
         )
-    eta = honest * (point.rate**2 + 2.0 * point.bias * point.rate / point.level)
-    best = solve_pooled(
-        costs.unbiased,
-        eta * costs.noise,
-        cohort_size=cohort_size,
-        honest=honest,
-        linear_costs=None if costs.linear is None else eta * costs.linear,
-        floor=costs.floor,
-        cap=costs.cap,
-    )
-    objective = point.bias + math.hypot(point.bias, point.level * math.sqrt(eta / honest))
+    eta = pool.honest * (point.rate**2 + 2.0 * point.bias * point.rate / point.level)
+    best = _solved(scaled_instance(eta, costs), pool)
+    objective = point.bias + math.hypot(point.bias, point.level * math.sqrt(eta / pool.honest))
     return Solution(
         probabilities=point.weights,
         objective=objective,
@@ -453,14 +437,15 @@ def _best_threshold(
     return math.exp(0.5 * (low + high)) if low < high else math.exp(high)
 
 
-def _checked(costs: Costs, members: int) -> tuple[_Clients, bool]:
+def _checked(costs: Costs, pool: Pool) -> tuple[_Clients, bool]:
     """The instance, infinite costs as caps, and whether a floor forces one of them."""
     bounded, unavoidable = bounded_costs(costs)
     u, a = bounded.unbiased, bounded.noise
     b = np.zeros_like(u) if bounded.linear is None else bounded.linear
     floor, cap = bounds_of(bounded)
     # A cost that does not grow with the draws would leave the weights open.
-    return _of(u, np.maximum(a, _ALMOST_FLAT * b), b, floor, cap, float(members)), unavoidable
+    a = np.maximum(a, _ALMOST_FLAT * b)
+    return _of(u, a, b, floor, cap, float(pool.cohort_size)), unavoidable
 
 
 def _unbounded(

@@ -20,7 +20,13 @@ from numpy.typing import ArrayLike
 from dpcohort._validate import BoolArray, FloatArray, float_array, number, whole_number
 from dpcohort.errors import InputError
 from dpcohort.plugins import full_name, naming_the_rule
-from dpcohort.selection.instance import Costs, checked_unbiased, objective_of, scaled_costs
+from dpcohort.selection.instance import (
+    Costs,
+    checked_instance,
+    checked_unbiased,
+    objective_of,
+    scaled_costs,
+)
 from dpcohort.selection.pooled import (
     Pool,
     pooled_noise,
@@ -117,18 +123,14 @@ class SelectionProblem:
             self.unbiased, noise, linear_costs=linear, **self.pool._asdict(), **bounds
         )
 
-    def solved_within(self, bias_cap: float, **bounds: Any) -> Solution:
+    def solved_within(
+        self, bias_cap: float, *, floor: ArrayLike | None = None, cap: ArrayLike | None = None
+    ) -> Solution:
         """The least noise with at most this bias, under a floor and a cap if any, and its eta."""
         if self.pool is None:
-            return self.path(**bounds).at_gap(bias_cap)
-        return solve_pooled_within(
-            bias_cap,
-            self.unbiased,
-            self.noise_costs,
-            linear_costs=self.linear_costs,
-            **self.pool._asdict(),
-            **bounds,
-        )
+            return self.path(floor=floor, cap=cap).at_gap(bias_cap)
+        columns = (self.unbiased, self.noise_costs, self.linear_costs)
+        return solve_pooled_within(bias_cap, checked_instance(*columns, floor, cap, 0.0), self.pool)
 
     def objective(self, probabilities: FloatArray, eta: float) -> float:
         """The objective at any probabilities."""

@@ -49,7 +49,7 @@ from dpcohort.selection.instance import (
     marginal_ends,
     objective_of,
     pieces,
-    scaled_costs,
+    scaled_instance,
     solve_by_filling,
 )
 
@@ -623,11 +623,7 @@ class SelectionPath:
             eta: weight of the noise, at least 0 and finite.
         """
         eta = number("eta", eta, at_least=0)
-        noise, linear = scaled_costs(eta, self._given.noise), self._given.linear
-        if linear is not None:
-            linear = scaled_costs(eta, linear)
-            linear = linear if linear.any() else None
-        return replace(_solved(self._given._replace(noise=noise, linear=linear)), eta=eta)
+        return replace(_solved(scaled_instance(eta, self._given)), eta=eta)
 
     def at_gap(self, gap: float) -> Solution:
         """The least noise whose bias ``||p - u||_1`` is at most ``gap``, and the eta it belongs to.
@@ -660,10 +656,7 @@ class SelectionPath:
         eta = _eta_of(self._noise_at(p), upper - lower, bias) if upper > lower else math.inf
         if eta > LARGEST_COST:
             return self._at_limit(p)
-        scaled = self._costs._replace(
-            noise=eta * self._costs.noise,
-            linear=None if self._costs.linear is None else eta * self._costs.linear,
-        )
+        scaled = scaled_instance(eta, self._costs)
         return certified(p, scaled, (eta * lower, eta * upper), self._unavoidable, eta)
 
     def _noise_at(self, p: FloatArray) -> float:
