@@ -317,7 +317,8 @@ def explain_clients(plan: Plan, clients: Iterable[int]) -> Iterator[Explanation]
     people, selection, pooled = plan.population, plan.selection, plan.pooled
     # Noise variance of a draw if every client were drawn equally often.
     equal_steps = plan.training.total_draws / len(people) * plan.training.local_steps
-    variance = plan.noise_levels.floor + plan.noise_levels.level * equal_steps
+    level, floor = plan.noise_levels
+    variance = floor + level * equal_steps
     private = ~people.public
     median = float(np.median(variance[private])) if private.any() else 1.0
     shares = _noise_shares(plan.problem, selection.probabilities)

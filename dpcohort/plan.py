@@ -34,7 +34,6 @@ from dpcohort.accounting.deployed_noise import (
     CALIBRATION_LIMIT,
     DeployedNoise,
     Guard,
-    NoiseLevels,
     deploy_noise,
     noise_levels,
 )
@@ -446,8 +445,8 @@ class Plan:
         return self._selection_problem[0]
 
     @property
-    def noise_levels(self) -> NoiseLevels:
-        """How each client's noise grows with its draws, as the selection saw it."""
+    def noise_levels(self) -> tuple[FloatArray, FloatArray]:
+        """How each client's noise grows with its draws, as the selection saw it: level, floor."""
         return self._selection_problem[1]
 
     @cached_property
@@ -466,7 +465,7 @@ class Plan:
         return found & ~self.population.public
 
     @cached_property
-    def _selection_problem(self) -> tuple[SelectionProblem, NoiseLevels]:
+    def _selection_problem(self) -> tuple[SelectionProblem, tuple[FloatArray, FloatArray]]:
         return selection_problem(
             left_population(self.population, self.before),
             self.training,
@@ -576,16 +575,28 @@ class Plan:
             True
         """
         chosen = np.arange(len(self.population)) if clients is None else clients
-        drawn = np.asarray(draws, dtype=np.int64)[chosen]
+        made = np.asarray(draws, dtype=np.int64)[chosen]
+        asked = np.zeros_like(made) if reports is None else np.asarray(reports)[chosen]
+        drawn, charged = self.charged(made, asked, chosen)
+        composed = self.has_past[chosen]
         if self.adaptive is None:
             spent = self._spent_in_draws(drawn, chosen, method)
-            for row in np.flatnonzero(self.has_past[chosen]).tolist():
-                k = int(chosen[row])
-                history = self.history(k, draws=int(drawn[row]), reports=0)
-                spent[row] = self._history_epsilon(history, k, method)
-            return spent
-        asked = np.zeros_like(drawn) if reports is None else np.asarray(reports)[chosen]
-        return self._spent_with_reports(drawn, asked, chosen, method)
+        else:
+            spent = np.where(self.population.public[chosen], np.nan, 0.0)
+            composed |= ((drawn > 0) | (charged > 0)) & ~np.isnan(spent)
+            if method == "auto" and chosen.size > _MOST_SECOND_OPINIONS:
+                method = "pld"
+        known: dict[tuple[History, float, float], float] = {}
+        for row in np.flatnonzero(composed).tolist():
+            k = int(chosen[row])
+            history = self.history(k, draws=int(drawn[row]), reports=int(charged[row]))
+            key = (history, float(self.population.delta[k]), float(self.population.epsilon[k]))
+            if key not in known:
+                known[key] = _bounded_epsilon(*key, method)
+            spent[row] = known[key]
+        if self.has_raw_reports:
+            spent[asked > 0] = np.nan
+        return spent
 
     def _spent_in_draws(self, drawn: IntArray, chosen: IntArray, method: str) -> FloatArray:
         public = self.population.public[chosen]
@@ -605,14 +616,16 @@ class Plan:
         different = len({*zip(noise.tolist(), rates.tolist(), steps.tolist(), strict=True)})
         if method == "auto" and different > _MOST_SECOND_OPINIONS:
             method = "pld"
-        found = self._certified(at, steps, method)
+        found = self._epsilon_of_steps(at, steps, method)
         over = found > self.population.epsilon[at]
         if method != "pld" and over.any():
-            found[over] = np.minimum(found[over], self._certified(at[over], steps[over], "pld"))
+            found[over] = np.minimum(
+                found[over], self._epsilon_of_steps(at[over], steps[over], "pld")
+            )
         spent[held] = found
         return spent
 
-    def _certified(self, clients: IntArray, steps: IntArray, method: str) -> FloatArray:
+    def _epsilon_of_steps(self, clients: IntArray, steps: IntArray, method: str) -> FloatArray:
         """The epsilon of so many steps of these clients."""
         return np.asarray(
             certify_epsilon(
@@ -647,28 +660,6 @@ class Plan:
         drawn, asked = self.charged(np.array([draws]), np.array([reports]), one)
         return self.history(client, draws=int(drawn[0]), reports=int(asked[0]))
 
-    def _spent_with_reports(
-        self, drawn: IntArray, asked: IntArray, chosen: IntArray, method: str
-    ) -> FloatArray:
-        assert self.adaptive is not None
-        if method == "auto" and chosen.size > _MOST_SECOND_OPINIONS:
-            method = "pld"
-        drawn, charged = self.charged(drawn, asked, chosen)
-        took_part = (drawn > 0) | (charged > 0) | self.has_past[chosen]
-        spent = np.where(self.population.public[chosen], np.nan, 0.0)
-        known: dict[tuple[History, float, float], float] = {}
-        for row in np.flatnonzero(took_part & ~np.isnan(spent)).tolist():
-            k = int(chosen[row])
-            history = self.history(k, draws=int(drawn[row]), reports=int(charged[row]))
-            # Where a method rounds above the promise, the smaller of two bounds is taken.
-            key = (history, float(self.population.delta[k]), float(self.population.epsilon[k]))
-            if key not in known:
-                known[key] = self._history_epsilon(history, k, method)
-            spent[row] = known[key]
-        if self.has_raw_reports:
-            spent[asked > 0] = np.nan
-        return spent
-
     def charged(
         self, drawn: IntArray, asked: IntArray, clients: IntArray
     ) -> tuple[IntArray, IntArray]:
@@ -685,13 +676,6 @@ class Plan:
             np.where(took_part, np.maximum(asked, self.report_caps[clients]), 0),
         )
 
-    def _history_epsilon(self, history: History, client: int, method: str) -> float:
-        delta = float(self.population.delta[client])
-        found = history_epsilon(history, delta, method)
-        if not found <= self.population.epsilon[client]:
-            found = float(np.fmin(found, history.epsilon(delta)))
-        return found
-
     def verify(self, method: str = "auto") -> None:
         """Check every promise again with an accountant that did not make the plan.
 
@@ -703,7 +687,7 @@ class Plan:
         """
         held = np.flatnonzero((self.drawn | self.has_past) & ~self.population.public)
         if self.adaptive is None and not self.before:
-            certified = self._certified(held, self.steps[held], method)
+            certified = self._epsilon_of_steps(held, self.steps[held], method)
         else:
             # Raw reports are certified by nothing; the receipts say so.
             reports = self.report_caps if self.has_private_reports else None
@@ -844,6 +828,12 @@ class Plan:
         from dpcohort.explain import compare_plans
 
         return compare_plans(self, other)
+
+
+def _bounded_epsilon(history: History, delta: float, promised: float, method: str) -> float:
+    """An upper bound on what a history spends; the smaller of two if one is above the promise."""
+    found = history_epsilon(history, delta, method)
+    return found if found <= promised else float(np.fmin(found, history.epsilon(delta)))
 
 
 def make_plan(
@@ -1045,8 +1035,8 @@ def _certified(plan: Plan) -> Plan:
 
 def selection_problem(
     population: Population, training: Training, *, contract: Contract, noise_model: str
-) -> tuple[SelectionProblem, NoiseLevels]:
-    """What a planned rule may look at, and the noise levels behind its costs."""
+) -> tuple[SelectionProblem, tuple[FloatArray, FloatArray]]:
+    """What a planned rule may look at, and level and floor of the noise behind its costs."""
     choice("noise_model", noise_model, get_args(NoiseModel))
     unbiased = shared(population.unbiased)
     levels = noise_levels(
@@ -1062,14 +1052,14 @@ def selection_problem(
     )
     if noise_model == "exact":
         noise_costs, linear_costs = exact_costs(
-            levels.level,
-            levels.floor,
+            *levels,
             dimension=training.dimension,
             total_draws=training.total_draws,
             local_steps=training.local_steps,
         )
     else:
-        noise_costs, linear_costs = paper_costs(levels.level, dimension=training.dimension)
+        noise_costs, linear_costs = paper_costs(levels[0], dimension=training.dimension)
+    honest = contract.honest(training.cohort_size)
     problem = SelectionProblem(
         unbiased=unbiased,
         epsilon=population.epsilon,
@@ -1078,9 +1068,7 @@ def selection_problem(
         linear_costs=linear_costs,
         total_steps=training.total_steps,
         smoothness=training.smoothness,
-        pool=Pool(training.cohort_size, contract.honest(training.cohort_size))
-        if contract.honest(training.cohort_size) > 1
-        else None,
+        pool=Pool(training.cohort_size, honest) if honest > 1 else None,
     )
     return problem, levels
 

@@ -367,19 +367,6 @@ def _refusal(
 CALIBRATION_LIMIT = 20_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class NoiseLevels:
-    """Noise variance of a draw on the batch mean, in units of C^2: ``floor + level T^l T_k``.
-
-    Attributes:
-        level: V_k, per local step taken over the whole training; 0 for public clients.
-        floor: what even the first step costs; 0 for public clients and in the paper's formula.
-    """
-
-    level: FloatArray
-    floor: FloatArray
-
-
 def noise_levels(
     *,
     epsilon: FloatArray,
@@ -391,8 +378,8 @@ def noise_levels(
     local_steps: int,
     contract: Contract,
     calibrated: bool = True,
-) -> NoiseLevels:
-    """The affine noise model of every client under a contract.
+) -> tuple[FloatArray, FloatArray]:
+    """Noise variance of a draw on the batch mean, in units of C^2, as ``level T^l T_k + floor``.
 
     Args:
         epsilon: budgets; ignored where ``public``.
@@ -406,13 +393,17 @@ def noise_levels(
         calibrated: fit the line to calibrations; otherwise, and for more than
             ``CALIBRATION_LIMIT`` clients, use the limit of many steps.
 
+    Returns:
+        The level V_k, per local step taken over the whole training, and the floor, what even the
+        first step costs, which is 0 in the paper's formula. Both are 0 for public clients.
+
     Example:
-        >>> levels = noise_levels(
+        >>> level, floor = noise_levels(
         ...     epsilon=np.array([1.0, 4.0]), delta=np.array([1e-5, 1e-5]),
         ...     public=np.array([False, False]), sizes=np.array([600, 600]),
         ...     batch_sizes=np.array([60, 60]), expected_draws=np.array([10.0, 10.0]),
         ...     local_steps=1, contract=Contract.of("tight"))
-        >>> bool(levels.level[0] > levels.level[1])
+        >>> bool(level[0] > level[1])
         True
     """
     level = np.zeros(len(sizes))
@@ -446,7 +437,7 @@ def noise_levels(
         mu = gaussian_mu(epsilon=eps, delta=dlt)
         level[private] = (contract.sensitivity / (size * mu)) ** 2
         floor[private] = 0.5 * (contract.sensitivity / batch) ** 2
-    return NoiseLevels(level=level, floor=floor)
+    return level, floor
 
 
 # What the paper's noise really buys: declared against certified ε, and the variance wasted.

@@ -165,7 +165,7 @@ def _levels(
         # One call for all numbers of rounds: what they share is calibrated once.
         rows = np.tile(part, len(rounds))
         counts = np.repeat(rounds, part.size) * plan.training.cohort_size
-        levels = noise_levels(
+        level, floor = noise_levels(
             epsilon=np.tile(epsilon[np.searchsorted(clients, part)], len(rounds)),
             delta=plan.population.delta[rows],
             public=plan.population.public[rows],
@@ -177,7 +177,7 @@ def _levels(
             calibrated=plan.noise_model == "exact",
         )
         shape = (len(rounds), part.size)
-        found.append((levels.level.reshape(shape), levels.floor.reshape(shape)))
+        found.append((level.reshape(shape), floor.reshape(shape)))
     level = np.concatenate([part[0] for part in found], axis=1)
     floor = np.concatenate([part[1] for part in found], axis=1)
     return list(zip(level, floor, strict=True))
