@@ -30,12 +30,7 @@ from dpcohort.accounting.closed_forms import (
     ndtri,
 )
 from dpcohort.accounting.composition import TINY_RATE
-from dpcohort.accounting.contract import (
-    broadcast_fields,
-    float_or_array,
-    resolve_neighbours,
-    whole_steps,
-)
+from dpcohort.accounting.contract import float_or_array, promise_columns, resolve_neighbours
 
 # delta of a composition as a contour integral of its moment generating function.
 #
@@ -971,14 +966,11 @@ def _refine(clients: Clients, state: _State) -> BoolArray:
     active = np.arange(clients.size)
     for _ in range(20):
         some = clients.take(active)
-        mu = some.shift(state.log_noise[active])
-        order, step, far_order = place_contour(some, mu, state.far_order[active])
-        state.far_order[active] = far_order
         share = np.where(near[active], _SMOOTHING_SHARE, _FIRST_SHARE)
         fresh = share * -state.slope[active] / state.smoothing_rate[active]
         state.smoothing[active] = np.where(final[active], state.smoothing[active], fresh)
         final[active] |= near[active]
-        f = _integral(some, mu, order, step, state, active) - some.log_delta
+        f = _integral(some, state, active) - some.log_delta
         price = state.smoothing_rate[active] * state.smoothing[active]
         f = np.where(final[active], f, f - price - _SMOOTHING_SHARE * state.slope[active])
         finite = np.isfinite(f)
@@ -1001,15 +993,10 @@ def _refine(clients: Clients, state: _State) -> BoolArray:
     return solved
 
 
-def _integral(
-    clients: Clients,
-    mu: FloatArray,
-    order: FloatArray,
-    step: FloatArray,
-    state: _State,
-    index: IntArray,
-) -> FloatArray:
-    """Log delta with as many points as the tail needs; the number is remembered."""
+def _integral(clients: Clients, state: _State, index: IntArray) -> FloatArray:
+    """Log delta with as many points as the tail needs; the number and the line are remembered."""
+    mu = clients.shift(state.log_noise[index])
+    order, step, state.far_order[index] = place_contour(clients, mu, state.far_order[index])
     width = np.sqrt(state.smoothing[index])
     # at this many points smoothing alone has brought the terms to e^-72
     enough = np.maximum(np.ceil(12.0 / (width * step)), 8.0)
@@ -1092,20 +1079,19 @@ def _keeps_promise(clients: Clients, log_noise: FloatArray, slope: FloatArray) -
     bounded = chernoff_log_delta(some, order, at) <= some.log_delta
     keeps[index] = bounded
     index, order = index[~bounded], order[~bounded]
-    some, mu = clients.take(index), mu[~bounded]
-    line, step, far_order = place_contour(some, mu, 2.0 * order)
+    some = clients.take(index)
     rate = 0.5 * order * (1.0 + order)
     state = _State(
         log_noise=log_noise[index],
         low=log_noise[index],
         high=log_noise[index],
         slope=slope[index],
-        far_order=far_order,
+        far_order=2.0 * order,
         smoothing_rate=rate,
         smoothing=_SMOOTHING_SHARE * -slope[index] / rate,
         points=np.zeros(index.size, dtype=np.int64),
     )
-    log_delta = _integral(some, mu, line, step, state, np.arange(index.size))
+    log_delta = _integral(some, state, np.arange(index.size))
     keeps[index] = log_delta <= some.log_delta  # False for NaN
     return keeps
 
@@ -1205,12 +1191,8 @@ def clt_noise_multiplier(
 def _validated(
     epsilon: ArrayLike, delta: ArrayLike, sampling_rate: ArrayLike, steps: ArrayLike
 ) -> tuple[FloatArray, ...]:
-    return broadcast_fields(
-        epsilon=float_array("epsilon", epsilon, above=0, at_most=LARGEST_EPSILON),
-        delta=float_array("delta", delta, above=0, below=1),
-        sampling_rate=float_array("sampling_rate", sampling_rate, above=0, at_most=1),
-        steps=whole_steps(steps),
-    )
+    epsilon = float_array("epsilon", epsilon, above=0, at_most=LARGEST_EPSILON)
+    return promise_columns(epsilon=epsilon, delta=delta, sampling_rate=sampling_rate, steps=steps)
 
 
 def _distinct(rows: FloatArray) -> tuple[FloatArray, np.ndarray]:

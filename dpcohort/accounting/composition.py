@@ -735,51 +735,32 @@ def _bounds(parts: Sequence[tuple[LossPair, int]], grid: Grid) -> tuple[Profile,
     loss = grid.step * (first + np.arange(length, dtype=np.float64))
     order = grid.high_order
     above = tilt_steps(steps, grid.step, order)[0] - order * float(loss[-1])
-    profile = profile_of_law(
-        law,
-        error,
-        loss=loss,
-        tilt=grid.tilt,
-        log_moment=log_moment,
-        step=grid.step,
-        over=math.exp(min(above, 0.0)),
-        infinity=infinity,
-        slop=slop,
-    )
-    return profile, (grid.tilt, log_moment, infinity, slop)
+    rough = (grid.tilt, log_moment, infinity, slop)
+    over = math.exp(min(above, 0.0))
+    return profile_of_law(law, error, rough, loss=loss, step=grid.step, over=over), rough
 
 
 def profile_of_law(
-    law: FloatArray,
-    error: float,
-    *,
-    loss: FloatArray,
-    step: float,
-    tilt: float,
-    log_moment: float,
-    over: float,
-    infinity: float,
-    slop: float,
+    law: FloatArray, error: float, rough: Chernoff, *, loss: FloatArray, step: float, over: float
 ) -> Profile:
     """The bound on δ(ε) that the tilted law of a sum gives.
 
     Args:
         law: tilted probabilities of the sum, up to ``error`` each.
         error: largest error of an entry.
+        rough: the bound that the tilt alone gives: its order t, ln E e^{tS}, the probability of an
+            infinite loss, and how far rounding may have understated a sum.
         loss: the sums, ``step`` apart.
         step: grid spacing.
-        tilt: order t of the tilt.
-        log_moment: ln E e^{tS}.
         over: probability of a sum above the last one.
-        infinity: probability of an infinite loss.
-        slop: how far rounding may have understated a sum.
 
     Example:
-        >>> one = profile_of_law(np.array([0.9, 0.1]), 0.0, loss=np.array([0.0, 1.0]), step=1.0,
-        ...                      tilt=0.0, log_moment=0.0, over=0.0, infinity=0.0, slop=0.0)
+        >>> one = profile_of_law(np.array([0.9, 0.1]), 0.0, (0.0, 0.0, 0.0, 0.0),
+        ...                      loss=np.array([0.0, 1.0]), step=1.0, over=0.0)
         >>> round(profile_delta(one, 0.0), 4)
         0.0632
     """
+    tilt, log_moment, infinity, slop = rough
     rounding = 8 * _UNIT * (law.size + tilt * float(np.abs(loss[[0, -1]]).max()))
     exponent = log_moment + rounding - tilt * loss
     useful = exponent < _LARGEST_EXPONENT  # elsewhere the bound would exceed 1 by far

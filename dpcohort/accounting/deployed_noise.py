@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -40,6 +40,7 @@ _RAISES = 12
 _ACCURACY = 2e-4  # of log z, where the search stops
 _TRIALS = 6
 
+_MOST_NAMED = 5
 #: Clients certified between two words of progress.
 _CERTIFIED_AT_ONCE = 200
 
@@ -165,13 +166,13 @@ def _noise_after(
     to_come: Any = {"sampling_rate": rate, "steps": steps}
     alone: Any = {"epsilon": asked, "delta": delta, **to_come}
 
-    def with_more(z: float) -> History:
-        return past.append(Event(noise_multiplier=z, **to_come, **contract.sampling))
+    def more(z: float) -> Event:
+        return Event(noise_multiplier=z, **to_come, **contract.sampling)
 
     is_paper = contract.accountant == "paper"
     if is_paper:
         z = float(paper_noise_multiplier(**alone))
-        total = with_more(z).epsilon(delta)
+        total = past.append(more(z)).epsilon(delta)
         if total <= epsilon:
             return z, total, False
         if guard == "refuse":
@@ -182,36 +183,25 @@ def _noise_after(
             )
     guess = float(calibrate_noise(**alone, **contract.sampling))
     promise: Any = {"epsilon": epsilon, "delta": delta}
-    z, _ = noise_after(name, past, **promise, **to_come, contract=contract, guess=guess)
+    z, _ = noise_after(name, past, more(guess), **promise)
     if guess > z and asked < left_epsilon(past, **promise):
         z = guess  # the rule asks for more noise than the promise
-    while with_more(z).delta(epsilon) > delta:  # a guard asks this way round
+    while past.append(more(z)).delta(epsilon) > delta:  # a guard asks this way round
         z *= 1 + _RAISE
-    return z, with_more(z).epsilon(delta), is_paper
+    return z, past.append(more(z)).epsilon(delta), is_paper
 
 
 def noise_after(
-    name: str,
-    past: History,
-    *,
-    epsilon: float,
-    delta: float,
-    sampling_rate: float,
-    steps: int,
-    contract: Contract,
-    guess: float,
+    name: str, past: History, to_come: Event, *, epsilon: float, delta: float
 ) -> tuple[float, float]:
     """About the smallest noise with which a client keeps its promise after what it did, certified.
 
     Args:
         name: of the client.
         past: what it did.
+        to_come: the steps to come, with the noise at which the search begins.
         epsilon: its promise for all of it.
         delta: its delta.
-        sampling_rate: r of the steps to come.
-        steps: how many.
-        contract: sampler and neighbours.
-        guess: where the search begins.
 
     Returns:
         z, and the certified epsilon of past and future.
@@ -221,24 +211,25 @@ def noise_after(
 
     Example:
         >>> past = History((Event(noise_multiplier=20.0, sampling_rate=1.0, steps=100),))
-        >>> z, spent = noise_after("north", past, epsilon=4.0, delta=1e-5, sampling_rate=0.2,
-        ...                        steps=50, contract=Contract(), guess=3.0)
+        >>> to_come = Event(noise_multiplier=3.0, sampling_rate=0.2, steps=50)
+        >>> z, spent = noise_after("north", past, to_come, epsilon=4.0, delta=1e-5)
         >>> 2 < z < 4, spent <= 4.0
         (True, True)
     """
-    to_come: Any = {"sampling_rate": sampling_rate, "steps": steps, **contract.sampling}
 
     def with_training(z: float) -> History:
-        return past.append(Event(noise_multiplier=z, **to_come))
+        return past.append(replace(to_come, noise_multiplier=z))
 
     def excess(x: float) -> float:
         total = with_training(math.exp(x)).delta(epsilon)
         return math.log(max(total, 1e-300)) - math.log(delta)
 
-    z = _root_near(excess, math.log(guess))
+    z = _root_near(excess, math.log(to_come.noise_multiplier))
     if z is None:
+        steps = to_come.to_dict()
+        del steps["noise_multiplier"]
         try:
-            z = calibrate_remaining(past, epsilon=epsilon, delta=delta, **to_come)
+            z = calibrate_remaining(past, epsilon=epsilon, delta=delta, **steps)
         except BudgetExceededError as error:
             raise BudgetExceededError(f"{name!r}: {error}") from None
     for attempt in range(_RAISES):
@@ -336,17 +327,16 @@ def _refusal(
     spent: FloatArray,
     broken: BoolArray,
     contract: Contract,
-    shown: int = 5,
 ) -> str:
     count = int(broken.sum())
     clients = "client" if count == 1 else "clients"
     rows = [
         f"  {ids[i]}: promised epsilon {promises['epsilon'][i]:.4g}, "
         f"the paper's noise spends {spent[i]:.4g} ({promises['steps'][i]} steps)"
-        for i in np.flatnonzero(broken)[:shown]
+        for i in np.flatnonzero(broken)[:_MOST_NAMED]
     ]
-    if count > shown:
-        rows.append(f"  ... and {count - shown} more")
+    if count > _MOST_NAMED:
+        rows.append(f"  ... and {count - _MOST_NAMED} more")
     return (
         f"the paper's noise does not keep the promise of {count} {clients} "
         f"({contract.sampler} batches, {contract.neighbours} neighbours):\n"

@@ -287,8 +287,9 @@ def _capped_noise(
 
         earlier = past[k] if past else History()
         earlier = earlier.append(event(report, report_rates[k], report_caps[k]))
+        to_come = event(guess, rates[k], steps[k])
         if contract.accountant == "paper":
-            spent = earlier.append(event(guess, rates[k], steps[k])).epsilon(delta)
+            spent = earlier.append(to_come).epsilon(delta)
             if spent <= epsilon:
                 return guess, report, spent, False
             if guard == "refuse":
@@ -298,16 +299,7 @@ def _capped_noise(
                     f"({steps[k]} steps, {report_caps[k]} reports). Use the guard 'lift' to give "
                     "it the tight noise, a smaller report_share, or the accountant 'tight'."
                 )
-        z, spent = noise_after(
-            name,
-            earlier,
-            epsilon=epsilon,
-            delta=delta,
-            sampling_rate=float(rates[k]),
-            steps=int(steps[k]),
-            contract=contract,
-            guess=guess,
-        )
+        z, spent = noise_after(name, earlier, to_come, epsilon=epsilon, delta=delta)
         return z, report, spent, contract.accountant == "paper"
 
     # Clients that have all of this in common have the same noise.
