@@ -32,7 +32,6 @@ from dpcohort._version import __version__
 from dpcohort.accounting.contract import Contract
 from dpcohort.accounting.deployed_noise import (
     CALIBRATION_LIMIT,
-    DeployedNoise,
     Guard,
     deploy_noise,
     noise_levels,
@@ -136,7 +135,12 @@ class Plan:
         selection: the probabilities and the certificate of their optimality; of an adaptive plan
             the rule alone.
         schedule: all cohorts; of an adaptive plan how often each client may be drawn.
-        noise: noise multiplier and certified epsilon of every client.
+        noise_multipliers: z_k, std of the noise on the sum of clipped gradients, in units of C. 0
+            for public clients; NaN for clients that are never drawn, so that using one by mistake
+            spoils the model instead of sending its gradient without noise.
+        certified_epsilon: what each client will have spent at its delta, in an adaptive plan when
+            it reaches both its caps; 0 if never drawn, NaN if public.
+        lifted: clients whose paper noise did not certify and was replaced by the tight noise.
         seed: what the schedule was drawn from, or the rule's dice. It is public: batches and noise
             never use it in a deployment.
         noise_model: which expected noise the selection weighed.
@@ -151,7 +155,9 @@ class Plan:
     contract: Contract
     selection: Selection
     schedule: Schedule
-    noise: DeployedNoise
+    noise_multipliers: FloatArray
+    certified_epsilon: FloatArray
+    lifted: BoolArray
     seed: int
     noise_model: NoiseModel = "exact"
     adaptive: Adaptive | None = None
@@ -187,9 +193,11 @@ class Plan:
         }
 
     def __post_init__(self) -> None:
-        self.selection.probabilities.setflags(write=False)
+        noise = (self.noise_multipliers, self.certified_epsilon, self.lifted)
+        for column in (self.selection.probabilities, *noise):
+            column.setflags(write=False)
         clients = len(self.population)
-        lengths = {"schedule": self.schedule.clients, "noise": self.noise.noise_multiplier.size}
+        lengths = {"schedule": self.schedule.clients, "noise": self.noise_multipliers.size}
         if self.adaptive is None:
             lengths["selection"] = self.selection.probabilities.size
         else:
@@ -299,28 +307,20 @@ class Plan:
         if self.pooled is None:
             return self
         local = replace(self.contract, trust="local", colluding=0, dropouts=0)
-        multiplier = np.where(self.population.public, 0.0, self.alone_multipliers)
-        noise = replace(
-            self.noise,
-            noise_multiplier=multiplier,
-            certified_epsilon=self.pooled.alone_epsilon.copy(),
-        )
         before = tuple(segment.if_alone() for segment in self.before)
-        return replace(self, contract=local, noise=noise, before=before, pooled=None)
+        return replace(
+            self,
+            contract=local,
+            noise_multipliers=np.where(self.population.public, 0.0, self.alone_multipliers),
+            certified_epsilon=self.pooled.alone_epsilon,
+            before=before,
+            pooled=None,
+        )
 
     def _refuse(self, broken: BoolArray, words: str) -> None:
         if broken.any():
             name = self.population.ids[int(np.flatnonzero(broken)[0])]
             raise InputError.because(f"client {name!r} {words}; make the plan again.")
-
-    @property
-    def noise_multipliers(self) -> FloatArray:
-        """z_k: std of the noise on the sum of clipped gradients, in units of C.
-
-        0 for public clients; NaN for clients that are never drawn, so that using one by mistake
-        spoils the model instead of sending its gradient without noise.
-        """
-        return self.noise.noise_multiplier
 
     def noise_multiplier(self, client: str) -> float:
         """The z of one client, for a training step of somebody else's such as Opacus'.
@@ -354,14 +354,6 @@ class Plan:
                 "train. `dpcohort explain` says why."
             )
         return found
-
-    @property
-    def certified_epsilon(self) -> FloatArray:
-        """What each client will have spent at its delta; 0 if never drawn, NaN if public.
-
-        In an adaptive plan: when it reaches both its caps.
-        """
-        return self.noise.certified_epsilon
 
     @cached_property
     def batch_sizes(self) -> IntArray:
@@ -770,17 +762,12 @@ class Plan:
     @cached_property
     def sha256(self) -> str:
         """Hash of everything in the plan; two plans with the same hash train the same way."""
-        people, noise = self.population, self.noise
+        people, noise = self.population, self.noise_multipliers
         chosen: tuple[NDArray[Any], ...]
         if self.adaptive is None:
-            chosen = (self.selection.probabilities, self.schedule.cohorts, noise.noise_multiplier)
+            chosen = (self.selection.probabilities, self.schedule.cohorts, noise)
         else:
-            chosen = (
-                self.schedule.counts,
-                self.report_caps,
-                noise.noise_multiplier,
-                self.report_multipliers,
-            )
+            chosen = (self.schedule.counts, self.report_caps, noise, self.report_multipliers)
         digest = hashlib.sha256(json.dumps(self.plain_settings(), sort_keys=True).encode())
         digest.update("\0".join(people.ids).encode())
         for column in (
@@ -790,8 +777,8 @@ class Plan:
             people.batch_sizes,
             people.public,
             *chosen,
-            noise.certified_epsilon,
-            noise.lifted,
+            self.certified_epsilon,
+            self.lifted,
         ):
             digest.update(column.dtype.str.encode())
             digest.update(np.ascontiguousarray(column).tobytes())
@@ -895,7 +882,7 @@ def make_plan(
         draws=draws,
         rng=np.random.default_rng([seed, _SCHEDULE_STREAM]),
     )
-    noise = deploy_noise(
+    noise, certified, lifted = deploy_noise(
         population,
         calibrated_epsilon=calibrated_epsilon(rule, problem),
         sampling_rates=population.sampling_rates(training),
@@ -918,7 +905,9 @@ def make_plan(
         noise_model="exact" if noise_model == "exact" else "paper",
         selection=chosen,
         schedule=schedule,
-        noise=noise,
+        noise_multipliers=noise,
+        certified_epsilon=certified,
+        lifted=lifted,
         seed=seed,
         pooled=pooled,
     )
@@ -956,7 +945,7 @@ def _pool(
     chosen: Selection,
     probabilities: FloatArray,
     schedule: Schedule,
-    noise: DeployedNoise,
+    noise: FloatArray,
 ) -> Pooled:
     """Weights and shares of noise for the draws and multipliers there are.
 
@@ -968,10 +957,10 @@ def _pool(
         chosen: effective weight of each client in the model.
         probabilities: how often each was to be drawn.
         schedule: who is drawn when.
-        noise: multipliers that keep each budget.
+        noise: multipliers that keep each budget; NaN if never drawn.
     """
     honest, counts = contract.honest(training.cohort_size), schedule.counts
-    needed = np.nan_to_num(noise.noise_multiplier) / population.batches(training)
+    needed = np.nan_to_num(noise) / population.batches(training)
     if not (needed > 0).any():
         raise InputError.because(
             "no client that is drawn has a budget, so there is no noise to pool. Leave trust out, "
@@ -1009,24 +998,23 @@ def _certified(plan: Plan) -> Plan:
     Raises:
         BudgetExceededError: it does not keep a promise.
     """
-    pooled, noise, counts = plan.pooled, plan.noise, plan.schedule.counts
+    pooled, noise, counts = plan.pooled, plan.noise_multipliers, plan.schedule.counts
     assert pooled is not None
     held = plan.drawn & ~plan.population.public
     if pooled.honest > 1:
         carried = pooled.multipliers(plan.batch_sizes)
-        multiplier = np.where(held, carried, noise.noise_multiplier)
-        plan = replace(plan, noise=replace(noise, noise_multiplier=multiplier))
+        plan = replace(plan, noise_multipliers=np.where(held, carried, noise))
         certified = plan.spent_epsilon(counts, method="pld")
         # More noise than was certified spends no more.
-        enough = held & (carried >= np.nan_to_num(noise.noise_multiplier))
-        certified = np.where(enough, np.fmin(certified, noise.certified_epsilon), certified)
+        enough = held & (carried >= np.nan_to_num(noise))
+        certified = np.where(enough, np.fmin(certified, plan.certified_epsilon), certified)
         broken = np.flatnonzero(held & ~(certified <= plan.population.epsilon))
         if broken.size:
             raise BudgetExceededError(
                 f"the noise of {plan.population.ids[int(broken[0])]!r} could not be certified "
                 "under pooled trust; set trust = 'local'."
             )
-        plan = replace(plan, noise=replace(plan.noise, certified_epsilon=certified))
+        plan = replace(plan, certified_epsilon=certified)
     alone = plan.if_alone.spent_epsilon(counts, method="pld")
     # A bound on less noise bounds what more noise spends.
     alone = np.maximum(alone, plan.certified_epsilon)
@@ -1087,7 +1075,7 @@ def _head(plan: Plan, format: str) -> str:
 
 
 def _adaptive(plan: Plan) -> Iterator[str]:
-    people, noise, adaptive = plan.population, plan.noise, plan.adaptive
+    people, adaptive = plan.population, plan.adaptive
     assert adaptive is not None
     content = {
         **plan.plain_settings(),
@@ -1105,10 +1093,10 @@ def _adaptive(plan: Plan) -> Iterator[str]:
             "reports": adaptive.report_caps.tolist(),
         },
         "noise": {
-            "noise_multiplier": noise.noise_multiplier.tolist(),
+            "noise_multiplier": plan.noise_multipliers.tolist(),
             "report_multiplier": adaptive.report_multipliers.tolist(),
-            "certified_epsilon": _plain(noise.certified_epsilon),
-            "lifted": noise.lifted.tolist(),
+            "certified_epsilon": _plain(plan.certified_epsilon),
+            "lifted": plan.lifted.tolist(),
         },
     }
     yield _head(plan, _ADAPTIVE)
@@ -1167,7 +1155,7 @@ def _fixed(plan: Plan) -> Iterator[str]:
             "client": held,
             "noise_multiplier": plan.noise_multipliers[held],
             "certified_epsilon": plan.certified_epsilon[held],
-            "lifted": np.flatnonzero(plan.noise.lifted),
+            "lifted": np.flatnonzero(plan.lifted),
         },
     }
     yield _head(plan, _FIXED)
@@ -1290,7 +1278,7 @@ def _rebuilt_fixed(content: Mapping[str, Any]) -> Plan:
             clients=count,
             draws=schedule["draws"],
         ),
-        noise=_noise(content["noise"], population),
+        **_noise(content["noise"], population),
         seed=schedule["seed"],
         before=_segments(content),
         pooled=Pooled.from_dict(content["pooled"]) if "pooled" in content else None,
@@ -1326,7 +1314,7 @@ def _people(columns: Mapping[str, Any], public: BoolArray) -> Population:
     )
 
 
-def _noise(columns: dict[str, Any], population: Population) -> DeployedNoise:
+def _noise(columns: dict[str, Any], population: Population) -> dict[str, Any]:
     held = np.array(columns["client"], dtype=np.int64)
     noise_multiplier = np.where(population.public, 0.0, np.nan)
     certified = np.where(population.public, np.nan, 0.0)
@@ -1334,9 +1322,11 @@ def _noise(columns: dict[str, Any], population: Population) -> DeployedNoise:
     noise_multiplier[held] = np.array(columns["noise_multiplier"], dtype=np.float64)
     certified[held] = np.array(columns["certified_epsilon"], dtype=np.float64)
     lifted[np.array(columns["lifted"], dtype=np.int64)] = True
-    return DeployedNoise(
-        noise_multiplier=noise_multiplier, certified_epsilon=certified, lifted=lifted
-    )
+    return {
+        "noise_multipliers": noise_multiplier,
+        "certified_epsilon": certified,
+        "lifted": lifted,
+    }
 
 
 def _column(value: Any, count: int, dtype: type) -> NDArray[Any]:
@@ -1361,11 +1351,9 @@ def _rebuilt_adaptive(content: Mapping[str, Any]) -> Plan:
         schedule=Schedule.within(
             np.array(caps["draws"], dtype=np.int64), cohort_size=training.cohort_size
         ),
-        noise=DeployedNoise(
-            noise_multiplier=np.array(noise["noise_multiplier"], dtype=np.float64),
-            certified_epsilon=np.array(noise["certified_epsilon"], dtype=np.float64),
-            lifted=np.array(noise["lifted"], dtype=np.bool_),
-        ),
+        noise_multipliers=np.array(noise["noise_multiplier"], dtype=np.float64),
+        certified_epsilon=np.array(noise["certified_epsilon"], dtype=np.float64),
+        lifted=np.array(noise["lifted"], dtype=np.bool_),
         seed=content["seed"],
         adaptive=Adaptive(
             rule=_rule(content, terms),

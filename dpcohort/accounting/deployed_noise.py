@@ -45,24 +45,11 @@ _MOST_NAMED = 5
 _CERTIFIED_AT_ONCE = 200
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class DeployedNoise:
-    """Per client, in the order of the population.
-
-    Attributes:
-        noise_multiplier: z; 0 for public clients, NaN for clients never drawn.
-        certified_epsilon: pessimistic epsilon at the client's delta after all its steps; 0 for
-            clients never drawn, NaN for public ones.
-        lifted: clients whose paper noise did not certify and was replaced by the tight noise.
-    """
-
-    noise_multiplier: FloatArray
-    certified_epsilon: FloatArray
-    lifted: BoolArray
-
-    def __post_init__(self) -> None:
-        for column in (self.noise_multiplier, self.certified_epsilon, self.lifted):
-            column.setflags(write=False)
+#: Of each client, in the order of the population: its noise multiplier z, 0 if it is public and NaN
+#: if it is never drawn; the pessimistic epsilon at its delta after all its steps, 0 if it is never
+#: drawn and NaN if it is public; and whether the tight noise took the place of the paper's, which
+#: did not certify.
+DeployedNoise = tuple[FloatArray, FloatArray, BoolArray]
 
 
 def deploy_noise(
@@ -132,9 +119,7 @@ def deploy_noise(
         else:
             z, spent = _certified_tight_noise(promises, contract, progress)
         noise_multiplier[held], certified[held] = z, spent
-    return DeployedNoise(
-        noise_multiplier=noise_multiplier, certified_epsilon=certified, lifted=lifted
-    )
+    return noise_multiplier, certified, lifted
 
 
 def _noise_after(

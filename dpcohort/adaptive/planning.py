@@ -113,7 +113,7 @@ def make_adaptive_plan(
     draw_caps, report_caps = make_caps(
         population, training, chosen, participation_cap=participation_cap, report_cap=report_cap
     )
-    noise, report_multipliers = _capped_noise(
+    (noise, certified, lifted), report_multipliers = _capped_noise(
         population,
         training,
         contract=contract,
@@ -131,7 +131,9 @@ def make_adaptive_plan(
         before=tuple(before),
         selection=Selection.during_training(chosen.name, _settings(chosen), population.unbiased),
         schedule=Schedule.within(draw_caps, cohort_size=training.cohort_size),
-        noise=noise,
+        noise_multipliers=noise,
+        certified_epsilon=certified,
+        lifted=lifted,
         seed=seed,
         adaptive=Adaptive(
             rule=chosen, terms=terms, report_caps=report_caps, report_multipliers=report_multipliers
@@ -314,12 +316,8 @@ def _capped_noise(
         for column, value in zip(columns, known[key], strict=True):
             column[k] = value
     progress("certifying", held.size, held.size)
-    noise = DeployedNoise(
-        noise_multiplier=columns[0],
-        certified_epsilon=columns[2],
-        lifted=columns[3].astype(np.bool_),
-    )
-    return noise, columns[1]
+    noise, report, certified, lifted = columns
+    return (noise, certified, lifted.astype(np.bool_)), report
 
 
 def _guesses(

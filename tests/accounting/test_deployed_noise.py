@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+from dpcohort import Training, make_plan
 from dpcohort.accounting import deployed_noise as module
 from dpcohort.accounting.calibration import calibrate_noise
 from dpcohort.accounting.closed_forms import noise_level, paper_noise_multiplier
@@ -28,7 +31,7 @@ def clients():
 
 
 def _deploy(clients, accountant="tight", steps=(20, 40, 0, 10), guard="refuse", epsilon=None):
-    return deploy_noise(
+    z, certified, lifted = deploy_noise(
         clients,
         calibrated_epsilon=clients.epsilon if epsilon is None else np.asarray(epsilon),
         sampling_rates=np.full(len(clients), 0.1),
@@ -36,6 +39,7 @@ def _deploy(clients, accountant="tight", steps=(20, 40, 0, 10), guard="refuse", 
         contract=accountant if isinstance(accountant, Contract) else Contract.of(accountant),
         guard=guard,
     )
+    return SimpleNamespace(noise_multiplier=z, certified_epsilon=certified, lifted=lifted)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +134,7 @@ def test_noise_far_too_low_is_refused(clients, monkeypatch):
 
 def test_columns_cannot_be_changed(clients):
     with pytest.raises(ValueError, match="read-only"):
-        _deploy(clients).noise_multiplier[0] = 0.0
+        make_plan(clients, Training(cohort_size=2), seed=0).noise_multipliers[0] = 0.0
 
 
 @pytest.mark.parametrize("accountant", ["tight", "paper"])
