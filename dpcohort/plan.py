@@ -40,7 +40,6 @@ from dpcohort.accounting.events import Event, History, certify_epsilon, history_
 from dpcohort.accounting.pooled import (
     Pooled,
     adaptive_under_pooled_trust,
-    refuse_small_population,
     refuse_unpoolable,
     refuse_weightless,
     with_lattice,
@@ -866,8 +865,7 @@ def make_plan(
     choice("draws", draws, get_args(Draws))
     seed = secrets.randbits(63) if seed is None else whole_number("seed", seed, at_least=0)
     check_relation(before, contract.neighbours)
-    refuse_unpoolable(contract, training, draws)
-    refuse_small_population(contract, training, len(population))
+    refuse_unpoolable(contract, training, draws, len(population))
     problem, levels = selection_problem(
         left_population(population, before), training, contract=contract, noise_model=noise_model
     )
@@ -971,7 +969,6 @@ def _pool(
         here = counts > 0
         weights[here] = chosen.probabilities[here] / probabilities[here]
         weights /= float(counts @ weights) / training.total_draws
-        refuse_weightless(population, weights, here)
         shares = weights * needed
     else:
         # A selection that is optimal keeps to its objective.
@@ -985,7 +982,6 @@ def _pool(
             unbiased=problem.unbiased if best else None,
             noise_weight=chosen.eta * training.dimension / (honest * draws),
         )
-        refuse_weightless(population, weights, counts > 0)
         shares = np.full(len(population), level / math.sqrt(honest))
     unknown = np.where(population.public, np.nan, np.inf)
     pooled = Pooled(weights=weights, shares=shares, honest=honest, alone_epsilon=unknown)
