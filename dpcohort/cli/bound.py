@@ -113,7 +113,7 @@ def _show(config: Config, given: dict[str, Any], *, as_printed: bool, as_json: b
         noise_levels=level,
         dimension=training.dimension,
     )
-    threshold = problem.path().threshold
+    threshold = problem.threshold
     convex: dict[str, StronglyConvexBound] = {}
     if convexity is not None:
         in_the_limit = error_terms(constants, noise_levels=level, **shared)

@@ -22,6 +22,7 @@ from dpcohort.errors import InputError
 from dpcohort.plugins import full_name, naming_the_rule
 from dpcohort.selection.instance import (
     Costs,
+    bounded_costs,
     checked_instance,
     checked_unbiased,
     objective_of,
@@ -34,7 +35,12 @@ from dpcohort.selection.pooled import (
     solve_pooled,
     solve_pooled_within,
 )
-from dpcohort.selection.solver import SelectionPath, Solution, solve_selection
+from dpcohort.selection.solver import (
+    SelectionPath,
+    Solution,
+    solve_selection,
+    unbiased_threshold,
+)
 
 #: How far from 1 rounding may take the sum of a million probabilities.
 _ROUNDING = 1e-6
@@ -113,6 +119,14 @@ class SelectionProblem:
         return SelectionPath(
             self.unbiased, self.noise_costs, linear_costs=self.linear_costs, **bounds
         )
+
+    @property
+    def threshold(self) -> float:
+        """The largest eta at which unbiased selection is optimal, without floors and caps."""
+        given = checked_instance(
+            self.unbiased, self.noise_costs, self.linear_costs, None, None, 0.0
+        )
+        return unbiased_threshold(bounded_costs(given)[0])
 
     def solved(self, eta: float, **bounds: Any) -> Solution:
         """The optimum at one eta, under a floor and a cap if any."""

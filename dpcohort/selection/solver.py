@@ -585,12 +585,7 @@ class SelectionPath:
         between the clients that could be lowered and those that could be raised; infinite if
         nobody would gain by moving, 0 if p = u is not allowed.
         """
-        ends = None if self._unavoidable else marginal_ends(self._costs)
-        if ends is None:
-            return 0.0
-        spread = ends[0] - ends[1]
-        noise = self._noise_at(self._unbiased)
-        return _eta_of(noise, spread, self._clipping_gap) if spread > 0.0 else math.inf
+        return 0.0 if self._unavoidable else unbiased_threshold(self._costs)
 
     @cached_property
     def limit(self) -> FloatArray:
@@ -653,21 +648,16 @@ class SelectionPath:
                 raise too_close(gap)
             p, lower, upper = filled
         bias = self._clipping_gap + float(np.abs(p - self._unbiased).sum())
-        eta = _eta_of(self._noise_at(p), upper - lower, bias) if upper > lower else math.inf
+        eta = _eta_of(_noise_at(p, self._costs), upper - lower, bias) if upper > lower else math.inf
         if eta > LARGEST_COST:
             return self._at_limit(p)
         scaled = scaled_instance(eta, self._costs)
         return certified(p, scaled, (eta * lower, eta * upper), self._unavoidable, eta)
 
-    def _noise_at(self, p: FloatArray) -> float:
-        """Q per unit of eta."""
-        bare = objective_of(p, self._costs._replace(unbiased=p, clipping_gap=0.0))
-        return bare * bare
-
     def _at_limit(self, p: FloatArray) -> Solution:
         """A selection of least noise, optimal only as eta goes to infinity."""
         bias = self._clipping_gap + float(np.abs(p - self._unbiased).sum())
-        objective = math.inf if self._noise_at(p) > 0.0 else 2.0 * bias
+        objective = math.inf if _noise_at(p, self._costs) > 0.0 else 2.0 * bias
         p.setflags(write=False)
         return Solution(
             probabilities=p,
@@ -687,6 +677,30 @@ def too_close(gap: float) -> InputError:
         allowed="at least the bias that floors, caps and infinite costs force",
         next_step="Raise the bias cap, or loosen the floor or cap.",
     )
+
+
+def unbiased_threshold(costs: Costs) -> float:
+    """The largest eta at which unbiased selection is optimal, eta_0; 0 if it is not allowed.
+
+    Args:
+        costs: per unit of eta, infinite ones turned into caps.
+
+    Example:
+        >>> unbiased_threshold(Costs(np.array([0.5, 0.5]), np.array([3.0, 3.0])))
+        inf
+    """
+    ends = marginal_ends(costs)
+    if ends is None:
+        return 0.0
+    spread = ends[0] - ends[1]
+    noise = _noise_at(costs.unbiased, costs)
+    return _eta_of(noise, spread, costs.clipping_gap) if spread > 0.0 else math.inf
+
+
+def _noise_at(p: FloatArray, costs: Costs) -> float:
+    """Q at these costs."""
+    bare = objective_of(p, costs._replace(unbiased=p, clipping_gap=0.0))
+    return bare * bare
 
 
 def _eta_of(noise: float, width: float, bias: float) -> float:

@@ -149,9 +149,8 @@ def _changeable(plan: Plan, stops: int) -> IntArray:
 def _eta_range(plan: Plan) -> list[float]:
     """From where nothing moves to where hardly anything moves any more."""
     problem = plan.problem
-    path = problem.path()
-    auto = problem.eta("auto")
-    low = path.threshold / 2 if math.isfinite(path.threshold) and path.threshold > 0 else auto / 1e3
+    start, auto = problem.threshold, problem.eta("auto")
+    low = start / 2 if math.isfinite(start) and start > 0 else auto / 1e3
     low = max(low, auto * 1e-8)
     return [min(low, plan.selection.eta or low, auto), max(100 * auto, plan.selection.eta)]
 
