@@ -23,7 +23,7 @@ from dpcohort._validate import BoolArray, FloatArray, IntArray, float_array
 from dpcohort.accounting.calibration import calibrate_noise
 from dpcohort.accounting.closed_forms import gaussian_mu, paper_noise_multiplier
 from dpcohort.accounting.closed_forms import noise_level as paper_noise_level
-from dpcohort.accounting.contract import Contract, Neighbours, Sampler, broadcast_fields
+from dpcohort.accounting.contract import Contract, Neighbours, Sampler, promise_columns
 from dpcohort.accounting.events import Event, History, calibrate_remaining, certify_epsilon
 from dpcohort.accounting.segments import left_epsilon
 from dpcohort.clients import Population
@@ -484,10 +484,10 @@ def audit_paper_noise(
     """
     contract = Contract.of("paper", sampler, neighbours)
     declared, target, rate, count = np.atleast_1d(
-        *broadcast_fields(
-            epsilon=float_array("epsilon", epsilon, above=0),
-            delta=float_array("delta", delta, above=0, below=1),
-            sampling_rate=float_array("sampling_rate", sampling_rate, above=0, at_most=1),
+        *promise_columns(
+            epsilon=epsilon,
+            delta=delta,
+            sampling_rate=sampling_rate,
             steps=float_array("steps", steps, at_least=1),
         )
     )

@@ -267,8 +267,15 @@ def _capped_noise(
         return deployed, np.zeros(len(population))
     held = np.flatnonzero(~population.public)
     share, report_rates = terms.share, rates if terms.mini_batch else np.ones(len(population))
+    # The search for z begins at the noise for the whole budget, scaled as a Gaussian's.
+    columns = {"epsilon": left.epsilon, "delta": left.delta, "sampling_rate": rates, "steps": steps}
+    budgets: Any = {name: column[held] for name, column in columns.items()}
     guesses = np.full(len(population), np.nan)
-    guesses[held] = _guesses(left, held, rates, steps, contract, share)
+    if contract.accountant == "paper":
+        guesses[held] = paper_noise_multiplier(**budgets)
+    else:
+        alone = calibrate_noise(**budgets, **contract.sampling)
+        guesses[held] = alone / math.sqrt(1 - share)
 
     def noise_of(k: int) -> tuple[float, float, float, bool]:
         """(z, z of a report, certified epsilon, lifted); reports share what is left."""
@@ -307,35 +314,14 @@ def _capped_noise(
     # Clients that have all of this in common have the same noise.
     alike = (population.epsilon, population.delta, rates, steps, report_caps, past)
     known: dict[tuple[Any, ...], tuple[float, float, float, bool]] = {}
-    columns = [np.where(population.public, start, 0.0) for start in (0.0, 0.0, np.nan, 0.0)]
+    found = [np.where(population.public, start, 0.0) for start in (0.0, 0.0, np.nan, 0.0)]
     for done, k in enumerate(held.tolist()):
         progress("certifying", done, held.size)
         key = tuple(values[k] for values in alike if len(values))
         if key not in known:
             known[key] = noise_of(k)
-        for column, value in zip(columns, known[key], strict=True):
+        for column, value in zip(found, known[key], strict=True):
             column[k] = value
     progress("certifying", held.size, held.size)
-    noise, report, certified, lifted = columns
+    noise, report, certified, lifted = found
     return (noise, certified, lifted.astype(np.bool_)), report
-
-
-def _guesses(
-    population: Population,
-    held: IntArray,
-    rates: FloatArray,
-    steps: IntArray,
-    contract: Contract,
-    share: float,
-) -> FloatArray:
-    """Where the search for z begins: the noise for the whole budget, scaled as a Gaussian's."""
-    budgets: Any = {
-        "epsilon": population.epsilon[held],
-        "delta": population.delta[held],
-        "sampling_rate": rates[held],
-        "steps": steps[held],
-    }
-    if contract.accountant == "paper":
-        return np.asarray(paper_noise_multiplier(**budgets))
-    alone = calibrate_noise(**budgets, **contract.sampling)
-    return np.asarray(alone / math.sqrt(1 - share))
