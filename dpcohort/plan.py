@@ -1190,9 +1190,8 @@ def load_plan(path: str | Path) -> Plan:
         VerificationError: the file was changed after it was written.
     """
     content = _parsed(Path(path))
-    rebuild = _rebuilt_fixed if content["format"] == _FIXED else _rebuilt_adaptive
     try:
-        plan = rebuild(content)
+        plan = _rebuilt(content)
         found = plan.sha256
     except KeyError as error:
         raise FileFormatError(
@@ -1250,79 +1249,72 @@ def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is not a number")
 
 
-def _rebuilt_fixed(content: Mapping[str, Any]) -> Plan:
-    population = _population(content["clients"])
-    count = len(population)
-    selection, schedule = content["selection"], content["schedule"]
+def _rebuilt(content: Mapping[str, Any]) -> Plan:
+    fixed, training = content["format"] == _FIXED, Training(**content["training"])
+    population = _population(content["clients"], by_position=fixed)
+    parts = _fixed_parts if fixed else _adaptive_parts
     return Plan(
         population=population,
-        training=Training(**content["training"]),
+        training=training,
         contract=Contract(**content["contract"]),
-        noise_model=selection["noise_model"],
-        selection=Selection(
-            rule=selection["rule"],
-            probabilities=np.array(selection["probabilities"], dtype=np.float64),
-            unbiased=population.unbiased,
-            eta=selection["eta"],
-            objective=selection["objective"],
-            lower_bound=selection["lower_bound"],
-            gap=selection["gap"],
-            settings=selection["settings"],
-        ),
-        schedule=Schedule(
-            cohorts=np.array(schedule["cohorts"], dtype=np.int64),
-            clients=count,
-            draws=schedule["draws"],
-        ),
-        **_noise(content["noise"], population),
-        seed=schedule["seed"],
-        before=_segments(content),
-        pooled=Pooled.from_dict(content["pooled"]) if "pooled" in content else None,
+        before=tuple(Segment.from_dict(segment) for segment in content.get("before", ())),
+        **parts(content, population, training),
     )
 
 
-def _segments(content: Mapping[str, Any]) -> tuple[Segment, ...]:
-    return tuple(Segment.from_dict(segment) for segment in content.get("before", ()))
+def _fixed_parts(
+    content: Mapping[str, Any], population: Population, training: Training
+) -> dict[str, Any]:
+    selection, schedule, noise = content["selection"], content["schedule"], content["noise"]
+    told = ("rule", "settings", "eta", "objective", "lower_bound", "gap")
+    held, public = np.array(noise["client"], dtype=np.int64), population.public
+    multipliers, certified = np.where(public, 0.0, np.nan), np.where(public, np.nan, 0.0)
+    multipliers[held] = np.array(noise["noise_multiplier"], dtype=np.float64)
+    certified[held] = np.array(noise["certified_epsilon"], dtype=np.float64)
+    return {
+        "noise_model": selection["noise_model"],
+        "selection": Selection(
+            probabilities=np.array(selection["probabilities"], dtype=np.float64),
+            unbiased=population.unbiased,
+            **{name: selection[name] for name in told},
+        ),
+        "schedule": Schedule(
+            cohorts=np.array(schedule["cohorts"], dtype=np.int64),
+            clients=len(population),
+            draws=schedule["draws"],
+        ),
+        "noise_multipliers": multipliers,
+        "certified_epsilon": certified,
+        "lifted": _marked(noise["lifted"], len(population)),
+        "seed": schedule["seed"],
+        "pooled": Pooled.from_dict(content["pooled"]) if "pooled" in content else None,
+    }
 
 
-def _population(columns: dict[str, Any]) -> Population:
-    count, ids = columns["count"], columns["id"]
+def _marked(positions: Any, count: int) -> BoolArray:
+    marked = np.zeros(count, dtype=np.bool_)
+    marked[np.array(positions, dtype=np.int64)] = True
+    return marked
+
+
+def _population(columns: Mapping[str, Any], *, by_position: bool) -> Population:
+    """Clients of a file; where one number stands for all, it does for public ones as well."""
+    ids = columns["id"]
+    count = columns["count"] if by_position else len(ids)
     # Before anything of that length is made: a number costs nothing to write.
     if count != len(ids) or not isinstance(ids, list):
         raise InputError("clients.count", given=count, allowed=f"{len(ids)}, as there are ids")
     whole_number("clients.count", count, at_least=1, at_most=MOST_CLIENTS)
-    public = np.zeros(count, dtype=np.bool_)
-    public[np.array(columns["public"], dtype=np.int64)] = True
-    return _people(columns, public)
-
-
-def _people(columns: Mapping[str, Any], public: BoolArray) -> Population:
-    """Clients of a file; where one number stands for all, it does for public ones as well."""
-    count = len(columns["id"])
+    public = columns["public"]
     return Population.from_arrays(
-        ids=columns["id"],
+        ids=ids,
         sizes=_column(columns["size"], count, np.int64),
         epsilon=_column(columns["epsilon"], count, np.float64),
         delta=_column(columns["delta"], count, np.float64),
         batch_sizes=_column(columns["batch_size"], count, np.int64),
-        public=public,
+        public=_marked(public, count) if by_position else np.array(public, dtype=np.bool_),
         allow_large_delta=True,
     )
-
-
-def _noise(columns: dict[str, Any], population: Population) -> dict[str, Any]:
-    held = np.array(columns["client"], dtype=np.int64)
-    noise_multiplier = np.where(population.public, 0.0, np.nan)
-    certified = np.where(population.public, np.nan, 0.0)
-    lifted = np.zeros(len(population), dtype=np.bool_)
-    noise_multiplier[held] = np.array(columns["noise_multiplier"], dtype=np.float64)
-    certified[held] = np.array(columns["certified_epsilon"], dtype=np.float64)
-    lifted[np.array(columns["lifted"], dtype=np.int64)] = True
-    return {
-        "noise_multipliers": noise_multiplier,
-        "certified_epsilon": certified,
-        "lifted": lifted,
-    }
 
 
 def _column(value: Any, count: int, dtype: type) -> NDArray[Any]:
@@ -1330,35 +1322,31 @@ def _column(value: Any, count: int, dtype: type) -> NDArray[Any]:
     return np.full(count, column) if column.ndim == 0 else column
 
 
-def _rebuilt_adaptive(content: Mapping[str, Any]) -> Plan:
+def _adaptive_parts(
+    content: Mapping[str, Any], population: Population, training: Training
+) -> dict[str, Any]:
     from dpcohort.adaptive.rule import ReportTerms
 
-    people, caps, noise = content["clients"], content["caps"], content["noise"]
+    caps, noise = content["caps"], content["noise"]
     terms = None if content["reports"] is None else ReportTerms(**content["reports"])
-    population = _people(people, np.array(people["public"], dtype=np.bool_))
-    training = Training(**content["training"])
-    return Plan(
-        population=population,
-        training=training,
-        contract=Contract(**content["contract"]),
-        selection=Selection.during_training(
+    return {
+        "selection": Selection.during_training(
             content["rule"], content["rule_settings"], population.unbiased
         ),
-        schedule=Schedule.within(
+        "schedule": Schedule.within(
             np.array(caps["draws"], dtype=np.int64), cohort_size=training.cohort_size
         ),
-        noise_multipliers=np.array(noise["noise_multiplier"], dtype=np.float64),
-        certified_epsilon=np.array(noise["certified_epsilon"], dtype=np.float64),
-        lifted=np.array(noise["lifted"], dtype=np.bool_),
-        seed=content["seed"],
-        adaptive=Adaptive(
+        "noise_multipliers": np.array(noise["noise_multiplier"], dtype=np.float64),
+        "certified_epsilon": np.array(noise["certified_epsilon"], dtype=np.float64),
+        "lifted": np.array(noise["lifted"], dtype=np.bool_),
+        "seed": content["seed"],
+        "adaptive": Adaptive(
             rule=_rule(content, terms),
             terms=terms,
             report_caps=np.array(caps["reports"], dtype=np.int64),
             report_multipliers=np.array(noise["report_multiplier"], dtype=np.float64),
         ),
-        before=_segments(content),
-    )
+    }
 
 
 def _rule(content: Mapping[str, Any], terms: ReportTerms | None) -> AdaptiveRule:

@@ -449,17 +449,12 @@ class Sketch:
         Relatively; an ε below ``least`` standard deviations of the tilted sum is treated as that.
         """
         tilt, epsilon, log_delta = target
-        tilted = [_tilted(loss, log_mass, tilt) for loss, log_mass, _ in self._nodes]
-        counts = [count for _, _, count in self._nodes]
-        variance = sum(
-            n * float(w @ (loss - w @ loss) ** 2)
-            for (loss, w), n in zip(tilted, counts, strict=True)
-        )
+        tilted = [(loss, _tilted(loss, log_mass, tilt), n) for loss, log_mass, n in self._nodes]
+        variance = sum(n * float(w @ (loss - w @ loss) ** 2) for loss, w, n in tilted)
         # a sketch may miss all but one node
         deviation = max(math.sqrt(variance), 1e-6 / tilt)
-        step = _spacing(
-            tilted, counts, allowed=2 * tolerance * max(epsilon, least * deviation) / (1 + tilt)
-        )
+        allowed = 2 * tolerance * max(epsilon, least * deviation) / (1 + tilt)
+        step = _spacing(tilted, allowed)
         # The variance is the whole effect of rounding only while e^{th} is close to 1 + th.
         step = min(step, _LARGEST_TILTED_STEP / (1 + tilt))
         low, length, high_order = self._window(target, deviation)
@@ -563,24 +558,22 @@ class Sketch:
         return low, length, float(tilt + margins[best])
 
 
-def _tilted(loss: FloatArray, log_mass: FloatArray, tilt: float) -> tuple[FloatArray, FloatArray]:
+def _tilted(loss: FloatArray, log_mass: FloatArray, tilt: float) -> FloatArray:
     exponent = tilt * loss + log_mass
     weights = np.exp(exponent - exponent.max())
-    return loss, weights / weights.sum()
+    return np.asarray(weights / weights.sum())
 
 
-def _spacing(
-    tilted: Sequence[tuple[FloatArray, FloatArray]], counts: Sequence[int], *, allowed: float
-) -> float:
+def _spacing(tilted: Sequence[tuple[FloatArray, FloatArray, int]], allowed: float) -> float:
     """The h whose rounding adds the variance ``allowed`` to the tilted sum.
 
     A loss between two grid points gains h²/6 of variance on average; one closer to 0 than that
     (0 is a grid point) gains at most |L| h.
     """
-    step = math.sqrt(6 * allowed / sum(counts))
+    step = math.sqrt(6 * allowed / sum(count for _, _, count in tilted))
     for _ in range(6):
         linear = constant = 0.0
-        for (loss, weights), count in zip(tilted, counts, strict=True):
+        for loss, weights, count in tilted:
             near = np.abs(loss) < step / 6
             linear += count * float(weights[near] @ np.abs(loss[near]))
             constant += count * float(weights[~near].sum()) / 6

@@ -415,17 +415,16 @@ class _Prices:
     def __init__(self, costs: Costs, floor: FloatArray, cap: FloatArray, width: float) -> None:
         self.unbiased, self.floor, self.cap, self.width = costs.unbiased, floor, cap, width
         self.noise = np.maximum(costs.noise, _ALMOST_ZERO)
-        self.offset = None if costs.linear is None else 0.5 * costs.linear
+        self.offset = np.zeros_like(floor) if costs.linear is None else 0.5 * costs.linear
         closed = cap == floor
         if closed.any():
             # Their place is fixed; an infinite cost must not reach the arithmetic below.
             self.noise = np.where(closed, 1.0, self.noise)
-            self.offset = None if self.offset is None else np.where(closed, 0.0, self.offset)
+            self.offset = np.where(closed, 0.0, self.offset)
 
     def at(self, price: float, part: slice = slice(None)) -> FloatArray:
         """Probabilities at price x."""
-        noise = self.noise[part]
-        offset = 0.0 if self.offset is None else self.offset[part]
+        noise, offset = self.noise[part], self.offset[part]
         with np.errstate(over="ignore"):
             best = (price - offset) / noise
             if self.width > 0.0:
@@ -450,9 +449,8 @@ class _Prices:
 
     def bracket(self) -> tuple[float, float]:
         """Prices at which everybody is at the floor, and at the cap."""
-        offset = 0.0 if self.offset is None else self.offset
-        bottom = float((self.noise * self.floor + offset).min()) - self.width
-        top = float((self.noise * self.cap + offset).max())
+        bottom = float((self.noise * self.floor + self.offset).min()) - self.width
+        top = float((self.noise * self.cap + self.offset).max())
         margin = 1e-12
         return bottom - margin * (1.0 + abs(bottom)), top + margin * (1.0 + abs(top))
 
@@ -579,7 +577,7 @@ def marginal_ends(costs: Costs) -> tuple[float, float] | None:
     u, (floor, cap) = costs.unbiased, bounds_of(costs)
     if bool(((u < floor) | (u > cap)).any()):
         return None
-    marginal = costs.noise * u + (0.0 if costs.linear is None else 0.5 * costs.linear)
+    marginal = _marginal(u, costs)
     top = float(marginal[u > floor].max(initial=-math.inf))
     return top, float(marginal[u < cap].min(initial=math.inf))
 
