@@ -569,12 +569,14 @@ class Plan:
         made = np.asarray(draws, dtype=np.int64)[chosen]
         asked = np.zeros_like(made) if reports is None else np.asarray(reports)[chosen]
         drawn, charged = self.charged(made, asked, chosen)
+        public = self.population.public[chosen]
+        spent = np.where(public, np.nan, 0.0)
         composed = self.has_past[chosen]
         if self.adaptive is None:
-            spent = self._spent_in_draws(drawn, chosen, method)
+            held = np.flatnonzero((drawn > 0) & ~public)
+            spent[held] = self._spent_in_draws(drawn[held], chosen[held], method)
         else:
-            spent = np.where(self.population.public[chosen], np.nan, 0.0)
-            composed |= ((drawn > 0) | (charged > 0)) & ~np.isnan(spent)
+            composed |= ((drawn > 0) | (charged > 0)) & ~public
             if method == "auto" and chosen.size > _MOST_SECOND_OPINIONS:
                 method = "pld"
         known: dict[tuple[History, float, float], float] = {}
@@ -589,32 +591,24 @@ class Plan:
             spent[asked > 0] = np.nan
         return spent
 
-    def _spent_in_draws(self, drawn: IntArray, chosen: IntArray, method: str) -> FloatArray:
-        public = self.population.public[chosen]
-        spent = np.where(public, np.nan, 0.0)
-        held = np.flatnonzero((drawn > 0) & ~public)
-        if not held.size:
-            return spent
-        at = chosen[held]
-        noise, rates = self.noise_multipliers[at], self.sampling_rates[at]
+    def _spent_in_draws(self, drawn: IntArray, clients: IntArray, method: str) -> FloatArray:
+        noise, rates = self.noise_multipliers[clients], self.sampling_rates[clients]
         if np.isnan(noise).any():
-            worst = self.population.ids[int(at[np.isnan(noise)][0])]
+            worst = self.population.ids[int(clients[np.isnan(noise)][0])]
             raise InputError.because(
                 f"{worst!r} was drawn but the plan never draws it: there is no noise to account "
                 "for."
             )
-        steps = drawn[held] * self.training.local_steps
+        steps = drawn * self.training.local_steps
         different = len({*zip(noise.tolist(), rates.tolist(), steps.tolist(), strict=True)})
         if method == "auto" and different > _MOST_SECOND_OPINIONS:
             method = "pld"
-        found = self._epsilon_of_steps(at, steps, method)
-        over = found > self.population.epsilon[at]
+        found = self._epsilon_of_steps(clients, steps, method)
+        over = found > self.population.epsilon[clients]
         if method != "pld" and over.any():
-            found[over] = np.minimum(
-                found[over], self._epsilon_of_steps(at[over], steps[over], "pld")
-            )
-        spent[held] = found
-        return spent
+            again = self._epsilon_of_steps(clients[over], steps[over], "pld")
+            found[over] = np.minimum(found[over], again)
+        return found
 
     def _epsilon_of_steps(self, clients: IntArray, steps: IntArray, method: str) -> FloatArray:
         """The epsilon of so many steps of these clients."""

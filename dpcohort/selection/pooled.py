@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -41,7 +41,7 @@ from dpcohort.selection.instance import (
     checked_instance,
     scaled_instance,
 )
-from dpcohort.selection.solver import Solution, solve_selection, too_close
+from dpcohort.selection.solver import Solution, at_limit, solve_selection, too_close
 
 #: A client's mean gradient enters with at most this factor where draws can be had for it: who takes
 #: part rarely speaks loudly, and the model would follow whoever happens to be drawn. It costs at
@@ -227,14 +227,7 @@ def solve_pooled_within(bias_cap: float, costs: Costs, pool: Pool) -> Solution:
     most = _level(nearest, clients)
     point = search.within(gap, most) if most > 0.0 else None
     if point is None:
-        return Solution(
-            probabilities=nearest,
-            objective=math.inf,
-            lower_bound=math.inf,
-            gap=0.0,
-            thresholds=(math.inf, math.inf),
-            eta=math.inf,
-        )
+        return at_limit(nearest, math.inf)
     eta = pool.honest * (point.rate**2 + 2.0 * point.bias * point.rate / point.level)
     best = _solved(scaled_instance(eta, costs), pool)
     objective = point.bias + math.hypot(point.bias, point.level * math.sqrt(eta / pool.honest))
@@ -479,16 +472,10 @@ class _Point(NamedTuple):
     slope: float  # dF / dL
 
 
-class _Dual(NamedTuple):
-    """What a lower bound is made of: F >= c G + s w for all w, and prices for sum w, sum p."""
-
-    bias: float  # c
-    noise: float  # largest support of s over the weights that L = 1 allows
-    support: FloatArray  # s
-    weight_price: float
-    draw_price: float
-    ray: FloatArray  # what more s is worth where no quieter L is possible
-    ray_price: float
+# What a lower bound is made of, F >= c G + s w for all w: c; the largest support of s over the
+# weights that L = 1 allows; s; the prices of sum w and of sum p; and what more s is worth where no
+# quieter L is possible, with its price.
+_Dual = tuple[float, float, FloatArray, float, float, FloatArray, float]
 
 
 class _Price:
@@ -744,9 +731,10 @@ class _Search:
 
     def _dual(self, point: _Point) -> _Dual:
         root = math.hypot(point.bias, point.level / math.sqrt(self.honest))
-        bias = 1.0 + point.bias / root
+        bias, noise = 1.0 + point.bias / root, point.level / (self.honest * root)
         unit = 2.0 * bias / max(point.upper - point.lower, 1e-300)
-        middle = bias if point.slack else 0.5 * (point.upper + point.lower) * unit
+        weight_price = bias if point.slack else 0.5 * (point.upper + point.lower) * unit
+        draw_price = 0.0 if point.slack else unit
         clients = self.clients
         tight = point.weights >= point.level * clients.largest * (1 - 1e-6)
         forced = tight & (point.weights <= clients.floor * (1 + _NEAR)) & (clients.floor > 0.0)
@@ -755,15 +743,9 @@ class _Search:
             if forced.any()
             else tight & (point.weights < clients.cap * (1 - _NEAR)) & point.slack
         )
-        return _Dual(
-            bias=bias,
-            noise=point.level / (self.honest * root),
-            support=bias * self._support(point),
-            weight_price=middle,
-            draw_price=0.0 if point.slack else unit,
-            ray=ray.astype(np.float64),
-            ray_price=0.0 if forced.any() else 1.0,
-        )
+        more, more_price = ray.astype(np.float64), 0.0 if forced.any() else 1.0
+        support = bias * self._support(point)
+        return bias, noise, support, weight_price, draw_price, more, more_price
 
     def _certified(self, weights: FloatArray, points: list[_Point]) -> Solution:
         objective = self.objective(weights)
@@ -771,8 +753,8 @@ class _Search:
         if len(points) == 2 and points[0].slope * points[1].slope < 0.0:
             # At a kink of G the answer is supported by both sides together.
             part = points[1].slope / (points[1].slope - points[0].slope)
-            mixed = (part * x + (1.0 - part) * y for x, y in zip(*duals, strict=True))
-            duals.append(_Dual(*mixed))
+            mixed: Any = (part * x + (1.0 - part) * y for x, y in zip(*duals, strict=True))
+            duals.append(tuple(mixed))
         proved = max([0.0, *(self._bound(dual) for dual in duals)])
         if not points:  # nobody adds noise, or nothing else is possible
             proved = objective
@@ -789,26 +771,24 @@ class _Search:
 
     def _bound(self, dual: _Dual) -> float:
         """A lower bound on F over all weights, whatever the prices."""
-        clients, s = self.clients, dual.support
-        if dual.draw_price > 0.0:
-            p = clients.drawn_at(s / dual.draw_price)
+        clients, (bias, noise, s, price, draw_price, ray, ray_price) = self.clients, dual
+        if draw_price > 0.0:
+            p = clients.drawn_at(s / draw_price)
         else:
             p = np.full_like(s, 1.0 / clients.members)
         psi = clients.said(p)
-        reach = dual.draw_price + float((s * psi - dual.draw_price * p).sum())
-        scale, price = min(1.0, dual.noise / reach) if reach > 0.0 else 1.0, dual.weight_price
+        reach = draw_price + float((s * psi - draw_price * p).sum())
+        scale = min(1.0, noise / reach) if reach > 0.0 else 1.0
         s = s * scale
-        best = self._bound_at(s, price, scale, dual.bias)
-        if reach < dual.noise:
+        best = self._bound_at(s, price, scale, bias)
+        if reach < noise:
             # Where L cannot be less, more s is free: on who is as loud as can be, or on everybody.
             everybody = (np.ones_like(s), _loudest(clients) * (1.0 + 1e-13), 1.0)
-            for ray, length, worth in (
-                (dual.ray, float((dual.ray * psi).sum()), dual.ray_price),
-                everybody,
-            ):
+            some = (ray, float((ray * psi).sum()), ray_price)
+            for direction, length, worth in (some, everybody):
                 if 0.0 < length < math.inf:
-                    more = (dual.noise - reach) / length
-                    found = self._bound_at(s + more * ray, price + more * worth, 1.0, dual.bias)
+                    more = (noise - reach) / length
+                    found = self._bound_at(s + more * direction, price + more * worth, 1.0, bias)
                     best = max(best, found)
         return best
 

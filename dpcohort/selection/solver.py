@@ -657,16 +657,20 @@ class SelectionPath:
     def _at_limit(self, p: FloatArray) -> Solution:
         """A selection of least noise, optimal only as eta goes to infinity."""
         bias = self._clipping_gap + float(np.abs(p - self._unbiased).sum())
-        objective = math.inf if _noise_at(p, self._costs) > 0.0 else 2.0 * bias
-        p.setflags(write=False)
-        return Solution(
-            probabilities=p,
-            objective=objective,
-            lower_bound=objective,
-            gap=0.0,
-            thresholds=(math.inf, math.inf),
-            eta=math.inf,
-        )
+        return at_limit(p, math.inf if _noise_at(p, self._costs) > 0.0 else 2.0 * bias)
+
+
+def at_limit(p: FloatArray, objective: float) -> Solution:
+    """These probabilities, optimal only as eta goes to infinity; they become read-only."""
+    p.setflags(write=False)
+    return Solution(
+        probabilities=p,
+        objective=objective,
+        lower_bound=objective,
+        gap=0.0,
+        thresholds=(math.inf, math.inf),
+        eta=math.inf,
+    )
 
 
 def too_close(gap: float) -> InputError:
