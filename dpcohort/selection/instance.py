@@ -99,14 +99,14 @@ def checked_instance(
     unbiased: ArrayLike,
     noise_costs: ArrayLike,
     linear_costs: ArrayLike | None,
-    floor: ArrayLike | None,
-    cap: ArrayLike | None,
-    clipping_gap: float,
+    floor: ArrayLike | None = None,
+    cap: ArrayLike | None = None,
+    clipping_gap: float = 0.0,
 ) -> Costs:
     """The instance as it was given, its values checked; linear costs that are all 0 are left out.
 
     Example:
-        >>> checked_instance([0.5, 0.5], [0, 4], [0, 0], None, 0.75, 0.0).cap
+        >>> checked_instance([0.5, 0.5], [0, 4], [0, 0], cap=0.75).cap
         array([0.75, 0.75])
     """
     u = checked_unbiased(unbiased)
@@ -601,20 +601,13 @@ def _start(costs: Costs, floor: FloatArray, cap: FloatArray) -> tuple[float, flo
         every = slice(None, None, costs.unbiased.size // _SAMPLE_SIZE)
         sample = piece_of(costs, every)
         factor = costs.unbiased.size / sample.unbiased.size
-        # Marginal costs a u and prices mean the same in the sample as in the whole.
-        scaled = Costs(
-            sample.unbiased * factor,
-            sample.noise / factor,
-            sample.linear,
-            floor[every] * factor,
-            np.minimum(cap[every] * factor, 1.0),
-            costs.clipping_gap,
-        )
-        if scaled.floor is not None and scaled.cap is not None:
-            feasible = scaled.floor.sum() < 1.0 < scaled.cap.sum()
-            if feasible and bool((scaled.floor <= scaled.cap).all()):
-                _, lower, upper = solve_by_filling(scaled)
-                return 0.5 * (upper - lower), lower
+        low, high = floor[every] * factor, np.minimum(cap[every] * factor, 1.0)
+        if low.sum() < 1.0 < high.sum() and bool((low <= high).all()):
+            # Marginal costs a u and prices mean the same in the sample as in the whole.
+            u, noise = sample.unbiased * factor, sample.noise / factor
+            scaled = Costs(u, noise, sample.linear, low, high, costs.clipping_gap)
+            _, lower, upper = solve_by_filling(scaled)
+            return 0.5 * (upper - lower), lower
     spread = cap - floor
     room = float(spread.sum())
     share = (1.0 - float(floor.sum())) / room if room > 0.0 else 0.0

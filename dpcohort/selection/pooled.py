@@ -173,7 +173,7 @@ def solve_pooled(
     """
     members = whole_number("cohort_size", cohort_size, at_least=1)
     whole_number("honest", honest, at_least=2, at_most=members)
-    costs = checked_instance(unbiased, noise_costs, linear_costs, floor, cap, 0.0)
+    costs = checked_instance(unbiased, noise_costs, linear_costs, floor, cap)
     if members > costs.unbiased.size:
         raise InputError(
             "cohort_size",
@@ -540,23 +540,23 @@ class _Search:
 
     def within(self, gap: float, most: float) -> _Point | None:
         """The quietest point with at most this bias; None if the quietest of all is one."""
-        least = math.log(self._least(most))
-        found: dict[float, _Point] = {}
-        spare = self._noting(found, lambda point: gap - point.bias)
         first = math.log(most) - 1e-9
-        _, high = _root(spare, least, math.log(most), guess=first, accuracy=1e-14, step=1e-4)
+        least, _, high, found = self._along(lambda point: gap - point.bias, most, first, 1e-14)
         if high <= least:
             return None
         return found[high] if high in found else self.at(math.exp(high))
 
-    def _least(self, most: float) -> float:
-        """The L below which there are no weights, or hardly."""
-        return max(1.0 / _loudest(self.clients), most * 1e-30)
+    def _along(
+        self, value: Callable[[_Point], float], most: float, first: float, accuracy: float
+    ) -> tuple[float, float, float, dict[float, _Point]]:
+        """Where along log L a rising value of the points changes sign.
 
-    def _noting(
-        self, found: dict[float, _Point], value: Callable[[_Point], float]
-    ) -> Callable[[float], float]:
-        """A value of the point at each log L, -inf where there is none; the points are kept."""
+        Returns:
+            The log L below which there are no points, or hardly; a bracket of the sign's change;
+            and the points by log L.
+        """
+        least = math.log(max(1.0 / _loudest(self.clients), most * 1e-30))
+        found: dict[float, _Point] = {}
 
         def at(log_level: float) -> float:
             point = self.at(math.exp(log_level))
@@ -565,20 +565,18 @@ class _Search:
             found[log_level] = point
             return value(point)
 
-        return at
+        low, high = _root(at, least, math.log(most), guess=first, accuracy=accuracy, step=1e-4)
+        return least, low, high, found
 
     def _ends(self, most: float) -> list[_Point]:
         """The points on both sides of the best L, nearest last; one if it is at an end."""
-        least = math.log(self._least(most))
-        found: dict[float, _Point] = {}
-        slope = self._noting(found, lambda point: point.slope)
         guess = self.start()
         first = math.log(most) - 1e-9
         if guess is not None:
             first, self.upper.at, self.lower.at = guess
         # F is flat at its least value: half of the digits of L are all of the digits of F.
         accuracy = 1e-12 if guess is None else 1e-8
-        low, high = _root(slope, least, math.log(most), guess=first, accuracy=accuracy, step=1e-4)
+        _, low, high, found = self._along(lambda point: point.slope, most, first, accuracy)
         ends = [found[end] for end in (low, high) if end in found]
         if not ends:  # nothing but the loudest is possible, to the last digit
             point = self.at(math.exp(high) * (1 + 1e-12))

@@ -123,9 +123,7 @@ class SelectionProblem:
     @property
     def threshold(self) -> float:
         """The largest eta at which unbiased selection is optimal, without floors and caps."""
-        given = checked_instance(
-            self.unbiased, self.noise_costs, self.linear_costs, None, None, 0.0
-        )
+        given = checked_instance(self.unbiased, self.noise_costs, self.linear_costs)
         return unbiased_threshold(bounded_costs(given)[0])
 
     def solved(self, eta: float, **bounds: Any) -> Solution:
@@ -144,7 +142,7 @@ class SelectionProblem:
         if self.pool is None:
             return self.path(floor=floor, cap=cap).at_gap(bias_cap)
         columns = (self.unbiased, self.noise_costs, self.linear_costs)
-        return solve_pooled_within(bias_cap, checked_instance(*columns, floor, cap, 0.0), self.pool)
+        return solve_pooled_within(bias_cap, checked_instance(*columns, floor, cap), self.pool)
 
     def objective(self, probabilities: FloatArray, eta: float) -> float:
         """The objective at any probabilities."""
