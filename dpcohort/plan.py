@@ -116,10 +116,6 @@ class Adaptive:
     report_caps: IntArray
     report_multipliers: FloatArray
 
-    def __post_init__(self) -> None:
-        for column in (self.report_caps, self.report_multipliers):
-            column.setflags(write=False)
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Plan:
@@ -193,7 +189,8 @@ class Plan:
 
     def __post_init__(self) -> None:
         noise = (self.noise_multipliers, self.certified_epsilon, self.lifted)
-        for column in (self.selection.probabilities, *noise):
+        reports = (self.report_caps, self.report_multipliers)
+        for column in (self.selection.probabilities, *noise, *reports):
             column.setflags(write=False)
         clients = len(self.population)
         lengths = {"schedule": self.schedule.clients, "noise": self.noise_multipliers.size}
@@ -1111,20 +1108,19 @@ def _plain(column: NDArray[Any]) -> list[float | None]:
 
 def _fixed(plan: Plan) -> Iterator[str]:
     """The file in pieces, so that a million clients are never one string."""
-    population, selection = plan.population, plan.selection
+    population = plan.population
     held = np.flatnonzero((plan.drawn | plan.has_past) & ~population.public)
+    told = plan.plain_settings()
+    chosen = told["selection"]
     sections: dict[str, Mapping[str, Any]] = {
-        "training": asdict(plan.training),
-        "contract": plan.contract.to_dict(),
+        "training": told["training"],
+        "contract": told["contract"],
         "selection": {
-            "rule": selection.rule,
-            "settings": dict(selection.settings),
+            "rule": chosen.pop("rule"),
+            "settings": chosen.pop("settings"),
             "noise_model": plan.noise_model,
-            "eta": selection.eta,
-            "objective": selection.objective,
-            "lower_bound": selection.lower_bound,
-            "gap": selection.gap,
-            "probabilities": selection.probabilities,
+            **chosen,
+            "probabilities": plan.selection.probabilities,
         },
         "schedule": {
             "draws": plan.schedule.draws,
@@ -1176,6 +1172,10 @@ def _encoded(key: str, value: Any) -> str:
     return json.dumps(value.tolist())
 
 
+#: What comes of building a plan from values that are none.
+_UNUSABLE = (DpcohortError, TypeError, ValueError, IndexError, OverflowError, AttributeError)
+
+
 def load_plan(path: str | Path) -> Plan:
     """Read a plan; its shapes are checked and its hash computed anew.
 
@@ -1191,14 +1191,7 @@ def load_plan(path: str | Path) -> Plan:
         raise FileFormatError(
             path, f"the key {error} is missing. Make the plan again with `dpcohort plan`."
         ) from None
-    except (
-        DpcohortError,
-        TypeError,
-        ValueError,
-        IndexError,
-        OverflowError,
-        AttributeError,
-    ) as error:
+    except _UNUSABLE as error:
         raise FileFormatError(path, f"not a usable plan: {error}") from None
     if found != content.get("sha256"):
         raise VerificationError(
