@@ -79,8 +79,9 @@ class Decided(NamedTuple):
 class SortedCosts:
     """Clients, or classes of them, in rising order of marginal cost, with running sums.
 
-    A pair (low, high) stands for the sets: the first ``low`` clients are raised, those from
-    ``high`` on are lowered.
+    Everything is per unit of eta: with costs ``a = eta c`` the order does not depend on eta, so one
+    sort serves every eta. A pair (low, high) stands for the sets: the first ``low`` clients are
+    raised, those from ``high`` on are lowered.
 
     Example:
         >>> cost, mass = np.array([1.0, 400.0]), np.array([0.5, 0.5])
@@ -116,27 +117,29 @@ class SortedCosts:
         marginal, mass = marginal[order], mass[order]
         return cls(marginal, mass, 1.0 / cost[order], marginal * mass, decided)
 
-    def thresholds(self) -> tuple[float, float]:
-        """Thresholds x and y, by bisection and then exactly."""
-        return self.settled(*self.sets())
+    def thresholds(self, eta: float = 1.0) -> tuple[float, float]:
+        """Thresholds x and y at costs ``eta c``, by bisection and then exactly."""
+        return self.settled(*self.sets(eta), eta)
 
-    def settled(self, low: int, high: int) -> tuple[float, float]:
+    def settled(self, low: int, high: int, eta: float = 1.0) -> tuple[float, float]:
         """Thresholds of sets that reproduce themselves, from a guess, with carefully rounded sums.
 
         Running sums may put a client at a threshold on the wrong side by rounding; the closed form
         puts it back. A set that reproduces itself satisfies the conditions of optimality.
         """
         for _ in range(24):
-            lower, upper = self._closed_form(low, high)
-            new_low = 0 if self.decided.public else int(self.marginal.searchsorted(lower, "left"))
-            new_high = int(self.marginal.searchsorted(upper, "right"))
+            lower, upper = self._closed_form(low, high, eta)
+            scale = 1.0 / eta
+            below = int(self.marginal.searchsorted(lower * scale, "left"))
+            new_low = 0 if self.decided.public else below
+            new_high = int(self.marginal.searchsorted(upper * scale, "right"))
             if (new_low, new_high) == (low, high):
                 break
             low, high = new_low, max(new_high, new_low)
         return lower, upper
 
     def prices_at(self, moved: float) -> tuple[float, float]:
-        """Thresholds for a given moved mass, with carefully rounded sums."""
+        """Thresholds (per unit of eta) for a given moved mass, with carefully rounded sums."""
         decided = self.decided
         low, lower = self._lower_at(moved)
         if not decided.public:
@@ -149,14 +152,14 @@ class SortedCosts:
         upper = (mass - moved) / (decided.high_inverse + float(self.inverse[high:].sum()))
         return lower, upper
 
-    def sets(self) -> tuple[int, int]:
+    def sets(self, eta: float = 1.0) -> tuple[int, int]:
         """The sets by bisection on the sign of y - x - 2 F, which falls as mass moves."""
         start, high = 0, self.size
         while start < high:
             middle = (start + high) // 2
             moved, upper = float(self.lowered[middle]), float(self.marginal[middle])
             low, lower = self._lower_at(moved)
-            if self._excess(low, middle, lower, upper, moved) > 0.0:
+            if self._excess(low, middle, lower, upper, moved, eta) > 0.0:
                 high = middle
             else:
                 start = middle + 1
@@ -171,14 +174,14 @@ class SortedCosts:
             middle = (first + last) // 2
             moved, lower = float(self.raised[middle]), float(self.marginal[middle])
             upper = (float(self.high_mass[high]) - moved) / float(self.high_inverse[high])
-            if self._excess(middle, high, lower, upper, moved) > 0.0:
+            if self._excess(middle, high, lower, upper, moved, eta) > 0.0:
                 first = middle + 1
             else:
                 last = middle
         return first, high
 
     def _lower_at(self, moved: float) -> tuple[int, float]:
-        """Set L and threshold x once the mass ``moved`` has been added."""
+        """Set L and threshold x (per unit of eta) once the mass ``moved`` has been added."""
         if self.decided.public:
             return 0, 0.0
         low = int(self.raised.searchsorted(moved, "left"))
@@ -186,7 +189,9 @@ class SortedCosts:
             low += 1
         return low, (moved + float(self.low_mass[low])) / float(self.low_inverse[low])
 
-    def _excess(self, low: int, high: int, lower: float, upper: float, moved: float) -> float:
+    def _excess(
+        self, low: int, high: int, lower: float, upper: float, moved: float, eta: float
+    ) -> float:
         """How far y - x exceeds 2 F: positive while moving more mass still pays."""
         if lower >= upper:
             return -1.0
@@ -194,19 +199,19 @@ class SortedCosts:
         noise = self.decided.kept_noise + float(self.low_noise[high]) - float(self.low_noise[low])
         noise += lower * lower * float(self.low_inverse[low])
         noise += upper * upper * float(self.high_inverse[high])
-        root = math.sqrt(max(bias * bias + noise, 0.0))
-        return (upper - lower) - 2.0 * (bias + root)
+        root = math.sqrt(max(bias * bias + eta * noise, 0.0))
+        return eta * (upper - lower) - 2.0 * (bias + root)
 
-    def _closed_form(self, low: int, high: int) -> tuple[float, float]:
+    def _closed_form(self, low: int, high: int, eta: float) -> tuple[float, float]:
         """Thresholds of given sets: F* solves (1 + 4 rho) f^2 - 2 (2 kappa + g0) f - q = 0."""
         decided = self.decided
-        high_inverse = decided.high_inverse + float(self.inverse[high:].sum())
+        high_inverse = (decided.high_inverse + float(self.inverse[high:].sum())) / eta
         high_mass = decided.high_mass + decided.forced_mass + float(self.mass[high:].sum())
-        noise = decided.kept_noise + float(self.noise[low:high].sum())
+        noise = eta * (decided.kept_noise + float(self.noise[low:high].sum()))
         if decided.public:
             rho, kappa = high_inverse, high_mass
         else:
-            low_inverse = decided.low_inverse + float(self.inverse[:low].sum())
+            low_inverse = (decided.low_inverse + float(self.inverse[:low].sum())) / eta
             low_mass = decided.low_mass + float(self.mass[:low].sum())
             inverse, mass = low_inverse + high_inverse, low_mass + high_mass
             if inverse > 0.0:
@@ -220,7 +225,7 @@ class SortedCosts:
         if decided.public:
             lower = 0.0
         elif inverse == 0.0:
-            middle = 0.5 * float(self.marginal[0] + self.marginal[-1])
+            middle = 0.5 * eta * float(self.marginal[0] + self.marginal[-1])
             return middle - objective, middle + objective
         else:
             lower = (mass - 2.0 * objective * high_inverse) / inverse
@@ -528,9 +533,10 @@ def _shared(u: FloatArray, moved: float) -> FloatArray:
 
 # All selections from unbiased to least noise, as the weight eta of the noise grows.
 #
-# A point of the path can be asked for by eta (:meth:`SelectionPath.at`) or by the bias
-# ``||p - u||_1`` one is ready to accept (:meth:`SelectionPath.at_gap`); the two name the same
-# family, because ``y - x = 2 F`` can be solved for eta at any point:
+# With costs ``a = eta c`` the order of the marginal costs ``c_k u_k`` does not depend on eta, so
+# one sort serves the whole path. A point of it can be asked for by eta (:meth:`SelectionPath.at`)
+# or by the bias ``||p - u||_1`` one is ready to accept (:meth:`SelectionPath.at_gap`); the two name
+# the same family, because ``y - x = 2 F`` can be solved for eta at any point:
 #
 #     eta = 4 (Q + (y - x) G) / (y - x)^2,    thresholds x, y and Q per unit of eta.
 #
@@ -539,6 +545,10 @@ def _shared(u: FloatArray, moved: float) -> FloatArray:
 
 class SelectionPath:
     """The solutions of Problem 1 for every eta, for noise costs given per unit of eta.
+
+    In the paper's noise model (no linear costs, floors or caps) everything comes from one sort.
+    Otherwise the end points of the pieces depend on more than one order, and each point is solved
+    for on its own, with the same exactness and certificate.
 
     Args:
         unbiased: p^u.
@@ -576,6 +586,10 @@ class SelectionPath:
         self._one_sort = given.linear is None and floor is None and cap is None
         if self._one_sort:
             self._kinds = sort_out(given)
+
+    @cached_property
+    def _sorted(self) -> SortedCosts:
+        return SortedCosts.of(self._kinds.mass, self._kinds.noise, self._kinds.decided)
 
     @cached_property
     def threshold(self) -> float:
@@ -618,7 +632,12 @@ class SelectionPath:
             eta: weight of the noise, at least 0 and finite.
         """
         eta = number("eta", eta, at_least=0)
-        return replace(_solved(scaled_instance(eta, self._given)), eta=eta)
+        scaled = scaled_instance(eta, self._given)
+        if not (self._one_sort and eta > self.threshold and self._scales(eta)):
+            return replace(_solved(scaled), eta=eta)
+        lower, upper = self._sorted.thresholds(eta)
+        p = assembled(self._unbiased, self._kinds, (lower / eta, upper / eta))
+        return certified(p, scaled, (lower, upper), eta=eta)
 
     def at_gap(self, gap: float) -> Solution:
         """The least noise whose bias ``||p - u||_1`` is at most ``gap``, and the eta it belongs to.
@@ -638,10 +657,8 @@ class SelectionPath:
             moved = 0.5 * gap
             if moved < self._kinds.decided.forced_mass:
                 raise too_close(gap)
-            kinds = self._kinds
-            ordered = SortedCosts.of(kinds.mass, kinds.noise, kinds.decided)
-            lower, upper = ordered.prices_at(moved)
-            p = assembled(self._unbiased, kinds, (lower, upper))
+            lower, upper = self._sorted.prices_at(moved)
+            p = assembled(self._unbiased, self._kinds, (lower, upper))
         else:
             filled = fill_to_gap(self._costs, gap)
             if filled is None:
@@ -653,6 +670,14 @@ class SelectionPath:
             return self._at_limit(p)
         scaled = scaled_instance(eta, self._costs)
         return certified(p, scaled, (eta * lower, eta * upper), self._unavoidable, eta)
+
+    def _scales(self, eta: float) -> bool:
+        """Whether no cost leaves the range of safe arithmetic when multiplied by eta."""
+        finite = self._kinds.noise
+        if finite.size == 0:
+            return False
+        smallest, largest = eta * float(finite.min()), eta * float(finite.max())
+        return smallest >= SMALLEST_COST and largest <= LARGEST_COST
 
     def _at_limit(self, p: FloatArray) -> Solution:
         """A selection of least noise, optimal only as eta goes to infinity."""
