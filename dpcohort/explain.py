@@ -19,7 +19,6 @@ from dpcohort._validate import FloatArray, choice, number
 from dpcohort.accounting.calibration import calibrate_noise
 from dpcohort.accounting.closed_forms import paper_noise_multiplier
 from dpcohort.accounting.contract import Contract
-from dpcohort.accounting.events import certify_epsilon
 from dpcohort.accounting.segments import left_population
 from dpcohort.clients import Budget, Population
 from dpcohort.errors import InputError
@@ -318,7 +317,8 @@ def explain_clients(plan: Plan, clients: Iterable[int]) -> Iterator[Explanation]
     people, selection, pooled = plan.population, plan.selection, plan.pooled
     # Noise variance of a draw if every client were drawn equally often.
     equal_steps = plan.training.total_draws / len(people) * plan.training.local_steps
-    variance = plan.noise_levels.floor + plan.noise_levels.level * equal_steps
+    level, floor = plan.noise_levels
+    variance = floor + level * equal_steps
     private = ~people.public
     median = float(np.median(variance[private])) if private.any() else 1.0
     shares = _noise_shares(plan.problem, selection.probabilities)
@@ -378,28 +378,17 @@ def _one_more_draw(plan: Plan, k: int) -> tuple[float, float | None]:
     left = left_population(plan.population, plan.before)
     epsilon, delta = float(left.epsilon[k]), float(plan.population.delta[k])
     rate = float(plan.sampling_rates[k])
-    sampling: Any = {"sampler": plan.contract.sampler, "neighbours": plan.contract.neighbours}
 
     def noise_for(count: int) -> float:
         budget: Any = {"epsilon": epsilon, "delta": delta, "sampling_rate": rate, "steps": count}
         if plan.contract.accountant == "paper":
             return float(paper_noise_multiplier(**budget))
-        return float(calibrate_noise(**budget, **sampling))
+        return float(calibrate_noise(**budget, **plan.contract.sampling))
 
     if steps == 0:
         return (noise_for(more) / int(plan.batch_sizes[k])) ** 2, None
-    if plan.before:
-        draws = int(plan.schedule.counts[k]) + 1
-        unraised = plan.history(k, draws=draws, reports=0).epsilon(delta)
-    else:
-        unraised = certify_epsilon(
-            noise_multiplier=float(plan.noise_multipliers[k]),
-            delta=delta,
-            sampling_rate=rate,
-            steps=more,
-            **sampling,
-            method="pld",
-        )
+    draws = int(plan.schedule.counts[k]) + 1
+    unraised = plan.history(k, draws=draws, reports=0).epsilon(delta)
     return (noise_for(more) / noise_for(steps)) ** 2, unraised
 
 

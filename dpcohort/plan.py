@@ -32,9 +32,7 @@ from dpcohort._version import __version__
 from dpcohort.accounting.contract import Contract
 from dpcohort.accounting.deployed_noise import (
     CALIBRATION_LIMIT,
-    DeployedNoise,
     Guard,
-    NoiseLevels,
     deploy_noise,
     noise_levels,
 )
@@ -42,7 +40,6 @@ from dpcohort.accounting.events import Event, History, certify_epsilon, history_
 from dpcohort.accounting.pooled import (
     Pooled,
     adaptive_under_pooled_trust,
-    refuse_small_population,
     refuse_unpoolable,
     refuse_weightless,
     with_lattice,
@@ -119,10 +116,6 @@ class Adaptive:
     report_caps: IntArray
     report_multipliers: FloatArray
 
-    def __post_init__(self) -> None:
-        for column in (self.report_caps, self.report_multipliers):
-            column.setflags(write=False)
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Plan:
@@ -137,7 +130,12 @@ class Plan:
         selection: the probabilities and the certificate of their optimality; of an adaptive plan
             the rule alone.
         schedule: all cohorts; of an adaptive plan how often each client may be drawn.
-        noise: noise multiplier and certified epsilon of every client.
+        noise_multipliers: z_k, std of the noise on the sum of clipped gradients, in units of C. 0
+            for public clients; NaN for clients that are never drawn, so that using one by mistake
+            spoils the model instead of sending its gradient without noise.
+        certified_epsilon: what each client will have spent at its delta, in an adaptive plan when
+            it reaches both its caps; 0 if never drawn, NaN if public.
+        lifted: clients whose paper noise did not certify and was replaced by the tight noise.
         seed: what the schedule was drawn from, or the rule's dice. It is public: batches and noise
             never use it in a deployment.
         noise_model: which expected noise the selection weighed.
@@ -152,7 +150,9 @@ class Plan:
     contract: Contract
     selection: Selection
     schedule: Schedule
-    noise: DeployedNoise
+    noise_multipliers: FloatArray
+    certified_epsilon: FloatArray
+    lifted: BoolArray
     seed: int
     noise_model: NoiseModel = "exact"
     adaptive: Adaptive | None = None
@@ -171,27 +171,29 @@ class Plan:
         budgets = self.population.epsilon[~self.population.public]
         ends = f"{budgets.min():.3g} to {budgets.max():.3g}" if budgets.size else ""
         draws = f"{counted(self.training.rounds, 'round')} of {self.training.cohort_size} draws"
+        trust = {}
+        if self.pooled is not None:
+            alone = self.pooled.alone_epsilon[~self.population.public]
+            honest = f"{self.pooled.honest} of {self.training.cohort_size} honest"
+            trust["trust"] = f"pooled, {honest}"
+            trust["alone"] = f"epsilon {alone.max():.3g} if all collude"
         return {
             "rule": self.selection.rule,
             "clients": counted(len(self.population), "client"),
             "budgets": f"epsilon {ends}" if ends else "all public",
             "training": draws,
             "noise": f"noise / clip {self.noise_to_clip:.3g}",
-            **self._told_of_trust(),
+            **trust,
             "sha256": self.sha256[:12],
         }
 
-    def _told_of_trust(self) -> dict[str, str]:
-        if self.pooled is None:
-            return {}
-        alone = self.pooled.alone_epsilon[~self.population.public]
-        honest = f"{self.pooled.honest} of {self.training.cohort_size} honest"
-        return {"trust": f"pooled, {honest}", "alone": f"epsilon {alone.max():.3g} if all collude"}
-
     def __post_init__(self) -> None:
-        self.selection.probabilities.setflags(write=False)
+        noise = (self.noise_multipliers, self.certified_epsilon, self.lifted)
+        reports = (self.report_caps, self.report_multipliers)
+        for column in (self.selection.probabilities, *noise, *reports):
+            column.setflags(write=False)
         clients = len(self.population)
-        lengths = {"schedule": self.schedule.clients, "noise": self.noise.noise_multiplier.size}
+        lengths = {"schedule": self.schedule.clients, "noise": self.noise_multipliers.size}
         if self.adaptive is None:
             lengths["selection"] = self.selection.probabilities.size
         else:
@@ -301,28 +303,20 @@ class Plan:
         if self.pooled is None:
             return self
         local = replace(self.contract, trust="local", colluding=0, dropouts=0)
-        multiplier = np.where(self.population.public, 0.0, self.alone_multipliers)
-        noise = replace(
-            self.noise,
-            noise_multiplier=multiplier,
-            certified_epsilon=self.pooled.alone_epsilon.copy(),
-        )
         before = tuple(segment.if_alone() for segment in self.before)
-        return replace(self, contract=local, noise=noise, before=before, pooled=None)
+        return replace(
+            self,
+            contract=local,
+            noise_multipliers=np.where(self.population.public, 0.0, self.alone_multipliers),
+            certified_epsilon=self.pooled.alone_epsilon,
+            before=before,
+            pooled=None,
+        )
 
     def _refuse(self, broken: BoolArray, words: str) -> None:
         if broken.any():
             name = self.population.ids[int(np.flatnonzero(broken)[0])]
             raise InputError.because(f"client {name!r} {words}; make the plan again.")
-
-    @property
-    def noise_multipliers(self) -> FloatArray:
-        """z_k: std of the noise on the sum of clipped gradients, in units of C.
-
-        0 for public clients; NaN for clients that are never drawn, so that using one by mistake
-        spoils the model instead of sending its gradient without noise.
-        """
-        return self.noise.noise_multiplier
 
     def noise_multiplier(self, client: str) -> float:
         """The z of one client, for a training step of somebody else's such as Opacus'.
@@ -356,14 +350,6 @@ class Plan:
                 "train. `dpcohort explain` says why."
             )
         return found
-
-    @property
-    def certified_epsilon(self) -> FloatArray:
-        """What each client will have spent at its delta; 0 if never drawn, NaN if public.
-
-        In an adaptive plan: when it reaches both its caps.
-        """
-        return self.noise.certified_epsilon
 
     @cached_property
     def batch_sizes(self) -> IntArray:
@@ -447,8 +433,8 @@ class Plan:
         return self._selection_problem[0]
 
     @property
-    def noise_levels(self) -> NoiseLevels:
-        """How each client's noise grows with its draws, as the selection saw it."""
+    def noise_levels(self) -> tuple[FloatArray, FloatArray]:
+        """How each client's noise grows with its draws, as the selection saw it: level, floor."""
         return self._selection_problem[1]
 
     @cached_property
@@ -467,7 +453,7 @@ class Plan:
         return found & ~self.population.public
 
     @cached_property
-    def _selection_problem(self) -> tuple[SelectionProblem, NoiseLevels]:
+    def _selection_problem(self) -> tuple[SelectionProblem, tuple[FloatArray, FloatArray]]:
         return selection_problem(
             left_population(self.population, self.before),
             self.training,
@@ -534,8 +520,7 @@ class Plan:
                     noise_multiplier=float(noise[client]),
                     sampling_rate=float(rate[client]),
                     steps=steps,
-                    sampler=self.contract.sampler,
-                    neighbours=self.contract.neighbours,
+                    **self.contract.sampling,
                 )
                 for noise, rate, steps in parts
                 if steps > 0 or not np.isnan(noise[client])
@@ -578,58 +563,62 @@ class Plan:
             True
         """
         chosen = np.arange(len(self.population)) if clients is None else clients
-        drawn = np.asarray(draws, dtype=np.int64)[chosen]
-        if self.adaptive is None:
-            spent = self._spent_in_draws(drawn, chosen, method)
-            for row in np.flatnonzero(self.has_past[chosen]).tolist():
-                k = int(chosen[row])
-                history = self.history(k, draws=int(drawn[row]), reports=0)
-                spent[row] = self._history_epsilon(history, k, method)
-            return spent
-        asked = np.zeros_like(drawn) if reports is None else np.asarray(reports)[chosen]
-        return self._spent_with_reports(drawn, asked, chosen, method)
-
-    def _spent_in_draws(self, drawn: IntArray, chosen: IntArray, method: str) -> FloatArray:
+        made = np.asarray(draws, dtype=np.int64)[chosen]
+        asked = np.zeros_like(made) if reports is None else np.asarray(reports)[chosen]
+        drawn, charged = self.charged(made, asked, chosen)
         public = self.population.public[chosen]
         spent = np.where(public, np.nan, 0.0)
-        held = np.flatnonzero((drawn > 0) & ~public)
-        if not held.size:
-            return spent
-        at = chosen[held]
-        noise, rates, delta = (
-            column[at]
-            for column in (self.noise_multipliers, self.sampling_rates, self.population.delta)
-        )
+        composed = self.has_past[chosen]
+        if self.adaptive is None:
+            held = np.flatnonzero((drawn > 0) & ~public)
+            spent[held] = self._spent_in_draws(drawn[held], chosen[held], method)
+        else:
+            composed |= ((drawn > 0) | (charged > 0)) & ~public
+            if method == "auto" and chosen.size > _MOST_SECOND_OPINIONS:
+                method = "pld"
+        known: dict[tuple[History, float, float], float] = {}
+        for row in np.flatnonzero(composed).tolist():
+            k = int(chosen[row])
+            history = self.history(k, draws=int(drawn[row]), reports=int(charged[row]))
+            key = (history, float(self.population.delta[k]), float(self.population.epsilon[k]))
+            if key not in known:
+                known[key] = _bounded_epsilon(*key, method)
+            spent[row] = known[key]
+        if self.has_raw_reports:
+            spent[asked > 0] = np.nan
+        return spent
+
+    def _spent_in_draws(self, drawn: IntArray, clients: IntArray, method: str) -> FloatArray:
+        noise, rates = self.noise_multipliers[clients], self.sampling_rates[clients]
         if np.isnan(noise).any():
-            worst = self.population.ids[int(at[np.isnan(noise)][0])]
+            worst = self.population.ids[int(clients[np.isnan(noise)][0])]
             raise InputError.because(
                 f"{worst!r} was drawn but the plan never draws it: there is no noise to account "
                 "for."
             )
-        steps = drawn[held] * self.training.local_steps
+        steps = drawn * self.training.local_steps
         different = len({*zip(noise.tolist(), rates.tolist(), steps.tolist(), strict=True)})
         if method == "auto" and different > _MOST_SECOND_OPINIONS:
             method = "pld"
-
-        def certified(mask: slice | BoolArray, how: str) -> FloatArray:
-            return np.asarray(
-                certify_epsilon(
-                    noise_multiplier=noise[mask],
-                    delta=delta[mask],
-                    sampling_rate=rates[mask],
-                    steps=steps[mask],
-                    sampler=self.contract.sampler,
-                    neighbours=self.contract.neighbours,
-                    method=how,
-                )
-            )
-
-        found = certified(slice(None), method)
-        over = found > self.population.epsilon[at]
+        found = self._epsilon_of_steps(clients, steps, method)
+        over = found > self.population.epsilon[clients]
         if method != "pld" and over.any():
-            found[over] = np.minimum(found[over], certified(over, "pld"))
-        spent[held] = found
-        return spent
+            again = self._epsilon_of_steps(clients[over], steps[over], "pld")
+            found[over] = np.minimum(found[over], again)
+        return found
+
+    def _epsilon_of_steps(self, clients: IntArray, steps: IntArray, method: str) -> FloatArray:
+        """The epsilon of so many steps of these clients."""
+        return np.asarray(
+            certify_epsilon(
+                noise_multiplier=self.noise_multipliers[clients],
+                delta=self.population.delta[clients],
+                sampling_rate=self.sampling_rates[clients],
+                steps=steps,
+                **self.contract.sampling,
+                method=method,
+            )
+        )
 
     def charged_history(self, client: int, *, draws: int, reports: int = 0) -> History | None:
         """The events that ``spent_epsilon`` charges a client for; None where nothing bounds them.
@@ -653,28 +642,6 @@ class Plan:
         drawn, asked = self.charged(np.array([draws]), np.array([reports]), one)
         return self.history(client, draws=int(drawn[0]), reports=int(asked[0]))
 
-    def _spent_with_reports(
-        self, drawn: IntArray, asked: IntArray, chosen: IntArray, method: str
-    ) -> FloatArray:
-        assert self.adaptive is not None
-        if method == "auto" and chosen.size > _MOST_SECOND_OPINIONS:
-            method = "pld"
-        drawn, charged = self.charged(drawn, asked, chosen)
-        took_part = (drawn > 0) | (charged > 0) | self.has_past[chosen]
-        spent = np.where(self.population.public[chosen], np.nan, 0.0)
-        known: dict[tuple[History, float, float], float] = {}
-        for row in np.flatnonzero(took_part & ~np.isnan(spent)).tolist():
-            k = int(chosen[row])
-            history = self.history(k, draws=int(drawn[row]), reports=int(charged[row]))
-            # Where a method rounds above the promise, the smaller of two bounds is taken.
-            key = (history, float(self.population.delta[k]), float(self.population.epsilon[k]))
-            if key not in known:
-                known[key] = self._history_epsilon(history, k, method)
-            spent[row] = known[key]
-        if self.has_raw_reports:
-            spent[asked > 0] = np.nan
-        return spent
-
     def charged(
         self, drawn: IntArray, asked: IntArray, clients: IntArray
     ) -> tuple[IntArray, IntArray]:
@@ -691,13 +658,6 @@ class Plan:
             np.where(took_part, np.maximum(asked, self.report_caps[clients]), 0),
         )
 
-    def _history_epsilon(self, history: History, client: int, method: str) -> float:
-        delta = float(self.population.delta[client])
-        found = history_epsilon(history, delta, method)
-        if not found <= self.population.epsilon[client]:
-            found = float(np.fmin(found, history.epsilon(delta)))
-        return found
-
     def verify(self, method: str = "auto") -> None:
         """Check every promise again with an accountant that did not make the plan.
 
@@ -707,23 +667,15 @@ class Plan:
         Raises:
             VerificationError: a client's noise does not keep its budget; all are named.
         """
-        held = (self.drawn | self.has_past) & ~self.population.public
+        held = np.flatnonzero((self.drawn | self.has_past) & ~self.population.public)
         if self.adaptive is None and not self.before:
-            certified = certify_epsilon(
-                noise_multiplier=self.noise_multipliers[held],
-                delta=self.population.delta[held],
-                sampling_rate=self.sampling_rates[held],
-                steps=self.steps[held],
-                sampler=self.contract.sampler,
-                neighbours=self.contract.neighbours,
-                method=method,
-            )
+            certified = self._epsilon_of_steps(held, self.steps[held], method)
         else:
             # Raw reports are certified by nothing; the receipts say so.
             reports = self.report_caps if self.has_private_reports else None
             certified = self.spent_epsilon(self.schedule.counts, reports, method=method)[held]
         # Asked this way round, a certificate that is not a number breaks the promise.
-        broken = np.flatnonzero(held)[~(certified <= self.population.epsilon[held])]
+        broken = held[~(certified <= self.population.epsilon[held])]
         if broken.size:
             named = ", ".join(one_line(self.population.ids[k]) for k in broken[:_MOST_NAMED])
             caps = "" if self.adaptive is None else " at their caps"
@@ -800,17 +752,12 @@ class Plan:
     @cached_property
     def sha256(self) -> str:
         """Hash of everything in the plan; two plans with the same hash train the same way."""
-        people, noise = self.population, self.noise
+        people, noise = self.population, self.noise_multipliers
         chosen: tuple[NDArray[Any], ...]
         if self.adaptive is None:
-            chosen = (self.selection.probabilities, self.schedule.cohorts, noise.noise_multiplier)
+            chosen = (self.selection.probabilities, self.schedule.cohorts, noise)
         else:
-            chosen = (
-                self.schedule.counts,
-                self.report_caps,
-                noise.noise_multiplier,
-                self.report_multipliers,
-            )
+            chosen = (self.schedule.counts, self.report_caps, noise, self.report_multipliers)
         digest = hashlib.sha256(json.dumps(self.plain_settings(), sort_keys=True).encode())
         digest.update("\0".join(people.ids).encode())
         for column in (
@@ -820,8 +767,8 @@ class Plan:
             people.batch_sizes,
             people.public,
             *chosen,
-            noise.certified_epsilon,
-            noise.lifted,
+            self.certified_epsilon,
+            self.lifted,
         ):
             digest.update(column.dtype.str.encode())
             digest.update(np.ascontiguousarray(column).tobytes())
@@ -858,6 +805,12 @@ class Plan:
         from dpcohort.explain import compare_plans
 
         return compare_plans(self, other)
+
+
+def _bounded_epsilon(history: History, delta: float, promised: float, method: str) -> float:
+    """An upper bound on what a history spends; the smaller of two if one is above the promise."""
+    found = history_epsilon(history, delta, method)
+    return found if found <= promised else float(np.fmin(found, history.epsilon(delta)))
 
 
 def make_plan(
@@ -903,8 +856,7 @@ def make_plan(
     choice("draws", draws, get_args(Draws))
     seed = secrets.randbits(63) if seed is None else whole_number("seed", seed, at_least=0)
     check_relation(before, contract.neighbours)
-    refuse_unpoolable(contract, training, draws)
-    refuse_small_population(contract, training, len(population))
+    refuse_unpoolable(contract, training, draws, len(population))
     problem, levels = selection_problem(
         left_population(population, before), training, contract=contract, noise_model=noise_model
     )
@@ -919,7 +871,7 @@ def make_plan(
         draws=draws,
         rng=np.random.default_rng([seed, _SCHEDULE_STREAM]),
     )
-    noise = deploy_noise(
+    noise, certified, lifted = deploy_noise(
         population,
         calibrated_epsilon=calibrated_epsilon(rule, problem),
         sampling_rates=population.sampling_rates(training),
@@ -942,7 +894,9 @@ def make_plan(
         noise_model="exact" if noise_model == "exact" else "paper",
         selection=chosen,
         schedule=schedule,
-        noise=noise,
+        noise_multipliers=noise,
+        certified_epsilon=certified,
+        lifted=lifted,
         seed=seed,
         pooled=pooled,
     )
@@ -980,7 +934,7 @@ def _pool(
     chosen: Selection,
     probabilities: FloatArray,
     schedule: Schedule,
-    noise: DeployedNoise,
+    noise: FloatArray,
 ) -> Pooled:
     """Weights and shares of noise for the draws and multipliers there are.
 
@@ -992,10 +946,10 @@ def _pool(
         chosen: effective weight of each client in the model.
         probabilities: how often each was to be drawn.
         schedule: who is drawn when.
-        noise: multipliers that keep each budget.
+        noise: multipliers that keep each budget; NaN if never drawn.
     """
     honest, counts = contract.honest(training.cohort_size), schedule.counts
-    needed = np.nan_to_num(noise.noise_multiplier) / population.batches(training)
+    needed = np.nan_to_num(noise) / population.batches(training)
     if not (needed > 0).any():
         raise InputError.because(
             "no client that is drawn has a budget, so there is no noise to pool. Leave trust out, "
@@ -1006,7 +960,6 @@ def _pool(
         here = counts > 0
         weights[here] = chosen.probabilities[here] / probabilities[here]
         weights /= float(counts @ weights) / training.total_draws
-        refuse_weightless(population, weights, here)
         shares = weights * needed
     else:
         # A selection that is optimal keeps to its objective.
@@ -1020,7 +973,6 @@ def _pool(
             unbiased=problem.unbiased if best else None,
             noise_weight=chosen.eta * training.dimension / (honest * draws),
         )
-        refuse_weightless(population, weights, counts > 0)
         shares = np.full(len(population), level / math.sqrt(honest))
     unknown = np.where(population.public, np.nan, np.inf)
     pooled = Pooled(weights=weights, shares=shares, honest=honest, alone_epsilon=unknown)
@@ -1033,24 +985,23 @@ def _certified(plan: Plan) -> Plan:
     Raises:
         BudgetExceededError: it does not keep a promise.
     """
-    pooled, noise, counts = plan.pooled, plan.noise, plan.schedule.counts
+    pooled, noise, counts = plan.pooled, plan.noise_multipliers, plan.schedule.counts
     assert pooled is not None
     held = plan.drawn & ~plan.population.public
     if pooled.honest > 1:
         carried = pooled.multipliers(plan.batch_sizes)
-        multiplier = np.where(held, carried, noise.noise_multiplier)
-        plan = replace(plan, noise=replace(noise, noise_multiplier=multiplier))
+        plan = replace(plan, noise_multipliers=np.where(held, carried, noise))
         certified = plan.spent_epsilon(counts, method="pld")
         # More noise than was certified spends no more.
-        enough = held & (carried >= np.nan_to_num(noise.noise_multiplier))
-        certified = np.where(enough, np.fmin(certified, noise.certified_epsilon), certified)
+        enough = held & (carried >= np.nan_to_num(noise))
+        certified = np.where(enough, np.fmin(certified, plan.certified_epsilon), certified)
         broken = np.flatnonzero(held & ~(certified <= plan.population.epsilon))
         if broken.size:
             raise BudgetExceededError(
                 f"the noise of {plan.population.ids[int(broken[0])]!r} could not be certified "
                 "under pooled trust; set trust = 'local'."
             )
-        plan = replace(plan, noise=replace(plan.noise, certified_epsilon=certified))
+        plan = replace(plan, certified_epsilon=certified)
     alone = plan.if_alone.spent_epsilon(counts, method="pld")
     # A bound on less noise bounds what more noise spends.
     alone = np.maximum(alone, plan.certified_epsilon)
@@ -1059,8 +1010,8 @@ def _certified(plan: Plan) -> Plan:
 
 def selection_problem(
     population: Population, training: Training, *, contract: Contract, noise_model: str
-) -> tuple[SelectionProblem, NoiseLevels]:
-    """What a planned rule may look at, and the noise levels behind its costs."""
+) -> tuple[SelectionProblem, tuple[FloatArray, FloatArray]]:
+    """What a planned rule may look at, and level and floor of the noise behind its costs."""
     choice("noise_model", noise_model, get_args(NoiseModel))
     unbiased = shared(population.unbiased)
     levels = noise_levels(
@@ -1076,14 +1027,14 @@ def selection_problem(
     )
     if noise_model == "exact":
         noise_costs, linear_costs = exact_costs(
-            levels.level,
-            levels.floor,
+            *levels,
             dimension=training.dimension,
             total_draws=training.total_draws,
             local_steps=training.local_steps,
         )
     else:
-        noise_costs, linear_costs = paper_costs(levels.level, dimension=training.dimension)
+        noise_costs, linear_costs = paper_costs(levels[0], dimension=training.dimension)
+    honest = contract.honest(training.cohort_size)
     problem = SelectionProblem(
         unbiased=unbiased,
         epsilon=population.epsilon,
@@ -1092,9 +1043,7 @@ def selection_problem(
         linear_costs=linear_costs,
         total_steps=training.total_steps,
         smoothness=training.smoothness,
-        pool=Pool(training.cohort_size, contract.honest(training.cohort_size))
-        if contract.honest(training.cohort_size) > 1
-        else None,
+        pool=Pool(training.cohort_size, honest) if honest > 1 else None,
     )
     return problem, levels
 
@@ -1113,7 +1062,7 @@ def _head(plan: Plan, format: str) -> str:
 
 
 def _adaptive(plan: Plan) -> Iterator[str]:
-    people, noise, adaptive = plan.population, plan.noise, plan.adaptive
+    people, adaptive = plan.population, plan.adaptive
     assert adaptive is not None
     content = {
         **plan.plain_settings(),
@@ -1131,10 +1080,10 @@ def _adaptive(plan: Plan) -> Iterator[str]:
             "reports": adaptive.report_caps.tolist(),
         },
         "noise": {
-            "noise_multiplier": noise.noise_multiplier.tolist(),
+            "noise_multiplier": plan.noise_multipliers.tolist(),
             "report_multiplier": adaptive.report_multipliers.tolist(),
-            "certified_epsilon": _plain(noise.certified_epsilon),
-            "lifted": noise.lifted.tolist(),
+            "certified_epsilon": _plain(plan.certified_epsilon),
+            "lifted": plan.lifted.tolist(),
         },
     }
     yield _head(plan, _ADAPTIVE)
@@ -1159,20 +1108,19 @@ def _plain(column: NDArray[Any]) -> list[float | None]:
 
 def _fixed(plan: Plan) -> Iterator[str]:
     """The file in pieces, so that a million clients are never one string."""
-    population, selection = plan.population, plan.selection
+    population = plan.population
     held = np.flatnonzero((plan.drawn | plan.has_past) & ~population.public)
+    told = plan.plain_settings()
+    chosen = told["selection"]
     sections: dict[str, Mapping[str, Any]] = {
-        "training": asdict(plan.training),
-        "contract": plan.contract.to_dict(),
+        "training": told["training"],
+        "contract": told["contract"],
         "selection": {
-            "rule": selection.rule,
-            "settings": dict(selection.settings),
+            "rule": chosen.pop("rule"),
+            "settings": chosen.pop("settings"),
             "noise_model": plan.noise_model,
-            "eta": selection.eta,
-            "objective": selection.objective,
-            "lower_bound": selection.lower_bound,
-            "gap": selection.gap,
-            "probabilities": selection.probabilities,
+            **chosen,
+            "probabilities": plan.selection.probabilities,
         },
         "schedule": {
             "draws": plan.schedule.draws,
@@ -1193,7 +1141,7 @@ def _fixed(plan: Plan) -> Iterator[str]:
             "client": held,
             "noise_multiplier": plan.noise_multipliers[held],
             "certified_epsilon": plan.certified_epsilon[held],
-            "lifted": np.flatnonzero(plan.noise.lifted),
+            "lifted": np.flatnonzero(plan.lifted),
         },
     }
     yield _head(plan, _FIXED)
@@ -1224,6 +1172,10 @@ def _encoded(key: str, value: Any) -> str:
     return json.dumps(value.tolist())
 
 
+#: What comes of building a plan from values that are none.
+_UNUSABLE = (DpcohortError, TypeError, ValueError, IndexError, OverflowError, AttributeError)
+
+
 def load_plan(path: str | Path) -> Plan:
     """Read a plan; its shapes are checked and its hash computed anew.
 
@@ -1232,22 +1184,14 @@ def load_plan(path: str | Path) -> Plan:
         VerificationError: the file was changed after it was written.
     """
     content = _parsed(Path(path))
-    rebuild = _rebuilt_fixed if content["format"] == _FIXED else _rebuilt_adaptive
     try:
-        plan = rebuild(content)
+        plan = _rebuilt(content)
         found = plan.sha256
     except KeyError as error:
         raise FileFormatError(
             path, f"the key {error} is missing. Make the plan again with `dpcohort plan`."
         ) from None
-    except (
-        DpcohortError,
-        TypeError,
-        ValueError,
-        IndexError,
-        OverflowError,
-        AttributeError,
-    ) as error:
+    except _UNUSABLE as error:
         raise FileFormatError(path, f"not a usable plan: {error}") from None
     if found != content.get("sha256"):
         raise VerificationError(
@@ -1292,76 +1236,71 @@ def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is not a number")
 
 
-def _rebuilt_fixed(content: Mapping[str, Any]) -> Plan:
-    population = _population(content["clients"])
-    count = len(population)
-    selection, schedule = content["selection"], content["schedule"]
+def _rebuilt(content: Mapping[str, Any]) -> Plan:
+    fixed, training = content["format"] == _FIXED, Training(**content["training"])
+    population = _population(content["clients"], by_position=fixed)
+    parts = _fixed_parts if fixed else _adaptive_parts
     return Plan(
         population=population,
-        training=Training(**content["training"]),
+        training=training,
         contract=Contract(**content["contract"]),
-        noise_model=selection["noise_model"],
-        selection=Selection(
-            rule=selection["rule"],
-            probabilities=np.array(selection["probabilities"], dtype=np.float64),
-            unbiased=population.unbiased,
-            eta=selection["eta"],
-            objective=selection["objective"],
-            lower_bound=selection["lower_bound"],
-            gap=selection["gap"],
-            settings=selection["settings"],
-        ),
-        schedule=Schedule(
-            cohorts=np.array(schedule["cohorts"], dtype=np.int64),
-            clients=count,
-            draws=schedule["draws"],
-        ),
-        noise=_noise(content["noise"], population),
-        seed=schedule["seed"],
-        before=_segments(content),
-        pooled=Pooled.from_dict(content["pooled"]) if "pooled" in content else None,
+        before=tuple(Segment.from_dict(segment) for segment in content.get("before", ())),
+        **parts(content, population, training),
     )
 
 
-def _segments(content: Mapping[str, Any]) -> tuple[Segment, ...]:
-    return tuple(Segment.from_dict(segment) for segment in content.get("before", ()))
+def _fixed_parts(
+    content: Mapping[str, Any], population: Population, training: Training
+) -> dict[str, Any]:
+    selection, schedule, noise = content["selection"], content["schedule"], content["noise"]
+    told = ("rule", "settings", "eta", "objective", "lower_bound", "gap")
+    held, public = np.array(noise["client"], dtype=np.int64), population.public
+    multipliers, certified = np.where(public, 0.0, np.nan), np.where(public, np.nan, 0.0)
+    multipliers[held] = np.array(noise["noise_multiplier"], dtype=np.float64)
+    certified[held] = np.array(noise["certified_epsilon"], dtype=np.float64)
+    return {
+        "noise_model": selection["noise_model"],
+        "selection": Selection(
+            probabilities=np.array(selection["probabilities"], dtype=np.float64),
+            unbiased=population.unbiased,
+            **{name: selection[name] for name in told},
+        ),
+        "schedule": Schedule(
+            cohorts=np.array(schedule["cohorts"], dtype=np.int64),
+            clients=len(population),
+            draws=schedule["draws"],
+        ),
+        "noise_multipliers": multipliers,
+        "certified_epsilon": certified,
+        "lifted": _marked(noise["lifted"], len(population)),
+        "seed": schedule["seed"],
+        "pooled": Pooled.from_dict(content["pooled"]) if "pooled" in content else None,
+    }
 
 
-def _population(columns: dict[str, Any]) -> Population:
-    count, ids = columns["count"], columns["id"]
+def _marked(positions: Any, count: int) -> BoolArray:
+    marked = np.zeros(count, dtype=np.bool_)
+    marked[np.array(positions, dtype=np.int64)] = True
+    return marked
+
+
+def _population(columns: Mapping[str, Any], *, by_position: bool) -> Population:
+    """Clients of a file; where one number stands for all, it does for public ones as well."""
+    ids = columns["id"]
+    count = columns["count"] if by_position else len(ids)
     # Before anything of that length is made: a number costs nothing to write.
     if count != len(ids) or not isinstance(ids, list):
         raise InputError("clients.count", given=count, allowed=f"{len(ids)}, as there are ids")
     whole_number("clients.count", count, at_least=1, at_most=MOST_CLIENTS)
-    public = np.zeros(count, dtype=np.bool_)
-    public[np.array(columns["public"], dtype=np.int64)] = True
-    return _people(columns, public)
-
-
-def _people(columns: Mapping[str, Any], public: BoolArray) -> Population:
-    """Clients of a file; where one number stands for all, it does for public ones as well."""
-    count = len(columns["id"])
+    public = columns["public"]
     return Population.from_arrays(
-        ids=columns["id"],
+        ids=ids,
         sizes=_column(columns["size"], count, np.int64),
         epsilon=_column(columns["epsilon"], count, np.float64),
         delta=_column(columns["delta"], count, np.float64),
         batch_sizes=_column(columns["batch_size"], count, np.int64),
-        public=public,
+        public=_marked(public, count) if by_position else np.array(public, dtype=np.bool_),
         allow_large_delta=True,
-    )
-
-
-def _noise(columns: dict[str, Any], population: Population) -> DeployedNoise:
-    held = np.array(columns["client"], dtype=np.int64)
-    noise_multiplier = np.where(population.public, 0.0, np.nan)
-    certified = np.where(population.public, np.nan, 0.0)
-    lifted = np.zeros(len(population), dtype=np.bool_)
-    noise_multiplier[held] = np.array(columns["noise_multiplier"], dtype=np.float64)
-    certified[held] = np.array(columns["certified_epsilon"], dtype=np.float64)
-    lifted[np.array(columns["lifted"], dtype=np.int64)] = True
-    return DeployedNoise(
-        noise_multiplier=noise_multiplier, certified_epsilon=certified, lifted=lifted
     )
 
 
@@ -1370,37 +1309,31 @@ def _column(value: Any, count: int, dtype: type) -> NDArray[Any]:
     return np.full(count, column) if column.ndim == 0 else column
 
 
-def _rebuilt_adaptive(content: Mapping[str, Any]) -> Plan:
+def _adaptive_parts(
+    content: Mapping[str, Any], population: Population, training: Training
+) -> dict[str, Any]:
     from dpcohort.adaptive.rule import ReportTerms
 
-    people, caps, noise = content["clients"], content["caps"], content["noise"]
+    caps, noise = content["caps"], content["noise"]
     terms = None if content["reports"] is None else ReportTerms(**content["reports"])
-    population = _people(people, np.array(people["public"], dtype=np.bool_))
-    training = Training(**content["training"])
-    return Plan(
-        population=population,
-        training=training,
-        contract=Contract(**content["contract"]),
-        selection=Selection.during_training(
+    return {
+        "selection": Selection.during_training(
             content["rule"], content["rule_settings"], population.unbiased
         ),
-        schedule=Schedule.within(
+        "schedule": Schedule.within(
             np.array(caps["draws"], dtype=np.int64), cohort_size=training.cohort_size
         ),
-        noise=DeployedNoise(
-            noise_multiplier=np.array(noise["noise_multiplier"], dtype=np.float64),
-            certified_epsilon=np.array(noise["certified_epsilon"], dtype=np.float64),
-            lifted=np.array(noise["lifted"], dtype=np.bool_),
-        ),
-        seed=content["seed"],
-        adaptive=Adaptive(
+        "noise_multipliers": np.array(noise["noise_multiplier"], dtype=np.float64),
+        "certified_epsilon": np.array(noise["certified_epsilon"], dtype=np.float64),
+        "lifted": np.array(noise["lifted"], dtype=np.bool_),
+        "seed": content["seed"],
+        "adaptive": Adaptive(
             rule=_rule(content, terms),
             terms=terms,
             report_caps=np.array(caps["reports"], dtype=np.int64),
             report_multipliers=np.array(noise["report_multiplier"], dtype=np.float64),
         ),
-        before=_segments(content),
-    )
+    }
 
 
 def _rule(content: Mapping[str, Any], terms: ReportTerms | None) -> AdaptiveRule:

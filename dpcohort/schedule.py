@@ -135,9 +135,7 @@ def draw_schedule(
     if draws == "independent":
         cohorts = _independent(p, rounds, cohort_size, rng)
         return Schedule(cohorts=cohorts, clients=p.size, draws="independent")
-    return Schedule(
-        cohorts=_systematic(p, rounds, cohort_size, rng), clients=p.size, draws="systematic"
-    )
+    return Schedule(cohorts=_systematic(p, rounds, cohort_size, rng), clients=p.size)
 
 
 def _cumulative(p: FloatArray) -> FloatArray:

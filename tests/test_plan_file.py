@@ -251,7 +251,7 @@ def test_a_file_of_schema_1_reads_and_is_written_as_it_always_was(tmp_path, writ
     plan = Plan.load(tmp_path / "old.json")
     assert plan.sha256 == json.loads(written)["sha256"]
     assert plan.noise_multipliers.tolist() == [4.0, 1.5, 0.0]
-    assert plan.noise.lifted.tolist() == [False, True, False]
+    assert plan.lifted.tolist() == [False, True, False]
     if plan.adaptive is not None:
         assert plan.report_caps.tolist() == [1, 2, 2]
         assert plan.adaptive.rule == PowerOfChoice(d=3)

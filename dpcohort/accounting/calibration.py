@@ -30,12 +30,7 @@ from dpcohort.accounting.closed_forms import (
     ndtri,
 )
 from dpcohort.accounting.composition import TINY_RATE
-from dpcohort.accounting.contract import (
-    broadcast_fields,
-    float_or_array,
-    resolve_neighbours,
-    whole_steps,
-)
+from dpcohort.accounting.contract import float_or_array, promise_columns, resolve_neighbours
 
 # delta of a composition as a contour integral of its moment generating function.
 #
@@ -94,21 +89,9 @@ _SOFT_START = -13.0
 _LINEAR = 600.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class LossGrid:
-    """Masses and losses of one step, one row a client.
-
-    Attributes:
-        loss: l_j.
-        log_mass: logarithms of the masses at l_j.
-        log_mirror: logarithms of the masses at -l_j, or None where there are none.
-        log_atom: logarithms of the mass at loss 0, one a client, or None.
-    """
-
-    loss: FloatArray
-    log_mass: FloatArray
-    log_mirror: FloatArray | None = None
-    log_atom: FloatArray | None = None
+#: Of one step, one row a client: losses l_j and logarithms of the masses there; in ``fixed`` also
+#: logarithms of the masses at -l_j and, one a client, of the atom at loss 0.
+LossGrid = tuple[FloatArray, FloatArray, FloatArray | None, FloatArray | None]
 
 
 def span(
@@ -182,10 +165,10 @@ def loss_grid(
     base = log_step - 0.5 * u * u
     loss = _log_w(rate, mu, u)
     if pair == "remove":
-        return LossGrid(log_mass=base + loss, loss=loss)
+        return loss, base + loss, None, None
     if pair == "add":
-        return LossGrid(log_mass=base, loss=-loss)
-    return LossGrid(log_mass=base + loss, loss=loss - _log_w(rate, mu, -u))
+        return -loss, base, None, None
+    return loss - _log_w(rate, mu, -u), base + loss, None, None
 
 
 def _fixed_grid(rate: FloatArray, mu: FloatArray, u: FloatArray, log_step: FloatArray) -> LossGrid:
@@ -195,12 +178,7 @@ def _fixed_grid(rate: FloatArray, mu: FloatArray, u: FloatArray, log_step: Float
     base = log_step - 0.5 * x * x + u - soft
     loss = _log_w(rate, mu, x)
     moved = np.exp(base + loss).sum(axis=1) + np.exp(base).sum(axis=1)
-    return LossGrid(
-        loss=loss,
-        log_mass=base + loss,
-        log_mirror=base,
-        log_atom=np.log(np.maximum(1.0 - moved, 1e-300)),
-    )
+    return loss, base + loss, base, np.log(np.maximum(1.0 - moved, 1e-300))
 
 
 def _log_w(rate: FloatArray, mu: FloatArray, x: FloatArray) -> FloatArray:
@@ -304,17 +282,17 @@ def blocks(keys: IntArray, weights: IntArray, limit: int) -> Iterator[IntArray]:
 
 def tilt(grid: LossGrid, order: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray | None]:
     """K(t), and the masses of e^(tL) over M(t) at the losses and at their mirror images."""
-    t = order[:, None]
-    upright = grid.log_mass + t * grid.loss
+    (loss, log_mass, log_mirror, log_atom), t = grid, order[:, None]
+    upright = log_mass + t * loss
     top = upright.max(axis=1, keepdims=True)
-    if grid.log_mirror is None or grid.log_atom is None:
+    if log_mirror is None or log_atom is None:
         weight = np.exp(upright - top)
         total = weight.sum(axis=1, keepdims=True)
         return (top + np.log(total))[:, 0], weight / total, None
-    mirrored = grid.log_mirror - t * grid.loss
-    top = np.maximum(np.maximum(top, mirrored.max(axis=1, keepdims=True)), grid.log_atom[:, None])
+    mirrored = log_mirror - t * loss
+    top = np.maximum(np.maximum(top, mirrored.max(axis=1, keepdims=True)), log_atom[:, None])
     weight, mirror = np.exp(upright - top), np.exp(mirrored - top)
-    atom = np.exp(grid.log_atom[:, None] - top)
+    atom = np.exp(log_atom[:, None] - top)
     total = weight.sum(axis=1, keepdims=True) + mirror.sum(axis=1, keepdims=True) + atom
     return (top + np.log(total))[:, 0], weight / total, mirror / total
 
@@ -338,14 +316,14 @@ def cumulants(clients: Clients, mu: FloatArray, order: FloatArray) -> FloatArray
     value, mean, variance = found
     for i in blocks(sizes, sizes, _MOMENT_BLOCK):
         grid = loss_grid(clients.pair, clients.rate[i], mu[i], lower[i], upper[i], int(sizes[i[0]]))
-        value[i], weight, mirror = tilt(grid, order[i])
+        loss, (value[i], weight, mirror) = grid[0], tilt(grid, order[i])
         odd = weight if mirror is None else weight - mirror
         even = weight if mirror is None else weight + mirror
-        mean[i] = (odd * grid.loss).sum(axis=1)
+        mean[i] = (odd * loss).sum(axis=1)
         if mirror is None:  # centred, as the losses are close together when mu is small
-            variance[i] = (weight * (grid.loss - mean[i, None]) ** 2).sum(axis=1)
+            variance[i] = (weight * (loss - mean[i, None]) ** 2).sum(axis=1)
         else:
-            variance[i] = (even * grid.loss**2).sum(axis=1) - mean[i] ** 2
+            variance[i] = (even * loss**2).sum(axis=1) - mean[i] ** 2
     return found
 
 
@@ -564,19 +542,19 @@ def _integrate(
     smoothing: FloatArray,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Log delta, its derivative in s^2 and the size of the last terms, for one block."""
-    value, weight, mirror = tilt(grid, order)
-    phi = _characteristic(grid.loss, weight, mirror, step, points)
+    (loss, _, _, log_atom), (value, weight, mirror) = grid, tilt(grid, order)
+    phi = _characteristic(loss, weight, mirror, step, points)
     theta = step[:, None] * np.arange(phi.shape[1])
     steps = clients.steps[:, None]
     t = order[:, None] + 1j * theta
     product = t * (1.0 + t)
     base = (order * (1.0 + order))[:, None]
     with np.errstate(under="ignore"):
-        if grid.log_atom is None:
+        if log_atom is None:
             power = np.exp(steps * np.log(phi + _TINY))
             once = np.full_like(order, -np.inf)
         else:
-            power, once = _without_atom(clients, mu, grid.log_atom, phi, value)
+            power, once = _without_atom(clients, mu, log_atom, phi, value)
         decay = 0.5 * smoothing[:, None] * (product - base) - 1j * theta * clients.epsilon[:, None]
         terms = power * np.exp(decay) * (base / product)
     terms[:, 0] *= 0.5
@@ -971,14 +949,11 @@ def _refine(clients: Clients, state: _State) -> BoolArray:
     active = np.arange(clients.size)
     for _ in range(20):
         some = clients.take(active)
-        mu = some.shift(state.log_noise[active])
-        order, step, far_order = place_contour(some, mu, state.far_order[active])
-        state.far_order[active] = far_order
         share = np.where(near[active], _SMOOTHING_SHARE, _FIRST_SHARE)
         fresh = share * -state.slope[active] / state.smoothing_rate[active]
         state.smoothing[active] = np.where(final[active], state.smoothing[active], fresh)
         final[active] |= near[active]
-        f = _integral(some, mu, order, step, state, active) - some.log_delta
+        f = _integral(some, state, active) - some.log_delta
         price = state.smoothing_rate[active] * state.smoothing[active]
         f = np.where(final[active], f, f - price - _SMOOTHING_SHARE * state.slope[active])
         finite = np.isfinite(f)
@@ -1001,15 +976,10 @@ def _refine(clients: Clients, state: _State) -> BoolArray:
     return solved
 
 
-def _integral(
-    clients: Clients,
-    mu: FloatArray,
-    order: FloatArray,
-    step: FloatArray,
-    state: _State,
-    index: IntArray,
-) -> FloatArray:
-    """Log delta with as many points as the tail needs; the number is remembered."""
+def _integral(clients: Clients, state: _State, index: IntArray) -> FloatArray:
+    """Log delta with as many points as the tail needs; the number and the line are remembered."""
+    mu = clients.shift(state.log_noise[index])
+    order, step, state.far_order[index] = place_contour(clients, mu, state.far_order[index])
     width = np.sqrt(state.smoothing[index])
     # at this many points smoothing alone has brought the terms to e^-72
     enough = np.maximum(np.ceil(12.0 / (width * step)), 8.0)
@@ -1092,20 +1062,19 @@ def _keeps_promise(clients: Clients, log_noise: FloatArray, slope: FloatArray) -
     bounded = chernoff_log_delta(some, order, at) <= some.log_delta
     keeps[index] = bounded
     index, order = index[~bounded], order[~bounded]
-    some, mu = clients.take(index), mu[~bounded]
-    line, step, far_order = place_contour(some, mu, 2.0 * order)
+    some = clients.take(index)
     rate = 0.5 * order * (1.0 + order)
     state = _State(
         log_noise=log_noise[index],
         low=log_noise[index],
         high=log_noise[index],
         slope=slope[index],
-        far_order=far_order,
+        far_order=2.0 * order,
         smoothing_rate=rate,
         smoothing=_SMOOTHING_SHARE * -slope[index] / rate,
         points=np.zeros(index.size, dtype=np.int64),
     )
-    log_delta = _integral(some, mu, line, step, state, np.arange(index.size))
+    log_delta = _integral(some, state, np.arange(index.size))
     keeps[index] = log_delta <= some.log_delta  # False for NaN
     return keeps
 
@@ -1205,12 +1174,8 @@ def clt_noise_multiplier(
 def _validated(
     epsilon: ArrayLike, delta: ArrayLike, sampling_rate: ArrayLike, steps: ArrayLike
 ) -> tuple[FloatArray, ...]:
-    return broadcast_fields(
-        epsilon=float_array("epsilon", epsilon, above=0, at_most=LARGEST_EPSILON),
-        delta=float_array("delta", delta, above=0, below=1),
-        sampling_rate=float_array("sampling_rate", sampling_rate, above=0, at_most=1),
-        steps=whole_steps(steps),
-    )
+    epsilon = float_array("epsilon", epsilon, above=0, at_most=LARGEST_EPSILON)
+    return promise_columns(epsilon=epsilon, delta=delta, sampling_rate=sampling_rate, steps=steps)
 
 
 def _distinct(rows: FloatArray) -> tuple[FloatArray, np.ndarray]:

@@ -449,17 +449,12 @@ class Sketch:
         Relatively; an ε below ``least`` standard deviations of the tilted sum is treated as that.
         """
         tilt, epsilon, log_delta = target
-        tilted = [_tilted(loss, log_mass, tilt) for loss, log_mass, _ in self._nodes]
-        counts = [count for _, _, count in self._nodes]
-        variance = sum(
-            n * float(w @ (loss - w @ loss) ** 2)
-            for (loss, w), n in zip(tilted, counts, strict=True)
-        )
+        tilted = [(loss, _tilted(loss, log_mass, tilt), n) for loss, log_mass, n in self._nodes]
+        variance = sum(n * float(w @ (loss - w @ loss) ** 2) for loss, w, n in tilted)
         # a sketch may miss all but one node
         deviation = max(math.sqrt(variance), 1e-6 / tilt)
-        step = _spacing(
-            tilted, counts, allowed=2 * tolerance * max(epsilon, least * deviation) / (1 + tilt)
-        )
+        allowed = 2 * tolerance * max(epsilon, least * deviation) / (1 + tilt)
+        step = _spacing(tilted, allowed)
         # The variance is the whole effect of rounding only while e^{th} is close to 1 + th.
         step = min(step, _LARGEST_TILTED_STEP / (1 + tilt))
         low, length, high_order = self._window(target, deviation)
@@ -563,24 +558,22 @@ class Sketch:
         return low, length, float(tilt + margins[best])
 
 
-def _tilted(loss: FloatArray, log_mass: FloatArray, tilt: float) -> tuple[FloatArray, FloatArray]:
+def _tilted(loss: FloatArray, log_mass: FloatArray, tilt: float) -> FloatArray:
     exponent = tilt * loss + log_mass
     weights = np.exp(exponent - exponent.max())
-    return loss, weights / weights.sum()
+    return np.asarray(weights / weights.sum())
 
 
-def _spacing(
-    tilted: Sequence[tuple[FloatArray, FloatArray]], counts: Sequence[int], *, allowed: float
-) -> float:
+def _spacing(tilted: Sequence[tuple[FloatArray, FloatArray, int]], allowed: float) -> float:
     """The h whose rounding adds the variance ``allowed`` to the tilted sum.
 
     A loss between two grid points gains h²/6 of variance on average; one closer to 0 than that
     (0 is a grid point) gains at most |L| h.
     """
-    step = math.sqrt(6 * allowed / sum(counts))
+    step = math.sqrt(6 * allowed / sum(count for _, _, count in tilted))
     for _ in range(6):
         linear = constant = 0.0
-        for (loss, weights), count in zip(tilted, counts, strict=True):
+        for loss, weights, count in tilted:
             near = np.abs(loss) < step / 6
             linear += count * float(weights[near] @ np.abs(loss[near]))
             constant += count * float(weights[~near].sum()) / 6
@@ -735,51 +728,32 @@ def _bounds(parts: Sequence[tuple[LossPair, int]], grid: Grid) -> tuple[Profile,
     loss = grid.step * (first + np.arange(length, dtype=np.float64))
     order = grid.high_order
     above = tilt_steps(steps, grid.step, order)[0] - order * float(loss[-1])
-    profile = profile_of_law(
-        law,
-        error,
-        loss=loss,
-        tilt=grid.tilt,
-        log_moment=log_moment,
-        step=grid.step,
-        over=math.exp(min(above, 0.0)),
-        infinity=infinity,
-        slop=slop,
-    )
-    return profile, (grid.tilt, log_moment, infinity, slop)
+    rough = (grid.tilt, log_moment, infinity, slop)
+    over = math.exp(min(above, 0.0))
+    return profile_of_law(law, error, rough, loss=loss, step=grid.step, over=over), rough
 
 
 def profile_of_law(
-    law: FloatArray,
-    error: float,
-    *,
-    loss: FloatArray,
-    step: float,
-    tilt: float,
-    log_moment: float,
-    over: float,
-    infinity: float,
-    slop: float,
+    law: FloatArray, error: float, rough: Chernoff, *, loss: FloatArray, step: float, over: float
 ) -> Profile:
     """The bound on δ(ε) that the tilted law of a sum gives.
 
     Args:
         law: tilted probabilities of the sum, up to ``error`` each.
         error: largest error of an entry.
+        rough: the bound that the tilt alone gives: its order t, ln E e^{tS}, the probability of an
+            infinite loss, and how far rounding may have understated a sum.
         loss: the sums, ``step`` apart.
         step: grid spacing.
-        tilt: order t of the tilt.
-        log_moment: ln E e^{tS}.
         over: probability of a sum above the last one.
-        infinity: probability of an infinite loss.
-        slop: how far rounding may have understated a sum.
 
     Example:
-        >>> one = profile_of_law(np.array([0.9, 0.1]), 0.0, loss=np.array([0.0, 1.0]), step=1.0,
-        ...                      tilt=0.0, log_moment=0.0, over=0.0, infinity=0.0, slop=0.0)
+        >>> one = profile_of_law(np.array([0.9, 0.1]), 0.0, (0.0, 0.0, 0.0, 0.0),
+        ...                      loss=np.array([0.0, 1.0]), step=1.0, over=0.0)
         >>> round(profile_delta(one, 0.0), 4)
         0.0632
     """
+    tilt, log_moment, infinity, slop = rough
     rounding = 8 * _UNIT * (law.size + tilt * float(np.abs(loss[[0, -1]]).max()))
     exponent = log_moment + rounding - tilt * loss
     useful = exponent < _LARGEST_EXPONENT  # elsewhere the bound would exceed 1 by far

@@ -166,15 +166,10 @@ class Contract:
     ) -> Contract:
         """A contract from words, the unsaid parts taken as that accountant's own."""
         choice("accountant", accountant, get_args(AccountantName))
-        is_paper = accountant == "paper"
-        chosen = sampler if sampler is not None else ("fixed" if is_paper else "poisson")
-        resolved = resolve_neighbours(chosen, neighbours)
-        return cls(
-            accountant="paper" if is_paper else "tight",
-            sampler="fixed" if chosen == "fixed" else "poisson",
-            neighbours=resolved,
-            **trust,
-        )
+        if sampler is None:
+            sampler = "fixed" if accountant == "paper" else "poisson"
+        words: Any = {"accountant": accountant, "sampler": sampler}
+        return cls(**words, neighbours=resolve_neighbours(sampler, neighbours), **trust)
 
     @property
     def sampling(self) -> dict[str, Any]:

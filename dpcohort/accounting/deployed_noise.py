@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -23,7 +23,7 @@ from dpcohort._validate import BoolArray, FloatArray, IntArray, float_array
 from dpcohort.accounting.calibration import calibrate_noise
 from dpcohort.accounting.closed_forms import gaussian_mu, paper_noise_multiplier
 from dpcohort.accounting.closed_forms import noise_level as paper_noise_level
-from dpcohort.accounting.contract import Contract, Neighbours, Sampler, broadcast_fields
+from dpcohort.accounting.contract import Contract, Neighbours, Sampler, promise_columns
 from dpcohort.accounting.events import Event, History, calibrate_remaining, certify_epsilon
 from dpcohort.accounting.segments import left_epsilon
 from dpcohort.clients import Population
@@ -40,28 +40,16 @@ _RAISES = 12
 _ACCURACY = 2e-4  # of log z, where the search stops
 _TRIALS = 6
 
+_MOST_NAMED = 5
 #: Clients certified between two words of progress.
 _CERTIFIED_AT_ONCE = 200
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class DeployedNoise:
-    """Per client, in the order of the population.
-
-    Attributes:
-        noise_multiplier: z; 0 for public clients, NaN for clients never drawn.
-        certified_epsilon: pessimistic epsilon at the client's delta after all its steps; 0 for
-            clients never drawn, NaN for public ones.
-        lifted: clients whose paper noise did not certify and was replaced by the tight noise.
-    """
-
-    noise_multiplier: FloatArray
-    certified_epsilon: FloatArray
-    lifted: BoolArray
-
-    def __post_init__(self) -> None:
-        for column in (self.noise_multiplier, self.certified_epsilon, self.lifted):
-            column.setflags(write=False)
+#: Of each client, in the order of the population: its noise multiplier z, 0 if it is public and NaN
+#: if it is never drawn; the pessimistic epsilon at its delta after all its steps, 0 if it is never
+#: drawn and NaN if it is public; and whether the tight noise took the place of the paper's, which
+#: did not certify.
+DeployedNoise = tuple[FloatArray, FloatArray, BoolArray]
 
 
 def deploy_noise(
@@ -131,9 +119,7 @@ def deploy_noise(
         else:
             z, spent = _certified_tight_noise(promises, contract, progress)
         noise_multiplier[held], certified[held] = z, spent
-    return DeployedNoise(
-        noise_multiplier=noise_multiplier, certified_epsilon=certified, lifted=lifted
-    )
+    return noise_multiplier, certified, lifted
 
 
 def _noise_after(
@@ -165,13 +151,13 @@ def _noise_after(
     to_come: Any = {"sampling_rate": rate, "steps": steps}
     alone: Any = {"epsilon": asked, "delta": delta, **to_come}
 
-    def with_more(z: float) -> History:
-        return past.append(Event(noise_multiplier=z, **to_come, **contract.sampling))
+    def more(z: float) -> Event:
+        return Event(noise_multiplier=z, **to_come, **contract.sampling)
 
     is_paper = contract.accountant == "paper"
     if is_paper:
         z = float(paper_noise_multiplier(**alone))
-        total = with_more(z).epsilon(delta)
+        total = past.append(more(z)).epsilon(delta)
         if total <= epsilon:
             return z, total, False
         if guard == "refuse":
@@ -182,36 +168,25 @@ def _noise_after(
             )
     guess = float(calibrate_noise(**alone, **contract.sampling))
     promise: Any = {"epsilon": epsilon, "delta": delta}
-    z, _ = noise_after(name, past, **promise, **to_come, contract=contract, guess=guess)
+    z, _ = noise_after(name, past, more(guess), **promise)
     if guess > z and asked < left_epsilon(past, **promise):
         z = guess  # the rule asks for more noise than the promise
-    while with_more(z).delta(epsilon) > delta:  # a guard asks this way round
+    while past.append(more(z)).delta(epsilon) > delta:  # a guard asks this way round
         z *= 1 + _RAISE
-    return z, with_more(z).epsilon(delta), is_paper
+    return z, past.append(more(z)).epsilon(delta), is_paper
 
 
 def noise_after(
-    name: str,
-    past: History,
-    *,
-    epsilon: float,
-    delta: float,
-    sampling_rate: float,
-    steps: int,
-    contract: Contract,
-    guess: float,
+    name: str, past: History, to_come: Event, *, epsilon: float, delta: float
 ) -> tuple[float, float]:
     """About the smallest noise with which a client keeps its promise after what it did, certified.
 
     Args:
         name: of the client.
         past: what it did.
+        to_come: the steps to come, with the noise at which the search begins.
         epsilon: its promise for all of it.
         delta: its delta.
-        sampling_rate: r of the steps to come.
-        steps: how many.
-        contract: sampler and neighbours.
-        guess: where the search begins.
 
     Returns:
         z, and the certified epsilon of past and future.
@@ -221,24 +196,25 @@ def noise_after(
 
     Example:
         >>> past = History((Event(noise_multiplier=20.0, sampling_rate=1.0, steps=100),))
-        >>> z, spent = noise_after("north", past, epsilon=4.0, delta=1e-5, sampling_rate=0.2,
-        ...                        steps=50, contract=Contract(), guess=3.0)
+        >>> to_come = Event(noise_multiplier=3.0, sampling_rate=0.2, steps=50)
+        >>> z, spent = noise_after("north", past, to_come, epsilon=4.0, delta=1e-5)
         >>> 2 < z < 4, spent <= 4.0
         (True, True)
     """
-    to_come: Any = {"sampling_rate": sampling_rate, "steps": steps, **contract.sampling}
 
     def with_training(z: float) -> History:
-        return past.append(Event(noise_multiplier=z, **to_come))
+        return past.append(replace(to_come, noise_multiplier=z))
 
     def excess(x: float) -> float:
         total = with_training(math.exp(x)).delta(epsilon)
         return math.log(max(total, 1e-300)) - math.log(delta)
 
-    z = _root_near(excess, math.log(guess))
+    z = _root_near(excess, math.log(to_come.noise_multiplier))
     if z is None:
+        steps = to_come.to_dict()
+        del steps["noise_multiplier"]
         try:
-            z = calibrate_remaining(past, epsilon=epsilon, delta=delta, **to_come)
+            z = calibrate_remaining(past, epsilon=epsilon, delta=delta, **steps)
         except BudgetExceededError as error:
             raise BudgetExceededError(f"{name!r}: {error}") from None
     for attempt in range(_RAISES):
@@ -336,17 +312,16 @@ def _refusal(
     spent: FloatArray,
     broken: BoolArray,
     contract: Contract,
-    shown: int = 5,
 ) -> str:
     count = int(broken.sum())
     clients = "client" if count == 1 else "clients"
     rows = [
         f"  {ids[i]}: promised epsilon {promises['epsilon'][i]:.4g}, "
         f"the paper's noise spends {spent[i]:.4g} ({promises['steps'][i]} steps)"
-        for i in np.flatnonzero(broken)[:shown]
+        for i in np.flatnonzero(broken)[:_MOST_NAMED]
     ]
-    if count > shown:
-        rows.append(f"  ... and {count - shown} more")
+    if count > _MOST_NAMED:
+        rows.append(f"  ... and {count - _MOST_NAMED} more")
     return (
         f"the paper's noise does not keep the promise of {count} {clients} "
         f"({contract.sampler} batches, {contract.neighbours} neighbours):\n"
@@ -367,19 +342,6 @@ def _refusal(
 CALIBRATION_LIMIT = 20_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class NoiseLevels:
-    """Noise variance of a draw on the batch mean, in units of C^2: ``floor + level T^l T_k``.
-
-    Attributes:
-        level: V_k, per local step taken over the whole training; 0 for public clients.
-        floor: what even the first step costs; 0 for public clients and in the paper's formula.
-    """
-
-    level: FloatArray
-    floor: FloatArray
-
-
 def noise_levels(
     *,
     epsilon: FloatArray,
@@ -391,8 +353,8 @@ def noise_levels(
     local_steps: int,
     contract: Contract,
     calibrated: bool = True,
-) -> NoiseLevels:
-    """The affine noise model of every client under a contract.
+) -> tuple[FloatArray, FloatArray]:
+    """Noise variance of a draw on the batch mean, in units of C^2, as ``level T^l T_k + floor``.
 
     Args:
         epsilon: budgets; ignored where ``public``.
@@ -406,13 +368,17 @@ def noise_levels(
         calibrated: fit the line to calibrations; otherwise, and for more than
             ``CALIBRATION_LIMIT`` clients, use the limit of many steps.
 
+    Returns:
+        The level V_k, per local step taken over the whole training, and the floor, what even the
+        first step costs, which is 0 in the paper's formula. Both are 0 for public clients.
+
     Example:
-        >>> levels = noise_levels(
+        >>> level, floor = noise_levels(
         ...     epsilon=np.array([1.0, 4.0]), delta=np.array([1e-5, 1e-5]),
         ...     public=np.array([False, False]), sizes=np.array([600, 600]),
         ...     batch_sizes=np.array([60, 60]), expected_draws=np.array([10.0, 10.0]),
         ...     local_steps=1, contract=Contract.of("tight"))
-        >>> bool(levels.level[0] > levels.level[1])
+        >>> bool(level[0] > level[1])
         True
     """
     level = np.zeros(len(sizes))
@@ -446,7 +412,7 @@ def noise_levels(
         mu = gaussian_mu(epsilon=eps, delta=dlt)
         level[private] = (contract.sensitivity / (size * mu)) ** 2
         floor[private] = 0.5 * (contract.sensitivity / batch) ** 2
-    return NoiseLevels(level=level, floor=floor)
+    return level, floor
 
 
 # What the paper's noise really buys: declared against certified ε, and the variance wasted.
@@ -518,10 +484,10 @@ def audit_paper_noise(
     """
     contract = Contract.of("paper", sampler, neighbours)
     declared, target, rate, count = np.atleast_1d(
-        *broadcast_fields(
-            epsilon=float_array("epsilon", epsilon, above=0),
-            delta=float_array("delta", delta, above=0, below=1),
-            sampling_rate=float_array("sampling_rate", sampling_rate, above=0, at_most=1),
+        *promise_columns(
+            epsilon=epsilon,
+            delta=delta,
+            sampling_rate=sampling_rate,
             steps=float_array("steps", steps, at_least=1),
         )
     )

@@ -573,13 +573,9 @@ def certify_epsilon(
             return composed_epsilon((event,), target)
         return float(_library((event,), target).get_epsilon_for_delta(target))
 
-    return _certified(
-        answer,
-        (noise_multiplier, sampling_rate, steps),
-        (sampler, neighbours, method),
-        without_noise=math.inf,
-        delta=float_array("delta", delta, above=0, below=1),
-    )
+    asked = float_array("delta", delta, above=0, below=1)
+    spent_by, contract = (noise_multiplier, sampling_rate, steps), (sampler, neighbours, method)
+    return _certified(answer, spent_by, contract, without_noise=math.inf, delta=asked)
 
 
 def certify_delta(
@@ -621,13 +617,9 @@ def certify_delta(
             return expected
         return float(_library((event,), expected).get_delta_for_epsilon(target))
 
-    return _certified(
-        answer,
-        (noise_multiplier, sampling_rate, steps),
-        (sampler, neighbours, method),
-        without_noise=1.0,
-        epsilon=float_array("epsilon", epsilon, at_least=0, allow_infinite=True),
-    )
+    asked = float_array("epsilon", epsilon, at_least=0, allow_infinite=True)
+    spent_by, contract = (noise_multiplier, sampling_rate, steps), (sampler, neighbours, method)
+    return _certified(answer, spent_by, contract, without_noise=1.0, epsilon=asked)
 
 
 def _certified(

@@ -70,8 +70,8 @@ class Pooled:
     Example:
         >>> pooled = Pooled(weights=np.array([0.5, 1.5]), shares=np.array([0.1, 0.1]), honest=2,
         ...                 alone_epsilon=np.array([1.0, 2.0]), exponent=26, modulus_bits=42)
-        >>> pooled.multipliers(np.array([60, 60])).round(2), round(pooled.level, 3)
-        (array([16.97,  5.66]), 0.141)
+        >>> pooled.multipliers(np.array([60, 60])).round(2)
+        array([16.97,  5.66])
     """
 
     weights: FloatArray
@@ -105,11 +105,6 @@ class Pooled:
     def share(self) -> float:
         """The share of each member, in units of C; where h is 1 the largest of them."""
         return float(self.shares.max())
-
-    @property
-    def level(self) -> float:
-        """Standard deviation of the noise that surely protects a member, in units of C."""
-        return self.share * math.sqrt(self.honest)
 
     def multipliers(self, batch_sizes: IntArray) -> FloatArray:
         """Noise multiplier that h honest shares give each client; infinite without weight.
@@ -154,15 +149,19 @@ class Pooled:
         )
 
 
-def refuse_unpoolable(contract: Contract, training: Training, draws: str = "systematic") -> None:
+def refuse_unpoolable(
+    contract: Contract, training: Training, draws: str, clients: int | None = None
+) -> None:
     """Refuse a training in which noise cannot be pooled; nothing to do where trust is local.
 
     Raises:
-        InputError: too few members, several local steps, or cohorts with a client twice.
+        InputError: too few members, several local steps, or cohorts with a client twice, as larger
+            ones than the population (where the number of its clients is known) would be.
 
     Example:
         >>> from dpcohort.training import Training
-        >>> refuse_unpoolable(Contract(trust="pooled", dropouts=4), Training(cohort_size=4))
+        >>> pooled = Contract(trust="pooled", dropouts=4)
+        >>> refuse_unpoolable(pooled, Training(cohort_size=4), "systematic")
         Traceback (most recent call last):
         ...
         dpcohort.errors.InputError: of a cohort of 4, 0 may collude with the server and 4 may drop
@@ -187,16 +186,7 @@ def refuse_unpoolable(contract: Contract, training: Training, draws: str = "syst
             allowed="'systematic' where trust = 'pooled'",
             next_step="Independent draws put a client into a cohort twice.",
         )
-
-
-def refuse_small_population(contract: Contract, training: Training, clients: int) -> None:
-    """Refuse cohorts that are larger than the population, where nobody may be in one twice.
-
-    Example:
-        >>> from dpcohort.training import Training
-        >>> refuse_small_population(Contract(trust="pooled"), Training(cohort_size=4), 4)
-    """
-    if contract.is_pooled and training.cohort_size > clients:
+    if clients is not None and training.cohort_size > clients:
         raise InputError(
             "training.cohort_size",
             given=training.cohort_size,

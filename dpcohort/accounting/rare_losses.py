@@ -459,17 +459,9 @@ def _profile(parts: Parts, sketch: LevelSketch) -> tuple[Profile, Chernoff] | No
         # The sum leaves its range upwards, or downwards, where it is not seen by the levels above.
         over += 2 * math.exp(sketch.log_tail)
     first, masses, error = law
-    profile = profile_of_law(
-        masses,
-        error,
-        loss=step * (first + np.arange(masses.size, dtype=np.float64)),
-        step=step,
-        tilt=tilt,
-        log_moment=log_moment,
-        over=over,
-        infinity=infinity,
-        slop=slop,
-    )
+    loss = step * (first + np.arange(masses.size, dtype=np.float64))
+    rough = (tilt, log_moment, infinity, slop)
+    profile = profile_of_law(masses, error, rough, loss=loss, step=step, over=over)
     return profile, (tilt, log_moment, profile.added, slop)
 
 

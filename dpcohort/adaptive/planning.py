@@ -113,7 +113,7 @@ def make_adaptive_plan(
     draw_caps, report_caps = make_caps(
         population, training, chosen, participation_cap=participation_cap, report_cap=report_cap
     )
-    noise, report_multipliers = _capped_noise(
+    (noise, certified, lifted), report_multipliers = _capped_noise(
         population,
         training,
         contract=contract,
@@ -131,7 +131,9 @@ def make_adaptive_plan(
         before=tuple(before),
         selection=Selection.during_training(chosen.name, _settings(chosen), population.unbiased),
         schedule=Schedule.within(draw_caps, cohort_size=training.cohort_size),
-        noise=noise,
+        noise_multipliers=noise,
+        certified_epsilon=certified,
+        lifted=lifted,
         seed=seed,
         adaptive=Adaptive(
             rule=chosen, terms=terms, report_caps=report_caps, report_multipliers=report_multipliers
@@ -265,8 +267,15 @@ def _capped_noise(
         return deployed, np.zeros(len(population))
     held = np.flatnonzero(~population.public)
     share, report_rates = terms.share, rates if terms.mini_batch else np.ones(len(population))
+    # The search for z begins at the noise for the whole budget, scaled as a Gaussian's.
+    columns = {"epsilon": left.epsilon, "delta": left.delta, "sampling_rate": rates, "steps": steps}
+    budgets: Any = {name: column[held] for name, column in columns.items()}
     guesses = np.full(len(population), np.nan)
-    guesses[held] = _guesses(left, held, rates, steps, contract, share)
+    if contract.accountant == "paper":
+        guesses[held] = paper_noise_multiplier(**budgets)
+    else:
+        alone = calibrate_noise(**budgets, **contract.sampling)
+        guesses[held] = alone / math.sqrt(1 - share)
 
     def noise_of(k: int) -> tuple[float, float, float, bool]:
         """(z, z of a report, certified epsilon, lifted); reports share what is left."""
@@ -287,8 +296,9 @@ def _capped_noise(
 
         earlier = past[k] if past else History()
         earlier = earlier.append(event(report, report_rates[k], report_caps[k]))
+        to_come = event(guess, rates[k], steps[k])
         if contract.accountant == "paper":
-            spent = earlier.append(event(guess, rates[k], steps[k])).epsilon(delta)
+            spent = earlier.append(to_come).epsilon(delta)
             if spent <= epsilon:
                 return guess, report, spent, False
             if guard == "refuse":
@@ -298,54 +308,20 @@ def _capped_noise(
                     f"({steps[k]} steps, {report_caps[k]} reports). Use the guard 'lift' to give "
                     "it the tight noise, a smaller report_share, or the accountant 'tight'."
                 )
-        z, spent = noise_after(
-            name,
-            earlier,
-            epsilon=epsilon,
-            delta=delta,
-            sampling_rate=float(rates[k]),
-            steps=int(steps[k]),
-            contract=contract,
-            guess=guess,
-        )
+        z, spent = noise_after(name, earlier, to_come, epsilon=epsilon, delta=delta)
         return z, report, spent, contract.accountant == "paper"
 
     # Clients that have all of this in common have the same noise.
     alike = (population.epsilon, population.delta, rates, steps, report_caps, past)
     known: dict[tuple[Any, ...], tuple[float, float, float, bool]] = {}
-    columns = [np.where(population.public, start, 0.0) for start in (0.0, 0.0, np.nan, 0.0)]
+    found = [np.where(population.public, start, 0.0) for start in (0.0, 0.0, np.nan, 0.0)]
     for done, k in enumerate(held.tolist()):
         progress("certifying", done, held.size)
         key = tuple(values[k] for values in alike if len(values))
         if key not in known:
             known[key] = noise_of(k)
-        for column, value in zip(columns, known[key], strict=True):
+        for column, value in zip(found, known[key], strict=True):
             column[k] = value
     progress("certifying", held.size, held.size)
-    noise = DeployedNoise(
-        noise_multiplier=columns[0],
-        certified_epsilon=columns[2],
-        lifted=columns[3].astype(np.bool_),
-    )
-    return noise, columns[1]
-
-
-def _guesses(
-    population: Population,
-    held: IntArray,
-    rates: FloatArray,
-    steps: IntArray,
-    contract: Contract,
-    share: float,
-) -> FloatArray:
-    """Where the search for z begins: the noise for the whole budget, scaled as a Gaussian's."""
-    budgets: Any = {
-        "epsilon": population.epsilon[held],
-        "delta": population.delta[held],
-        "sampling_rate": rates[held],
-        "steps": steps[held],
-    }
-    if contract.accountant == "paper":
-        return np.asarray(paper_noise_multiplier(**budgets))
-    alone = calibrate_noise(**budgets, **contract.sampling)
-    return np.asarray(alone / math.sqrt(1 - share))
+    noise, report, certified, lifted = found
+    return (noise, certified, lifted.astype(np.bool_)), report

@@ -83,7 +83,7 @@ def _show(config: Config, given: dict[str, Any], *, as_printed: bool, as_json: b
     data = None if config.data is None else configured_data(config)
     training = configured_training(config, data)
     population = configured_population(config, data)
-    problem, levels = selection_problem(
+    problem, (level, _) = selection_problem(
         population, training, contract=config.contract, noise_model=config.noise_model
     )
     chosen = selected(rule_from_settings(config.rule, **config.rule_settings), problem)
@@ -110,13 +110,13 @@ def _show(config: Config, given: dict[str, Any], *, as_printed: bool, as_json: b
     best = best_total_steps(
         constants,
         unbiased=problem.unbiased,
-        noise_levels=levels.level,
+        noise_levels=level,
         dimension=training.dimension,
     )
-    threshold = problem.path().threshold
+    threshold = problem.threshold
     convex: dict[str, StronglyConvexBound] = {}
     if convexity is not None:
-        in_the_limit = error_terms(constants, noise_levels=levels.level, **shared)
+        in_the_limit = error_terms(constants, noise_levels=level, **shared)
         convex = {
             "theorem_1": strongly_convex_bound(constants, errors, **how),
             "corollary_1": strongly_convex_bound(

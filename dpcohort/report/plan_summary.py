@@ -54,7 +54,7 @@ def summarise(plan: Plan) -> dict[str, Any]:
         "noise_to_clip": plan.noise_to_clip,
         "unbiased_noise_to_clip": float(np.sqrt(plan.training.total_steps * unbiased_noise)),
         "certified": int((plan.certified_epsilon[held] <= population.epsilon[held]).sum()),
-        "lifted": int(plan.noise.lifted.sum()),
+        "lifted": int(plan.lifted.sum()),
         "large_delta": population.large_delta,
         "sha256": plan.sha256,
         **_pooled_summary(plan),

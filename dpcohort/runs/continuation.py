@@ -119,7 +119,7 @@ def replan(
     before = segments_until(folder, old)
     training = replace(old.training, rounds=_rounds_left(folder, old, before[-1], rounds))
     people = _who_goes_on(clients, before, drop=drop_exhausted)
-    guard = "lift" if old.noise.lifted.any() else "refuse"
+    guard = "lift" if old.lifted.any() else "refuse"
     common: Any = {"accountant": old.contract, "guard": guard, "seed": seed}
     common |= {"progress": progress, "before": before}
     if old.adaptive is None:

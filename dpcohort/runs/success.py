@@ -59,7 +59,7 @@ def _selection_moves_nothing(plan: Plan) -> str | None:
         return None
     if float(np.abs(plan.selection.probabilities - plan.selection.unbiased).sum()) > 1e-9:
         return None
-    threshold = plan.problem.path().threshold
+    threshold = plan.problem.threshold
     if not math.isfinite(threshold):
         return (
             "selection moves nothing: no client has less noise to offer than another, so unbiased "

@@ -99,14 +99,14 @@ def checked_instance(
     unbiased: ArrayLike,
     noise_costs: ArrayLike,
     linear_costs: ArrayLike | None,
-    floor: ArrayLike | None,
-    cap: ArrayLike | None,
-    clipping_gap: float,
+    floor: ArrayLike | None = None,
+    cap: ArrayLike | None = None,
+    clipping_gap: float = 0.0,
 ) -> Costs:
     """The instance as it was given, its values checked; linear costs that are all 0 are left out.
 
     Example:
-        >>> checked_instance([0.5, 0.5], [0, 4], [0, 0], None, 0.75, 0.0).cap
+        >>> checked_instance([0.5, 0.5], [0, 4], [0, 0], cap=0.75).cap
         array([0.75, 0.75])
     """
     u = checked_unbiased(unbiased)
@@ -178,6 +178,19 @@ def scaled_costs(factor: float, costs: FloatArray) -> FloatArray:
         with np.errstate(over="ignore"):
             return factor * costs
     return np.where(np.isinf(costs), np.inf, 0.0)
+
+
+def scaled_instance(factor: float, costs: Costs) -> Costs:
+    """The instance with its noise counted so many times; linear costs of 0 are left out.
+
+    Example:
+        >>> scaled_instance(2.0, Costs(np.array([0.5, 0.5]), np.array([0.0, 4.0]))).noise
+        array([0., 8.])
+    """
+    linear = None if costs.linear is None else scaled_costs(factor, costs.linear)
+    if linear is not None and not linear.any():
+        linear = None
+    return costs._replace(noise=scaled_costs(factor, costs.noise), linear=linear)
 
 
 # The certificate of a selection: its objective, and a proved lower bound on the optimum.
@@ -402,17 +415,16 @@ class _Prices:
     def __init__(self, costs: Costs, floor: FloatArray, cap: FloatArray, width: float) -> None:
         self.unbiased, self.floor, self.cap, self.width = costs.unbiased, floor, cap, width
         self.noise = np.maximum(costs.noise, _ALMOST_ZERO)
-        self.offset = None if costs.linear is None else 0.5 * costs.linear
+        self.offset = np.zeros_like(floor) if costs.linear is None else 0.5 * costs.linear
         closed = cap == floor
         if closed.any():
             # Their place is fixed; an infinite cost must not reach the arithmetic below.
             self.noise = np.where(closed, 1.0, self.noise)
-            self.offset = None if self.offset is None else np.where(closed, 0.0, self.offset)
+            self.offset = np.where(closed, 0.0, self.offset)
 
     def at(self, price: float, part: slice = slice(None)) -> FloatArray:
         """Probabilities at price x."""
-        noise = self.noise[part]
-        offset = 0.0 if self.offset is None else self.offset[part]
+        noise, offset = self.noise[part], self.offset[part]
         with np.errstate(over="ignore"):
             best = (price - offset) / noise
             if self.width > 0.0:
@@ -437,9 +449,8 @@ class _Prices:
 
     def bracket(self) -> tuple[float, float]:
         """Prices at which everybody is at the floor, and at the cap."""
-        offset = 0.0 if self.offset is None else self.offset
-        bottom = float((self.noise * self.floor + offset).min()) - self.width
-        top = float((self.noise * self.cap + offset).max())
+        bottom = float((self.noise * self.floor + self.offset).min()) - self.width
+        top = float((self.noise * self.cap + self.offset).max())
         margin = 1e-12
         return bottom - margin * (1.0 + abs(bottom)), top + margin * (1.0 + abs(top))
 
@@ -500,10 +511,10 @@ def solve_by_filling(costs: Costs) -> Filled:
         >>> solve_by_filling(costs)[0]
         array([0.7, 0.3])
     """
-    floor, cap = bounds_of(costs)
-    unmoved = _unmoved(costs, floor, cap)
+    unmoved = _unmoved(costs)
     if unmoved is not None:
         return unmoved
+    floor, cap = bounds_of(costs)
     width, price = _start(costs, floor, cap)
     for _ in range(100):
         answer = fill(costs, floor, cap, half_width=width, guess=price)
@@ -554,14 +565,29 @@ def bounds_of(costs: Costs) -> tuple[FloatArray, FloatArray]:
     return floor, cap
 
 
-def _unmoved(costs: Costs, floor: FloatArray, cap: FloatArray) -> Filled | None:
-    """The unbiased probabilities, if they are allowed and nobody would gain by moving."""
-    u = costs.unbiased
+def marginal_ends(costs: Costs) -> tuple[float, float] | None:
+    """At p = u the largest marginal cost of who can be lowered, the smallest of who can be raised.
+
+    None if p = u is not allowed.
+
+    Example:
+        >>> marginal_ends(Costs(np.array([0.5, 0.5]), np.array([1.0, 4.0])))
+        (2.0, 0.5)
+    """
+    u, (floor, cap) = costs.unbiased, bounds_of(costs)
     if bool(((u < floor) | (u > cap)).any()):
         return None
-    marginal = costs.noise * u + (0.0 if costs.linear is None else 0.5 * costs.linear)
+    marginal = _marginal(u, costs)
     top = float(marginal[u > floor].max(initial=-math.inf))
-    bottom = float(marginal[u < cap].min(initial=math.inf))
+    return top, float(marginal[u < cap].min(initial=math.inf))
+
+
+def _unmoved(costs: Costs) -> Filled | None:
+    """The unbiased probabilities, if they are allowed and nobody would gain by moving."""
+    u, ends = costs.unbiased, marginal_ends(costs)
+    if ends is None:
+        return None
+    top, bottom = ends
     width = 2.0 * objective_of(u, costs)
     if top - bottom > width:
         return None
@@ -575,20 +601,13 @@ def _start(costs: Costs, floor: FloatArray, cap: FloatArray) -> tuple[float, flo
         every = slice(None, None, costs.unbiased.size // _SAMPLE_SIZE)
         sample = piece_of(costs, every)
         factor = costs.unbiased.size / sample.unbiased.size
-        # Marginal costs a u and prices mean the same in the sample as in the whole.
-        scaled = Costs(
-            sample.unbiased * factor,
-            sample.noise / factor,
-            sample.linear,
-            floor[every] * factor,
-            np.minimum(cap[every] * factor, 1.0),
-            costs.clipping_gap,
-        )
-        if scaled.floor is not None and scaled.cap is not None:
-            feasible = scaled.floor.sum() < 1.0 < scaled.cap.sum()
-            if feasible and bool((scaled.floor <= scaled.cap).all()):
-                _, lower, upper = solve_by_filling(scaled)
-                return 0.5 * (upper - lower), lower
+        low, high = floor[every] * factor, np.minimum(cap[every] * factor, 1.0)
+        if low.sum() < 1.0 < high.sum() and bool((low <= high).all()):
+            # Marginal costs a u and prices mean the same in the sample as in the whole.
+            u, noise = sample.unbiased * factor, sample.noise / factor
+            scaled = Costs(u, noise, sample.linear, low, high, costs.clipping_gap)
+            _, lower, upper = solve_by_filling(scaled)
+            return 0.5 * (upper - lower), lower
     spread = cap - floor
     room = float(spread.sum())
     share = (1.0 - float(floor.sum())) / room if room > 0.0 else 0.0

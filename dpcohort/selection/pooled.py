@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -39,8 +39,9 @@ from dpcohort.selection.instance import (
     bounded_costs,
     bounds_of,
     checked_instance,
+    scaled_instance,
 )
-from dpcohort.selection.solver import Solution, solve_selection, too_close
+from dpcohort.selection.solver import Solution, at_limit, solve_selection, too_close
 
 #: A client's mean gradient enters with at most this factor where draws can be had for it: who takes
 #: part rarely speaks loudly, and the model would follow whoever happens to be drawn. It costs at
@@ -172,88 +173,64 @@ def solve_pooled(
     """
     members = whole_number("cohort_size", cohort_size, at_least=1)
     whole_number("honest", honest, at_least=2, at_most=members)
-    costs = checked_instance(unbiased, noise_costs, linear_costs, floor, cap, 0.0)
+    costs = checked_instance(unbiased, noise_costs, linear_costs, floor, cap)
     if members > costs.unbiased.size:
         raise InputError(
             "cohort_size",
             given=members,
             allowed=f"at most the {costs.unbiased.size} clients there are, each once in a cohort",
         )
+    return _solved(costs, Pool(members, honest))
+
+
+def _solved(costs: Costs, pool: Pool) -> Solution:
     if costs.linear is None:
         alone = solve_selection(
-            costs.unbiased, costs.noise / honest, floor=costs.floor, cap=costs.cap
+            costs.unbiased, costs.noise / pool.honest, floor=costs.floor, cap=costs.cap
         )
         w = alone.probabilities
         terms = np.where(w > 0.0, np.where(w > 0.0, costs.noise, 0.0) * w * w, 0.0)
-        if members * float(terms.max()) <= float(terms.sum()) or not math.isfinite(alone.objective):
+        seldom = pool.cohort_size * float(terms.max()) <= float(terms.sum())
+        if seldom or not math.isfinite(alone.objective):
             return alone
-    clients, unavoidable = _checked(costs, members)
-    found = _Search(clients, honest).solution()
+    clients, unavoidable = _checked(costs, pool)
+    found = _Search(clients, pool.honest).solution()
     if unavoidable:
         return replace(found, objective=math.inf, lower_bound=math.inf, gap=0.0)
     return found
 
 
-def solve_pooled_within(
-    bias_cap: float,
-    unbiased: ArrayLike,
-    noise_costs: ArrayLike,
-    *,
-    cohort_size: int,
-    honest: int,
-    linear_costs: ArrayLike | None = None,
-    floor: ArrayLike | None = None,
-    cap: ArrayLike | None = None,
-) -> Solution:
+def solve_pooled_within(bias_cap: float, costs: Costs, pool: Pool) -> Solution:
     """The least pooled noise whose bias ``||w - u||_1`` is at most the cap, and its eta.
 
     Args:
         bias_cap: largest bias, at least 0.
-        unbiased: p^u.
-        noise_costs: per unit of eta.
-        cohort_size: K.
-        honest: h, at least 2; with h = 1 ask :class:`~dpcohort.selection.solver.SelectionPath`.
-        linear_costs: per unit of eta.
-        floor: smallest weights.
-        cap: largest weights.
+        costs: a checked instance, costs per unit of eta.
+        pool: K and h; without others to count on ask
+            :class:`~dpcohort.selection.solver.SelectionPath`.
 
     Returns:
         The solution at ``.eta``; eta is infinite where the cap does not bind.
 
     Example:
-        >>> found = solve_pooled_within(0.2, [0.5, 0.5], [1.0, 4.0], cohort_size=2, honest=2)
+        >>> costs = Costs(np.array([0.5, 0.5]), np.array([1.0, 4.0]))
+        >>> found = solve_pooled_within(0.2, costs, Pool(2, 2))
         >>> found.probabilities.round(4), found.eta > 0
         (array([0.6, 0.4]), True)
     """
     gap = number("bias_cap", bias_cap, at_least=0)
-    costs = checked_instance(unbiased, noise_costs, linear_costs, floor, cap, 0.0)
-    clients, _ = _checked(costs, whole_number("cohort_size", cohort_size, at_least=1))
-    search = _Search(clients, whole_number("honest", honest, at_least=2))
+    clients, _ = _checked(costs, pool)
+    search = _Search(clients, pool.honest)
     nearest = _in_proportion(clients)
     if float(np.abs(nearest - clients.u).sum()) > gap + 1e-12:
         raise too_close(gap)
     most = _level(nearest, clients)
     point = search.within(gap, most) if most > 0.0 else None
     if point is None:
-        return Solution(
-            probabilities=nearest,
-            objective=math.inf,
-            lower_bound=math.inf,
-            gap=0.0,
-            thresholds=(math.inf, math.inf),
-            eta=math.inf,
-        )
-    eta = honest * (point.rate**2 + 2.0 * point.bias * point.rate / point.level)
-    best = solve_pooled(
-        costs.unbiased,
-        eta * costs.noise,
-        cohort_size=cohort_size,
-        honest=honest,
-        linear_costs=None if costs.linear is None else eta * costs.linear,
-        floor=costs.floor,
-        cap=costs.cap,
-    )
-    objective = point.bias + math.hypot(point.bias, point.level * math.sqrt(eta / honest))
+        return at_limit(nearest, math.inf)
+    eta = pool.honest * (point.rate**2 + 2.0 * point.bias * point.rate / point.level)
+    best = _solved(scaled_instance(eta, costs), pool)
+    objective = point.bias + math.hypot(point.bias, point.level * math.sqrt(eta / pool.honest))
     return Solution(
         probabilities=point.weights,
         objective=objective,
@@ -453,14 +430,15 @@ def _best_threshold(
     return math.exp(0.5 * (low + high)) if low < high else math.exp(high)
 
 
-def _checked(costs: Costs, members: int) -> tuple[_Clients, bool]:
+def _checked(costs: Costs, pool: Pool) -> tuple[_Clients, bool]:
     """The instance, infinite costs as caps, and whether a floor forces one of them."""
     bounded, unavoidable = bounded_costs(costs)
     u, a = bounded.unbiased, bounded.noise
     b = np.zeros_like(u) if bounded.linear is None else bounded.linear
     floor, cap = bounds_of(bounded)
     # A cost that does not grow with the draws would leave the weights open.
-    return _of(u, np.maximum(a, _ALMOST_FLAT * b), b, floor, cap, float(members)), unavoidable
+    a = np.maximum(a, _ALMOST_FLAT * b)
+    return _of(u, a, b, floor, cap, float(pool.cohort_size)), unavoidable
 
 
 def _unbounded(
@@ -494,16 +472,10 @@ class _Point(NamedTuple):
     slope: float  # dF / dL
 
 
-class _Dual(NamedTuple):
-    """What a lower bound is made of: F >= c G + s w for all w, and prices for sum w, sum p."""
-
-    bias: float  # c
-    noise: float  # largest support of s over the weights that L = 1 allows
-    support: FloatArray  # s
-    weight_price: float
-    draw_price: float
-    ray: FloatArray  # what more s is worth where no quieter L is possible
-    ray_price: float
+# What a lower bound is made of, F >= c G + s w for all w: c; the largest support of s over the
+# weights that L = 1 allows; s; the prices of sum w and of sum p; and what more s is worth where no
+# quieter L is possible, with its price.
+_Dual = tuple[float, float, FloatArray, float, float, FloatArray, float]
 
 
 class _Price:
@@ -568,23 +540,23 @@ class _Search:
 
     def within(self, gap: float, most: float) -> _Point | None:
         """The quietest point with at most this bias; None if the quietest of all is one."""
-        least = math.log(self._least(most))
-        found: dict[float, _Point] = {}
-        spare = self._noting(found, lambda point: gap - point.bias)
         first = math.log(most) - 1e-9
-        _, high = _root(spare, least, math.log(most), guess=first, accuracy=1e-14, step=1e-4)
+        least, _, high, found = self._along(lambda point: gap - point.bias, most, first, 1e-14)
         if high <= least:
             return None
         return found[high] if high in found else self.at(math.exp(high))
 
-    def _least(self, most: float) -> float:
-        """The L below which there are no weights, or hardly."""
-        return max(1.0 / _loudest(self.clients), most * 1e-30)
+    def _along(
+        self, value: Callable[[_Point], float], most: float, first: float, accuracy: float
+    ) -> tuple[float, float, float, dict[float, _Point]]:
+        """Where along log L a rising value of the points changes sign.
 
-    def _noting(
-        self, found: dict[float, _Point], value: Callable[[_Point], float]
-    ) -> Callable[[float], float]:
-        """A value of the point at each log L, -inf where there is none; the points are kept."""
+        Returns:
+            The log L below which there are no points, or hardly; a bracket of the sign's change;
+            and the points by log L.
+        """
+        least = math.log(max(1.0 / _loudest(self.clients), most * 1e-30))
+        found: dict[float, _Point] = {}
 
         def at(log_level: float) -> float:
             point = self.at(math.exp(log_level))
@@ -593,20 +565,18 @@ class _Search:
             found[log_level] = point
             return value(point)
 
-        return at
+        low, high = _root(at, least, math.log(most), guess=first, accuracy=accuracy, step=1e-4)
+        return least, low, high, found
 
     def _ends(self, most: float) -> list[_Point]:
         """The points on both sides of the best L, nearest last; one if it is at an end."""
-        least = math.log(self._least(most))
-        found: dict[float, _Point] = {}
-        slope = self._noting(found, lambda point: point.slope)
         guess = self.start()
         first = math.log(most) - 1e-9
         if guess is not None:
             first, self.upper.at, self.lower.at = guess
         # F is flat at its least value: half of the digits of L are all of the digits of F.
         accuracy = 1e-12 if guess is None else 1e-8
-        low, high = _root(slope, least, math.log(most), guess=first, accuracy=accuracy, step=1e-4)
+        _, low, high, found = self._along(lambda point: point.slope, most, first, accuracy)
         ends = [found[end] for end in (low, high) if end in found]
         if not ends:  # nothing but the loudest is possible, to the last digit
             point = self.at(math.exp(high) * (1 + 1e-12))
@@ -759,9 +729,10 @@ class _Search:
 
     def _dual(self, point: _Point) -> _Dual:
         root = math.hypot(point.bias, point.level / math.sqrt(self.honest))
-        bias = 1.0 + point.bias / root
+        bias, noise = 1.0 + point.bias / root, point.level / (self.honest * root)
         unit = 2.0 * bias / max(point.upper - point.lower, 1e-300)
-        middle = bias if point.slack else 0.5 * (point.upper + point.lower) * unit
+        weight_price = bias if point.slack else 0.5 * (point.upper + point.lower) * unit
+        draw_price = 0.0 if point.slack else unit
         clients = self.clients
         tight = point.weights >= point.level * clients.largest * (1 - 1e-6)
         forced = tight & (point.weights <= clients.floor * (1 + _NEAR)) & (clients.floor > 0.0)
@@ -770,15 +741,9 @@ class _Search:
             if forced.any()
             else tight & (point.weights < clients.cap * (1 - _NEAR)) & point.slack
         )
-        return _Dual(
-            bias=bias,
-            noise=point.level / (self.honest * root),
-            support=bias * self._support(point),
-            weight_price=middle,
-            draw_price=0.0 if point.slack else unit,
-            ray=ray.astype(np.float64),
-            ray_price=0.0 if forced.any() else 1.0,
-        )
+        more, more_price = ray.astype(np.float64), 0.0 if forced.any() else 1.0
+        support = bias * self._support(point)
+        return bias, noise, support, weight_price, draw_price, more, more_price
 
     def _certified(self, weights: FloatArray, points: list[_Point]) -> Solution:
         objective = self.objective(weights)
@@ -786,8 +751,8 @@ class _Search:
         if len(points) == 2 and points[0].slope * points[1].slope < 0.0:
             # At a kink of G the answer is supported by both sides together.
             part = points[1].slope / (points[1].slope - points[0].slope)
-            mixed = (part * x + (1.0 - part) * y for x, y in zip(*duals, strict=True))
-            duals.append(_Dual(*mixed))
+            mixed: Any = (part * x + (1.0 - part) * y for x, y in zip(*duals, strict=True))
+            duals.append(tuple(mixed))
         proved = max([0.0, *(self._bound(dual) for dual in duals)])
         if not points:  # nobody adds noise, or nothing else is possible
             proved = objective
@@ -804,26 +769,24 @@ class _Search:
 
     def _bound(self, dual: _Dual) -> float:
         """A lower bound on F over all weights, whatever the prices."""
-        clients, s = self.clients, dual.support
-        if dual.draw_price > 0.0:
-            p = clients.drawn_at(s / dual.draw_price)
+        clients, (bias, noise, s, price, draw_price, ray, ray_price) = self.clients, dual
+        if draw_price > 0.0:
+            p = clients.drawn_at(s / draw_price)
         else:
             p = np.full_like(s, 1.0 / clients.members)
         psi = clients.said(p)
-        reach = dual.draw_price + float((s * psi - dual.draw_price * p).sum())
-        scale, price = min(1.0, dual.noise / reach) if reach > 0.0 else 1.0, dual.weight_price
+        reach = draw_price + float((s * psi - draw_price * p).sum())
+        scale = min(1.0, noise / reach) if reach > 0.0 else 1.0
         s = s * scale
-        best = self._bound_at(s, price, scale, dual.bias)
-        if reach < dual.noise:
+        best = self._bound_at(s, price, scale, bias)
+        if reach < noise:
             # Where L cannot be less, more s is free: on who is as loud as can be, or on everybody.
             everybody = (np.ones_like(s), _loudest(clients) * (1.0 + 1e-13), 1.0)
-            for ray, length, worth in (
-                (dual.ray, float((dual.ray * psi).sum()), dual.ray_price),
-                everybody,
-            ):
+            some = (ray, float((ray * psi).sum()), ray_price)
+            for direction, length, worth in (some, everybody):
                 if 0.0 < length < math.inf:
-                    more = (dual.noise - reach) / length
-                    found = self._bound_at(s + more * ray, price + more * worth, 1.0, dual.bias)
+                    more = (noise - reach) / length
+                    found = self._bound_at(s + more * direction, price + more * worth, 1.0, bias)
                     best = max(best, found)
         return best
 

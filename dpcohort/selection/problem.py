@@ -20,7 +20,14 @@ from numpy.typing import ArrayLike
 from dpcohort._validate import BoolArray, FloatArray, float_array, number, whole_number
 from dpcohort.errors import InputError
 from dpcohort.plugins import full_name, naming_the_rule
-from dpcohort.selection.instance import Costs, checked_unbiased, objective_of, scaled_costs
+from dpcohort.selection.instance import (
+    Costs,
+    bounded_costs,
+    checked_instance,
+    checked_unbiased,
+    objective_of,
+    scaled_costs,
+)
 from dpcohort.selection.pooled import (
     Pool,
     pooled_noise,
@@ -28,7 +35,12 @@ from dpcohort.selection.pooled import (
     solve_pooled,
     solve_pooled_within,
 )
-from dpcohort.selection.solver import SelectionPath, Solution, solve_selection
+from dpcohort.selection.solver import (
+    SelectionPath,
+    Solution,
+    solve_selection,
+    unbiased_threshold,
+)
 
 #: How far from 1 rounding may take the sum of a million probabilities.
 _ROUNDING = 1e-6
@@ -108,6 +120,12 @@ class SelectionProblem:
             self.unbiased, self.noise_costs, linear_costs=self.linear_costs, **bounds
         )
 
+    @property
+    def threshold(self) -> float:
+        """The largest eta at which unbiased selection is optimal, without floors and caps."""
+        given = checked_instance(self.unbiased, self.noise_costs, self.linear_costs)
+        return unbiased_threshold(bounded_costs(given)[0])
+
     def solved(self, eta: float, **bounds: Any) -> Solution:
         """The optimum at one eta, under a floor and a cap if any."""
         noise, linear = self.costs(eta)
@@ -117,18 +135,14 @@ class SelectionProblem:
             self.unbiased, noise, linear_costs=linear, **self.pool._asdict(), **bounds
         )
 
-    def solved_within(self, bias_cap: float, **bounds: Any) -> Solution:
+    def solved_within(
+        self, bias_cap: float, *, floor: ArrayLike | None = None, cap: ArrayLike | None = None
+    ) -> Solution:
         """The least noise with at most this bias, under a floor and a cap if any, and its eta."""
         if self.pool is None:
-            return self.path(**bounds).at_gap(bias_cap)
-        return solve_pooled_within(
-            bias_cap,
-            self.unbiased,
-            self.noise_costs,
-            linear_costs=self.linear_costs,
-            **self.pool._asdict(),
-            **bounds,
-        )
+            return self.path(floor=floor, cap=cap).at_gap(bias_cap)
+        columns = (self.unbiased, self.noise_costs, self.linear_costs)
+        return solve_pooled_within(bias_cap, checked_instance(*columns, floor, cap), self.pool)
 
     def objective(self, probabilities: FloatArray, eta: float) -> float:
         """The objective at any probabilities."""

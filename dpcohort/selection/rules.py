@@ -125,7 +125,7 @@ class EpsilonProportional(PlannedRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MinimumEpsilon(PlannedRule):
+class MinimumEpsilon(Unbiased):
     """Unbiased selection, with all noise calibrated to the smallest epsilon of the population.
 
     What one does without heterogeneous budgets: one epsilon that suits everybody. The probabilities
@@ -142,10 +142,6 @@ class MinimumEpsilon(PlannedRule):
     needs: ClassVar[str] = "sizes, budgets"
     leaks: ClassVar[str] = "sizes"
     reference: ClassVar[str] = "what one does without heterogeneous budgets"
-
-    def select(self, problem: SelectionProblem) -> Selection:
-        """The unbiased probabilities."""
-        return evaluated(self.name, problem.unbiased, problem, settings={})
 
     def effective_epsilon(self, problem: SelectionProblem) -> FloatArray:
         """The smallest epsilon for every client; NaN for public ones."""
@@ -178,9 +174,7 @@ class Threshold(PlannedRule):
 
     def select(self, problem: SelectionProblem) -> Selection:
         """The unbiased probabilities of the clients that take part."""
-        # NaN, the epsilon of a public client, compares as False.
-        taking_part = problem.public | (problem.epsilon >= self.threshold)
-        p = np.where(taking_part, problem.unbiased, 0.0)
+        p = np.where(_rank(problem) >= self.threshold, problem.unbiased, 0.0)
         total = float(p.sum())
         if total == 0.0:
             private = problem.epsilon[~problem.public]
@@ -413,11 +407,9 @@ class PrivacyAware(PlannedRule):
         )
 
     def _settings(self) -> dict[str, object]:
-        settings: dict[str, object] = {}
-        if self.bias_cap is not None:
-            settings["bias_cap"] = self.bias_cap
-        else:
-            settings["eta"] = "auto" if self.eta is None else self.eta
+        settings: dict[str, object] = {"bias_cap": self.bias_cap}
+        if self.bias_cap is None:
+            settings = {"eta": "auto" if self.eta is None else self.eta}
         if self.floor > 0.0:
             settings["floor"] = self.floor
         if self.cap < 1.0:

@@ -46,9 +46,10 @@ from dpcohort.selection.instance import (
     checked_instance,
     fill,
     fill_to_gap,
+    marginal_ends,
     objective_of,
     pieces,
-    scaled_costs,
+    scaled_instance,
     solve_by_filling,
 )
 
@@ -129,10 +130,8 @@ class SortedCosts:
         for _ in range(24):
             lower, upper = self._closed_form(low, high, eta)
             scale = 1.0 / eta
-            if self.decided.public:
-                new_low = 0
-            else:
-                new_low = int(self.marginal.searchsorted(lower * scale, "left"))
+            below = int(self.marginal.searchsorted(lower * scale, "left"))
+            new_low = 0 if self.decided.public else below
             new_high = int(self.marginal.searchsorted(upper * scale, "right"))
             if (new_low, new_high) == (low, high):
                 break
@@ -152,34 +151,6 @@ class SortedCosts:
         mass = decided.high_mass + decided.forced_mass + float(self.mass[high:].sum())
         upper = (mass - moved) / (decided.high_inverse + float(self.inverse[high:].sum()))
         return lower, upper
-
-    def turning_points(self) -> tuple[FloatArray, FloatArray]:
-        """Every eta at which a client begins to move, and the mass that has moved by then.
-
-        Where both thresholds stand at known places, ``eta (y - x) = 2 F`` solves for eta:
-        ``eta = 4 (Q + (y - x) G) / (y - x)^2``, with Q per unit of eta.
-        """
-        moved = np.unique(np.concatenate([self.raised, self.lowered]))
-        moved = moved[moved >= self.decided.forced_mass]
-        if self.decided.public:
-            low = np.zeros(moved.size, dtype=np.int64)
-            lower = np.zeros(moved.size)
-        else:
-            first = 0 if self.low_inverse[0] > 0.0 else 1
-            low = np.maximum(self.raised.searchsorted(moved, "left"), first)
-            lower = (moved + self.low_mass[low]) / self.low_inverse[low]
-        high = self.size - self.lowered[::-1].searchsorted(moved, "left")
-        inverse = self.high_inverse[high]
-        nobody = inverse == 0.0
-        upper = (self.high_mass[high] - moved) / np.where(nobody, 1.0, inverse)
-        upper = np.where(nobody, self.marginal[-1], upper)
-        width = upper - lower
-        noise = self.decided.kept_noise + self.low_noise[high] - self.low_noise[low]
-        noise = noise + lower**2 * self.low_inverse[low] + upper**2 * inverse
-        apart = width > 1e-12 * upper
-        moved, width, noise = moved[apart], width[apart], np.maximum(noise[apart], 0.0)
-        eta = 4.0 * (noise + width * (self.decided.clipping_gap + 2.0 * moved)) / width**2
-        return np.maximum.accumulate(eta) if eta.size else eta, moved
 
     def sets(self, eta: float = 1.0) -> tuple[int, int]:
         """The sets by bisection on the sign of y - x - 2 F, which falls as mass moves."""
@@ -628,19 +599,7 @@ class SelectionPath:
         between the clients that could be lowered and those that could be raised; infinite if
         nobody would gain by moving, 0 if p = u is not allowed.
         """
-        u, costs = self._unbiased, self._costs
-        floor = np.zeros_like(u) if costs.floor is None else costs.floor
-        cap = np.ones_like(u) if costs.cap is None else costs.cap
-        if self._unavoidable or bool(((u < floor) | (u > cap)).any()):
-            return 0.0
-        marginal = costs.noise * u + (0.0 if costs.linear is None else 0.5 * costs.linear)
-        lowerable, raisable = marginal[u > floor], marginal[u < cap]
-        if lowerable.size == 0 or raisable.size == 0:
-            return math.inf
-        spread = float(lowerable.max()) - float(raisable.min())
-        if spread <= 0.0:
-            return math.inf
-        return _eta_of(self._noise_at(u), spread, self._clipping_gap)
+        return 0.0 if self._unavoidable else unbiased_threshold(self._costs)
 
     @cached_property
     def limit(self) -> FloatArray:
@@ -673,16 +632,11 @@ class SelectionPath:
             eta: weight of the noise, at least 0 and finite.
         """
         eta = number("eta", eta, at_least=0)
-        moves = self._one_sort and eta > self.threshold and self._scales(eta)
-        if not moves:
-            noise, linear = scaled_costs(eta, self._given.noise), self._given.linear
-            if linear is not None:
-                linear = scaled_costs(eta, linear)
-                linear = linear if linear.any() else None
-            return replace(_solved(self._given._replace(noise=noise, linear=linear)), eta=eta)
+        scaled = scaled_instance(eta, self._given)
+        if not (self._one_sort and eta > self.threshold and self._scales(eta)):
+            return replace(_solved(scaled), eta=eta)
         lower, upper = self._sorted.thresholds(eta)
         p = assembled(self._unbiased, self._kinds, (lower / eta, upper / eta))
-        scaled = self._given._replace(noise=eta * self._given.noise)
         return certified(p, scaled, (lower, upper), eta=eta)
 
     def at_gap(self, gap: float) -> Solution:
@@ -711,42 +665,11 @@ class SelectionPath:
                 raise too_close(gap)
             p, lower, upper = filled
         bias = self._clipping_gap + float(np.abs(p - self._unbiased).sum())
-        eta = _eta_of(self._noise_at(p), upper - lower, bias) if upper > lower else math.inf
+        eta = _eta_of(_noise_at(p, self._costs), upper - lower, bias) if upper > lower else math.inf
         if eta > LARGEST_COST:
             return self._at_limit(p)
-        scaled = self._costs._replace(
-            noise=eta * self._costs.noise,
-            linear=None if self._costs.linear is None else eta * self._costs.linear,
-        )
+        scaled = scaled_instance(eta, self._costs)
         return certified(p, scaled, (eta * lower, eta * upper), self._unavoidable, eta)
-
-    @cached_property
-    def breakpoints(self) -> tuple[FloatArray, FloatArray]:
-        """Points of the path for a plot: rising etas, and the bias ``||p - u||_1`` at each.
-
-        In the paper's noise model, exactly the etas at which a client begins to move. Otherwise 65
-        points evenly spaced in the bias.
-        """
-        if self._one_sort:
-            if self._kinds.mass.size == 0:
-                return np.zeros(0), np.zeros(0)
-            eta, moved = self._sorted.turning_points()
-            return eta, 2.0 * moved
-        least = self.at(0.0)
-        start = float(np.abs(least.probabilities - self._unbiased).sum())
-        if self.maximum_gap - start < 1e-12:  # nothing but the forced bias
-            return np.array([self.threshold]), np.array([start])
-        gaps = np.linspace(start, self.maximum_gap, 66)[1:-1]
-        solutions = [self.at_gap(float(gap)) for gap in gaps]
-        etas = np.array([solution.eta for solution in solutions])
-        finite = np.isfinite(etas)
-        etas = np.concatenate([[self.threshold], etas[finite]])
-        return np.maximum.accumulate(etas), np.concatenate([[start], gaps[finite]])
-
-    def _noise_at(self, p: FloatArray) -> float:
-        """Q per unit of eta."""
-        bare = objective_of(p, self._costs._replace(unbiased=p, clipping_gap=0.0))
-        return bare * bare
 
     def _scales(self, eta: float) -> bool:
         """Whether no cost leaves the range of safe arithmetic when multiplied by eta."""
@@ -759,16 +682,20 @@ class SelectionPath:
     def _at_limit(self, p: FloatArray) -> Solution:
         """A selection of least noise, optimal only as eta goes to infinity."""
         bias = self._clipping_gap + float(np.abs(p - self._unbiased).sum())
-        objective = math.inf if self._noise_at(p) > 0.0 else 2.0 * bias
-        p.setflags(write=False)
-        return Solution(
-            probabilities=p,
-            objective=objective,
-            lower_bound=objective,
-            gap=0.0,
-            thresholds=(math.inf, math.inf),
-            eta=math.inf,
-        )
+        return at_limit(p, math.inf if _noise_at(p, self._costs) > 0.0 else 2.0 * bias)
+
+
+def at_limit(p: FloatArray, objective: float) -> Solution:
+    """These probabilities, optimal only as eta goes to infinity; they become read-only."""
+    p.setflags(write=False)
+    return Solution(
+        probabilities=p,
+        objective=objective,
+        lower_bound=objective,
+        gap=0.0,
+        thresholds=(math.inf, math.inf),
+        eta=math.inf,
+    )
 
 
 def too_close(gap: float) -> InputError:
@@ -779,6 +706,30 @@ def too_close(gap: float) -> InputError:
         allowed="at least the bias that floors, caps and infinite costs force",
         next_step="Raise the bias cap, or loosen the floor or cap.",
     )
+
+
+def unbiased_threshold(costs: Costs) -> float:
+    """The largest eta at which unbiased selection is optimal, eta_0; 0 if it is not allowed.
+
+    Args:
+        costs: per unit of eta, infinite ones turned into caps.
+
+    Example:
+        >>> unbiased_threshold(Costs(np.array([0.5, 0.5]), np.array([3.0, 3.0])))
+        inf
+    """
+    ends = marginal_ends(costs)
+    if ends is None:
+        return 0.0
+    spread = ends[0] - ends[1]
+    noise = _noise_at(costs.unbiased, costs)
+    return _eta_of(noise, spread, costs.clipping_gap) if spread > 0.0 else math.inf
+
+
+def _noise_at(p: FloatArray, costs: Costs) -> float:
+    """Q at these costs."""
+    bare = objective_of(p, costs._replace(unbiased=p, clipping_gap=0.0))
+    return bare * bare
 
 
 def _eta_of(noise: float, width: float, bias: float) -> float:

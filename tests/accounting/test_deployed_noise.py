@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+from dpcohort import Training, make_plan
 from dpcohort.accounting import deployed_noise as module
 from dpcohort.accounting.calibration import calibrate_noise
 from dpcohort.accounting.closed_forms import noise_level, paper_noise_multiplier
@@ -28,7 +31,7 @@ def clients():
 
 
 def _deploy(clients, accountant="tight", steps=(20, 40, 0, 10), guard="refuse", epsilon=None):
-    return deploy_noise(
+    z, certified, lifted = deploy_noise(
         clients,
         calibrated_epsilon=clients.epsilon if epsilon is None else np.asarray(epsilon),
         sampling_rates=np.full(len(clients), 0.1),
@@ -36,6 +39,7 @@ def _deploy(clients, accountant="tight", steps=(20, 40, 0, 10), guard="refuse", 
         contract=accountant if isinstance(accountant, Contract) else Contract.of(accountant),
         guard=guard,
     )
+    return SimpleNamespace(noise_multiplier=z, certified_epsilon=certified, lifted=lifted)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +134,7 @@ def test_noise_far_too_low_is_refused(clients, monkeypatch):
 
 def test_columns_cannot_be_changed(clients):
     with pytest.raises(ValueError, match="read-only"):
-        _deploy(clients).noise_multiplier[0] = 0.0
+        make_plan(clients, Training(cohort_size=2), seed=0).noise_multipliers[0] = 0.0
 
 
 @pytest.mark.parametrize("accountant", ["tight", "paper"])
@@ -156,40 +160,40 @@ def _levels(accountant="tight", public=(False, False, True), local_steps=2, **ch
 
 
 def test_paper_levels_are_its_formula_and_public_clients_are_silent():
-    levels = _levels("paper")
+    level, floor = _levels("paper")
     expected = noise_level(epsilon=4.0, delta=1e-6, sampling_rate=0.2, size=500)
-    assert levels.level[1] == expected
-    assert (levels.floor == 0).all()
-    assert levels.level[2] == 0
+    assert level[1] == expected
+    assert (floor == 0).all()
+    assert level[2] == 0
 
 
 def test_the_line_goes_through_both_calibrations():
-    levels = _levels()
+    level, floor = _levels()
     for k, (epsilon, delta, rate, batch, draws) in enumerate(
         [(0.5, 1e-5, 0.1, 60, 16), (4.0, 1e-6, 0.2, 100, 12)]
     ):
         for steps in (2, 2 * draws):
             z = calibrate_noise(epsilon=epsilon, delta=delta, sampling_rate=rate, steps=steps)
-            line = levels.floor[k] + levels.level[k] * steps
+            line = floor[k] + level[k] * steps
             assert line == pytest.approx((z / batch) ** 2, rel=1e-9)
-    assert levels.level[2] == levels.floor[2] == 0
+    assert level[2] == floor[2] == 0
 
 
 def test_replace_one_needs_up_to_four_times_the_variance():
-    near = _levels()
-    far = _levels(contract=Contract.of("tight", sampler="fixed"))
-    ratio = (far.floor + 8 * far.level)[:2] / (near.floor + 8 * near.level)[:2]
+    near, near_floor = _levels()
+    far, far_floor = _levels(contract=Contract.of("tight", sampler="fixed"))
+    ratio = (far_floor + 8 * far)[:2] / (near_floor + 8 * near)[:2]
     assert (ratio > 3.5).all()
     assert (ratio < 5).all()
 
 
 def test_many_clients_take_the_limit_of_many_steps(monkeypatch):
-    calibrated = _levels(expected_draws=np.full(3, 500.0))
+    calibrated, _ = _levels(expected_draws=np.full(3, 500.0))
     monkeypatch.setattr(module, "CALIBRATION_LIMIT", 1)
-    limit = _levels(expected_draws=np.full(3, 500.0))
-    assert limit.level[:2] == pytest.approx(calibrated.level[:2], rel=0.03)
-    assert limit.floor[2] == 0
-    assert np.array_equal(limit.level, _levels(calibrated=False).level)
+    limit, floor = _levels(expected_draws=np.full(3, 500.0))
+    assert limit[:2] == pytest.approx(calibrated[:2], rel=0.03)
+    assert floor[2] == 0
+    assert np.array_equal(limit, _levels(calibrated=False)[0])
 
 
 RATE = 128 / 600

@@ -160,7 +160,7 @@ def test_public_clients_add_no_noise(plan_of):
 def test_paper_noise_is_guarded_together_with_the_reports(plan_of, people, settings):
     lifted = plan_of(accountant="paper", guard="lift", report_share=0.9)
     assert (lifted.certified_epsilon <= people.epsilon).all()
-    assert lifted.noise.lifted.any()
+    assert lifted.lifted.any()
     with pytest.raises(BudgetExceededError, match="together with its reports"):
         plan_of(accountant="paper", guard="refuse", report_share=0.9)
 
@@ -257,7 +257,7 @@ def test_a_report_costs_what_its_event_says(plan_of):
 def with_noise(plan, column, values):
     """The plan with other noise on its draws or on its reports."""
     if column == "noise_multiplier":
-        return replace(plan, noise=replace(plan.noise, noise_multiplier=values))
+        return replace(plan, noise_multipliers=values)
     return replace(plan, adaptive=replace(plan.adaptive, report_multipliers=values))
 
 

@@ -210,8 +210,8 @@ def test_nothing_is_written_if_the_picture_cannot_be(terminal, config, tmp_path)
 def test_a_plan_with_too_little_noise_is_noticed_when_it_is_read(terminal, config, tmp_path):
     terminal("plan", config, "-o", tmp_path / "plan.json")
     plan = Plan.load(tmp_path / "plan.json")
-    half = dataclasses.replace(plan.noise, noise_multiplier=plan.noise_multipliers / 2)
-    dataclasses.replace(plan, noise=half).save(tmp_path / "forged.json")
+    half = plan.noise_multipliers / 2
+    dataclasses.replace(plan, noise_multipliers=half).save(tmp_path / "forged.json")
     terminal("plan", tmp_path / "forged.json", code=1)
     assert "would spend more than promised" in terminal.errors
 

@@ -181,9 +181,11 @@ def test_fixed_features_are_computed_once_and_the_head_is_trained():
 
 
 def test_a_plan_with_too_little_noise_is_not_trained(plan, digits):
-    half = dataclasses.replace(plan.noise, noise_multiplier=plan.noise_multipliers / 2)
+    half = plan.noise_multipliers / 2
     with pytest.raises(VerificationError, match="would spend more than promised"):
-        make_job(dataclasses.replace(plan, noise=half), "logistic", digits, device="cpu")
+        make_job(
+            dataclasses.replace(plan, noise_multipliers=half), "logistic", digits, device="cpu"
+        )
 
 
 def test_an_epsilon_that_the_noise_cannot_keep_is_refused(digits):

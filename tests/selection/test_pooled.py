@@ -131,7 +131,7 @@ def test_more_noise_than_own_below_the_break_even_and_less_above():
 def test_a_bias_cap_is_kept_with_the_least_noise():
     rng = np.random.default_rng(7)
     u, a = rng.dirichlet(np.full(12, 3.0)), 10.0 ** rng.uniform(0, 3, 12)
-    found = solve_pooled_within(0.3, u, a, cohort_size=6, honest=6)
+    found = solve_pooled_within(0.3, Costs(u, a), Pool(6, 6))
     assert np.abs(found.probabilities - u).sum() == pytest.approx(0.3, abs=1e-9)
     again = solve_pooled(u, found.eta * a, cohort_size=6, honest=6)
     assert found.objective == pytest.approx(again.objective, rel=1e-6)

@@ -58,13 +58,14 @@ def certified_noise(
         >>> certified_noise(people, rates=0.1, steps=[100, 0]).round(2)
         array([3.94,  nan])
     """
-    return deploy_noise(
+    noise, _, _ = deploy_noise(
         population,
         calibrated_epsilon=population.epsilon,
         sampling_rates=np.broadcast_to(rates, len(population)),
         steps=np.broadcast_to(steps, len(population)),
         contract=Contract.of("tight", sampler="poisson", neighbours=neighbours),
-    ).noise_multiplier
+    )
+    return noise
 
 
 def sampled_epsilon(

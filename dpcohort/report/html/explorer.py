@@ -149,9 +149,8 @@ def _changeable(plan: Plan, stops: int) -> IntArray:
 def _eta_range(plan: Plan) -> list[float]:
     """From where nothing moves to where hardly anything moves any more."""
     problem = plan.problem
-    path = problem.path()
-    auto = problem.eta("auto")
-    low = path.threshold / 2 if math.isfinite(path.threshold) and path.threshold > 0 else auto / 1e3
+    start, auto = problem.threshold, problem.eta("auto")
+    low = start / 2 if math.isfinite(start) and start > 0 else auto / 1e3
     low = max(low, auto * 1e-8)
     return [min(low, plan.selection.eta or low, auto), max(100 * auto, plan.selection.eta)]
 
@@ -165,7 +164,7 @@ def _levels(
         # One call for all numbers of rounds: what they share is calibrated once.
         rows = np.tile(part, len(rounds))
         counts = np.repeat(rounds, part.size) * plan.training.cohort_size
-        levels = noise_levels(
+        level, floor = noise_levels(
             epsilon=np.tile(epsilon[np.searchsorted(clients, part)], len(rounds)),
             delta=plan.population.delta[rows],
             public=plan.population.public[rows],
@@ -177,7 +176,7 @@ def _levels(
             calibrated=plan.noise_model == "exact",
         )
         shape = (len(rounds), part.size)
-        found.append((levels.level.reshape(shape), levels.floor.reshape(shape)))
+        found.append((level.reshape(shape), floor.reshape(shape)))
     level = np.concatenate([part[0] for part in found], axis=1)
     floor = np.concatenate([part[1] for part in found], axis=1)
     return list(zip(level, floor, strict=True))
