@@ -26,13 +26,14 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import combinations_with_replacement
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from dpcohort._validate import FloatArray, IntArray
-from dpcohort.accounting.contract import Contract
+from dpcohort.accounting import Contract
+from dpcohort.accounting.pooled import Pooled
 from dpcohort.audit.claims import Finding
 from dpcohort.audit.noise import correlation_score, spectrum_of, unlike_normal
 from dpcohort.clients import Population
@@ -50,14 +51,6 @@ _TOLERANCE = 1e-5
 _SMALL_NOISE = 2.0**-19  # against the largest influence of a record
 _NO_NOISE = 0.1  # of the claim
 _MOVED = 0.5  # of the bound, at least, by a record that is longer than C
-
-
-class Shares(NamedTuple):
-    """Weights g_k, shares of noise in units of C, and on how many of them a client counts."""
-
-    weights: FloatArray
-    shares: FloatArray
-    honest: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,14 +77,12 @@ class PooledClaim:
     alone_multipliers: FloatArray
     batch_sizes: IntArray
     sampling_rates: FloatArray
-    pooled: Shares
+    pooled: Pooled
 
     @classmethod
     def of(cls, plan: Plan) -> PooledClaim:
         """What this plan claims."""
-        parts = {field.name: getattr(plan, field.name) for field in fields(cls)}
-        told: Any = plan.pooled
-        return cls(**parts | {"pooled": Shares(told.weights, told.shares, told.honest)})
+        return cls(**{field.name: getattr(plan, field.name) for field in fields(cls)})
 
     @property
     def honest(self) -> int:
@@ -126,7 +117,7 @@ class PooledClaim:
             self,
             noise_multipliers=self.noise_multipliers * factor,
             alone_multipliers=self.alone_multipliers * factor,
-            pooled=self.pooled._replace(shares=self.pooled.shares * factor),
+            pooled=replace(self.pooled, shares=self.pooled.shares * factor),
         )
 
     def with_all_records(self) -> PooledClaim:

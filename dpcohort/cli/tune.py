@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,7 +30,6 @@ from dpcohort.runs.receipts import SIMULATED_TUNING as SIMULATED
 
 if TYPE_CHECKING:
     from dpcohort.config import Config
-    from dpcohort.progress import Progress
     from dpcohort.tuning import Tuned, Worth
 
 _CONFIG = Argument(metavar="CONFIG", help="A config with data (.toml).")
@@ -108,7 +106,7 @@ def tune(
             f"{source} was tuned on its clients' records before, and {config.tuning['share']:.0%} "
             "of each budget is spent. Tune the file from before that, or train this one."
         )
-    with _progress(f"tune {source.name}", quiet=as_json) as progress:
+    with showing_progress(f"tune {source.name}", quiet=as_json) as progress:
         if origin == "charged":
             from dpcohort.tuning import tune_charged
 
@@ -215,17 +213,6 @@ def _print_silent(config: Config) -> None:
     say_never_drawn(configured_plan(config))
 
 
-@contextmanager
-def _progress(title: str, *, quiet: bool) -> Iterator[Progress]:
-    with showing_progress(title, quiet=quiet) as show:
-
-        def told(work: str, done: int, total: int) -> None:
-            if show is not None:
-                show(done, total, work)
-
-        yield told
-
-
 _SHOWN = 10
 
 
@@ -275,7 +262,7 @@ def worth(
 
         picture_format(figure)
     config = load_config(source).with_overrides(data_changes(changes, data_dir))
-    with _progress(f"worth {source.name}", quiet=as_json) as progress:
+    with showing_progress(f"worth {source.name}", quiet=as_json) as progress:
         found = worth_of(
             config,
             source="none" if public is None else "public",

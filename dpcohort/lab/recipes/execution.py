@@ -30,6 +30,7 @@ from dpcohort.errors import DivergedError, FileFormatError, InputError
 from dpcohort.lab.recipes.recipe import Cell, Recipe
 from dpcohort.limits import LARGEST_CELL_FILE
 from dpcohort.metrics import Metric, main_metric
+from dpcohort.progress import Progress, silent
 from dpcohort.runs import configured_data
 from dpcohort.text_files import parse_json, read_utf8
 
@@ -115,9 +116,6 @@ def write_cell(path: Path, cell: Cell, measured: Mapping[int, Measurement]) -> N
     write_text(path, json.dumps(content, indent=1) + "\n")
 
 
-#: Told rounds done, rounds in all (over all trainings), and what is being trained.
-Progress = Callable[[int, int, str], None]
-
 #: Parameters of all models of a stack together: bounds the memory of an accelerator, and what an
 #: interruption loses; large models fill it with few.
 _STACK_PARAMETERS = 3_000_000
@@ -133,7 +131,7 @@ def measure(
     *,
     folder: Path | None = None,
     device: str | None = None,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> dict[str, dict[int, Measurement]]:
     """Train what is not measured yet.
 
@@ -141,7 +139,7 @@ def measure(
         recipe: in the form that is wanted.
         folder: where measurements are kept; what is there already is not trained again.
         device: instead of the recipe's.
-        progress: told how far it is.
+        progress: told what is trained, and how many rounds of all trainings are done.
 
     Returns:
         All measurements, by the cell's slug and the seed.
@@ -227,7 +225,7 @@ def _job(
 
 
 def train_works(
-    works: Sequence[Work], *, progress: Progress | None = None, certify: bool = True
+    works: Sequence[Work], *, progress: Progress = silent, certify: bool = True
 ) -> Iterator[tuple[Work, Measurement]]:
     """Train all; each is given as soon as its stack is done.
 
@@ -248,13 +246,11 @@ def train_works(
         def told(
             rounds: int, _: Any = None, before: int = done, each: int = len(stack), at: str = name
         ) -> None:
-            if progress is not None:
-                progress(before + rounds * each, total, at)
+            progress(at, before + rounds * each, total)
 
-        if progress is not None:
-            # What is done before the first round: features of all records may take minutes.
-            features = "" if jobs[0].trained is jobs[0].model else "features of all records, then "
-            progress(done, total, f"{features}{name}")
+        # What is done before the first round: features of all records may take minutes.
+        features = "" if jobs[0].trained is jobs[0].model else "features of all records, then "
+        progress(f"{features}{name}", done, total)
         began = time.perf_counter()
         runs = train_side_by_side(jobs, on_round=told)
         seconds = (time.perf_counter() - began) / len(stack)

@@ -22,6 +22,7 @@ import numpy as np
 from dpcohort._validate import FloatArray
 from dpcohort.atomic_file import write_text
 from dpcohort.clients import Population
+from dpcohort.config import Config
 from dpcohort.errors import FileFormatError
 from dpcohort.lab.recipes.execution import Measurement
 from dpcohort.lab.recipes.recipe import Cell, ClaimSection, Form, Recipe, fits
@@ -320,17 +321,21 @@ def selection_panels(recipe: Recipe) -> tuple[Population, dict[str, FloatArray]]
         >>> list(panels)[-1]
         'unbiased'
     """
-    config = recipe.base
-    population = config.population()
+    shown, population = recipe.header.selection, recipe.base.population()
+    etas = [] if shown is None else sorted(shown.eta)
+    return population, panels_at(recipe.base, population, etas)
+
+
+def panels_at(
+    config: Config, population: Population, etas: Sequence[float | str]
+) -> dict[str, FloatArray]:
+    """The probabilities of clients at each weight of the noise, and by size, by their titles."""
     problem, _ = selection_problem(
         population, config.training, contract=config.contract, noise_model=config.noise_model
     )
-    panels = {}
-    for eta in sorted(recipe.header.selection.eta) if recipe.header.selection else ():
-        chosen = rule_from_settings("privacy-aware", eta=eta).select(problem)
-        panels[f"privacy-aware, η = {eta:g}"] = chosen.probabilities
-    panels["unbiased"] = population.unbiased
-    return population, panels
+    chosen = [rule_from_settings("privacy-aware", eta=eta).select(problem) for eta in etas]
+    panels = {f"privacy-aware, η = {one.eta:g}": one.probabilities for one in chosen}
+    return {**panels, "unbiased": population.unbiased}
 
 
 def judge_panels(

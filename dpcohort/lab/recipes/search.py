@@ -22,11 +22,12 @@ from dpcohort._validate import number, whole_number
 from dpcohort.config import Config
 from dpcohort.data import Dataset
 from dpcohort.errors import DivergedError, InputError
-from dpcohort.lab.recipes.execution import Progress, Work, prepare, train_works
+from dpcohort.lab.recipes.execution import Work, prepare, train_works
 from dpcohort.lab.recipes.judgement import write_lines
 from dpcohort.lab.recipes.recipe import MECHANISM, Cell, Recipe, SearchSection, as_changes
 from dpcohort.limits import MOST_CELLS
 from dpcohort.metrics import METRICS, Metric, main_metric
+from dpcohort.progress import Progress, silent
 from dpcohort.runs import configured_data, held_out_within, mean_interval
 
 UNCHARGED = (
@@ -213,7 +214,7 @@ def run_search(
     seeds: int,
     share: float,
     device: str | None = None,
-    progress: Progress | None = None,
+    progress: Progress = silent,
     options: Sequence[str] = (),
     source: str = "",
 ) -> SearchResult:
@@ -272,9 +273,7 @@ def write_search(result: SearchResult, path: str | Path) -> None:
     write_lines(Path(path), result.to_dict(), listed=["tried"])
 
 
-def _scored(
-    works: Sequence[Work], progress: Progress | None
-) -> Iterator[tuple[Work, float | None]]:
+def _scored(works: Sequence[Work], progress: Progress) -> Iterator[tuple[Work, float | None]]:
     """Held-out score of each; None where the training diverged."""
     left = {id(work): work for work in works}
     try:

@@ -194,7 +194,6 @@ def discounted_noise(*, left: float, budget: float, spent: float) -> float:
         >>> round(discounted_noise(left=4, budget=2.0, spent=1.0), 6)
         2.0
     """
-    number("left", left, above=0)
     rest = budget - spent
     if rest <= 0:
         raise BudgetExceededError(

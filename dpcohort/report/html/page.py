@@ -318,9 +318,7 @@ class Report:
             "served": self.served,
             "explorer": self.explorer,
             "worth": self.worth.get("curves", []),
-            "cells": []
-            if self.reproduction is None
-            else [asdict(cell) for cell in self.reproduction.cells],
+            "cells": [] if self.reproduction is None else list(self.reproduction.cells),
         }
 
 
@@ -520,16 +518,13 @@ def _cards(
 
 
 def _comparisons(baseline: Group, others: Sequence[Group]) -> tuple[str, ...]:
-    found = []
-    for group in others:
-        comparison = compared(group, baseline)
-        found.append(
-            f"{group.name} and {baseline.name} share no seed on the same data, so they are not "
-            "compared."
-            if comparison is None
-            else comparison.sentence
-        )
-    return tuple(found)
+    found = {group.name: compared(group, baseline) for group in others}
+    return tuple(
+        f"{name} and {baseline.name} share no seed on the same data, so they are not compared."
+        if comparison is None
+        else comparison.sentence
+        for name, comparison in found.items()
+    )
 
 
 def _heard(group: Group) -> list[dict[str, Any]]:

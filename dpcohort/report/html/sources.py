@@ -227,7 +227,7 @@ def read_run(path: str | Path, *, method: str = "pld") -> ReadRun:
         draws=None if counted is None else counted[0],
         reports=counted[1] if counted and plan and plan.adaptive else None,
         config=_text(folder.config),
-        environment=_optional_json(folder.environment, tell),
+        environment=_json(folder.environment, "note", tell) or {},
         verification=_verified(folder, plan, tell, method),
         problems=(),
         judged=judged_in(folder.result),
@@ -246,19 +246,15 @@ def _settings(folder: RunFolder, tell: _Tell) -> dict[str, Any]:
     if not folder.is_run:
         tell("missing", "run.json", "it is not there, so seed, model and label are unknown.")
         return {}
-    try:
-        settings = read_json(folder.settings)
-    except DpcohortError as error:
-        tell("broken", "run.json", str(error))
-        return {}
-    if settings.get("schema") != _SCHEMA:
+    settings = _json(folder.settings, "broken", tell)
+    if settings is not None and settings.get("schema") != _SCHEMA:
         tell(
             "broken",
             "run.json",
             f"written in schema {settings.get('schema')!r}; this dpcohort reads schema {_SCHEMA}. "
             "What is known of it is shown; upgrade dpcohort to see the rest.",
         )
-    return settings
+    return settings or {}
 
 
 def _history(folder: RunFolder, tell: _Tell) -> tuple[RoundRecord, ...]:
@@ -338,12 +334,12 @@ def _verified(
     return found
 
 
-def _optional_json(path: Path, tell: _Tell) -> dict[str, Any]:
+def _json(path: Path, kind: Kind, tell: _Tell) -> dict[str, Any] | None:
     try:
         return read_json(path)
     except DpcohortError as error:
-        tell("note", path.name, str(error))
-        return {}
+        tell(kind, path.name, str(error))
+        return None
 
 
 def _text(path: Path) -> str:
@@ -408,12 +404,9 @@ def _alone(group: Group, curve: AccuracyCurve) -> str:
     plan = group.runs[0].plan
     clients = "" if plan is None else f" with {counted(len(plan.population), 'client')}"
     if not curve.mean:
-        withheld = group.runs[0].judged.get("withheld")
-        why = (
-            "nothing is told of test records that are not public"
-            if withheld
-            else "no test result yet"
-        )
+        why = "no test result yet"
+        if group.runs[0].judged.get("withheld"):
+            why = "nothing is told of test records that are not public"
         return f"{group.name}{clients}: {why}"
     check, metric = group_check(group), METRICS[curve.metric]
     if check is not None and not check.is_better:
@@ -498,8 +491,8 @@ def verdict_of(runs: Sequence[ReadRun]) -> tuple[str, Tone]:
         for finding in run.verification.findings
     )
     if broken:
-        things = "finding" if broken == 1 else "findings"
-        return f"NOT every promise could be confirmed ({broken} {things} below)", "bad"
+        found = counted(broken, "finding")
+        return f"NOT every promise could be confirmed ({found} below)", "bad"
     if unknown:
         return "the promises could NOT be verified (see below)", "bad"
     if any(problem.kind == "broken" for run in runs for problem in run.problems):
@@ -538,7 +531,11 @@ class AccuracyCurve:
 
 def accuracy_curve(group: Group) -> AccuracyCurve:
     """The curve of a group, at the rounds at which all its runs were tested."""
-    curves = [_points(run) for run in group.runs if run.test is not None]
+    curves = [
+        {line.round + 1: line.scored.score for line in run.history if line.scored}
+        for run in group.runs
+        if run.test is not None
+    ]
     shared = sorted(set.intersection(*(set(curve) for curve in curves))) if curves else []
     metric = group.runs[0].metric
     found = [mean_interval([metric.scale * curve[at] for curve in curves]) for at in shared]
@@ -554,10 +551,6 @@ def accuracy_curve(group: Group) -> AccuracyCurve:
         metric=metric.name,
         words=metric.words,
     )
-
-
-def _points(run: ReadRun) -> dict[int, float]:
-    return {line.round + 1: line.scored.score for line in run.history if line.scored}
 
 
 def _end(value: float, most: float = 100.0) -> float | None:
@@ -618,39 +611,6 @@ _FORMAT, _RESULT_SCHEMA = "dpcohort reproduction", 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReproductionCell:
-    """One number of a table or figure of the paper, measured again; accuracies in percent.
-
-    Attributes:
-        name: mechanism and the values of the axes.
-        mechanism: which.
-        axes: the values of the axes, in words.
-        paper: the paper's number; None if it has none.
-        mean: ours.
-        low: lower end of the 95 % interval; None from one seed.
-        high: upper end.
-        difference: ours minus the paper's, in points.
-        verdict: in words.
-        curve: (rounds, accuracy) pairs, the mean over seeds.
-        seeds: measurements behind it.
-        promises_hold: every receipt held.
-    """
-
-    name: str
-    mechanism: str
-    axes: str
-    paper: float | None
-    mean: float | None
-    low: float | None
-    high: float | None
-    difference: float | None
-    verdict: str
-    curve: tuple[tuple[float, float], ...]
-    seeds: int
-    promises_hold: bool
-
-
-@dataclass(frozen=True, kw_only=True)
 class Reproduction:
     """A recipe's result.
 
@@ -661,7 +621,10 @@ class Reproduction:
         warning: that it is a reduced form; empty if it is whole.
         notes: what must be said beside the numbers.
         findings: (sentence, whether it holds, numbers).
-        cells: in the recipe's order.
+        cells: numbers of a table or figure of the paper, measured again, in the recipe's order:
+            ``name`` (mechanism and axes), ``paper``, ``mean`` with its 95 % interval from ``low``
+            to ``high``, ``difference`` in points, ``verdict``, ``curve`` (rounds and accuracy),
+            ``seeds`` and ``promises_hold``; what there is none of is None.
         promises_hold: every receipt of every training held.
         facts: settings and environment, in words.
         problems: what could not be read.
@@ -673,7 +636,7 @@ class Reproduction:
     warning: str
     notes: tuple[str, ...]
     findings: tuple[tuple[str, bool | None, str], ...]
-    cells: tuple[ReproductionCell, ...]
+    cells: tuple[dict[str, Any], ...]
     promises_hold: bool
     facts: Mapping[str, str]
     problems: tuple[Notice, ...]
@@ -718,7 +681,7 @@ def read_reproduction(path: str | Path) -> Reproduction:
     cells = tuple(_cell(item) for item in _objects(values.get("cells")))
     if not cells and not values.get("findings"):
         problems.append(Notice("missing", str(path), "it holds no measured cell."))
-    held = values.get("promises_hold") is True and all(cell.promises_hold for cell in cells)
+    held = values.get("promises_hold") is True and all(cell["promises_hold"] for cell in cells)
     return Reproduction(
         path=str(path),
         title=str(values.get("title") or values.get("recipe") or path),
@@ -769,24 +732,16 @@ def read_worth(path: str | Path, plan: Plan) -> dict[str, Any]:
                 f"{path} is about other clients or budgets than the run: "
                 f"{one_line(str(item.get('client')), 60)}. Predict it again: dpcohort worth CONFIG"
             )
-        points = dict(zip(("mean", "low", "high"), _ends(item.get("accuracy")), strict=True))
-        gains.append({"client": str(item["client"]), **numbers, **points})
+        gains.append({"client": str(item["client"]), **numbers, **_ends(item.get("accuracy"))})
     factors = [_number(item.get("factor")) for item in _objects(values.get("factors"))]
     scored_by = str(values.get("scored_by") or "accuracy")
     sets, curves = values.get("sets"), []
     for name, points in sets.items() if isinstance(sets, Mapping) else ():
-        ends = [_ends(point) for point in _objects(points)]
-        # One data set of a kind has no interval.
-        rows = [
-            [
-                100 * min(1.0, max(0.0, mean or 0.0 if end is None else end))
-                for end in (mean, low, high)
-            ]
-            for mean, low, high in ends
-        ]
-        columns = zip(*rows, strict=True) if rows else ((), (), ())
-        mean, low, high = map(list, columns)
-        curve = {"mean": mean, "low": low, "high": high}
+        curve: dict[str, list[float]] = {"mean": [], "low": [], "high": []}
+        for ends in map(_ends, _objects(points)):
+            for end, column in curve.items():  # one data set of a kind has no interval
+                known = ends["mean"] or 0.0 if (value := ends[end]) is None else value
+                column.append(100 * min(1.0, max(0.0, known)))
         curves.append({"name": str(name), "words": scored_by, "factors": factors, **curve})
     if None in factors or any(len(curve["mean"]) != len(factors) for curve in curves):
         raise FileFormatError(path, "its curves are not as dpcohort worth writes them.")
@@ -794,22 +749,18 @@ def read_worth(path: str | Path, plan: Plan) -> dict[str, Any]:
     return {"gains": gains, "curves": curves, "source": source, "scored_by": scored_by}
 
 
-def _ends(value: Any) -> tuple[float | None, float | None, float | None]:
+def _ends(value: Any) -> dict[str, float | None]:
     """Mean, low and high of an interval that was written down."""
     found = value if isinstance(value, Mapping) else {}
-    return _number(found.get("mean")), _number(found.get("low")), _number(found.get("high"))
+    return {end: _number(found.get(end)) for end in ("mean", "low", "high")}
 
 
-def _cell(item: Mapping[str, Any]) -> ReproductionCell:
-    axes = item.get("axes")
-    words = (
-        ", ".join(f"{key} {value}" for key, value in axes.items())
-        if isinstance(axes, Mapping)
-        else ""
-    )
-    mechanism = str(item.get("mechanism") or "-")
+def _cell(item: Mapping[str, Any]) -> dict[str, Any]:
+    axes, named = item.get("axes"), [str(item.get("mechanism") or "-")]
+    if isinstance(axes, Mapping):
+        named += [f"{key} {value}" for key, value in axes.items()]
     mean, half = _number(item.get("mean")), _number(item.get("half_width"))
-    known = mean is not None and half is not None
+    ends = (None, None) if mean is None or half is None else (mean - half, mean + half)
     curve = [
         (float(point[0]), float(point[1]))
         for point in _list(item.get("curve"))
@@ -817,20 +768,18 @@ def _cell(item: Mapping[str, Any]) -> ReproductionCell:
         and len(point) == 2
         and all(_number(v) is not None for v in point)
     ]
-    return ReproductionCell(
-        name=f"{mechanism}, {words}" if words else mechanism,
-        mechanism=mechanism,
-        axes=words,
-        paper=_number(item.get("paper")),
-        mean=mean,
-        low=(mean or 0.0) - (half or 0.0) if known else None,
-        high=(mean or 0.0) + (half or 0.0) if known else None,
-        difference=_number(item.get("difference")),
-        verdict=str(item.get("verdict") or ""),
-        curve=tuple(curve),
-        seeds=len(_list(item.get("accuracy"))),
-        promises_hold=item.get("promises_hold") is True,
-    )
+    return {
+        "name": ", ".join(named),
+        "paper": _number(item.get("paper")),
+        "mean": mean,
+        "low": ends[0],
+        "high": ends[1],
+        "difference": _number(item.get("difference")),
+        "verdict": str(item.get("verdict") or ""),
+        "curve": tuple(curve),
+        "seeds": len(_list(item.get("accuracy"))),
+        "promises_hold": item.get("promises_hold") is True,
+    }
 
 
 def _facts(values: Mapping[str, Any]) -> dict[str, str]:
