@@ -25,17 +25,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import combinations_with_replacement
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from dpcohort._validate import FloatArray, IntArray
 from dpcohort.accounting import Contract
 from dpcohort.accounting.pooled import Pooled
 from dpcohort.audit.claims import Finding
-from dpcohort.audit.noise import correlation_score, spectrum_of, unlike_normal
+from dpcohort.audit.noise import correlations, unlike_normal
 from dpcohort.clients import Population
 from dpcohort.plan import Plan, make_plan
 from dpcohort.schedule import Schedule
@@ -260,12 +258,11 @@ def _noises(sums: PooledSums, claim: PooledClaim, seed: int, dimension: int) -> 
 
 def _stale(noise: FloatArray, level: float) -> Iterator[str]:
     """Noise that was there before, in another round or in another place."""
-    rounds, dimension = noise.shape
-    pairs = list(combinations_with_replacement(range(rounds), 2))
-    threshold = float(stats.norm.isf(level / (2 * len(pairs) * dimension)))
-    spectra = [spectrum_of(row, _NO_NOISE * math.sqrt(dimension)) for row in noise]
-    for a, b in pairs:
-        if not correlation_score(spectra[a], spectra[b], dimension, same=a == b) <= threshold:
+    dimension = noise.shape[1]
+    rows = {str(i): row for i, row in enumerate(noise)}
+    scores, threshold = correlations(rows, _NO_NOISE * math.sqrt(dimension), level)
+    for (a, b), score in scores.items():
+        if not score <= threshold:
             yield f"the noise of sums {a} and {b} is related"
 
 

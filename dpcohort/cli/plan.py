@@ -406,10 +406,9 @@ def _parsed(setting: str, text: str) -> list[float | str]:
 
 def _value(word: str) -> float | str:
     """A number where it is one; whole numbers stay whole."""
-    with suppress(ValueError):
-        return int(word)
-    with suppress(ValueError):
-        return float(word)
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(word)
     return word
 
 

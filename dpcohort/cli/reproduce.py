@@ -211,8 +211,8 @@ def _print(result: RecipeResult) -> None:
             f"probabilities {panel['smallest']:g} to {panel['largest']:g}"
         )
     for finding in result.findings:
-        word = {True: "yes", False: "NO", None: "-"}[finding.holds]
-        say(f"{word:>3}  {finding.text} ({finding.detail})")
+        word = {True: "yes", False: "NO", None: "-"}[finding["holds"]]
+        say(f"{word:>3}  {finding['text']} ({finding['detail']})")
     if result.cells:
         kept = "every receipt certifies" if result.promises_hold else "NOT EVERY RECEIPT CERTIFIES"
         raw = any(found.cell.adaptive == "biased-raw" for found in result.cells)

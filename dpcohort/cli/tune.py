@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,7 +28,6 @@ from dpcohort.errors import InputError
 from dpcohort.runs.receipts import SIMULATED_TUNING as SIMULATED
 
 if TYPE_CHECKING:
-    from dpcohort.config import Config
     from dpcohort.tuning import Tuned, Worth
 
 _CONFIG = Argument(metavar="CONFIG", help="A config with data (.toml).")
@@ -140,35 +138,34 @@ def tune(
                 device=device,
                 progress=progress,
             )
-    text = _tuned_text(source, [*(changes or []), *found.changes], found)
+    text = _rewritten(source, [*(changes or []), *found.changes, *found.record()], found)
     if as_json:
         write_new(out, text, force=True, as_json=True, **found.to_dict())
         return
     if str(out) != "-":
+        from dpcohort.runs.configured import configured_plan
+
         _print_tuned(found)
-        _print_silent(config.with_overrides([*found.changes, *found.record()]))
+        tuned = config.with_overrides([*found.changes, *found.record()])
+        say_never_drawn(configured_plan(tuned))
     if write_new(out, text, force=True, as_json=False):
         say(f"Wrote {out}   Next: dpcohort train {out} --out RUN, or dpcohort worth {out}")
 
 
-def _rewritten(source: Path, changes: list[str], tuned: Sequence[str] = ()) -> str:
+def _rewritten(source: Path, changes: list[str], found: Tuned | None = None) -> str:
+    """The file with changed settings; a comment says which were tuned, and on what."""
     from dpcohort.config.settings import rewritten
     from dpcohort.limits import LARGEST_CONFIG
     from dpcohort.text_files import read_utf8
 
     text = read_utf8(source, at_most_bytes=LARGEST_CONFIG).decode("utf-8")
-    notes = {change.partition("=")[0]: "tuned" for change in tuned}
+    notes = {}
+    if found is not None:
+        notes = {change.partition("=")[0]: "tuned" for change in found.changes}
+        notes |= {"tuning.source": found.words, "tuning.share": "of each budget, spent on tuning"}
+        if not found.private:
+            notes["tuning.private"] = "a simulation: its noise came from a seed"
     return rewritten(text, changes, notes=notes)
-
-
-def _tuned_text(source: Path, changes: list[str], found: Tuned) -> str:
-    from dpcohort.config.settings import rewritten
-
-    tuned = _rewritten(source, changes, found.changes)
-    notes = {"tuning.source": found.words, "tuning.share": "of each budget, spent on tuning"}
-    if not found.private:
-        notes["tuning.private"] = "a simulation: its noise came from a seed"
-    return rewritten(tuned, found.record(), notes=notes)
 
 
 def _print_tuned(found: Tuned) -> None:
@@ -202,15 +199,6 @@ def _print_tuned(found: Tuned) -> None:
 def _explain_score(scored_by: str) -> None:
     if scored_by == "loss saved":
         say("Loss saved: the share of the best constant's loss that a model does not have.")
-
-
-def _print_silent(config: Config) -> None:
-    """Say how many clients the tuned plan never draws."""
-    from dpcohort.runs.configured import configured_plan
-
-    if config.is_adaptive:
-        return
-    say_never_drawn(configured_plan(config))
 
 
 _SHOWN = 10

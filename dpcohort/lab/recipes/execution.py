@@ -122,6 +122,8 @@ _STACK_PARAMETERS = 3_000_000
 _CPU_STACK = 6
 
 
+#: Data of a configuration, and where these are not its own, its clients and their partition.
+Holdings = Callable[[Config], Mapping[str, Any]]
 #: One training to be done: a cell, a repetition, and the job that does it.
 Work = tuple[Cell, int, "Job"]
 
@@ -148,14 +150,8 @@ def measure(
         DataMissingError: a data set is not on this machine; nothing was trained.
         InputError: a cell cannot be trained; nothing was trained.
     """
-
-    def path(cell: Cell) -> Path | None:
-        return None if folder is None else folder / f"{cell.slug}.json"
-
-    known = {}
-    for cell in recipe.cells:
-        file = path(cell)
-        known[cell.slug] = {} if file is None else read_cell(file, cell)
+    files = {} if folder is None else {c.slug: folder / f"{c.slug}.json" for c in recipe.cells}
+    known = {c.slug: read_cell(files[c.slug], c) if files else {} for c in recipe.cells}
     seeds = range(recipe.seeds)
     missing = [(c, seed) for c in recipe.cells for seed in seeds if seed not in known[c.slug]]
     works = prepare(missing, device=device)
@@ -167,8 +163,8 @@ def measure(
             )
     for (cell, seed, _), found in train_works(works, progress=progress):
         known[cell.slug][seed] = found
-        if (file := path(cell)) is not None:
-            write_cell(file, cell, known[cell.slug])
+        if files:
+            write_cell(files[cell.slug], cell, known[cell.slug])
     return known
 
 
@@ -176,47 +172,46 @@ def prepare(
     wanted: Sequence[tuple[Cell, int]],
     *,
     device: str | None = None,
-    data: Callable[[Config], Dataset] = configured_data,
-    holdings: Callable[[Config], Mapping[str, Any]] | None = None,
+    holdings: Holdings | None = None,
 ) -> list[Work]:
     """Load the data and make every job; whatever cannot be trained is found here.
 
     Args:
         wanted: cells and seeds.
         device: instead of the recipe's.
-        data: loads what a configuration trains on.
-        holdings: data, clients and partition of a configuration, where these are not its own.
+        holdings: data, clients and partition of a configuration; by default its own.
     """
-    loaded: dict[str, Dataset] = {}
+    held = loaded_once(configured_data) if holdings is None else holdings
     alike: dict[str, Job] = {}
-    works = []
-    for cell, shift in wanted:
-        config = cell.seeded(shift)
-        if holdings is not None:
-            works.append((cell, shift, _job(config, holdings(config), device, cell, alike)))
-            continue
+    return [(cell, shift, _job(cell, shift, held, device, alike)) for cell, shift in wanted]
+
+
+def loaded_once(load: Callable[[Config], Dataset]) -> Holdings:
+    """What configurations train on, each data set loaded once."""
+    loaded: dict[str, Mapping[str, Any]] = {}
+
+    def holdings(config: Config) -> Mapping[str, Any]:
         key = f"{config.data.name if config.data else ''} {config.data and config.data.dir}"
         if key not in loaded:
-            loaded[key] = data(config)
-        works.append((cell, shift, _job(config, {"data": loaded[key]}, device, cell, alike)))
-    return works
+            loaded[key] = {"data": load(config)}
+        return loaded[key]
+
+    return holdings
 
 
 def _job(
-    config: Config,
-    holdings: Mapping[str, Any],
-    device: str | None,
-    cell: Cell,
-    alike: dict[str, Job],
+    cell: Cell, shift: int, holdings: Holdings, device: str | None, alike: dict[str, Job]
 ) -> Job:
-    """The job of a configuration; those that differ in the optimiser alone share all the rest."""
+    """One repetition of a cell; those that differ in the optimiser alone share all the rest."""
     from dpcohort.runs import configured_job, configured_optimiser
 
+    config = cell.seeded(shift)
+    held = holdings(config)
     rest = {name: table for name, table in config.values.items() if name != "optimiser"}
     key = json.dumps([cell.mechanism, rest], sort_keys=True)
     try:
         if key not in alike:
-            alike[key] = configured_job(config, device=device, label=cell.mechanism, **holdings)
+            alike[key] = configured_job(config, device=device, label=cell.mechanism, **held)
         optimiser = configured_optimiser(config.optimiser, clip=config.training.clip)
         return replace(alike[key], optimiser=optimiser)
     except InputError as error:

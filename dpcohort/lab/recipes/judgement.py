@@ -12,7 +12,7 @@ import json
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -88,19 +88,9 @@ class CellResult:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Statement:
-    """A sentence that the measurements support or do not.
-
-    Attributes:
-        text: the sentence.
-        holds: whether it does; None where nothing can be said.
-        detail: the numbers.
-    """
-
-    text: str
-    holds: bool | None
-    detail: str = ""
+def _finding(text: str, holds: bool | None, detail: str) -> dict[str, Any]:
+    """A sentence, whether the measurements support it (None: nothing can be said), the numbers."""
+    return {"text": text, "holds": holds, "detail": detail}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +105,7 @@ class RecipeResult:
 
     recipe: Recipe
     cells: Sequence[CellResult]
-    findings: Sequence[Statement]
+    findings: Sequence[dict[str, Any]]
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -163,7 +153,7 @@ def _verdict(cell: Cell, found: Interval, recipe: Recipe) -> str:
     return ", ".join(words)
 
 
-def _comparisons(recipe: Recipe, cells: Sequence[CellResult]) -> list[Statement]:
+def _comparisons(recipe: Recipe, cells: Sequence[CellResult]) -> list[dict[str, Any]]:
     """The judged mechanism against every other, at each value of the axes, paired by seed."""
     judged = recipe.header.judged
     return [
@@ -175,26 +165,25 @@ def _comparisons(recipe: Recipe, cells: Sequence[CellResult]) -> list[Statement]
     ]
 
 
-def _paired(ours: CellResult, other: CellResult) -> Statement:
+def _paired(ours: CellResult, other: CellResult) -> dict[str, Any]:
     theirs = {m.seed: m.accuracy for m in other.measurements}
     points = [m.accuracy - theirs[m.seed] for m in ours.measurements if m.seed in theirs]
     text = f"{ours.cell.label} above {other.cell.mechanism}"
     if not points:
-        return Statement(text=text, holds=None, detail="no seed in common")
+        return _finding(text, None, "no seed in common")
     gap = mean_interval(points)
     if not math.isfinite(gap.low):
-        return Statement(text=text, holds=None, detail=f"{gap.mean:+.1f} points with one seed")
+        return _finding(text, None, f"{gap.mean:+.1f} points with one seed")
     detail = f"{gap.mean:+.1f} points, 95 % CI {gap.low:.1f} to {gap.high:.1f}"
-    return Statement(text=text, holds=gap.low > 0, detail=detail)
+    return _finding(text, gap.low > 0, detail)
 
 
-def _claims(recipe: Recipe, cells: Sequence[CellResult]) -> list[Statement]:
+def _claims(recipe: Recipe, cells: Sequence[CellResult]) -> list[dict[str, Any]]:
     found = []
     for claim in recipe.header.claims:
         about = [c for c in cells if fits(c.cell.mechanism, c.cell.axes, claim.when)]
-        is_reduced = recipe.form != "full"
         holds, detail = _tested(claim, about, cells) if about else (None, "not in this form")
-        found.append(Statement(text=claim.text, holds=None if is_reduced else holds, detail=detail))
+        found.append(_finding(claim.text, holds if recipe.form == "full" else None, detail))
     return found
 
 
@@ -273,7 +262,7 @@ def write_result(
         "promises_hold": result.promises_hold,
         "seconds": round(result.seconds, 1),
         "environment": environment or {},
-        "findings": [asdict(finding) for finding in result.findings],
+        "findings": list(result.findings),
         "cells": [cell.to_dict() for cell in result.cells],
         **result.extra,
     }
@@ -366,19 +355,11 @@ def judge_panels(
             }
         )
         if title != "unbiased":
-            findings.append(
-                Statement(
-                    text=f"{title}: more records and larger budgets, more likely selected",
-                    holds=by_epsilon > 0 and by_size > 0,
-                    detail=f"rank correlation {by_epsilon:.2f} with ε, {by_size:.2f} with size",
-                )
-            )
+            text = f"{title}: more records and larger budgets, more likely selected"
+            detail = f"rank correlation {by_epsilon:.2f} with ε, {by_size:.2f} with size"
+            findings.append(_finding(text, by_epsilon > 0 and by_size > 0, detail))
     told = [distances[title] for title in panels if title != "unbiased"]
-    findings.append(
-        Statement(
-            text="a larger η deviates more from the unbiased selection",
-            holds=all(low < high for low, high in pairwise(told)),
-            detail="distance " + ", ".join(f"{d:.2f}" for d in told),
-        )
-    )
+    text = "a larger η deviates more from the unbiased selection"
+    detail = "distance " + ", ".join(f"{d:.2f}" for d in told)
+    findings.append(_finding(text, all(low < high for low, high in pairwise(told)), detail))
     return RecipeResult(recipe=recipe, cells=(), findings=findings, extra={"panels": rows})

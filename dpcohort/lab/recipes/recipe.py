@@ -370,7 +370,17 @@ def cells_in_form(recipe: Recipe, changes: Sequence[str] = ()) -> Iterator[Cell]
             own = as_changes({axis.key: place[axis.name] for axis in axes})
             fitting = [w.set for w in header.where if fits(mechanism.name, place, w.when)]
             config = _changed(recipe, start, [own, *fitting, last, changes])
-            yield _cell(recipe, mechanism, place, config)
+            if config.data is None:
+                raise recipe.problem("mechanisms", "train, but there is no table [data]")
+            rows = [row for row in header.numbers if fits(mechanism.name, place, row.when)]
+            yield Cell(
+                mechanism=mechanism.name,
+                axes=place,
+                config=config,
+                adaptive=mechanism.adaptive,
+                paper=next((row.paper for row in rows if row.paper is not None), None),
+                goal=next((row.goal for row in rows if row.goal is not None), None),
+            )
 
 
 def _changed(recipe: Recipe, config: Config, stages: Sequence[Sequence[str]]) -> Config:
@@ -383,22 +393,6 @@ def _changed(recipe: Recipe, config: Config, stages: Sequence[Sequence[str]]) ->
     except InputError as error:
         raise FileFormatError(recipe.path, str(error)) from None
     return config
-
-
-def _cell(
-    recipe: Recipe, mechanism: MechanismSection, place: dict[str, Value], config: Config
-) -> Cell:
-    if config.data is None:
-        raise recipe.problem("mechanisms", "train, but there is no table [data]")
-    rows = [row for row in recipe.header.numbers if fits(mechanism.name, place, row.when)]
-    return Cell(
-        mechanism=mechanism.name,
-        axes=place,
-        config=config,
-        adaptive=mechanism.adaptive,
-        paper=next((row.paper for row in rows if row.paper is not None), None),
-        goal=next((row.goal for row in rows if row.goal is not None), None),
-    )
 
 
 def changes_of(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from dpcohort._validate import number, whole_number
 from dpcohort.config import Config
 from dpcohort.data import Dataset
 from dpcohort.errors import DivergedError, InputError
-from dpcohort.lab.recipes.execution import Work, prepare, train_works
+from dpcohort.lab.recipes.execution import Holdings, Work, loaded_once, prepare, train_works
 from dpcohort.lab.recipes.judgement import write_lines
 from dpcohort.lab.recipes.recipe import MECHANISM, Cell, Recipe, SearchSection, as_changes
 from dpcohort.limits import MOST_CELLS
@@ -234,8 +234,9 @@ def run_search(
     works = prepare(
         [(cell, seed) for cell in changed for seed in range(seeds)],
         device=device,
-        data=lambda config: held_out(configured_data(config), share),
-        holdings=_within_clients(share) if cells[0].config.clients is not None else None,
+        holdings=_within_clients(share)
+        if cells[0].config.clients is not None
+        else loaded_once(lambda config: held_out(configured_data(config), share)),
     )
     metrics = {main_metric(job.task).name for _, _, job in works}
     if len(metrics) > 1:
@@ -298,7 +299,7 @@ def _scored_once(config: Config, share: float) -> Config:
     return config.with_overrides(changes)
 
 
-def _within_clients(share: float) -> Callable[[Config], dict[str, Any]]:
+def _within_clients(share: float) -> Holdings:
     """Of a list of clients, whose sizes are given: part of each client's records is held out."""
     known: dict[str, dict[str, Any]] = {}
 

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from dpcohort._validate import FloatArray, IntArray
-from dpcohort.engine import clip_factors, draw_positions
+from dpcohort.engine import clip_factors
 
 if TYPE_CHECKING:
     from dpcohort.lab.schemes.simulation import Simulation
@@ -88,17 +88,7 @@ def randomise(
 
 def sampled_records(simulation: Simulation, t: int, reports: int) -> IntArray:
     """Places of the records that report in a round: a fixed number, without replacement."""
-    return draw_positions(
-        simulation.streams,
-        "fixed",
-        size=simulation.total_size,
-        rate=1.0,
-        batch_size=reports,
-        round=t,
-        client=len(simulation),
-        draw=0,
-        step=0,
-    )
+    return simulation.batch(len(simulation), rate=1.0, round=t, batch_size=reports)
 
 
 def private_reports(

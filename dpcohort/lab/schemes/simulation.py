@@ -145,11 +145,14 @@ class Simulation:
     def batch(
         self, client: int, *, rate: float, round: int, step: int = 0, batch_size: int = 0
     ) -> IntArray:
-        """Positions of a Poisson batch at this rate, or of a fixed batch of ``batch_size``."""
+        """Positions of a Poisson batch at this rate, or of a fixed batch of ``batch_size``.
+
+        ``client`` = len(self) draws from the records of all clients.
+        """
         return draw_positions(
             self.streams,
             "fixed" if batch_size else "poisson",
-            size=int(self.sizes[client]),
+            size=self.total_size if client == len(self) else int(self.sizes[client]),
             rate=rate,
             batch_size=batch_size,
             round=round,

@@ -495,16 +495,15 @@ def _cards(
         strict = min((p.epsilon for p in points if p.epsilon is not None), default=None)
         loose = max((p.epsilon for p in points if p.epsilon is not None), default=None)
         budgets = "" if strict is None else f"ε {strict:.3g} to {loose:.3g}"
-        cards.append(("Clients", f"{len(plan.population):,}", budgets))
         chosen = plan.adaptive is not None and points
         drawn = sum(p.draws > 0 for p in points) if chosen else int(plan.drawn.sum())
-        cards.append(
-            ("Rounds", f"{plan.training.rounds:,}", f"{plan.training.cohort_size} draws in each")
-        )
-        cards.append(("Taking part", f"{drawn:,}", f"of {len(plan.population):,} clients"))
-        cards.append(
-            ("Noise / clip", f"{plan.noise_to_clip:.3g}", "norm of the noise on a round's mean")
-        )
+        clients, training = f"{len(plan.population):,}", plan.training
+        cards += [
+            ("Clients", clients, budgets),
+            ("Rounds", f"{training.rounds:,}", f"{training.cohort_size} draws in each"),
+            ("Taking part", f"{drawn:,}", f"of {clients} clients"),
+            ("Noise / clip", f"{plan.noise_to_clip:.3g}", "norm of the noise on a round's mean"),
+        ]
     shares = [p.share for p in points if p.share is not None]
     if shares:
         most = f"{100 * max(shares):.2f} %" if math.isfinite(max(shares)) else "unbounded"

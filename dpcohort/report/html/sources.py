@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dpcohort._validate import IntArray
+from dpcohort.clients import Population
 from dpcohort.errors import DpcohortError, FileFormatError, InputError
 from dpcohort.limits import LARGEST_CONFIG, LARGEST_LOG, LARGEST_RESULT, read_bounded
 from dpcohort.metrics import METRICS, Check, Metric, check_together, main_metric
@@ -387,11 +388,9 @@ def headline_of(groups: Sequence[Group], curves: Sequence[AccuracyCurve], best: 
     if best != baseline:
         comparison = compared(groups[best], groups[baseline])
         if comparison is not None:
-            budgets = (
-                " at the same budgets"
-                if same_budgets(groups[best], groups[baseline])
-                else " with DIFFERENT budgets, so the difference is not that of the rule alone"
-            )
+            budgets = " at the same budgets"
+            if not same_budgets(groups[best], groups[baseline]):
+                budgets = " with DIFFERENT budgets, so the difference is not that of the rule alone"
             but = f", but {comparison.caveat}" if comparison.caveat else ""
             words = comparison_words(comparison) + budgets + but
             return Headline(words, verdict, tone, weak=bool(but))
@@ -465,35 +464,26 @@ def comparison_words(comparison: Comparison) -> str:
 def same_budgets(group: Group, other: Group) -> bool:
     """Whether both had the same clients with the same sizes and budgets, seed by seed."""
     theirs = {run.seed: run.plan for run in other.runs}
-    for run in group.runs:
-        ours, paired = run.plan, theirs.get(run.seed)
-        if run.seed not in theirs:
-            continue
-        if ours is None or paired is None:
-            return False
-        mine, other_clients = ours.population, paired.population
-        if list(mine.ids) != list(other_clients.ids) or not np.array_equal(
-            np.stack([mine.sizes, mine.epsilon, mine.delta]),
-            np.stack([other_clients.sizes, other_clients.epsilon, other_clients.delta]),
-            equal_nan=True,
-        ):
-            return False
-    return True
+    pairs = [(run.plan, theirs[run.seed]) for run in group.runs if run.seed in theirs]
+    return all(
+        one is not None and two is not None and _same_clients(one.population, two.population)
+        for one, two in pairs
+    )
+
+
+def _same_clients(one: Population, two: Population) -> bool:
+    pairs = ((getattr(one, name), getattr(two, name)) for name in ("sizes", "epsilon", "delta"))
+    return one.ids == two.ids and all(np.array_equal(*pair, equal_nan=True) for pair in pairs)
 
 
 def verdict_of(runs: Sequence[ReadRun]) -> tuple[str, Tone]:
     """Whether every promise of all runs was verified, in words."""
-    unknown = sum(run.verification is None for run in runs)
-    broken = sum(
-        finding.kind != "note"
-        for run in runs
-        if run.verification is not None
-        for finding in run.verification.findings
-    )
+    verified = [run.verification for run in runs if run.verification is not None]
+    broken = sum(one.kind != "note" for found in verified for one in found.findings)
     if broken:
-        found = counted(broken, "finding")
-        return f"NOT every promise could be confirmed ({found} below)", "bad"
-    if unknown:
+        told = counted(broken, "finding")
+        return f"NOT every promise could be confirmed ({told} below)", "bad"
+    if len(verified) < len(runs):
         return "the promises could NOT be verified (see below)", "bad"
     if any(problem.kind == "broken" for run in runs for problem in run.problems):
         return "NOT every file could be read as it was written (see below)", "bad"
@@ -740,8 +730,8 @@ def read_worth(path: str | Path, plan: Plan) -> dict[str, Any]:
         curve: dict[str, list[float]] = {"mean": [], "low": [], "high": []}
         for ends in map(_ends, _objects(points)):
             for end, column in curve.items():  # one data set of a kind has no interval
-                known = ends["mean"] or 0.0 if (value := ends[end]) is None else value
-                column.append(100 * min(1.0, max(0.0, known)))
+                value = ends["mean"] if ends[end] is None else ends[end]
+                column.append(100 * min(1.0, max(0.0, value or 0.0)))
         curves.append({"name": str(name), "words": scored_by, "factors": factors, **curve})
     if None in factors or any(len(curve["mean"]) != len(factors) for curve in curves):
         raise FileFormatError(path, "its curves are not as dpcohort worth writes them.")
