@@ -11,7 +11,15 @@ import numpy as np
 from typer import Argument, Option
 
 from dpcohort.accounting.segments import charged_to, charges_in, past_of
-from dpcohort.cli.terminal import JsonOption, console, new_table, print_json, print_progress, say
+from dpcohort.cli.terminal import (
+    JsonOption,
+    LargeDeltaOption,
+    console,
+    new_table,
+    print_json,
+    print_progress,
+    say,
+)
 from dpcohort.clients import Population
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 from dpcohort.plain_text import one_line
@@ -46,9 +54,7 @@ def replan(
         bool, Option("--drop-exhausted", help="Clients with nothing left leave.")
     ] = False,
     seed: Annotated[int | None, Option(min=0, help="What the schedule is drawn from.")] = None,
-    allow_large_delta: Annotated[
-        bool, Option("--allow-large-delta", help="Accept a delta of 1/size or more.")
-    ] = False,
+    allow_large_delta: LargeDeltaOption = False,
     out: Annotated[Path | None, Option("--out", "-o", help="Save the plan here (.json).")] = None,
     rows: Annotated[int, Option(min=2, help="Clients in the table.")] = 12,
     as_json: JsonOption = False,

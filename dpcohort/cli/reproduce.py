@@ -97,12 +97,11 @@ def _missing(missing: dict[str, str], recipes: int) -> str:
 
 
 def _reproduce(recipe: Recipe, out: Path, device: str | None, *, quiet: bool) -> dict[str, Any]:
-    from dpcohort.lab.recipes.judgement import read_result, write_result
+    from dpcohort.lab.recipes.judgement import write_result
 
     show_messages()
     result, environment = _result(recipe, out, device, quiet=quiet)
-    path = write_result(result, out, environment)
-    values = read_result(path)
+    path, values = write_result(result, out, environment)
     pictures = _draw(recipe, values, out, path.stem)
     if not quiet:
         _print(result)

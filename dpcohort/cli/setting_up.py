@@ -75,7 +75,8 @@ def new(
     """Write a commented config: an example, or for a table of yours."""
     if example.lower().endswith((".csv", ".tsv", ".parquet")):
         source = Path(example)
-        text, plan, steps = _for_table(source, path, label or [], client, clients, task, public)
+        kind: Any = {"task": task, "public": public}
+        text, plan, steps = _for_table(source, path, label or [], client, clients, **kind)
         if write_new(path, text, force=force, as_json=as_json, example=str(source)):
             say(f"Wrote {path} for {one_line(str(source))}.")
             if plan is not None:
@@ -124,9 +125,15 @@ def _suggestions(config: Config) -> list[str]:
 
 
 def _for_table(
-    source: Path, path: Path, label: list[str], client: str | None, clients: Path,
-    task: str | None, public: bool,
-) -> tuple[str, Plan | None, list[str]]:  # fmt: skip
+    source: Path,
+    path: Path,
+    label: list[str],
+    client: str | None,
+    clients: Path,
+    *,
+    task: str | None,
+    public: bool,
+) -> tuple[str, Plan | None, list[str]]:
     """The configuration for a table, its plan where it can be made, and what comes next."""
     from dpcohort.config import loads_config, table_config
     from dpcohort.config.settings import rewritten

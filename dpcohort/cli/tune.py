@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
@@ -105,10 +105,10 @@ def tune(
             "of each budget is spent. Tune the file from before that, or train this one."
         )
     with showing_progress(f"tune {source.name}", quiet=as_json) as progress:
+        most = 50 if quick else rounds
+        shared: Any = {"most_rounds": most, "device": device, "progress": progress}
         if origin == "charged":
             from dpcohort.tuning import tune_charged
-
-            spent = 0.5 if share is None else share
 
             def begin(record: list[str]) -> None:
                 # Counted before it is spent: whatever stops this, the file says what is left.
@@ -117,26 +117,18 @@ def tune(
 
             found = tune_charged(
                 config,
-                share=spent,
+                share=0.5 if share is None else share,
                 trials=10.0 if trials is None else trials,
                 public_test=public == "test",
-                most_rounds=50 if quick else rounds,
                 private_entropy=private_entropy,
                 before_spending=begin,
-                device=device,
-                progress=progress,
+                **shared,
             )
         else:
             from dpcohort.tuning import tune as tune_without_spending
 
             found = tune_without_spending(
-                config,
-                source=origin,
-                public=public,
-                seeds=1 if quick else seeds,
-                most_rounds=50 if quick else rounds,
-                device=device,
-                progress=progress,
+                config, source=origin, public=public, seeds=1 if quick else seeds, **shared
             )
     text = _rewritten(source, [*(changes or []), *found.changes, *found.record()], found)
     if as_json:

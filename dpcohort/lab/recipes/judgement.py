@@ -23,14 +23,11 @@ from dpcohort._validate import FloatArray
 from dpcohort.atomic_file import write_text
 from dpcohort.clients import Population
 from dpcohort.config import Config
-from dpcohort.errors import FileFormatError
 from dpcohort.lab.recipes.execution import Measurement
 from dpcohort.lab.recipes.recipe import Cell, ClaimSection, Form, Recipe, fits
-from dpcohort.limits import LARGEST_RESULT
 from dpcohort.plan import selection_problem
 from dpcohort.runs import Interval, mean_interval
 from dpcohort.selection import rule_from_settings
-from dpcohort.text_files import parse_json, read_utf8
 
 REDUCED: dict[Form, str] = {
     "full": "",
@@ -242,8 +239,8 @@ def _command(recipe: Recipe) -> str:
 
 def write_result(
     result: RecipeResult, folder: Path, environment: Mapping[str, Any] | None = None
-) -> Path:
-    """Write a result; a reduced one says so in its file's name."""
+) -> tuple[Path, dict[str, Any]]:
+    """Write a result, and return the file and what it holds; a reduced one is named so."""
     recipe = result.recipe
     values = {
         "format": _FORMAT,
@@ -268,7 +265,7 @@ def write_result(
     }
     path = folder / f"{recipe.name}{'' if recipe.form == 'full' else f'.{recipe.form}'}.json"
     write_lines(path, values, listed=("cells", "findings"))
-    return path
+    return path, values
 
 
 def write_lines(path: Path, values: Mapping[str, Any], *, listed: Sequence[str]) -> None:
@@ -282,23 +279,6 @@ def write_lines(path: Path, values: Mapping[str, Any], *, listed: Sequence[str])
         lines.append(f" {json.dumps(key)}: {text}")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
-
-
-def read_result(path: str | Path) -> dict[str, Any]:
-    """A result as plain values.
-
-    Raises:
-        FileFormatError: the file is missing or is no result.
-    """
-    try:
-        values = parse_json(read_utf8(path, at_most_bytes=LARGEST_RESULT))
-    except FileFormatError:
-        raise
-    except ValueError as error:
-        raise FileFormatError(path, f"this is not JSON: {error}") from None
-    if not isinstance(values, dict) or values.get("format") != _FORMAT:
-        raise FileFormatError(path, "this is no result of dpcohort reproduce")
-    return values
 
 
 def selection_panels(recipe: Recipe) -> tuple[Population, dict[str, FloatArray]]:

@@ -215,10 +215,11 @@ def run_search(
     share: float,
     device: str | None = None,
     progress: Progress = silent,
-    options: Sequence[str] = (),
-    source: str = "",
+    **told: Any,
 ) -> SearchResult:
     """Try settings on cells; one with which a training diverges has the worst mean there is.
+
+    ``told`` is what else the result says of the command.
 
     Raises:
         InputError: there is nothing to try, or every setting diverges.
@@ -264,8 +265,7 @@ def run_search(
         held_out=share,
         seeds=seeds,
         tried=tried,
-        options=tuple(options),
-        source=source,
+        **told,
     )
 
 

@@ -180,7 +180,6 @@ class LastIterate:
         Raises:
             InputError: an assumption does not hold.
         """
-        self._refuse()
         mu = 2 / self.noise_multiplier
         found = composed_epsilon_of(
             lambda eps: self.delta(eps, sharp=sharp),

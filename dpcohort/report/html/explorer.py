@@ -229,8 +229,6 @@ def _noise_table(plan: Plan, entries: IntArray, changeable: IntArray) -> dict[st
 
 def _calibrated(plan: Plan, clients: IntArray, epsilon: FloatArray, draws: IntArray) -> FloatArray:
     """Tight noise multipliers [clients, draws]."""
-    if clients.size == 0:
-        return np.zeros((0, draws.size))
     steps = (draws * plan.training.local_steps)[None, :]
     return _tight(plan, clients[:, None], epsilon[:, None], steps)
 

@@ -42,7 +42,7 @@ from dpcohort.report.html.explorer import (
     grouped_points,
 )
 from dpcohort.report.html.sources import (
-    AccuracyCurve,
+    Curve,
     Group,
     Headline,
     Notice,
@@ -282,7 +282,7 @@ class Report:
     warnings: tuple[str, ...] = ()
     scores: tuple[tuple[str, str, str], ...] = ()
     cards: tuple[tuple[str, str, str], ...] = ()
-    curves: tuple[AccuracyCurve, ...] = ()
+    curves: tuple[Curve, ...] = ()
     comparisons: tuple[str, ...] = ()
     classes: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     shown: str = ""
@@ -305,18 +305,12 @@ class Report:
 
     def chart_data(self) -> dict[str, Any]:
         """What the charts and the explorer read, in plain values."""
+        same = ("kind", "grouped", "adaptive", "receipts", "classes", "heard", "served", "explorer")
         return {
-            "kind": self.kind,
-            "grouped": self.grouped,
-            "adaptive": self.adaptive,
+            **{name: getattr(self, name) for name in same},
             "pooled": bool(self.pooled),
-            "receipts": self.receipts,
-            "curves": [asdict(curve) for curve in self.curves],
-            "classes": self.classes,
+            "curves": list(self.curves),
             "points": [point.to_dict() for point in self.points],
-            "heard": self.heard,
-            "served": self.served,
-            "explorer": self.explorer,
             "worth": self.worth.get("curves", []),
             "cells": [] if self.reproduction is None else list(self.reproduction.cells),
         }
@@ -344,9 +338,10 @@ def report_of_runs(
     others = range(1, len(groups)) or range(1)
 
     def last(k: int) -> float:
-        if not curves[k].mean:
+        if not curves[k]["mean"]:
             return -math.inf
-        return curves[k].mean[-1] * (1 if METRICS[curves[k].metric].higher_is_better else -1)
+        better = METRICS[curves[k]["metric"]].higher_is_better
+        return float(curves[k]["mean"][-1] * (1 if better else -1))
 
     best = max(others, key=last)
     run = next((run for run in groups[best].runs if run.plan is not None), groups[best].runs[0])
@@ -476,18 +471,18 @@ def _scores(run: ReadRun) -> tuple[tuple[str, str, str], ...]:
 
 
 def _cards(
-    group: Group, curve: AccuracyCurve, points: list[ClientPoint]
+    group: Group, curve: Curve, points: list[ClientPoint]
 ) -> tuple[tuple[str, str, str], ...]:
     cards = []
-    if curve.mean:
-        low, high = curve.low[-1], curve.high[-1]
-        metric, check = METRICS[curve.metric], group_check(group)
+    if curve["mean"]:
+        low, high = curve["low"][-1], curve["high"][-1]
+        metric, check = METRICS[curve["metric"]], group_check(group)
         ends = "one seed"
         if low is not None and high is not None:
             ends = f"95 % CI {metric.shown(low)} to {metric.shown(high)}"
         scored = f", {group.runs[0].scored}" if group.runs[0].scored else ""
-        shown = metric.text(curve.mean[-1] / metric.scale)
-        cards.append((f"Test {metric.words}", shown, f"{curve.name}, {ends}{scored}"))
+        shown = metric.text(curve["mean"][-1] / metric.scale)
+        cards.append((f"Test {metric.words}", shown, f"{group.name}, {ends}{scored}"))
         if check is not None:
             cards.append(("Best constant", metric.text(check.trivial), check.says))
     plan = group.runs[0].plan

@@ -130,10 +130,8 @@ class ReadRun:
     @property
     def scored(self) -> str:
         """Which model the last test result is of, in words."""
-        for line in reversed(self.history):
-            if line.scored:
-                return SCORED["average" if line.test_average else "last"]
-        return ""
+        last = next((line for line in reversed(self.history) if line.scored), None)
+        return "" if last is None else SCORED["average" if last.test_average else "last"]
 
     @property
     def data_name(self) -> str | None:
@@ -282,14 +280,13 @@ def _history(folder: RunFolder, tell: _Tell) -> tuple[RoundRecord, ...]:
 
 def _with_numbers(line: RoundRecord, tell: _Tell) -> RoundRecord:
     """The line without test results that are no numbers: nothing can be drawn of those."""
-    kept = {name: getattr(line, name) for name in ("test", "test_average")}
-    lost = [name for name, found in kept.items() if found and not math.isfinite(found.score)]
-    if not lost:
-        return line
-    told = f"round {line.round}: its test accuracy is not a number, so it is not shown."
-    tell("broken", "rounds.jsonl", told)
-    kept |= dict.fromkeys(lost)
-    return replace(line, test=kept["test"], test_average=kept["test_average"])
+    found = {name: getattr(line, name) for name in ("test", "test_average")}
+    lost = [name for name, one in found.items() if one and not math.isfinite(one.score)]
+    if lost:
+        told = f"round {line.round}: its test accuracy is not a number, so it is not shown."
+        tell("broken", "rounds.jsonl", told)
+    nothing: dict[str, Any] = dict.fromkeys(lost)
+    return replace(line, **nothing)
 
 
 def _counted(folder: RunFolder, plan: Plan, tell: _Tell) -> tuple[IntArray, IntArray] | None:
@@ -375,7 +372,7 @@ class Headline:
         return f"{self.result}; {self.verdict}."
 
 
-def headline_of(groups: Sequence[Group], curves: Sequence[AccuracyCurve], best: int) -> Headline:
+def headline_of(groups: Sequence[Group], curves: Sequence[Curve], best: int) -> Headline:
     """The headline for a run, seeds of one run, or several groups.
 
     Args:
@@ -399,25 +396,25 @@ def headline_of(groups: Sequence[Group], curves: Sequence[AccuracyCurve], best: 
     return Headline(_alone(groups[best], curves[best]), verdict, tone, weak)
 
 
-def _alone(group: Group, curve: AccuracyCurve) -> str:
+def _alone(group: Group, curve: Curve) -> str:
     plan = group.runs[0].plan
     clients = "" if plan is None else f" with {counted(len(plan.population), 'client')}"
-    if not curve.mean:
+    if not curve["mean"]:
         why = "no test result yet"
         if group.runs[0].judged.get("withheld"):
             why = "nothing is told of test records that are not public"
         return f"{group.name}{clients}: {why}"
-    check, metric = group_check(group), METRICS[curve.metric]
+    check, metric = group_check(group), METRICS[curve["metric"]]
     if check is not None and not check.is_better:
         return f"{group.name}{clients}: {check.sentence}"
-    seeds = (
-        f" (95 % CI {_last(curve.low, metric)} to {_last(curve.high, metric)}, {curve.seeds} seeds)"
-    )
-    spread = seeds if curve.seeds > 1 else " (one seed)"
+    spread = " (one seed)"
+    if curve["seeds"] > 1:
+        ends = f"{_last(curve['low'], metric)} to {_last(curve['high'], metric)}"
+        spread = f" (95 % CI {ends}, {curve['seeds']} seeds)"
     beside = "" if check is None else f", against {metric.text(check.trivial)} of {check.says}"
     return (
-        f"{group.name} reaches {metric.text(curve.mean[-1] / metric.scale)} test {metric.words}"
-        f"{spread} after {counted(curve.rounds[-1], 'round')}{clients}{beside}"
+        f"{group.name} reaches {metric.text(curve['mean'][-1] / metric.scale)} test {metric.words}"
+        f"{spread} after {counted(curve['rounds'][-1], 'round')}{clients}{beside}"
     )
 
 
@@ -492,34 +489,14 @@ def verdict_of(runs: Sequence[ReadRun]) -> tuple[str, Tone]:
     return "every promise verified", "good"
 
 
-@dataclass(frozen=True, kw_only=True)
-class AccuracyCurve:
-    """Mean test accuracy of a group of runs, in percent, with its interval; or another metric.
-
-    Attributes:
-        name: of the group.
-        rounds: rounds done at each look that all its runs had.
-        mean: over the seeds.
-        low: lower end of the 95 % interval; None from one seed.
-        high: upper end.
-        seeds: how many runs.
-        private: the noise was not drawn from a seed.
-        metric: name of what is shown; shares are in percent.
-        words: what people call it.
-    """
-
-    name: str
-    rounds: tuple[int, ...]
-    mean: tuple[float, ...]
-    low: tuple[float | None, ...]
-    high: tuple[float | None, ...]
-    seeds: int
-    private: bool
-    metric: str = "accuracy"
-    words: str = "accuracy"
+#: Mean test accuracy of a group of runs, in percent, with its interval; or another metric: the
+#: ``name`` of the group, ``rounds`` done at each look that all its runs had, ``mean`` over the
+#: seeds, ``low`` and ``high`` ends of the 95 % interval (None from one seed), how many ``seeds``,
+#: ``private`` if the noise was not drawn from a seed, the ``metric`` by name, and ``words`` for it.
+Curve = dict[str, Any]
 
 
-def accuracy_curve(group: Group) -> AccuracyCurve:
+def accuracy_curve(group: Group) -> Curve:
     """The curve of a group, at the rounds at which all its runs were tested."""
     curves = [
         {line.round + 1: line.scored.score for line in run.history if line.scored}
@@ -530,17 +507,17 @@ def accuracy_curve(group: Group) -> AccuracyCurve:
     metric = group.runs[0].metric
     found = [mean_interval([metric.scale * curve[at] for curve in curves]) for at in shared]
     most = 100.0 if metric.is_share else math.inf
-    return AccuracyCurve(
-        name=group.name,
-        rounds=tuple(shared),
-        mean=tuple(interval.mean for interval in found),
-        low=tuple(_end(interval.low, most) for interval in found),
-        high=tuple(_end(interval.high, most) for interval in found),
-        seeds=len(curves),
-        private=all(run.is_private is True for run in group.runs),
-        metric=metric.name,
-        words=metric.words,
-    )
+    return {
+        "name": group.name,
+        "rounds": shared,
+        "mean": [interval.mean for interval in found],
+        "low": [_end(interval.low, most) for interval in found],
+        "high": [_end(interval.high, most) for interval in found],
+        "seeds": len(curves),
+        "private": all(run.is_private is True for run in group.runs),
+        "metric": metric.name,
+        "words": metric.words,
+    }
 
 
 def _end(value: float, most: float = 100.0) -> float | None:
