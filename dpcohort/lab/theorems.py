@@ -586,7 +586,7 @@ def best_balance(curve: BalanceCurve) -> tuple[float, float]:
         # No part falls with Gamma, or none grows: the infimum is a limit, in closed form.
         end = 0.0 if curve.selection_decay == 0 else math.inf
         return end, curve.value(end) * (1 - _ROUNDING)
-    low, high = _bracket(curve)
+    low, high = -_LARGEST_LOG, _LARGEST_LOG  # an end stands in for a minimum beyond it
     inside = curve.slope(math.exp(low)) <= 0 <= curve.slope(math.exp(high))
     while True:
         middle = 0.5 * (low + high)
@@ -597,20 +597,6 @@ def best_balance(curve: BalanceCurve) -> tuple[float, float]:
     tangent = curve.value(math.exp(low)) + curve.slope(math.exp(low)) * (high - low)
     floor = math.sqrt(curve.start) + math.sqrt(curve.steady)  # below h for every Gamma
     return math.exp(middle), (max(tangent, floor) if inside else floor) * (1 - _ROUNDING)
-
-
-def _bracket(curve: BalanceCurve) -> tuple[float, float]:
-    """Logarithms of Gamma around the minimum: the slope is at most 0 at the first, not the second.
-
-    Where the minimum lies beyond the searched range, its end stands in.
-    """
-    low, high, width = -1.0, 1.0, 1.0
-    while curve.slope(math.exp(high)) < 0 and high < _LARGEST_LOG:
-        low, high, width = high, min(high + 2 * width, _LARGEST_LOG), 2 * width
-    width = 1.0
-    while curve.slope(math.exp(low)) > 0 and low > -_LARGEST_LOG:
-        low, high, width = max(low - 2 * width, -_LARGEST_LOG), low, 2 * width
-    return low, high
 
 
 def _grown(rate: float, balance: float) -> float:
