@@ -96,26 +96,24 @@ def replan(
 def _people(
     folder: RunFolder, config: Path | None, clients: Path, *, allow_large_delta: bool
 ) -> Population:
-    """The clients of the list; a table says how many records they have."""
+    """The clients of the list; a table, or else the list, says how many records they have."""
     from dpcohort.config import load_config
     from dpcohort.runs.configured import listed_clients
 
-    if config is None and not folder.config.exists():
-        return Population.from_csv(clients, allow_large_delta=allow_large_delta)
     try:
-        read = load_config(folder.config if config is None else config)
-        return listed_clients(read, clients, allow_large_delta=allow_large_delta)
-    except DataMissingError:
+        if config is not None or folder.config.exists():
+            read = load_config(config or folder.config)
+            return listed_clients(read, clients, allow_large_delta=allow_large_delta)
+    except DataMissingError:  # the table is not there any more
         if config is not None:
             raise
-        # The table is not there any more; the list must say the sizes.
-        return Population.from_csv(clients, allow_large_delta=allow_large_delta)
     except FileFormatError as error:
         if config is not None or error.line is not None or error.path != str(clients):
             raise
         raise InputError.because(
             f"{error} The data are those of the run; for others give --config FILE.toml."
         ) from None
+    return Population.from_csv(clients, allow_large_delta=allow_large_delta)
 
 
 def _promises(folder: RunFolder, old: Plan) -> dict[str, tuple[float, ...]]:

@@ -185,9 +185,8 @@ class Cell:
     def sha256(self) -> str:
         """Hash of all that decides the result but the seed; where it runs is no part of it."""
         values = json.loads(json.dumps(self.config.values, sort_keys=True))
-        values.get("data", {}).pop("dir", None)
-        values.get("run", {}).pop("device", None)
-        values.get("run", {}).pop("checkpoint_every", None)
+        for table, key in (("data", "dir"), ("run", "device"), ("run", "checkpoint_every")):
+            values.get(table, {}).pop(key, None)
         text = json.dumps([values, self.adaptive], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 

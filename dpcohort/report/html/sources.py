@@ -409,7 +409,7 @@ def _alone(group: Group, curve: Curve) -> str:
         return f"{group.name}{clients}: {check.sentence}"
     spread = " (one seed)"
     if curve["seeds"] > 1:
-        ends = f"{_last(curve['low'], metric)} to {_last(curve['high'], metric)}"
+        ends = " to ".join(metric.shown(curve[end][-1]) for end in ("low", "high"))
         spread = f" (95 % CI {ends}, {curve['seeds']} seeds)"
     beside = "" if check is None else f", against {metric.text(check.trivial)} of {check.says}"
     return (
@@ -421,10 +421,6 @@ def _alone(group: Group, curve: Curve) -> str:
 def group_check(group: Group) -> Check | None:
     """The runs of a group beside the best constant."""
     return check_together([check for run in group.runs if (check := run.check) is not None])
-
-
-def _last(values: Sequence[float | None], metric: Metric) -> str:
-    return "-" if values[-1] is None else metric.shown(values[-1])
 
 
 def comparison_words(comparison: Comparison) -> str:
