@@ -43,7 +43,6 @@ from dpcohort.deploy.guard.terms import GuardTerms, ModelTerms, commented_terms,
 from dpcohort.deploy.ledger import ClientLedger, DrawKey, LifetimeCap, RunTerms
 from dpcohort.deploy.ledger.reading import read_state
 from dpcohort.errors import DpcohortError
-from dpcohort.lab.recipes.judgement import read_result
 from dpcohort.lab.recipes.reading import load_recipe
 from dpcohort.plan import Plan
 from dpcohort.report.html.sources import read_reproduction
@@ -258,7 +257,7 @@ READERS: dict[str, tuple[Callable[[Path], list[bytes]], Reader, str]] = {
     "client-ledger": (_client_ledger, read_state, "copy.ledger"),
     "terms": (_terms, GuardTerms.from_toml, "terms.toml"),
     "run-terms": (lambda _: [_RUN_TERMS], RunTerms.from_toml, "terms.toml"),
-    "result": (_cell_result, lambda path: (read_result(path), read_reproduction(path)), "r.json"),
+    "result": (_cell_result, read_reproduction, "r.json"),
     "json": (lambda _: [b'{"seed": 1, "model": {"name": "logistic"}}'], read_json, "run.json"),
     "letter": (
         lambda _: [draw_message("lab", _REQUEST, draws=[0, 1])],

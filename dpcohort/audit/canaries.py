@@ -25,6 +25,7 @@ everything together; tests A to J see single faults.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -57,8 +58,15 @@ def canary(
     direction = np.zeros(_DIMENSION)
     direction[[0, -1]] = np.sqrt(0.5)
     opposite = -1.0 if claim.sampler == "fixed" else 0.0
-    present = _projections(training, claim, direction, 1.0, 2 * seed, updates)
-    absent = _projections(training, claim, direction, opposite, 2 * seed + 1, updates)
+
+    def projections(sign: float, seed: int) -> FloatArray:
+        gradients = np.zeros((_RECORDS, _DIMENSION))
+        gradients[0] = sign * _SIZE * claim.clip * direction
+        setting: Any = {"batch_size": _RECORDS, "seed": seed, "rounds": updates}
+        seen = updates_of(training, gradients, claim, **setting)
+        return np.asarray(seen @ direction * _RECORDS / claim.clip)
+
+    present, absent = projections(1.0, 2 * seed), projections(opposite, 2 * seed + 1)
     gap = float(present.mean() - absent.mean())
     spread = float(np.sqrt((present.var(ddof=1) + absent.var(ddof=1)) / 2))
     law = stats.nct(
@@ -76,20 +84,6 @@ def canary(
         f"p = {p_value:.1e}",
         false_alarm_rate=false_alarm_rate,
     )
-
-
-def _projections(
-    training: PrivateTraining,
-    claim: Claim,
-    direction: FloatArray,
-    sign: float,
-    seed: int,
-    updates: int,
-) -> FloatArray:
-    gradients = np.zeros((_RECORDS, _DIMENSION))
-    gradients[0] = sign * _SIZE * claim.clip * direction
-    seen = updates_of(training, gradients, claim, batch_size=_RECORDS, seed=seed, rounds=updates)
-    return np.asarray(seen @ direction * _RECORDS / claim.clip)
 
 
 _DELTA = 1e-5  # of the epsilons that are reported

@@ -128,9 +128,3 @@ def repeats(training: PrivateTraining, claim: Claim, seed: int = 0) -> bool:
         updates_of(training, np.zeros((2, 16)), claim, batch_size=2, seed=seed) for _ in range(2)
     )
     return bool(np.array_equal(once, again, equal_nan=True))
-
-
-def hostile_models(training: PrivateTraining) -> Mapping[str, PrivateTraining]:
-    """The trainings of hostile models that a training offers, by what is hostile; often none."""
-    found: Mapping[str, PrivateTraining] = getattr(training, "hostile", {})
-    return found

@@ -29,7 +29,7 @@ probability at most 4 exp(-t^2 / 2n).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import combinations, combinations_with_replacement
 
@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from dpcohort._validate import FloatArray, IntArray
+from dpcohort._validate import FloatArray
 from dpcohort.audit.claims import Claim, Finding, PrivateTraining, repeats, updates_of
 
 ComplexArray = NDArray[np.complex128]
@@ -223,15 +223,11 @@ def freshness(
     """Test the independence of noise over local steps, draws, clients, rounds and seeds."""
     vectors, two_steps = _noise_vectors(training, claim, seed, dimension)
     least = _LEAST_NOISE * claim.noise_multiplier * claim.clip / _BATCH * np.sqrt(dimension)
-    names = list(vectors)
-    pairs = list(combinations_with_replacement(names, 2))
-    threshold = float(stats.norm.isf(false_alarm_rate / (2 * len(pairs) * dimension)))
-    spectra = {name: spectrum_of(vector, least) for name, vector in vectors.items()}
+    scores, threshold = correlations(vectors, least, false_alarm_rate)
     worst, where, problem = 0.0, "", ""
     if not abs(two_steps - 1) < _STEPS_TOLERANCE:
         problem = f"; two steps have {two_steps:.2f} of the noise of two"
-    for a, b in pairs:
-        score = correlation_score(spectra[a], spectra[b], dimension, same=a == b)
+    for (a, b), score in scores.items():
         if score > worst:
             worst, where = score, f"{a} and {b}" if a != b else f"{a} with itself"
         if a != b and _shared(vectors[a], vectors[b]) > _MOST_SHARED * dimension:
@@ -240,7 +236,7 @@ def freshness(
         test="D freshness",
         passed=worst <= threshold and not problem,
         detail=f"largest correlation x sqrt(D) over all shifts = {worst:.2f}, of {where} "
-        f"(allowed {threshold:.2f}, {len(pairs)} pairs){problem}",
+        f"(allowed {threshold:.2f}, {len(scores)} pairs){problem}",
         false_alarm_rate=false_alarm_rate,
     )
 
@@ -249,13 +245,13 @@ def _noise_vectors(
     training: PrivateTraining, claim: Claim, seed: int, dimension: int
 ) -> tuple[dict[str, FloatArray], float]:
     """Noise vectors that should be independent, and the size of two steps against the claim."""
-    run = partial(_noise_alone, training, claim, dimension)
+    run = _noise_alone(training, claim, dimension)
     # Where a seed repeats, a client's first step is the same in a shorter and a longer run, so the
     # difference is the second step. Elsewhere the longer run is the sum of two steps of its own,
     # and if they were the same, its size would tell.
     repeatable = repeats(training, claim, seed)
-    one, two = run(seed, _COHORTS, 1), run(seed, _COHORTS, 2)
-    other = run(seed + 1, _COHORTS[:1], 1)
+    one, two = (run(seed=seed, cohorts=_COHORTS, local_steps=steps) for steps in (1, 2))
+    other = run(seed=seed + 1, cohorts=_COHORTS[:1])
     vectors = {}
     for t, cohort in enumerate(_COHORTS.tolist()):
         for i, client in enumerate(cohort):
@@ -268,33 +264,33 @@ def _noise_vectors(
     return vectors, size
 
 
-def spectrum_of(vector: FloatArray, least: float) -> ComplexArray | None:
-    """Transform of the vector at length 1; None for one that is hardly there or not finite.
+def correlations(
+    vectors: Mapping[str, FloatArray], least: float, level: float
+) -> tuple[dict[tuple[str, str], float], float]:
+    """Largest |correlation| sqrt(D) over all cyclic shifts of every two vectors, and what may be.
+
+    A vector is paired with itself as well, shifted. The score is infinite for one that is hardly
+    there (its length is at most ``least``) or not finite.
 
     Example:
-        >>> spectrum_of(np.zeros(4), 0.1) is None
-        True
+        >>> correlations({"a": np.eye(4)[0], "b": np.eye(4)[1]}, 0.1, 1e-7)[0]
+        {('a', 'a'): 0.0, ('a', 'b'): 2.0, ('b', 'b'): 0.0}
     """
-    size = float(np.linalg.norm(vector))
-    if not size > least or not np.isfinite(size):
-        return None
-    return np.asarray(np.fft.rfft(vector.astype(np.float64) / size))
+    dimension = len(next(iter(vectors.values())))
+    spectra: dict[str, ComplexArray] = {}
+    for name, vector in vectors.items():
+        size = float(np.linalg.norm(vector))
+        if least < size < np.inf:
+            spectra[name] = np.fft.rfft(vector.astype(np.float64) / size)
 
+    def score(a: str, b: str) -> float:
+        if not {a, b} <= spectra.keys():
+            return float("inf")
+        shifts = np.fft.irfft(spectra[a] * spectra[b].conj(), dimension)
+        return float(np.abs(shifts[1 if a == b else 0 :]).max() * np.sqrt(dimension))
 
-def correlation_score(
-    a: ComplexArray | None, b: ComplexArray | None, dimension: int, *, same: bool
-) -> float:
-    """Largest |correlation| sqrt(D) over all cyclic shifts; infinite where there is no noise.
-
-    Example:
-        >>> one = spectrum_of(np.eye(4)[0], 0.1)
-        >>> correlation_score(one, one, 4, same=False), correlation_score(one, one, 4, same=True)
-        (2.0, 0.0)
-    """
-    if a is None or b is None:
-        return float("inf")
-    correlations = np.fft.irfft(a * b.conj(), dimension)
-    return float(np.abs(correlations[1 if same else 0 :]).max() * np.sqrt(dimension))
+    scores = {pair: score(*pair) for pair in combinations_with_replacement(vectors, 2)}
+    return scores, float(stats.norm.isf(level / (2 * len(scores) * dimension)))
 
 
 def _shared(a: FloatArray, b: FloatArray) -> int:
@@ -357,28 +353,18 @@ def _means(
     training: PrivateTraining, claim: Claim, seed: int, dimension: int, steps: int
 ) -> FloatArray:
     """Means [rounds, D] that should be standard normal."""
-    updates = _noise_alone(training, claim, dimension, seed, _MEAN_COHORTS, steps)
+    run = _noise_alone(training, claim, dimension)
+    updates = run(seed=seed, cohorts=_MEAN_COHORTS, local_steps=steps)
     claimed = np.sqrt(steps / _MEAN_COHORTS.shape[1]) * claim.noise_multiplier * claim.clip / _BATCH
     return np.asarray(updates.mean(axis=1) / claimed)
 
 
 def _noise_alone(
-    training: PrivateTraining,
-    claim: Claim,
-    dimension: int,
-    seed: int,
-    cohorts: IntArray,
-    local_steps: int,
-) -> FloatArray:
-    """Updates [rounds, draws, D] of clients whose gradients are zero."""
-    return training(
-        np.zeros((_RECORDS, dimension)),
-        claim=claim,
-        batch_size=_BATCH,
-        seed=seed,
-        cohorts=cohorts,
-        local_steps=local_steps,
-    )
+    training: PrivateTraining, claim: Claim, dimension: int
+) -> Callable[..., FloatArray]:
+    """The training of clients whose gradients are zero; it takes seed, cohorts and local steps."""
+    zeros = np.zeros((_RECORDS, dimension))
+    return partial(training, zeros, claim=claim, batch_size=_BATCH)
 
 
 def _related(noise: FloatArray, level: float) -> list[str]:

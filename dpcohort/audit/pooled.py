@@ -25,16 +25,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import combinations_with_replacement
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from dpcohort._validate import FloatArray, IntArray
-from dpcohort.accounting.contract import Contract
+from dpcohort.accounting import Contract
+from dpcohort.accounting.pooled import Pooled
 from dpcohort.audit.claims import Finding
-from dpcohort.audit.noise import correlation_score, spectrum_of, unlike_normal
+from dpcohort.audit.noise import correlations, unlike_normal
 from dpcohort.clients import Population
 from dpcohort.plan import Plan, make_plan
 from dpcohort.schedule import Schedule
@@ -50,14 +49,6 @@ _TOLERANCE = 1e-5
 _SMALL_NOISE = 2.0**-19  # against the largest influence of a record
 _NO_NOISE = 0.1  # of the claim
 _MOVED = 0.5  # of the bound, at least, by a record that is longer than C
-
-
-class Shares(NamedTuple):
-    """Weights g_k, shares of noise in units of C, and on how many of them a client counts."""
-
-    weights: FloatArray
-    shares: FloatArray
-    honest: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,14 +75,12 @@ class PooledClaim:
     alone_multipliers: FloatArray
     batch_sizes: IntArray
     sampling_rates: FloatArray
-    pooled: Shares
+    pooled: Pooled
 
     @classmethod
     def of(cls, plan: Plan) -> PooledClaim:
         """What this plan claims."""
-        parts = {field.name: getattr(plan, field.name) for field in fields(cls)}
-        told: Any = plan.pooled
-        return cls(**parts | {"pooled": Shares(told.weights, told.shares, told.honest)})
+        return cls(**{field.name: getattr(plan, field.name) for field in fields(cls)})
 
     @property
     def honest(self) -> int:
@@ -126,7 +115,7 @@ class PooledClaim:
             self,
             noise_multipliers=self.noise_multipliers * factor,
             alone_multipliers=self.alone_multipliers * factor,
-            pooled=self.pooled._replace(shares=self.pooled.shares * factor),
+            pooled=replace(self.pooled, shares=self.pooled.shares * factor),
         )
 
     def with_all_records(self) -> PooledClaim:
@@ -269,12 +258,11 @@ def _noises(sums: PooledSums, claim: PooledClaim, seed: int, dimension: int) -> 
 
 def _stale(noise: FloatArray, level: float) -> Iterator[str]:
     """Noise that was there before, in another round or in another place."""
-    rounds, dimension = noise.shape
-    pairs = list(combinations_with_replacement(range(rounds), 2))
-    threshold = float(stats.norm.isf(level / (2 * len(pairs) * dimension)))
-    spectra = [spectrum_of(row, _NO_NOISE * math.sqrt(dimension)) for row in noise]
-    for a, b in pairs:
-        if not correlation_score(spectra[a], spectra[b], dimension, same=a == b) <= threshold:
+    dimension = noise.shape[1]
+    rows = {str(i): row for i, row in enumerate(noise)}
+    scores, threshold = correlations(rows, _NO_NOISE * math.sqrt(dimension), level)
+    for (a, b), score in scores.items():
+        if not score <= threshold:
             yield f"the noise of sums {a} and {b} is related"
 
 

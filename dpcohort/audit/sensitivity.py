@@ -30,7 +30,6 @@ from dpcohort.audit.claims import (
     Claim,
     Finding,
     PrivateTraining,
-    hostile_models,
     repeats,
     updates_of,
 )
@@ -163,7 +162,7 @@ def _influences(
     cases = [("", training, clip) for clip in (claim.clip, *_SMALL_CLIPS)]
     cases += [
         (f", {name}", model, clip)
-        for name, model in hostile_models(training).items()
+        for name, model in getattr(training, "hostile", {}).items()
         for clip in (claim.clip, _SMALL_CLIPS[0])
     ]
     for name, model, clip in cases:
@@ -184,7 +183,7 @@ def _attacks(
     row = _agreed() * claim.clip
     for kind, record in _breaking(row).items():
         yield kind, training, record
-    for name, model in hostile_models(training).items():
+    for name, model in getattr(training, "hostile", {}).items():
         for kind, record in _most_breaking(row).items():
             yield f"{kind}, {name}", model, record
 

@@ -31,10 +31,11 @@ import torch
 from torch import Tensor, nn
 
 from dpcohort._validate import FloatArray, IntArray, choice
-from dpcohort.accounting.contract import Contract
-from dpcohort.aggregation import AggregationRule, Cohort, Mean
+from dpcohort.accounting import Contract
+from dpcohort.accounting.pooled import Pooled
+from dpcohort.aggregation import Mean
 from dpcohort.audit.claims import Claim, PrivateTraining
-from dpcohort.audit.pooled import PooledClaim, Shares, public_clients, stacked
+from dpcohort.audit.pooled import PooledClaim, public_clients, stacked
 from dpcohort.deploy.guard.files import GuardedData
 from dpcohort.deploy.guard.terms import ModelTerms
 from dpcohort.deploy.guard.training import LocalTraining
@@ -49,7 +50,6 @@ from dpcohort.engine import (
 )
 from dpcohort.engine.experiment import TrainingPlan, cohort_of
 from dpcohort.engine.lattice import Bytes, Lattice
-from dpcohort.engine.rounds import EngineState
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.plugins import named_function
 from dpcohort.schedule import Schedule
@@ -140,17 +140,6 @@ def output_itself(outputs: Tensor, targets: Tensor) -> Tensor:
     return outputs[:, 0]
 
 
-class _Watch:
-    """An aggregation rule that keeps what it is given and leaves the model where it is."""
-
-    def __init__(self) -> None:
-        self.seen: list[Tensor] = []
-
-    def combine(self, updates: Tensor, cohort: Cohort) -> Tensor:
-        self.seen.append(updates.clone())
-        return torch.zeros_like(updates[0])
-
-
 @dataclass(frozen=True)
 class EngineUnderTest:
     """A ``PrivateTraining`` that is one of dpcohort's engines.
@@ -221,21 +210,9 @@ class EngineUnderTest:
             claim, cohorts=cohorts, size=size, batch_size=batch_size, local_steps=local_steps
         )
         clients = plan.population.sizes.size
-        records = self._records(
-            gradients,
-            indices=np.tile(np.arange(size), clients),
-            offsets=np.arange(clients + 1) * size,
-        )
-        watch = _Watch()
-        rule = Mean() if self.merged_noise else watch
-        engine = self._engine(self._experiment(plan, records, seed, rule), dimension)
-        state = self._start(engine)
-        models = [state.parameters.clone()]
-        for _ in engine.rounds([state]):
-            models.append(state.parameters.clone())
-        if self.merged_noise:
-            return np.asarray(-torch.stack(models).diff(dim=0).cpu().numpy()[:, None])
-        return np.asarray(torch.stack(watch.seen).cpu().numpy())
+        whose = {"indices": np.tile(np.arange(size), clients)}
+        whose["offsets"] = np.arange(clients + 1) * size
+        return self._released(plan, gradients, whose, seed)
 
     def sums(self, claim: PooledClaim, gradients: Sequence[FloatArray], *, seed: int) -> FloatArray:
         """What the server learns in each round of a claim with pooled noise, [rounds, D].
@@ -246,50 +223,42 @@ class EngineUnderTest:
             seed: of batches and noise, in a simulation.
         """
         rows, whose = stacked(gradients)
-        experiment = self._experiment(claim, self._records(rows, **whose), seed, Mean())
-        engine = self._engine(experiment, rows.shape[1])
-        parameters = self._start(engine).parameters
-        rule, _ = experiment.server_step
-        found = []
-        for t in range(len(claim.schedule.cohorts)):
-            cohort = cohort_of(claim, t)
-            (arrived,) = engine.updates([parameters], [cohort])
-            found.append(rule.combine(arrived.updates, cohort) * len(cohort))
-        return np.asarray(torch.stack(found).cpu().numpy())
+        means = self._released(claim, rows, whose, seed)[:, 0]
+        return np.asarray(means * claim.schedule.cohorts.shape[1])
 
-    def _start(self, engine: ReferenceEngine | BatchedEngine) -> EngineState:
+    def _released(
+        self, plan: TrainingPlan, gradients: FloatArray, whose: dict[str, Any], seed: int
+    ) -> FloatArray:
+        """What the server is given in each round: [rounds, draws, D], or of means [rounds, 1, D].
+
+        The model stays where it is, so that nothing is rounded on the way to an update.
+        """
+        labels = np.zeros(len(gradients), dtype=np.int64)
+        experiment = Experiment(
+            plan=plan,
+            records=ClientRecords(gradients, labels, dtype=self.dtype, device=self.device, **whose),
+            streams=Streams.from_entropy() if self.private else Streams.seeded(seed),
+            optimiser=Optimiser(local_step=ConstantStep(1.0)),
+            aggregation=Mean(),
+            merged_noise=self.merged_noise,
+        )
+        engine = self._engine(experiment, gradients.shape[1])
         (state,) = engine.initial_states()
         if self.hostility is not None:  # weights that a model comes to, not weights it is made with
             state.parameters.fill_(hostile_start(self.hostility))
-        return state
-
-    def _records(
-        self, gradients: FloatArray, *, indices: IntArray, offsets: IntArray
-    ) -> ClientRecords:
-        return ClientRecords(
-            gradients,
-            np.zeros(len(gradients), dtype=np.int64),
-            indices=indices,
-            offsets=offsets,
-            dtype=self.dtype,
-            device=self.device,
-        )
-
-    def _experiment(
-        self, plan: TrainingPlan, records: ClientRecords, seed: int, aggregation: AggregationRule
-    ) -> Experiment:
-        return Experiment(
-            plan=plan,
-            records=records,
-            streams=Streams.from_entropy() if self.private else Streams.seeded(seed),
-            optimiser=Optimiser(local_step=ConstantStep(1.0)),
-            aggregation=aggregation,
-            merged_noise=self.merged_noise,
-        )
+        rule, _ = experiment.server_step
+        found = []
+        for t in range(len(plan.schedule.cohorts)):
+            cohort = cohort_of(plan, t)
+            (arrived,) = engine.updates([state.parameters], [cohort])
+            alone = not experiment.only_sum_counts
+            shown = arrived.updates if alone else rule.combine(arrived.updates, cohort)[None]
+            found.append(shown.clone())
+        return np.asarray(torch.stack(found).cpu().numpy())
 
     def _engine(self, experiment: Experiment, dimension: int) -> ReferenceEngine | BatchedEngine:
         model = GradientProbe(dimension, raw=self.raw, hostile=self.hostility).to(self.dtype)
-        for parameter in model.parameters():  # from 0 nothing is rounded on the way to an update
+        for parameter in model.parameters():
             nn.init.zeros_(parameter)
         if self.kind == "reference":
             return ReferenceEngine(model, [experiment], loss=output_itself)
@@ -324,7 +293,12 @@ def _pooled_claim(claim: Claim, clients: IntArray, *, size: int, batch_size: int
         alone_multipliers=multipliers / np.sqrt(1 + company),
         batch_sizes=batches,
         sampling_rates=batches / sizes,
-        pooled=Shares(weights, np.full(sizes.size, share), honest=1 + company),
+        pooled=Pooled(
+            weights=weights,
+            shares=np.full(sizes.size, share),
+            honest=1 + company,
+            alone_epsilon=np.full(sizes.size, np.nan),
+        ),
     )
 
 

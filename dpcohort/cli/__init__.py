@@ -22,7 +22,7 @@ from typer import Option
 from typer.core import TyperCommand, TyperGroup
 
 from dpcohort._version import __version__
-from dpcohort.errors import DpcohortError, missing_extra
+from dpcohort.errors import DpcohortError, InputError, missing_extra
 from dpcohort.limits import exhausted
 
 if TYPE_CHECKING:  # typer brings its own copy from 0.26 on
@@ -91,20 +91,17 @@ def _run(arguments: Sequence[str] | None) -> int:
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 2
     except DpcohortError as error:
-        _print_error(str(error))
-        return error.exit_code
+        return _refused(error)
     except ModuleNotFoundError as error:
         missing = missing_extra(error)
         if missing is None:
             raise
-        _print_error(str(missing))
-        return missing.exit_code
+        return _refused(missing)
     except (MemoryError, RecursionError, RuntimeError) as error:
         words = exhausted(error)
         if words is None:
             raise
-        _print_error(words)
-        return 2
+        return _refused(InputError.because(words))
     except BrokenPipeError:
         # The reader (`| head`) has gone; give the interpreter nothing left to flush into it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -112,10 +109,11 @@ def _run(arguments: Sequence[str] | None) -> int:
     return 0
 
 
-def _print_error(message: str) -> None:
+def _refused(error: DpcohortError) -> int:
     from dpcohort.cli.terminal import print_error
 
-    print_error(message)
+    print_error(str(error))
+    return error.exit_code
 
 
 #: What ``dpcohort --help`` says, in its order, without loading a command: the first line of each.

@@ -111,8 +111,8 @@ def compare(
     first, *others = groups
     summaries = {name: summarise_seeds(runs) for name, runs in groups.items()}
     comparisons = [compare_runs(groups[n], groups[first], names=(n, first)) for n in others]
+    checks = {name: check_together(run.check for run in runs) for name, runs in groups.items()}
     if as_json:
-        checks = {name: check_together(run.check for run in runs) for name, runs in groups.items()}
         print_json(
             groups={name: asdict(s) for name, s in summaries.items()},
             comparisons=[comparison.to_dict() for comparison in comparisons],
@@ -120,19 +120,11 @@ def compare(
         )
         return
     console.print(groups_table(summaries))
-    _warn(groups)
-    for comparison in comparisons:
-        say(comparison.sentence)
-
-
-def _warn(groups: dict[str, Sequence[Run]]) -> None:
-    """Say which groups are no better than a constant, before anything is said in their favour."""
-    from dpcohort.metrics import check_together
-
-    for name, runs in groups.items():
-        check = check_together(run.check for run in runs)
+    for name, check in checks.items():  # before anything is said in favour of a group
         if check is not None and not check.is_better:
             say(f"WARNING: {name}: {check.sentence}.", style="yellow")
+    for comparison in comparisons:
+        say(comparison.sentence)
 
 
 def groups_table(summaries: dict[str, SeedSummary]) -> Table:

@@ -113,7 +113,7 @@ def _trained(
 
     data = configured_data(config)
     folders = {name: out / "runs" / name.replace(", ", "-").replace(" ", "-") for name in SETTINGS}
-    jobs, places, names = [], [], []
+    works = []
     for name, (accountant, rule) in SETTINGS.items():
         changed = config.with_overrides(
             [f"privacy.accountant={accountant}", f"selection.rule={rule}"]
@@ -121,9 +121,8 @@ def _trained(
         _clear(folders[name], name)
         for shift in range(seeds):
             job = configured_job(changed, data=data, shift=shift, label=name)
-            jobs.append(job)
-            places.append(folders[name] / f"seed-{job.seed}")
-            names.append(name)
+            works.append((name, job, folders[name] / f"seed-{job.seed}"))
+    names, jobs, places = zip(*works, strict=True)
 
     def grouped(runs: Sequence[Run]) -> dict[str, Sequence[Run]]:
         return {

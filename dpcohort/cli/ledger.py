@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from dpcohort.cli.terminal import JsonOption, print_json, print_text, say
+from dpcohort.cli.terminal import JsonOption, LetterOption, print_json, print_text, say
 from dpcohort.deploy.formats import checked_name
 from dpcohort.deploy.ledger import (
     ClientLedger,
@@ -191,10 +191,7 @@ def receipt(
     path: PathArgument,
     dataset: DatasetOption,
     out: Annotated[Path | None, Option(help="Write it to this file too, as JSON.")] = None,
-    letter: Annotated[
-        Path | None,
-        Option(metavar="FILE.html", help="Write it in plain words too, to print and hand out."),
-    ] = None,
+    letter: LetterOption = None,
     counter: CounterOption = None,
     as_json: JsonOption = False,
 ) -> None:

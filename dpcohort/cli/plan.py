@@ -14,6 +14,7 @@ from dpcohort._validate import choice
 from dpcohort.cli.terminal import (
     ClientsOption,
     JsonOption,
+    LargeDeltaOption,
     SetOption,
     SourceArgument,
     console,
@@ -50,9 +51,7 @@ def plan(
         str | None, Option(help="Where paper noise does not certify: refuse or lift.")
     ] = None,
     seed: Annotated[int | None, Option(help="What the schedule is drawn from.")] = None,
-    allow_large_delta: Annotated[
-        bool, Option("--allow-large-delta", help="Accept a delta of 1/size or more.")
-    ] = False,
+    allow_large_delta: LargeDeltaOption = False,
     out: Annotated[Path | None, Option("--out", "-o", help="Save the plan here.")] = None,
     picture: Annotated[
         Path | None, Option(help="Draw size x epsilon here (.png, .pdf, .svg).")
@@ -406,10 +405,9 @@ def _parsed(setting: str, text: str) -> list[float | str]:
 
 def _value(word: str) -> float | str:
     """A number where it is one; whole numbers stay whole."""
-    with suppress(ValueError):
-        return int(word)
-    with suppress(ValueError):
-        return float(word)
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(word)
     return word
 
 

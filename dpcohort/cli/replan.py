@@ -11,7 +11,15 @@ import numpy as np
 from typer import Argument, Option
 
 from dpcohort.accounting.segments import charged_to, charges_in, past_of
-from dpcohort.cli.terminal import JsonOption, console, new_table, print_json, print_progress, say
+from dpcohort.cli.terminal import (
+    JsonOption,
+    LargeDeltaOption,
+    console,
+    new_table,
+    print_json,
+    print_progress,
+    say,
+)
 from dpcohort.clients import Population
 from dpcohort.errors import DataMissingError, FileFormatError, InputError
 from dpcohort.plain_text import one_line
@@ -46,9 +54,7 @@ def replan(
         bool, Option("--drop-exhausted", help="Clients with nothing left leave.")
     ] = False,
     seed: Annotated[int | None, Option(min=0, help="What the schedule is drawn from.")] = None,
-    allow_large_delta: Annotated[
-        bool, Option("--allow-large-delta", help="Accept a delta of 1/size or more.")
-    ] = False,
+    allow_large_delta: LargeDeltaOption = False,
     out: Annotated[Path | None, Option("--out", "-o", help="Save the plan here (.json).")] = None,
     rows: Annotated[int, Option(min=2, help="Clients in the table.")] = 12,
     as_json: JsonOption = False,
@@ -90,26 +96,24 @@ def replan(
 def _people(
     folder: RunFolder, config: Path | None, clients: Path, *, allow_large_delta: bool
 ) -> Population:
-    """The clients of the list; a table says how many records they have."""
+    """The clients of the list; a table, or else the list, says how many records they have."""
     from dpcohort.config import load_config
     from dpcohort.runs.configured import listed_clients
 
-    if config is None and not folder.config.exists():
-        return Population.from_csv(clients, allow_large_delta=allow_large_delta)
     try:
-        read = load_config(folder.config if config is None else config)
-        return listed_clients(read, clients, allow_large_delta=allow_large_delta)
-    except DataMissingError:
+        if config is not None or folder.config.exists():
+            read = load_config(config or folder.config)
+            return listed_clients(read, clients, allow_large_delta=allow_large_delta)
+    except DataMissingError:  # the table is not there any more
         if config is not None:
             raise
-        # The table is not there any more; the list must say the sizes.
-        return Population.from_csv(clients, allow_large_delta=allow_large_delta)
     except FileFormatError as error:
         if config is not None or error.line is not None or error.path != str(clients):
             raise
         raise InputError.because(
             f"{error} The data are those of the run; for others give --config FILE.toml."
         ) from None
+    return Population.from_csv(clients, allow_large_delta=allow_large_delta)
 
 
 def _promises(folder: RunFolder, old: Plan) -> dict[str, tuple[float, ...]]:

@@ -25,7 +25,7 @@ from dpcohort.cli.terminal import (
 from dpcohort.config import Config, commented_config, loads_config
 from dpcohort.errors import DataMissingError, InputError
 from dpcohort.limits import LARGEST_RESULT, read_bounded
-from dpcohort.plan import Plan, selection_problem
+from dpcohort.plan import Plan
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -201,9 +201,9 @@ def _is_result(place: Path) -> bool:
 def _selection(
     sources: list[Path], clients: Path | None, changes: list[str] | None, eta: str, out: Path
 ) -> dict[str, dict[str, Any]]:
+    from dpcohort.lab.recipes.judgement import panels_at
     from dpcohort.report.figures import save_selection_figure
     from dpcohort.runs.configured import configured_population
-    from dpcohort.selection.rules import rule_from_settings
 
     if len(sources) > 1:
         raise InputError("source", given=[str(s) for s in sources], allowed="one config or list")
@@ -212,16 +212,8 @@ def _selection(
     config = paper_figure_config() if paper else read_config(source, clients, changes)
     if paper and changes:
         config = config.with_overrides(changes)
-    etas = [_eta(word) for word in eta.split(",")]
-    population = configured_population(config)
-    problem, _ = selection_problem(
-        population, config.training, contract=config.contract, noise_model=config.noise_model
-    )
-    panels = {}
-    for weight in etas:
-        chosen = rule_from_settings("privacy-aware", eta=weight).select(problem)
-        panels[f"privacy-aware, η = {chosen.eta:g}"] = chosen.probabilities
-    panels["unbiased"] = population.unbiased
+    etas, population = [_eta(word) for word in eta.split(",")], configured_population(config)
+    panels = panels_at(config, population, etas)
     save_selection_figure(population, panels, out)
     return {"panels": {title: p.tolist() for title, p in panels.items()}}
 
@@ -241,7 +233,7 @@ def _drawn(name: str, sources: list[Path], out: Path) -> dict[str, dict[str, Any
             raise InputError("source", given=[str(s) for s in sources], allowed="one result")
         result = read_reproduction(sources[0])
         drawing = figures.cells_figure(result)
-        told = {"cells": {cell.name: cell.mean for cell in result.cells}}
+        told = {"cells": {cell["name"]: cell["mean"] for cell in result.cells}}
     elif name in ("accuracy", "budgets"):
         groups = _groups(sources)
         receipts = (r for runs in groups.values() for run in runs for r in run.receipts())

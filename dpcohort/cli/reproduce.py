@@ -25,11 +25,11 @@ from dpcohort.cli.terminal import (
 from dpcohort.errors import DataMissingError, InputError
 from dpcohort.lab.recipes.reading import load_recipe, recipe_names
 from dpcohort.lab.recipes.recipe import Form, Recipe
+from dpcohort.progress import Progress, silent
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dpcohort.lab.recipes.execution import Progress
     from dpcohort.lab.recipes.judgement import RecipeResult
 
 
@@ -97,12 +97,11 @@ def _missing(missing: dict[str, str], recipes: int) -> str:
 
 
 def _reproduce(recipe: Recipe, out: Path, device: str | None, *, quiet: bool) -> dict[str, Any]:
-    from dpcohort.lab.recipes.judgement import read_result, write_result
+    from dpcohort.lab.recipes.judgement import write_result
 
     show_messages()
     result, environment = _result(recipe, out, device, quiet=quiet)
-    path = write_result(result, out, environment)
-    values = read_result(path)
+    path, values = write_result(result, out, environment)
     pictures = _draw(recipe, values, out, path.stem)
     if not quiet:
         _print(result)
@@ -148,13 +147,10 @@ def _draw(recipe: Recipe, values: dict[str, Any], out: Path, stem: str) -> list[
 
 
 @contextmanager
-def showing_progress(title: str, *, quiet: bool) -> Iterator[Progress | None]:
+def showing_progress(title: str, *, quiet: bool) -> Iterator[Progress]:
     """A bar with the time left on a terminal, a line now and then in a pipe."""
-    if quiet:
-        yield None
-        return
-    if not console.is_terminal:
-        yield _lines(title)
+    if quiet or not console.is_terminal:
+        yield silent if quiet else _lines(title)
         return
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
@@ -164,7 +160,7 @@ def showing_progress(title: str, *, quiet: bool) -> Iterator[Progress | None]:
     with Bar(*columns, TextColumn("left"), left, console=console, transient=True) as bar:
         task = bar.add_task(title, total=None)
 
-        def show(done: int, total: int, what: str) -> None:
+        def show(what: str, done: int, total: int) -> None:
             bar.update(task, completed=done, total=total, description=f"{title}: {what}"[:60])
 
         yield show
@@ -174,7 +170,7 @@ def _lines(title: str) -> Progress:
     """Progress in a pipe: a line for each tenth, with the time left."""
     shown, began = -1, time.monotonic()
 
-    def show(done: int, total: int, what: str) -> None:
+    def show(what: str, done: int, total: int) -> None:
         nonlocal shown
         tenth = 10 * done // max(1, total)
         if tenth != shown:
@@ -214,8 +210,8 @@ def _print(result: RecipeResult) -> None:
             f"probabilities {panel['smallest']:g} to {panel['largest']:g}"
         )
     for finding in result.findings:
-        word = {True: "yes", False: "NO", None: "-"}[finding.holds]
-        say(f"{word:>3}  {finding.text} ({finding.detail})")
+        word = {True: "yes", False: "NO", None: "-"}[finding["holds"]]
+        say(f"{word:>3}  {finding['text']} ({finding['detail']})")
     if result.cells:
         kept = "every receipt certifies" if result.promises_hold else "NOT EVERY RECEIPT CERTIFIES"
         raw = any(found.cell.adaptive == "biased-raw" for found in result.cells)

@@ -109,7 +109,7 @@ def search(
             share=share,
             device=device,
             progress=progress,
-            options=options,
+            options=tuple(options),
             source=shlex.quote(Path(source).name) if source.endswith(".toml") else "",
         )
     parts = [name, *(["baseline"] if baseline else []), *(f"{a}-{v}" for a, v in places.items())]

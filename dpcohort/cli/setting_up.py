@@ -38,6 +38,7 @@ from dpcohort.text_files import number_in
 
 if TYPE_CHECKING:
     from dpcohort.config import Config
+    from dpcohort.plan import Plan
 
 
 def new(
@@ -73,17 +74,16 @@ def new(
 ) -> None:
     """Write a commented config: an example, or for a table of yours."""
     if example.lower().endswith((".csv", ".tsv", ".parquet")):
-        _new_for_table(
-            path,
-            Path(example),
-            label=label or [],
-            client=client,
-            clients=clients,
-            task=task,
-            public=public,
-            force=force,
-            as_json=as_json,
-        )
+        source = Path(example)
+        kind: Any = {"task": task, "public": public}
+        text, plan, steps = _for_table(source, path, label or [], client, clients, **kind)
+        if write_new(path, text, force=force, as_json=as_json, example=str(source)):
+            say(f"Wrote {path} for {one_line(str(source))}.")
+            if plan is not None:
+                say_never_drawn(plan)
+            say("Next:")
+            for step in steps:
+                say(f"  - {step}")
         return
     if label or client or task or public:
         raise InputError(
@@ -124,18 +124,17 @@ def _suggestions(config: Config) -> list[str]:
     return [change for change in changes if change.partition(".")[0] in config.values]
 
 
-def _new_for_table(
-    path: Path,
+def _for_table(
     source: Path,
-    *,
+    path: Path,
     label: list[str],
     client: str | None,
     clients: Path,
+    *,
     task: str | None,
     public: bool,
-    force: bool,
-    as_json: bool,
-) -> None:
+) -> tuple[str, Plan | None, list[str]]:
+    """The configuration for a table, its plan where it can be made, and what comes next."""
     from dpcohort.config import loads_config, table_config
     from dpcohort.config.settings import rewritten
     from dpcohort.data.tables import client_names, kind_of, numbers_of, read_table, values_of
@@ -203,8 +202,6 @@ def _new_for_table(
             text = rewritten(text, suggestions, tell_old=False)
         except DpcohortError as error:
             trouble = str(error)
-    if not write_new(path, text, force=force, as_json=as_json, example=str(source)):
-        return
     names = sorted(set(client_names(str(client), table[str(client)])))
     said = ", ".join(one_line(name, 30) for name in names[:6]) + (" ..." if names[6:] else "")
     steps = []
@@ -221,18 +218,13 @@ def _new_for_table(
         )
     if trouble:
         steps.append(f"put right: {trouble}")
-    say(f"Wrote {path} for {one_line(str(source))}.")
-    if plan is not None:
-        say_never_drawn(plan)
-    say("Next:")
     tuned = path.with_stem(f"{path.stem}-tuned")
     steps += [
         f"{program()} tune {path} -o {tuned}",
         f"{program()} train {tuned} --out RUN",
         f"{program()} receipt RUN CLIENT --letter letter.html",
     ]
-    for step in steps:
-        say(f"  - {step}")
+    return text, plan, steps
 
 
 #: Of a public table, the share of a column's numbers at each end that its bounds leave out.

@@ -215,6 +215,13 @@ SetOption = Annotated[
 JsonOption = Annotated[bool, Option("--json", help="Print JSON for programs.")]
 DeviceOption = Annotated[str | None, Option(help="auto, cpu or cuda; the config's if not given.")]
 
+LetterOption = Annotated[
+    Path | None,
+    Option(metavar="FILE.html", help="Write it in plain words too, to print and hand out."),
+]
+LargeDeltaOption = Annotated[
+    bool, Option("--allow-large-delta", help="Accept a delta of 1/size or more.")
+]
 DataDirOption = Annotated[
     Path | None, Option("--data-dir", help="Where to look for the data first.")
 ]

@@ -369,7 +369,8 @@ def _quiet_words(quiet: float) -> str:
 def _tell(run: Run, *, as_json: bool) -> None:
     from dpcohort.runs.success import judged_words
 
-    score = _score(run)
+    tested = run.has_test and math.isfinite(run.test.score)
+    score = run.test.score if tested else None
     total = run.plan.training.rounds
     if as_json:
         print_json(
@@ -393,14 +394,6 @@ def _tell(run: Run, *, as_json: bool) -> None:
         say(f"WARNING: {words}", style="yellow")
     step = "verify" if run.is_finished else "train CONFIG --resume --out"
     say(f"Next: {program()} {step} {run.path}")
-
-
-def _score(run: Run) -> float | None:
-    try:
-        found = run.test.score
-    except InputError:  # not evaluated yet
-        return None
-    return found if math.isfinite(found) else None
 
 
 _BAR = 24

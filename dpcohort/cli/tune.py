@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
@@ -30,8 +28,6 @@ from dpcohort.errors import InputError
 from dpcohort.runs.receipts import SIMULATED_TUNING as SIMULATED
 
 if TYPE_CHECKING:
-    from dpcohort.config import Config
-    from dpcohort.progress import Progress
     from dpcohort.tuning import Tuned, Worth
 
 _CONFIG = Argument(metavar="CONFIG", help="A config with data (.toml).")
@@ -108,11 +104,11 @@ def tune(
             f"{source} was tuned on its clients' records before, and {config.tuning['share']:.0%} "
             "of each budget is spent. Tune the file from before that, or train this one."
         )
-    with _progress(f"tune {source.name}", quiet=as_json) as progress:
+    with showing_progress(f"tune {source.name}", quiet=as_json) as progress:
+        most = 50 if quick else rounds
+        shared: Any = {"most_rounds": most, "device": device, "progress": progress}
         if origin == "charged":
             from dpcohort.tuning import tune_charged
-
-            spent = 0.5 if share is None else share
 
             def begin(record: list[str]) -> None:
                 # Counted before it is spent: whatever stops this, the file says what is left.
@@ -121,56 +117,47 @@ def tune(
 
             found = tune_charged(
                 config,
-                share=spent,
+                share=0.5 if share is None else share,
                 trials=10.0 if trials is None else trials,
                 public_test=public == "test",
-                most_rounds=50 if quick else rounds,
                 private_entropy=private_entropy,
                 before_spending=begin,
-                device=device,
-                progress=progress,
+                **shared,
             )
         else:
             from dpcohort.tuning import tune as tune_without_spending
 
             found = tune_without_spending(
-                config,
-                source=origin,
-                public=public,
-                seeds=1 if quick else seeds,
-                most_rounds=50 if quick else rounds,
-                device=device,
-                progress=progress,
+                config, source=origin, public=public, seeds=1 if quick else seeds, **shared
             )
-    text = _tuned_text(source, [*(changes or []), *found.changes], found)
+    text = _rewritten(source, [*(changes or []), *found.changes, *found.record()], found)
     if as_json:
         write_new(out, text, force=True, as_json=True, **found.to_dict())
         return
     if str(out) != "-":
+        from dpcohort.runs.configured import configured_plan
+
         _print_tuned(found)
-        _print_silent(config.with_overrides([*found.changes, *found.record()]))
+        tuned = config.with_overrides([*found.changes, *found.record()])
+        say_never_drawn(configured_plan(tuned))
     if write_new(out, text, force=True, as_json=False):
         say(f"Wrote {out}   Next: dpcohort train {out} --out RUN, or dpcohort worth {out}")
 
 
-def _rewritten(source: Path, changes: list[str], tuned: Sequence[str] = ()) -> str:
+def _rewritten(source: Path, changes: list[str], found: Tuned | None = None) -> str:
+    """The file with changed settings; a comment says which were tuned, and on what."""
     from dpcohort.config.settings import rewritten
     from dpcohort.limits import LARGEST_CONFIG
     from dpcohort.text_files import read_utf8
 
     text = read_utf8(source, at_most_bytes=LARGEST_CONFIG).decode("utf-8")
-    notes = {change.partition("=")[0]: "tuned" for change in tuned}
+    notes = {}
+    if found is not None:
+        notes = {change.partition("=")[0]: "tuned" for change in found.changes}
+        notes |= {"tuning.source": found.words, "tuning.share": "of each budget, spent on tuning"}
+        if not found.private:
+            notes["tuning.private"] = "a simulation: its noise came from a seed"
     return rewritten(text, changes, notes=notes)
-
-
-def _tuned_text(source: Path, changes: list[str], found: Tuned) -> str:
-    from dpcohort.config.settings import rewritten
-
-    tuned = _rewritten(source, changes, found.changes)
-    notes = {"tuning.source": found.words, "tuning.share": "of each budget, spent on tuning"}
-    if not found.private:
-        notes["tuning.private"] = "a simulation: its noise came from a seed"
-    return rewritten(tuned, found.record(), notes=notes)
 
 
 def _print_tuned(found: Tuned) -> None:
@@ -204,26 +191,6 @@ def _print_tuned(found: Tuned) -> None:
 def _explain_score(scored_by: str) -> None:
     if scored_by == "loss saved":
         say("Loss saved: the share of the best constant's loss that a model does not have.")
-
-
-def _print_silent(config: Config) -> None:
-    """Say how many clients the tuned plan never draws."""
-    from dpcohort.runs.configured import configured_plan
-
-    if config.is_adaptive:
-        return
-    say_never_drawn(configured_plan(config))
-
-
-@contextmanager
-def _progress(title: str, *, quiet: bool) -> Iterator[Progress]:
-    with showing_progress(title, quiet=quiet) as show:
-
-        def told(work: str, done: int, total: int) -> None:
-            if show is not None:
-                show(done, total, work)
-
-        yield told
 
 
 _SHOWN = 10
@@ -275,7 +242,7 @@ def worth(
 
         picture_format(figure)
     config = load_config(source).with_overrides(data_changes(changes, data_dir))
-    with _progress(f"worth {source.name}", quiet=as_json) as progress:
+    with showing_progress(f"worth {source.name}", quiet=as_json) as progress:
         found = worth_of(
             config,
             source="none" if public is None else "public",

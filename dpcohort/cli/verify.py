@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from dpcohort._validate import choice, number, whole_number
-from dpcohort.cli.terminal import JsonOption, console, new_table, print_json, say
+from dpcohort._validate import choice, number
+from dpcohort.cli.terminal import JsonOption, LetterOption, console, new_table, print_json, say
 from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
 
@@ -79,10 +79,7 @@ def _print_verification(verification: Verification) -> None:
 def receipt(
     run: Annotated[Path, Argument(metavar="RUN", help="A run folder.")],
     client: Annotated[str, Argument(help="Id of the client.")],
-    letter: Annotated[
-        Path | None,
-        Option(metavar="FILE.html", help="Write it in plain words too, to print and hand out."),
-    ] = None,
+    letter: LetterOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show a client's receipt, counted from the ledger and certified anew."""
@@ -186,7 +183,6 @@ def audit(
     choice("--sampler", sampler, ["poisson", "fixed", *(["none"] if step else [])])
     number("--clip", clip, above=0)
     number("--noise-multiplier", noise_multiplier, above=0)
-    whole_number("--seed", seed, at_least=0)
     if step is None and (simulation or returns != "mean"):
         raise InputError.because("--simulation and --returns are for a --step: give one.")
     if step is not None and (only is not None or device != "cpu"):

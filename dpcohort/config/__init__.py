@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from dpcohort._lazy import names_on_use
 
 if TYPE_CHECKING:
+    from dpcohort.config.schema import Section as Section
+    from dpcohort.config.schema import known_keys as known_keys
     from dpcohort.config.settings import Config as Config
     from dpcohort.config.settings import ConfigProblem as ConfigProblem
     from dpcohort.config.settings import Lines as Lines
@@ -26,10 +28,12 @@ _HOMES = {
     "ConfigProblem": "settings",
     "EXAMPLES": "template",
     "Lines": "settings",
+    "Section": "schema",
     "commented_config": "template",
     "config_for_clients": "settings",
     "error_of": "settings",
     "key_lines": "settings",
+    "known_keys": "schema",
     "load_config": "settings",
     "loads_config": "settings",
     "table_config": "template",

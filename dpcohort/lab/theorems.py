@@ -26,12 +26,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpcohort._validate import FloatArray, float_array, number, whole_number
+from dpcohort._validate import FloatArray, number, whole_number
 from dpcohort.errors import InputError
 from dpcohort.selection import solve_selection
-
-#: Probabilities that a float64 computation produced sum to 1 within this.
-_SUM_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,33 +65,6 @@ class ErrorTerms:
         return self.biased_clipping_gap + self.drift
 
 
-def checked_distribution(
-    field: str, values: ArrayLike, *, clients: int | None = None
-) -> FloatArray:
-    """The values as probabilities over clients, or an error that names what is wrong.
-
-    Example:
-        >>> checked_distribution("unbiased", [0.25, 0.75])
-        array([0.25, 0.75])
-    """
-    array = float_array(field, values, at_least=0, at_most=1)
-    if array.ndim != 1 or array.size == 0:
-        raise InputError(field, given=array.shape, allowed="a list with one entry per client")
-    if clients is not None and array.size != clients:
-        raise InputError(
-            field, given=f"{array.size} entries", allowed=f"{clients} entries, one per client"
-        )
-    total = math.fsum(array)
-    if abs(total - 1.0) > _SUM_TOLERANCE:
-        raise InputError(
-            field,
-            given=f"entries with sum {total:.12g}",
-            allowed="probabilities that sum to 1",
-            next_step="Divide the entries by their sum.",
-        )
-    return array
-
-
 def privacy_error(
     probabilities: ArrayLike,
     noise_levels: ArrayLike,
@@ -120,36 +90,10 @@ def privacy_error(
         >>> privacy_error([0.5, 0.5], [1.0, 3.0], dimension=10, linear_levels=[0.1, 0.3])
         12.0
     """
-    p = checked_distribution("probabilities", probabilities)
-    scale = whole_number("dimension", dimension, at_least=1)
-    quadratic = _drawn_levels("noise_levels", noise_levels, p)
-    given = np.zeros_like(p) if linear_levels is None else linear_levels
-    linear = _drawn_levels("linear_levels", given, p)
-    return scale * float(np.sum(p * (p * quadratic + linear)))
-
-
-def checked_levels(field: str, values: ArrayLike, clients: int) -> FloatArray:
-    """The values as noise levels of the clients, or an error that names what is wrong."""
-    levels = float_array(field, values, at_least=0, allow_infinite=True)
-    if levels.shape != (clients,):
-        raise InputError(
-            field, given=f"{levels.size} entries", allowed=f"{clients} entries, one per client"
-        )
-    return levels
-
-
-def _drawn_levels(field: str, values: ArrayLike, p: FloatArray) -> FloatArray:
-    """Noise levels with those of clients that are never drawn set to 0 (inf times 0 is 0 here)."""
-    levels = checked_levels(field, values, p.size)
-    drowned = np.flatnonzero(np.isinf(levels) & (p > 0))
-    if drowned.size:
-        raise InputError(
-            f"{field}[{drowned[0]}]",
-            given=math.inf,
-            allowed=f"finite where the probability is above 0 (here {p[drowned[0]]:.3g})",
-            next_step="Select clients of infinite noise with probability 0.",
-        )
-    return np.where(p > 0, levels, 0.0)
+    p: FloatArray = np.asarray(probabilities, dtype=np.float64)
+    given = (noise_levels, 0.0 if linear_levels is None else linear_levels)
+    quadratic, linear = (np.where(p > 0, levels, 0.0) for levels in given)
+    return dimension * float(np.sum(p * (p * quadratic + linear)))
 
 
 def error_terms(
@@ -179,15 +123,13 @@ def error_terms(
         >>> terms.selection_gap, terms.selection_error, terms.privacy_error
         (0.5, 0.75, 0.25)
     """
-    u = checked_distribution("unbiased", unbiased)
-    p = checked_distribution("probabilities", probabilities, clients=u.size)
     return ErrorTerms(
-        selection_gap=float(np.abs(p - u).sum()),
+        selection_gap=float(np.abs(np.subtract(probabilities, unbiased)).sum()),
         clipping_gap=float(constants.clipping_gap),
         biased_clipping_gap=float(constants.biased_clipping_gap),
         drift=constants.dissimilarity / constants.clip,
         privacy_error=privacy_error(
-            p, noise_levels, dimension=dimension, linear_levels=linear_levels
+            probabilities, noise_levels, dimension=dimension, linear_levels=linear_levels
         ),
     )
 
@@ -644,7 +586,7 @@ def best_balance(curve: BalanceCurve) -> tuple[float, float]:
         # No part falls with Gamma, or none grows: the infimum is a limit, in closed form.
         end = 0.0 if curve.selection_decay == 0 else math.inf
         return end, curve.value(end) * (1 - _ROUNDING)
-    low, high = _bracket(curve)
+    low, high = -_LARGEST_LOG, _LARGEST_LOG  # an end stands in for a minimum beyond it
     inside = curve.slope(math.exp(low)) <= 0 <= curve.slope(math.exp(high))
     while True:
         middle = 0.5 * (low + high)
@@ -655,20 +597,6 @@ def best_balance(curve: BalanceCurve) -> tuple[float, float]:
     tangent = curve.value(math.exp(low)) + curve.slope(math.exp(low)) * (high - low)
     floor = math.sqrt(curve.start) + math.sqrt(curve.steady)  # below h for every Gamma
     return math.exp(middle), (max(tangent, floor) if inside else floor) * (1 - _ROUNDING)
-
-
-def _bracket(curve: BalanceCurve) -> tuple[float, float]:
-    """Logarithms of Gamma around the minimum: the slope is at most 0 at the first, not the second.
-
-    Where the minimum lies beyond the searched range, its end stands in.
-    """
-    low, high, width = -1.0, 1.0, 1.0
-    while curve.slope(math.exp(high)) < 0 and high < _LARGEST_LOG:
-        low, high, width = high, min(high + 2 * width, _LARGEST_LOG), 2 * width
-    width = 1.0
-    while curve.slope(math.exp(low)) > 0 and low > -_LARGEST_LOG:
-        low, high, width = max(low - 2 * width, -_LARGEST_LOG), low, 2 * width
-    return low, high
 
 
 def _grown(rate: float, balance: float) -> float:
@@ -766,18 +694,8 @@ def best_total_steps(
         >>> 5900 < best.total_steps < 6100, round(best.bound, 3), best.vacuous
         (True, 0.278, False)
     """
-    most = None if max_steps is None else whole_number("max_steps", max_steps, at_least=1)
-    number("tolerance", tolerance, at_least=1e-12, below=1)
-    u = checked_distribution("unbiased", unbiased)
-    levels = checked_levels("noise_levels", noise_levels, u.size)
-    if np.isinf(levels).all():
-        raise InputError(
-            "noise_levels",
-            given="infinite for every client",
-            allowed="finite for at least one client",
-            next_step="With infinite noise everywhere nothing can be learned.",
-        )
-    costs = levels * whole_number("dimension", dimension, at_least=1)
+    u: FloatArray = np.asarray(unbiased, dtype=np.float64)
+    costs: FloatArray = np.asarray(noise_levels, dtype=np.float64) * dimension
     half = 0.5 * constants.working_gradient_bound
     start = _start(constants, constants.working_gradient_bound)
     evaluations, uncertainty = 0, 0.0  # the solver's largest gap: nothing is certified more finely
@@ -798,8 +716,8 @@ def best_total_steps(
         return steps, root, lower_part, lower
 
     limit, limiting = _public_limit(constants, u, costs)
-    target = limit if most is None else math.inf  # the infimum counts only for unbounded T
-    last = most if most is not None else LARGEST_STEPS
+    target = limit if max_steps is None else math.inf  # the infimum counts only for unbounded T
+    last = max_steps if max_steps is not None else LARGEST_STEPS
     heap: list[tuple[float, int, _Point, _Point]] = []
     left = at(1)
 
@@ -815,7 +733,7 @@ def best_total_steps(
         heapq.heappush(heap, (_chord(start, left, right)[0], left[0], left, right))
         left = right
     # The tail beyond the last point: nothing when it is max_steps, else at least v there.
-    tail = math.inf if left[0] == most else left[2]
+    tail = math.inf if left[0] == max_steps else left[2]
     while heap:
         if heap[0][0] >= good_enough():
             break

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -155,7 +156,8 @@ def accuracy_figure(groups: Mapping[str, Sequence[Run]]) -> Figure:
     with _one_panel(4.2, 3.0) as (figure, axis):
         for position, (name, runs) in enumerate(groups.items()):
             rounds, found = accuracy_band(runs)
-            _draw(axis, name, LINES[position % len(LINES)], rounds, found)
+            dots: Any = {"marker": "." if rounds.size < 30 else "", "markersize": 4}
+            _draw_band(axis, name, position, rounds.tolist(), found, **dots)
         metric = next(iter(groups.values()))[0].metric
         percent = " (%)" if metric.is_share else ""
         axis.set(xlabel="round", ylabel=f"test {metric.words}{percent}")
@@ -164,31 +166,27 @@ def accuracy_figure(groups: Mapping[str, Sequence[Run]]) -> Figure:
     return figure
 
 
-def _draw(axis: Axes, name: str, line: str, rounds: IntArray, found: Sequence[Interval]) -> None:
-    mean: FloatArray = np.array([interval.mean for interval in found])
-    (drawn,) = axis.plot(
-        rounds, mean, line, label=name, marker="." if rounds.size < 30 else "", markersize=4
-    )
+def _draw_band(
+    axis: Axes, name: str, position: int, x: list[float], found: Sequence[Interval], **style: Any
+) -> None:
+    """A line through the means, and a band over their intervals where there are several seeds."""
+    line = LINES[position % len(LINES)]
+    (drawn,) = axis.plot(x, [point.mean for point in found], line, label=name, **style)
     if found[0].count > 1:
-        low = np.array([interval.low for interval in found])
-        high = np.array([interval.high for interval in found])
-        axis.fill_between(rounds, low, high, color=drawn.get_color(), alpha=0.18, linewidth=0)
+        ends = [point.low for point in found], [point.high for point in found]
+        axis.fill_between(x, *ends, color=drawn.get_color(), alpha=0.18, linewidth=0)
 
 
 def worth_figure(found: Worth) -> Figure:
     """Predicted accuracy against a common factor on all budgets, one line a kind of data set."""
-    factors: FloatArray = np.array(found.factors)
     with _one_panel(4.2, 3.0) as (figure, axis):
         log_scale(axis.xaxis)
         for position, name in enumerate(dict.fromkeys(found.sets)):
-            curve = found.curve(name)
-            mean = 100.0 * np.array([point.mean for point in curve])
-            (line,) = axis.plot(factors, mean, LINES[position % len(LINES)], marker=".", label=name)
-            if curve[0].count > 1:
-                low = 100.0 * np.array([max(0.0, point.low) for point in curve])
-                high = 100.0 * np.array([min(1.0, point.high) for point in curve])
-                colour = line.get_color()
-                axis.fill_between(factors, low, high, color=colour, alpha=0.18, linewidth=0)
+            shown = [
+                replace(p, mean=100 * p.mean, low=100 * max(0, p.low), high=100 * min(1, p.high))
+                for p in found.curve(name)
+            ]
+            _draw_band(axis, name, position, list(found.factors), shown, marker=".")
         words = f"predicted {found.scored_by} (%)"
         axis.set(xlabel="factor on every epsilon", ylabel=words, ylim=(0, 100))
         axis.legend(loc="upper left")
@@ -239,21 +237,22 @@ def cells_figure(found: Reproduction) -> Figure:
     Raises:
         InputError: nothing was measured.
     """
-    rows = [cell for cell in found.cells if cell.mean is not None]
+    rows = [cell for cell in found.cells if cell["mean"] is not None]
     if not rows:
         raise InputError.because(f"{found.path} holds no cell that was measured.")
     with _one_panel(5.2, 1.1 + 0.24 * len(rows)) as (figure, axis):
         for row, cell in enumerate(rows):
-            if cell.low is not None and cell.high is not None:
-                axis.plot([cell.low, cell.high], [row, row], color=PALETTE[0], linewidth=1.2)
-        means = [cell.mean for cell in rows if cell.mean is not None]
+            if cell["low"] is not None:
+                ends = [cell["low"], cell["high"]]
+                axis.plot(ends, [row, row], color=PALETTE[0], linewidth=1.2)
+        means = [cell["mean"] for cell in rows]
         axis.plot(means, range(len(rows)), "o", color=PALETTE[0], label="ours, 95 % interval")
-        known = [(row, cell.paper) for row, cell in enumerate(rows) if cell.paper is not None]
+        known = [(row, c["paper"]) for row, c in enumerate(rows) if c["paper"] is not None]
         if known:
             places, papers = zip(*known, strict=True)
             style: Any = {"color": PALETTE[1], "markerfacecolor": "none"}
             axis.plot(papers, places, "D", label="paper", **style)
-        axis.set_yticks(range(len(rows)), [cell.name for cell in rows], parse_math=False)
+        axis.set_yticks(range(len(rows)), [cell["name"] for cell in rows], parse_math=False)
         axis.invert_yaxis()
         axis.set_xlabel("test accuracy (%)")
         figure.legend(loc="outside upper right", ncols=2)

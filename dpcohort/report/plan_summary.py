@@ -141,33 +141,28 @@ def _headline(plan: Plan, summary: dict[str, Any]) -> Text:
         else "no budgets"
     )
     eta = "" if summary["eta"] is None else f", η = {summary['eta']:.4g}"
-    text = Text()
-    text.append(counted(summary["clients"], "client"), style="bold")
-    text.append(f"{public}, {summary['records']:,} records, {budgets}\n")
-    text.append(
-        f"{counted(training.rounds, 'round')} of {counted(training.cohort_size, 'draw')}, "
-        f"{counted(training.local_steps, 'local step')}; {contract.accountant} accountant, "
-        f"{contract.sampler} batches, {contract.neighbours} neighbours\n"
-    )
-    text.append(f"{summary['rule']}{eta}", style="bold")
     drawn = counted(summary["drawn"], "client")
     moved = "of the weight" if plan.pooled is not None else "of the draws"
-    text.append(
+    text = Text.assemble(
+        (counted(summary["clients"], "client"), "bold"),
+        f"{public}, {summary['records']:,} records, {budgets}\n",
+        f"{counted(training.rounds, 'round')} of {counted(training.cohort_size, 'draw')}, "
+        f"{counted(training.local_steps, 'local step')}; {contract.accountant} accountant, "
+        f"{contract.sampler} batches, {contract.neighbours} neighbours\n",
+        (f"{summary['rule']}{eta}", "bold"),
         f": {summary['bias'] / 2:.0%} {moved} moved, {drawn} drawn; "
-        f"at most {summary['gap']:.1e} from the optimum of Problem 1\n"
+        f"at most {summary['gap']:.1e} from the optimum of Problem 1\n",
+        "noise on a round's mean gradient: ",
+        (f"{summary['noise_to_clip']:.3g} C", "bold green"),
+        f" (selected by size: {summary['unbiased_noise_to_clip']:.3g} C)\n",
+        (f"{counted(summary['certified'], 'promise')} certified", "bold green"),
     )
-    text.append("noise on a round's mean gradient: ")
-    text.append(f"{summary['noise_to_clip']:.3g} C", style="bold green")
-    text.append(f" (selected by size: {summary['unbiased_noise_to_clip']:.3g} C)\n")
-    text.append(f"{counted(summary['certified'], 'promise')} certified", style="bold green")
     if summary["lifted"]:
         text.append(f", {summary['lifted']} lifted from the paper's noise", style="yellow")
     if summary["large_delta"]:
-        text.append(
-            f"; delta is at least 1/size for {counted(summary['large_delta'], 'client')}: a whole "
-            "record may leak",
-            style="yellow",
-        )
+        many = counted(summary["large_delta"], "client")
+        leak = f"; delta is at least 1/size for {many}: a whole record may leak"
+        text.append(leak, style="yellow")
     text.append(f"; plan {summary['sha256'][:12]}")
     if plan.pooled is not None:
         text.append(f"\n{trust_in_words(summary['trust'])}")

@@ -118,7 +118,7 @@ def _unchecked(patch: pytest.MonkeyPatch) -> PooledClaim:
 
 
 def _with_pooled(claim: PooledClaim, **changed: Any) -> PooledClaim:
-    return replace(claim, pooled=claim.pooled._replace(**changed))
+    return replace(claim, pooled=replace(claim.pooled, **changed))
 
 
 def _shares(change: Callable[[Any], Any]) -> Fault:

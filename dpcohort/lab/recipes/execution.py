@@ -30,6 +30,7 @@ from dpcohort.errors import DivergedError, FileFormatError, InputError
 from dpcohort.lab.recipes.recipe import Cell, Recipe
 from dpcohort.limits import LARGEST_CELL_FILE
 from dpcohort.metrics import Metric, main_metric
+from dpcohort.progress import Progress, silent
 from dpcohort.runs import configured_data
 from dpcohort.text_files import parse_json, read_utf8
 
@@ -115,15 +116,14 @@ def write_cell(path: Path, cell: Cell, measured: Mapping[int, Measurement]) -> N
     write_text(path, json.dumps(content, indent=1) + "\n")
 
 
-#: Told rounds done, rounds in all (over all trainings), and what is being trained.
-Progress = Callable[[int, int, str], None]
-
 #: Parameters of all models of a stack together: bounds the memory of an accelerator, and what an
 #: interruption loses; large models fill it with few.
 _STACK_PARAMETERS = 3_000_000
 _CPU_STACK = 6
 
 
+#: Data of a configuration, and where these are not its own, its clients and their partition.
+Holdings = Callable[[Config], Mapping[str, Any]]
 #: One training to be done: a cell, a repetition, and the job that does it.
 Work = tuple[Cell, int, "Job"]
 
@@ -133,7 +133,7 @@ def measure(
     *,
     folder: Path | None = None,
     device: str | None = None,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> dict[str, dict[int, Measurement]]:
     """Train what is not measured yet.
 
@@ -141,7 +141,7 @@ def measure(
         recipe: in the form that is wanted.
         folder: where measurements are kept; what is there already is not trained again.
         device: instead of the recipe's.
-        progress: told how far it is.
+        progress: told what is trained, and how many rounds of all trainings are done.
 
     Returns:
         All measurements, by the cell's slug and the seed.
@@ -150,14 +150,8 @@ def measure(
         DataMissingError: a data set is not on this machine; nothing was trained.
         InputError: a cell cannot be trained; nothing was trained.
     """
-
-    def path(cell: Cell) -> Path | None:
-        return None if folder is None else folder / f"{cell.slug}.json"
-
-    known = {}
-    for cell in recipe.cells:
-        file = path(cell)
-        known[cell.slug] = {} if file is None else read_cell(file, cell)
+    files = {} if folder is None else {c.slug: folder / f"{c.slug}.json" for c in recipe.cells}
+    known = {c.slug: read_cell(files[c.slug], c) if files else {} for c in recipe.cells}
     seeds = range(recipe.seeds)
     missing = [(c, seed) for c in recipe.cells for seed in seeds if seed not in known[c.slug]]
     works = prepare(missing, device=device)
@@ -169,8 +163,8 @@ def measure(
             )
     for (cell, seed, _), found in train_works(works, progress=progress):
         known[cell.slug][seed] = found
-        if (file := path(cell)) is not None:
-            write_cell(file, cell, known[cell.slug])
+        if files:
+            write_cell(files[cell.slug], cell, known[cell.slug])
     return known
 
 
@@ -178,47 +172,46 @@ def prepare(
     wanted: Sequence[tuple[Cell, int]],
     *,
     device: str | None = None,
-    data: Callable[[Config], Dataset] = configured_data,
-    holdings: Callable[[Config], Mapping[str, Any]] | None = None,
+    holdings: Holdings | None = None,
 ) -> list[Work]:
     """Load the data and make every job; whatever cannot be trained is found here.
 
     Args:
         wanted: cells and seeds.
         device: instead of the recipe's.
-        data: loads what a configuration trains on.
-        holdings: data, clients and partition of a configuration, where these are not its own.
+        holdings: data, clients and partition of a configuration; by default its own.
     """
-    loaded: dict[str, Dataset] = {}
+    held = loaded_once(configured_data) if holdings is None else holdings
     alike: dict[str, Job] = {}
-    works = []
-    for cell, shift in wanted:
-        config = cell.seeded(shift)
-        if holdings is not None:
-            works.append((cell, shift, _job(config, holdings(config), device, cell, alike)))
-            continue
+    return [(cell, shift, _job(cell, shift, held, device, alike)) for cell, shift in wanted]
+
+
+def loaded_once(load: Callable[[Config], Dataset]) -> Holdings:
+    """What configurations train on, each data set loaded once."""
+    loaded: dict[str, Mapping[str, Any]] = {}
+
+    def holdings(config: Config) -> Mapping[str, Any]:
         key = f"{config.data.name if config.data else ''} {config.data and config.data.dir}"
         if key not in loaded:
-            loaded[key] = data(config)
-        works.append((cell, shift, _job(config, {"data": loaded[key]}, device, cell, alike)))
-    return works
+            loaded[key] = {"data": load(config)}
+        return loaded[key]
+
+    return holdings
 
 
 def _job(
-    config: Config,
-    holdings: Mapping[str, Any],
-    device: str | None,
-    cell: Cell,
-    alike: dict[str, Job],
+    cell: Cell, shift: int, holdings: Holdings, device: str | None, alike: dict[str, Job]
 ) -> Job:
-    """The job of a configuration; those that differ in the optimiser alone share all the rest."""
+    """One repetition of a cell; those that differ in the optimiser alone share all the rest."""
     from dpcohort.runs import configured_job, configured_optimiser
 
+    config = cell.seeded(shift)
+    held = holdings(config)
     rest = {name: table for name, table in config.values.items() if name != "optimiser"}
     key = json.dumps([cell.mechanism, rest], sort_keys=True)
     try:
         if key not in alike:
-            alike[key] = configured_job(config, device=device, label=cell.mechanism, **holdings)
+            alike[key] = configured_job(config, device=device, label=cell.mechanism, **held)
         optimiser = configured_optimiser(config.optimiser, clip=config.training.clip)
         return replace(alike[key], optimiser=optimiser)
     except InputError as error:
@@ -227,7 +220,7 @@ def _job(
 
 
 def train_works(
-    works: Sequence[Work], *, progress: Progress | None = None, certify: bool = True
+    works: Sequence[Work], *, progress: Progress = silent, certify: bool = True
 ) -> Iterator[tuple[Work, Measurement]]:
     """Train all; each is given as soon as its stack is done.
 
@@ -248,13 +241,11 @@ def train_works(
         def told(
             rounds: int, _: Any = None, before: int = done, each: int = len(stack), at: str = name
         ) -> None:
-            if progress is not None:
-                progress(before + rounds * each, total, at)
+            progress(at, before + rounds * each, total)
 
-        if progress is not None:
-            # What is done before the first round: features of all records may take minutes.
-            features = "" if jobs[0].trained is jobs[0].model else "features of all records, then "
-            progress(done, total, f"{features}{name}")
+        # What is done before the first round: features of all records may take minutes.
+        features = "" if jobs[0].trained is jobs[0].model else "features of all records, then "
+        progress(f"{features}{name}", done, total)
         began = time.perf_counter()
         runs = train_side_by_side(jobs, on_round=told)
         seconds = (time.perf_counter() - began) / len(stack)

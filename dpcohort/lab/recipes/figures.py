@@ -30,7 +30,7 @@ def result_figure(result: Mapping[str, Any], *, kind: str, across: str | None = 
     """Draw the result of a recipe.
 
     Args:
-        result: as ``read_result`` gives it.
+        result: what its file holds.
         kind: ``curves`` (accuracy over rounds, one panel for each value of ``across``), ``lines``
             (accuracy over ``across``) or ``bars`` (cells beside the paper's numbers).
         across: the axis that makes panels or the horizontal axis.

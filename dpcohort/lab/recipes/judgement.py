@@ -12,7 +12,7 @@ import json
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,12 @@ import numpy as np
 from dpcohort._validate import FloatArray
 from dpcohort.atomic_file import write_text
 from dpcohort.clients import Population
-from dpcohort.errors import FileFormatError
+from dpcohort.config import Config
 from dpcohort.lab.recipes.execution import Measurement
 from dpcohort.lab.recipes.recipe import Cell, ClaimSection, Form, Recipe, fits
-from dpcohort.limits import LARGEST_RESULT
 from dpcohort.plan import selection_problem
 from dpcohort.runs import Interval, mean_interval
 from dpcohort.selection import rule_from_settings
-from dpcohort.text_files import parse_json, read_utf8
 
 REDUCED: dict[Form, str] = {
     "full": "",
@@ -87,19 +85,9 @@ class CellResult:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Statement:
-    """A sentence that the measurements support or do not.
-
-    Attributes:
-        text: the sentence.
-        holds: whether it does; None where nothing can be said.
-        detail: the numbers.
-    """
-
-    text: str
-    holds: bool | None
-    detail: str = ""
+def _finding(text: str, holds: bool | None, detail: str) -> dict[str, Any]:
+    """A sentence, whether the measurements support it (None: nothing can be said), the numbers."""
+    return {"text": text, "holds": holds, "detail": detail}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +102,7 @@ class RecipeResult:
 
     recipe: Recipe
     cells: Sequence[CellResult]
-    findings: Sequence[Statement]
+    findings: Sequence[dict[str, Any]]
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -162,7 +150,7 @@ def _verdict(cell: Cell, found: Interval, recipe: Recipe) -> str:
     return ", ".join(words)
 
 
-def _comparisons(recipe: Recipe, cells: Sequence[CellResult]) -> list[Statement]:
+def _comparisons(recipe: Recipe, cells: Sequence[CellResult]) -> list[dict[str, Any]]:
     """The judged mechanism against every other, at each value of the axes, paired by seed."""
     judged = recipe.header.judged
     return [
@@ -174,26 +162,25 @@ def _comparisons(recipe: Recipe, cells: Sequence[CellResult]) -> list[Statement]
     ]
 
 
-def _paired(ours: CellResult, other: CellResult) -> Statement:
+def _paired(ours: CellResult, other: CellResult) -> dict[str, Any]:
     theirs = {m.seed: m.accuracy for m in other.measurements}
     points = [m.accuracy - theirs[m.seed] for m in ours.measurements if m.seed in theirs]
     text = f"{ours.cell.label} above {other.cell.mechanism}"
     if not points:
-        return Statement(text=text, holds=None, detail="no seed in common")
+        return _finding(text, None, "no seed in common")
     gap = mean_interval(points)
     if not math.isfinite(gap.low):
-        return Statement(text=text, holds=None, detail=f"{gap.mean:+.1f} points with one seed")
+        return _finding(text, None, f"{gap.mean:+.1f} points with one seed")
     detail = f"{gap.mean:+.1f} points, 95 % CI {gap.low:.1f} to {gap.high:.1f}"
-    return Statement(text=text, holds=gap.low > 0, detail=detail)
+    return _finding(text, gap.low > 0, detail)
 
 
-def _claims(recipe: Recipe, cells: Sequence[CellResult]) -> list[Statement]:
+def _claims(recipe: Recipe, cells: Sequence[CellResult]) -> list[dict[str, Any]]:
     found = []
     for claim in recipe.header.claims:
         about = [c for c in cells if fits(c.cell.mechanism, c.cell.axes, claim.when)]
-        is_reduced = recipe.form != "full"
         holds, detail = _tested(claim, about, cells) if about else (None, "not in this form")
-        found.append(Statement(text=claim.text, holds=None if is_reduced else holds, detail=detail))
+        found.append(_finding(claim.text, holds if recipe.form == "full" else None, detail))
     return found
 
 
@@ -252,8 +239,8 @@ def _command(recipe: Recipe) -> str:
 
 def write_result(
     result: RecipeResult, folder: Path, environment: Mapping[str, Any] | None = None
-) -> Path:
-    """Write a result; a reduced one says so in its file's name."""
+) -> tuple[Path, dict[str, Any]]:
+    """Write a result, and return the file and what it holds; a reduced one is named so."""
     recipe = result.recipe
     values = {
         "format": _FORMAT,
@@ -272,13 +259,13 @@ def write_result(
         "promises_hold": result.promises_hold,
         "seconds": round(result.seconds, 1),
         "environment": environment or {},
-        "findings": [asdict(finding) for finding in result.findings],
+        "findings": list(result.findings),
         "cells": [cell.to_dict() for cell in result.cells],
         **result.extra,
     }
     path = folder / f"{recipe.name}{'' if recipe.form == 'full' else f'.{recipe.form}'}.json"
     write_lines(path, values, listed=("cells", "findings"))
-    return path
+    return path, values
 
 
 def write_lines(path: Path, values: Mapping[str, Any], *, listed: Sequence[str]) -> None:
@@ -294,23 +281,6 @@ def write_lines(path: Path, values: Mapping[str, Any], *, listed: Sequence[str])
     write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
-def read_result(path: str | Path) -> dict[str, Any]:
-    """A result as plain values.
-
-    Raises:
-        FileFormatError: the file is missing or is no result.
-    """
-    try:
-        values = parse_json(read_utf8(path, at_most_bytes=LARGEST_RESULT))
-    except FileFormatError:
-        raise
-    except ValueError as error:
-        raise FileFormatError(path, f"this is not JSON: {error}") from None
-    if not isinstance(values, dict) or values.get("format") != _FORMAT:
-        raise FileFormatError(path, "this is no result of dpcohort reproduce")
-    return values
-
-
 def selection_panels(recipe: Recipe) -> tuple[Population, dict[str, FloatArray]]:
     """The clients, and the probabilities of each panel by its title.
 
@@ -320,17 +290,21 @@ def selection_panels(recipe: Recipe) -> tuple[Population, dict[str, FloatArray]]
         >>> list(panels)[-1]
         'unbiased'
     """
-    config = recipe.base
-    population = config.population()
+    shown, population = recipe.header.selection, recipe.base.population()
+    etas = [] if shown is None else sorted(shown.eta)
+    return population, panels_at(recipe.base, population, etas)
+
+
+def panels_at(
+    config: Config, population: Population, etas: Sequence[float | str]
+) -> dict[str, FloatArray]:
+    """The probabilities of clients at each weight of the noise, and by size, by their titles."""
     problem, _ = selection_problem(
         population, config.training, contract=config.contract, noise_model=config.noise_model
     )
-    panels = {}
-    for eta in sorted(recipe.header.selection.eta) if recipe.header.selection else ():
-        chosen = rule_from_settings("privacy-aware", eta=eta).select(problem)
-        panels[f"privacy-aware, η = {eta:g}"] = chosen.probabilities
-    panels["unbiased"] = population.unbiased
-    return population, panels
+    chosen = [rule_from_settings("privacy-aware", eta=eta).select(problem) for eta in etas]
+    panels = {f"privacy-aware, η = {one.eta:g}": one.probabilities for one in chosen}
+    return {**panels, "unbiased": population.unbiased}
 
 
 def judge_panels(
@@ -361,19 +335,11 @@ def judge_panels(
             }
         )
         if title != "unbiased":
-            findings.append(
-                Statement(
-                    text=f"{title}: more records and larger budgets, more likely selected",
-                    holds=by_epsilon > 0 and by_size > 0,
-                    detail=f"rank correlation {by_epsilon:.2f} with ε, {by_size:.2f} with size",
-                )
-            )
+            text = f"{title}: more records and larger budgets, more likely selected"
+            detail = f"rank correlation {by_epsilon:.2f} with ε, {by_size:.2f} with size"
+            findings.append(_finding(text, by_epsilon > 0 and by_size > 0, detail))
     told = [distances[title] for title in panels if title != "unbiased"]
-    findings.append(
-        Statement(
-            text="a larger η deviates more from the unbiased selection",
-            holds=all(low < high for low, high in pairwise(told)),
-            detail="distance " + ", ".join(f"{d:.2f}" for d in told),
-        )
-    )
+    text = "a larger η deviates more from the unbiased selection"
+    detail = "distance " + ", ".join(f"{d:.2f}" for d in told)
+    findings.append(_finding(text, all(low < high for low, high in pairwise(told)), detail))
     return RecipeResult(recipe=recipe, cells=(), findings=findings, extra={"panels": rows})

@@ -16,7 +16,15 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from dpcohort._validate import did_you_mean, number, whole_number
-from dpcohort.config import Config, Lines, error_of, key_lines, loads_config, words_of
+from dpcohort.config import (
+    Config,
+    Lines,
+    error_of,
+    key_lines,
+    known_keys,
+    loads_config,
+    words_of,
+)
 from dpcohort.errors import FileFormatError, InputError
 from dpcohort.lab.recipes.recipe import (
     MECHANISM,
@@ -26,7 +34,6 @@ from dpcohort.lab.recipes.recipe import (
     about_file,
     as_changes,
     changes_of,
-    recipe_keys,
 )
 from dpcohort.limits import LARGEST_CONFIG, MOST_CELLS, MOST_SEEDS
 from dpcohort.text_files import parse_toml, read_utf8
@@ -127,10 +134,10 @@ def _header(path: Path, content: str, lines: Lines) -> RecipeSection:
     try:
         return RecipeSection.model_validate(values["recipe"])
     except ValidationError as error:
-        found = []
+        found, known = [], known_keys(RecipeSection, "recipe")
         for details in error.errors(include_url=False):
             where = tuple(p for p in details["loc"] if p not in ("str", "int", "float"))
-            found.append(words_of({**details, "loc": ("recipe", *where)}, recipe_keys()))
+            found.append(words_of({**details, "loc": ("recipe", *where)}, known))
         raise error_of(path, found, lines) from None
 
 

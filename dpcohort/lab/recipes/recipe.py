@@ -19,12 +19,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from dpcohort._validate import whole_number
-from dpcohort.config import Config, Lines
+from dpcohort.config import Config, Lines, Section
 from dpcohort.errors import FileFormatError, InputError
 
 #: What an axis may hold.
@@ -35,13 +35,7 @@ Adaptive = Literal["biased-raw", "biased-private"]
 FigureKind = Literal["bars", "curves", "lines", "selection"]
 
 
-class _Section(BaseModel):
-    """Known keys only, and no silent change of type."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class MechanismSection(_Section):
+class MechanismSection(Section):
     """One table [[recipe.mechanisms]]: a way to choose clients, or one more step of an ablation."""
 
     name: str
@@ -51,7 +45,7 @@ class MechanismSection(_Section):
     adaptive: Adaptive | None = None
 
 
-class AxisSection(_Section):
+class AxisSection(Section):
     """One table [[recipe.axes]]: a setting that is varied."""
 
     name: str
@@ -59,14 +53,14 @@ class AxisSection(_Section):
     values: list[Value]
 
 
-class WhereSection(_Section):
+class WhereSection(Section):
     """One table [[recipe.where]]: settings of some cells only."""
 
     when: dict[str, Value]
     set: list[str]
 
 
-class NumberSection(_Section):
+class NumberSection(Section):
     """One line of ``recipe.numbers``: what the paper reports for a cell, and what we aim for."""
 
     when: dict[str, Value]
@@ -74,7 +68,7 @@ class NumberSection(_Section):
     goal: float | None = None
 
 
-class ClaimSection(_Section):
+class ClaimSection(Section):
     """One table [[recipe.claims]]: a sentence of the paper that has no number for each cell."""
 
     text: str
@@ -86,7 +80,7 @@ class ClaimSection(_Section):
     rises_along: str | None = None
 
 
-class QuickSection(_Section):
+class QuickSection(Section):
     """[recipe.quick]: the reduced form for two cores and a few minutes."""
 
     seeds: int = 2
@@ -95,7 +89,7 @@ class QuickSection(_Section):
     mechanisms: list[str] = Field(default_factory=list)
 
 
-class SearchSection(_Section):
+class SearchSection(Section):
     """[recipe.search]: settings the paper leaves out, tried on held-out training records.
 
     [recipe.baseline_search] is the same for the baselines, which want settings of their own.
@@ -108,13 +102,13 @@ class SearchSection(_Section):
     candidates: list[list[str]] = Field(default_factory=list)
 
 
-class SelectionSection(_Section):
+class SelectionSection(Section):
     """[recipe.selection]: the panels of the figure of selection probabilities."""
 
     eta: list[float]
 
 
-class RecipeSection(_Section):
+class RecipeSection(Section):
     """The whole table [recipe]."""
 
     title: str
@@ -141,21 +135,6 @@ class RecipeSection(_Section):
         """The searches there are, by the names of their tables."""
         both = {"search": self.search, "baseline_search": self.baseline_search}
         return {name: section for name, section in both.items() if section is not None}
-
-
-def recipe_keys() -> dict[str, list[str]]:
-    """The known keys of each table of a recipe, by the table's name.
-
-    Example:
-        >>> recipe_keys()["recipe.axes"]
-        ['name', 'key', 'values']
-    """
-    found = {"recipe": list(RecipeSection.model_fields)}
-    for name, key in RecipeSection.model_fields.items():
-        for part in (key.annotation, *get_args(key.annotation)):
-            if isinstance(part, type) and issubclass(part, _Section):
-                found[f"recipe.{name}"] = list(part.model_fields)
-    return found
 
 
 Form = Literal["full", "quick", "smallest"]
@@ -206,9 +185,8 @@ class Cell:
     def sha256(self) -> str:
         """Hash of all that decides the result but the seed; where it runs is no part of it."""
         values = json.loads(json.dumps(self.config.values, sort_keys=True))
-        values.get("data", {}).pop("dir", None)
-        values.get("run", {}).pop("device", None)
-        values.get("run", {}).pop("checkpoint_every", None)
+        for table, key in (("data", "dir"), ("run", "device"), ("run", "checkpoint_every")):
+            values.get(table, {}).pop(key, None)
         text = json.dumps([values, self.adaptive], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -370,7 +348,17 @@ def cells_in_form(recipe: Recipe, changes: Sequence[str] = ()) -> Iterator[Cell]
             own = as_changes({axis.key: place[axis.name] for axis in axes})
             fitting = [w.set for w in header.where if fits(mechanism.name, place, w.when)]
             config = _changed(recipe, start, [own, *fitting, last, changes])
-            yield _cell(recipe, mechanism, place, config)
+            if config.data is None:
+                raise recipe.problem("mechanisms", "train, but there is no table [data]")
+            rows = [row for row in header.numbers if fits(mechanism.name, place, row.when)]
+            yield Cell(
+                mechanism=mechanism.name,
+                axes=place,
+                config=config,
+                adaptive=mechanism.adaptive,
+                paper=next((row.paper for row in rows if row.paper is not None), None),
+                goal=next((row.goal for row in rows if row.goal is not None), None),
+            )
 
 
 def _changed(recipe: Recipe, config: Config, stages: Sequence[Sequence[str]]) -> Config:
@@ -383,22 +371,6 @@ def _changed(recipe: Recipe, config: Config, stages: Sequence[Sequence[str]]) ->
     except InputError as error:
         raise FileFormatError(recipe.path, str(error)) from None
     return config
-
-
-def _cell(
-    recipe: Recipe, mechanism: MechanismSection, place: dict[str, Value], config: Config
-) -> Cell:
-    if config.data is None:
-        raise recipe.problem("mechanisms", "train, but there is no table [data]")
-    rows = [row for row in recipe.header.numbers if fits(mechanism.name, place, row.when)]
-    return Cell(
-        mechanism=mechanism.name,
-        axes=place,
-        config=config,
-        adaptive=mechanism.adaptive,
-        paper=next((row.paper for row in rows if row.paper is not None), None),
-        goal=next((row.goal for row in rows if row.goal is not None), None),
-    )
 
 
 def changes_of(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,12 @@ from dpcohort._validate import number, whole_number
 from dpcohort.config import Config
 from dpcohort.data import Dataset
 from dpcohort.errors import DivergedError, InputError
-from dpcohort.lab.recipes.execution import Progress, Work, prepare, train_works
+from dpcohort.lab.recipes.execution import Holdings, Work, loaded_once, prepare, train_works
 from dpcohort.lab.recipes.judgement import write_lines
 from dpcohort.lab.recipes.recipe import MECHANISM, Cell, Recipe, SearchSection, as_changes
 from dpcohort.limits import MOST_CELLS
 from dpcohort.metrics import METRICS, Metric, main_metric
+from dpcohort.progress import Progress, silent
 from dpcohort.runs import configured_data, held_out_within, mean_interval
 
 UNCHARGED = (
@@ -213,11 +214,12 @@ def run_search(
     seeds: int,
     share: float,
     device: str | None = None,
-    progress: Progress | None = None,
-    options: Sequence[str] = (),
-    source: str = "",
+    progress: Progress = silent,
+    **told: Any,
 ) -> SearchResult:
     """Try settings on cells; one with which a training diverges has the worst mean there is.
+
+    ``told`` is what else the result says of the command.
 
     Raises:
         InputError: there is nothing to try, or every setting diverges.
@@ -233,8 +235,9 @@ def run_search(
     works = prepare(
         [(cell, seed) for cell in changed for seed in range(seeds)],
         device=device,
-        data=lambda config: held_out(configured_data(config), share),
-        holdings=_within_clients(share) if cells[0].config.clients is not None else None,
+        holdings=_within_clients(share)
+        if cells[0].config.clients is not None
+        else loaded_once(lambda config: held_out(configured_data(config), share)),
     )
     metrics = {main_metric(job.task).name for _, _, job in works}
     if len(metrics) > 1:
@@ -262,8 +265,7 @@ def run_search(
         held_out=share,
         seeds=seeds,
         tried=tried,
-        options=tuple(options),
-        source=source,
+        **told,
     )
 
 
@@ -272,9 +274,7 @@ def write_search(result: SearchResult, path: str | Path) -> None:
     write_lines(Path(path), result.to_dict(), listed=["tried"])
 
 
-def _scored(
-    works: Sequence[Work], progress: Progress | None
-) -> Iterator[tuple[Work, float | None]]:
+def _scored(works: Sequence[Work], progress: Progress) -> Iterator[tuple[Work, float | None]]:
     """Held-out score of each; None where the training diverged."""
     left = {id(work): work for work in works}
     try:
@@ -299,7 +299,7 @@ def _scored_once(config: Config, share: float) -> Config:
     return config.with_overrides(changes)
 
 
-def _within_clients(share: float) -> Callable[[Config], dict[str, Any]]:
+def _within_clients(share: float) -> Holdings:
     """Of a list of clients, whose sizes are given: part of each client's records is held out."""
     known: dict[str, dict[str, Any]] = {}
 

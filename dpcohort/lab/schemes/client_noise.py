@@ -16,7 +16,14 @@ from dpcohort.accounting import gaussian_mu, paper_noise_multiplier
 from dpcohort.clients import Population
 from dpcohort.errors import BudgetExceededError
 from dpcohort.lab.schemes.sampled_gaussian import certified_noise, sampled_epsilon
-from dpcohort.lab.schemes.scheme import Account, Mode, RoundUpdate, mean_of_cohort, participations
+from dpcohort.lab.schemes.scheme import (
+    Account,
+    Mode,
+    RoundUpdate,
+    budget_of,
+    mean_of_cohort,
+    participations,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -194,7 +201,6 @@ def discounted_noise(*, left: float, budget: float, spent: float) -> float:
         >>> round(discounted_noise(left=4, budget=2.0, spent=1.0), 6)
         2.0
     """
-    number("left", left, above=0)
     rest = budget - spent
     if rest <= 0:
         raise BudgetExceededError(
@@ -346,13 +352,12 @@ def udp_noise(
             people, rates=1.0, steps=uploads, neighbours="replace-one"
         )
     for k in np.flatnonzero(~people.public).tolist():
-        epsilon, delta = float(people.epsilon[k]), float(people.delta[k])
         if mode == "formula":
-            published = formula_noise(epsilon=epsilon, delta=delta, rounds=share * rounds)
+            published = formula_noise(**budget_of(people, k), rounds=share * rounds)
             caps[k] = rounds / published**2
             constant[k] = math.sqrt(rounds / caps[k])
         else:
-            mu = gaussian_mu(epsilon=epsilon, delta=delta) / (2 * factor[k])
+            mu = gaussian_mu(**budget_of(people, k)) / (2 * factor[k])
             # A hair less, so that the certificate of the cap holds in spite of its rounding.
             caps[k] = (mu * (1 - 1e-9)) ** 2
     return caps, constant

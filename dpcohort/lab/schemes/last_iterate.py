@@ -54,7 +54,14 @@ from dpcohort._validate import FloatArray, number, whole_number
 from dpcohort.accounting import calibrate_noise, certify_epsilon, gaussian_delta
 from dpcohort.errors import InputError
 from dpcohort.lab.schemes.profile import composed_epsilon_of
-from dpcohort.lab.schemes.scheme import Account, Mode, RoundUpdate, mean_of_cohort, participations
+from dpcohort.lab.schemes.scheme import (
+    Account,
+    Mode,
+    RoundUpdate,
+    budget_of,
+    mean_of_cohort,
+    participations,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -173,7 +180,6 @@ class LastIterate:
         Raises:
             InputError: an assumption does not hold.
         """
-        self._refuse()
         mu = 2 / self.noise_multiplier
         found = composed_epsilon_of(
             lambda eps: self.delta(eps, sharp=sharp),
@@ -285,13 +291,8 @@ def projected_sgd(
     planned = participations(cohorts, len(people))
     noise = np.zeros(len(people))  # 0 for public clients and those without a pass
     for k in np.flatnonzero(~people.public & (planned > 0)).tolist():
-        noise[k] = least_noise(
-            passes[k],
-            epsilon=float(people.epsilon[k]),
-            delta=float(people.delta[k]),
-            count=int(planned[k]),
-            sharp=mode == "honest",
-        )
+        wanted: Any = budget_of(people, k) | {"count": int(planned[k]), "sharp": mode == "honest"}
+        noise[k] = least_noise(passes[k], **wanted)
 
     def update(t: int, k: int, weights: Tensor) -> tuple[Tensor, float]:
         return one_pass(simulation, t, k, weights, float(noise[k]), radius)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpcohort._validate import FloatArray, IntArray, number
+from dpcohort._validate import FloatArray, IntArray
 from dpcohort.clients import Population
 from dpcohort.errors import BudgetExceededError
 from dpcohort.lab.schemes.scheme import Account, Mode, RoundUpdate
@@ -41,7 +41,6 @@ def largest_local_epsilon(spent: Callable[[float], float], epsilon: float) -> fl
         >>> round(largest_local_epsilon(lambda e0: 3 * e0, 1.0), 3)
         0.333
     """
-    number("epsilon", epsilon, above=0)
     if spent(_SMALLEST) > epsilon:
         raise BudgetExceededError(
             f"even reports with a local epsilon of {_SMALLEST:g} spend more than the promised "

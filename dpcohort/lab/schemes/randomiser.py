@@ -23,12 +23,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpcohort._validate import FloatArray, IntArray, number, whole_number
-from dpcohort.engine import clip_factors, draw_positions
+from dpcohort._validate import FloatArray, IntArray
+from dpcohort.engine import clip_factors
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from dpcohort.lab.schemes.simulation import Simulation
 
 
@@ -41,11 +39,8 @@ def report_length(*, clip: float, local_epsilon: float, dimension: int) -> float
         >>> round(exact / published, 3)
         1.0
     """
-    clip = number("clip", clip, above=0)
-    e0 = number("local_epsilon", local_epsilon, above=0)
-    d = whole_number("dimension", dimension, at_least=1)
-    inverse = 0.5 * math.log(math.pi) + math.lgamma((d + 1) / 2) - math.lgamma(d / 2)
-    return clip / math.tanh(e0 / 2) * math.exp(inverse)
+    gammas = math.lgamma((dimension + 1) / 2) - math.lgamma(dimension / 2)
+    return clip / math.tanh(local_epsilon / 2) * math.exp(0.5 * math.log(math.pi) + gammas)
 
 
 @torch.no_grad()
@@ -93,17 +88,7 @@ def randomise(
 
 def sampled_records(simulation: Simulation, t: int, reports: int) -> IntArray:
     """Places of the records that report in a round: a fixed number, without replacement."""
-    return draw_positions(
-        simulation.streams,
-        "fixed",
-        size=simulation.total_size,
-        rate=1.0,
-        batch_size=reports,
-        round=t,
-        client=len(simulation),
-        draw=0,
-        step=0,
-    )
+    return simulation.batch(len(simulation), rate=1.0, round=t, batch_size=reports)
 
 
 def private_reports(

@@ -23,7 +23,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpcohort._validate import FloatArray, IntArray, float_array, number
+from dpcohort._validate import FloatArray, IntArray
 from dpcohort.accounting import Contract, calibrate_noise, certify_epsilon, deploy_noise
 from dpcohort.clients import Population
 from dpcohort.errors import InputError
@@ -200,8 +200,7 @@ def common_noise(
         >>> abs(sum(rates) / 2 - 0.1) < 0.01
         True
     """
-    wanted = number("mean_rate", mean_rate, above=0, at_most=1)
-    share = float_array("weights", weights, at_least=0)
+    share: FloatArray = np.asarray(weights, dtype=np.float64)
     if share.sum() <= 0:
         raise InputError.because("no client has a budget, so there is no noise to calibrate.")
     share = share / share.sum()
@@ -214,7 +213,7 @@ def common_noise(
     for _ in range(40):
         middle = 0.5 * (low + high)
         rates = [float(np.exp(np.interp(middle, row, np.log(_GRID), left=-np.inf))) for row in logs]
-        enough = float(share @ np.array(rates)) >= wanted
+        enough = float(share @ np.array(rates)) >= mean_rate
         low, high = (low, middle) if enough else (middle, high)
     return float(np.exp(high))
 

@@ -103,24 +103,17 @@ class SchemeResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return dict(
-            finite_json(
-                {
-                    "scheme": self.card,
-                    "mode": self.mode,
-                    "accuracy": self.accuracy,
-                    "loss": self.loss,
-                    "rounds": self.rounds,
-                    "noise_std": self.noise_std,
-                    "seconds": self.seconds,
-                    "broken_promises": self.broken,
-                    "largest_share": self.largest_share,
-                    "notes": list(self.notes),
-                    "stamp": NOT_PRIVATE,
-                    "receipts": [receipt.to_dict() for receipt in self.receipts],
-                }
-            )
-        )
+        same = ("mode", "accuracy", "loss", "rounds", "noise_std", "seconds")
+        values = {
+            "scheme": self.card,
+            **{name: getattr(self, name) for name in same},
+            "broken_promises": self.broken,
+            "largest_share": self.largest_share,
+            "notes": list(self.notes),
+            "stamp": NOT_PRIVATE,
+            "receipts": [receipt.to_dict() for receipt in self.receipts],
+        }
+        return dict(finite_json(values))
 
 
 def _share(receipt: Receipt) -> float:
@@ -226,6 +219,11 @@ def mean_of_cohort(
         return total / count, math.sqrt(square) / count
 
     return combined
+
+
+def budget_of(population: Population, k: int) -> dict[str, float]:
+    """The epsilon and the delta of a client."""
+    return {"epsilon": float(population.epsilon[k]), "delta": float(population.delta[k])}
 
 
 def participations(cohorts: Sequence[IntArray], clients: int) -> IntArray:

@@ -23,7 +23,14 @@ from dpcohort.lab.schemes.sampled_gaussian import (
     renyi_rate,
     sampled_epsilon,
 )
-from dpcohort.lab.schemes.scheme import Account, Mode, RoundUpdate, mean_of_cohort, participations
+from dpcohort.lab.schemes.scheme import (
+    Account,
+    Mode,
+    RoundUpdate,
+    budget_of,
+    mean_of_cohort,
+    participations,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -90,13 +97,9 @@ def sample_rates(
         )
         for k in np.flatnonzero(some).tolist():
             rates[k] = largest_rate(
-                noise_multiplier=z, **_budget(population, k), steps=float(steps[k])
+                noise_multiplier=z, **budget_of(population, k), steps=float(steps[k])
             )
     return z, rates
-
-
-def _budget(population: Population, k: int) -> dict[str, float]:
-    return {"epsilon": float(population.epsilon[k]), "delta": float(population.delta[k])}
 
 
 def _sitting_out(people: Population, rates: FloatArray) -> list[str]:
@@ -183,14 +186,14 @@ def individual_noise(
         else:
             own = np.zeros(len(population))
             for k in np.flatnonzero(~population.public).tolist():
-                own[k] = renyi_noise(**_budget(population, k), rate=rate, steps=steps)
+                own[k] = renyi_noise(**budget_of(population, k), rate=rate, steps=steps)
         noise, clips = scale_clips(population, own)
         return noise, np.full(len(population), rate), clips
     noise, rates = sample_rates(population, rate=rate, steps=np.full(len(population), steps))
     # As published: rates at the same z by Renyi moments, then certified like all others.
     for k in np.flatnonzero(~population.public).tolist() if mode == "formula" else ():
         setting: dict[str, Any] = {"noise_multiplier": noise, "steps": steps}
-        setting |= _budget(population, k)
+        setting |= budget_of(population, k)
         by_moments = renyi_rate(**setting)
         rates[k] = certified_rate(by_moments if by_moments >= SMALLEST_RATE else 0.0, **setting)
     return noise, rates, np.ones(len(population))
@@ -303,7 +306,7 @@ def personal_rates(
     claimed, largest_error, lowered = np.full(len(population), np.nan), 0.0, 0
     for k in np.flatnonzero(some).tolist():
         setting: dict[str, Any] = {"noise_multiplier": z, "steps": int(steps[k])}
-        budget = _budget(population, k)
+        budget = budget_of(population, k)
         a, b, c, error = fit_curve(**setting, delta=budget["delta"])
         largest_error, rate = max(largest_error, error), 0.0
         if budget["epsilon"] > c:

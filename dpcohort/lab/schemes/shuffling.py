@@ -32,7 +32,7 @@ import math
 import numpy as np
 from scipy.special import bdtrc
 
-from dpcohort._validate import FloatArray, float_array, number, whole_number
+from dpcohort._validate import FloatArray
 from dpcohort.lab.schemes.profile import composed_epsilon_of
 
 _TAIL = 1e-16
@@ -51,9 +51,7 @@ def shuffled_delta(epsilon: FloatArray, *, local_epsilon: float, reports: int) -
         >>> shuffled_delta(np.array([0.0, 1.0]), local_epsilon=1.0, reports=1)
         array([0.46..., 0. ])
     """
-    eps = float_array("epsilon", epsilon, at_least=0)
-    e0 = number("local_epsilon", local_epsilon, above=0)
-    n = whole_number("reports", reports, at_least=1)
+    e0, n = local_epsilon, reports
     from scipy.stats import binom  # a third of the start of every command, and rarely needed
 
     others = binom(n - 1, math.exp(-e0))
@@ -63,7 +61,7 @@ def shuffled_delta(epsilon: FloatArray, *, local_epsilon: float, reports: int) -
     # What is left of the sum is counted as lost altogether.
     left_out = max(0.0, 1.0 - float(mass.sum())) if counts.size < n else 0.0
     q = 1 / (1 + math.exp(-e0))
-    gamma = np.exp(np.minimum(eps, e0))[:, None]
+    gamma = np.exp(np.minimum(epsilon, e0))[:, None]
     gain = np.maximum(q - gamma * (1 - q), 0.0)  # weight of the tail at x - 1
     cost = gamma * q - (1 - q)
     with np.errstate(divide="ignore"):
@@ -71,7 +69,7 @@ def shuffled_delta(epsilon: FloatArray, *, local_epsilon: float, reports: int) -
     first = np.floor(share * (counts[None, :] + 1)).astype(np.int64) + 1
     tails = gain * _upper_tail(first - 1, counts) - cost * _upper_tail(first, counts)
     delta = np.maximum(tails, 0.0) @ mass + left_out + _ROUNDING
-    return np.where(eps >= e0, 0.0, np.minimum(delta, 1.0))
+    return np.where(epsilon >= e0, 0.0, np.minimum(delta, 1.0))
 
 
 def _upper_tail(least: np.ndarray, counts: np.ndarray) -> FloatArray:
@@ -104,15 +102,13 @@ def shuffled_epsilon(
         >>> 0.3 < once < 0.7, many < once
         (True, True)
     """
-    rate = number("rate", rate, above=0, at_most=1)
-    e0 = number("local_epsilon", local_epsilon, above=0)
 
     def profile(epsilon: FloatArray) -> FloatArray:
         inner = np.log1p(np.expm1(epsilon) / rate)
-        found = rate * shuffled_delta(inner, local_epsilon=e0, reports=reports)
+        found = rate * shuffled_delta(inner, local_epsilon=local_epsilon, reports=reports)
         return np.asarray(found, dtype=np.float64)
 
-    largest = math.log1p(rate * math.expm1(e0))
+    largest = math.log1p(rate * math.expm1(local_epsilon))
     return composed_epsilon_of(profile, largest=largest, uses=rounds, delta=delta)
 
 
@@ -128,12 +124,10 @@ def closed_form_epsilon(*, local_epsilon: float, reports: int, delta: float) -> 
         >>> closed_form_epsilon(local_epsilon=1.0, reports=100, delta=1e-6)
         (1.0, False)
     """
-    e0 = number("local_epsilon", local_epsilon, above=0)
-    n = whole_number("reports", reports, at_least=1)
-    target = number("delta", delta, above=0, below=1)
-    if e0 > math.log(n / (16 * math.log(2 / target))):
+    e0, n = local_epsilon, reports
+    if e0 > math.log(n / (16 * math.log(2 / delta))):
         return e0, False
-    spread = 8 * math.sqrt(math.exp(e0) * math.log(4 / target) / n) + 8 * math.exp(e0) / n
+    spread = 8 * math.sqrt(math.exp(e0) * math.log(4 / delta) / n) + 8 * math.exp(e0) / n
     found = math.log1p(math.tanh(e0 / 2) * spread)
     return min(found, e0), found < e0
 
@@ -152,7 +146,7 @@ def composed_closed_form(
         >>> 1.0 < found < 1.5, amplified
         (True, True)
     """
-    half = number("delta", delta, above=0, below=1) / 2
+    half = delta / 2
     once, amplified = closed_form_epsilon(
         local_epsilon=local_epsilon, reports=reports, delta=min(half / (rounds * rate), 0.5)
     )
@@ -173,19 +167,16 @@ def local_epsilon(*, report_epsilon: float, reports: int, delta: float) -> float
         >>> 2.7 < local_epsilon(report_epsilon=0.1, reports=100, delta=1e-5) < 4.5
         True
     """
-    e0 = number("report_epsilon", report_epsilon, above=0)
-    uses = whole_number("reports", reports, at_least=0)
-    target = number("delta", delta, above=0, below=1)
-    if uses == 0:
+    if reports == 0:
         return 0.0
-    flips = np.arange(uses + 1)
+    flips = np.arange(reports + 1)
     from scipy.stats import binom
 
-    mass = binom.pmf(flips, uses, 1 / (1 + math.exp(e0)))
-    losses = e0 * (uses - 2 * flips)
-    low, high = 0.0, uses * e0
+    mass = binom.pmf(flips, reports, 1 / (1 + math.exp(report_epsilon)))
+    losses = report_epsilon * (reports - 2 * flips)
+    low, high = 0.0, reports * report_epsilon
     for _ in range(200):
         middle = 0.5 * (low + high)
         delta_here = float(mass @ np.maximum(-np.expm1(middle - losses), 0.0)) + _ROUNDING
-        low, high = (low, middle) if delta_here <= target else (middle, high)
+        low, high = (low, middle) if delta_here <= delta else (middle, high)
     return high

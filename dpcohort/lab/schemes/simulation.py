@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,6 @@ from dpcohort.errors import InputError
 from dpcohort.lab.schemes.scheme import Account, RoundUpdate, Scheme, SchemeResult
 from dpcohort.metrics import main_metric
 from dpcohort.models import split_features
-from dpcohort.round_record import TestResult
 from dpcohort.runs import Job, configured_job
 
 _SERVER_SHARE = 0.25
@@ -62,6 +62,7 @@ class Simulation:
         streams: random numbers by name.
         dimension: trained parameters, D.
         total_size: records of all clients together.
+        evaluate: a model's results on the public test records.
 
     Example:
         >>> from dpcohort.config import commented_config, loads_config
@@ -97,7 +98,7 @@ class Simulation:
         model, data = split_features(job.model, job.data, device="cpu")
         inputs, labels = data.normalised(data.test_inputs), data.test_labels
         order = np.random.default_rng(_SERVER_STREAM).permutation(len(labels))
-        self._server, self._evaluator = (
+        self._server, self.evaluate = (
             evaluator_on(model, inputs[part], labels[part].copy(), task=job.task)
             for part in np.split(order, [round(_SERVER_SHARE * len(labels))])
         )
@@ -145,11 +146,14 @@ class Simulation:
     def batch(
         self, client: int, *, rate: float, round: int, step: int = 0, batch_size: int = 0
     ) -> IntArray:
-        """Positions of a Poisson batch at this rate, or of a fixed batch of ``batch_size``."""
+        """Positions of a Poisson batch at this rate, or of a fixed batch of ``batch_size``.
+
+        ``client`` = len(self) draws from the records of all clients.
+        """
         return draw_positions(
             self.streams,
             "fixed" if batch_size else "poisson",
-            size=int(self.sizes[client]),
+            size=self.total_size if client == len(self) else int(self.sizes[client]),
             rate=rate,
             batch_size=batch_size,
             round=round,
@@ -179,30 +183,9 @@ class Simulation:
         out = torch.empty(self.dimension)
         return self.streams.normal_(out, round=round, client=client, step=step)
 
-    def evaluate(self, weights: Tensor) -> TestResult:
-        """Results on the public test records."""
-        return self._evaluator(weights)
-
     def server_loss(self, weights: Tensor) -> float:
         """Loss on the server's own public records: it costs no privacy to look at it."""
         return self._server(weights).loss
-
-
-class _SchemeTrainer:
-    """A scheme's own step as the trainer of a round: one update for all its clients."""
-
-    def __init__(self, update: RoundUpdate) -> None:
-        self._update = update
-        self.noise_stds: list[float] = []
-
-    def updates(
-        self, parameters: Sequence[Tensor], cohorts: Sequence[Cohort]
-    ) -> list[Arrived | None]:
-        found = self._update(cohorts[0].round, parameters[0])
-        if found is None:
-            return [None]
-        self.noise_stds.append(found[1])
-        return [Arrived(cohorts[0], found[0][None])]
 
 
 def _all_at_once(round: int) -> Cohort:
@@ -231,7 +214,17 @@ def train_scheme(
     """
     started = time.perf_counter()
     state = EngineState(simulation.initial())
-    trainer = _SchemeTrainer(update)
+    noise_stds: list[float] = []
+
+    def updates(parameters: Sequence[Tensor], cohorts: Sequence[Cohort]) -> list[Arrived | None]:
+        """The scheme's own step as that of a trainer: one update for all its clients."""
+        found = update(cohorts[0].round, parameters[0])
+        if found is None:
+            return [None]
+        noise_stds.append(found[1])
+        return [Arrived(cohorts[0], found[0][None])]
+
+    trainer: Any = SimpleNamespace(updates=updates)
     rounds = train_rounds(
         trainer,
         [(Mean(), simulation.optimiser)],
@@ -241,7 +234,7 @@ def train_scheme(
     )
     any(record.lost for (record,) in rounds)  # to the end, or to the round that ends it
     rate = simulation.optimiser.server_learning_rate
-    squares = [(std * rate) ** 2 for std in trainer.noise_stds]
+    squares = [(std * rate) ** 2 for std in noise_stds]
     test = simulation.evaluate(state.parameters if state.average is None else state.average)
     spent = account()
     notes = tuple(spent.pop("notes", ()))

@@ -63,30 +63,26 @@ def explorer_data(plan: Plan | None) -> dict[str, Any]:
     entries = _entries(max(rounds) * training.cohort_size)
     everyone = np.arange(len(population))
     levels = _levels(plan, everyone, population.epsilon, rounds)
-    settings = dict(plan.selection.settings)
     aware = plan.selection.rule == "privacy-aware"
+    settings = dict(plan.selection.settings) if aware else {}
+    columns = ("sizes", "epsilon", "delta", "public")
+    shared = ("cohort_size", "local_steps", "dimension", "smoothness")
     return {
         "available": True,
         "ids": list(population.ids),
-        "sizes": population.sizes.tolist(),
         "unbiased": plan.selection.unbiased.tolist(),
-        "epsilon": population.epsilon.tolist(),
-        "delta": population.delta.tolist(),
-        "public": population.public.tolist(),
+        **{name: getattr(population, name).tolist() for name in columns},
+        **{name: getattr(training, name) for name in shared},
         "batch": plan.batch_sizes.tolist(),
         "rate": plan.sampling_rates.tolist(),
         "rule": plan.selection.rule,
         "planned": plan.selection.probabilities.tolist(),
         "eta": plan.selection.eta,
         "eta_range": _eta_range(plan),
-        "mode": _mode(settings) if aware else "auto",
-        "bias_cap": settings.get("bias_cap", 0.5) if aware else 0.5,
-        "floor": settings.get("floor", 0.0) if aware else 0.0,
-        "cap": settings.get("cap", 1.0) if aware else 1.0,
-        "cohort_size": training.cohort_size,
-        "local_steps": training.local_steps,
-        "dimension": training.dimension,
-        "smoothness": training.smoothness,
+        "mode": _mode(settings),
+        "bias_cap": settings.get("bias_cap", 0.5),
+        "floor": settings.get("floor", 0.0),
+        "cap": settings.get("cap", 1.0),
         "noise_model": plan.noise_model,
         "accountant": plan.contract.accountant,
         "rounds": rounds,
@@ -232,8 +228,6 @@ def _noise_table(plan: Plan, entries: IntArray, changeable: IntArray) -> dict[st
 
 def _calibrated(plan: Plan, clients: IntArray, epsilon: FloatArray, draws: IntArray) -> FloatArray:
     """Tight noise multipliers [clients, draws]."""
-    if clients.size == 0:
-        return np.zeros((0, draws.size))
     steps = (draws * plan.training.local_steps)[None, :]
     return _tight(plan, clients[:, None], epsilon[:, None], steps)
 
@@ -556,11 +550,9 @@ def _sentence(plan: Plan, k: int, draws: int, reports: int, spent: float) -> str
             f"Its noise multiplier is {told.noise_multiplier:.4g}, made for the caps; it is "
             f"certified to have spent at most epsilon {spent:.4g} of {told.epsilon:.4g}."
         )
-    promised = (
-        "is public"
-        if told.public
-        else f"promised epsilon {told.epsilon:.4g} at delta {told.delta:.3g}"
-    )
+    promised = "is public"
+    if not told.public:
+        promised = f"promised epsilon {told.epsilon:.4g} at delta {told.delta:.3g}"
     return (
         f"{told.client} holds {told.size:,} records and {promised}.\n"
         f"{times}; {plan.selection.rule} chose the cohorts during the training.\n{spending}"

@@ -42,7 +42,7 @@ from dpcohort.report.html.explorer import (
     grouped_points,
 )
 from dpcohort.report.html.sources import (
-    AccuracyCurve,
+    Curve,
     Group,
     Headline,
     Notice,
@@ -282,7 +282,7 @@ class Report:
     warnings: tuple[str, ...] = ()
     scores: tuple[tuple[str, str, str], ...] = ()
     cards: tuple[tuple[str, str, str], ...] = ()
-    curves: tuple[AccuracyCurve, ...] = ()
+    curves: tuple[Curve, ...] = ()
     comparisons: tuple[str, ...] = ()
     classes: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     shown: str = ""
@@ -305,22 +305,14 @@ class Report:
 
     def chart_data(self) -> dict[str, Any]:
         """What the charts and the explorer read, in plain values."""
+        same = ("kind", "grouped", "adaptive", "receipts", "classes", "heard", "served", "explorer")
         return {
-            "kind": self.kind,
-            "grouped": self.grouped,
-            "adaptive": self.adaptive,
+            **{name: getattr(self, name) for name in same},
             "pooled": bool(self.pooled),
-            "receipts": self.receipts,
-            "curves": [asdict(curve) for curve in self.curves],
-            "classes": self.classes,
+            "curves": list(self.curves),
             "points": [point.to_dict() for point in self.points],
-            "heard": self.heard,
-            "served": self.served,
-            "explorer": self.explorer,
             "worth": self.worth.get("curves", []),
-            "cells": []
-            if self.reproduction is None
-            else [asdict(cell) for cell in self.reproduction.cells],
+            "cells": [] if self.reproduction is None else list(self.reproduction.cells),
         }
 
 
@@ -346,9 +338,10 @@ def report_of_runs(
     others = range(1, len(groups)) or range(1)
 
     def last(k: int) -> float:
-        if not curves[k].mean:
+        if not curves[k]["mean"]:
             return -math.inf
-        return curves[k].mean[-1] * (1 if METRICS[curves[k].metric].higher_is_better else -1)
+        better = METRICS[curves[k]["metric"]].higher_is_better
+        return float(curves[k]["mean"][-1] * (1 if better else -1))
 
     best = max(others, key=last)
     run = next((run for run in groups[best].runs if run.plan is not None), groups[best].runs[0])
@@ -478,18 +471,18 @@ def _scores(run: ReadRun) -> tuple[tuple[str, str, str], ...]:
 
 
 def _cards(
-    group: Group, curve: AccuracyCurve, points: list[ClientPoint]
+    group: Group, curve: Curve, points: list[ClientPoint]
 ) -> tuple[tuple[str, str, str], ...]:
     cards = []
-    if curve.mean:
-        low, high = curve.low[-1], curve.high[-1]
-        metric, check = METRICS[curve.metric], group_check(group)
+    if curve["mean"]:
+        low, high = curve["low"][-1], curve["high"][-1]
+        metric, check = METRICS[curve["metric"]], group_check(group)
         ends = "one seed"
         if low is not None and high is not None:
             ends = f"95 % CI {metric.shown(low)} to {metric.shown(high)}"
         scored = f", {group.runs[0].scored}" if group.runs[0].scored else ""
-        shown = metric.text(curve.mean[-1] / metric.scale)
-        cards.append((f"Test {metric.words}", shown, f"{curve.name}, {ends}{scored}"))
+        shown = metric.text(curve["mean"][-1] / metric.scale)
+        cards.append((f"Test {metric.words}", shown, f"{group.name}, {ends}{scored}"))
         if check is not None:
             cards.append(("Best constant", metric.text(check.trivial), check.says))
     plan = group.runs[0].plan
@@ -497,16 +490,15 @@ def _cards(
         strict = min((p.epsilon for p in points if p.epsilon is not None), default=None)
         loose = max((p.epsilon for p in points if p.epsilon is not None), default=None)
         budgets = "" if strict is None else f"ε {strict:.3g} to {loose:.3g}"
-        cards.append(("Clients", f"{len(plan.population):,}", budgets))
         chosen = plan.adaptive is not None and points
         drawn = sum(p.draws > 0 for p in points) if chosen else int(plan.drawn.sum())
-        cards.append(
-            ("Rounds", f"{plan.training.rounds:,}", f"{plan.training.cohort_size} draws in each")
-        )
-        cards.append(("Taking part", f"{drawn:,}", f"of {len(plan.population):,} clients"))
-        cards.append(
-            ("Noise / clip", f"{plan.noise_to_clip:.3g}", "norm of the noise on a round's mean")
-        )
+        clients, training = f"{len(plan.population):,}", plan.training
+        cards += [
+            ("Clients", clients, budgets),
+            ("Rounds", f"{training.rounds:,}", f"{training.cohort_size} draws in each"),
+            ("Taking part", f"{drawn:,}", f"of {clients} clients"),
+            ("Noise / clip", f"{plan.noise_to_clip:.3g}", "norm of the noise on a round's mean"),
+        ]
     shares = [p.share for p in points if p.share is not None]
     if shares:
         most = f"{100 * max(shares):.2f} %" if math.isfinite(max(shares)) else "unbounded"
@@ -520,16 +512,13 @@ def _cards(
 
 
 def _comparisons(baseline: Group, others: Sequence[Group]) -> tuple[str, ...]:
-    found = []
-    for group in others:
-        comparison = compared(group, baseline)
-        found.append(
-            f"{group.name} and {baseline.name} share no seed on the same data, so they are not "
-            "compared."
-            if comparison is None
-            else comparison.sentence
-        )
-    return tuple(found)
+    found = {group.name: compared(group, baseline) for group in others}
+    return tuple(
+        f"{name} and {baseline.name} share no seed on the same data, so they are not compared."
+        if comparison is None
+        else comparison.sentence
+        for name, comparison in found.items()
+    )
 
 
 def _heard(group: Group) -> list[dict[str, Any]]:

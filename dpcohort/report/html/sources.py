@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dpcohort._validate import IntArray
+from dpcohort.clients import Population
 from dpcohort.errors import DpcohortError, FileFormatError, InputError
 from dpcohort.limits import LARGEST_CONFIG, LARGEST_LOG, LARGEST_RESULT, read_bounded
 from dpcohort.metrics import METRICS, Check, Metric, check_together, main_metric
@@ -129,10 +130,8 @@ class ReadRun:
     @property
     def scored(self) -> str:
         """Which model the last test result is of, in words."""
-        for line in reversed(self.history):
-            if line.scored:
-                return SCORED["average" if line.test_average else "last"]
-        return ""
+        last = next((line for line in reversed(self.history) if line.scored), None)
+        return "" if last is None else SCORED["average" if last.test_average else "last"]
 
     @property
     def data_name(self) -> str | None:
@@ -227,7 +226,7 @@ def read_run(path: str | Path, *, method: str = "pld") -> ReadRun:
         draws=None if counted is None else counted[0],
         reports=counted[1] if counted and plan and plan.adaptive else None,
         config=_text(folder.config),
-        environment=_optional_json(folder.environment, tell),
+        environment=_json(folder.environment, "note", tell) or {},
         verification=_verified(folder, plan, tell, method),
         problems=(),
         judged=judged_in(folder.result),
@@ -246,19 +245,15 @@ def _settings(folder: RunFolder, tell: _Tell) -> dict[str, Any]:
     if not folder.is_run:
         tell("missing", "run.json", "it is not there, so seed, model and label are unknown.")
         return {}
-    try:
-        settings = read_json(folder.settings)
-    except DpcohortError as error:
-        tell("broken", "run.json", str(error))
-        return {}
-    if settings.get("schema") != _SCHEMA:
+    settings = _json(folder.settings, "broken", tell)
+    if settings is not None and settings.get("schema") != _SCHEMA:
         tell(
             "broken",
             "run.json",
             f"written in schema {settings.get('schema')!r}; this dpcohort reads schema {_SCHEMA}. "
             "What is known of it is shown; upgrade dpcohort to see the rest.",
         )
-    return settings
+    return settings or {}
 
 
 def _history(folder: RunFolder, tell: _Tell) -> tuple[RoundRecord, ...]:
@@ -285,14 +280,13 @@ def _history(folder: RunFolder, tell: _Tell) -> tuple[RoundRecord, ...]:
 
 def _with_numbers(line: RoundRecord, tell: _Tell) -> RoundRecord:
     """The line without test results that are no numbers: nothing can be drawn of those."""
-    kept = {name: getattr(line, name) for name in ("test", "test_average")}
-    lost = [name for name, found in kept.items() if found and not math.isfinite(found.score)]
-    if not lost:
-        return line
-    told = f"round {line.round}: its test accuracy is not a number, so it is not shown."
-    tell("broken", "rounds.jsonl", told)
-    kept |= dict.fromkeys(lost)
-    return replace(line, test=kept["test"], test_average=kept["test_average"])
+    found = {name: getattr(line, name) for name in ("test", "test_average")}
+    lost = [name for name, one in found.items() if one and not math.isfinite(one.score)]
+    if lost:
+        told = f"round {line.round}: its test accuracy is not a number, so it is not shown."
+        tell("broken", "rounds.jsonl", told)
+    nothing: dict[str, Any] = dict.fromkeys(lost)
+    return replace(line, **nothing)
 
 
 def _counted(folder: RunFolder, plan: Plan, tell: _Tell) -> tuple[IntArray, IntArray] | None:
@@ -338,12 +332,12 @@ def _verified(
     return found
 
 
-def _optional_json(path: Path, tell: _Tell) -> dict[str, Any]:
+def _json(path: Path, kind: Kind, tell: _Tell) -> dict[str, Any] | None:
     try:
         return read_json(path)
     except DpcohortError as error:
-        tell("note", path.name, str(error))
-        return {}
+        tell(kind, path.name, str(error))
+        return None
 
 
 def _text(path: Path) -> str:
@@ -378,7 +372,7 @@ class Headline:
         return f"{self.result}; {self.verdict}."
 
 
-def headline_of(groups: Sequence[Group], curves: Sequence[AccuracyCurve], best: int) -> Headline:
+def headline_of(groups: Sequence[Group], curves: Sequence[Curve], best: int) -> Headline:
     """The headline for a run, seeds of one run, or several groups.
 
     Args:
@@ -391,11 +385,9 @@ def headline_of(groups: Sequence[Group], curves: Sequence[AccuracyCurve], best: 
     if best != baseline:
         comparison = compared(groups[best], groups[baseline])
         if comparison is not None:
-            budgets = (
-                " at the same budgets"
-                if same_budgets(groups[best], groups[baseline])
-                else " with DIFFERENT budgets, so the difference is not that of the rule alone"
-            )
+            budgets = " at the same budgets"
+            if not same_budgets(groups[best], groups[baseline]):
+                budgets = " with DIFFERENT budgets, so the difference is not that of the rule alone"
             but = f", but {comparison.caveat}" if comparison.caveat else ""
             words = comparison_words(comparison) + budgets + but
             return Headline(words, verdict, tone, weak=bool(but))
@@ -404,38 +396,31 @@ def headline_of(groups: Sequence[Group], curves: Sequence[AccuracyCurve], best: 
     return Headline(_alone(groups[best], curves[best]), verdict, tone, weak)
 
 
-def _alone(group: Group, curve: AccuracyCurve) -> str:
+def _alone(group: Group, curve: Curve) -> str:
     plan = group.runs[0].plan
     clients = "" if plan is None else f" with {counted(len(plan.population), 'client')}"
-    if not curve.mean:
-        withheld = group.runs[0].judged.get("withheld")
-        why = (
-            "nothing is told of test records that are not public"
-            if withheld
-            else "no test result yet"
-        )
+    if not curve["mean"]:
+        why = "no test result yet"
+        if group.runs[0].judged.get("withheld"):
+            why = "nothing is told of test records that are not public"
         return f"{group.name}{clients}: {why}"
-    check, metric = group_check(group), METRICS[curve.metric]
+    check, metric = group_check(group), METRICS[curve["metric"]]
     if check is not None and not check.is_better:
         return f"{group.name}{clients}: {check.sentence}"
-    seeds = (
-        f" (95 % CI {_last(curve.low, metric)} to {_last(curve.high, metric)}, {curve.seeds} seeds)"
-    )
-    spread = seeds if curve.seeds > 1 else " (one seed)"
+    spread = " (one seed)"
+    if curve["seeds"] > 1:
+        ends = " to ".join(metric.shown(curve[end][-1]) for end in ("low", "high"))
+        spread = f" (95 % CI {ends}, {curve['seeds']} seeds)"
     beside = "" if check is None else f", against {metric.text(check.trivial)} of {check.says}"
     return (
-        f"{group.name} reaches {metric.text(curve.mean[-1] / metric.scale)} test {metric.words}"
-        f"{spread} after {counted(curve.rounds[-1], 'round')}{clients}{beside}"
+        f"{group.name} reaches {metric.text(curve['mean'][-1] / metric.scale)} test {metric.words}"
+        f"{spread} after {counted(curve['rounds'][-1], 'round')}{clients}{beside}"
     )
 
 
 def group_check(group: Group) -> Check | None:
     """The runs of a group beside the best constant."""
     return check_together([check for run in group.runs if (check := run.check) is not None])
-
-
-def _last(values: Sequence[float | None], metric: Metric) -> str:
-    return "-" if values[-1] is None else metric.shown(values[-1])
 
 
 def comparison_words(comparison: Comparison) -> str:
@@ -472,35 +457,26 @@ def comparison_words(comparison: Comparison) -> str:
 def same_budgets(group: Group, other: Group) -> bool:
     """Whether both had the same clients with the same sizes and budgets, seed by seed."""
     theirs = {run.seed: run.plan for run in other.runs}
-    for run in group.runs:
-        ours, paired = run.plan, theirs.get(run.seed)
-        if run.seed not in theirs:
-            continue
-        if ours is None or paired is None:
-            return False
-        mine, other_clients = ours.population, paired.population
-        if list(mine.ids) != list(other_clients.ids) or not np.array_equal(
-            np.stack([mine.sizes, mine.epsilon, mine.delta]),
-            np.stack([other_clients.sizes, other_clients.epsilon, other_clients.delta]),
-            equal_nan=True,
-        ):
-            return False
-    return True
+    pairs = [(run.plan, theirs[run.seed]) for run in group.runs if run.seed in theirs]
+    return all(
+        one is not None and two is not None and _same_clients(one.population, two.population)
+        for one, two in pairs
+    )
+
+
+def _same_clients(one: Population, two: Population) -> bool:
+    pairs = ((getattr(one, name), getattr(two, name)) for name in ("sizes", "epsilon", "delta"))
+    return one.ids == two.ids and all(np.array_equal(*pair, equal_nan=True) for pair in pairs)
 
 
 def verdict_of(runs: Sequence[ReadRun]) -> tuple[str, Tone]:
     """Whether every promise of all runs was verified, in words."""
-    unknown = sum(run.verification is None for run in runs)
-    broken = sum(
-        finding.kind != "note"
-        for run in runs
-        if run.verification is not None
-        for finding in run.verification.findings
-    )
+    verified = [run.verification for run in runs if run.verification is not None]
+    broken = sum(one.kind != "note" for found in verified for one in found.findings)
     if broken:
-        things = "finding" if broken == 1 else "findings"
-        return f"NOT every promise could be confirmed ({broken} {things} below)", "bad"
-    if unknown:
+        told = counted(broken, "finding")
+        return f"NOT every promise could be confirmed ({told} below)", "bad"
+    if len(verified) < len(runs):
         return "the promises could NOT be verified (see below)", "bad"
     if any(problem.kind == "broken" for run in runs for problem in run.problems):
         return "NOT every file could be read as it was written (see below)", "bad"
@@ -509,55 +485,35 @@ def verdict_of(runs: Sequence[ReadRun]) -> tuple[str, Tone]:
     return "every promise verified", "good"
 
 
-@dataclass(frozen=True, kw_only=True)
-class AccuracyCurve:
-    """Mean test accuracy of a group of runs, in percent, with its interval; or another metric.
-
-    Attributes:
-        name: of the group.
-        rounds: rounds done at each look that all its runs had.
-        mean: over the seeds.
-        low: lower end of the 95 % interval; None from one seed.
-        high: upper end.
-        seeds: how many runs.
-        private: the noise was not drawn from a seed.
-        metric: name of what is shown; shares are in percent.
-        words: what people call it.
-    """
-
-    name: str
-    rounds: tuple[int, ...]
-    mean: tuple[float, ...]
-    low: tuple[float | None, ...]
-    high: tuple[float | None, ...]
-    seeds: int
-    private: bool
-    metric: str = "accuracy"
-    words: str = "accuracy"
+#: Mean test accuracy of a group of runs, in percent, with its interval; or another metric: the
+#: ``name`` of the group, ``rounds`` done at each look that all its runs had, ``mean`` over the
+#: seeds, ``low`` and ``high`` ends of the 95 % interval (None from one seed), how many ``seeds``,
+#: ``private`` if the noise was not drawn from a seed, the ``metric`` by name, and ``words`` for it.
+Curve = dict[str, Any]
 
 
-def accuracy_curve(group: Group) -> AccuracyCurve:
+def accuracy_curve(group: Group) -> Curve:
     """The curve of a group, at the rounds at which all its runs were tested."""
-    curves = [_points(run) for run in group.runs if run.test is not None]
+    curves = [
+        {line.round + 1: line.scored.score for line in run.history if line.scored}
+        for run in group.runs
+        if run.test is not None
+    ]
     shared = sorted(set.intersection(*(set(curve) for curve in curves))) if curves else []
     metric = group.runs[0].metric
     found = [mean_interval([metric.scale * curve[at] for curve in curves]) for at in shared]
     most = 100.0 if metric.is_share else math.inf
-    return AccuracyCurve(
-        name=group.name,
-        rounds=tuple(shared),
-        mean=tuple(interval.mean for interval in found),
-        low=tuple(_end(interval.low, most) for interval in found),
-        high=tuple(_end(interval.high, most) for interval in found),
-        seeds=len(curves),
-        private=all(run.is_private is True for run in group.runs),
-        metric=metric.name,
-        words=metric.words,
-    )
-
-
-def _points(run: ReadRun) -> dict[int, float]:
-    return {line.round + 1: line.scored.score for line in run.history if line.scored}
+    return {
+        "name": group.name,
+        "rounds": shared,
+        "mean": [interval.mean for interval in found],
+        "low": [_end(interval.low, most) for interval in found],
+        "high": [_end(interval.high, most) for interval in found],
+        "seeds": len(curves),
+        "private": all(run.is_private is True for run in group.runs),
+        "metric": metric.name,
+        "words": metric.words,
+    }
 
 
 def _end(value: float, most: float = 100.0) -> float | None:
@@ -618,39 +574,6 @@ _FORMAT, _RESULT_SCHEMA = "dpcohort reproduction", 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReproductionCell:
-    """One number of a table or figure of the paper, measured again; accuracies in percent.
-
-    Attributes:
-        name: mechanism and the values of the axes.
-        mechanism: which.
-        axes: the values of the axes, in words.
-        paper: the paper's number; None if it has none.
-        mean: ours.
-        low: lower end of the 95 % interval; None from one seed.
-        high: upper end.
-        difference: ours minus the paper's, in points.
-        verdict: in words.
-        curve: (rounds, accuracy) pairs, the mean over seeds.
-        seeds: measurements behind it.
-        promises_hold: every receipt held.
-    """
-
-    name: str
-    mechanism: str
-    axes: str
-    paper: float | None
-    mean: float | None
-    low: float | None
-    high: float | None
-    difference: float | None
-    verdict: str
-    curve: tuple[tuple[float, float], ...]
-    seeds: int
-    promises_hold: bool
-
-
-@dataclass(frozen=True, kw_only=True)
 class Reproduction:
     """A recipe's result.
 
@@ -661,7 +584,10 @@ class Reproduction:
         warning: that it is a reduced form; empty if it is whole.
         notes: what must be said beside the numbers.
         findings: (sentence, whether it holds, numbers).
-        cells: in the recipe's order.
+        cells: numbers of a table or figure of the paper, measured again, in the recipe's order:
+            ``name`` (mechanism and axes), ``paper``, ``mean`` with its 95 % interval from ``low``
+            to ``high``, ``difference`` in points, ``verdict``, ``curve`` (rounds and accuracy),
+            ``seeds`` and ``promises_hold``; what there is none of is None.
         promises_hold: every receipt of every training held.
         facts: settings and environment, in words.
         problems: what could not be read.
@@ -673,7 +599,7 @@ class Reproduction:
     warning: str
     notes: tuple[str, ...]
     findings: tuple[tuple[str, bool | None, str], ...]
-    cells: tuple[ReproductionCell, ...]
+    cells: tuple[dict[str, Any], ...]
     promises_hold: bool
     facts: Mapping[str, str]
     problems: tuple[Notice, ...]
@@ -718,7 +644,7 @@ def read_reproduction(path: str | Path) -> Reproduction:
     cells = tuple(_cell(item) for item in _objects(values.get("cells")))
     if not cells and not values.get("findings"):
         problems.append(Notice("missing", str(path), "it holds no measured cell."))
-    held = values.get("promises_hold") is True and all(cell.promises_hold for cell in cells)
+    held = values.get("promises_hold") is True and all(cell["promises_hold"] for cell in cells)
     return Reproduction(
         path=str(path),
         title=str(values.get("title") or values.get("recipe") or path),
@@ -769,24 +695,16 @@ def read_worth(path: str | Path, plan: Plan) -> dict[str, Any]:
                 f"{path} is about other clients or budgets than the run: "
                 f"{one_line(str(item.get('client')), 60)}. Predict it again: dpcohort worth CONFIG"
             )
-        points = dict(zip(("mean", "low", "high"), _ends(item.get("accuracy")), strict=True))
-        gains.append({"client": str(item["client"]), **numbers, **points})
+        gains.append({"client": str(item["client"]), **numbers, **_ends(item.get("accuracy"))})
     factors = [_number(item.get("factor")) for item in _objects(values.get("factors"))]
     scored_by = str(values.get("scored_by") or "accuracy")
     sets, curves = values.get("sets"), []
     for name, points in sets.items() if isinstance(sets, Mapping) else ():
-        ends = [_ends(point) for point in _objects(points)]
-        # One data set of a kind has no interval.
-        rows = [
-            [
-                100 * min(1.0, max(0.0, mean or 0.0 if end is None else end))
-                for end in (mean, low, high)
-            ]
-            for mean, low, high in ends
-        ]
-        columns = zip(*rows, strict=True) if rows else ((), (), ())
-        mean, low, high = map(list, columns)
-        curve = {"mean": mean, "low": low, "high": high}
+        curve: dict[str, list[float]] = {"mean": [], "low": [], "high": []}
+        for ends in map(_ends, _objects(points)):
+            for end, column in curve.items():  # one data set of a kind has no interval
+                value = ends["mean"] if ends[end] is None else ends[end]
+                column.append(100 * min(1.0, max(0.0, value or 0.0)))
         curves.append({"name": str(name), "words": scored_by, "factors": factors, **curve})
     if None in factors or any(len(curve["mean"]) != len(factors) for curve in curves):
         raise FileFormatError(path, "its curves are not as dpcohort worth writes them.")
@@ -794,22 +712,18 @@ def read_worth(path: str | Path, plan: Plan) -> dict[str, Any]:
     return {"gains": gains, "curves": curves, "source": source, "scored_by": scored_by}
 
 
-def _ends(value: Any) -> tuple[float | None, float | None, float | None]:
+def _ends(value: Any) -> dict[str, float | None]:
     """Mean, low and high of an interval that was written down."""
     found = value if isinstance(value, Mapping) else {}
-    return _number(found.get("mean")), _number(found.get("low")), _number(found.get("high"))
+    return {end: _number(found.get(end)) for end in ("mean", "low", "high")}
 
 
-def _cell(item: Mapping[str, Any]) -> ReproductionCell:
-    axes = item.get("axes")
-    words = (
-        ", ".join(f"{key} {value}" for key, value in axes.items())
-        if isinstance(axes, Mapping)
-        else ""
-    )
-    mechanism = str(item.get("mechanism") or "-")
+def _cell(item: Mapping[str, Any]) -> dict[str, Any]:
+    axes, named = item.get("axes"), [str(item.get("mechanism") or "-")]
+    if isinstance(axes, Mapping):
+        named += [f"{key} {value}" for key, value in axes.items()]
     mean, half = _number(item.get("mean")), _number(item.get("half_width"))
-    known = mean is not None and half is not None
+    ends = (None, None) if mean is None or half is None else (mean - half, mean + half)
     curve = [
         (float(point[0]), float(point[1]))
         for point in _list(item.get("curve"))
@@ -817,20 +731,18 @@ def _cell(item: Mapping[str, Any]) -> ReproductionCell:
         and len(point) == 2
         and all(_number(v) is not None for v in point)
     ]
-    return ReproductionCell(
-        name=f"{mechanism}, {words}" if words else mechanism,
-        mechanism=mechanism,
-        axes=words,
-        paper=_number(item.get("paper")),
-        mean=mean,
-        low=(mean or 0.0) - (half or 0.0) if known else None,
-        high=(mean or 0.0) + (half or 0.0) if known else None,
-        difference=_number(item.get("difference")),
-        verdict=str(item.get("verdict") or ""),
-        curve=tuple(curve),
-        seeds=len(_list(item.get("accuracy"))),
-        promises_hold=item.get("promises_hold") is True,
-    )
+    return {
+        "name": ", ".join(named),
+        "paper": _number(item.get("paper")),
+        "mean": mean,
+        "low": ends[0],
+        "high": ends[1],
+        "difference": _number(item.get("difference")),
+        "verdict": str(item.get("verdict") or ""),
+        "curve": tuple(curve),
+        "seeds": len(_list(item.get("accuracy"))),
+        "promises_hold": item.get("promises_hold") is True,
+    }
 
 
 def _facts(values: Mapping[str, Any]) -> dict[str, str]:

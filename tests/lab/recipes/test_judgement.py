@@ -29,9 +29,9 @@ def test_verdicts_and_comparisons(recipe):
     assert aware.verdict == "within 5, goal 5 reached"
     assert aware.difference == pytest.approx(3.0)
     better, unclear = found.findings
-    assert better.holds is True
-    assert "+22.5 points" in better.detail
-    assert unclear.holds is False
+    assert better["holds"] is True
+    assert "+22.5 points" in better["detail"]
+    assert unclear["holds"] is False
     assert found.seconds == 8.0
     assert found.cells[2].to_dict()["mean"] == 43.0
 
@@ -47,7 +47,7 @@ def test_a_reduced_form_gives_no_verdict(recipe):
     quick = recipe.in_form("smallest")
     found = judge(quick, stored(quick, [(20,), (60,)]))
     assert {cell.verdict for cell in found.cells} <= {"", "reduced"}
-    assert found.findings[0].holds is None
+    assert found.findings[0]["holds"] is None
 
 
 CLAIMS = """
@@ -82,7 +82,7 @@ def test_claims(recipe_path, recipe_text, values, holds):
     recipe_path.write_text(recipe_text.replace("[[recipe.axes]]", CLAIMS, 1))
     recipe = load_recipe(recipe_path)
     found = judge(recipe, stored(recipe, values)).findings
-    assert [f.holds for f in found if f.text in ("low", "gain", "rises")] == holds
+    assert [f["holds"] for f in found if f["text"] in ("low", "gain", "rises")] == holds
 
 
 def test_a_promise_that_does_not_hold_shows(recipe):

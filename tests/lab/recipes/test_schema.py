@@ -4,11 +4,12 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from dpcohort.lab.recipes.recipe import AxisSection, RecipeSection, recipe_keys
+from dpcohort.config import known_keys
+from dpcohort.lab.recipes.recipe import AxisSection, RecipeSection
 
 
 def test_every_table_is_known_by_name():
-    keys = recipe_keys()
+    keys = known_keys(RecipeSection, "recipe")
     for name in ("mechanisms", "axes", "where", "numbers", "claims", "quick", "search"):
         assert name in keys["recipe"]
         assert keys[f"recipe.{name}"]

@@ -180,7 +180,7 @@ def test_a_list_of_clients_is_searched_with_part_of_each_client_held_out(tmp_pat
     config = config.with_overrides(["training.rounds=2", "training.cohort_size=2"])
     seen = []
 
-    def told(_done, _total, _what):
+    def told(_what, _done, _total):
         seen.append(1)
 
     cell = Cell(mechanism="own", axes={}, config=config)

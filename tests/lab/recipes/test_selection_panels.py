@@ -16,7 +16,7 @@ def test_the_panels_show_what_the_paper_says():
         assert p.sum() == pytest.approx(1)
         assert (p > 0).all()  # Proposition 2
     result = judge_panels(recipe, population, panels)
-    assert [f.holds for f in result.findings] == [True, True, True]
+    assert [f["holds"] for f in result.findings] == [True, True, True]
     assert len(result.extra["panels"]) == 3
 
 
@@ -27,5 +27,5 @@ def test_panels_that_do_not_show_it_are_told():
     worst = 1 / population.epsilon
     upside_down = {titles[0]: worst / worst.sum(), titles[1]: panels[titles[0]]}
     result = judge_panels(recipe, population, {**upside_down, "unbiased": population.unbiased})
-    assert result.findings[0].holds is False
+    assert result.findings[0]["holds"] is False
     assert np.isfinite([row["rank_correlation_epsilon"] for row in result.extra["panels"]]).all()

@@ -30,7 +30,7 @@ from .conftest import saved_worth
 def test_a_comparison_has_every_part(comparison_report):
     comparison = comparison_report
     assert comparison.kind == "comparison"
-    assert [curve.name for curve in comparison.curves] == ["unbiased", "privacy-aware"]
+    assert [curve["name"] for curve in comparison.curves] == ["unbiased", "privacy-aware"]
     assert comparison.title == "privacy-aware against unbiased"
     assert comparison.stamp.startswith("NOT PRIVATE")
     assert set(comparison.heard) == set(comparison.served) == {"unbiased", "privacy-aware"}
@@ -100,7 +100,7 @@ def test_a_private_run_shows_nobodys_labels(finished):
 def test_without_a_plan_the_curve_is_still_shown(finished):
     (finished / "plan.json").unlink()
     report = report_of_runs(read_groups([finished]))
-    assert report.curves[0].mean
+    assert report.curves[0]["mean"]
     assert report.points == ()
     assert not report.explorer["available"]
     assert report.headline.tone == "bad"

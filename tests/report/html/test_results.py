@@ -98,14 +98,14 @@ def test_the_difference_is_that_of_compare(groups, trained):
 
 def test_a_curve_has_a_band_only_from_two_seeds(groups):
     curve = accuracy_curve(groups[0])
-    assert curve.rounds == (2, 4, 6, 8)
+    assert curve["rounds"] == [2, 4, 6, 8]
     assert all(
         low <= mean <= high
-        for low, mean, high in zip(curve.low, curve.mean, curve.high, strict=True)
+        for low, mean, high in zip(curve["low"], curve["mean"], curve["high"], strict=True)
     )
     alone = accuracy_curve(Group(name="one", runs=groups[0].runs[:1]))
-    assert alone.low == (None,) * 4
-    assert alone.mean[-1] == pytest.approx(100 * groups[0].runs[0].test.accuracy)
+    assert alone["low"] == [None] * 4
+    assert alone["mean"][-1] == pytest.approx(100 * groups[0].runs[0].test.accuracy)
 
 
 def test_runs_without_a_shared_seed_are_not_compared(groups):
@@ -118,4 +118,4 @@ def test_accuracy_by_class_averages_to_the_whole(groups):
     rows = class_accuracy(groups[0])
     counts = groups[0].runs[0].test.class_counts
     mean = sum(row["mean"] * count for row, count in zip(rows, counts, strict=True)) / sum(counts)
-    assert mean == pytest.approx(accuracy_curve(groups[0]).mean[-1])
+    assert mean == pytest.approx(accuracy_curve(groups[0])["mean"][-1])
