@@ -33,7 +33,7 @@ from dpcohort.accounting.segments import (
 )
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.clients import Population
-from dpcohort.data.partition import Partition, load_partition
+from dpcohort.data.partition import Partition, dealt, load_partition
 from dpcohort.errors import BudgetExceededError, DpcohortError, InputError, VerificationError
 from dpcohort.limits import LARGEST_LOG, LARGEST_PLAN, read_bounded
 from dpcohort.plain_text import one_line
@@ -48,7 +48,7 @@ from dpcohort.runs.folder import (
     write_json,
 )
 from dpcohort.runs.journal import Journal
-from dpcohort.runs.receipts import charges_of, make_receipts, source_of, write_receipts
+from dpcohort.runs.receipts import charges_of, make_receipts, source_of
 from dpcohort.runs.run import Run
 from dpcohort.selection.rules import rule_from_settings
 from dpcohort.text_files import parse_toml
@@ -342,9 +342,7 @@ def take_over(plan: Plan, after: Path, folder: RunFolder) -> None:
             _copy(RunFolder(old.before / str(number)), RunFolder(folder.before / str(number)))
         _copy(old, RunFolder(folder.before / str(len(plan.before))))
         if not old.result.exists():  # no more is counted there, so these are its last
-            run = Run.load(old.path)
-            positions = {name: k for k, name in enumerate(run.plan.population.ids)}
-            write_receipts(run.receipts(), old.receipts, positions)
+            Run.load(old.path).write_receipts()
         place = os.path.relpath(folder.path.resolve(), old.path.resolve())
         write_json(old.continued, {"run": place, "plan": plan.sha256})
 
@@ -465,13 +463,9 @@ def carried_partition(
         groups.append(np.concatenate([had, free[used : used + more]]))
         used += more
     begun_with = read_json(RunFolder(after).settings)["partition"]["sha256"]
-    return Partition(
-        indices=np.concatenate(groups),
-        offsets=np.concatenate([[0], np.cumsum([group.size for group in groups])]),
-        records=len(data),
-        rule={"rule": "carried on", "from": str(begun_with)},
-        names=tuple(plan.population.ids),
-    )
+    rule = {"rule": "carried on", "from": str(begun_with)}
+    sizes, names = [group.size for group in groups], tuple(plan.population.ids)
+    return dealt(np.concatenate(groups), sizes, len(data), rule, names)
 
 
 def check_holders(after: Path, plan: Plan, partition: Partition, data: Dataset) -> None:

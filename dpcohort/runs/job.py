@@ -446,12 +446,7 @@ def make_job(
     weights: str | Path | None = None,
     weights_source: str = "",
     frozen: Sequence[str] = (),
-    label: str = "",
-    config: str | None = None,
     after: str | Path | None = None,
-    config_folder: Path | None = None,
-    tuning: Mapping[str, Any] | None = None,
-    charges: Mapping[str, Any] | None = None,
 ) -> Job:
     """Check that plan, model and data belong together; see ``train`` for the arguments.
 
@@ -521,11 +516,6 @@ def make_job(
         if private_entropy
         else whole_number("checkpoint_every", keep, at_least=1),
         merged_noise=merged_noise,
-        label=label,
-        config=config,
-        config_folder=config_folder,
-        tuning=tuning,
-        charges=charges,
         model_options=dict(model_options or {}),
         weights=described_weights(module, path=weights, source=weights_source, frozen=frozen),
     )

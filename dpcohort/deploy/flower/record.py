@@ -21,8 +21,9 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from dpcohort.data import Dataset, Partition, load_dataset
+from dpcohort.data import Dataset, load_dataset
 from dpcohort.data.arrays import load_test_arrays
+from dpcohort.data.partition import dealt
 from dpcohort.deploy.flower.federation import Federation
 from dpcohort.deploy.guard.protocol import RunReceipt
 from dpcohort.deploy.guard.training import checked_weights, layout_of
@@ -103,13 +104,9 @@ class FederatedJob(TrainingJob):
         sizes = federation.plan.population.sizes
         total = int(sizes.sum())
         # How many records each client holds; which ones they are, the server does not know.
-        partition = Partition(
-            indices=np.arange(total),
-            offsets=np.concatenate([[0], np.cumsum(sizes)]),
-            records=total,
-            rule={"held by": "the clients; numbers stand for records the server never sees"},
-            names=tuple(federation.plan.population.ids),
-        )
+        held = {"held by": "the clients; numbers stand for records the server never sees"}
+        names = tuple(federation.plan.population.ids)
+        partition = dealt(np.arange(total), sizes, total, held, names)
         return cls(
             federation=federation,
             plan=federation.plan,
