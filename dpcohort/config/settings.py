@@ -26,7 +26,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dpcohort._validate import choice, did_you_mean, whole_number
+from dpcohort._validate import choice, did_you_mean
 from dpcohort.accounting.contract import Contract
 from dpcohort.accounting.pooled import (
     adaptive_under_pooled_trust,
@@ -235,6 +235,7 @@ class Config:
         data: which records train the model; None if the file only plans.
         grid: settings to be varied by ``dpcohort compare``.
         values: the tables as they were written.
+        folder: what relative paths in the file start from.
     """
 
     clients: Path | None
@@ -252,7 +253,7 @@ class Config:
     data: DataSection | None = None
     grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     values: Mapping[str, Any] = field(repr=False)
-    _folder: Path = field(repr=False)  # what a relative path of clients starts from
+    folder: Path = field(repr=False)
     _lines: Lines = field(repr=False, compare=False)
 
     @cached_property
@@ -302,11 +303,6 @@ class Config:
     def is_adaptive(self) -> bool:
         """Whether the rule chooses cohorts during the training, from what clients report."""
         return kind_of_rule(self.rule) == "adaptive"
-
-    @property
-    def folder(self) -> Path:
-        """What relative paths in the file start from."""
-        return self._folder
 
     def population(
         self, records: int | None = None, sizes: Mapping[str, int] | None = None
@@ -363,7 +359,7 @@ class Config:
             for where, line in (self._lines | dict.fromkeys(places)).items()
         }
         label = f"{_label(self.path)} with {', '.join(changes)}" if changes else _label(self.path)
-        return _build(values, path=self.path, folder=self._folder, label=label, lines=lines)
+        return _build(values, path=self.path, folder=self.folder, label=label, lines=lines)
 
     def with_clients(self, path: str | Path) -> Config:
         """The same configuration for the clients of a CSV file.
@@ -379,7 +375,7 @@ class Config:
         clients = str(Path(path).absolute())
         values = {**self.values, "population": {**kept, "clients": clients}}
         label, lines = _label(self.path), self._lines
-        return _build(values, path=self.path, folder=self._folder, label=label, lines=lines)
+        return _build(values, path=self.path, folder=self.folder, label=label, lines=lines)
 
 
 def load_config(path: str | Path) -> Config:
@@ -457,7 +453,7 @@ def config_for_clients(path: str | Path) -> Config:
     except InputError as error:
         raise error_of(_label(None), [within("population", error)], {}) from None
     values = {"population": {"clients": str(path)}}
-    return Config(clients=clients, values=values, _folder=Path(), _lines={})
+    return Config(clients=clients, values=values, folder=Path(), _lines={})
 
 
 def _parsed(content: str, path: Path | None) -> Config:
@@ -525,16 +521,9 @@ def _build(
     settings = made("selection", _selection_settings, file.selection)
     made("aggregation", schema.check_rule, "aggregation", file.aggregation)
     contract = made("privacy", lambda: Contract.of(**privacy.model_dump(exclude={"guard"})))
-    if file.schedule.seed is not None:
-        made("schedule", lambda: whole_number("seed", file.schedule.seed, at_least=0))
-    if file.data is not None:
-        made("data", schema.check_data, file.data)
-    made("task", schema.check_task, file.task)
-    made("optimiser", schema.check_optimiser, file.optimiser)
-    made("run", schema.check_run, file.run)
-    made("personal", schema.check_personal, file.personal)
-    if file.tuning is not None:
-        made("tuning", schema.check_tuning, file.tuning)
+    for name, check in schema.CHECKS.items():
+        if (section := getattr(file, name)) is not None:
+            made(name, check, section)
     if contract is not None and training is not None and settings is not None:
         problems += _pooled_problems(file, contract, training)
     grid = made("grid", schema.flat_grid, file.grid) or {}
@@ -556,7 +545,7 @@ def _build(
         data=file.data,
         grid=grid,
         values=values,
-        _folder=folder,
+        folder=folder,
         _lines=lines,
     )
 
@@ -832,25 +821,14 @@ def _insert(lines: list[str], place: Where, new: Any, note: str) -> None:
         lines += ["", f"[{'.'.join(map(str, place[:-1]))}]"]
         end = len(lines)
     else:
-        direct = [
+        keys = [
             line
             for where, line in known.items()
-            if where[:-1] == place[:-1]
-            and len(where) == len(place)
-            and where not in _headers(lines)
+            if where[:-1] == place[:-1] and line and not lines[line - 1].lstrip().startswith("[")
         ]
-        end = max([*(line for line in direct if line is not None), header or 0])
-        end = _value_end(lines, end)
+        end = _value_end(lines, max([*keys, header or 0]))
     made = f"{key} = {_toml_of(new)}"
     lines.insert(end, f"{made:<{_COLUMN}}# {note}" if note else made)
-
-
-def _headers(lines: list[str]) -> set[Where]:
-    """Places that are tables of their own."""
-    known = key_lines("\n".join(lines))
-    return {
-        where for where, line in known.items() if line and lines[line - 1].lstrip().startswith("[")
-    }
 
 
 def _value_end(lines: list[str], row: int) -> int:

@@ -52,7 +52,7 @@ from dpcohort.models import (
 )
 from dpcohort.plan import Plan
 from dpcohort.round_record import RoundRecord
-from dpcohort.runs.chooser import Chooser, LossMeter, ReportHandler
+from dpcohort.runs.chooser import Ask, Chooser, LossMeter, ReportHandler
 from dpcohort.runs.configured import aggregation_for, described_aggregation, partition_labels
 from dpcohort.runs.continuation import carried_partition, check_holders, going_on
 from dpcohort.runs.journal import Journal
@@ -149,6 +149,13 @@ class TrainingJob(ABC):
         """What ``run.json`` holds, and a resume must agree with."""
 
     @abstractmethod
+    def reporter(self, records: ClientRecords | None = None) -> Ask:
+        """What gets clients' reports for a rule that chooses from them.
+
+        Args:
+            records: what clients report on, if they are on the device already.
+        """
+
     def chooser(
         self, journal: Journal, arrays: Mapping[str, Any], records: ClientRecords | None = None
     ) -> Chooser | None:
@@ -162,6 +169,15 @@ class TrainingJob(ABC):
         Raises:
             InputError: a run with raw reports cannot go on, for they were never written down.
         """
+        if self.plan.adaptive is None:
+            return None
+        if self.plan.has_raw_reports and not journal.is_empty:
+            raise InputError.because(
+                "a run with raw reports cannot go on: what clients reported was never written "
+                "down. Begin it again in another folder."
+            )
+        rule, ask = self.plan.adaptive.rule, self.reporter(records)
+        return Chooser(rule, journal, ask, repeats=self.repeats, arrays=arrays)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -302,26 +318,10 @@ class Job(TrainingJob):
             merged_noise=self.merged_noise,
         )
 
-    def chooser(
-        self, journal: Journal, arrays: Mapping[str, Any], records: ClientRecords | None = None
-    ) -> Chooser | None:
-        """The plan's rule with the reports of these records; None where the schedule says all."""
-        if self.plan.adaptive is None:
-            return None
-        if self.plan.has_raw_reports and not journal.is_empty:
-            raise InputError.because(
-                "a run with raw reports cannot go on: what clients reported was never written "
-                "down. Begin it again in another folder."
-            )
+    def reporter(self, records: ClientRecords | None = None) -> Ask:
+        """Reports on these records, by the terms of the plan."""
         meter = LossMeter(self.trained, records or self.records(), loss=self.loss)
-        handler = ReportHandler(self.plan, meter, streams=self.streams)
-        return Chooser(
-            self.plan.adaptive.rule,
-            journal,
-            handler.ask,
-            repeats=self.streams.is_reproducible,
-            arrays=arrays,
-        )
+        return ReportHandler(self.plan, meter, streams=self.streams).ask
 
     def evaluator(self) -> Evaluator | None:
         """The test set on the device; None where its results may not be written."""
@@ -662,11 +662,6 @@ def _described(optimiser: Optimiser) -> dict[str, Any]:
     step: Any = optimiser.local_step
     known = is_dataclass(step) and not isinstance(step, type)
     description = asdict(step) if known else {"repr": repr(step)}
-    values = {
-        "local_step": {"kind": type(step).__name__, **description},
-        "server_learning_rate": optimiser.server_learning_rate,
-        "server_momentum": optimiser.server_momentum,
-        "average_decay": optimiser.average_decay,
-    }
+    values = vars(optimiser) | {"local_step": {"kind": type(step).__name__, **description}}
     plain: dict[str, Any] = json.loads(json.dumps(values, default=repr))
     return plain

@@ -33,11 +33,10 @@ from dpcohort.errors import InputError
 from dpcohort.models import build_model, described_weights
 from dpcohort.plain_text import one_line
 from dpcohort.round_record import RoundRecord
-from dpcohort.runs.chooser import Ask, Chooser
+from dpcohort.runs.chooser import Ask
 from dpcohort.runs.configured import aggregation_for, configured_optimiser, described_aggregation
 from dpcohort.runs.folder import AppendLog, read_json, write_json
 from dpcohort.runs.job import TrainingJob, carried_state, judged_on, later_steps
-from dpcohort.runs.journal import Journal
 from dpcohort.runs.training import Recorder
 
 
@@ -178,14 +177,9 @@ class FederatedJob(TrainingJob):
         """Hash of the order of the parameters, which guards compare."""
         return layout_of(self.model)
 
-    def chooser(
-        self, journal: Journal, arrays: Mapping[str, Any], records: ClientRecords | None = None
-    ) -> Chooser | None:
-        """The rule, with the reports of the guards; None where the schedule says all."""
-        adaptive = self.plan.adaptive
-        if adaptive is None:
-            return None
-        return Chooser(adaptive.rule, journal, self.ask, repeats=self.repeats, arrays=arrays)
+    def reporter(self, records: ClientRecords | None = None) -> Ask:
+        """The reports of the guards."""
+        return self.ask
 
     def initial(self) -> torch.Tensor:
         """The initial parameters as one vector of float32."""
