@@ -736,10 +736,12 @@ def rewritten(
     """
     before = parse_toml(text)
     wanted, places = apply_overrides(before, changes)
-    lines = text.splitlines()
-    gone = [place for place in _leaves(before) if _at(wanted, place) is None]
-    for place in gone:
-        _comment_out(lines, place)
+    lines, rows = text.splitlines(), key_lines(text)
+    for name, table in before.items():
+        for key in table if isinstance(table, dict) else ():
+            row = rows.get((name, key))
+            if row is not None and _at(wanted, (name, key)) is None:
+                lines[row - 1] = f"# {lines[row - 1].lstrip()}"
     for place in dict.fromkeys(places):
         new, old = _at(wanted, place), _at(before, place)
         if new is None or (new == old and type(new) is type(old)):
@@ -747,8 +749,10 @@ def rewritten(
         note = (notes or {}).get(".".join(map(str, place)), "")
         if old is None:
             _insert(lines, place, new, note)
-        else:
-            _replace(lines, place, new, old if tell_old else None, note)
+            continue
+        row = key_lines("\n".join(lines)).get(place)
+        if row is not None:  # otherwise the check at the end says so
+            lines[row - 1] = _replaced(lines[row - 1], new, old if tell_old else None, note)
     result = "\n".join(lines) + "\n"
     if _toml_in(result) != wanted:
         tables = ", ".join(f"[{place[0]}]" for place in dict.fromkeys(places))
@@ -766,12 +770,6 @@ def _toml_in(text: str) -> Any:
         return None
 
 
-def _leaves(values: Mapping[str, Any]) -> list[Where]:
-    return [
-        (name, key) for name, table in values.items() if isinstance(table, dict) for key in table
-    ]
-
-
 def _at(values: Mapping[str, Any], place: Where) -> Any:
     found: Any = values
     for part in place:
@@ -779,20 +777,14 @@ def _at(values: Mapping[str, Any], place: Where) -> Any:
     return found
 
 
-def _row(lines: list[str], place: Where) -> int | None:
-    number = key_lines("\n".join(lines)).get(place)
-    return None if number is None else number - 1
-
-
 def _toml_of(value: Any) -> str:
     return toml_text({"v": value}).removeprefix("v = ").rstrip("\n")
 
 
-def _replace(lines: list[str], place: Where, new: Any, old: Any, note: str) -> None:
-    row = _row(lines, place)
-    found = None if row is None else _LINE.match(lines[row])
-    if row is None or found is None:
-        return  # the check at the end says so
+def _replaced(line: str, new: Any, old: Any, note: str) -> str:
+    found = _LINE.match(line)
+    if found is None:
+        return line
     comment = (found["note"] or "#").rstrip()
     was = "" if old is None else f"was {_toml_of(old)}"
     said = "; ".join(words for words in (note, was) if words)
@@ -800,13 +792,7 @@ def _replace(lines: list[str], place: Where, new: Any, old: Any, note: str) -> N
         comment = f"# {said}" if comment == "#" else f"{comment} ({said})"
     start = f"{found['head']}{_toml_of(new)}"
     width = max(len(start) + 2, len(found["head"] + found["value"] + found["gap"]))
-    lines[row] = f"{start:<{width}}{comment}" if comment != "#" else start
-
-
-def _comment_out(lines: list[str], place: Where) -> None:
-    row = _row(lines, place)
-    if row is not None:
-        lines[row] = f"# {lines[row].lstrip()}"
+    return f"{start:<{width}}{comment}" if comment != "#" else start
 
 
 def _insert(lines: list[str], place: Where, new: Any, note: str) -> None:
