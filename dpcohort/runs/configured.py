@@ -121,12 +121,8 @@ def _table_data(
 
     path = config.folder / section.name
     columns = table_columns(config)
-    stated = {
-        key: tuple(value) if isinstance(value, list) else value
-        for key, value in config.values.get("task", {}).items()
-    }
     try:
-        task = columns.task(**stated)
+        task = columns.task(**config.values.get("task", {}))
     except InputError as error:
         raise config.problem("data" if error.field in _OF_DATA else "task", error) from None
     try:

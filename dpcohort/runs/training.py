@@ -369,16 +369,14 @@ def _check_same_run(folder: RunFolder, stored: dict[str, Any], job: TrainingJob)
     different = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
     if not different:
         return
-    if "plan" in different:
-        raise InputError.because(
-            f"{folder.path} was begun with the plan {str(theirs.get('plan'))[:16]}... and this is "
-            f"{job.plan.sha256[:16]}...{_first_difference(Plan.load(folder.plan), job.plan)}. "
-            "Resume with the settings the run was begun with, or choose another folder."
-        )
     key = different[0]
+    words = f"{key} = {theirs.get(key)!r}; now it is {ours.get(key)!r}"
+    if "plan" in different:
+        words = f"the plan {str(theirs.get('plan'))[:16]}... and this is {job.plan.sha256[:16]}..."
+        words += _first_difference(Plan.load(folder.plan), job.plan)
     raise InputError.because(
-        f"{folder.path} was begun with {key} = {theirs.get(key)!r}; now it is {ours.get(key)!r}. "
-        "Resume with the settings the run was begun with, or choose another folder."
+        f"{folder.path} was begun with {words}. Resume with the settings the run was begun with, "
+        "or choose another folder."
     )
 
 
@@ -784,18 +782,17 @@ def train_grid(
         The runs of each combination, by its name, in the order of the grid.
     """
     loaded: dict[str, Dataset] = {}
-    prepared: list[tuple[str, list[Job]]] = []
+    prepared: dict[str, list[Job]] = {}
     # All of it is checked and planned before any of it is trained.
     for name, combination in list(combinations(config)):
         key = repr((combination.data, combination.task))
         if key not in loaded:
             loaded[key] = configured_data(combination)
-        jobs = [
+        prepared[name] = [
             configured_job(combination, data=loaded[key], shift=i, device=device, label=name)
             for i in range(seeds)
         ]
-        prepared.append((name, jobs))
-    return {name: train_group(name, jobs, out, on_round) for name, jobs in prepared}
+    return {name: train_group(name, jobs, out, on_round) for name, jobs in prepared.items()}
 
 
 def train_group(

@@ -16,6 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -375,28 +376,22 @@ class _Check:
             self.wrong(name, str(error))
             return
         over_network = self._settings.get("engine") == "flower"
-        for round, cohort in sorted(self._cohorts.items()):
+
+        def written(round: int, asked: IntArray) -> dict[int, float]:
+            """The answers of a round, if they are of those that the rule asks."""
             known, counted = journal.answers(round), journal.asked(round)
             # Over a network a report that was counted and asked for may not have come.
-            reported = counted if over_network else set(known)
+            reported, uncounted = counted if over_network else set(known), set(known) - counted
+            if reported != {int(k) for k in asked} or uncounted:
+                raise VerificationError("the clients that reported are not those the rule asks.")
+            return known
 
-            def written(
-                asked: IntArray,
-                known: dict[int, float] = known,
-                reported: set[int] = reported,
-                uncounted: set[int] = set(known) - counted,
-            ) -> dict[int, float]:
-                if reported != {int(k) for k in asked} or uncounted:
-                    raise VerificationError(
-                        "the clients that reported are not those the rule asks."
-                    )
-                return known
-
+        for round, cohort in sorted(self._cohorts.items()):
             try:
                 # A lost report of a seeded run is made again as the very same one, and a guard
                 # gives the one that it has stored.
                 view = journal.view(round, repeats=over_network or self._source == "seed")
-                again = rule_cohort(rule, view, written).tolist()
+                again = rule_cohort(rule, view, partial(written, round)).tolist()
             except DpcohortError as error:
                 self.wrong(name, f"round {round}: {error}")
                 continue

@@ -371,13 +371,13 @@ class Bench:
         missing = [one for one in dict.fromkeys(wanted) if one not in self.known]
         scores: dict[Settings | None, list[float]] = {one: [] for one in missing}
         for _, seed, data in self.samples:
-            jobs = [(one, self.job(one, data, seed)) for one in missing]
+            jobs = {one: self.job(one, data, seed) for one in missing}
             for stack in _stacks(jobs):
-                found = scored([job for _, job in stack], data)
-                for (one, job), score in zip(stack, found, strict=True):
+                found = scored([jobs[one] for one in stack], data)
+                for one, score in zip(stack, found, strict=True):
                     scores[one].append(score)
                     if told is not None:
-                        told(job.plan.training.rounds)
+                        told(jobs[one].plan.training.rounds)
         self.known |= {one: tuple(scores[one]) for one in missing}
         return [self.known[one] for one in wanted]
 
@@ -423,14 +423,11 @@ def _shared_out(config: Config) -> list[str]:
     return changes
 
 
-def _stacks(
-    jobs: Sequence[tuple[Settings | None, Job]],
-) -> Iterator[list[tuple[Settings | None, Job]]]:
-    """Jobs in groups that run side by side."""
-    groups: dict[tuple[int, int], list[tuple[Settings | None, Job]]] = {}
-    for one, job in jobs:
-        training = job.plan.training
-        groups.setdefault((training.rounds, training.local_steps), []).append((one, job))
+def _stacks(jobs: Mapping[Settings | None, Job]) -> Iterator[list[Settings | None]]:
+    """Settings in groups whose jobs run side by side: of as many rounds."""
+    groups: dict[int, list[Settings | None]] = {}
+    for one, job in jobs.items():
+        groups.setdefault(job.plan.training.rounds, []).append(one)
     for group in groups.values():
         for start in range(0, len(group), _STACK):
             yield group[start : start + _STACK]
