@@ -16,27 +16,14 @@ from dpcohort.text_files import parse_toml, toml_text
 
 _FOLDER = Path(__file__).parent / "examples"
 
-#: How batches are given: by a share of each client's records, by all of them, or by their number.
-_BATCHES = {
-    "rate": """\
-sampling_rate = 0.1         # share of its records a client uses in a step
-# batch_size = 128          # or the same expected batch for all (a client's own comes first)""",
-    "whole": """\
-sampling_rate = 1.0         # share of its records a client uses in a step: all of them
-# batch_size = 128          # or the same expected batch for all (a client's own comes first)""",
-    "size": """\
-batch_size = 128            # expected batch (a client's own comes first)
-# sampling_rate = 0.1       # or a share of each client's records""",
-}
-
 
 def _text(name: str) -> str:
     return (_FOLDER / f"{name}.toml").read_text(encoding="utf-8")
 
 
-_EXAMPLES = parse_toml(_text("examples"))
+_TEXTS = parse_toml(_text("examples"))
 #: Names of the examples.
-EXAMPLES = tuple(_EXAMPLES)
+EXAMPLES = tuple(_TEXTS["examples"])
 
 
 def commented_config(example: str = "hospitals") -> str:
@@ -50,11 +37,11 @@ def commented_config(example: str = "hospitals") -> str:
         >>> print(commented_config("csv").splitlines()[0])
         # Your own clients, from a CSV file.
     """
-    about = _EXAMPLES[choice("example", example, EXAMPLES)]
+    about = _TEXTS["examples"][choice("example", example, EXAMPLES)]
     is_figure = example == "paper-figure"
     population = _text("population-paper-mnist" if is_figure else f"population-{example}")
     settings = _text("settings").format(
-        batch=_BATCHES[about["batch"]],
+        batch=_TEXTS["batches"][about["batch"]],
         dimension=f"dimension = {about['dimension']}",
         accountant="paper" if is_figure else "tight",
         noise_model="paper" if is_figure else "exact",
@@ -134,7 +121,7 @@ def table_config(
     if kind == "regression":
         task += _open({"bounds": target_bounds}, "smallest and largest to be predicted")
     settings = _text("settings").format(
-        batch=_BATCHES["whole"],
+        batch=_TEXTS["batches"]["whole"],
         dimension="# dimension = 100           # trained parameters; counted if left out",
         accountant="tight",
         noise_model="exact",
