@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -409,12 +409,9 @@ def _terms(task: Task, outputs: FloatArray, labels: NDArray[Any]) -> FloatArray:
 
             positive = np.maximum(predicted, _TINY)
             return np.asarray(2 * (xlogy(values, values / positive) - values + positive))
-        of: dict[str, Callable[[], FloatArray]] = {
-            "rmse": lambda: away**2,
-            "mae": lambda: np.abs(away),
-            "quantile_loss": lambda: _pinball(task, away),
-        }
-        return np.asarray(of[name]())
+        if name == "quantile_loss":
+            return _pinball(task, away)
+        return np.asarray(away**2 if name == "rmse" else np.abs(away))
 
 
 def _whole(metric: Metric, terms: FloatArray) -> float:

@@ -291,12 +291,7 @@ class Run:
             if (found := line.scored) is not None
         ]
         columns = np.array(points, dtype=np.float64).reshape(-1, 4).T
-        return Curve(
-            rounds=columns[0].astype(np.int64),
-            accuracy=columns[1],
-            loss=columns[2],
-            score=columns[3],
-        )
+        return Curve(columns[0].astype(np.int64), *columns[1:])
 
     def receipt(self, client: str) -> Receipt:
         """What one client promised and spent, certified anew from the ledger.

@@ -295,33 +295,30 @@ def public_samples(
 def _public_records(
     config: Config, data: Dataset, population: Population, which: str | Path | None
 ) -> tuple[Any, Any, str]:
-    chosen = which
-    if chosen is None:
-        if not population.public.any():
-            raise InputError.because(
-                "no client is public, so there are no public records by themselves. Say which "
-                "records are public: --public test (the test records), or --public FILE.npz "
-                "(records of the same shape); or take --source none."
-            )
-        chosen = "client"
-    if chosen == "client":
+    if which is None and not population.public.any():
+        raise InputError.because(
+            "no client is public, so there are no public records by themselves. Say which "
+            "records are public: --public test (the test records), or --public FILE.npz "
+            "(records of the same shape); or take --source none."
+        )
+    if which is None or which == "client":
         held = _public_clients(config, data, population)
         inputs = data.normalised(data.train_inputs[held])
         return inputs, data.train_labels[held], "those of public clients"
-    if chosen == "test":
+    if which == "test":
         words = "the test records, which no longer judge the model fairly"
         return data.normalised(data.test_inputs), data.test_labels, words
-    found = load_dataset(chosen)
+    found = load_dataset(which)
     same = (found.input_shape, found.classes, found.task.kind)
     if same != (data.input_shape, data.classes, data.task.kind):
         raise InputError(
             "--public",
-            given=f"{chosen}: records of shape {found.input_shape}, {found.classes} classes",
+            given=f"{which}: records of shape {found.input_shape}, {found.classes} classes",
             allowed=f"records of shape {data.input_shape} and {data.classes} classes, as the data",
         )
     inputs = np.concatenate([found.train_inputs, found.test_inputs])
     labels = np.concatenate([found.train_labels, found.test_labels])
-    return found.normalised(inputs), labels, Path(chosen).name
+    return found.normalised(inputs), labels, Path(which).name
 
 
 def _public_clients(config: Config, data: Dataset, population: Population) -> IntArray:
