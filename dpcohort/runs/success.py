@@ -103,16 +103,9 @@ def judgement(
     warnings += prediction_faults(task, outputs, labels)
     warnings += _divergence(history, trivial_loss)
     warnings += _clipping(clipped_share, plan)
-    metrics: dict[str, Any] = {}
-    trivial: dict[str, Any] = {}
-    try:
-        metrics = measure(task, outputs, labels)
-        trivial = measure(task, trivial_outputs(task, labels), labels)
-    except ModuleNotFoundError:
-        warnings.append("scikit-learn is not installed, so result.json has no metrics.")
     return {
-        "metrics": metrics,
-        "trivial": trivial,
+        "metrics": measure(task, outputs, labels),
+        "trivial": measure(task, trivial_outputs(task, labels), labels),
         "check": check.to_dict(),
         "warnings": [*warnings, *plan_warnings(plan)],
     }

@@ -13,14 +13,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpcohort._validate import FloatArray, IntArray, choice, whole_number
+from dpcohort._validate import FloatArray, choice, whole_number
 from dpcohort.clients import Population
 from dpcohort.config import Config
 from dpcohort.data import Dataset, Normalisation, Partition, load_dataset
@@ -302,7 +302,11 @@ def _public_records(
             "(records of the same shape); or take --source none."
         )
     if which is None or which == "client":
-        held = _public_clients(config, data, population)
+        if not population.public.any():
+            raise InputError.because("no client is public: --public client has no records to take.")
+        partition = configured_job(config, data=data, device="cpu").partition
+        places = np.flatnonzero(population.public).tolist()
+        held = np.concatenate([np.asarray(partition.client(k)) for k in places])
         inputs = data.normalised(data.train_inputs[held])
         return inputs, data.train_labels[held], "those of public clients"
     if which == "test":
@@ -321,40 +325,29 @@ def _public_records(
     return found.normalised(inputs), labels, Path(which).name
 
 
-def _public_clients(config: Config, data: Dataset, population: Population) -> IntArray:
-    if not population.public.any():
-        raise InputError.because("no client is public: --public client has no records to take.")
-    partition = configured_job(config, data=data, device="cpu").partition
-    places = np.flatnonzero(population.public).tolist()
-    return np.concatenate([np.asarray(partition.client(k)) for k in places])
-
-
+@dataclass(eq=False)
 class Bench:
     """Scores settings on data sets; each is trained once.
 
-    Args:
+    Attributes:
         config: model, rules and budgets.
         population: its clients.
         samples: what to train on.
         partition: who holds which record; drawn if it is not given.
         device: instead of the configuration's.
+        known: the scores of all that were scored; None is the configuration as it is.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        population: Population,
-        samples: Sequence[Sample],
-        *,
-        partition: Partition | None = None,
-        device: str | None = None,
-    ) -> None:
-        self.config = config.with_overrides(_shared_out(config))
-        self.population, self.samples = population, list(samples)
-        self._device, self._partition = device, partition
-        #: The scores of all that were scored; None is the configuration as it is.
-        self.known: dict[Settings | None, tuple[float, ...]] = {}
-        self._plans: dict[tuple[Any, ...], Job] = {}
+    config: Config
+    population: Population
+    samples: Sequence[Sample]
+    partition: Partition | None = None
+    device: str | None = None
+    known: dict[Settings | None, tuple[float, ...]] = field(default_factory=dict, init=False)
+    _plans: dict[tuple[Any, ...], Job] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.config = self.config.with_overrides(_shared_out(self.config))
 
     @property
     def tried(self) -> dict[Settings, tuple[float, ...]]:
@@ -396,9 +389,9 @@ class Bench:
                 config,
                 data=data,
                 population=self.population,
-                partition=self._partition,
+                partition=self.partition,
                 shift=seed,
-                device=self._device,
+                device=self.device,
             )
         job = self._plans[alike]
         training = replace(job.plan.training, clip=clip)
