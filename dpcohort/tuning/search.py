@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dpcohort._validate import FloatArray, choice, whole_number
+from dpcohort._validate import FloatArray, IntArray, choice, whole_number
 from dpcohort.clients import Population
 from dpcohort.config import Config
 from dpcohort.data import Dataset, Normalisation, Partition, load_dataset
@@ -302,11 +302,7 @@ def _public_records(
             "(records of the same shape); or take --source none."
         )
     if which is None or which == "client":
-        if not population.public.any():
-            raise InputError.because("no client is public: --public client has no records to take.")
-        partition = configured_job(config, data=data, device="cpu").partition
-        places = np.flatnonzero(population.public).tolist()
-        held = np.concatenate([np.asarray(partition.client(k)) for k in places])
+        held = _public_clients(config, data, population)
         inputs = data.normalised(data.train_inputs[held])
         return inputs, data.train_labels[held], "those of public clients"
     if which == "test":
@@ -323,6 +319,14 @@ def _public_records(
     inputs = np.concatenate([found.train_inputs, found.test_inputs])
     labels = np.concatenate([found.train_labels, found.test_labels])
     return found.normalised(inputs), labels, Path(which).name
+
+
+def _public_clients(config: Config, data: Dataset, population: Population) -> IntArray:
+    if not population.public.any():
+        raise InputError.because("no client is public: --public client has no records to take.")
+    partition = configured_job(config, data=data, device="cpu").partition
+    places = np.flatnonzero(population.public).tolist()
+    return np.concatenate([np.asarray(partition.client(k)) for k in places])
 
 
 @dataclass(eq=False)
