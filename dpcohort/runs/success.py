@@ -103,9 +103,16 @@ def judgement(
     warnings += prediction_faults(task, outputs, labels)
     warnings += _divergence(history, trivial_loss)
     warnings += _clipping(clipped_share, plan)
+    metrics: dict[str, Any] = {}
+    trivial: dict[str, Any] = {}
+    try:
+        metrics = measure(task, outputs, labels)
+        trivial = measure(task, trivial_outputs(task, labels), labels)
+    except ModuleNotFoundError:
+        warnings.append("scikit-learn is not installed, so result.json has no metrics.")
     return {
-        "metrics": measure(task, outputs, labels),
-        "trivial": measure(task, trivial_outputs(task, labels), labels),
+        "metrics": metrics,
+        "trivial": trivial,
         "check": check.to_dict(),
         "warnings": [*warnings, *plan_warnings(plan)],
     }
