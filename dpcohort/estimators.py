@@ -159,8 +159,7 @@ class _DPFederated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
     def _feature_bounds(self, inputs: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Smallest and largest value of each feature; public."""
         width = inputs.shape[1]
-        if isinstance(self.bounds, str) and self.bounds == FROM_DATA:
-            self._refuse_if_private("bounds")
+        if self._is_from_data("bounds"):
             low, high = inputs.min(0), inputs.max(0)
             return low, np.where(high > low, high, low + 1.0)
         if self.bounds is None:
@@ -179,13 +178,18 @@ class _DPFederated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
             raise InputError("bounds", given=self.bounds, allowed="finite, the lower one first")
         return low, high
 
-    def _refuse_if_private(self, field: str) -> None:
+    def _is_from_data(self, field: str) -> bool:
+        """Whether a simulation takes a parameter from the records; a private fit may not."""
+        given = getattr(self, field)
+        if not (isinstance(given, str) and given == FROM_DATA):
+            return False
         if self.private:
             raise InputError.about(
                 field,
                 f'= "{FROM_DATA}" is for simulations: taken from the records, they would tell of '
                 "those records, and no budget pays for it. Say what is publicly known.",
             )
+        return True
 
     def _outputs(self, X: ArrayLike) -> NDArray[np.float32]:  # noqa: N803
         check_is_fitted(self)
@@ -243,8 +247,7 @@ class DPFederatedClassifier(ClassifierMixin, _DPFederated):  # type: ignore[misc
         from sklearn.utils.multiclass import check_classification_targets
 
         check_classification_targets(targets)
-        if isinstance(self.classes, str) and self.classes == FROM_DATA:
-            self._refuse_if_private("classes")
+        if self._is_from_data("classes"):
             classes = np.unique(targets)
         elif self.classes is None:
             raise InputError.about(
@@ -321,8 +324,7 @@ class DPFederatedRegressor(RegressorMixin, _DPFederated):  # type: ignore[misc]
         return task, task.scaled(targets)
 
     def _target_bounds(self, targets: FloatArray) -> tuple[float, float] | None:
-        if isinstance(self.target_bounds, str) and self.target_bounds == FROM_DATA:
-            self._refuse_if_private("target_bounds")
+        if self._is_from_data("target_bounds"):
             low, high = float(targets.min()), float(targets.max())
             return low, high if high > low else low + 1.0
         if self.target_bounds is None:

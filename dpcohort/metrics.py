@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -223,7 +223,7 @@ def _others(outputs: FloatArray, c: int) -> FloatArray:
 
 def _of_labels(task: Task, outputs: FloatArray, labels: NDArray[Any]) -> dict[str, Any]:
     scores = _scikit_learn()
-    names = task.names or tuple(f"label {i}" for i in range(task.outputs))
+    names = [task.called(i) for i in range(task.outputs)]
     truth, predicted = labels.astype(np.int64), (outputs > 0).astype(np.int64)
     chances = 1.0 / (1.0 + np.exp(-np.clip(outputs, -500, 500)))
     each: dict[str, dict[str, float]] = {}
@@ -409,12 +409,9 @@ def _terms(task: Task, outputs: FloatArray, labels: NDArray[Any]) -> FloatArray:
 
             positive = np.maximum(predicted, _TINY)
             return np.asarray(2 * (xlogy(values, values / positive) - values + positive))
-        of: dict[str, Callable[[], FloatArray]] = {
-            "rmse": lambda: away**2,
-            "mae": lambda: np.abs(away),
-            "quantile_loss": lambda: _pinball(task, away),
-        }
-        return np.asarray(of[name]())
+        if name == "quantile_loss":
+            return _pinball(task, away)
+        return np.asarray(away**2 if name == "rmse" else np.abs(away))
 
 
 def _whole(metric: Metric, terms: FloatArray) -> float:
@@ -424,8 +421,7 @@ def _whole(metric: Metric, terms: FloatArray) -> float:
 
 def _says(task: Task, constant: FloatArray) -> str:
     if task.kind == "classification":
-        c = int(constant.argmax())
-        return f"always saying {task.names[c] if task.names else f'class {c}'}"
+        return f"always saying {task.called(int(constant.argmax()))}"
     if task.kind == "multi-label":
         return "always saying the more frequent of each label"
     return f"always saying {float(task.predictions(constant[None])[0]):.3g}"
@@ -476,15 +472,12 @@ def prediction_faults(task: Task, outputs: NDArray[Any], labels: NDArray[Any]) -
         return _class_faults(task, found.argmax(1), labels)
     if task.kind == "multi-label":
         guesses = found > 0
-        names = task.names or tuple(f"label {i}" for i in range(task.outputs))
-        same = [
-            n
-            for n, column in zip(names, guesses.T, strict=True)
-            if column.all() or not column.any()
-        ]
+        same = np.flatnonzero(guesses.all(0) | ~guesses.any(0)).tolist()
         if not same:
             return []
-        which = "every label" if len(same) == task.outputs else _listed(same)
+        which = "every label"
+        if len(same) < task.outputs:
+            which = _listed([task.called(i) for i in same])
         return [f"the model says the same of {which} for all {len(labels)} test records."]
     predicted = task.predictions(found)
     spread = float(np.std(task.unscaled(np.asarray(labels, np.float64))))
@@ -498,21 +491,18 @@ def prediction_faults(task: Task, outputs: NDArray[Any], labels: NDArray[Any]) -
 
 
 def _class_faults(task: Task, predicted: IntArray, labels: NDArray[Any]) -> list[str]:
-    def name(c: int) -> str:
-        return task.names[c] if task.names else f"class {c}"
-
     there, said = np.unique(labels), np.unique(predicted)
     if said.size == 1 and there.size > 1:
-        which = name(int(said[0]))
+        which = task.called(int(said[0]))
         return [f"the model says {which} for all {len(labels)} test records, whatever they hold."]
-    never = [name(int(c)) for c in there if c not in said]
-    if not never:
+    never = np.setdiff1d(there, said)
+    if not never.size:
         return []
-    records = int(np.isin(labels, [c for c in there if c not in said]).sum())
-    return [
-        f"the model never says {_listed(never)}, the truth of {records} of {len(labels)} test "
-        "records."
-    ]
+    names, records = (
+        _listed([task.called(int(c)) for c in never]),
+        int(np.isin(labels, never).sum()),
+    )
+    return [f"the model never says {names}, the truth of {records} of {len(labels)} test records."]
 
 
 def _listed(names: Sequence[str]) -> str:

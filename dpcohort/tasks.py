@@ -73,6 +73,9 @@ class Task:
 
     def __post_init__(self) -> None:
         choice("kind", self.kind, get_args(TaskKind))
+        for key in ("names", "class_weights", "bounds"):
+            if isinstance(given := getattr(self, key), list):  # as JSON and TOML have it
+                object.__setattr__(self, key, tuple(given))
         if not self.loss:
             object.__setattr__(self, "loss", LOSSES[self.kind][0])
         if not is_named_function(self.loss):
@@ -107,6 +110,16 @@ class Task:
     def predicts_classes(self) -> bool:
         """Whether a record has one class out of several."""
         return self.kind == "classification"
+
+    def called(self, output: int) -> str:
+        """What people call a class or a label.
+
+        Example:
+            >>> Task(names=("no", "yes")).called(1), Task(kind="multi-label").called(1)
+            ('yes', 'label 1')
+        """
+        word = "class" if self.predicts_classes else "label"
+        return self.names[output] if self.names else f"{word} {output}"
 
     def to_dict(self) -> dict[str, Any]:
         """What differs from plain classification, in plain values; nothing if nothing does.
@@ -146,10 +159,7 @@ class Task:
         known = [field.name for field in fields(cls) if field.name != "outputs"]
         for key in values:
             choice("key of the task", key, known)
-        lists: dict[str, Any] = {
-            key: tuple(v) if isinstance(v, list) else v for key, v in values.items()
-        }
-        return cls(outputs=outputs, **lists)
+        return cls(outputs=outputs, **values)
 
     def scaled(self, targets: NDArray[Any]) -> NDArray[np.float32]:
         """Numbers to be predicted as a model sees them: cut off at the bounds; -1 to 1 there."""
@@ -254,10 +264,7 @@ def refined_task(task: Task, given: Mapping[str, Any]) -> Task:
             given=list(said["bounds"]),
             allowed=f"{list(task.bounds or ())}: the labels are scaled by those already",
         )
-    if not said:
-        return task
-    lists: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in said.items()}
-    return replace(task, **lists)
+    return replace(task, **said)
 
 
 _ROWS = (3, 129)  # some functions mix records only when there are many

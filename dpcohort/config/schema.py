@@ -514,14 +514,12 @@ def check_optimiser(section: OptimiserSection) -> OptimiserSection:
     return section
 
 
-def check_run(section: RunSection) -> RunSection:
-    """The section, if its numbers can be used."""
-    whole_number("seed", section.seed, at_least=0)
-    for key in ("evaluate_every", "checkpoint_every"):
-        value = getattr(section, key)
+def check_counts(section: RunSection | ScheduleSection) -> None:
+    """Refuse a seed or an interval that is not a count."""
+    for key, least in (("seed", 0), ("evaluate_every", 1), ("checkpoint_every", 1)):
+        value = getattr(section, key, None)
         if value is not None:
-            whole_number(key, value, at_least=1)
-    return section
+            whole_number(key, value, at_least=least)
 
 
 def check_personal(section: PersonalSection) -> PersonalSection:
@@ -538,6 +536,18 @@ def check_personal(section: PersonalSection) -> PersonalSection:
         allowed = '"auto", or a number from 0 (not held at all) to inf (the common model itself)'
         raise InputError("pull", given=given, allowed=allowed)
     return section
+
+
+#: The checks of tables, by name; planning has its own for the others.
+CHECKS: dict[str, Callable[[Any], object]] = {
+    "schedule": check_counts,
+    "data": check_data,
+    "task": check_task,
+    "optimiser": check_optimiser,
+    "run": check_counts,
+    "personal": check_personal,
+    "tuning": check_tuning,
+}
 
 
 def flat_grid(table: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:

@@ -26,7 +26,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dpcohort._validate import choice, did_you_mean, whole_number
+from dpcohort._validate import choice, did_you_mean
 from dpcohort.accounting.contract import Contract
 from dpcohort.accounting.pooled import (
     adaptive_under_pooled_trust,
@@ -235,6 +235,7 @@ class Config:
         data: which records train the model; None if the file only plans.
         grid: settings to be varied by ``dpcohort compare``.
         values: the tables as they were written.
+        folder: what relative paths in the file start from.
     """
 
     clients: Path | None
@@ -252,7 +253,7 @@ class Config:
     data: DataSection | None = None
     grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     values: Mapping[str, Any] = field(repr=False)
-    _folder: Path = field(repr=False)  # what a relative path of clients starts from
+    folder: Path = field(repr=False)
     _lines: Lines = field(repr=False, compare=False)
 
     @cached_property
@@ -302,11 +303,6 @@ class Config:
     def is_adaptive(self) -> bool:
         """Whether the rule chooses cohorts during the training, from what clients report."""
         return kind_of_rule(self.rule) == "adaptive"
-
-    @property
-    def folder(self) -> Path:
-        """What relative paths in the file start from."""
-        return self._folder
 
     def population(
         self, records: int | None = None, sizes: Mapping[str, int] | None = None
@@ -363,7 +359,7 @@ class Config:
             for where, line in (self._lines | dict.fromkeys(places)).items()
         }
         label = f"{_label(self.path)} with {', '.join(changes)}" if changes else _label(self.path)
-        return _build(values, path=self.path, folder=self._folder, label=label, lines=lines)
+        return _build(values, path=self.path, folder=self.folder, label=label, lines=lines)
 
     def with_clients(self, path: str | Path) -> Config:
         """The same configuration for the clients of a CSV file.
@@ -379,7 +375,7 @@ class Config:
         clients = str(Path(path).absolute())
         values = {**self.values, "population": {**kept, "clients": clients}}
         label, lines = _label(self.path), self._lines
-        return _build(values, path=self.path, folder=self._folder, label=label, lines=lines)
+        return _build(values, path=self.path, folder=self.folder, label=label, lines=lines)
 
 
 def load_config(path: str | Path) -> Config:
@@ -457,7 +453,7 @@ def config_for_clients(path: str | Path) -> Config:
     except InputError as error:
         raise error_of(_label(None), [within("population", error)], {}) from None
     values = {"population": {"clients": str(path)}}
-    return Config(clients=clients, values=values, _folder=Path(), _lines={})
+    return Config(clients=clients, values=values, folder=Path(), _lines={})
 
 
 def _parsed(content: str, path: Path | None) -> Config:
@@ -525,16 +521,9 @@ def _build(
     settings = made("selection", _selection_settings, file.selection)
     made("aggregation", schema.check_rule, "aggregation", file.aggregation)
     contract = made("privacy", lambda: Contract.of(**privacy.model_dump(exclude={"guard"})))
-    if file.schedule.seed is not None:
-        made("schedule", lambda: whole_number("seed", file.schedule.seed, at_least=0))
-    if file.data is not None:
-        made("data", schema.check_data, file.data)
-    made("task", schema.check_task, file.task)
-    made("optimiser", schema.check_optimiser, file.optimiser)
-    made("run", schema.check_run, file.run)
-    made("personal", schema.check_personal, file.personal)
-    if file.tuning is not None:
-        made("tuning", schema.check_tuning, file.tuning)
+    for name, check in schema.CHECKS.items():
+        if (section := getattr(file, name)) is not None:
+            made(name, check, section)
     if contract is not None and training is not None and settings is not None:
         problems += _pooled_problems(file, contract, training)
     grid = made("grid", schema.flat_grid, file.grid) or {}
@@ -556,7 +545,7 @@ def _build(
         data=file.data,
         grid=grid,
         values=values,
-        _folder=folder,
+        folder=folder,
         _lines=lines,
     )
 
@@ -747,10 +736,12 @@ def rewritten(
     """
     before = parse_toml(text)
     wanted, places = apply_overrides(before, changes)
-    lines = text.splitlines()
-    gone = [place for place in _leaves(before) if _at(wanted, place) is None]
-    for place in gone:
-        _comment_out(lines, place)
+    lines, rows = text.splitlines(), key_lines(text)
+    for name, table in before.items():
+        for key in table if isinstance(table, dict) else ():
+            row = rows.get((name, key))
+            if row is not None and _at(wanted, (name, key)) is None:
+                lines[row - 1] = f"# {lines[row - 1].lstrip()}"
     for place in dict.fromkeys(places):
         new, old = _at(wanted, place), _at(before, place)
         if new is None or (new == old and type(new) is type(old)):
@@ -758,8 +749,10 @@ def rewritten(
         note = (notes or {}).get(".".join(map(str, place)), "")
         if old is None:
             _insert(lines, place, new, note)
-        else:
-            _replace(lines, place, new, old if tell_old else None, note)
+            continue
+        row = key_lines("\n".join(lines)).get(place)
+        if row is not None:  # otherwise the check at the end says so
+            lines[row - 1] = _replaced(lines[row - 1], new, old if tell_old else None, note)
     result = "\n".join(lines) + "\n"
     if _toml_in(result) != wanted:
         tables = ", ".join(f"[{place[0]}]" for place in dict.fromkeys(places))
@@ -777,12 +770,6 @@ def _toml_in(text: str) -> Any:
         return None
 
 
-def _leaves(values: Mapping[str, Any]) -> list[Where]:
-    return [
-        (name, key) for name, table in values.items() if isinstance(table, dict) for key in table
-    ]
-
-
 def _at(values: Mapping[str, Any], place: Where) -> Any:
     found: Any = values
     for part in place:
@@ -790,20 +777,14 @@ def _at(values: Mapping[str, Any], place: Where) -> Any:
     return found
 
 
-def _row(lines: list[str], place: Where) -> int | None:
-    number = key_lines("\n".join(lines)).get(place)
-    return None if number is None else number - 1
-
-
 def _toml_of(value: Any) -> str:
     return toml_text({"v": value}).removeprefix("v = ").rstrip("\n")
 
 
-def _replace(lines: list[str], place: Where, new: Any, old: Any, note: str) -> None:
-    row = _row(lines, place)
-    found = None if row is None else _LINE.match(lines[row])
-    if row is None or found is None:
-        return  # the check at the end says so
+def _replaced(line: str, new: Any, old: Any, note: str) -> str:
+    found = _LINE.match(line)
+    if found is None:
+        return line
     comment = (found["note"] or "#").rstrip()
     was = "" if old is None else f"was {_toml_of(old)}"
     said = "; ".join(words for words in (note, was) if words)
@@ -811,13 +792,7 @@ def _replace(lines: list[str], place: Where, new: Any, old: Any, note: str) -> N
         comment = f"# {said}" if comment == "#" else f"{comment} ({said})"
     start = f"{found['head']}{_toml_of(new)}"
     width = max(len(start) + 2, len(found["head"] + found["value"] + found["gap"]))
-    lines[row] = f"{start:<{width}}{comment}" if comment != "#" else start
-
-
-def _comment_out(lines: list[str], place: Where) -> None:
-    row = _row(lines, place)
-    if row is not None:
-        lines[row] = f"# {lines[row].lstrip()}"
+    return f"{start:<{width}}{comment}" if comment != "#" else start
 
 
 def _insert(lines: list[str], place: Where, new: Any, note: str) -> None:
@@ -832,25 +807,14 @@ def _insert(lines: list[str], place: Where, new: Any, note: str) -> None:
         lines += ["", f"[{'.'.join(map(str, place[:-1]))}]"]
         end = len(lines)
     else:
-        direct = [
+        keys = [
             line
             for where, line in known.items()
-            if where[:-1] == place[:-1]
-            and len(where) == len(place)
-            and where not in _headers(lines)
+            if where[:-1] == place[:-1] and line and not lines[line - 1].lstrip().startswith("[")
         ]
-        end = max([*(line for line in direct if line is not None), header or 0])
-        end = _value_end(lines, end)
+        end = _value_end(lines, max([*keys, header or 0]))
     made = f"{key} = {_toml_of(new)}"
     lines.insert(end, f"{made:<{_COLUMN}}# {note}" if note else made)
-
-
-def _headers(lines: list[str]) -> set[Where]:
-    """Places that are tables of their own."""
-    known = key_lines("\n".join(lines))
-    return {
-        where for where, line in known.items() if line and lines[line - 1].lstrip().startswith("[")
-    }
 
 
 def _value_end(lines: list[str], row: int) -> int:

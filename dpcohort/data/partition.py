@@ -303,7 +303,7 @@ def paper_partition(
     rule: dict[str, Any] = {"name": "paper", "similarity": float(similarity)}
     if sizes is None:
         rule.update(low=float(low), high=float(high))
-    return _dealt(np.concatenate([iid, rest])[by_owner], wanted, len(classes), rule)
+    return dealt(np.concatenate([iid, rest])[by_owner], wanted, len(classes), rule)
 
 
 def dirichlet_partition(
@@ -355,7 +355,7 @@ def dirichlet_partition(
         groups[client] = np.concatenate([by_label[start:end] for start, end in spans])
         next_free, left = next_free + takes, left - takes
     rule = {"name": "dirichlet", "alpha": float(alpha)}
-    return _dealt(np.concatenate(groups), wanted, len(classes), rule)
+    return dealt(np.concatenate(groups), wanted, len(classes), rule)
 
 
 def column_partition(values: ArrayLike, *, records: ArrayLike | None = None) -> Partition:
@@ -383,7 +383,7 @@ def column_partition(values: ArrayLike, *, records: ArrayLike | None = None) -> 
     distinct, inverse, counts = np.unique(column[pool], return_inverse=True, return_counts=True)
     indices = pool[np.argsort(inverse, kind="stable")]
     named = tuple(str(value) for value in distinct)
-    return _dealt(indices, counts, len(column), {"name": "column"}, names=named)
+    return dealt(indices, counts, len(column), {"name": "column"}, names=named)
 
 
 def public_split(
@@ -417,14 +417,19 @@ def public_split(
     return np.sort(private), np.sort(public)
 
 
-def _dealt(
+def dealt(
     indices: IntArray,
-    sizes: IntArray,
+    sizes: ArrayLike,
     records: int,
     rule: Mapping[str, Any],
     names: tuple[str, ...] = (),
 ) -> Partition:
-    """The partition whose clients hold so many of the records each, one after the other."""
+    """The partition whose clients hold so many of the records each, one after the other.
+
+    Example:
+        >>> dealt(np.r_[4, 0, 2], [2, 1], 5, {}).offsets.tolist()
+        [0, 2, 3]
+    """
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     return Partition(indices=indices, offsets=offsets, records=records, rule=rule, names=names)
 

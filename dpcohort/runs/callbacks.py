@@ -99,18 +99,16 @@ class ProgressBar:
 
     def _open(self, run: Run) -> None:
         total, title = run.plan.training.rounds, str(run.settings.get("label", "training"))
+        times = "" if _keeps_time_secret(run) else " [{elapsed}<{remaining}]"
+        form = f"{{desc}}: {{n_fmt}}/{{total_fmt}} {{bar}}{times}{{postfix}}"
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that a notebook lacks its widgets: text will do
                 tqdm = import_module("tqdm.auto").tqdm
+                bar: Any = tqdm(total=total, desc=title, bar_format=form)
         except ImportError:
             self._open_rich(total, title)
             return
-        times = "" if _keeps_time_secret(run) else " [{elapsed}<{remaining}]"
-        form = f"{{desc}}: {{n_fmt}}/{{total_fmt}} {{bar}}{times}{{postfix}}"
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            bar: Any = tqdm(total=total, desc=title, bar_format=form)
 
         def show(done: int, words: str) -> None:
             if words:

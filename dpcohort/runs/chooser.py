@@ -153,7 +153,9 @@ class ReportHandler:
         noisy_sums = self._simulated if self._streams.is_reproducible else self._private
         answers = {}
         for k, noisy in noisy_sums(round, clients, parameters, positions, terms).items():
-            answers[k] = terms.half_range + noisy / self._looked_at(k, terms)
+            # The public number of records that it is a mean of.
+            looked_at = self._plan.batch_sizes if terms.mini_batch else self._plan.population.sizes
+            answers[k] = terms.half_range + noisy / int(looked_at[k])
         return answers
 
     def _simulated(
@@ -216,11 +218,6 @@ class ReportHandler:
             draw=REPORT_DRAW,
             step=0,
         )
-
-    def _looked_at(self, k: int, terms: ReportTerms) -> int:
-        """The public number of records a report is a mean of."""
-        column = self._plan.batch_sizes if terms.mini_batch else self._plan.population.sizes
-        return int(column[k])
 
     def _normal(self, round: int, k: int) -> float:
         out = torch.empty(1, dtype=torch.float64)

@@ -121,12 +121,8 @@ def _table_data(
 
     path = config.folder / section.name
     columns = table_columns(config)
-    stated = {
-        key: tuple(value) if isinstance(value, list) else value
-        for key, value in config.values.get("task", {}).items()
-    }
     try:
-        task = columns.task(**stated)
+        task = columns.task(**config.values.get("task", {}))
     except InputError as error:
         raise config.problem("data" if error.field in _OF_DATA else "task", error) from None
     try:
@@ -652,7 +648,7 @@ def configured_job(
     if partition is None:
         partition = _partition(config, plan, dataset, partition_seed, after)
     rule, settings = config.aggregation
-    return make_job(
+    job = make_job(
         plan,
         config.model.name,
         dataset,
@@ -671,9 +667,12 @@ def configured_job(
         weights=None if config.model.weights is None else config.folder / config.model.weights,
         weights_source=config.model.weights_source,
         frozen=config.model.frozen,
+        after=after,
+    )
+    return replace(
+        job,
         label=label,
         config=toml_text(config.values),
-        after=after,
         config_folder=config.folder,
         tuning=config.tuning,
         charges=charges,
@@ -762,7 +761,7 @@ def held_out_within(
         >>> len(clients), bool((partition.sizes == clients.sizes).all()), len(rest.test_labels)
         (20, True, 290)
     """
-    from dpcohort.data import Partition
+    from dpcohort.data.partition import dealt
 
     number("held_out", share, above=0, below=1)
     plan = configured_plan(config, data)
@@ -782,13 +781,8 @@ def held_out_within(
         allowed = "a share that leaves records on each side"
         raise InputError("held_out", given=share, allowed=allowed)
     sizes = [len(records) for records in kept]
-    partition = Partition(
-        indices=np.arange(rest.size),
-        offsets=np.concatenate([[0], np.cumsum(sizes)]),
-        records=int(rest.size),
-        rule={**whole.rule, "held_out": share},
-        names=whole.names,
-    )
+    rule = {**whole.rule, "held_out": share}
+    partition = dealt(np.arange(rest.size), sizes, int(rest.size), rule, whole.names)
     left = replace(
         data,
         name=f"{data.name} (held out {share:g} of each client)",
@@ -904,7 +898,7 @@ def _by_column(
 
 def _in_order(split: Partition, ids: Sequence[str], total: int) -> Partition:
     """The partition with its clients in the order of the population."""
-    from dpcohort.data import Partition
+    from dpcohort.data.partition import dealt
 
     places = {name: place for place, name in enumerate(split.names)}
     if missing := [name for name in ids if name not in places]:
@@ -913,13 +907,8 @@ def _in_order(split: Partition, ids: Sequence[str], total: int) -> Partition:
             "Bring its rows, or plan without it."
         )
     groups = [split.client(places[name]) for name in ids]
-    return Partition(
-        indices=np.concatenate(groups),
-        offsets=np.concatenate([[0], np.cumsum([len(group) for group in groups])]),
-        records=total,
-        rule=split.rule,
-        names=tuple(ids),
-    )
+    sizes = [len(group) for group in groups]
+    return dealt(np.concatenate(groups), sizes, total, split.rule, tuple(ids))
 
 
 def configured_optimiser(section: OptimiserSection, *, clip: float) -> Optimiser:

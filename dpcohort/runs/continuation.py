@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -33,8 +33,8 @@ from dpcohort.accounting.segments import (
 )
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.clients import Population
-from dpcohort.data.partition import Partition, load_partition
-from dpcohort.errors import BudgetExceededError, DpcohortError, InputError, VerificationError
+from dpcohort.data.partition import Partition, dealt, load_partition
+from dpcohort.errors import BudgetExceededError, InputError, VerificationError
 from dpcohort.limits import LARGEST_LOG, LARGEST_PLAN, read_bounded
 from dpcohort.plain_text import one_line
 from dpcohort.plan import Plan, RecordedRule, make_plan
@@ -48,7 +48,7 @@ from dpcohort.runs.folder import (
     write_json,
 )
 from dpcohort.runs.journal import Journal
-from dpcohort.runs.receipts import charges_of, make_receipts, source_of, write_receipts
+from dpcohort.runs.receipts import charges_of, source_of
 from dpcohort.runs.run import Run
 from dpcohort.selection.rules import rule_from_settings
 from dpcohort.text_files import parse_toml
@@ -213,10 +213,11 @@ def segments_until(folder: RunFolder, plan: Plan) -> tuple[Segment, ...]:
     Raises:
         VerificationError: its ledger is not that of its plan.
     """
-    return (*plan.before, _segment(folder, plan))
+    return (*plan.before, segment_of(folder, plan))
 
 
-def _segment(folder: RunFolder, plan: Plan) -> Segment:
+def segment_of(folder: RunFolder, plan: Plan) -> Segment:
+    """What was spent in one run, as far as its ledger counts."""
     content, journal = _whole_lines(folder.ledger), Journal.read(plan, folder.ledger)
     everybody = np.arange(len(plan.population))
     draws, reports = plan.charged(journal.draws, journal.reports, everybody)
@@ -342,9 +343,7 @@ def take_over(plan: Plan, after: Path, folder: RunFolder) -> None:
             _copy(RunFolder(old.before / str(number)), RunFolder(folder.before / str(number)))
         _copy(old, RunFolder(folder.before / str(len(plan.before))))
         if not old.result.exists():  # no more is counted there, so these are its last
-            run = Run.load(old.path)
-            positions = {name: k for k, name in enumerate(run.plan.population.ids)}
-            write_receipts(run.receipts(), old.receipts, positions)
+            Run.load(old.path).write_receipts()
         place = os.path.relpath(folder.path.resolve(), old.path.resolve())
         write_json(old.continued, {"run": place, "plan": plan.sha256})
 
@@ -367,46 +366,6 @@ def _copy(source: RunFolder, target: RunFolder) -> None:
             f"{source.path} is not whole ({error.strerror or error}): what was spent in it could "
             "not be proved. See: dpcohort verify"
         ) from None
-
-
-def chain_problems(folder: RunFolder, plan: Plan, *, method: str) -> Iterator[tuple[str, str, str]]:
-    """What is wrong with the runs before: kind of finding, subject and words.
-
-    Every segment of the plan is counted again from the ledger that is kept of it, and every client
-    that left must have kept its promise until then.
-    """
-    plans: list[Plan] = []
-    for number, segment in enumerate(plan.before, start=1):
-        place = RunFolder(folder.before / str(number))
-        subject = f"before/{number}"
-        try:
-            old = Plan.load(place.plan)
-            if old.sha256 != segment.plan or old.before != plan.before[: number - 1]:
-                yield "mismatch", subject, "its plan is not the one that the run goes on from."
-            elif _segment(place, old) != segment:
-                yield "mismatch", subject, "what the plan says was spent is not in its ledger."
-            else:
-                plans.append(old)
-        except DpcohortError as error:
-            yield "mismatch", subject, str(error)
-    if len(plans) < len(plan.before):
-        return  # said above
-    for number, old in enumerate(plans, start=1):
-        following = (*plans, plan)[number]
-        place = RunFolder(folder.before / str(number))
-        left = set(old.population.ids) - set(following.population.ids)
-        gone = np.array([k for k, name in enumerate(old.population.ids) if name in left], dtype=int)
-        journal = Journal.read(old, place.ledger)
-        reports = None if old.adaptive is None else journal.reports
-        settings = {"charges": read_json(place.settings).get("charges")}
-        for receipt in make_receipts(
-            old, journal.draws, settings=settings, clients=gone, reports=reports, method=method
-        ):
-            if not receipt.holds:
-                words = f"left after run {number}, having spent more than it promised: "
-                promised = (receipt.charged or {}).get("promised_epsilon", receipt.promised_epsilon)
-                words += f"epsilon {receipt.total_epsilon} of {promised}."
-                yield "overspent", receipt.client, words
 
 
 def holders(after: Path, data: Dataset) -> dict[int, str] | None:
@@ -465,13 +424,9 @@ def carried_partition(
         groups.append(np.concatenate([had, free[used : used + more]]))
         used += more
     begun_with = read_json(RunFolder(after).settings)["partition"]["sha256"]
-    return Partition(
-        indices=np.concatenate(groups),
-        offsets=np.concatenate([[0], np.cumsum([group.size for group in groups])]),
-        records=len(data),
-        rule={"rule": "carried on", "from": str(begun_with)},
-        names=tuple(plan.population.ids),
-    )
+    rule = {"rule": "carried on", "from": str(begun_with)}
+    sizes, names = [group.size for group in groups], tuple(plan.population.ids)
+    return dealt(np.concatenate(groups), sizes, len(data), rule, names)
 
 
 def check_holders(after: Path, plan: Plan, partition: Partition, data: Dataset) -> None:

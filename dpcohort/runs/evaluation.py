@@ -199,16 +199,14 @@ def who_was_heard(
 def _heard(plan: Plan, part: IntArray, draws: IntArray, name: str) -> HeardGroup:
     population = plan.population
     is_public = bool(population.public[part[0]])
-    own, total = float(draws[part].sum()), max(1.0, float(draws.sum()))
-    times = own
-    if plan.pooled is not None:
-        loud = draws * plan.pooled.weights
-        own, total = float(loud[part].sum()), max(1e-300, float(loud.sum()))
     records = float(population.sizes[part].sum() / population.total_size)
-    levels = np.nan_to_num(plan.noise_multipliers[part], nan=0.0) / plan.batch_sizes[part]
-    if plan.pooled is not None:
-        levels = plan.pooled.shares[part]
-    squares = float((draws[part] * levels**2).sum())
+    if plan.pooled is None:
+        loud: FloatArray = draws.astype(np.float64)
+        levels = np.nan_to_num(plan.noise_multipliers[part], nan=0.0) / plan.batch_sizes[part]
+    else:
+        loud, levels = draws * plan.pooled.weights, plan.pooled.shares[part]
+    draw_share = float(loud[part].sum()) / max(1e-300, float(loud.sum()))
+    times, squares = int(draws[part].sum()), float((draws[part] * levels**2).sum())
     epsilon = population.epsilon[part]
     return HeardGroup(
         name=name,
@@ -216,8 +214,8 @@ def _heard(plan: Plan, part: IntArray, draws: IntArray, name: str) -> HeardGroup
         epsilon_low=None if is_public else float(epsilon.min()),
         epsilon_high=None if is_public else float(epsilon.max()),
         record_share=records,
-        draw_share=own / total,
-        heard=own / total / records,
+        draw_share=draw_share,
+        heard=draw_share / records,
         noise_std=float(np.sqrt(squares / times)) if times else 0.0,
     )
 

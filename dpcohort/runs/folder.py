@@ -154,13 +154,10 @@ class RunFolder:
                 folder.ledger.unlink(missing_ok=True)
                 folder.rounds.unlink(missing_ok=True)
             elif folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
-                what = "a run" if folder.is_run else "something else"
-                step = (
-                    "Go on with it (--resume), or choose another name."
-                    if folder.is_run
-                    else "Choose another name."
-                )
-                raise InputError.because(f"{folder.path} exists and holds {what}. {step}")
+                words = "something else. Choose another name."
+                if folder.is_run:
+                    words = "a run. Go on with it (--resume), or choose another name."
+                raise InputError.because(f"{folder.path} exists and holds {words}")
             folder.checkpoints.mkdir(parents=True, exist_ok=True)
             folder.receipts.mkdir(exist_ok=True)
             if private:

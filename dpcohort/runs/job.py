@@ -52,7 +52,7 @@ from dpcohort.models import (
 )
 from dpcohort.plan import Plan
 from dpcohort.round_record import RoundRecord
-from dpcohort.runs.chooser import Chooser, LossMeter, ReportHandler
+from dpcohort.runs.chooser import Ask, Chooser, LossMeter, ReportHandler
 from dpcohort.runs.configured import aggregation_for, described_aggregation, partition_labels
 from dpcohort.runs.continuation import carried_partition, check_holders, going_on
 from dpcohort.runs.journal import Journal
@@ -65,6 +65,8 @@ from dpcohort.training import EngineName
 _PARTITION_STREAM = 11
 #: Larger training sets stay bytes on the device and are normalised batch by batch.
 _MOST_RESIDENT_FLOATS = 300_000_000
+#: Test records whose gradients are looked at, and numbers of them that are formed at a time.
+_SOME_RECORDS, _FORMED_NUMBERS = 200, 1 << 22
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -135,6 +137,23 @@ class TrainingJob(ABC):
             **({} if self.weights is None else {"weights": dict(self.weights)}),
         }
 
+    @property
+    @abstractmethod
+    def task(self) -> Task:
+        """What is predicted, and by which loss."""
+
+    @abstractmethod
+    def tested(self) -> tuple[nn.Module, Dataset] | None:
+        """A model with its test records; None where there are none that may be told of."""
+
+    def evaluator(self) -> Evaluator | None:
+        """The test set on the device; None where its results may not be written."""
+        if (tested := self.tested()) is None:
+            return None
+        model, data = tested
+        inputs, labels = data.normalised(data.test_inputs), data.test_labels.copy()
+        return evaluator_on(model, inputs, labels, task=self.task, device=self.device)
+
     def judge(self, parameters: torch.Tensor, history: Sequence[RoundRecord]) -> dict[str, Any]:
         """What ``result.json`` says about the final model; warnings of the plan where no more.
 
@@ -142,13 +161,54 @@ class TrainingJob(ABC):
             parameters: of the model that is scored.
             history: rounds with their test results.
         """
-        return {"warnings": plan_warnings(self.plan)}
+        if (tested := self.tested()) is None:
+            return {"warnings": plan_warnings(self.plan)}
+        model, data = tested
+        task, inputs, labels = self.task, data.normalised(data.test_inputs), data.test_labels
+        vector = parameters.detach().to(self.device)
+        constant = torch.as_tensor(trivial_outputs(task, labels), dtype=torch.float32)
+        return judgement(
+            task,
+            outputs_on(model, inputs, device=self.device)(vector).cpu().numpy(),
+            labels,
+            plan=self.plan,
+            history=history,
+            trivial_loss=float(task.losses(constant, torch.as_tensor(labels.copy())).mean()),
+            clipped_share=self._clipped_share(model, vector, inputs, labels),
+        )
+
+    def _clipped_share(
+        self, model: nn.Module, vector: torch.Tensor, inputs: NDArray[Any], labels: NDArray[Any]
+    ) -> float | None:
+        """The share of a few test records with a gradient beyond the clip; None if unknown."""
+        # It is only for a warning: what a device has no room for must not cost a finished run.
+        with suppress(RuntimeError):
+            copied = copy.deepcopy(model).to(vector.device).eval()
+            loss = self.task.loss_on(vector.device)
+            at_a_time = max(1, _FORMED_NUMBERS // vector.numel())
+            some = min(len(labels), _SOME_RECORDS if at_a_time > 1 else _SOME_RECORDS // 10)
+            x = torch.as_tensor(inputs[:some].copy(), device=vector.device)
+            y = torch.as_tensor(labels[:some].copy(), device=vector.device)
+            vectorised = can_be_mapped(copied, loss, x[:2], y[:2])
+            gradients = per_example_gradients(copied, loss, vectorised=vectorised)
+            parts = [slice(i, i + at_a_time) for i in range(0, some, at_a_time)]
+            norms = torch.cat([gradients(vector, x[part], y[part]).norm(dim=1) for part in parts])
+            if bool(torch.isfinite(norms).all()):
+                return float((norms > self.plan.training.clip).double().mean())
+        return None
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
         """What ``run.json`` holds, and a resume must agree with."""
 
     @abstractmethod
+    def reporter(self, records: ClientRecords | None = None) -> Ask:
+        """What gets clients' reports for a rule that chooses from them.
+
+        Args:
+            records: what clients report on, if they are on the device already.
+        """
+
     def chooser(
         self, journal: Journal, arrays: Mapping[str, Any], records: ClientRecords | None = None
     ) -> Chooser | None:
@@ -162,6 +222,15 @@ class TrainingJob(ABC):
         Raises:
             InputError: a run with raw reports cannot go on, for they were never written down.
         """
+        if self.plan.adaptive is None:
+            return None
+        if self.plan.has_raw_reports and not journal.is_empty:
+            raise InputError.because(
+                "a run with raw reports cannot go on: what clients reported was never written "
+                "down. Begin it again in another folder."
+            )
+        rule, ask = self.plan.adaptive.rule, self.reporter(records)
+        return Chooser(rule, journal, ask, repeats=self.repeats, arrays=arrays)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -302,35 +371,16 @@ class Job(TrainingJob):
             merged_noise=self.merged_noise,
         )
 
-    def chooser(
-        self, journal: Journal, arrays: Mapping[str, Any], records: ClientRecords | None = None
-    ) -> Chooser | None:
-        """The plan's rule with the reports of these records; None where the schedule says all."""
-        if self.plan.adaptive is None:
-            return None
-        if self.plan.has_raw_reports and not journal.is_empty:
-            raise InputError.because(
-                "a run with raw reports cannot go on: what clients reported was never written "
-                "down. Begin it again in another folder."
-            )
+    def reporter(self, records: ClientRecords | None = None) -> Ask:
+        """Reports on these records, by the terms of the plan."""
         meter = LossMeter(self.trained, records or self.records(), loss=self.loss)
-        handler = ReportHandler(self.plan, meter, streams=self.streams)
-        return Chooser(
-            self.plan.adaptive.rule,
-            journal,
-            handler.ask,
-            repeats=self.streams.is_reproducible,
-            arrays=arrays,
-        )
+        return ReportHandler(self.plan, meter, streams=self.streams).ask
 
-    def evaluator(self) -> Evaluator | None:
-        """The test set on the device; None where its results may not be written."""
+    def tested(self) -> tuple[nn.Module, Dataset] | None:
+        """What the engine trains with the test records, where their results may be written."""
         if not self.may_test:
             return None
-        model, data = split_features(self.model, self.data, device=self.device)
-        inputs = data.normalised(data.test_inputs)
-        labels = data.test_labels.copy()
-        return evaluator_on(model, inputs, labels, task=self.task, device=self.device)
+        return split_features(self.model, self.data, device=self.device)
 
     def judge(self, parameters: torch.Tensor, history: Sequence[RoundRecord]) -> dict[str, Any]:
         """The model beside the best constant on the test set, where that may be told."""
@@ -344,86 +394,8 @@ class Job(TrainingJob):
                     *plan_warnings(self.plan),
                 ],
             }
-        model, data = split_features(self.model, self.data, device=self.device)
-        inputs = data.normalised(data.test_inputs)
-        found = judged_on(
-            model,
-            parameters,
-            inputs,
-            data.test_labels,
-            task=self.task,
-            plan=self.plan,
-            history=history,
-            device=self.device,
-        )
+        found = super().judge(parameters, history)
         return {**found, "warnings": [*self.data.remarks, *found["warnings"]]}
-
-
-#: Test records whose gradients are looked at, and numbers of them that are formed at a time.
-_SOME_RECORDS, _FORMED_NUMBERS = 200, 1 << 22
-
-
-def judged_on(
-    model: nn.Module,
-    parameters: torch.Tensor,
-    inputs: NDArray[Any],
-    labels: NDArray[Any],
-    *,
-    task: Task,
-    plan: Plan,
-    history: Sequence[RoundRecord],
-    device: str = "cpu",
-) -> dict[str, Any]:
-    """What there is to say about a model from test records that may be told of.
-
-    Args:
-        model: what was trained.
-        parameters: its final ones.
-        inputs: of the test records, as the model sees them.
-        labels: of the test records.
-        task: what is predicted.
-        plan: what was executed.
-        history: rounds with their test results.
-        device: where to compute.
-    """
-    vector = parameters.detach().to(device)
-    outputs = outputs_on(model, inputs, device=device)(vector).cpu().numpy()
-    constant = torch.as_tensor(trivial_outputs(task, labels), dtype=torch.float32)
-    return judgement(
-        task,
-        outputs,
-        labels,
-        plan=plan,
-        history=history,
-        trivial_loss=float(task.losses(constant, torch.as_tensor(labels.copy())).mean()),
-        clipped_share=_clipped_share(model, vector, inputs, labels, task, plan.training.clip),
-    )
-
-
-def _clipped_share(
-    model: nn.Module,
-    vector: torch.Tensor,
-    inputs: NDArray[Any],
-    labels: NDArray[Any],
-    task: Task,
-    clip: float,
-) -> float | None:
-    """The share of a few test records whose gradient is longer than the clip; None if unknown."""
-    # It is only for a warning: what a device has no room for must not cost a finished run.
-    with suppress(RuntimeError):
-        copied = copy.deepcopy(model).to(vector.device).eval()
-        loss = task.loss_on(vector.device)
-        at_a_time = max(1, _FORMED_NUMBERS // vector.numel())
-        some = min(len(labels), _SOME_RECORDS if at_a_time > 1 else _SOME_RECORDS // 10)
-        x = torch.as_tensor(inputs[:some].copy(), device=vector.device)
-        y = torch.as_tensor(labels[:some].copy(), device=vector.device)
-        vectorised = can_be_mapped(copied, loss, x[:2], y[:2])
-        gradients = per_example_gradients(copied, loss, vectorised=vectorised)
-        parts = [slice(i, i + at_a_time) for i in range(0, some, at_a_time)]
-        norms = torch.cat([gradients(vector, x[part], y[part]).norm(dim=1) for part in parts])
-        if bool(torch.isfinite(norms).all()):
-            return float((norms > clip).double().mean())
-    return None
 
 
 def make_job(
@@ -446,12 +418,7 @@ def make_job(
     weights: str | Path | None = None,
     weights_source: str = "",
     frozen: Sequence[str] = (),
-    label: str = "",
-    config: str | None = None,
     after: str | Path | None = None,
-    config_folder: Path | None = None,
-    tuning: Mapping[str, Any] | None = None,
-    charges: Mapping[str, Any] | None = None,
 ) -> Job:
     """Check that plan, model and data belong together; see ``train`` for the arguments.
 
@@ -521,11 +488,6 @@ def make_job(
         if private_entropy
         else whole_number("checkpoint_every", keep, at_least=1),
         merged_noise=merged_noise,
-        label=label,
-        config=config,
-        config_folder=config_folder,
-        tuning=tuning,
-        charges=charges,
         model_options=dict(model_options or {}),
         weights=described_weights(module, path=weights, source=weights_source, frozen=frozen),
     )
@@ -672,11 +634,6 @@ def _described(optimiser: Optimiser) -> dict[str, Any]:
     step: Any = optimiser.local_step
     known = is_dataclass(step) and not isinstance(step, type)
     description = asdict(step) if known else {"repr": repr(step)}
-    values = {
-        "local_step": {"kind": type(step).__name__, **description},
-        "server_learning_rate": optimiser.server_learning_rate,
-        "server_momentum": optimiser.server_momentum,
-        "average_decay": optimiser.average_decay,
-    }
+    values = vars(optimiser) | {"local_step": {"kind": type(step).__name__, **description}}
     plain: dict[str, Any] = json.loads(json.dumps(values, default=repr))
     return plain

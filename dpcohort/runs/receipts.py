@@ -8,7 +8,7 @@ accountant; the plan's own certificate stands beside it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from dpcohort.accounting.segments import Charge, Source, charged_to, charges_in
 from dpcohort.atomic_file import atomic_writer
 from dpcohort.errors import DpcohortError, FileFormatError, InputError, VerificationError
 from dpcohort.plain_text import one_line
-from dpcohort.runs.folder import finite_json, read_json, write_json
+from dpcohort.runs.folder import finite_json, read_json, read_log, write_json
 
 if TYPE_CHECKING:
     from dpcohort.plan import Plan
@@ -305,17 +305,35 @@ class Receipt:
                 f"z = {self.noise_multiplier:.5g} on the clipped sum of about {self.batch_size} "
                 f"records (rate {self.sampling_rate:.4g})"
             )
-        honest = ""
+        honest, trust, alone, total = "", [], [], []
         if self.trust is not None:
             members = self.trust["honest"]
             honest = f" with {members} honest member{'' if members == 1 else 's'}"
+            trust = [
+                f"  trust      {trust_in_words(self.trust)}",
+                f"  weight     {self.trust['weight']:.4g} on its mean gradient, "
+                f"{self.trust['share']:.4g} C of noise as its share",
+            ]
+            alone = [
+                f"  alone      epsilon {_shown(self.trust['alone_epsilon'])} if all others collude "
+                "with the server: nothing but its own share of noise protects it then"
+                f"{'' if self.charged is None else ' (the training; what was charged is on top)'}",
+                f"  open       {NOT_POOLED_AWAY}",
+            ]
+        if self.charged is not None:
+            total = [
+                f"  in all     epsilon {_shown(self.total_epsilon)} of "
+                f"{_shown(self.charged['promised_epsilon'])}, delta {_shown(self.total_delta)} of "
+                f"{_shown(self.charged['promised_delta'])}: what was charged and the training. "
+                f"{self._verdict('BROKEN')}"
+            ]
         return [
             one_line(self.client),
             *self._promise_lines(),
             f"  planned    {self.planned_draws} draws, {self.planned_steps} noisy steps, "
             f"epsilon {_shown(self.planned_epsilon)}",
             f"  noise      {noise}; {self.sampler} batches, {self.accountant} accountant",
-            *self._trust_lines(),
+            *trust,
             *self._report_lines(),
             *self._lines_of_before(),
             *([] if self.weights is None else [f"  weights    {weights_in_words(self.weights)}"]),
@@ -324,29 +342,10 @@ class Receipt:
             f"  certified  epsilon {_shown(self.certified_epsilon)}"
             f"{', all runs together' if self.before else ''}{honest}, computed anew. "
             f"{self._verdict('BROKEN') if self.charged is None else ''}".rstrip(),
-            *self._alone_lines(),
-            *self._total_lines(),
+            *alone,
+            *total,
             f"  plan {self.plan[:16]}, dpcohort {self.dpcohort}",
             f"  {self.stamp}",
-        ]
-
-    def _trust_lines(self) -> list[str]:
-        if self.trust is None:
-            return []
-        return [
-            f"  trust      {trust_in_words(self.trust)}",
-            f"  weight     {self.trust['weight']:.4g} on its mean gradient, "
-            f"{self.trust['share']:.4g} C of noise as its share",
-        ]
-
-    def _alone_lines(self) -> list[str]:
-        if self.trust is None:
-            return []
-        return [
-            f"  alone      epsilon {_shown(self.trust['alone_epsilon'])} if all others collude "
-            "with the server: nothing but its own share of noise protects it then"
-            f"{'' if self.charged is None else ' (the training; what was charged is on top)'}",
-            f"  open       {NOT_POOLED_AWAY}",
         ]
 
     def _promise_lines(self) -> list[str]:
@@ -365,16 +364,6 @@ class Receipt:
             f"  promised   epsilon {_shown(whole['promised_epsilon'])} at delta "
             f"{_shown(whole['promised_delta'])} in all, {whom}",
             f"  charged    {', '.join(paid)}; {here} was left for training",
-        ]
-
-    def _total_lines(self) -> list[str]:
-        if self.charged is None:
-            return []
-        return [
-            f"  in all     epsilon {_shown(self.total_epsilon)} of "
-            f"{_shown(self.charged['promised_epsilon'])}, delta {_shown(self.total_delta)} of "
-            f"{_shown(self.charged['promised_delta'])}: what was charged and the training. "
-            f"{self._verdict('BROKEN')}"
         ]
 
     def _lines_of_before(self) -> list[str]:
@@ -749,23 +738,16 @@ def read_receipts(folder: Path) -> list[tuple[Path, Receipt]]:
     Raises:
         FileFormatError: a file is not a receipt.
     """
+    everyone = folder / _ALL
+    stored = [(everyone, values) for values in read_log(everyone)] if everyone.exists() else []
+    stored += [(path, read_json(path)) for path in sorted(folder.glob("*.json"))]
     found = []
-    for path, values in _stored(folder):
+    for path, values in stored:
         try:
             found.append((path, Receipt.from_dict(values)))
         except InputError as error:
             raise FileFormatError(path, str(error)) from None
     return found
-
-
-def _stored(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    from dpcohort.runs.folder import read_log
-
-    if (folder / _ALL).exists():
-        for values in read_log(folder / _ALL):
-            yield folder / _ALL, values
-    for path in sorted(folder.glob("*.json")):
-        yield path, read_json(path)
 
 
 def _known(value: Any) -> float | None:

@@ -23,7 +23,13 @@ from dpcohort.plan import Plan
 from dpcohort.round_record import RoundRecord, TestResult
 from dpcohort.runs.folder import RunFolder, read_json, read_log
 from dpcohort.runs.journal import Journal
-from dpcohort.runs.receipts import Receipt, make_receipts, source_of, worst_source
+from dpcohort.runs.receipts import (
+    Receipt,
+    make_receipts,
+    source_of,
+    worst_source,
+    write_receipts,
+)
 from dpcohort.runs.success import check_of, task_of
 from dpcohort.tasks import Task
 
@@ -32,7 +38,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from dpcohort.data import Dataset
-    from dpcohort.round_record import RoundRecord
 
 #: The model that test results are of, in words.
 SCORED = {"average": "average of iterates", "last": "last iterate"}
@@ -286,12 +291,7 @@ class Run:
             if (found := line.scored) is not None
         ]
         columns = np.array(points, dtype=np.float64).reshape(-1, 4).T
-        return Curve(
-            rounds=columns[0].astype(np.int64),
-            accuracy=columns[1],
-            loss=columns[2],
-            score=columns[3],
-        )
+        return Curve(columns[0].astype(np.int64), *columns[1:])
 
     def receipt(self, client: str) -> Receipt:
         """What one client promised and spent, certified anew from the ledger.
@@ -304,6 +304,12 @@ class Run:
     def receipts(self) -> list[Receipt]:
         """Receipts of all drawn clients."""
         return self._receipts(None)
+
+    def write_receipts(self) -> None:
+        """Write the receipts of all drawn clients into the folder of the run, if it has one."""
+        if self.path is not None:
+            positions = {name: k for k, name in enumerate(self.plan.population.ids)}
+            write_receipts(self.receipts(), RunFolder(self.path).receipts, positions)
 
     def _receipts(self, clients: IntArray | None) -> list[Receipt]:
         return make_receipts(

@@ -66,7 +66,6 @@ from dpcohort.runs.folder import (
 )
 from dpcohort.runs.job import Job, TrainingJob, make_job
 from dpcohort.runs.journal import Journal
-from dpcohort.runs.receipts import write_receipts
 from dpcohort.runs.run import Callback, Run
 
 
@@ -222,7 +221,7 @@ class Recorder:
         self.run.judged = self.job.judge(scored, self.run.history)
         if self._folder is not None:
             # Certifying takes longest: a crash in it leaves no model that no result speaks of.
-            self.write_receipts()
+            self.run.write_receipts()
             hashes = {}
             if self.run.average:
                 hashes["last"] = _save_weights(self._folder.last, self.run.model)
@@ -252,13 +251,6 @@ class Recorder:
         if self._folder is not None:
             self.run.ledger.close()
             self.run.ledger = Journal.read(self.job.plan, self._folder.ledger)
-
-    def write_receipts(self) -> None:
-        """Receipts for what has been counted so far."""
-        if self._folder is not None:
-            population = self.job.plan.population
-            positions = {name: k for k, name in enumerate(population.ids)}
-            write_receipts(self.run.receipts(), self._folder.receipts, positions)
 
     def close(self) -> None:
         """Close the files."""
@@ -377,16 +369,14 @@ def _check_same_run(folder: RunFolder, stored: dict[str, Any], job: TrainingJob)
     different = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
     if not different:
         return
-    if "plan" in different:
-        raise InputError.because(
-            f"{folder.path} was begun with the plan {str(theirs.get('plan'))[:16]}... and this is "
-            f"{job.plan.sha256[:16]}...{_first_difference(Plan.load(folder.plan), job.plan)}. "
-            "Resume with the settings the run was begun with, or choose another folder."
-        )
     key = different[0]
+    words = f"{key} = {theirs.get(key)!r}; now it is {ours.get(key)!r}"
+    if "plan" in different:
+        words = f"the plan {str(theirs.get('plan'))[:16]}... and this is {job.plan.sha256[:16]}..."
+        words += _first_difference(Plan.load(folder.plan), job.plan)
     raise InputError.because(
-        f"{folder.path} was begun with {key} = {theirs.get(key)!r}; now it is {ours.get(key)!r}. "
-        "Resume with the settings the run was begun with, or choose another folder."
+        f"{folder.path} was begun with {words}. Resume with the settings the run was begun with, "
+        "or choose another folder."
     )
 
 
@@ -545,22 +535,7 @@ def train_job(
             "times tell how many records were drawn. Nothing was spent. Log the run when it is "
             "finished: docs/how-to/notebook.md. TensorBoard and MLflow do without times."
         )
-    experiment = job.experiment()
-    kind = ReferenceEngine if job.engine == "reference" else BatchedEngine
-    engine = kind(job.trained, [experiment], loss=job.loss)
-    with owner_only(job.private):
-        part = Recorder(job, out, resume=resume)
-        with closing([part]):
-            part.begin(engine.initial_states()[0], experiment.records)
-            run_rounds(
-                [part],
-                engine,
-                [experiment.server_step],
-                evaluator=job.evaluator(),
-                evaluate_every=job.evaluate_every,
-                listeners=listeners,
-            )
-    return part.run
+    return _trained([job], [out], resume=resume, listeners=listeners)[0]
 
 
 def train_side_by_side(
@@ -580,23 +555,41 @@ def train_side_by_side(
         InputError: the jobs do not go together, or a model stopped being finite.
     """
     _check_side_by_side(jobs)
-    places = outs if outs is not None else [None] * len(jobs)
-    first = jobs[0].records()
-    held = [first if job is jobs[0] else first.repartitioned(job.partition) for job in jobs]
-    experiments = [job.experiment(records) for job, records in zip(jobs, held, strict=True)]
-    engine = BatchedEngine(jobs[0].trained, experiments, loss=jobs[0].loss)
+    return _trained(jobs, outs or [None] * len(jobs), on_round=on_round)
+
+
+def _trained(
+    jobs: Sequence[Job],
+    outs: Sequence[str | Path | None],
+    *,
+    resume: bool = False,
+    listeners: Sequence[Callback] = (),
+    on_round: Callable[[int, Sequence[Run]], None] | None = None,
+) -> list[Run]:
+    """Train jobs that go together, or one alone."""
+    first = jobs[0]
+    records = first.records()
+    experiments = [
+        job.experiment(records if job is first else records.repartitioned(job.partition))
+        for job in jobs
+    ]
+    kind = ReferenceEngine if first.engine == "reference" else BatchedEngine
+    engine = kind(first.trained, experiments, loss=first.loss)
     parts: list[Recorder] = []
-    with closing(parts):
-        for job, out in zip(jobs, places, strict=True):
-            parts.append(Recorder(job, out))
-        for part, state, records in zip(parts, engine.initial_states(), held, strict=True):
-            part.begin(state, records)
+    with owner_only(first.private), closing(parts):
+        for job, out in zip(jobs, outs, strict=True):
+            parts.append(Recorder(job, out, resume=resume))
+        for part, state, experiment in zip(
+            parts, engine.initial_states(), experiments, strict=True
+        ):
+            part.begin(state, experiment.records)
         run_rounds(
             parts,
             engine,
             [experiment.server_step for experiment in experiments],
-            evaluator=jobs[0].evaluator(),
-            evaluate_every=jobs[0].evaluate_every,
+            evaluator=first.evaluator(),
+            evaluate_every=first.evaluate_every,
+            listeners=listeners,
             on_round=on_round,
         )
     return [part.run for part in parts]
@@ -737,7 +730,7 @@ def _settle(part: Recorder) -> None:
             if part.whole.next_round == written:
                 part.keep(part.whole)
             part.recount()
-            part.write_receipts()
+            part.run.write_receipts()
     except DpcohortError:
         pass  # the disk that stopped us is still full; the last checkpoint stands
     finally:
@@ -789,18 +782,17 @@ def train_grid(
         The runs of each combination, by its name, in the order of the grid.
     """
     loaded: dict[str, Dataset] = {}
-    prepared: list[tuple[str, list[Job]]] = []
+    prepared: dict[str, list[Job]] = {}
     # All of it is checked and planned before any of it is trained.
     for name, combination in list(combinations(config)):
         key = repr((combination.data, combination.task))
         if key not in loaded:
             loaded[key] = configured_data(combination)
-        jobs = [
+        prepared[name] = [
             configured_job(combination, data=loaded[key], shift=i, device=device, label=name)
             for i in range(seeds)
         ]
-        prepared.append((name, jobs))
-    return {name: train_group(name, jobs, out, on_round) for name, jobs in prepared}
+    return {name: train_group(name, jobs, out, on_round) for name, jobs in prepared.items()}
 
 
 def train_group(

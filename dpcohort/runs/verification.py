@@ -16,6 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -31,6 +32,7 @@ from dpcohort.plan import Plan, RecordedRule
 from dpcohort.plugins import REGISTRIES
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs.configured import PLANS_OWN, aggregation_for
+from dpcohort.runs.continuation import segment_of
 from dpcohort.runs.folder import (
     RunFolder,
     checkpoint_files,
@@ -229,14 +231,47 @@ class _Check:
             self.overspent("run", FLOATING_POINT)
 
     def before(self, method: str) -> None:
-        """The runs before are as the plan says, and nobody left one with a broken promise."""
-        from dpcohort.runs.continuation import chain_problems
+        """The runs before are as the plan says, and nobody left one with a broken promise.
 
-        for kind, subject, words in chain_problems(self._folder, self._plan, method=method):
-            (self.overspent if kind == "overspent" else self.wrong)(subject, words)
+        Every segment of the plan is counted again from the ledger that is kept of it, and every
+        client that left must have kept its promise until then.
+        """
+        parts: list[tuple[RunFolder, Plan]] = []
+        for number, segment in enumerate(self._plan.before, start=1):
+            place = RunFolder(self._folder.before / str(number))
+            subject = f"before/{number}"
+            try:
+                old = Plan.load(place.plan)
+                if old.sha256 != segment.plan or old.before != self._plan.before[: number - 1]:
+                    self.wrong(subject, "its plan is not the one that the run goes on from.")
+                elif segment_of(place, old) != segment:
+                    self.wrong(subject, "what the plan says was spent is not in its ledger.")
+                else:
+                    parts.append((place, old))
+            except DpcohortError as error:
+                self.wrong(subject, str(error))
+        if len(parts) == len(self._plan.before):
+            following = [*(old for _, old in parts[1:]), self._plan]
+            for number, ((place, old), new) in enumerate(zip(parts, following, strict=False)):
+                self._leavers(place, old, new, f"left after run {number + 1}", method)
         if self._folder.continued.exists():
             said = self._read("continued.json", lambda: read_json(self._folder.continued))
             self.note("run", f"it goes on in {(said or {}).get('run')}.")
+
+    def _leavers(self, place: RunFolder, old: Plan, new: Plan, when: str, method: str) -> None:
+        left = set(old.population.ids) - set(new.population.ids)
+        gone = np.array([k for k, name in enumerate(old.population.ids) if name in left], dtype=int)
+        journal = Journal.read(old, place.ledger)
+        reports = None if old.adaptive is None else journal.reports
+        settings = {"charges": read_json(place.settings).get("charges")}
+        for receipt in make_receipts(
+            old, journal.draws, settings=settings, clients=gone, reports=reports, method=method
+        ):
+            if not receipt.holds:
+                promised = (receipt.charged or {}).get("promised_epsilon", receipt.promised_epsilon)
+                words = f"{when}, having spent more than it promised: "
+                words += f"epsilon {receipt.total_epsilon} of {promised}."
+                self.overspent(receipt.client, words)
 
     def ledger(self) -> None:
         """Count what the ledger says, and hold it against the plan."""
@@ -341,28 +376,22 @@ class _Check:
             self.wrong(name, str(error))
             return
         over_network = self._settings.get("engine") == "flower"
-        for round, cohort in sorted(self._cohorts.items()):
+
+        def written(round: int, asked: IntArray) -> dict[int, float]:
+            """The answers of a round, if they are of those that the rule asks."""
             known, counted = journal.answers(round), journal.asked(round)
             # Over a network a report that was counted and asked for may not have come.
-            reported = counted if over_network else set(known)
+            reported, uncounted = counted if over_network else set(known), set(known) - counted
+            if reported != {int(k) for k in asked} or uncounted:
+                raise VerificationError("the clients that reported are not those the rule asks.")
+            return known
 
-            def written(
-                asked: IntArray,
-                known: dict[int, float] = known,
-                reported: set[int] = reported,
-                uncounted: set[int] = set(known) - counted,
-            ) -> dict[int, float]:
-                if reported != {int(k) for k in asked} or uncounted:
-                    raise VerificationError(
-                        "the clients that reported are not those the rule asks."
-                    )
-                return known
-
+        for round, cohort in sorted(self._cohorts.items()):
             try:
                 # A lost report of a seeded run is made again as the very same one, and a guard
                 # gives the one that it has stored.
                 view = journal.view(round, repeats=over_network or self._source == "seed")
-                again = rule_cohort(rule, view, written).tolist()
+                again = rule_cohort(rule, view, partial(written, round)).tolist()
             except DpcohortError as error:
                 self.wrong(name, f"round {round}: {error}")
                 continue

@@ -99,10 +99,8 @@ class Worth:
                 found[name] = self.factors[0]
             else:
                 place = int(np.argmax(means >= target))
-                low, high = means[place - 1], means[place]
-                part = (target - low) / (high - low)
-                logs = np.log(self.factors)
-                between = logs[place - 1] + part * (logs[place] - logs[place - 1])
+                around = slice(place - 1, place + 1)
+                between = np.interp(target, means[around], np.log(self.factors)[around])
                 found[name] = round(float(np.exp(between)), 3)
         return found
 

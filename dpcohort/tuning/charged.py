@@ -83,12 +83,18 @@ def selection_mu(epsilon: float, delta: float, *, trials: float) -> float:
 
 @lru_cache(maxsize=4096)
 def _selection_mu(epsilon: float, delta: float, trials: float) -> float:
-    low, high = 0.0, 1.0
+    high = 1.0
     while selection_epsilon(high, delta, trials=trials) < epsilon and high < 1e3:
         high *= 2.0
-    for _ in range(40):
+    return _largest(lambda mu: selection_epsilon(mu, delta, trials=trials) <= epsilon, high, 40)
+
+
+def _largest(holds: Callable[[float], bool], high: float, halvings: int) -> float:
+    """The largest number up to ``high`` for which something holds, by bisection, from below."""
+    low = 0.0
+    for _ in range(halvings):
         middle = 0.5 * (low + high)
-        if selection_epsilon(middle, delta, trials=trials) <= epsilon:
+        if holds(middle):
             low = middle
         else:
             high = middle
@@ -285,16 +291,10 @@ def _trial_budgets(population: Population, mu: FloatArray, share: float) -> Popu
 
 def _gaussian_epsilon(mu: float, delta: float) -> float:
     """The epsilon of a μ-Gaussian mechanism at delta, from below."""
-    low, high = 0.0, 1.0
+    high = 1.0
     while gaussian_delta(epsilon=high, mu=mu) > delta:
         high *= 2.0
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        if gaussian_delta(epsilon=middle, mu=mu) > delta:
-            low = middle
-        else:
-            high = middle
-    return low
+    return _largest(lambda epsilon: gaussian_delta(epsilon=epsilon, mu=mu) > delta, high, 60)
 
 
 def _drawn(dice: random.Random, start: Settings, most_rounds: int) -> Settings:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -295,33 +295,30 @@ def public_samples(
 def _public_records(
     config: Config, data: Dataset, population: Population, which: str | Path | None
 ) -> tuple[Any, Any, str]:
-    chosen = which
-    if chosen is None:
-        if not population.public.any():
-            raise InputError.because(
-                "no client is public, so there are no public records by themselves. Say which "
-                "records are public: --public test (the test records), or --public FILE.npz "
-                "(records of the same shape); or take --source none."
-            )
-        chosen = "client"
-    if chosen == "client":
+    if which is None and not population.public.any():
+        raise InputError.because(
+            "no client is public, so there are no public records by themselves. Say which "
+            "records are public: --public test (the test records), or --public FILE.npz "
+            "(records of the same shape); or take --source none."
+        )
+    if which is None or which == "client":
         held = _public_clients(config, data, population)
         inputs = data.normalised(data.train_inputs[held])
         return inputs, data.train_labels[held], "those of public clients"
-    if chosen == "test":
+    if which == "test":
         words = "the test records, which no longer judge the model fairly"
         return data.normalised(data.test_inputs), data.test_labels, words
-    found = load_dataset(chosen)
+    found = load_dataset(which)
     same = (found.input_shape, found.classes, found.task.kind)
     if same != (data.input_shape, data.classes, data.task.kind):
         raise InputError(
             "--public",
-            given=f"{chosen}: records of shape {found.input_shape}, {found.classes} classes",
+            given=f"{which}: records of shape {found.input_shape}, {found.classes} classes",
             allowed=f"records of shape {data.input_shape} and {data.classes} classes, as the data",
         )
     inputs = np.concatenate([found.train_inputs, found.test_inputs])
     labels = np.concatenate([found.train_labels, found.test_labels])
-    return found.normalised(inputs), labels, Path(chosen).name
+    return found.normalised(inputs), labels, Path(which).name
 
 
 def _public_clients(config: Config, data: Dataset, population: Population) -> IntArray:
@@ -332,32 +329,29 @@ def _public_clients(config: Config, data: Dataset, population: Population) -> In
     return np.concatenate([np.asarray(partition.client(k)) for k in places])
 
 
+@dataclass(eq=False)
 class Bench:
     """Scores settings on data sets; each is trained once.
 
-    Args:
+    Attributes:
         config: model, rules and budgets.
         population: its clients.
         samples: what to train on.
         partition: who holds which record; drawn if it is not given.
         device: instead of the configuration's.
+        known: the scores of all that were scored; None is the configuration as it is.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        population: Population,
-        samples: Sequence[Sample],
-        *,
-        partition: Partition | None = None,
-        device: str | None = None,
-    ) -> None:
-        self.config = config.with_overrides(_shared_out(config))
-        self.population, self.samples = population, list(samples)
-        self._device, self._partition = device, partition
-        #: The scores of all that were scored; None is the configuration as it is.
-        self.known: dict[Settings | None, tuple[float, ...]] = {}
-        self._plans: dict[tuple[Any, ...], Job] = {}
+    config: Config
+    population: Population
+    samples: Sequence[Sample]
+    partition: Partition | None = None
+    device: str | None = None
+    known: dict[Settings | None, tuple[float, ...]] = field(default_factory=dict, init=False)
+    _plans: dict[tuple[Any, ...], Job] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.config = self.config.with_overrides(_shared_out(self.config))
 
     @property
     def tried(self) -> dict[Settings, tuple[float, ...]]:
@@ -371,13 +365,13 @@ class Bench:
         missing = [one for one in dict.fromkeys(wanted) if one not in self.known]
         scores: dict[Settings | None, list[float]] = {one: [] for one in missing}
         for _, seed, data in self.samples:
-            jobs = [(one, self.job(one, data, seed)) for one in missing]
+            jobs = {one: self.job(one, data, seed) for one in missing}
             for stack in _stacks(jobs):
-                found = scored([job for _, job in stack], data)
-                for (one, job), score in zip(stack, found, strict=True):
+                found = scored([jobs[one] for one in stack], data)
+                for one, score in zip(stack, found, strict=True):
                     scores[one].append(score)
                     if told is not None:
-                        told(job.plan.training.rounds)
+                        told(jobs[one].plan.training.rounds)
         self.known |= {one: tuple(scores[one]) for one in missing}
         return [self.known[one] for one in wanted]
 
@@ -399,9 +393,9 @@ class Bench:
                 config,
                 data=data,
                 population=self.population,
-                partition=self._partition,
+                partition=self.partition,
                 shift=seed,
-                device=self._device,
+                device=self.device,
             )
         job = self._plans[alike]
         training = replace(job.plan.training, clip=clip)
@@ -423,14 +417,11 @@ def _shared_out(config: Config) -> list[str]:
     return changes
 
 
-def _stacks(
-    jobs: Sequence[tuple[Settings | None, Job]],
-) -> Iterator[list[tuple[Settings | None, Job]]]:
-    """Jobs in groups that run side by side."""
-    groups: dict[tuple[int, int], list[tuple[Settings | None, Job]]] = {}
-    for one, job in jobs:
-        training = job.plan.training
-        groups.setdefault((training.rounds, training.local_steps), []).append((one, job))
+def _stacks(jobs: Mapping[Settings | None, Job]) -> Iterator[list[Settings | None]]:
+    """Settings in groups whose jobs run side by side: of as many rounds."""
+    groups: dict[int, list[Settings | None]] = {}
+    for one, job in jobs.items():
+        groups.setdefault(job.plan.training.rounds, []).append(one)
     for group in groups.values():
         for start in range(0, len(group), _STACK):
             yield group[start : start + _STACK]

@@ -445,8 +445,11 @@ def test_a_leaver_with_a_broken_promise_is_found(half, tmp_path):
     plan = Plan.load(tmp_path / "B" / "plan.json")
     lines = (proof / "ledger.jsonl").read_text().replace(old.sha256, broken.sha256)
     (proof / "ledger.jsonl").write_text(lines)
-    from dpcohort.runs.continuation import chain_problems, segments_until
+    from dpcohort.runs.continuation import segments_until
+    from dpcohort.runs.verification import _Check
 
     forged = replace(plan, before=segments_until(RunFolder(proof), broken))
-    found = list(chain_problems(RunFolder(tmp_path / "B"), forged, method="pld"))
-    assert [(kind, subject) for kind, subject, _ in found] == [("overspent", "a")]
+    check = _Check(RunFolder(tmp_path / "B"), forged)
+    check.before("pld")
+    found = [(one.kind, one.subject) for one in check.findings]
+    assert found == [("overspent", "a")]

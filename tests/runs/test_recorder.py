@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,7 +22,8 @@ from .conftest import small_plan
 
 @pytest.fixture
 def job(plan, digits):
-    return make_job(plan, "logistic", digits, device="cpu", config="[training]\nrounds = 6\n")
+    job = make_job(plan, "logistic", digits, device="cpu")
+    return replace(job, config="[training]\nrounds = 6\n")
 
 
 def test_settings_come_last_so_that_half_a_start_is_no_run(job, tmp_path, monkeypatch):
@@ -127,7 +129,7 @@ def test_a_whole_folder_is_left_alone(job, tmp_path):
 
 def test_a_crash_while_receipts_are_made_leaves_a_run_that_verifies(job, tmp_path, monkeypatch):
     recorder = Recorder(job, tmp_path / "run")
-    monkeypatch.setattr(recorder, "write_receipts", _no_room)
+    monkeypatch.setattr(recorder.run, "write_receipts", _no_room)
     with pytest.raises(InputError):
         recorder.finish(EngineState(torch.zeros(650)))
     recorder.close()

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -339,10 +340,8 @@ def charged_run(folder: Path, promised: float) -> Path:
         for name, (epsilon, delta) in zip(plan.population.ids, budgets, strict=True)
         if name in ids
     }
-    job = make_job(
-        plan, "logistic", "digits", device="cpu", charges=described_charges(whole, [paid])
-    )
-    train_job(job, out=folder)
+    job = make_job(plan, "logistic", "digits", device="cpu")
+    train_job(replace(job, charges=described_charges(whole, [paid])), out=folder)
     return folder
 
 

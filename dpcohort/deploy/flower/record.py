@@ -12,7 +12,7 @@ are asked for again by the same names, which spends nothing: a guard sends the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,8 +21,9 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from dpcohort.data import Dataset, Partition, load_dataset
+from dpcohort.data import Dataset, load_dataset
 from dpcohort.data.arrays import load_test_arrays
+from dpcohort.data.partition import dealt
 from dpcohort.deploy.flower.federation import Federation
 from dpcohort.deploy.guard.protocol import RunReceipt
 from dpcohort.deploy.guard.training import checked_weights, layout_of
@@ -31,13 +32,12 @@ from dpcohort.engine.clipping.per_example import FlatLayout
 from dpcohort.errors import InputError
 from dpcohort.models import build_model, described_weights
 from dpcohort.plain_text import one_line
-from dpcohort.round_record import RoundRecord
-from dpcohort.runs.chooser import Ask, Chooser
+from dpcohort.runs.chooser import Ask
 from dpcohort.runs.configured import aggregation_for, configured_optimiser, described_aggregation
 from dpcohort.runs.folder import AppendLog, read_json, write_json
-from dpcohort.runs.job import TrainingJob, carried_state, judged_on, later_steps
-from dpcohort.runs.journal import Journal
+from dpcohort.runs.job import TrainingJob, carried_state, later_steps
 from dpcohort.runs.training import Recorder
+from dpcohort.tasks import Task
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -103,13 +103,9 @@ class FederatedJob(TrainingJob):
         sizes = federation.plan.population.sizes
         total = int(sizes.sum())
         # How many records each client holds; which ones they are, the server does not know.
-        partition = Partition(
-            indices=np.arange(total),
-            offsets=np.concatenate([[0], np.cumsum(sizes)]),
-            records=total,
-            rule={"held by": "the clients; numbers stand for records the server never sees"},
-            names=tuple(federation.plan.population.ids),
-        )
+        held = {"held by": "the clients; numbers stand for records the server never sees"}
+        names = tuple(federation.plan.population.ids)
+        partition = dealt(np.arange(total), sizes, total, held, names)
         return cls(
             federation=federation,
             plan=federation.plan,
@@ -137,7 +133,7 @@ class FederatedJob(TrainingJob):
         Raises:
             InputError: they do not fit the model.
         """
-        federation, task = self.federation, self.federation.model.predicts
+        federation, task = self.federation, self.task
         if not federation.test:
             return None
         if "/" in federation.test or federation.test.endswith(".npz"):
@@ -156,20 +152,14 @@ class FederatedJob(TrainingJob):
             )
         return data
 
-    def judge(self, parameters: torch.Tensor, history: Sequence[RoundRecord]) -> dict[str, Any]:
-        """The model beside the best constant on the server's public test records."""
-        data = self.test_data
-        if data is None:
-            return super().judge(parameters, history)
-        return judged_on(
-            self.model,
-            parameters,
-            data.normalised(data.test_inputs),
-            data.test_labels,
-            task=self.federation.model.predicts,
-            plan=self.plan,
-            history=history,
-        )
+    @property
+    def task(self) -> Task:
+        """What is predicted, and by which loss."""
+        return self.federation.model.predicts
+
+    def tested(self) -> tuple[torch.nn.Module, Dataset] | None:
+        """The model with the server's public test records."""
+        return None if self.test_data is None else (self.model, self.test_data)
 
     @property
     def dimension(self) -> int:
@@ -181,14 +171,9 @@ class FederatedJob(TrainingJob):
         """Hash of the order of the parameters, which guards compare."""
         return layout_of(self.model)
 
-    def chooser(
-        self, journal: Journal, arrays: Mapping[str, Any], records: ClientRecords | None = None
-    ) -> Chooser | None:
-        """The rule, with the reports of the guards; None where the schedule says all."""
-        adaptive = self.plan.adaptive
-        if adaptive is None:
-            return None
-        return Chooser(adaptive.rule, journal, self.ask, repeats=self.repeats, arrays=arrays)
+    def reporter(self, records: ClientRecords | None = None) -> Ask:
+        """The reports of the guards."""
+        return self.ask
 
     def initial(self) -> torch.Tensor:
         """The initial parameters as one vector of float32."""
@@ -215,7 +200,7 @@ class FederatedJob(TrainingJob):
             "partition": {"sha256": self.partition.sha256, "rule": dict(self.partition.rule)},
             "model": self.model_settings(terms.name, terms.options),
             "optimiser": dict(self.federation.optimiser),
-            **({"task": said} if (said := terms.predicts.to_dict()) else {}),
+            **({"task": said} if (said := self.task.to_dict()) else {}),
             **({} if self.tuning is None else {"tuning": dict(self.tuning)}),
             **({} if self.charges is None else {"charges": dict(self.charges)}),
             "engine": "flower",

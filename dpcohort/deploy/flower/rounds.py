@@ -40,7 +40,7 @@ from dpcohort.deploy.flower.record import FederatedJob, FederatedRecorder
 from dpcohort.deploy.guard.protocol import DrawRequest, MaskedRequest, ReportRequest, RunReceipt
 from dpcohort.deploy.ledger.terms import AcceptedPool
 from dpcohort.deploy.pooled import Card, PoolRound
-from dpcohort.engine import Arrived, EngineState, Evaluator, evaluator_on
+from dpcohort.engine import Arrived, EngineState
 from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
 from dpcohort.runs.run import Callback, Run
@@ -86,7 +86,7 @@ def federate(
         transport, keys, timeout=federation.timeout, attempts=federation.attempts, poll=poll
     )
     job, folder = FederatedJob.of(federation, after), Path(out)
-    evaluator = _evaluator(job)
+    evaluator = job.evaluator()
     with owner_only():
         recorders: list[FederatedRecorder] = []
         trainer = GuardTrainer(job, exchange, lambda *what: recorders[0].exchanged(*what))
@@ -347,11 +347,3 @@ def _summary(
         "lost": {client: reply.losses for client, reply in replies.items() if reply.losses},
         "errors": {client: found.errors for client, found in heard.items() if found.errors},
     }
-
-
-def _evaluator(job: FederatedJob) -> Evaluator | None:
-    data, task = job.test_data, job.federation.model.predicts
-    if data is None:
-        return None
-    inputs = data.normalised(data.test_inputs)
-    return evaluator_on(job.model, inputs, data.test_labels.copy(), task=task)
