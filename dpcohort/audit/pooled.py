@@ -78,8 +78,8 @@ class PooledClaim:
     pooled: Pooled
 
     @classmethod
-    def of(cls, plan: Plan) -> PooledClaim:
-        """What this plan claims."""
+    def of(cls, plan: Plan | PooledClaim) -> PooledClaim:
+        """What this plan, or whoever trains by such a claim, claims."""
         return cls(**{field.name: getattr(plan, field.name) for field in fields(cls)})
 
     @property
@@ -177,7 +177,7 @@ def pooled_sum(
         >>> pooled_sum(training.sums, example_plan(), dimension=5000).passed
         True
     """
-    claim = PooledClaim.of(plan) if isinstance(plan, Plan) else plan
+    claim = PooledClaim.of(plan)
     repeatable = _repeats(sums, claim, seed)
     level = false_alarm_rate / (2 if repeatable else 3)
     problems = list(_unaccounted(claim))
