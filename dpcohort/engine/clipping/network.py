@@ -612,8 +612,9 @@ class MaxPool(nn.MaxPool2d):
         if inputs.is_cuda and kernels.AVAILABLE and known:
             sizes = map(_pair, (self.kernel_size, self.stride, self.padding))
             pooled: Tensor = _Pool.apply(inputs, *sizes)  # type: ignore[no-untyped-call]
-            return pooled
-        return super().forward(inputs)
+        else:
+            pooled = super().forward(inputs)
+        return pooled
 
 
 class _Pool(torch.autograd.Function):
