@@ -223,14 +223,8 @@ def _candidates(source: Source, data_dir: str | Path | None) -> Iterator[Path]:
 
 
 def _locate(folder: Path, part: DataFile) -> Path | None:
-    for name in part.names:
-        path = folder / name
-        try:
-            if path.is_file():
-                return path
-        except OSError:  # a folder that may not be entered
-            return None
-    return None
+    # Not Path.is_file, which fails in a folder that may not be entered.
+    return next((folder / name for name in part.names if os.path.isfile(folder / name)), None)
 
 
 #: What can be asked for by name.

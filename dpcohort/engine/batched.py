@@ -209,10 +209,7 @@ class BatchedEngine(Engine):
             numbers = tuple(range(first, min(first + at_a_time, len(cohorts))))
             rows, factors = [], []
             for number in numbers:
-                cohort = cohorts[number]
-                draws = [
-                    Draw(self._experiments[number], number, cohort, i) for i in range(len(cohort))
-                ]
+                draws = self._draws(number, cohorts[number])
                 each = [draw.rows(0) for draw in draws]
                 rows.append(np.concatenate(each))
                 scales = [draw.scale(0) for draw in draws]
@@ -299,13 +296,7 @@ class BatchedEngine(Engine):
 
     def _chunks(self, cohorts: Sequence[Cohort]) -> Iterator[list[Draw]]:
         """Draws that share a pass: one on a CPU, whole experiments or parts of one elsewhere."""
-        every = [
-            Draw(experiment, number, cohort, position)
-            for number, (experiment, cohort) in enumerate(
-                zip(self._experiments, cohorts, strict=True)
-            )
-            for position in range(len(cohort))
-        ]
+        every = [draw for e, cohort in enumerate(cohorts) for draw in self._draws(e, cohort)]
         draws = [draw for draw in every if not draw.experiment.releases_sums]
         yield from ([draw] for draw in every if draw.experiment.releases_sums)
         limit = self._draws_per_pass

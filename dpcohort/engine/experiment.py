@@ -38,7 +38,6 @@ from __future__ import annotations
 
 import copy
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -61,11 +60,11 @@ from dpcohort.engine.lattice import (
 )
 from dpcohort.engine.randomness import Streams, draw_positions, noise_std
 from dpcohort.engine.rounds import (
-    Arrived,
     EngineState,
     Evaluator,
     Optimiser,
     ServerStep,
+    Trainer,
     train_rounds,
 )
 from dpcohort.errors import InputError
@@ -629,7 +628,7 @@ class Draw:
         return self.step_size(step) * self.noise_std(step)
 
 
-class Engine(ABC):
+class Engine(Trainer):
     """What trains experiments side by side: seeds, rules or settings that share shapes.
 
     Args:
@@ -642,15 +641,6 @@ class Engine(ABC):
         self._experiments = list(experiments)
         self._records = experiments[0].records
         self._model = self._records.fit(model)
-
-    @abstractmethod
-    def updates(self, parameters: Sequence[Tensor], cohorts: Sequence[Cohort]) -> list[Arrived]:
-        """The noisy updates of a round of every experiment.
-
-        Args:
-            parameters: the model [D] of each.
-            cohorts: who is drawn in each.
-        """
 
     def initial_states(self) -> list[EngineState]:
         """Every experiment before its first round."""
@@ -695,6 +685,11 @@ class Engine(ABC):
             evaluator=evaluator,
             evaluate_every=whole_number("evaluate_every", evaluate_every, at_least=1),
         )
+
+    def _draws(self, number: int, cohort: Cohort) -> list[Draw]:
+        """The draws of a cohort of one of the experiments."""
+        experiment = self._experiments[number]
+        return [Draw(experiment, number, cohort, i) for i in range(len(cohort))]
 
     def _planned(self, t: int) -> list[Cohort]:
         return [cohort_of(experiment.plan, t) for experiment in self._experiments]

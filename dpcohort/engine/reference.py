@@ -58,7 +58,7 @@ class ReferenceEngine(Engine):
         """The noisy updates of a round of every experiment, one draw after the other."""
         arrived = []
         for e, experiment in enumerate(self._experiments):
-            draws = [Draw(experiment, e, cohorts[e], i) for i in range(len(cohorts[e]))]
+            draws = self._draws(e, cohorts[e])
             if experiment.releases_sums:
                 updates = [self._private_sum(draws, parameters[e])]
             else:
