@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpcohort._validate import BoolArray, IntArray, whole_number
+from dpcohort._validate import BoolArray, IntArray, number, whole_number
 from dpcohort.errors import InputError
 from dpcohort.limits import MOST_CLASSES
 from dpcohort.tasks import Task
@@ -42,8 +42,7 @@ class Normalisation:
     std: tuple[float, ...] = (1.0,)
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.scale) and self.scale > 0):
-            raise InputError("scale", given=self.scale, allowed="a finite number above 0")
+        number("scale", self.scale, above=0)
         if not self.mean or not np.isfinite(self.mean).all():
             raise InputError("mean", given=self.mean, allowed="one or more finite numbers")
         if len(self.std) != len(self.mean):

@@ -169,8 +169,8 @@ class BankedConvolution(BankedLayer):
         """Where they were formed, in the order of the patches."""
         if "formed" not in self.kept:
             return None
-        bias = [self.kept["bias"]] if "bias" in self.kept else []
-        return [self.kept["formed"].flatten(1), *bias]
+        bias = [(self.kept["bias"],)] if "bias" in self.kept else []
+        return [(self.kept["formed"].flatten(1),), *bias]
 
     def place(self, sums: Sequence[Tensor], total: Tensor) -> None:
         """Weight and bias, in the order of the parameters."""

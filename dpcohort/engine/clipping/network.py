@@ -427,7 +427,7 @@ class ClippedNetwork:
             sums over the examples of all parts. SENSITIVE.
         """
         if self.path.kind != "banked":
-            return [self._per_example(weights, inputs, targets)], _only
+            return [(self._per_example(weights, inputs, targets),)], _only
         with full_precision_products(weights.device):
             self._run(weights[None], inputs, targets, apart=True)
             # A layer that the loss does not come by has no gradient.
@@ -436,7 +436,7 @@ class ClippedNetwork:
             if None in own:
                 raw = self._formed(weights, len(inputs))
                 self._release()
-                return [raw], _only
+                return [(raw,)], _only
         self._release()
         found = [parts for parts in own if parts is not None]
 
