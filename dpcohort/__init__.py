@@ -21,75 +21,32 @@ from dpcohort._lazy import names_on_use
 from dpcohort._version import __version__
 
 if TYPE_CHECKING:
-    from dpcohort.accounting import (
-        Contract,
-        audit_paper_noise,
-        calibrate_noise,
-        certify_delta,
-        certify_epsilon,
-    )
-    from dpcohort.clients import PUBLIC, Budget, Client, Population
-    from dpcohort.config import load_config
-    from dpcohort.data import load_dataset
-    from dpcohort.errors import DpcohortError
-    from dpcohort.plan import Plan, make_plan
-    from dpcohort.runs import Run, train, verify_run
-    from dpcohort.schedule import Schedule, draw_schedule
-    from dpcohort.selection import SelectionPath, solve_selection
-    from dpcohort.training import Training
+    from dpcohort.accounting import Contract as Contract
+    from dpcohort.accounting import audit_paper_noise as audit_paper_noise
+    from dpcohort.accounting import calibrate_noise as calibrate_noise
+    from dpcohort.accounting import certify_delta as certify_delta
+    from dpcohort.accounting import certify_epsilon as certify_epsilon
+    from dpcohort.clients import PUBLIC as PUBLIC
+    from dpcohort.clients import Budget as Budget
+    from dpcohort.clients import Client as Client
+    from dpcohort.clients import Population as Population
+    from dpcohort.config import load_config as load_config
+    from dpcohort.data import load_dataset as load_dataset
+    from dpcohort.errors import DpcohortError as DpcohortError
+    from dpcohort.plan import Plan as Plan
+    from dpcohort.plan import make_plan as make_plan
+    from dpcohort.runs import Run as Run
+    from dpcohort.runs import train as train
+    from dpcohort.runs import verify_run as verify_run
+    from dpcohort.schedule import Schedule as Schedule
+    from dpcohort.schedule import draw_schedule as draw_schedule
+    from dpcohort.selection import SelectionPath as SelectionPath
+    from dpcohort.selection import solve_selection as solve_selection
+    from dpcohort.training import Training as Training
 
-__all__ = [
-    "PUBLIC",
-    "Budget",
-    "Client",
-    "Contract",
-    "DpcohortError",
-    "Plan",
-    "Population",
-    "Run",
-    "Schedule",
-    "SelectionPath",
-    "Training",
-    "__version__",
-    "audit_paper_noise",
-    "calibrate_noise",
-    "certify_delta",
-    "certify_epsilon",
-    "draw_schedule",
-    "load_config",
-    "load_dataset",
-    "make_plan",
-    "solve_selection",
-    "train",
-    "verify_run",
-]
+_names, __getattr__ = names_on_use(__name__, __file__)
 
-_HOMES = {
-    "PUBLIC": "clients",
-    "Budget": "clients",
-    "Client": "clients",
-    "Contract": "accounting",
-    "DpcohortError": "errors",
-    "Plan": "plan",
-    "Population": "clients",
-    "Run": "runs",
-    "Schedule": "schedule",
-    "SelectionPath": "selection",
-    "Training": "training",
-    "audit_paper_noise": "accounting",
-    "calibrate_noise": "accounting",
-    "certify_delta": "accounting",
-    "certify_epsilon": "accounting",
-    "draw_schedule": "schedule",
-    "load_config": "config",
-    "load_dataset": "data",
-    "make_plan": "plan",
-    "solve_selection": "selection",
-    "train": "runs",
-    "verify_run": "runs",
-}
-
-__getattr__ = names_on_use(__name__, _HOMES)
+__all__ = ["__version__", *_names]
 
 
 def __dir__() -> list[str]:

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -13,31 +14,38 @@ from dpcohort.errors import missing_extra
 __all__ = ["names_on_use"]
 
 
-def names_on_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a package whose public names are in its modules.
+#: An import for type checkers, with the name and its home.
+_IMPORT = re.compile(r"^    from (\S+) import (\w+) as \2$", re.MULTILINE)
 
-    Importing the package then loads none of them. Type checkers see the names by imports under
-    ``TYPE_CHECKING``.
+
+def names_on_use(package: str, file: str) -> tuple[list[str], Callable[[str], Any]]:
+    """The ``__all__`` and the ``__getattr__`` of a package whose public names are in its modules.
+
+    Importing the package then loads none of them. Its file says where they are by imports under
+    ``TYPE_CHECKING``, ``from MODULE import NAME as NAME``, for type checkers and for this function.
 
     Args:
         package: its ``__name__``.
-        homes: the module of each name, below the package.
+        file: its ``__file__``.
 
     Example:
-        >>> find = names_on_use("dpcohort.clients", {"Budget": "population"})
-        >>> find("Budget")(epsilon=1.0, delta=1e-5).epsilon
-        1.0
-        >>> find("Budgets")
+        >>> import dpcohort.data
+        >>> names, find = names_on_use("dpcohort.data", dpcohort.data.__file__)
+        >>> "Dataset" in names, find("Dataset").__name__
+        (True, 'Dataset')
+        >>> find("Datasets")
         Traceback (most recent call last):
         ...
-        AttributeError: module 'dpcohort.clients' has no attribute 'Budgets'
+        AttributeError: module 'dpcohort.data' has no attribute 'Datasets'
     """
+    with open(file, encoding="utf-8") as source:
+        homes = {name: home for home, name in _IMPORT.findall(source.read())}
 
     def find(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         try:
-            value = getattr(import_module(f"{package}.{homes[name]}"), name)
+            value = getattr(import_module(homes[name]), name)
         except ModuleNotFoundError as error:
             words = missing_extra(error)
             if words is not None:
@@ -46,4 +54,4 @@ def names_on_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]
         setattr(sys.modules[package], name, value)
         return value
 
-    return find
+    return sorted(homes), find

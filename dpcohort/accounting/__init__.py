@@ -34,29 +34,4 @@ if TYPE_CHECKING:
     from dpcohort.accounting.segments import Charge as Charge
     from dpcohort.accounting.segments import Segment as Segment
 
-_HOMES = {
-    "AttackRisk": "risk",
-    "Charge": "segments",
-    "Contract": "contract",
-    "Event": "events",
-    "History": "events",
-    "PaperAudit": "deployed_noise",
-    "Segment": "segments",
-    "affordable_steps": "events",
-    "attack_risk": "risk",
-    "audit_paper_noise": "deployed_noise",
-    "calibrate_noise": "calibration",
-    "calibrate_remaining": "events",
-    "certify_delta": "events",
-    "certify_epsilon": "events",
-    "charged_risk": "risk",
-    "deploy_noise": "deployed_noise",
-    "gaussian_delta": "closed_forms",
-    "gaussian_mu": "closed_forms",
-    "hull_corners": "risk",
-    "paper_noise_multiplier": "closed_forms",
-    "promised_risk": "risk",
-}
-
-__all__ = list(_HOMES)
-__getattr__ = names_on_use(__name__, _HOMES)
+__all__, __getattr__ = names_on_use(__name__, __file__)

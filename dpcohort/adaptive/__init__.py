@@ -8,17 +8,10 @@ from typing import TYPE_CHECKING
 from dpcohort._lazy import names_on_use
 
 if TYPE_CHECKING:
-    from dpcohort.adaptive.planning import make_adaptive_plan
-    from dpcohort.adaptive.rule import AdaptiveRule, Report, ReportTerms, RoundView
+    from dpcohort.adaptive.planning import make_adaptive_plan as make_adaptive_plan
+    from dpcohort.adaptive.rule import AdaptiveRule as AdaptiveRule
+    from dpcohort.adaptive.rule import Report as Report
+    from dpcohort.adaptive.rule import ReportTerms as ReportTerms
+    from dpcohort.adaptive.rule import RoundView as RoundView
 
-__all__ = ["AdaptiveRule", "Report", "ReportTerms", "RoundView", "make_adaptive_plan"]
-
-_HOMES = {
-    "AdaptiveRule": "rule",
-    "Report": "rule",
-    "ReportTerms": "rule",
-    "RoundView": "rule",
-    "make_adaptive_plan": "planning",
-}
-
-__getattr__ = names_on_use(__name__, _HOMES)
+__all__, __getattr__ = names_on_use(__name__, __file__)

@@ -21,21 +21,4 @@ if TYPE_CHECKING:
     from dpcohort.config.template import commented_config as commented_config
     from dpcohort.config.template import table_config as table_config
 
-_HOMES = {
-    "Config": "settings",
-    "ConfigProblem": "settings",
-    "EXAMPLES": "template",
-    "Lines": "settings",
-    "commented_config": "template",
-    "config_for_clients": "settings",
-    "error_of": "settings",
-    "key_lines": "settings",
-    "load_config": "settings",
-    "loads_config": "settings",
-    "table_config": "template",
-    "words_of": "settings",
-}
-
-__all__ = list(_HOMES)
-
-__getattr__ = names_on_use(__name__, _HOMES)
+__all__, __getattr__ = names_on_use(__name__, __file__)

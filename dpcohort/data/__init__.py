@@ -35,30 +35,4 @@ if TYPE_CHECKING:
     from dpcohort.data.tables import dataset_from_table as dataset_from_table
     from dpcohort.data.tables import read_table as read_table
 
-_HOMES = {
-    "DATASET_NAMES": "load",
-    "Dataset": "dataset",
-    "DatasetRow": "load",
-    "FileStatus": "load",
-    "Normalisation": "dataset",
-    "Partition": "partition",
-    "TableColumns": "tables",
-    "check_dataset": "load",
-    "column_partition": "partition",
-    "dataset_from_arrays": "dataset",
-    "dataset_from_table": "tables",
-    "describe_datasets": "load",
-    "dirichlet_partition": "partition",
-    "fetch_dataset": "fetch",
-    "join_clients": "partition",
-    "load_dataset": "load",
-    "load_partition": "partition",
-    "paper_partition": "partition",
-    "public_split": "partition",
-    "read_table": "tables",
-    "save_partition": "partition",
-}
-
-__all__ = list(_HOMES)
-
-__getattr__ = names_on_use(__name__, _HOMES)
+__all__, __getattr__ = names_on_use(__name__, __file__)

@@ -46,42 +46,4 @@ if TYPE_CHECKING:
     from dpcohort.runs.verification import Verification as Verification
     from dpcohort.runs.verification import verify_run as verify_run
 
-_HOMES = {
-    "Callback": "run",
-    "Comparison": "evaluation",
-    "Curve": "run",
-    "Finding": "verification",
-    "Interval": "evaluation",
-    "Job": "job",
-    "MLflowLog": "callbacks",
-    "NOT_PRIVATE": "receipts",
-    "ProgressBar": "callbacks",
-    "Receipt": "receipts",
-    "Run": "run",
-    "TensorBoardLog": "callbacks",
-    "Verification": "verification",
-    "WandbLog": "callbacks",
-    "aggregation_for": "configured",
-    "compare_runs": "evaluation",
-    "configured_data": "configured",
-    "configured_job": "configured",
-    "configured_optimiser": "configured",
-    "finite_json": "folder",
-    "folder_name": "training",
-    "held_out_within": "configured",
-    "make_receipts": "receipts",
-    "mean_interval": "evaluation",
-    "personal_model": "personal",
-    "personal_results": "personal",
-    "replan": "continuation",
-    "summarise_seeds": "evaluation",
-    "train": "training",
-    "train_group": "training",
-    "train_side_by_side": "training",
-    "verify_run": "verification",
-    "who_was_heard": "evaluation",
-}
-
-__all__ = list(_HOMES)
-
-__getattr__ = names_on_use(__name__, _HOMES)
+__all__, __getattr__ = names_on_use(__name__, __file__)

@@ -23,23 +23,4 @@ if TYPE_CHECKING:
     from dpcohort.tuning.settings import changes_for as changes_for
     from dpcohort.tuning.settings import suggested_settings as suggested_settings
 
-_HOMES = {
-    "Gain": "budgets",
-    "PROBLEMS": "search",
-    "Problem": "search",
-    "Settings": "settings",
-    "Tuned": "search",
-    "Worth": "budgets",
-    "changes_for": "settings",
-    "selection_epsilon": "charged",
-    "selection_mu": "charged",
-    "stand_in": "search",
-    "suggested_settings": "settings",
-    "tune": "search",
-    "tune_charged": "charged",
-    "worth": "budgets",
-}
-
-__all__ = list(_HOMES)
-
-__getattr__ = names_on_use(__name__, _HOMES)
+__all__, __getattr__ = names_on_use(__name__, __file__)

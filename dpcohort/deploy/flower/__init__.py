@@ -13,19 +13,10 @@ from typing import TYPE_CHECKING
 from dpcohort._lazy import names_on_use
 
 if TYPE_CHECKING:
-    from dpcohort.deploy.flower.dropin import PrivacyAwareStrategy, PrivacyMod
-    from dpcohort.deploy.flower.federation import Federation
-    from dpcohort.deploy.flower.kit import write_kit
-    from dpcohort.deploy.flower.rounds import federate
+    from dpcohort.deploy.flower.dropin import PrivacyAwareStrategy as PrivacyAwareStrategy
+    from dpcohort.deploy.flower.dropin import PrivacyMod as PrivacyMod
+    from dpcohort.deploy.flower.federation import Federation as Federation
+    from dpcohort.deploy.flower.kit import write_kit as write_kit
+    from dpcohort.deploy.flower.rounds import federate as federate
 
-__all__ = ["Federation", "PrivacyAwareStrategy", "PrivacyMod", "federate", "write_kit"]
-
-_HOMES = {
-    "Federation": "federation",
-    "PrivacyAwareStrategy": "dropin",
-    "PrivacyMod": "dropin",
-    "federate": "rounds",
-    "write_kit": "kit",
-}
-
-__getattr__ = names_on_use(__name__, _HOMES)
+__all__, __getattr__ = names_on_use(__name__, __file__)

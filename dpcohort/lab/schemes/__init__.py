@@ -21,16 +21,4 @@ if TYPE_CHECKING:
     from dpcohort.lab.schemes.scheme import SchemeResult as SchemeResult
     from dpcohort.lab.schemes.simulation import Simulation as Simulation
 
-_HOMES = {
-    "SCHEMES": "named",
-    "LastIterate": "last_iterate",
-    "Scheme": "scheme",
-    "SchemeResult": "scheme",
-    "Simulation": "simulation",
-    "make_scheme": "named",
-    "scheme_cards": "named",
-}
-
-__all__ = list(_HOMES)
-
-__getattr__ = names_on_use(__name__, _HOMES)
+__all__, __getattr__ = names_on_use(__name__, __file__)
