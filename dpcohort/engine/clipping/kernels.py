@@ -11,13 +11,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-try:
-    import triton  # type: ignore[import-not-found,import-untyped,unused-ignore]
-    import triton.language as tl  # type: ignore[import-not-found,import-untyped,unused-ignore]
-except ImportError:
-    AVAILABLE = False
-else:
-    AVAILABLE = True
+from dpcohort.engine.counter_noise import AVAILABLE as AVAILABLE
 
 #: Entries of a window at most: the place of its largest is kept in one byte, 255 for none yet.
 LARGEST_WINDOW = 254
@@ -97,6 +91,8 @@ def pool_gradient(
 
 
 if AVAILABLE:
+    import triton  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    import triton.language as tl  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
     def _whole_channels(  # type: ignore[no-untyped-def]
