@@ -79,7 +79,7 @@ class ReferenceEngine(Engine):
         mean = self._clipped_sum(draw, weights, step) / draw.batch_size  # 16, by the public B
         streams, noise = draw.experiment.streams, torch.empty_like(weights)
         standard_noise_(noise, streams, **draw.name, step=step)
-        return mean + draw.noise_std(step) * noise  # 11
+        return mean + draw.noise_std(step) * noise  # 11 and 17
 
     def _private_mean(self, draw: Draw, weights: Tensor, step: int) -> Tensor:
         """Lines 13 to 17 on a lattice, record by record, with noise of a cryptographic stream."""
