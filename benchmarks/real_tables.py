@@ -45,7 +45,7 @@ import torch
 from dpcohort import Population
 from dpcohort.config import Config, load_config
 from dpcohort.data import Dataset
-from dpcohort.data.load import _HEART_COLUMNS
+from dpcohort.data.load import heart_columns
 from dpcohort.data.tables import client_names, held_for_test, read_table, table_dataset
 from dpcohort.metrics import main_metric, main_value, measure, trivial_outputs
 from dpcohort.runs import (
@@ -181,7 +181,7 @@ def heart_disease(held: Any) -> Split:
     whole["target"] = tuple("healthy" if cell == "0" else "disease" for cell in whole["target"])
     owners = np.array(whole["hospital"])
     is_test = held(owners, np.array(whole["target"]))
-    columns: Any = _HEART_COLUMNS
+    columns: Any = heart_columns()
     data = table_dataset(whole, columns, name="heart-disease", test_public=True, is_test=is_test)
     return Split(data, owners[is_test])
 

@@ -44,8 +44,9 @@ if TYPE_CHECKING:
     from dpcohort.selection import solve_selection as solve_selection
     from dpcohort.training import Training as Training
 
-__getattr__, __all__ = names_on_use(__name__, __file__)
-__all__ += ["__version__"]
+_names, __getattr__ = names_on_use(__name__, __file__)
+
+__all__ = ["__version__", *_names]
 
 
 def __dir__() -> list[str]:

@@ -13,32 +13,32 @@ from dpcohort.errors import missing_extra
 
 __all__ = ["names_on_use"]
 
+#: An import for type checkers, with the name and its home.
 _IMPORT = re.compile(r"^    from (\S+) import (\w+) as \2$", re.MULTILINE)
 
 
-def names_on_use(package: str, file: str) -> tuple[Callable[[str], Any], list[str]]:
-    """The ``__getattr__`` and the ``__all__`` of a package whose public names are in its modules.
+def names_on_use(package: str, file: str) -> tuple[list[str], Callable[[str], Any]]:
+    """The ``__all__`` and the ``__getattr__`` of a package whose public names are in its modules.
 
-    Importing the package then loads none of them. They are listed once, in its ``__init__.py``
-    under ``TYPE_CHECKING``, where type checkers see them too: ``from MODULE import NAME as NAME``,
-    a line each.
+    Importing the package then loads none of them. Its file says where they are by imports under
+    ``TYPE_CHECKING``, ``from MODULE import NAME as NAME``, for type checkers and for this function.
 
     Args:
         package: its ``__name__``.
         file: its ``__file__``.
 
     Example:
-        >>> import dpcohort.tuning
-        >>> find, names = names_on_use("dpcohort.tuning", dpcohort.tuning.__file__)
-        >>> find("Settings")(path=100.0).learning_rate(local_steps=2)
-        0.5
-        >>> find("Setting")
+        >>> import dpcohort.data
+        >>> names, find = names_on_use("dpcohort.data", dpcohort.data.__file__)
+        >>> "Dataset" in names, find("Dataset").__name__
+        (True, 'Dataset')
+        >>> find("Datasets")
         Traceback (most recent call last):
         ...
-        AttributeError: module 'dpcohort.tuning' has no attribute 'Setting'
+        AttributeError: module 'dpcohort.data' has no attribute 'Datasets'
     """
     with open(file, encoding="utf-8") as source:
-        homes = {name: module for module, name in _IMPORT.findall(source.read())}
+        homes = {name: home for home, name in _IMPORT.findall(source.read())}
 
     def find(name: str) -> Any:
         if name not in homes:
@@ -53,4 +53,4 @@ def names_on_use(package: str, file: str) -> tuple[Callable[[str], Any], list[st
         setattr(sys.modules[package], name, value)
         return value
 
-    return find, list(homes)
+    return sorted(homes), find

@@ -165,8 +165,7 @@ class RuleRegistry:
         """
         rule = self.find(name)
         self._warn_of_another(name)
-        self.check_settings(name, settings)
-        for missing in sorted(self.missing(name, settings)):
+        for missing in sorted(self._missing(name, settings)):
             step = " A plan knows it: use for_plan." if missing in self.filled else ""
             raise InputError.because(
                 f"{self._noun.capitalize()} '{name}' needs the setting '{missing}', which is not "
@@ -205,34 +204,29 @@ class RuleRegistry:
             ...
             dpcohort.errors.InputError: trim = 0.7 is not allowed: ...
         """
-        if self.missing(name, settings) & self.filled:
+        if self._missing(name, settings) & self.filled:
             self._warn_of_another(name)
-            self.check_settings(name, settings)
         else:
             self.make(name, settings)
 
-    def check_settings(self, name: str, settings: Collection[str]) -> None:
-        """Refuse a setting that the rule does not have.
+    def settings_of(self, name: str) -> tuple[str, ...]:
+        """Names of the settings of a rule."""
+        return tuple(_parameters(self.find(name)))
+
+    def _missing(self, name: str, settings: Collection[str]) -> set[str]:
+        """Settings that the rule needs and that are not given.
 
         Raises:
-            InputError: with the nearest setting it has.
+            InputError: one is given that the rule does not have; with the nearest that it has.
         """
-        known = self.settings_of(name)
+        known = _parameters(self.find(name))
         for setting in settings:
             label = f"setting of {self._noun} '{name}'"
             if not known:
                 allowed = "left out: this rule has no settings"
                 raise InputError(label, given=setting, allowed=allowed)
             choice(label, setting, known)
-
-    def settings_of(self, name: str) -> tuple[str, ...]:
-        """Names of the settings of a rule."""
-        return tuple(_parameters(self.find(name)))
-
-    def missing(self, name: str, settings: Collection[str]) -> set[str]:
-        """Settings that the rule needs and that are not given."""
-        parameters = _parameters(self.find(name)).items()
-        needed = {name for name, found in parameters if found.default is found.empty}
+        needed = {setting for setting, found in known.items() if found.default is found.empty}
         return needed - set(settings)
 
     def card(self, name: str) -> dict[str, Any]:

@@ -159,6 +159,7 @@ def test_public_names_exist_and_are_documented():
 
 def test_package_names_are_what_all_says():
     assert len(set(dpcohort.__all__)) == len(dpcohort.__all__)
+    assert {"__version__", "Plan", "make_plan"} <= set(dpcohort.__all__)
     assert set(dir(dpcohort)) == set(dpcohort.__all__)
     for name in dpcohort.__all__:
         assert getattr(dpcohort, name) is not None

@@ -14,4 +14,4 @@ if TYPE_CHECKING:
     from dpcohort.adaptive.rule import ReportTerms as ReportTerms
     from dpcohort.adaptive.rule import RoundView as RoundView
 
-__getattr__, __all__ = names_on_use(__name__, __file__)
+__all__, __getattr__ = names_on_use(__name__, __file__)

@@ -9,15 +9,16 @@ over a round's draws: the paper's plain one (Algorithm 1, line 8), and weighted 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dpcohort._validate import BoolArray, FloatArray, IntArray, float_array, number
 from dpcohort.errors import InputError
-from dpcohort.plugins import full_name, is_foreign, naming_the_rule
+from dpcohort.plugins import REGISTRIES, full_name, is_foreign, naming_the_rule
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -538,3 +539,67 @@ class ImportanceCompensated:
         if np.allclose(plan.selection.probabilities, plan.selection.unbiased, rtol=1e-9, atol=0):
             return "the selection is unbiased: there is nothing to compensate, it is the mean"
         return None
+
+
+_REGISTRY = REGISTRIES["aggregation"]
+
+#: The settings that a plan fills in, by their name in the rules.
+_FROM_PLAN: dict[str, Callable[[Plan], object]] = {
+    "sizes": lambda plan: plan.population.sizes,
+    "epsilon": lambda plan: plan.population.epsilon,
+    "probabilities": lambda plan: plan.probabilities,
+    "unbiased": lambda plan: plan.selection.unbiased,
+}
+
+
+def aggregation_from_settings(name: str, **settings: Any) -> AggregationRule:
+    """The aggregation of that name with these settings.
+
+    Args:
+        name: of a rule here or in an installed package, or ``module:Class``.
+        settings: as the rule's class takes them.
+
+    Raises:
+        InputError: for a name or setting that does not exist (the nearest one is suggested), a
+            setting that is missing, or a value out of range.
+
+    Example:
+        >>> aggregation_from_settings("trimmed-mean", trim=0.2)
+        TrimmedMean(trim=0.2)
+        >>> aggregation_from_settings("trimed-mean")
+        Traceback (most recent call last):
+        ...
+        dpcohort.errors.InputError: aggregation rule = 'trimed-mean' is not allowed: it must be ...
+    """
+    made: AggregationRule = _REGISTRY.make(name, settings)
+    return made
+
+
+def for_plan(name: str, plan: Plan, **settings: Any) -> AggregationRule:
+    """The aggregation of that name, with what a plan knows filled in: sizes, probabilities, ...
+
+    The epsilons are those the clients declared. Settings that are given go before the plan's.
+
+    Example:
+        >>> from dpcohort import Population, Training, make_plan
+        >>> clients = Population.from_arrays(sizes=[300, 100], epsilon=[1.0, 8.0], delta=1e-5)
+        >>> training = Training(rounds=4, cohort_size=2, batch_size=20, dimension=10)
+        >>> for_plan("size-weighted", make_plan(clients, training, seed=1)).sizes
+        array([300., 100.])
+    """
+    needed = set(_REGISTRY.settings_of(name)) & _REGISTRY.filled
+    known = {field: plan_column(field, plan) for field in needed}
+    return aggregation_from_settings(name, **{**known, **settings})
+
+
+def plan_column(field: str, plan: Plan) -> object:
+    """What a plan fills in for a setting of that name, one number a client.
+
+    Example:
+        >>> from dpcohort import Population, Training, make_plan
+        >>> clients = Population.from_arrays(sizes=[300, 100], epsilon=[1.0, 8.0], delta=1e-5)
+        >>> training = Training(rounds=4, cohort_size=2, batch_size=20, dimension=10)
+        >>> plan_column("unbiased", make_plan(clients, training, seed=1))
+        array([0.75, 0.25])
+    """
+    return _FROM_PLAN[field](plan)

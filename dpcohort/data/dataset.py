@@ -8,14 +8,13 @@ them that no budget pays for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpcohort._validate import IntArray, whole_number
+from dpcohort._validate import BoolArray, IntArray, number, whole_number
 from dpcohort.errors import InputError
 from dpcohort.limits import MOST_CLASSES
 from dpcohort.tasks import Task
@@ -43,8 +42,7 @@ class Normalisation:
     std: tuple[float, ...] = (1.0,)
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.scale) and self.scale > 0):
-            raise InputError("scale", given=self.scale, allowed="a finite number above 0")
+        number("scale", self.scale, above=0)
         if not self.mean or not np.isfinite(self.mean).all():
             raise InputError("mean", given=self.mean, allowed="one or more finite numbers")
         if len(self.std) != len(self.mean):
@@ -286,10 +284,7 @@ def _fitting(field: str, array: NDArray[Any], kind: type[Any]) -> NDArray[Any]:
         lost = np.isfinite(array) & ~np.isfinite(converted)
     else:
         lost = (converted < 0) & (array > 0)
-    if lost.any():
-        place = tuple(int(i) for i in np.argwhere(lost)[0])
-        given = array[place].item()
-        raise InputError(_at(field, place), given=given, allowed=f"within {np.dtype(kind).name}")
+    _refuse_first(field, array, ~lost, f"within {np.dtype(kind).name}")
     return converted
 
 
@@ -303,9 +298,8 @@ def _check_inputs(field: str, inputs: NDArray[Any]) -> None:
             given=inputs.shape,
             allowed="(records, channels, height, width) or (records, features), no axis empty",
         )
-    if inputs.dtype == np.float32 and not np.isfinite(inputs).all():
-        place = tuple(int(i) for i in np.argwhere(~np.isfinite(inputs))[0])
-        raise InputError(_at(field, place), given=float(inputs[place]), allowed="a finite number")
+    if inputs.dtype == np.float32:
+        _refuse_first(field, inputs, np.isfinite(inputs), "a finite number")
 
 
 def _check_labels(field: str, labels: NDArray[Any], records: int, task: Task) -> None:
@@ -316,32 +310,29 @@ def _check_labels(field: str, labels: NDArray[Any], records: int, task: Task) ->
     if labels.shape != shape:
         allowed = f"{shape}, " + ("one 0 or 1 a label" if len(shape) == 2 else "one label a record")
         raise InputError(f"shape of {field}", given=labels.shape, allowed=allowed)
-    if not task.predicts_classes:
-        _check_numbers(field, labels, task)
-        return
-    classes = task.outputs
-    outside = (labels < 0) | (labels >= classes)
-    if outside.any():
-        index = int(np.argmax(outside))
-        raise InputError(
-            _at(field, (index,)),
-            given=int(labels[index]),
-            allowed=f"a class from 0 to {classes - 1}",
-            next_step=f"{int(outside.sum())} of {records} labels are outside.",
-        )
-
-
-def _check_numbers(field: str, values: NDArray[Any], task: Task) -> None:
-    if task.kind == "multi-label":
-        wrong, allowed = (values != 0) & (values != 1), "0 or 1"
+    next_step = None
+    if task.predicts_classes:
+        fits = (labels >= 0) & (labels < task.outputs)
+        allowed = f"a class from 0 to {task.outputs - 1}"
+        next_step = f"{np.count_nonzero(~fits)} of {records} labels are outside."
+    elif task.kind == "multi-label":
+        fits, allowed = (labels == 0) | (labels == 1), "0 or 1"
     elif task.kind == "counts":
-        wrong, allowed = ~((values >= 0) & (values == np.floor(values))), "0, 1, 2, ..."
+        fits, allowed = (labels >= 0) & (labels == np.floor(labels)), "0, 1, 2, ..."
     else:
-        wrong, allowed = ~(np.abs(values) <= 1), "from -1 to 1, as Task.scaled gives it"
-    if wrong.any():
-        place = tuple(int(i) for i in np.argwhere(wrong)[0])
-        raise InputError(_at(field, place), given=float(values[place]), allowed=allowed)
+        fits, allowed = np.abs(labels) <= 1, "from -1 to 1, as Task.scaled gives it"
+    _refuse_first(field, labels, fits, allowed, next_step)
 
 
-def _at(field: str, place: Sequence[int]) -> str:
-    return f"{field}[{', '.join(map(str, place))}]"
+def _refuse_first(
+    field: str, array: NDArray[Any], fits: BoolArray, allowed: str, next_step: str | None = None
+) -> None:
+    """Name the first entry that does not fit, if there is one."""
+    if not fits.all():
+        place = tuple(int(i) for i in np.argwhere(~fits)[0])
+        raise InputError(
+            f"{field}[{', '.join(map(str, place))}]",
+            given=array[place].item(),
+            allowed=allowed,
+            next_step=next_step,
+        )

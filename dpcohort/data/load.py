@@ -223,14 +223,8 @@ def _candidates(source: Source, data_dir: str | Path | None) -> Iterator[Path]:
 
 
 def _locate(folder: Path, part: DataFile) -> Path | None:
-    for name in part.names:
-        path = folder / name
-        try:
-            if path.is_file():
-                return path
-        except OSError:  # a folder that may not be entered
-            return None
-    return None
+    # Not Path.is_file, which fails in a folder that may not be entered.
+    return next((folder / name for name in part.names if os.path.isfile(folder / name)), None)
 
 
 #: What can be asked for by name.
@@ -462,23 +456,15 @@ def _load_digits() -> Dataset:
     )
 
 
-#: Public constants: what such measurements are like, not what these records hold.
-_HEART_COLUMNS = TableColumns(
-    label="target",
-    client="hospital",
-    bounds={
-        "age": (20, 80),
-        "sex": (0, 1),
-        "trestbps": (80, 200),
-        "chol": (100, 400),
-        "fbs": (0, 1),
-        "thalach": (60, 200),
-        "exang": (0, 1),
-        "oldpeak": (-1, 5),
-    },
-    categories={"cp": (1, 2, 3, 4), "restecg": (0, 1, 2)},
-    labels=("healthy", "disease"),
-)
+def heart_columns() -> TableColumns:
+    """What the columns of ``heart_disease.csv`` mean.
+
+    Example:
+        >>> heart_columns().labels
+        ('healthy', 'disease')
+    """
+    text = Path(__file__).with_name("heart_disease.toml").read_text(encoding="utf-8")
+    return TableColumns(**tomllib.loads(text))
 
 
 def _load_heart_disease() -> Dataset:
@@ -498,7 +484,7 @@ def _load_heart_disease() -> Dataset:
     for group in np.unique(groups):
         is_test[np.flatnonzero(groups == group)[2::3]] = True
     found = table_dataset(
-        whole, _HEART_COLUMNS, name="heart-disease", test_public=True, is_test=is_test
+        whole, heart_columns(), name="heart-disease", test_public=True, is_test=is_test
     )
     return replace(found, remarks=())  # a cholesterol of 0 lies beyond the bounds on purpose
 

@@ -3,71 +3,40 @@
 
 from __future__ import annotations
 
-from dpcohort.engine.batched import BatchedEngine
-from dpcohort.engine.clipping import (
-    CLIP_SLACK,
-    ClippedNetwork,
-    ClippingPath,
-    FlatLayout,
-    Loss,
-    clip_factors,
-    cross_entropy,
-    per_example_gradients,
-)
-from dpcohort.engine.experiment import (
-    ClientRecords,
-    Engine,
-    Experiment,
-    TrainingPlan,
-    draw_numbers,
-)
-from dpcohort.engine.randomness import Streams, draw_positions
-from dpcohort.engine.reference import ReferenceEngine
-from dpcohort.engine.rounds import (
-    Arrived,
-    ConstantStep,
-    EngineState,
-    Evaluator,
-    InverseRootStep,
-    InverseTimeStep,
-    Optimiser,
-    ServerStep,
-    StepSize,
-    Trainer,
-    evaluator_on,
-    outputs_on,
-    train_rounds,
-)
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "CLIP_SLACK",
-    "Arrived",
-    "BatchedEngine",
-    "ClientRecords",
-    "ClippedNetwork",
-    "ClippingPath",
-    "ConstantStep",
-    "Engine",
-    "EngineState",
-    "Evaluator",
-    "Experiment",
-    "FlatLayout",
-    "InverseRootStep",
-    "InverseTimeStep",
-    "Loss",
-    "Optimiser",
-    "ReferenceEngine",
-    "ServerStep",
-    "StepSize",
-    "Streams",
-    "Trainer",
-    "TrainingPlan",
-    "clip_factors",
-    "cross_entropy",
-    "draw_numbers",
-    "draw_positions",
-    "evaluator_on",
-    "outputs_on",
-    "per_example_gradients",
-    "train_rounds",
-]
+from dpcohort._lazy import names_on_use
+
+if TYPE_CHECKING:
+    from dpcohort.engine.batched import BatchedEngine as BatchedEngine
+    from dpcohort.engine.clipping import CLIP_SLACK as CLIP_SLACK
+    from dpcohort.engine.clipping import ClippedNetwork as ClippedNetwork
+    from dpcohort.engine.clipping import ClippingPath as ClippingPath
+    from dpcohort.engine.clipping import FlatLayout as FlatLayout
+    from dpcohort.engine.clipping import Loss as Loss
+    from dpcohort.engine.clipping import clip_factors as clip_factors
+    from dpcohort.engine.clipping import cross_entropy as cross_entropy
+    from dpcohort.engine.clipping import per_example_gradients as per_example_gradients
+    from dpcohort.engine.experiment import ClientRecords as ClientRecords
+    from dpcohort.engine.experiment import Engine as Engine
+    from dpcohort.engine.experiment import Experiment as Experiment
+    from dpcohort.engine.experiment import TrainingPlan as TrainingPlan
+    from dpcohort.engine.experiment import draw_numbers as draw_numbers
+    from dpcohort.engine.randomness import Streams as Streams
+    from dpcohort.engine.randomness import draw_positions as draw_positions
+    from dpcohort.engine.reference import ReferenceEngine as ReferenceEngine
+    from dpcohort.engine.rounds import Arrived as Arrived
+    from dpcohort.engine.rounds import ConstantStep as ConstantStep
+    from dpcohort.engine.rounds import EngineState as EngineState
+    from dpcohort.engine.rounds import Evaluator as Evaluator
+    from dpcohort.engine.rounds import InverseRootStep as InverseRootStep
+    from dpcohort.engine.rounds import InverseTimeStep as InverseTimeStep
+    from dpcohort.engine.rounds import Optimiser as Optimiser
+    from dpcohort.engine.rounds import ServerStep as ServerStep
+    from dpcohort.engine.rounds import StepSize as StepSize
+    from dpcohort.engine.rounds import Trainer as Trainer
+    from dpcohort.engine.rounds import evaluator_on as evaluator_on
+    from dpcohort.engine.rounds import outputs_on as outputs_on
+    from dpcohort.engine.rounds import train_rounds as train_rounds
+
+__all__, __getattr__ = names_on_use(__name__, __file__)

@@ -37,7 +37,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -47,9 +46,9 @@ from dpcohort._validate import FloatArray, IntArray, whole_number
 from dpcohort.aggregation import Cohort
 from dpcohort.engine.clipping import ClippedNetwork, ClippingPath, Loss, cross_entropy
 from dpcohort.engine.device_draws import DeviceDraws, PreparedPass, pack
-from dpcohort.engine.experiment import Engine, Experiment, member_lattice, release_sum
+from dpcohort.engine.experiment import Draw, Engine, Experiment, member_lattice, release_sum
 from dpcohort.engine.lattice import Lattice, release
-from dpcohort.engine.randomness import draw_positions, pad_batches, standard_noise_
+from dpcohort.engine.randomness import pad_batches, standard_noise_
 from dpcohort.engine.rounds import Arrived, one_thread_each
 from dpcohort.errors import InputError
 
@@ -59,69 +58,6 @@ _DEVICE_PASS_BYTES = 8 << 30  # more keeps no device busier, and others may want
 _FORMED_NUMBERS = {"cpu": 1 << 22, "cuda": 1 << 27}  # of private gradients at a time
 _JOINED_MULTIPLE = 512  # the same, for all records of a cohort
 _WIDTH_MULTIPLE = 8  # padded batches come in few widths, for devices that tune to shapes
-
-
-@dataclass(frozen=True)
-class Draw:
-    """One draw of one experiment in one round.
-
-    Attributes:
-        experiment: whose draw it is.
-        number: the experiment's place among those side by side.
-        cohort: all draws of its round.
-        position: its place in the cohort.
-        part: from which record of its batch to which, if not to the end.
-    """
-
-    experiment: Experiment
-    number: int
-    cohort: Cohort
-    position: int
-    part: tuple[int, int | None] = (0, None)
-
-    @property
-    def client(self) -> int:
-        """The client's position in its population."""
-        return int(self.cohort.clients[self.position])
-
-    @property
-    def name(self) -> dict[str, int]:
-        """The part of its streams' names that is the draw's own."""
-        draw = int(self.cohort.draws[self.position])
-        return {"round": self.cohort.round, "client": self.client, "draw": draw}
-
-    @property
-    def clip(self) -> float:
-        """The clip C."""
-        return self.experiment.plan.training.clip
-
-    def rows(self, step: int) -> IntArray:
-        """The stored rows of its batch, or of its part of it, in one local step. SENSITIVE."""
-        plan = self.experiment.plan
-        positions = draw_positions(
-            self.experiment.streams,
-            plan.contract.sampler,
-            size=int(plan.population.sizes[self.client]),
-            rate=float(plan.sampling_rates[self.client]),
-            batch_size=int(plan.batch_sizes[self.client]),
-            **self.name,
-            step=step,
-        )
-        return self.experiment.records.rows(self.client, positions[slice(*self.part)])
-
-    def scale(self, step: int) -> float:
-        """Factor on the sum of clipped gradients, alpha / B; times its weight, if it has one."""
-        alpha = self.experiment.step_size(self.cohort.round, step)
-        if self.cohort.weights is not None:
-            alpha *= float(self.cohort.weights[self.position])
-        return alpha / int(self.cohort.batch_sizes[self.position])
-
-    def spread(self, step: int) -> float:
-        """Factor on the standard normal noise, alpha sigma; 0 where the noise is merged."""
-        if not self.experiment.adds_noise_at(step):
-            return 0.0
-        alpha = self.experiment.step_size(self.cohort.round, step)
-        return alpha * float(self.cohort.noise_stds[self.position])
 
 
 class BatchedEngine(Engine):
@@ -303,8 +239,8 @@ class BatchedEngine(Engine):
     ) -> PreparedPass:  # fmt: skip
         rows, row_scale = [], []
         for number, order, own in zip(numbers, orders, factors, strict=True):
-            experiment, cohort = self._experiments[number], cohorts[number]
-            each = [Draw(experiment, number, cohort, i).rows(0) for i in order.tolist()]
+            draws = self._draws(number, cohorts[number])
+            each = [draws[i].rows(0) for i in order.tolist()]
             rows.append(np.concatenate(each))
             row_scale.append(np.repeat(own, [part.size for part in each]))
         step = pack(
@@ -365,7 +301,7 @@ class BatchedEngine(Engine):
             return
         for e, cohort in enumerate(cohorts):
             count = len(updates[e])
-            sums = [PartialSum(row[None]) for row in updates[e]]
+            turns = [turns_to_add_to(row[None]) for row in updates[e]]
             parts = [self._parts(int(size)) for size in cohort.batch_sizes]
             for first in range(0, len(cohort), PARTIAL_SUMS):
                 block = range(first, min(first + PARTIAL_SUMS, len(cohort)))
@@ -374,7 +310,7 @@ class BatchedEngine(Engine):
                         if k < len(parts[i]):
                             draw = Draw(self._experiments[e], e, cohort, i, parts[i][k])
                             whole = len(parts[i]) == 1 and not self._has_partial_sums(e)
-                            yield [draw], None if whole else sums[i % count].next_turn()
+                            yield [draw], None if whole else next(turns[i % count])
 
     def _parts(self, batch_size: int) -> list[tuple[int, int | None]]:
         """The parts of a batch that workers take: of so many records that a pass can hold.
@@ -389,13 +325,7 @@ class BatchedEngine(Engine):
 
     def _chunks(self, cohorts: Sequence[Cohort]) -> Iterator[list[Draw]]:
         """Draws that share a pass: one on a CPU, whole experiments or parts of one elsewhere."""
-        every = [
-            Draw(experiment, number, cohort, position)
-            for number, (experiment, cohort) in enumerate(
-                zip(self._experiments, cohorts, strict=True)
-            )
-            for position in range(len(cohort))
-        ]
+        every = [draw for e, cohort in enumerate(cohorts) for draw in self._draws(e, cohort)]
         draws = [draw for draw in every if not draw.experiment.releases_sums]
         yield from ([draw] for draw in every if draw.experiment.releases_sums)
         limit = self._draws_per_pass
@@ -486,12 +416,11 @@ class BatchedEngine(Engine):
         rows, sums, exponents, keys, factors = [], [], [], [], []
         for row, draw in enumerate(draws):
             at = weights[row // per_group]
-            multiplier = float(draw.cohort.noise_multipliers[draw.position])
-            if multiplier == 0.0:
+            if draw.noise_multiplier == 0.0:
                 self._add_sums(network, [draw], step, at[None], total[row : row + 1])
                 total[row] *= draw.scale(step)
                 continue
-            lattice = Lattice(multiplier, draw.clip)
+            lattice = Lattice(draw.noise_multiplier, draw.clip)
             rows.append(row)
             sums.append(self._private_sum(network, draw.rows(step), at, lattice))
             exponents.append(lattice.exponent)
@@ -635,8 +564,8 @@ PARTIAL_SUMS = 8
 Turn = AbstractContextManager[Callable[[], Tensor]]
 
 
-class PartialSum:
-    """A row to which passes add one after the other, in the order in which they took their turns.
+def turns_to_add_to(row: Tensor) -> Iterator[Turn]:
+    """Turns for passes to add to a row one after the other, in the order in which they took them.
 
     Passes must be started in that order: the first that is not done then never waits for another.
 
@@ -644,41 +573,39 @@ class PartialSum:
         row: [1, D]; what is in it does not matter.
 
     Example:
-        >>> total = PartialSum(torch.empty(1, 1))
-        >>> for turn in [total.next_turn(), total.next_turn()]:
+        >>> total = torch.empty(1, 1)
+        >>> turns = turns_to_add_to(total)
+        >>> for turn in [next(turns), next(turns)]:
         ...     with turn as row:
         ...         _ = row().add_(1.0)
-        >>> total.row.tolist()
+        >>> total.tolist()
         [[2.0]]
     """
+    before: threading.Event | None = None
+    while True:
+        done = threading.Event()
+        yield _turn(row, before, done)
+        before = done
 
-    def __init__(self, row: Tensor) -> None:
-        self.row = row
-        self._last: threading.Event | None = None
 
-    def next_turn(self) -> Turn:
-        """The turn after those that were given before."""
-        before, self._last = self._last, threading.Event()
-        return self._turn(before, self._last)
+@contextmanager
+def _turn(
+    row: Tensor, before: threading.Event | None, done: threading.Event
+) -> Iterator[Callable[[], Tensor]]:
+    has_come = False
 
-    @contextmanager
-    def _turn(
-        self, before: threading.Event | None, done: threading.Event
-    ) -> Iterator[Callable[[], Tensor]]:
-        has_come = False
+    def when_due() -> Tensor:
+        nonlocal has_come
+        if not has_come:
+            has_come = True
+            if before is None:
+                row.zero_()
+            else:
+                before.wait()
+        return row
 
-        def when_due() -> Tensor:
-            nonlocal has_come
-            if not has_come:
-                has_come = True
-                if before is None:
-                    self.row.zero_()
-                else:
-                    before.wait()
-            return self.row
-
-        try:
-            yield when_due
-            when_due()  # a pass that added nothing keeps its place in the order all the same
-        finally:  # also after an error, or others would wait for ever
-            done.set()
+    try:
+        yield when_due
+        when_due()  # a pass that added nothing keeps its place in the order all the same
+    finally:  # also after an error, or others would wait for ever
+        done.set()

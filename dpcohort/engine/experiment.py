@@ -38,7 +38,6 @@ from __future__ import annotations
 
 import copy
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -59,13 +58,13 @@ from dpcohort.engine.lattice import (
     exponent_for,
     release,
 )
-from dpcohort.engine.randomness import Streams, noise_std
+from dpcohort.engine.randomness import Streams, draw_positions, noise_std
 from dpcohort.engine.rounds import (
-    Arrived,
     EngineState,
     Evaluator,
     Optimiser,
     ServerStep,
+    Trainer,
     train_rounds,
 )
 from dpcohort.errors import InputError
@@ -146,9 +145,31 @@ class Experiment:
     @property
     def server_step(self) -> ServerStep:
         """What its server does with updates."""
-        if self.only_sum_counts:
-            return MergedMean(self.plan, self.optimiser, self.streams), self.optimiser
-        return self.aggregation, self.optimiser
+        return self if self.only_sum_counts else self.aggregation, self.optimiser
+
+    def combine(self, updates: Tensor, cohort: Cohort) -> Tensor:
+        """The plain mean of updates that lack the noise of their last step, with that noise once.
+
+        The sum that a private engine releases has its noise already.
+        """
+        # On an accelerator the sum may be of other rows than the draws: see the engine's draws.
+        mean = sum_of_rows(updates).div_(len(cohort))
+        return self.add_merged_noise_(mean, cohort) if self.streams.is_reproducible else mean
+
+    def add_merged_noise_(self, mean: Tensor, cohort: Cohort) -> Tensor:
+        """Add to the mean of a cohort's updates the noise that their last local steps left out.
+
+        The stream is named by seed, purpose and round, and its purpose is its own: it never
+        coincides with the noise of a draw.
+        """
+        training, stds = self.plan.training, cohort.noise_stds
+        if cohort.shares is not None:  # what each member adds, whatever its own budget
+            stds = cohort.shares * training.clip
+        std = merged_std(stds, self.step_size(cohort.round, training.local_steps - 1))
+        if std == 0.0:  # public clients only
+            return mean
+        noise = merged_noise_(torch.empty_like(mean), self.streams, round=cohort.round)
+        return mean.add_(noise, alpha=std)
 
     def step_size(self, round: int, step: int) -> float:
         """Of one local step of a round, alpha_{t^g,t^l}."""
@@ -424,35 +445,6 @@ def merged_std(noise_stds: FloatArray, step_size: float) -> float:
     return float(step_size * np.linalg.norm(noise_stds) / noise_stds.size)
 
 
-def add_merged_noise_(
-    mean: Tensor, cohort: Cohort, plan: TrainingPlan, optimiser: Optimiser, streams: Streams
-) -> Tensor:
-    """Add to the mean of a cohort's updates the noise that their last local steps left out.
-
-    The stream is named by seed, purpose and round, and its purpose is its own: it never coincides
-    with the noise of a draw.
-
-    Args:
-        mean: [D], changed in place.
-        cohort: the draws of the round.
-        plan: how many local steps there are.
-        optimiser: their step sizes.
-        streams: where the noise comes from.
-
-    Returns:
-        The mean.
-    """
-    last = plan.training.local_steps - 1
-    stds = cohort.noise_stds
-    if cohort.shares is not None:  # what each member adds, whatever its own budget
-        stds = cohort.shares * plan.training.clip
-    std = merged_std(stds, optimiser.step_size(plan, round=cohort.round, step=last))
-    if std == 0.0:  # public clients only
-        return mean
-    noise = merged_noise_(torch.empty_like(mean), streams, round=cohort.round)
-    return mean.add_(noise, alpha=std)
-
-
 def member_lattice(cohort: Cohort, plan: TrainingPlan, position: int) -> Lattice | None:
     """The lattice of one draw of a pooled cohort; those of all have one unit in their sum.
 
@@ -524,26 +516,6 @@ def release_sum(
     return release(total[None], [exponent], [key], factors=[factor], dtype=dtype)[0]
 
 
-@dataclass(frozen=True, eq=False)
-class MergedMean:
-    """The plain mean of updates that lack the noise of their last step, and that noise once.
-
-    The sum that a private engine releases has its noise already.
-    """
-
-    plan: TrainingPlan
-    optimiser: Optimiser
-    streams: Streams
-
-    def combine(self, updates: Tensor, cohort: Cohort) -> Tensor:
-        """The mean, with its noise."""
-        # On an accelerator the sum may be of other rows than the draws: see the engine's draws.
-        mean = sum_of_rows(updates).div_(len(cohort))
-        if not self.streams.is_reproducible:
-            return mean
-        return add_merged_noise_(mean, cohort, self.plan, self.optimiser, self.streams)
-
-
 def merged_noise_(out: Tensor, streams: Streams, *, round: int) -> Tensor:
     """Fill ``out`` with the standard normal noise of a round.
 
@@ -578,7 +550,85 @@ def refuse_unmergeable(streams: Streams, aggregation: AggregationRule) -> None:
         )
 
 
-class Engine(ABC):
+@dataclass(frozen=True)
+class Draw:
+    """One draw of one experiment in one round.
+
+    Attributes:
+        experiment: whose draw it is.
+        number: the experiment's place among those side by side.
+        cohort: all draws of its round.
+        position: its place in the cohort.
+        part: from which record of its batch to which, if not to the end.
+    """
+
+    experiment: Experiment
+    number: int
+    cohort: Cohort
+    position: int
+    part: tuple[int, int | None] = (0, None)
+
+    @property
+    def client(self) -> int:
+        """The client's position in its population."""
+        return int(self.cohort.clients[self.position])
+
+    @property
+    def name(self) -> dict[str, int]:
+        """The part of its streams' names that is the draw's own."""
+        draw = int(self.cohort.draws[self.position])
+        return {"round": self.cohort.round, "client": self.client, "draw": draw}
+
+    @property
+    def clip(self) -> float:
+        """The clip C."""
+        return self.experiment.plan.training.clip
+
+    @property
+    def batch_size(self) -> int:
+        """The public batch size B."""
+        return int(self.cohort.batch_sizes[self.position])
+
+    @property
+    def noise_multiplier(self) -> float:
+        """The noise multiplier z; 0 of a public client."""
+        return float(self.cohort.noise_multipliers[self.position])
+
+    def rows(self, step: int) -> IntArray:
+        """The stored rows of its batch, or of its part of it, in one local step. SENSITIVE."""
+        plan = self.experiment.plan
+        positions = draw_positions(
+            self.experiment.streams,
+            plan.contract.sampler,
+            size=int(plan.population.sizes[self.client]),
+            rate=float(plan.sampling_rates[self.client]),
+            batch_size=self.batch_size,
+            **self.name,
+            step=step,
+        )
+        return self.experiment.records.rows(self.client, positions[slice(*self.part)])
+
+    def step_size(self, step: int) -> float:
+        """Factor on its mean gradient, alpha; times its weight, if it has one."""
+        alpha = self.experiment.step_size(self.cohort.round, step)
+        weights = self.cohort.weights
+        return alpha if weights is None else alpha * float(weights[self.position])
+
+    def scale(self, step: int) -> float:
+        """Factor on the sum of clipped gradients, alpha / B."""
+        return self.step_size(step) / self.batch_size
+
+    def noise_std(self, step: int) -> float:
+        """Standard deviation of the noise on its mean gradient; 0 where the noise is merged."""
+        adds_noise = self.experiment.adds_noise_at(step)
+        return float(self.cohort.noise_stds[self.position]) if adds_noise else 0.0
+
+    def spread(self, step: int) -> float:
+        """Factor on the standard normal noise, alpha sigma."""
+        return self.step_size(step) * self.noise_std(step)
+
+
+class Engine(Trainer):
     """What trains experiments side by side: seeds, rules or settings that share shapes.
 
     Args:
@@ -591,15 +641,6 @@ class Engine(ABC):
         self._experiments = list(experiments)
         self._records = experiments[0].records
         self._model = self._records.fit(model)
-
-    @abstractmethod
-    def updates(self, parameters: Sequence[Tensor], cohorts: Sequence[Cohort]) -> list[Arrived]:
-        """The noisy updates of a round of every experiment.
-
-        Args:
-            parameters: the model [D] of each.
-            cohorts: who is drawn in each.
-        """
 
     def initial_states(self) -> list[EngineState]:
         """Every experiment before its first round."""
@@ -644,6 +685,11 @@ class Engine(ABC):
             evaluator=evaluator,
             evaluate_every=whole_number("evaluate_every", evaluate_every, at_least=1),
         )
+
+    def _draws(self, number: int, cohort: Cohort) -> list[Draw]:
+        """The draws of a cohort of one of the experiments."""
+        experiment = self._experiments[number]
+        return [Draw(experiment, number, cohort, i) for i in range(len(cohort))]
 
     def _planned(self, t: int) -> list[Cohort]:
         return [cohort_of(experiment.plan, t) for experiment in self._experiments]

@@ -384,7 +384,7 @@ class Lattice:
         Returns:
             [D] int64.
         """
-        return self.clipped_sums([gradients])[0]
+        return self.clipped_sums([(gradients,)])[0]
 
     def clipped_sums(
         self,
@@ -394,8 +394,9 @@ class Lattice:
         """The same of gradients that come in parts. SENSITIVE.
 
         Args:
-            parts: each [records, n], raw: numbers of every record's gradient. A pair g [records, m]
-                and a [records, n] stands for the m n numbers of g a^T of each record.
+            parts: each a matrix [records, n], raw, alone in a tuple: numbers of every record's
+                gradient. A pair g [records, m] and a [records, n] stands for the m n numbers of
+                g a^T of each record.
             there: [records], false for those that count for nothing; None if there are none.
 
         Returns:
@@ -407,7 +408,7 @@ class Lattice:
             >>> torch.equal(sums, Lattice(2.0, 1.0).clipped_sum(a))
             True
         """
-        first = _first(parts[0])
+        first = parts[0][0]
         if there is None:
             there = torch.ones(len(first), dtype=torch.bool, device=first.device)
         lengths = [_length(part) for part in parts]
@@ -417,7 +418,7 @@ class Lattice:
         sums: list[Tensor] = []
         for start in range(0, len(there), at_a_time):
             rows = slice(start, start + at_a_time)
-            norms, found = gradient_norms([_rows(part, rows) for part in parts])
+            norms, found = gradient_norms([tuple(one[rows] for one in part) for part in parts])
             more = self._cut_sums(norms, found, there[rows])
             sums = [one + other for one, other in zip(sums, more, strict=True)] if sums else more
         if not sums:
@@ -435,15 +436,15 @@ class Lattice:
         factors = torch.where(finite, factors, 0.0)[:, None]
         # All bits of a row that is not finite become 0, whatever they were: NaN times 0 is NaN.
         for part in parts:
-            for rows in part if isinstance(part, tuple) else (part,):
+            for rows in part:
                 rows.view(torch.int64).bitwise_and_(-finite.long()[:, None])
         cuts = []
         for part in parts:
-            if isinstance(part, tuple):
+            if len(part) == 2:
                 products = torch.mul((part[0] * factors)[:, :, None], part[1][:, None])
                 cuts.append(_cut_off_(products.flatten(1)))
             else:
-                cuts.append(_cut_off_(part.mul_(factors)))
+                cuts.append(_cut_off_(part[0].mul_(factors)))
         lengths = _joined_norms([torch.linalg.vector_norm(cut, dim=1) for cut in cuts])
         passed = (lengths <= self.bound * math.sqrt(1 - _CHECKED)).double()
         if len(there) * self.bound < _EXACT_IN_FLOAT64:  # however a product adds up
@@ -472,10 +473,10 @@ def gradient_norms(parts: Sequence[Part]) -> tuple[Tensor, list[Part]]:
         Norms; all but large pairs joined in one matrix, and large pairs.
 
     Example:
-        >>> gradient_norms([torch.ones(1, 2), (torch.ones(1, 2), torch.ones(1, 7))])[0].tolist()
+        >>> gradient_norms([(torch.ones(1, 2),), (torch.ones(1, 2), torch.ones(1, 7))])[0].tolist()
         [4.0]
     """
-    first = _first(parts[0])
+    first = parts[0][0]
     may_overflow = first.dtype == torch.float64
     small = [part for part in parts if _is_joined(part)]
     width = sum(map(_length, small))
@@ -483,18 +484,15 @@ def gradient_norms(parts: Sequence[Part]) -> tuple[Tensor, list[Part]]:
     place = 0
     for part in small:
         into = joined[:, place : place + _length(part)]
-        into.copy_(
-            (part[0][:, :, None] * part[1][:, None]).flatten(1) if isinstance(part, tuple) else part
-        )
+        is_pair = len(part) == 2
+        into.copy_((part[0][:, :, None] * part[1][:, None]).flatten(1) if is_pair else part[0])
         place += _length(part)
-    pairs = [
-        (p[0].double(), p[1].double()) for p in parts if isinstance(p, tuple) and not _is_joined(p)
-    ]
+    pairs = [tuple(one.double() for one in part) for part in parts if not _is_joined(part)]
     norms = [_norms(joined, may_overflow=may_overflow)]
     for pair in pairs:
         one, other = (_norms(rows, may_overflow=may_overflow) for rows in pair)
         norms.append(one * other)
-    return _joined_norms(norms, may_overflow=may_overflow), [joined, *pairs]
+    return _joined_norms(norms, may_overflow=may_overflow), [(joined,), *pairs]
 
 
 def _cut_off_(values: Tensor) -> Tensor:
@@ -513,20 +511,12 @@ def _joined_norms(norms: Sequence[Tensor], *, may_overflow: bool = False) -> Ten
 
 def _is_joined(part: Part) -> bool:
     """Whether it is computed with others: fewer and longer operations."""
-    return not isinstance(part, tuple) or _length(part) <= _SMALL
-
-
-def _first(part: Part) -> Tensor:
-    return part[0] if isinstance(part, tuple) else part
-
-
-def _rows(part: Part, rows: slice) -> Part:
-    return (part[0][rows], part[1][rows]) if isinstance(part, tuple) else part[rows]
+    return len(part) == 1 or _length(part) <= _SMALL
 
 
 def _length(part: Part) -> int:
     """Numbers of a record."""
-    return part[0].shape[1] * part[1].shape[1] if isinstance(part, tuple) else part.shape[1]
+    return math.prod(rows.shape[1] for rows in part)
 
 
 def _norms(rows: Tensor, *, may_overflow: bool) -> Tensor:

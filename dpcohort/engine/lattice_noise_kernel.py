@@ -18,13 +18,7 @@ import mpmath
 import torch
 from torch import Tensor
 
-try:
-    import triton  # type: ignore[import-not-found,import-untyped,unused-ignore]
-    import triton.language as tl  # type: ignore[import-not-found,import-untyped,unused-ignore]
-except ImportError:
-    AVAILABLE = False
-else:
-    AVAILABLE = True
+from dpcohort.engine.counter_noise import AVAILABLE as AVAILABLE
 
 #: Blocks of a span, and its coordinates; see ``lattice``.
 BLOCKS = 128
@@ -102,6 +96,8 @@ def _constants(device: torch.device) -> Tensor:
 
 
 if AVAILABLE:
+    import triton  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    import triton.language as tl  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
     def _quarter(a, b, c, d):  # type: ignore[no-untyped-def]

@@ -134,21 +134,17 @@ class Streams:
         entropy = self.source(KEY_BYTES)
         return hashlib.blake2b(name, key=entropy, digest_size=KEY_BYTES).digest()
 
-    def normal_(
-        self,
-        out: Tensor,
-        *,
-        round: int,
-        client: int,
-        draw: int = 0,
-        step: int = 0,
-        purpose: Purpose = "noise",
-    ) -> Tensor:
+    def normal_(self, out: Tensor, *, purpose: Purpose = "noise", **name: int) -> Tensor:
         """Fill ``out`` with standard normal numbers of one stream, in its dtype, on its device.
 
         These are floating-point numbers of a fast generator, for simulation: the lowest bits can
         tell more than the Gaussian of the proofs (Mironov, 2012), and the generator's state, and
         with it all other noise, can be computed from a few thousand of them.
+
+        Args:
+            out: where to write.
+            purpose: of the stream.
+            **name: its round, client, draw and step, as ``words`` takes them.
 
         Raises:
             InputError: the streams are private; take ``noise_key`` and the lattice.
@@ -164,7 +160,6 @@ class Streams:
                 "floating-point noise is for simulation: private streams give keys (noise_key) "
                 "for noise on a lattice (dpcohort.engine.lattice)."
             )
-        name = {"round": round, "client": client, "draw": draw, "step": step}
         if out.device.type == "cpu":
             words = self.words(purpose, _MT_STATE_WORDS // 2, **name)
             return out.normal_(generator=self._cpu_generator(words))

@@ -23,12 +23,10 @@ from dpcohort.engine.clipping import (
     per_example_gradients,
     refuse_unfit_layers,
 )
-from dpcohort.engine.experiment import Engine, Experiment, member_lattice, release_sum
+from dpcohort.engine.experiment import Draw, Engine, Experiment, member_lattice, release_sum
 from dpcohort.engine.lattice import Lattice
-from dpcohort.engine.randomness import draw_positions, standard_noise_
+from dpcohort.engine.randomness import standard_noise_
 from dpcohort.engine.rounds import Arrived
-
-Records = tuple[Tensor, Tensor]
 
 
 class ReferenceEngine(Engine):
@@ -58,95 +56,60 @@ class ReferenceEngine(Engine):
 
     def updates(self, parameters: Sequence[Tensor], cohorts: Sequence[Cohort]) -> list[Arrived]:
         """The noisy updates of a round of every experiment, one draw after the other."""
-        together = zip(self._experiments, parameters, cohorts, strict=True)
-        return [
-            Arrived(
-                cohort,
-                self._private_sum(one, w, cohort)[None]
-                if one.releases_sums
-                else torch.stack(
-                    [self._client_update(one, w, cohort, i) for i in range(len(cohort))]
-                ),
-            )  # 6-7
-            for one, w, cohort in together
-        ]
+        arrived = []
+        for e, experiment in enumerate(self._experiments):
+            draws = self._draws(e, cohorts[e])
+            if experiment.releases_sums:
+                updates = [self._private_sum(draws, parameters[e])]
+            else:
+                updates = [self._client_update(draw, parameters[e]) for draw in draws]
+            arrived.append(Arrived(cohorts[e], torch.stack(updates)))  # 6-7
+        return arrived
 
-    def _client_update(
-        self, experiment: Experiment, global_weights: Tensor, cohort: Cohort, i: int
-    ) -> Tensor:  # 9
-        plan, k, streams = experiment.plan, int(cohort.clients[i]), experiment.streams
-        where = {"round": cohort.round, "client": k, "draw": int(cohort.draws[i])}
+    def _client_update(self, draw: Draw, global_weights: Tensor) -> Tensor:  # 9
+        streams = draw.experiment.streams
         noisy = self._noisy_mean if streams.is_reproducible else self._private_mean
         weights = global_weights.clone()  # 10
-        for step in range(plan.training.local_steps):  # 12
-            name = {**where, "step": step}
-            records = self._batch(experiment, cohort, i, step)  # 13
-            alpha = experiment.step_size(cohort.round, step)
-            if cohort.weights is not None:
-                alpha *= float(cohort.weights[i])
-            weights = weights - alpha * noisy(experiment, weights, records, cohort, i, name)
+        for step in range(draw.experiment.plan.training.local_steps):  # 12
+            weights = weights - draw.step_size(step) * noisy(draw, weights, step)
         return global_weights - weights  # 18-19
 
-    def _batch(self, experiment: Experiment, cohort: Cohort, i: int, step: int) -> Records:
-        plan, k = experiment.plan, int(cohort.clients[i])
-        positions = draw_positions(
-            experiment.streams,
-            plan.contract.sampler,
-            size=int(plan.population.sizes[k]),
-            rate=float(plan.sampling_rates[k]),
-            batch_size=int(cohort.batch_sizes[i]),
-            round=cohort.round,
-            client=k,
-            draw=int(cohort.draws[i]),
-            step=step,
-        )
-        return experiment.records.gather(experiment.records.rows(k, positions))
+    def _noisy_mean(self, draw: Draw, weights: Tensor, step: int) -> Tensor:
+        """Lines 13 to 17 of a simulation, in floating point."""
+        mean = self._clipped_sum(draw, weights, step) / draw.batch_size  # 16, by the public B
+        streams, noise = draw.experiment.streams, torch.empty_like(weights)
+        standard_noise_(noise, streams, **draw.name, step=step)
+        return mean + draw.noise_std(step) * noise  # 11 and 17
 
-    def _noisy_mean(
-        self, experiment: Experiment, weights: Tensor, records: Records, cohort: Cohort, i: int,
-        name: dict[str, int],
-    ) -> Tensor:  # fmt: skip
-        """Lines 14 to 17 of a simulation, in floating point."""
-        sigma, size = float(cohort.noise_stds[i]), int(cohort.batch_sizes[i])  # 11
-        if not experiment.adds_noise_at(name["step"]):
-            sigma = 0.0  # this noise comes with the mean
-        clip = experiment.plan.training.clip
-        mean = self._clipped_sum(weights, records, clip) / size  # 16, by the public B
-        return mean + sigma * standard_noise_(torch.empty_like(weights), experiment.streams, **name)
+    def _private_mean(self, draw: Draw, weights: Tensor, step: int) -> Tensor:
+        """Lines 13 to 17 on a lattice, record by record, with noise of a cryptographic stream."""
+        if draw.noise_multiplier == 0.0:  # a public client
+            return self._clipped_sum(draw, weights, step) / draw.batch_size
+        lattice = Lattice(draw.noise_multiplier, draw.clip)
+        total = self._integers(draw, weights, step, lattice)  # 14-16
+        key = draw.experiment.streams.noise_key(**draw.name, step=step)
+        return lattice.release(total, key, scale=1 / draw.batch_size, dtype=weights.dtype)  # 17
 
-    def _private_mean(
-        self, experiment: Experiment, weights: Tensor, records: Records, cohort: Cohort, i: int,
-        name: dict[str, int],
-    ) -> Tensor:  # fmt: skip
-        """Lines 14 to 17 on a lattice, record by record, with noise of a cryptographic stream."""
-        multiplier, size = float(cohort.noise_multipliers[i]), int(cohort.batch_sizes[i])  # 11
-        clip = experiment.plan.training.clip
-        if multiplier == 0.0:  # a public client
-            return self._clipped_sum(weights, records, clip) / size
-        lattice = Lattice(multiplier, clip)
-        total = self._integers(weights, records, lattice)  # 14-16
-        key = experiment.streams.noise_key(**name)
-        return lattice.release(total, key, scale=1 / size, dtype=weights.dtype)  # 17
-
-    def _private_sum(self, experiment: Experiment, weights: Tensor, cohort: Cohort) -> Tensor:
+    def _private_sum(self, draws: Sequence[Draw], weights: Tensor) -> Tensor:
         """Lines 10 to 19 of a whole cohort whose noise is pooled: one sum, and its noise once."""
+        experiment, cohort = draws[0].experiment, draws[0].cohort
         total = torch.zeros(weights.numel(), dtype=torch.int64, device=weights.device)
-        for i in range(len(cohort)):
-            lattice = member_lattice(cohort, experiment.plan, i)
-            records = self._batch(experiment, cohort, i, 0)  # 13
+        for draw in draws:
+            lattice = member_lattice(cohort, experiment.plan, draw.position)
             if lattice is not None:
-                total += self._integers(weights, records, lattice)  # 14-16
+                total += self._integers(draw, weights, 0, lattice)  # 13-16
         return release_sum(total, cohort, experiment, dtype=weights.dtype)  # 17
 
-    def _integers(self, weights: Tensor, records: Records, lattice: Lattice) -> Tensor:
+    def _integers(self, draw: Draw, weights: Tensor, step: int, lattice: Lattice) -> Tensor:
         total = torch.zeros(weights.numel(), dtype=torch.int64, device=weights.device)
-        for x, y in zip(*records, strict=True):
+        for x, y in zip(*draw.experiment.records.gather(draw.rows(step)), strict=True):  # 13
             total += lattice.clipped_sum(self._gradients(weights, x[None], y[None]))
         return total
 
-    def _clipped_sum(self, weights: Tensor, records: Records, clip: float) -> Tensor:
-        if records[0].shape[0] == 0:
+    def _clipped_sum(self, draw: Draw, weights: Tensor, step: int) -> Tensor:
+        inputs, targets = draw.experiment.records.gather(draw.rows(step))  # 13
+        if len(inputs) == 0:
             return torch.zeros_like(weights)
-        raw = self._gradients(weights, *records)  # 14
-        factors, rows = clip_rows(raw, clip)  # 15
+        raw = self._gradients(weights, inputs, targets)  # 14
+        factors, rows = clip_rows(raw, draw.clip)  # 15
         return factors @ rows

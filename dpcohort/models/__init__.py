@@ -1,35 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models to train, and the check that a model can be trained record by record. Imports torch."""
+"""Models to train, and the check that a model can be trained record by record. All need torch."""
 
 from __future__ import annotations
 
-from dpcohort.models.build import MODEL_NAMES, build_model
-from dpcohort.models.features import (
-    FEATURE_NAMES,
-    build_features,
-    precompute_features,
-    split_features,
-    without_features,
-)
-from dpcohort.models.fixed_features import FixedFeatures, ScatteringFeatures
-from dpcohort.models.oriented import OrientedFeatures
-from dpcohort.models.trainable import check_trainable, parameter_count
-from dpcohort.models.weights import described_weights, freeze, load_weights
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "FEATURE_NAMES",
-    "MODEL_NAMES",
-    "FixedFeatures",
-    "OrientedFeatures",
-    "ScatteringFeatures",
-    "build_features",
-    "build_model",
-    "check_trainable",
-    "described_weights",
-    "freeze",
-    "load_weights",
-    "parameter_count",
-    "precompute_features",
-    "split_features",
-    "without_features",
-]
+from dpcohort._lazy import names_on_use
+
+if TYPE_CHECKING:
+    from dpcohort.models.build import MODEL_NAMES as MODEL_NAMES
+    from dpcohort.models.build import build_model as build_model
+    from dpcohort.models.features import FEATURE_NAMES as FEATURE_NAMES
+    from dpcohort.models.features import build_features as build_features
+    from dpcohort.models.features import precompute_features as precompute_features
+    from dpcohort.models.features import split_features as split_features
+    from dpcohort.models.features import without_features as without_features
+    from dpcohort.models.fixed_features import FixedFeatures as FixedFeatures
+    from dpcohort.models.fixed_features import ScatteringFeatures as ScatteringFeatures
+    from dpcohort.models.oriented import OrientedFeatures as OrientedFeatures
+    from dpcohort.models.trainable import check_trainable as check_trainable
+    from dpcohort.models.trainable import parameter_count as parameter_count
+    from dpcohort.models.weights import described_weights as described_weights
+    from dpcohort.models.weights import freeze as freeze
+    from dpcohort.models.weights import load_weights as load_weights
+
+__all__, __getattr__ = names_on_use(__name__, __file__)

@@ -24,6 +24,7 @@ from dpcohort._validate import choice, whole_number
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.limits import MOST_CLASSES, MOST_INPUT_VALUES, MOST_PARAMETERS
 from dpcohort.models.features import FEATURE_OPTIONS, build_features, refuse_unknown
+from dpcohort.models.oriented import flag
 from dpcohort.models.trainable import check_trainable, seeded
 from dpcohort.models.weights import freeze, load_weights, read_weights
 from dpcohort.plugins import is_named_function, named_function
@@ -142,9 +143,7 @@ def logistic(
         8340
     """
     first, inputs = _first(shape, features, feature_options)
-    if not isinstance(bias, bool):
-        raise InputError("bias", given=bias, allowed="true or false")
-    linear = _linear(inputs, classes, bias=bias)
+    linear = _linear(inputs, classes, bias=flag("bias", bias))
     for parameter in linear.parameters():
         nn.init.zeros_(parameter)
     return nn.Sequential(first, linear)

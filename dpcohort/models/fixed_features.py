@@ -56,6 +56,9 @@ class FixedFeatures(nn.Module):
     """
 
     width: int
+    #: Of the Gaussian windows of the averages, in units of 2^scales pixels; None averages each
+    #: cell's pixels evenly.
+    _deviation: float | None = None
 
     def __init__(
         self, input_shape: Sequence[int], *, scales: int, orientations: int, cells: int
@@ -71,7 +74,8 @@ class FixedFeatures(nn.Module):
         self.input_shape = tuple(int(length) for length in input_shape)
         self.scales = whole_number("scales", scales, at_least=1, at_most=30)
         self.orientations = whole_number("orientations", orientations, at_least=1, at_most=1000)
-        shorter = min(self.input_shape[1:])
+        sides = self.input_shape[1:]
+        shorter = min(sides)
         self.cells = whole_number("cells", cells, at_least=1, at_most=shorter)
         self._margin: int = 2**self.scales
         if self._margin >= shorter:
@@ -81,13 +85,25 @@ class FixedFeatures(nn.Module):
                 allowed=f"small enough that 2^scales is below {shorter}, the image's shorter side",
             )
         # Constants: not among the parameters, and not in a model's file either.
-        self._padded = [self._padded_length(length) for length in self.input_shape[1:]]
+        # With a margin on both sides, and even down to the coarsest scale.
+        self._padded = [(-(-length // self._margin) + 2) * self._margin for length in sides]
         bank = morlet_bank(*self._padded, scales=self.scales, orientations=self.orientations)
         for at in range(self.scales):
             for scale in range(at, self.scales):
                 # The wavelet on the coarser grid: sampled as often less as its samples weigh more.
                 weights = folding_weights(folded(bank[scale], 2**at) * 4**at, 2 ** (scale - at))
                 self.register_buffer(f"_wavelets_{at}_{scale}", weights, persistent=False)
+            # Averages over cells, as two matrices that act on rows and columns.
+            for name, length, padded in zip(("rows", "columns"), sides, self._padded, strict=True):
+                weights = cell_averages(
+                    length,
+                    self.cells,
+                    margin=self._margin,
+                    padded=padded,
+                    step=2**at,
+                    deviation=self._deviation and self._deviation * self._margin,
+                )
+                self.register_buffer(f"_{name}_{at}", weights, persistent=False)
 
     def extra_repr(self) -> str:
         """The settings, which together with the class say everything about the features."""
@@ -96,30 +112,11 @@ class FixedFeatures(nn.Module):
             f"cells={self.cells}, width={self.width}"
         )
 
-    def _padded_length(self, length: int) -> int:
-        """With a margin on both sides, and even down to the coarsest scale."""
-        step: int = 2**self.scales
-        return -(-(length + 2 * self._margin) // step) * step
-
     def _pad(self, images: Tensor) -> Tensor:
         """Mirrored beyond the border, so that the border is no edge."""
         (height, width), (tall, wide) = self.input_shape[1:], self._padded
         below, right = tall - height - self._margin, wide - width - self._margin
         return F.pad(images, (self._margin, right, self._margin, below), mode="reflect")
-
-    def _add_averages(self, *, deviation: float | None) -> None:
-        """Averages over cells for each scale, as two matrices that act on rows and columns."""
-        for scale in range(self.scales):
-            for axis, name in enumerate(("rows", "columns")):
-                weights = cell_averages(
-                    self.input_shape[1 + axis],
-                    self.cells,
-                    margin=self._margin,
-                    padded=self._padded[axis],
-                    step=2**scale,
-                    deviation=deviation,
-                )
-                self.register_buffer(f"_{name}_{scale}", weights, persistent=False)
 
     def _average(self, maps: Tensor, scale: int) -> Tensor:
         """[..., padded / 2^scale, padded / 2^scale] averaged over the cells."""
@@ -307,9 +304,6 @@ def morlet_bank(height: int, width: int, *, scales: int, orientations: int) -> T
         >>> bank.shape, float(bank[:, :, 0, 0].abs().max()) < 1e-6
         (torch.Size([2, 4, 16, 16]), True)
     """
-    for field, value in (("height", height), ("width", width), ("scales", scales)):
-        whole_number(field, value, at_least=1)
-    whole_number("orientations", orientations, at_least=1)
     slant = min(1.0, 4.0 / orientations)
     wavelets = [
         _morlet(height, width, 2.0**scale, math.pi * turn / orientations, slant)
@@ -349,10 +343,6 @@ def _gabor(
     return torch.exp(-spread * (along.square() + (across / slant).square())).sum((2, 3))
 
 
-#: Standard deviation of the average, in units of the coarsest scale 2^scales.
-_AVERAGE = 0.4
-
-
 class ScatteringFeatures(FixedFeatures):
     """Scattering coefficients up to second order, in centred blocks of equal norm.
 
@@ -370,6 +360,8 @@ class ScatteringFeatures(FixedFeatures):
         1.0
     """
 
+    _deviation = 0.4
+
     def __init__(
         self,
         input_shape: Sequence[int],
@@ -382,7 +374,6 @@ class ScatteringFeatures(FixedFeatures):
             whole_number("scales", scales, at_least=1, at_most=30)
             cells = max(1, min(input_shape[1:], default=1) // 2**scales)
         super().__init__(input_shape, scales=scales, orientations=orientations, cells=cells)
-        self._add_averages(deviation=_AVERAGE * 2**self.scales)
         pairs = self.scales * (self.scales - 1) // 2
         turns = self.orientations
         self.width = (

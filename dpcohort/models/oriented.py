@@ -119,14 +119,13 @@ class OrientedFeatures(FixedFeatures):
         self.power = number("power", power, above=0, at_most=1)
         self.contrast = number("contrast", contrast, at_least=0)
         self.colours = choice("colours", colours, ("channels", "opponent"))
-        self.mirror, self.upright = _flag("mirror", mirror), _flag("upright", upright)
+        self.mirror, self.upright = flag("mirror", mirror), flag("upright", upright)
         self.whitening = choice("whitening", whitening, ("none", *SYNTHETIC_NAMES))
         self.whitening_floor = number("whitening_floor", whitening_floor, above=0)
         channels = self.input_shape[0]
         if colours == "opponent" and channels != 3:
             given = f"an image of {channels} channels"
             raise InputError("colours", given=given, allowed="red, green and blue for opponents")
-        self._add_averages(deviation=None)
         turns, pairs = self.orientations, self.scales * (self.scales - 1) // 2
         maps = channels * (1 + self.scales * turns)
         if self.order == 2:
@@ -236,7 +235,13 @@ class OrientedFeatures(FixedFeatures):
 _TOLD = ("order", "power", "contrast", "colours", "mirror", "upright", "whitening")
 
 
-def _flag(field: str, value: object) -> bool:
+def flag(field: str, value: object) -> bool:
+    """A truth value, if it is one.
+
+    Example:
+        >>> flag("mirror", False)
+        False
+    """
     if not isinstance(value, bool):
         raise InputError(field, given=value, allowed="true or false")
     return value
@@ -308,17 +313,12 @@ def whitening(
     Returns:
         m [width] and A [width, width], which is upper triangular.
 
-    Raises:
-        InputError: there are fewer than two images.
-
     Example:
         >>> images = torch.tensor([[1.0, 9.0], [1.0, -9.0], [-1.0, 9.0], [-1.0, -9.0]])
         >>> mean, root = whitening(lambda images: images, images, floor=1e-9)
         >>> [round(float(value), 3) for value in root.diagonal()]
         [1.0, 0.111]
     """
-    if len(images) < 2:
-        raise InputError("images", given=len(images), allowed="at least two, to have a covariance")
     found = torch.cat(in_threads(features, torch.split(images, 250)))
     width = found.shape[1]
     mean = found.mean(0, dtype=torch.float64)

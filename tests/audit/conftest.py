@@ -40,8 +40,7 @@ def _replace_noise(broken: Callable[..., Any]) -> Fault:
 
 def _replace_batches(broken: Callable[..., Any]) -> Fault:
     def apply(patch: pytest.MonkeyPatch) -> None:
-        for module in (batched, reference):
-            patch.setattr(module, "draw_positions", broken)
+        patch.setattr(experiment, "draw_positions", broken)
 
     return apply
 

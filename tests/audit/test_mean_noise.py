@@ -27,7 +27,7 @@ def engine(way: str) -> EngineUnderTest:
 
 
 def _missing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(experiment, "add_merged_noise_", lambda mean, *_: mean)
+    patch.setattr(experiment.Experiment, "add_merged_noise_", lambda self, mean, cohort: mean)
 
 
 def _std(broken: Callable[[Any, float], float]) -> Fault:

@@ -262,7 +262,7 @@ def test_a_wavelet_is_the_printed_formula():
 def test_bad_settings_are_refused(field, value):
     settings = {"scales": 2, "orientations": 8, field: value}
     with pytest.raises(InputError, match=f"{field} = "):
-        morlet_bank(16, 16, **settings)
+        ScatteringFeatures((1, 16, 16), **settings)
 
 
 def centred_images(count, size=32, inside=12, seed=0):

@@ -394,8 +394,7 @@ def _treats_alike(
         """All that a record's integers are made of."""
         parts, _ = network.own_gradients(weights, of, labels[: len(of)])
         norms, copies = gradient_norms(parts)
-        flat = [x for part in copies for x in (part if isinstance(part, tuple) else (part,))]
-        return torch.cat([norms[:, None], *flat], dim=1)
+        return torch.cat([norms[:, None], *(rows for part in copies for rows in part)], dim=1)
 
     wanted = rows(records)
     floats = records.is_floating_point()

@@ -28,7 +28,8 @@ from dpcohort.engine.clipping.layers import (
 )
 from dpcohort.engine.clipping.per_example import FlatLayout
 
-Pair = tuple[int, int]
+Pair = kernels.Pair
+Geometry = kernels.Geometry
 
 #: Columns are formed for so many bytes at a time: on a CPU they then stay in its cache.
 _COLUMN_BYTES = {"cpu": 2 << 20, "cuda": 1 << 30}
@@ -45,7 +46,6 @@ class BankedConvolution(BankedLayer):
         self._is_1d = isinstance(layer, nn.Conv1d)
         self._kernel = _pair(convolution.kernel_size)
         stride, dilation = _pair(convolution.stride), _pair(convolution.dilation)
-        #: Kernel, stride, padding and dilation, as ``patches`` takes them.
         self._geometry = (self._kernel, stride, _padding(convolution), dilation)
         self._has_lines = convolution.in_channels <= _FEW_CHANNELS
 
@@ -84,7 +84,9 @@ class BankedConvolution(BankedLayer):
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _compute_by_lines(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        lines, (height, width) = patch_lines(inputs, *self._geometry, ones=bias is not None)
+        lines, (height, width) = patches(
+            inputs, self._geometry, by_line=True, ones=bias is not None
+        )
         groups, outputs = weight.shape[:2]
         matrix = weight.reshape(groups, outputs, -1)
         if bias is not None:
@@ -121,7 +123,7 @@ class BankedConvolution(BankedLayer):
             return row_norms(self.kept["formed"]).square()
         positions, fan_in = g.shape[1], inputs.shape[1] * self._kernel[0] * self._kernel[1]
         if positions == 1 or gram_is_cheaper(positions, fan_in, outputs):
-            columns, _ = patches(inputs, *self._geometry)
+            columns, _ = patches(inputs, self._geometry)
             norms, _ = outer_sum_norms(columns, g)
             self.kept |= {"columns": columns, "g": g}
         else:
@@ -140,7 +142,7 @@ class BankedConvolution(BankedLayer):
         step = max(1, budget // (positions * fan_in * gradient.element_size()))
         for start in range(0, rows, step):
             part = slice(start, start + step)
-            columns, _ = patches(inputs[part], *self._geometry)
+            columns, _ = patches(inputs[part], self._geometry)
             torch.bmm(transposed[part], columns, out=formed[part])
         return formed
 
@@ -167,8 +169,8 @@ class BankedConvolution(BankedLayer):
         """Where they were formed, in the order of the patches."""
         if "formed" not in self.kept:
             return None
-        bias = [self.kept["bias"]] if "bias" in self.kept else []
-        return [self.kept["formed"].flatten(1), *bias]
+        bias = [(self.kept["bias"],)] if "bias" in self.kept else []
+        return [(self.kept["formed"].flatten(1),), *bias]
 
     def place(self, sums: Sequence[Tensor], total: Tensor) -> None:
         """Weight and bias, in the order of the parameters."""
@@ -199,88 +201,62 @@ class BankedConvolution(BankedLayer):
 
 
 def patches(
-    inputs: Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
+    inputs: Tensor, geometry: Geometry, *, by_line: bool = False, ones: bool = False
 ) -> tuple[Tensor, Pair]:
     """The patches a convolution looks at, [rows, positions, height x width x channels].
 
+    Args:
+        inputs: images [rows, channels, height, width].
+        geometry: of the convolution.
+        by_line: lay them out as [rows, channels x height x width, positions] instead.
+        ones: then with a line of ones below them.
+
     Returns:
         The patches and the height and width of the output.
 
     Example:
-        >>> image = torch.arange(9.0).view(1, 1, 3, 3)
-        >>> patches(image, (2, 2), (1, 1), (0, 0), (1, 1))[0][0, 0].tolist()
+        >>> image, geometry = torch.arange(9.0).view(1, 1, 3, 3), ((2, 2), (1, 1), (0, 0), (1, 1))
+        >>> patches(image, geometry)[0][0, 0].tolist()
         [0.0, 1.0, 3.0, 4.0]
-    """
-    image, size = inputs.permute(0, 2, 3, 1), output_size(inputs, kernel, stride, padding, dilation)
-    shape = (image.shape[0], size[0] * size[1], kernel[0] * kernel[1] * image.shape[3])
-    if _has_kernel(inputs):
-        out = image.new_empty(shape)
-        kernels.write_patches(
-            out, image.contiguous(), kernel=kernel, stride=stride, padding=padding,
-            dilation=dilation, output=size, by_line=False,
-        )  # fmt: skip
-        return out, size
-    if padding != (0, 0):
-        image = F.pad(image, (0, 0, padding[1], padding[1], padding[0], padding[0]))
-    image = image.contiguous()
-    per_row, per_line, per_pixel, _ = image.stride()
-    down, across = stride[0] * per_line, stride[1] * per_pixel
-    view = image.as_strided(
-        (len(image), *size, *kernel, image.shape[3]),
-        (per_row, down, across, dilation[0] * per_line, dilation[1] * per_pixel, 1),
-    )
-    return view.reshape(shape), size
-
-
-def patch_lines(
-    inputs: Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair, *, ones: bool
-) -> tuple[Tensor, Pair]:
-    """The same patches as [rows, channels x height x width, positions], below them a line of ones.
-
-    Returns:
-        The patches and the height and width of the output.
-
-    Example:
-        >>> image = torch.arange(9.0).view(1, 1, 3, 3)
-        >>> patch_lines(image, (2, 2), (1, 1), (0, 0), (1, 1), ones=True)[0][0, :, 0].tolist()
+        >>> patches(image, geometry, by_line=True, ones=True)[0][0, :, 0].tolist()
         [0.0, 1.0, 3.0, 4.0, 1.0]
     """
-    rows, channels = inputs.shape[:2]
-    size = output_size(inputs, kernel, stride, padding, dilation)
-    fan_in = channels * kernel[0] * kernel[1]
-    lines = inputs.new_empty(rows, fan_in + int(ones), size[0] * size[1])
-    if _has_kernel(inputs):
-        kernels.write_patches(
-            lines, inputs.permute(0, 2, 3, 1).contiguous(), kernel=kernel, stride=stride,
-            padding=padding, dilation=dilation, output=size, by_line=True,
-        )  # fmt: skip
-        return lines, size
+    kernel, stride, padding, dilation = geometry
+    size, (rows, channels) = output_size(inputs, geometry), inputs.shape[:2]
+    positions, fan_in = size[0] * size[1], channels * kernel[0] * kernel[1]
+    shape = (rows, fan_in + ones, positions) if by_line else (rows, positions, fan_in)
+    if inputs.is_cuda and kernels.AVAILABLE and inputs.numel() > 0:
+        out = inputs.new_empty(shape)
+        image = inputs.permute(0, 2, 3, 1).contiguous()
+        kernels.write_patches(out, image, geometry, output=size, by_line=by_line)
+        return out, size
     if padding != (0, 0):
         inputs = F.pad(inputs, (padding[1], padding[1], padding[0], padding[0]))
-    image = inputs.contiguous()
-    per_row, per_channel, per_line, _ = image.stride()
-    down, across = stride[0] * per_line, stride[1]
-    view = image.as_strided(
-        (rows, channels, *kernel, *size),
-        (per_row, per_channel, dilation[0] * per_line, dilation[1], down, across),
-    )
+    memory = torch.contiguous_format if by_line else torch.channels_last
+    image = inputs.contiguous(memory_format=memory)
+    per_row, per_channel, per_line, per_pixel = image.stride()
+    place = (stride[0] * per_line, stride[1] * per_pixel)
+    entry = (dilation[0] * per_line, dilation[1] * per_pixel)
+    if not by_line:
+        strides = (per_row, *place, *entry, per_channel)
+        return image.as_strided((rows, *size, *kernel, channels), strides).reshape(shape), size
+    strides = (per_row, per_channel, *entry, *place)
+    view = image.as_strided((rows, channels, *kernel, *size), strides)
+    lines = inputs.new_empty(shape)
     lines[:, :fan_in].view(view.shape).copy_(view)
     if ones:
         lines[:, fan_in].fill_(1.0)
     return lines, size
 
 
-def _has_kernel(inputs: Tensor) -> bool:
-    return inputs.is_cuda and kernels.AVAILABLE and inputs.numel() > 0
-
-
-def output_size(inputs: Tensor, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> Pair:
+def output_size(inputs: Tensor, geometry: Geometry) -> Pair:
     """Height and width of what a convolution makes of images [rows, channels, height, width].
 
     Example:
-        >>> output_size(torch.zeros(1, 1, 5, 6), (3, 3), (1, 2), (1, 0), (1, 1))
+        >>> output_size(torch.zeros(1, 1, 5, 6), ((3, 3), (1, 2), (1, 0), (1, 1)))
         (5, 2)
     """
+    kernel, stride, padding, dilation = geometry
     down, across = (
         (inputs.shape[2 + i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1
         for i in (0, 1)
@@ -294,13 +270,8 @@ def _pair(value: tuple[int, ...]) -> Pair:
 
 def _padding(layer: nn.Conv1d | nn.Conv2d) -> Pair:
     """Padding on each side; (-1, -1) if the two sides of a dimension differ."""
-    if isinstance(layer.padding, str):
-        if layer.padding == "valid":
-            return (0, 0)
-        spans = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]
-        if any(span % 2 for span in spans):
-            return (-1, -1)
-        sides = tuple(span // 2 for span in spans)
-    else:
-        sides = tuple(int(side) for side in layer.padding)
-    return (0, sides[0]) if len(sides) == 1 else (sides[0], sides[1])
+    # Before and after the last dimension, then the one before it.
+    sides = tuple(layer._reversed_padding_repeated_twice)
+    if sides[::2] != sides[1::2]:
+        return (-1, -1)
+    return (0, sides[0]) if len(sides) == 2 else (sides[2], sides[0])

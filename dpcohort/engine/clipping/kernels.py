@@ -11,40 +11,34 @@ from __future__ import annotations
 
 from torch import Tensor
 
-try:
-    import triton  # type: ignore[import-not-found,import-untyped,unused-ignore]
-    import triton.language as tl  # type: ignore[import-not-found,import-untyped,unused-ignore]
-except ImportError:
-    AVAILABLE = False
-else:
-    AVAILABLE = True
+from dpcohort.engine.counter_noise import AVAILABLE as AVAILABLE
 
 #: Entries of a window at most: the place of its largest is kept in one byte, 255 for none yet.
 LARGEST_WINDOW = 254
 
 _BLOCK = 1024
 Pair = tuple[int, int]
+#: Of a convolution: height and width of its kernel, from patch to patch, of the zeros on each side,
+#: and from entry to entry of a patch.
+Geometry = tuple[Pair, Pair, Pair, Pair]
 
 
 def write_patches(
-    out: Tensor, image: Tensor, *, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair,
-    output: Pair, by_line: bool,
-) -> None:  # fmt: skip
+    out: Tensor, image: Tensor, geometry: Geometry, *, output: Pair, by_line: bool
+) -> None:
     """Write the patches of [rows, height, width, channels] images, contiguous.
 
     Args:
         out: [rows, positions, height x width x channels], or, by line, [rows, channels x height x
             width (+ 1), positions]; what is left of it, a last line, becomes ones. Contiguous.
         image: the images.
-        kernel: height and width of a patch.
-        stride: from patch to patch.
-        padding: zeros on each side.
-        dilation: from entry to entry of a patch.
+        geometry: of the convolution.
         output: patches down and across.
         by_line: which of the two layouts.
     """
     rows, height, width, channels = image.shape
-    geometry = {
+    kernel, stride, padding, dilation = geometry
+    sizes = {
         "HEIGHT": height, "WIDTH": width, "CHANNELS": channels, "ACROSS": output[1],
         "KH": kernel[0], "KW": kernel[1], "SH": stride[0], "SW": stride[1],
         "PH": padding[0], "PW": padding[1], "DH": dilation[0], "DW": dilation[1],
@@ -53,13 +47,13 @@ def write_patches(
         lines = _BLOCK // channels
         size = out[0].numel() // channels
         blocks = -(-size // lines)
-        _whole_channels[(rows * blocks,)](out, image, size, blocks, LINES=lines, **geometry)
+        _whole_channels[(rows * blocks,)](out, image, size, blocks, LINES=lines, **sizes)
         return
     size = out[0].numel()
     blocks = -(-size // _BLOCK)
     _each_entry[(rows * blocks,)](
         out, image, size, blocks,
-        POSITIONS=output[0] * output[1], BY_LINE=by_line, BLOCK=_BLOCK, **geometry,
+        POSITIONS=output[0] * output[1], BY_LINE=by_line, BLOCK=_BLOCK, **sizes,
     )  # fmt: skip
 
 
@@ -97,6 +91,8 @@ def pool_gradient(
 
 
 if AVAILABLE:
+    import triton  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    import triton.language as tl  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     @triton.jit  # type: ignore[misc,untyped-decorator,unused-ignore]
     def _whole_channels(  # type: ignore[no-untyped-def]

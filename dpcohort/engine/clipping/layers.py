@@ -33,7 +33,7 @@ from torch.nn import functional as F  # noqa: N812
 from dpcohort.engine.clipping.per_example import FlatLayout
 
 #: Numbers [rows, n] that belong to single rows; a pair stands for the outer products of its rows.
-Part = Tensor | tuple[Tensor, Tensor]
+Part = tuple[Tensor, ...]
 
 
 class BankedLayer(nn.Module, ABC):
@@ -353,7 +353,7 @@ class BankedLinear(BankedLayer):
         if "gradient" not in self.kept:
             return None
         gradient = self.kept["gradient"]
-        return [(gradient, self.kept["inputs"]), *([gradient] if "bias" in self.places else [])]
+        return [(gradient, self.kept["inputs"]), *([(gradient,)] if "bias" in self.places else [])]
 
     def _add_one_position(self, gradient: Tensor, factors: Tensor, total: Tensor) -> None:
         draws = len(factors)
@@ -503,7 +503,7 @@ class BankedNormalisation(BankedLayer):
 
     def own_gradients(self) -> list[Part]:
         """Scale and shift, which were formed."""
-        return [self.kept[name] for name in self.places]
+        return [(self.kept[name],) for name in self.places]
 
     def _spread(self, parameter: Tensor, like: Tensor) -> Tensor:
         """[groups, *shape] so that it broadcasts over [groups, rows, ...]."""

@@ -24,9 +24,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
 
 from dpcohort.engine.clipping import kernels
 from dpcohort.engine.clipping.convolution import BankedConvolution
@@ -96,20 +96,10 @@ class ClippingPath:
     floats_per_example: int = 1
 
 
-@dataclass(frozen=True)
-class RecordedPass:
-    """A pass of some shapes, each half of it one call.
-
-    Attributes:
-        observe: weights, inputs, targets and clips to factors, whether all is finite, and what
-            ``add`` needs.
-        add: adds clipped sums to what is given it: factors, where to add, and what was kept.
-    """
-
-    observe: Function
-    add: Function
-
-
+#: A pass of some shapes, each half of it one call. The first takes weights, inputs, targets and
+#: clips to factors, whether all is finite, and what the second needs; that one adds clipped sums to
+#: what is given it: factors, where to add, and what was kept.
+RecordedPass = tuple[Function, Function]
 #: Shape, strides and type of weights, inputs, targets and clips.
 Shapes = tuple[tuple[torch.Size, tuple[int, ...], torch.dtype], ...]
 
@@ -245,7 +235,7 @@ class ClippedNetwork:
         if replay is None:
             factors, finite = _factors(self._pass(weights, inputs, targets), clip)
         else:
-            factors, finite, *kept = replay.observe(weights, inputs, targets, clip)
+            factors, finite, *kept = replay[0](weights, inputs, targets, clip)
         if self._all_finite is not None:
             self._all_finite.logical_and_(finite)
         elif not bool(finite):
@@ -259,7 +249,7 @@ class ClippedNetwork:
             factors = factors * scale
         into = total()
         if replay is not None:
-            replay.add(factors, into, *kept)
+            replay[1](factors, into, *kept)
             return
         for layer in self._layers:
             layer.add_clipped_sum(factors, into)
@@ -342,14 +332,14 @@ class ClippedNetwork:
         given.args = ([*every[:2], *itertools.compress(every[2:], needed)],)
         for node in itertools.compress(entries, [not used for used in needed]):
             added.erase_node(node)
-        found = RecordedPass(replayed(observed), replayed(added))
+        found = replay_observe, replay_add = replayed(observed), replayed(added)
         for _ in range(2):
             arguments = make_up()
             factors, finite, *kept = observe(*arguments)
             zeros = factors.new_zeros(len(factors), weights.shape[1])
             (total,) = add(factors, zeros.clone(), *kept)
-            again, fine, *kept = found.observe(*arguments)
-            (other,) = found.add(again, zeros, *kept)
+            again, fine, *kept = replay_observe(*arguments)
+            (other,) = replay_add(again, zeros, *kept)
             pairs = ((factors, again), (finite, fine), (total, other))
             if not all(torch.equal(one, two) for one, two in pairs):
                 return None
@@ -437,7 +427,7 @@ class ClippedNetwork:
             sums over the examples of all parts. SENSITIVE.
         """
         if self.path.kind != "banked":
-            return [self._per_example(weights, inputs, targets)], _only
+            return [(self._per_example(weights, inputs, targets),)], _only
         with full_precision_products(weights.device):
             self._run(weights[None], inputs, targets, apart=True)
             # A layer that the loss does not come by has no gradient.
@@ -446,7 +436,7 @@ class ClippedNetwork:
             if None in own:
                 raw = self._formed(weights, len(inputs))
                 self._release()
-                return [raw], _only
+                return [(raw,)], _only
         self._release()
         found = [parts for parts in own if parts is not None]
 
@@ -590,33 +580,20 @@ def _made_up_targets(values: Tensor) -> Tensor:
     """Targets for the made-up examples: 1 and 0 in turn, which every task of numbers has."""
     if not values.is_floating_point():
         return _made_up(values)
-    turns = torch.arange(_EXAMPLES).view(-1, *[1] * (values.dim() - 1))
-    for axis, length in enumerate(values.shape[1:], start=1):
-        places = [1] * values.dim()
-        places[axis] = length
-        turns = turns + torch.arange(length).view(places)
-    return ((turns + 1) % 2).double()
+    turns = np.indices((_EXAMPLES, *values.shape[1:])).sum(0)
+    return torch.as_tensor((turns + 1) % 2).double()
 
 
 Pair = tuple[int, int]
 
 
-class MaxPool(nn.Module):
+class MaxPool(nn.MaxPool2d):
     """Max-pooling of images.
 
-    Args:
-        layer: the torch layer whose place it takes.
-
     Example:
-        >>> MaxPool(nn.MaxPool2d(2))(torch.arange(4.0).view(1, 1, 2, 2))
+        >>> MaxPool(2)(torch.arange(4.0).view(1, 1, 2, 2))
         tensor([[[[3.]]]])
     """
-
-    def __init__(self, layer: nn.MaxPool2d) -> None:
-        super().__init__()
-        self._kernel = _pair(layer.kernel_size)
-        self._stride = _pair(layer.stride)
-        self._padding = _pair(layer.padding)
 
     @classmethod
     def supports(cls, layer: nn.Module) -> bool:
@@ -633,9 +610,11 @@ class MaxPool(nn.Module):
         """The largest entry of each window."""
         known = inputs.dtype in (torch.float32, torch.float64) and inputs.dim() == 4
         if inputs.is_cuda and kernels.AVAILABLE and known:
-            pooled: Tensor = _Pool.apply(inputs, self._kernel, self._stride, self._padding)  # type: ignore[no-untyped-call]
-            return pooled
-        return F.max_pool2d(inputs, self._kernel, self._stride, self._padding)
+            sizes = map(_pair, (self.kernel_size, self.stride, self.padding))
+            pooled: Tensor = _Pool.apply(inputs, *sizes)  # type: ignore[no-untyped-call]
+        else:
+            pooled = super().forward(inputs)
+        return pooled
 
 
 class _Pool(torch.autograd.Function):
@@ -676,7 +655,7 @@ def exchange_pooling(model: nn.Module) -> None:
     for part in model.modules():
         for name, layer in part.named_children():
             if isinstance(layer, nn.MaxPool2d) and MaxPool.supports(layer):
-                setattr(part, name, MaxPool(layer))
+                setattr(part, name, MaxPool(layer.kernel_size, layer.stride, layer.padding))
 
 
 def _pair(value: int | tuple[int, ...]) -> Pair:

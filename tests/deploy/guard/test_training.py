@@ -314,12 +314,13 @@ def test_a_machine_that_treats_places_differently_computes_one_by_one(data, monk
 
     def by_place(self, weights, inputs, targets):
         parts, placed = real(self, weights, inputs, targets)
-        parts[-1][-1] *= 1 + 2**-23
+        parts[-1][0][-1] *= 1 + 2**-23
         return parts, placed
 
     def by_neighbours(self, weights, inputs, targets):
         parts, placed = real(self, weights, inputs, targets)
-        return [*parts[:-1], parts[-1] + 0 * parts[-1].sum(0)], placed
+        (last,) = parts[-1]
+        return [*parts[:-1], (last + 0 * last.sum(0),)], placed
 
     for wrong in (by_place, by_neighbours):
         monkeypatch.setattr(ClippedNetwork, "own_gradients", wrong)

@@ -20,7 +20,7 @@ def test_patches_are_those_of_unfold(
     padding: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int]
 ) -> None:
     images = torch.randn(2, 3, 7, 8)
-    found, (height, width) = patches(images, (3, 2), stride, padding, dilation)
+    found, (height, width) = patches(images, ((3, 2), stride, padding, dilation))
     expected = F.unfold(images, (3, 2), dilation=dilation, padding=padding, stride=stride)
     assert found.shape[1] == height * width == expected.shape[2]
     reordered = found.view(2, height * width, 3, 2, 3).permute(0, 4, 2, 3, 1)

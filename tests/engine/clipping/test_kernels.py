@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from dpcohort.engine.clipping import kernels
-from dpcohort.engine.clipping.convolution import patch_lines, patches
+from dpcohort.engine.clipping.convolution import patches
 from dpcohort.engine.clipping.network import MaxPool
 
 SHAPES: list[tuple[Any, ...]] = [
@@ -32,20 +32,20 @@ def test_the_kernel_writes_the_same_patches(
     image = torch.randn(5, channels, 9, 12, dtype=dtype)
     options = (kernel, stride, padding, dilation)
     there = image.to(cuda).contiguous(memory_format=torch.channels_last)
-    expected, size = patches(image, *options)
-    got, got_size = patches(there, *options)
+    expected, size = patches(image, options)
+    got, got_size = patches(there, options)
     assert got_size == size
     assert torch.equal(got.cpu(), expected)
     for ones in (True, False):
-        lines, size = patch_lines(image, *options, ones=ones)
-        got, got_size = patch_lines(there, *options, ones=ones)
+        lines, size = patches(image, options, by_line=True, ones=ones)
+        got, got_size = patches(there, options, by_line=True, ones=ones)
         assert got_size == size
         assert torch.equal(got.cpu(), lines)
 
 
 def test_without_a_gpu_patches_are_views_of_torch() -> None:
     image = torch.randn(2, 3, 5, 5)
-    got, _ = patches(image, (3, 3), (1, 1), (1, 1), (1, 1))
+    got, _ = patches(image, ((3, 3), (1, 1), (1, 1), (1, 1)))
     unfolded = torch.nn.functional.unfold(image, 3, padding=1)
     expected = unfolded.view(2, 3, 3, 3, 25).permute(0, 4, 2, 3, 1).reshape(2, 25, 27)
     assert torch.equal(got, expected)
@@ -78,7 +78,8 @@ def test_the_kernels_give_torchs_numbers(
     # its plain one.
     memory = torch.channels_last if channels_last else torch.contiguous_format
     results = []
-    for pool, given in ((layer, image), (MaxPool(layer), image.contiguous(memory_format=memory))):
+    ours = MaxPool(kernel, stride, padding)
+    for pool, given in ((layer, image), (ours, image.contiguous(memory_format=memory))):
         inputs = given.clone().requires_grad_()
         out = pool(inputs)
         weight = torch.linspace(1, 2, out.numel(), dtype=dtype, device=cuda).view(out.shape)
@@ -91,5 +92,5 @@ def test_the_kernels_give_torchs_numbers(
 def test_not_a_number_comes_through(cuda: str) -> None:
     image = torch.zeros(1, 1, 4, 4, device=cuda)
     image[0, 0, 1, 1] = float("nan")
-    out = MaxPool(nn.MaxPool2d(2))(image)
+    out = MaxPool(2)(image)
     assert torch.isnan(out).flatten().tolist() == [True, False, False, False]
