@@ -123,8 +123,7 @@ class LocalGuards(AbstractContextManager["LocalGuards"]):
 
     def transport(self, federation: Federation) -> InProcess:
         """A transport whose nodes are the federation's clients."""
-        keys = federation.fingerprints
-        return InProcess({keys[client]: self.carry for client in federation.clients})
+        return InProcess(dict.fromkeys(federation.fingerprints.values(), self.carry))
 
     def _socket(self, client: str) -> Path:
         if client not in self._sockets:

@@ -40,7 +40,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from pydantic import model_validator
 from torch import nn
 
 from dpcohort.atomic_file import owner_only
@@ -54,10 +53,11 @@ from dpcohort.deploy.flower.federation import (
     check_no_public_client,
     disagreements,
     some,
+    unit_of,
 )
 from dpcohort.deploy.flower.kit import file_name
 from dpcohort.deploy.flower.messages import hello_message, open_message, read_hello
-from dpcohort.deploy.flower.record import FederatedJob, FederatedRecorder
+from dpcohort.deploy.flower.record import FederatedJob
 from dpcohort.deploy.flower.rounds import GuardTrainer
 from dpcohort.deploy.formats import replace
 from dpcohort.deploy.guard.files import GuardedData, check_records
@@ -67,14 +67,13 @@ from dpcohort.deploy.guard.terms import GuardTerms, ModelTerms
 from dpcohort.deploy.guard.training import LocalTraining, layout_of
 from dpcohort.deploy.ledger import ClientLedger
 from dpcohort.deploy.whole_update import check_whole, noisy_update
-from dpcohort.engine import EngineState
 from dpcohort.engine.clipping import FlatLayout
 from dpcohort.engine.lattice import Lattice
 from dpcohort.errors import DpcohortError, InputError
 from dpcohort.plain_text import one_line, visible
 from dpcohort.plan import Plan
 from dpcohort.runs.run import Run
-from dpcohort.runs.training import closing, run_rounds
+from dpcohort.runs.training import run_rounds
 
 __all__ = ["PrivacyAwareStrategy", "PrivacyMod", "clients_of"]
 
@@ -535,20 +534,6 @@ class _Nodes(FlowerGrid):
         return RecordDict({**_record(body), **self._beside, _CONFIG: config})
 
 
-class _AppJob(FederatedJob):
-    """A training by an app's clients."""
-
-    def settings(self) -> dict[str, Any]:
-        """What ``run.json`` holds; that mods and not guards added the noise, among it."""
-        return {
-            **super().settings(),
-            "label": f"{self.plan.selection.rule}, Flower app",
-            "data": {"name": "held by the clients", "records": self.partition.records},
-            "model": self.model_settings("Flower app", {}),
-            "drop_in": _unit(self.plan),
-        }
-
-
 class PrivacyAwareStrategy:
     """A strategy for a Flower app: a plan's cohorts, its weights, its noise, and receipts.
 
@@ -601,10 +586,10 @@ class PrivacyAwareStrategy:
             plan.verify_unless_made_here()
         _check_plan(plan)
         self.plan, self._run, self._out, self._resume = plan, run, Path(out), bool(resume)
-        self._federation = _AppFederation(
+        self._federation = Federation(
             plan=plan,
             model=_MODEL,
-            clients={},
+            clients=None,
             run=run,
             optimiser={"learning_rate": float(learning_rate)},
             aggregation={"rule": aggregation},
@@ -616,7 +601,7 @@ class PrivacyAwareStrategy:
     @property
     def unit(self) -> str:
         """What is protected: a whole ``client``, or a ``record``."""
-        return _unit(self.plan)
+        return unit_of(self.plan)
 
     def summary(self) -> None:
         """Say what will be done, as Flower's strategies do."""
@@ -662,7 +647,7 @@ class PrivacyAwareStrategy:
             self.summary()
             arrays = _Arrays.of(initial_arrays)
             _check_arrays(arrays)
-            job = _AppJob.of(replace(self._federation, timeout=timeout), model=arrays.module)
+            job = FederatedJob.of(replace(self._federation, timeout=timeout), model=arrays.module)
             nodes = _Nodes(grid, run=self._run, beside=arrays.beside(), config=train_config or {})
             drawn = job.federation.drawn
             hellos = _agreed(nodes, self.plan, drawn, timeout=timeout)
@@ -682,14 +667,10 @@ class PrivacyAwareStrategy:
                 result.evaluate_metrics_serverapp[done] = found
                 return f": {dict(found)}"
 
-            with owner_only():
-                part = FederatedRecorder(job, self._out, resume=self._resume)
-                trainer = GuardTrainer(job, exchange, part.exchanged)
-                with closing([part]):
-                    part.begin(EngineState(job.initial()))
-                    evaluated(part.state.next_round)
-                    step = (job.aggregation, job.optimiser)
-                    run_rounds([part], trainer, [step], listeners=(RoundPrinter(evaluated),))
+            trainer, step = GuardTrainer(job, exchange), (job.aggregation, job.optimiser)
+            with owner_only(), trainer.recorded(self._out, resume=self._resume) as part:
+                evaluated(part.state.next_round)
+                run_rounds([part], trainer, [step], listeners=(RoundPrinter(evaluated),))
             self.run = part.run
             result.arrays = arrays.record(part.state.parameters.numpy())
             for words in part.run.warnings:
@@ -699,7 +680,7 @@ class PrivacyAwareStrategy:
         except (DpcohortError, MemoryError, RecursionError) as error:
             raise told(error) from None
 
-    def _problems(self, job: _AppJob, client: str, hello: Hello) -> list[str]:
+    def _problems(self, job: FederatedJob, client: str, hello: Hello) -> list[str]:
         size = int(self.plan.population.sizes[self.plan.population.index_of(client)])
         if (hello.records == 1) != (size == 1):
             found = "the client as a whole" if hello.records == 1 else "its records"
@@ -720,19 +701,6 @@ class PrivacyAwareStrategy:
     aggregate_train = configure_evaluate = aggregate_evaluate = configure_train
 
 
-class _AppFederation(Federation):
-    """A federation whose nodes are known by the names they give, not by keys they proved."""
-
-    @model_validator(mode="after")
-    def _check(self) -> _AppFederation:
-        _ = self.optimiser_section  # checked now, not at the first round
-        return self
-
-
-def _unit(plan: Plan) -> str:
-    return "client" if int(plan.population.sizes.max()) == 1 else "record"
-
-
 def _check_plan(plan: Plan) -> None:
     """Refuse plans that no mod can keep.
 
@@ -748,7 +716,7 @@ def _check_plan(plan: Plan) -> None:
     check_no_public_client(plan, "a mod sends")
     whole = bool((plan.sampling_rates[plan.drawn] == 1.0).all())
     steps, relation = plan.training.local_steps, plan.contract.neighbours
-    if _unit(plan) == "client" and not (whole and steps == 1 and relation == "replace-one"):
+    if unit_of(plan) == "client" and not (whole and steps == 1 and relation == "replace-one"):
         raise InputError.because(
             "every client of the plan has size 1, so clients as a whole are protected, and that "
             "needs training.sampling_rate = 1, training.local_steps = 1 and privacy.neighbours = "

@@ -57,6 +57,11 @@ def check_no_public_client(plan: Plan, who: str) -> None:
         )
 
 
+def unit_of(plan: Plan) -> str:
+    """What an app's plan protects: a whole ``client``, or a ``record``."""
+    return "client" if int(plan.population.sizes.max()) == 1 else "record"
+
+
 def some(names: Sequence[str]) -> str:
     """The first few names, and how many more there are.
 
@@ -84,7 +89,8 @@ class Federation(Format):
         model: what is trained; the guards must have the same.
         optimiser: step sizes, as in a configuration's [optimiser].
         aggregation: ``rule`` and its settings, as in a configuration's [aggregation].
-        clients: public key of each client, as in ``node.pub``.
+        clients: public key of each client, as in ``node.pub``; None for an app whose nodes are
+            known by the names they give, not by keys they proved.
         members: where noise is pooled, the public key of each client's identity, as its owner and
             all others have it in their terms.
         tuning: where the settings came from, as in a configuration's [tuning]; empty for nowhere.
@@ -105,20 +111,28 @@ class Federation(Format):
     aggregation: Annotated[
         Mapping[str, Any], AfterValidator(lambda given: {"rule": "mean", **given})
     ] = Field(default_factory=lambda: {"rule": "mean"})
-    clients: Mapping[str, str]
+    clients: Mapping[str, str] | None
     members: Mapping[str, str] = Field(default_factory=dict)
     tuning: Mapping[str, Any] = Field(default_factory=dict)
     charges: Mapping[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _check(self) -> Federation:
-        check_no_public_client(self.plan, "a guard releases")
-        strangers = sorted(set(self.clients) - set(self.plan.population.ids))
+        if self.clients is not None:
+            check_no_public_client(self.plan, "a guard releases")
+            self._check_keys(self.clients)
+        _ = self.optimiser_section  # checked now, not at the first round
+        _ = self.pool
+        self._check_charges()
+        return self
+
+    def _check_keys(self, keys: Mapping[str, str]) -> None:
+        strangers = sorted(set(keys) - set(self.plan.population.ids))
         if strangers:
             raise InputError.because(
                 f"[clients] has a key for {strangers[0]!r}, whom the plan does not know."
             )
-        missing = [client for client in self.drawn if not self.clients.get(client)]
+        missing = [client for client in self.drawn if not keys.get(client)]
         if missing:
             raise InputError.because(
                 f"[clients] has no public key of {some(missing)}, whom the plan draws. Ask their "
@@ -132,10 +146,6 @@ class Federation(Format):
                     "its own."
                 )
             owners[key] = client
-        _ = self.optimiser_section  # checked now, not at the first round
-        _ = self.pool
-        self._check_charges()
-        return self
 
     def _check_charges(self) -> None:
         try:
@@ -164,7 +174,7 @@ class Federation(Format):
     def fingerprints(self) -> dict[str, str]:
         """Fingerprint of each client's key."""
         found = {}
-        for client, key in self.clients.items():
+        for client, key in (self.clients or {}).items():
             try:
                 found[client] = key_fingerprint(key)
             except InputError as error:

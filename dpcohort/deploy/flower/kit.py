@@ -406,7 +406,7 @@ def _write_server(
     write_text(server / "federation.toml", federation.to_toml(plan="plan.json"))
     values = {
         **values,
-        "clients": len(federation.clients),
+        "clients": len(federation.fingerprints),
         "federation": json.dumps(str(final / "server" / "federation.toml")),
         "authority": json.dumps(str(final / "server" / "tls" / "ca.crt")),
     }

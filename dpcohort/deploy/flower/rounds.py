@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from dpcohort.deploy.flower.messages import (
     read_draws,
     read_hello,
 )
-from dpcohort.deploy.flower.record import FederatedJob, FederatedRecorder
+from dpcohort.deploy.flower.record import FederatedJob, write_exchange
 from dpcohort.deploy.guard.protocol import DrawRequest, MaskedRequest, ReportRequest, RunReceipt
 from dpcohort.deploy.ledger.terms import AcceptedPool
 from dpcohort.deploy.pooled import Card, PoolRound
@@ -44,7 +45,7 @@ from dpcohort.engine import Arrived, EngineState, Evaluator, evaluator_on
 from dpcohort.errors import InputError
 from dpcohort.plain_text import one_line
 from dpcohort.runs.run import Callback, Run
-from dpcohort.runs.training import closing, run_rounds
+from dpcohort.runs.training import Recorder, closing, run_rounds
 
 
 def federate(
@@ -87,16 +88,10 @@ def federate(
     )
     job, folder = FederatedJob.of(federation, after), Path(out)
     evaluator = _evaluator(job)
+    trainer, step = GuardTrainer(job, exchange), (job.aggregation, job.optimiser)
     with owner_only():
-        recorders: list[FederatedRecorder] = []
-        trainer = GuardTrainer(job, exchange, lambda *what: recorders[0].exchanged(*what))
         trainer.check_terms(resume=resume and (folder / "run.json").exists())
-        job = dataclasses.replace(job, ask=trainer.reports)
-        recorders.append(FederatedRecorder(job, folder, resume=resume))
-        part = recorders[0]
-        with closing([part]):
-            part.begin(EngineState(job.initial()))
-            step = (job.aggregation, job.optimiser)
+        with trainer.recorded(folder, resume=resume) as part:
             run_rounds([part], trainer, [step], evaluator=evaluator, listeners=tuple(callbacks))
     return part.run
 
@@ -107,20 +102,30 @@ class GuardTrainer:
     Args:
         job: the training, with plan, model and clients.
         exchange: asks clients over a transport.
-        on_exchange: told what a round's messages came to, and what the clients' ledgers said last.
     """
 
-    def __init__(
-        self,
-        job: FederatedJob,
-        exchange: Exchange,
-        on_exchange: Callable[[Mapping[str, Any], Mapping[str, RunReceipt]], None],
-    ) -> None:
+    _run: Run
+
+    def __init__(self, job: FederatedJob, exchange: Exchange) -> None:
         self._federation, self._job, self._plan = job.federation, job, job.plan
-        self._exchange, self._on_exchange = exchange, on_exchange
+        self._exchange = exchange
         self._model, self._layout = job.federation.model.sha256(), job.layout
         self._receipts: dict[str, RunReceipt] = {}
         self._pool, self._cards = job.federation.pool, dict[str, Card]()
+
+    @contextmanager
+    def recorded(self, out: Path, *, resume: bool) -> Iterator[Recorder]:
+        """The run in its folder, where it begins or goes on; its files are closed with the block.
+
+        Args:
+            out: the run folder.
+            resume: go on with the run in that folder; without one there, begin it.
+        """
+        part = Recorder(dataclasses.replace(self._job, ask=self.reports), out, resume=resume)
+        self._run = part.run
+        with closing([part]):
+            part.begin(EngineState(self._job.initial()))
+            yield part
 
     def updates(
         self, parameters: Sequence[torch.Tensor], cohorts: Sequence[Cohort]
@@ -142,7 +147,7 @@ class GuardTrainer:
         ]
         enough = len(rows) >= self._federation.quorum * len(cohort)
         summary = _summary(cohort.round, len(cohort), replies, heard, passed_over=not enough)
-        self._on_exchange(summary, self._receipts)
+        write_exchange(self._run, summary, self._receipts)
         if not enough:
             return [None]
         came = [replies[self._name(cohort, i)].updates[int(cohort.draws[i])] for i in rows]
@@ -177,7 +182,7 @@ class GuardTrainer:
             "lost": {name: {0: words} for name, words in sorted(found.lost.items())},
             "errors": found.errors,
         }
-        self._on_exchange(summary, self._receipts)
+        write_exchange(self._run, summary, self._receipts)
         if found.total is None or plan.pooled is None:
             return None
         # In units of share C / 2^e; of those who are left, as of a smaller cohort.
@@ -213,8 +218,8 @@ class GuardTrainer:
         }
         draws = {client: [REPORT_DRAW] for client in requests}
         replies, heard = self._ask(requests, draws, group=f"{round}-reports")
-        summary = _summary(round, len(requests), replies, heard)
-        self._on_exchange({**summary, "of_reports": True}, self._receipts)
+        summary = {**_summary(round, len(requests), replies, heard), "of_reports": True}
+        write_exchange(self._run, summary, self._receipts)
         return {
             plan.population.index_of(client): terms.half_range + float(value)
             for client, reply in replies.items()
