@@ -19,6 +19,7 @@ from typing import Protocol
 
 from dpcohort._validate import number, whole_number
 from dpcohort.errors import InputError
+from dpcohort.plain_text import one_line
 
 #: What came back for one message: the name that ``push`` gave it, what the guard answered (None if
 #: nothing came), and why nothing came, in the transport's words.
@@ -127,6 +128,11 @@ class Heard:
     bodies: list[bytes] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     attempts: int = 0
+
+    @property
+    def reason(self) -> str:
+        """Why nothing came, by the last of the errors."""
+        return one_line("; ".join(self.errors[-2:])) or "no answer"
 
 
 class Exchange:

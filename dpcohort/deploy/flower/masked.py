@@ -164,7 +164,7 @@ def _ask(
 
 def _answer(heard: Heard, wanted: type[Wanted], into: MaskedRound, client: str) -> Wanted | str:
     found: Wanted | None = None
-    words = one_line("; ".join(heard.errors[-2:])) or "no answer"
+    words = heard.reason
     for body in heard.bodies:
         try:
             for frame in read_frames(body):

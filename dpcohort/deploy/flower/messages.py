@@ -239,7 +239,14 @@ def read_hello(body: bytes) -> Hello | str:
     return found if isinstance(found, Hello) else refusal_words(found)
 
 
-def read_draws(body: bytes, request: DrawRequest, *, draws: Sequence[int], records: int) -> Reply:
+def read_draws(
+    body: bytes,
+    request: DrawRequest,
+    *,
+    draws: Sequence[int],
+    records: int,
+    earlier: Reply | None = None,
+) -> Reply:
     """Check a client's answer to a message for draws.
 
     Args:
@@ -247,8 +254,10 @@ def read_draws(body: bytes, request: DrawRequest, *, draws: Sequence[int], recor
         request: what was asked, for any of the draws.
         draws: the numbers that were asked for, in this order.
         records: the client's size.
+        earlier: what its earlier answers were worth; a draw that came once has come.
     """
-    reply, longest = Reply(), longest_update(request, records=records)
+    reply, longest = earlier or Reply(), longest_update(request, records=records)
+    reply.losses, reply.passing = {}, False
     answers: list[DrawUpdate | Refusal] = []
     problem = "no answer"
     try:

@@ -43,7 +43,6 @@ from dpcohort.deploy.ledger.terms import AcceptedPool
 from dpcohort.deploy.pooled import Card, PoolRound
 from dpcohort.engine import Arrived, EngineState, Evaluator, evaluator_on
 from dpcohort.errors import InputError
-from dpcohort.plain_text import one_line
 from dpcohort.runs.run import Callback, Run
 from dpcohort.runs.training import Recorder, closing, run_rounds
 
@@ -281,23 +280,18 @@ class GuardTrainer:
     def _ask(
         self, requests: Mapping[str, DrawRequest], draws: Mapping[str, list[int]], *, group: str
     ) -> tuple[dict[str, Reply], dict[str, Heard]]:
-        sizes = self._plan.population.sizes
-        index = self._plan.population.index_of
+        people, replies = self._plan.population, {client: Reply() for client in requests}
 
-        def read(client: str, body: bytes) -> Reply:
-            records = int(sizes[index(client)])
-            return read_draws(body, requests[client], draws=draws[client], records=records)
+        def read(client: str, body: bytes) -> bool:
+            asked: Any = {"draws": draws[client], "earlier": replies[client]}
+            records = int(people.sizes[people.index_of(client)])
+            return not read_draws(body, requests[client], **asked, records=records).passing
 
         messages = {c: draw_message(c, requests[c], draws=draws[c]) for c in requests}
-        heard = self._exchange.ask(
-            messages,
-            group=group,
-            satisfied=lambda client, body: not read(client, body).passing,
-        )
-        replies = {}
-        for client, answers in heard.items():
-            reply = _joined([read(client, body) for body in answers.bodies], draws[client], answers)
-            replies[client] = reply
+        heard = self._exchange.ask(messages, group=group, satisfied=read)
+        for client, reply in replies.items():
+            if not heard[client].bodies:
+                reply.losses = dict.fromkeys(draws[client], heard[client].reason)
             if reply.receipt is not None:
                 self._receipts[client] = reply.receipt
         return replies, heard
@@ -308,24 +302,6 @@ class GuardTrainer:
 
     def _name(self, cohort: Cohort, i: int) -> str:
         return self._plan.population.ids[int(cohort.clients[i])]
-
-
-def _joined(replies: list[Reply], draws: list[int], heard: Heard) -> Reply:
-    """Several answers of one client as one: a draw that came once has come."""
-    if not replies:
-        reason = one_line("; ".join(heard.errors[-2:])) or "no answer"
-        return Reply(losses=dict.fromkeys(draws, reason))
-    first: dict[int, Reply] = {}
-    for reply in replies:
-        first = dict.fromkeys(reply.updates, reply) | first
-    last = replies[-1]
-    receipts = [reply.receipt for reply in replies if reply.receipt is not None]
-    return Reply(
-        updates={draw: reply.updates[draw] for draw, reply in first.items()},
-        resent={draw for draw, reply in first.items() if draw in reply.resent},
-        losses={draw: last.losses.get(draw, "no answer") for draw in draws if draw not in first},
-        receipt=receipts[-1] if receipts else None,
-    )
 
 
 def _part(cohort: Cohort, rows: list[int]) -> Cohort:

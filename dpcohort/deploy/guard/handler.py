@@ -213,17 +213,10 @@ class GuardHandler:
             raise RefusedError("terms", f"the client's owner has accepted the plan {member.plan}")
         if not all(len(card) == 3 for card in request.cards):
             raise RefusedError("terms", "a card is a name, a key and a signature")
+        said = request.model_dump(include={"run", "plan", "round", "exponent", "modulus_bits"})
         with within_terms():
-            asked = PoolRound(
-                member.pool,
-                [Card(*one) for one in request.cards],
-                run=member.run,
-                plan=member.plan,
-                round=request.round,
-                coordinates=self._trainer.dimension,
-                exponent=request.exponent,
-                modulus_bits=request.modulus_bits,
-            )
+            cards = [Card(*one) for one in request.cards]
+            asked = PoolRound(member.pool, cards, coordinates=self._trainer.dimension, **said)
             member.check(asked)
         return member, asked
 
@@ -270,10 +263,8 @@ class GuardHandler:
     def _computed(self, request: DrawRequest, accepted: RunTerms, lattice: Lattice) -> bytes:
         """What may leave: an update with all of its noise, or a share of it under masks."""
         terms = _terms_of(request, accepted)
-        batch: dict[str, Any] = {
-            "rate": terms.sampling_rate,
-            "batch_size": self._batch_size(terms),
-        }
+        size = self._batch_size(terms)
+        batch: Any = {"rate": terms.sampling_rate, "batch_size": size}
         if accepted.reports is not None and isinstance(request, ReportRequest):
             asked = accepted.reports.asked
             report = self._trainer.report(request.vector, lattice, terms.sampler, asked, **batch)
@@ -365,8 +356,8 @@ class GuardHandler:
             message = f"noise_multiplier must be {SMALLEST_NOISE:g} to {LARGEST_NOISE:g}"
             raise RefusedError("terms", message)
         with within_terms():
-            run, round, draw = request.run, request.round, request.draw
-            key = DrawKey(dataset=self.terms.dataset, run=run, round=round, draw=draw)
+            named = request.model_dump(include={"run", "round", "draw"})
+            key = DrawKey(dataset=self.terms.dataset, **named)
             event = Event(
                 noise_multiplier=request.noise_multiplier,
                 sampling_rate=request.sampling_rate,
@@ -432,12 +423,7 @@ def _lattice(request: DrawRequest, accepted: RunTerms) -> Lattice:
 
 
 def _update(request: DrawRequest, output: bytes, *, resent: bool) -> DrawUpdate | MaskedUpdate:
-    named: dict[str, Any] = {
-        "run": request.run,
-        "round": request.round,
-        "draw": request.draw,
-        "resent": resent,
-    }
+    named: Any = {**request.model_dump(include={"run", "round", "draw"}), "resent": resent}
     if isinstance(request, MaskedRequest):
         return MaskedUpdate(**named, signature=output[:_SIGNATURE].hex(), data=output[_SIGNATURE:])
     return DrawUpdate(**named, vector=np.frombuffer(output, dtype="<f4").astype(np.float32))
