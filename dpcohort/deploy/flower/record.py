@@ -26,11 +26,11 @@ from dpcohort.data import Dataset, Partition, load_dataset
 from dpcohort.data.arrays import load_test_arrays
 from dpcohort.deploy.flower.federation import Federation, unit_of
 from dpcohort.deploy.guard.protocol import RunReceipt
-from dpcohort.deploy.guard.training import checked_weights, layout_of
+from dpcohort.deploy.guard.training import built_model, layout_of
 from dpcohort.engine import ClientRecords
 from dpcohort.engine.clipping.per_example import FlatLayout
 from dpcohort.errors import InputError
-from dpcohort.models import build_model, described_weights
+from dpcohort.models import described_weights
 from dpcohort.plain_text import one_line
 from dpcohort.round_record import RoundRecord
 from dpcohort.runs.chooser import Ask, Chooser
@@ -81,15 +81,7 @@ class FederatedJob(TrainingJob):
                 "and guards give none without noise."
             )
         terms = federation.model
-        model = model or build_model(
-            terms.name,
-            input_shape=terms.input_shape,
-            classes=terms.classes,
-            seed=federation.seed,
-            options=terms.options,
-            weights=checked_weights(terms),
-            frozen=terms.frozen,
-        )
+        model = model or built_model(terms, seed=federation.seed)
         found, planned = FlatLayout(model).dimension, federation.plan.training.dimension
         if found != planned:
             raise InputError.because(

@@ -44,6 +44,7 @@ from dpcohort.deploy.ledger.terms import (
     RunTerms,
     asked_of,
     hex_digits,
+    reports_asked_of,
 )
 from dpcohort.deploy.pooled import cohort_sha256
 from dpcohort.errors import InputError
@@ -624,15 +625,9 @@ def terms_from_plan(
         lines.append(line)
         if key == "options" and model.task:
             lines += _table("model.task", "what is predicted, and the only loss", model.task)
-    if plan.terms is not None and plan.has_private_reports:
-        reports = {
-            "count": int(plan.report_caps[k]),
-            "statistic": plan.terms.statistic,
-            "loss_bound": plan.terms.loss_bound,
-            "least_noise_multiplier": float(plan.report_multipliers[k]),
-            "mini_batch": plan.terms.mini_batch,
-        }
-        lines += _table("runs.reports", "what the plan's rule asks for beside draws", reports)
+    if plan.has_private_reports:
+        about = "what the plan's rule asks for beside draws"
+        lines += _table("runs.reports", about, reports_asked_of(plan, k))
     if plan.pooled is not None:
         pool = pool_from_plan(plan, members or {}, client=client)
         said = pool.model_dump(exclude={"members", "cohorts"})

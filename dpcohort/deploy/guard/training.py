@@ -84,6 +84,26 @@ def checked_weights(model: ModelTerms) -> Path | None:
     return Path(model.weights)
 
 
+def built_model(terms: ModelTerms, *, seed: int, tokens: bool = False) -> torch.nn.Module:
+    """The model that terms name, with their weights.
+
+    Args:
+        terms: of the model.
+        seed: of the initial weights.
+        tokens: it reads token ids.
+    """
+    return build_model(
+        terms.name,
+        input_shape=terms.input_shape,
+        classes=terms.classes,
+        seed=seed,
+        options=terms.options,
+        input_dtype=torch.int64 if tokens else torch.float32,
+        weights=checked_weights(terms),
+        frozen=terms.frozen,
+    )
+
+
 def layout_of(model: torch.nn.Module) -> str:
     """The hash of what server and guard must have in common: trained parameters, frozen values."""
     places = FlatLayout(model).places
@@ -124,16 +144,8 @@ class LocalTraining:
     ) -> None:
         self._data, self._source = data, source
         tokens = data.inputs.dtype == np.int64
-        built = module or build_model(
-            model.name,
-            input_shape=model.input_shape,
-            classes=model.classes,
-            seed=0,  # the weights come with every request
-            options=model.options,
-            input_dtype=torch.int64 if tokens else torch.float32,
-            weights=checked_weights(model),
-            frozen=model.frozen,
-        )
+        # Any seed: the weights come with every request.
+        built = module or built_model(model, seed=0, tokens=tokens)
         refuse_unfit_layers(built)
         task = model.predicts
         check_own_loss(task)

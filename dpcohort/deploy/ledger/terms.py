@@ -260,6 +260,22 @@ def asked_of(plan: Plan, k: int) -> dict[str, Any]:
     }
 
 
+def reports_asked_of(plan: Plan, k: int) -> dict[str, Any]:
+    """The reports that a plan's rule asks of the client at this position; nothing if it does not.
+
+    They are what :class:`AcceptedReports` says of them.
+    """
+    if plan.terms is None:
+        return {}
+    return {
+        "count": int(plan.report_caps[k]),
+        "statistic": plan.terms.statistic,
+        "loss_bound": plan.terms.loss_bound,
+        "least_noise_multiplier": float(plan.report_multipliers[k]),
+        "mini_batch": plan.terms.mini_batch,
+    }
+
+
 class RunTerms(Format):
     """The terms of one run, as the client's owner accepts them.
 
