@@ -62,9 +62,9 @@ from dpcohort.deploy.flower.rounds import GuardTrainer
 from dpcohort.deploy.formats import replace
 from dpcohort.deploy.guard.files import GuardedData, check_records
 from dpcohort.deploy.guard.handler import GuardHandler, RefusedError, within_terms
-from dpcohort.deploy.guard.protocol import DrawRequest, Hello, ReceiptRequest, encode
+from dpcohort.deploy.guard.protocol import DrawRequest, Hello, ReceiptRequest, Vector, encode
 from dpcohort.deploy.guard.terms import GuardTerms, ModelTerms
-from dpcohort.deploy.guard.training import LocalTraining, layout_of
+from dpcohort.deploy.guard.training import Batches, LocalTraining, layout_of
 from dpcohort.deploy.ledger import ClientLedger
 from dpcohort.deploy.whole_update import check_whole, noisy_update
 from dpcohort.engine.clipping import FlatLayout
@@ -375,20 +375,13 @@ class _WholeUpdate:
         self.layout = layout_of(self._arrays.module)
 
     def update(
-        self,
-        parameters: NDArray[np.float32],
-        lattice: Lattice,
-        sampler: str,
-        *,
-        rate: float,
-        batch_size: int,
-        step_sizes: Sequence[float],
-    ) -> NDArray[np.float32]:
+        self, parameters: Vector, lattice: Lattice, batches: Batches, step_sizes: Sequence[float]
+    ) -> Vector:
         """The step size times w - w', clipped as one vector, with its noise."""
         (alpha,) = step_sizes  # the terms say that there is one, and the rate is 1
         trained = self._trained(parameters)
         moved = np.zeros(self.dimension) if trained is None else parameters - trained
-        return noisy_update(moved, lattice, scale=alpha / batch_size)
+        return noisy_update(moved, lattice, scale=alpha / batches[2])
 
     def _trained(self, parameters: NDArray[Any]) -> NDArray[np.float64] | None:
         """What the app's own training makes of the parameters; None where it failed."""
@@ -496,9 +489,8 @@ class _Nodes(FlowerGrid):
         super().__init__(grid)
         self._run, self._beside, self._config = run, dict(beside), dict(config)
         self._asked: dict[str, int] = {}
-        self._seen: set[int] = set()
-        #: What each node answered, or why it did not.
-        self.answers: dict[int, Hello | str] = {}
+        #: What each node that was asked answered, or why it did not; None while nothing came.
+        self.answers: dict[int, Hello | str | None] = {}
 
     def nodes(self) -> Sequence[tuple[str, int]]:
         """Name and number of the nodes that are online; new ones are asked who they are."""
@@ -507,15 +499,13 @@ class _Nodes(FlowerGrid):
             for node in self._grid.get_nodes()
             if getattr(node, "status", "") in ("", "online")
         ]
-        self._seen &= set(online)
-        self.answers = {node: said for node, said in self.answers.items() if node in self._seen}
-        new = [node for node in online if node not in self._seen]
+        self.answers = {node: said for node, said in self.answers.items() if node in online}
+        new = [node for node in online if node not in self.answers]
         asking = hello_message("", run=self._run)
         names = self.push([(node, asking) for node in new], group="terms", ttl=600.0) if new else []
         for node, name in zip(new, names, strict=True):
             if name:
-                self._asked[name] = node
-                self._seen.add(node)
+                self._asked[name], self.answers[node] = node, None
         for name, body, error in self.pull(list(self._asked)) if self._asked else ():
             self.answers[self._asked.pop(name)] = error if body is None else read_hello(body)
         found = {  # a node that came back has another number, and the later one counts
@@ -761,7 +751,7 @@ def _agreed(nodes: _Nodes, plan: Plan, drawn: Sequence[str], *, timeout: float) 
         time.sleep(_POLL)
 
 
-def _problem(answers: Mapping[int, Hello | str], plan: Plan) -> str:
+def _problem(answers: Mapping[int, Hello | str | None], plan: Plan) -> str:
     """Why a plan cannot begin with the nodes that answered so; empty if it can."""
     for node, said in answers.items():
         if isinstance(said, str):

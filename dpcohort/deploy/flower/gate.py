@@ -55,7 +55,7 @@ class Gate(ThreadingHTTPServer):
         upstream: host and port of the SuperLink, on the loopback address.
         certificate: the server's certificate.
         key: its private key.
-        authority: checks the SuperLink's certificate; None speaks plain HTTP to it (tests).
+        authority: checks the SuperLink's certificate.
 
     Raises:
         InputError: the port is taken, or a file cannot be used.
@@ -71,16 +71,14 @@ class Gate(ThreadingHTTPServer):
         upstream: tuple[str, int],
         certificate: Path,
         key: Path,
-        authority: Path | None,
+        authority: Path,
     ) -> None:
         self.upstream = upstream
-        self.trust: ssl.SSLContext | None = None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
             context.load_cert_chain(certificate, key)
-            if authority is not None:
-                self.trust = ssl.create_default_context(cafile=str(authority))
+            self.trust = ssl.create_default_context(cafile=str(authority))
         except (OSError, ssl.SSLError) as error:
             reason = getattr(error, "strerror", None) or error
             raise FileFormatError(certificate, f"it cannot be used with {key}: {reason}.") from None
@@ -121,7 +119,7 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
     timeout = _SECONDS
     server: Gate
-    _link: http.client.HTTPConnection | None = None
+    _link: http.client.HTTPSConnection | None = None
     _used = 0.0
 
     def log_message(self, format: str, *args: object) -> None:
@@ -155,7 +153,9 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {name: value for name, value in self.headers.items() if name.lower() not in _HOP}
         if self._link is None or time.monotonic() - self._used > _KEPT:
             self._hang_up()
-            self._link = self._call()
+            host, port = self.server.upstream
+            trust = self.server.trust
+            self._link = http.client.HTTPSConnection(host, port, timeout=_SECONDS, context=trust)
         try:
             self._link.request("POST", self.path, body=body, headers=headers)
             reply = self._link.getresponse()
@@ -165,12 +165,6 @@ class _Handler(BaseHTTPRequestHandler):
             raise
         self._used = time.monotonic()
         return found
-
-    def _call(self) -> http.client.HTTPConnection:
-        (host, port), trust = self.server.upstream, self.server.trust
-        if trust is None:
-            return http.client.HTTPConnection(host, port, timeout=_SECONDS)
-        return http.client.HTTPSConnection(host, port, timeout=_SECONDS, context=trust)
 
     def _hang_up(self) -> None:
         if self._link is not None:

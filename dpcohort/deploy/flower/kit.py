@@ -174,7 +174,9 @@ def write_kit(
         if table is not None:
             words = "your table, with the\n   columns that [table.columns] of the terms names"
             values |= {"data": "data.csv", "holds": words}
-        given, model = model, _shipped(model)
+        given = model
+        if model.weights:  # every part of a kit has them beside its file
+            model = model.model_copy(update={"weights": _WEIGHTS})
         code = own_model_files(model.name)
         charges = (*charges_in(plan.before), *charges_of(federation.get("charges") or None))
         keys = {}
@@ -321,11 +323,6 @@ def _identities(
         )
     made = {client: os.urandom(32) for client in drawn_clients(plan)}
     return made, {client: Identity(secret).public for client, secret in made.items()}
-
-
-def _shipped(model: ModelTerms) -> ModelTerms:
-    """The model with its weights where every part of a kit has them: beside the file."""
-    return model.model_copy(update={"weights": _WEIGHTS}) if model.weights else model
 
 
 def _copy_weights(model: ModelTerms, folder: Path) -> None:

@@ -23,7 +23,6 @@ from io import BytesIO
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpcohort.deploy.formats import replace
 from dpcohort.deploy.guard.protocol import (
@@ -37,6 +36,7 @@ from dpcohort.deploy.guard.protocol import (
     Message,
     Refusal,
     RunReceipt,
+    Vector,
     decode,
     encode,
     read_frame,
@@ -168,8 +168,6 @@ def read_frames(body: bytes) -> Iterator[Any]:
 def _line(head: dict[str, Any]) -> bytes:
     return json.dumps({"format": _FORMAT, **head}, sort_keys=True).encode() + b"\n"
 
-
-Vector = NDArray[np.float32]
 
 #: Refusals after which the same draws may be asked for again at no cost: nothing was decided.
 _PASSING = (NO_GUARD, "failed")

@@ -23,12 +23,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from dpcohort._validate import IntArray
 from dpcohort.adaptive.rule import REPORT_DRAW
 from dpcohort.aggregation import Cohort
 from dpcohort.atomic_file import owner_only
 from dpcohort.deploy.flower.exchange import Exchange, Heard, Transport
 from dpcohort.deploy.flower.federation import Federation, check_agreements, disagreements
-from dpcohort.deploy.flower.masked import MaskedRound, ask_cards, masked_round
+from dpcohort.deploy.flower.masked import ask_cards, masked_round
 from dpcohort.deploy.flower.messages import (
     Reply,
     draw_message,
@@ -137,30 +138,29 @@ class GuardTrainer:
         if self._pool is not None:
             return [self._pooled(self._pool, vector, cohort)]
         requests = self._requests(cohort, vector)
-        draws = {client: self._draws(cohort, client) for client in requests}
+        named = list(zip(self._names(cohort), cohort.draws.tolist(), strict=True))
+        draws = {client: [draw for name, draw in named if name == client] for client in requests}
         replies, heard = self._ask(requests, draws, group=str(cohort.round))
-        rows = [
-            i
-            for i in range(len(cohort))
-            if int(cohort.draws[i]) in replies[self._name(cohort, i)].updates
-        ]
+        rows = [i for i, (name, draw) in enumerate(named) if draw in replies[name].updates]
         enough = len(rows) >= self._federation.quorum * len(cohort)
         summary = _summary(cohort.round, len(cohort), replies, heard, passed_over=not enough)
         write_exchange(self._run, summary, self._receipts)
         if not enough:
             return [None]
-        came = [replies[self._name(cohort, i)].updates[int(cohort.draws[i])] for i in rows]
+        came = [replies[name].updates[draw] for name, draw in (named[i] for i in rows)]
         return [Arrived(_part(cohort, rows), torch.from_numpy(np.stack(came)))]
 
     def _pooled(self, pool: AcceptedPool, vector: torch.Tensor, cohort: Cohort) -> Arrived | None:
         """The step of a round whose noise is pooled; None where its sum was not unmasked."""
-        plan, names = self._plan, [self._name(cohort, i) for i in range(len(cohort))]
+        plan, names = self._plan, self._names(cohort)
         missing = [name for name in names if name not in self._cards]
         if missing:
             self._cards |= ask_cards(self._exchange, missing, self._federation.run)
         requests = self._requests(cohort, vector)
-        found = MaskedRound(lost={name: "no key" for name in names if name not in self._cards})
-        if not found.lost:
+        total: IntArray | None = None
+        line = _summary(cohort.round, len(cohort), {}, {}, passed_over=True)
+        line["lost"] = {name: {0: "no key"} for name in names if name not in self._cards}
+        if not line["lost"]:
             cards = [self._cards[name] for name in names]
             said: Any = {"exponent": pool.exponent, "modulus_bits": pool.modulus_bits}
             where: Any = {"run": self._federation.run, "plan": plan.sha256, "round": cohort.round}
@@ -169,25 +169,15 @@ class GuardTrainer:
             masked = {
                 name: MaskedRequest(**dict(request), **said) for name, request in requests.items()
             }
-            found = masked_round(self._exchange, asked, masked)
-        self._receipts |= found.receipts
-        left = len(found.left) if found.total is not None else 0
-        summary = {
-            "round": cohort.round,
-            "asked": len(cohort),
-            "came": left,
-            "resent": len(found.resent),
-            "passed_over": found.total is None,
-            "lost": {name: {0: words} for name, words in sorted(found.lost.items())},
-            "errors": found.errors,
-        }
-        write_exchange(self._run, summary, self._receipts)
-        if found.total is None or plan.pooled is None:
+            total = masked_round(self._exchange, asked, masked, line, self._receipts)
+        line["lost"] = dict(sorted(line["lost"].items()))
+        write_exchange(self._run, line, self._receipts)
+        if total is None or plan.pooled is None:
             return None
         # In units of share C / 2^e; of those who are left, as of a smaller cohort.
         unit = math.ldexp(plan.pooled.share * plan.training.clip, -pool.exponent)
         alpha = next(iter(requests.values())).step_sizes[0]
-        step = torch.from_numpy(found.total.astype(np.float64) * (alpha * unit / left))
+        step = torch.from_numpy(total.astype(np.float64) * (alpha * unit / line["came"]))
         return Arrived(_part(cohort, [0]), step.float()[None])
 
     def reports(
@@ -296,12 +286,9 @@ class GuardTrainer:
                 self._receipts[client] = reply.receipt
         return replies, heard
 
-    def _draws(self, cohort: Cohort, client: str) -> list[int]:
-        mine = cohort.clients == self._plan.population.index_of(client)
-        return [int(draw) for draw in cohort.draws[mine]]
-
-    def _name(self, cohort: Cohort, i: int) -> str:
-        return self._plan.population.ids[int(cohort.clients[i])]
+    def _names(self, cohort: Cohort) -> list[str]:
+        """Whose draws they are, in their order."""
+        return [self._plan.population.ids[k] for k in cohort.clients.tolist()]
 
 
 def _part(cohort: Cohort, rows: list[int]) -> Cohort:

@@ -554,14 +554,23 @@ def run_demo(
         f"plan for {len(plan.population)} clients, {rounds} rounds of {plan.training.cohort_size} "
         f"draws (Flower {version})"
     )
+    told: list[Any] = []
+
+    def tell() -> None:
+        """Of the rounds that the server has written down since."""
+        with contextlib.suppress(Exception):
+            for entry in read_log(out / "rounds.jsonl")[len(told) :]:
+                accuracy = 100 * entry["test"]["accuracy"]
+                say(f"round {entry['round'] + 1} of {rounds}: test accuracy {accuracy:.1f} %")
+                told.append(entry)
+
     folder = Path(tempfile.mkdtemp(prefix="dpcohort-"))
     try:
         with trial(settings, records, folder) as federation:
             start_all(federation, say)
             federation.start_run(out)
             say("run started; every guard is asked for its owner's terms before the first draw")
-            told = _teller(out, plan, say)
-            federation.await_run(out, seconds=120 + 60 * rounds, meanwhile=told)
+            federation.await_run(out, seconds=120 + 60 * rounds, meanwhile=tell)
             counted = _counted(federation, out, plan)
     except BaseException:
         say(f"kit and logs are kept in {folder}")
@@ -584,22 +593,6 @@ def run_demo(
         "verification": verification.to_dict(),
         "seconds": time.monotonic() - began,
     }
-
-
-def _teller(out: Path, plan: Plan, say: _SAY) -> Callable[[], None]:
-    """Tells, whenever it is called, of the rounds that the server has written down since."""
-    told = 0
-
-    def tell() -> None:
-        nonlocal told
-        with contextlib.suppress(Exception):
-            for entry in read_log(out / "rounds.jsonl")[told:]:
-                accuracy = 100 * entry["test"]["accuracy"]
-                total = plan.training.rounds
-                say(f"round {entry['round'] + 1} of {total}: test accuracy {accuracy:.1f} %")
-                told += 1
-
-    return tell
 
 
 def _counted(federation: Trial, out: Path, plan: Plan) -> dict[str, dict[str, int]]:

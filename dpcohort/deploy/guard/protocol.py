@@ -10,7 +10,6 @@ guessed, nothing converted, nothing unpickled.
 from __future__ import annotations
 
 import hashlib
-import json
 import struct
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from pydantic import PlainValidator, SkipValidation, ValidationInfo
 
 from dpcohort.deploy.formats import Format
+from dpcohort.deploy.ledger.store import canonical_json
 from dpcohort.errors import InputError
 from dpcohort.limits import LARGEST_HEADER
 from dpcohort.text_files import parse_json
@@ -30,8 +30,6 @@ _PREFIX = struct.Struct("<4sIQ")
 _MAGIC = b"DPG1"
 
 Vector = NDArray[np.float32]
-_NOTHING: Vector = np.zeros(0, dtype="<f4")
-_NOTHING.setflags(write=False)
 #: Fields that are no part of a header; a message has at most one of them.
 _PAYLOADS = ("vector", "data")
 
@@ -72,10 +70,8 @@ class Message(Format):
     def payload(self) -> bytes:
         """The vector, or the bytes, that follow the header."""
         if hasattr(self, "data"):
-            plain: bytes = self.data
-            return plain
-        vector = getattr(self, "vector", _NOTHING)
-        return np.ascontiguousarray(vector, dtype="<f4").tobytes()
+            return bytes(self.data)
+        return np.ascontiguousarray(getattr(self, "vector", ()), dtype="<f4").tobytes()
 
 
 class HelloRequest(Message, kind="hello?"):
@@ -351,8 +347,7 @@ def encode(message: Message) -> bytes:
         >>> frame[:4], decode(frame).run
         (b'DPG1', 'spring')
     """
-    head = {"kind": message.kind, **message.header()}
-    text = json.dumps(head, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    text = canonical_json({"kind": message.kind, **message.header()}).encode()
     payload = message.payload()
     return _PREFIX.pack(_MAGIC, len(text), len(payload)) + text + payload
 

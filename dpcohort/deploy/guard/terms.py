@@ -137,14 +137,10 @@ class ModelTerms(Format):
     frozen: Annotated[tuple[str, ...], _names("a list of names")] = ()
 
     @model_validator(mode="after")
-    def _check_task(self) -> ModelTerms:
+    def _check(self) -> ModelTerms:
         if not self.task:
             whole_number("classes", self.classes, at_least=2)
         _ = self.predicts
-        return self
-
-    @model_validator(mode="after")
-    def _check_weights(self) -> ModelTerms:
         if bool(self.weights) != (self.weights_sha256 is not None):
             raise InputError.because("weights and weights_sha256 go together: give both or none.")
         if self.frozen and not self.weights:
@@ -362,17 +358,12 @@ def _user_id(user: Any) -> int:
         raise InputError("allowed_users", given=user, allowed=allowed) from None
 
 
-def _group_id(group: Any) -> int | None:
+def _group(group: Any) -> Any:
     try:
-        return None if group is None else grp.getgrnam(group).gr_gid
+        return group if group is None else grp.getgrnam(group).gr_name
     except (KeyError, TypeError):
         allowed = "the name of a group of this machine"
         raise InputError("socket_group", given=group, allowed=allowed) from None
-
-
-def _group(group: Any) -> Any:
-    _group_id(group)
-    return group
 
 
 class GuardTerms(Format):
@@ -440,7 +431,7 @@ class GuardTerms(Format):
     @property
     def socket_gid(self) -> int | None:
         """The number of the socket's group, None for the guard's own."""
-        return _group_id(self.socket_group)
+        return None if self.socket_group is None else grp.getgrnam(self.socket_group).gr_gid
 
     @classmethod
     def from_toml(cls, path: str | Path) -> GuardTerms:

@@ -36,14 +36,18 @@ Natural = Annotated[int, whole(at_least=1, at_most=_MOST)]
 
 def hex_digits(digits: int, allowed: str) -> PlainValidator:
     """So many hexadecimal digits in small letters, or None; ``allowed`` says it in words."""
-    pattern = f"[0-9a-f]{{{digits}}}"
 
     def check(value: Any, info: ValidationInfo) -> Any:
-        if value is None or (isinstance(value, str) and re.fullmatch(pattern, value)):
-            return value
-        raise InputError(str(info.field_name), given=value, allowed=allowed)
+        if value is not None:
+            _check_hex(str(info.field_name), value, allowed, digits=digits)
+        return value
 
     return PlainValidator(check)
+
+
+def _check_hex(field: str, value: Any, allowed: str, *, digits: int = 64) -> None:
+    if not isinstance(value, str) or not re.fullmatch(f"[0-9a-f]{{{digits}}}", value):
+        raise InputError(field, given=value, allowed=allowed)
 
 
 def _resolved(value: str | None, info: ValidationInfo) -> Neighbours | None:
@@ -163,9 +167,7 @@ def _members(given: Any) -> dict[str, str]:
         raise InputError("members", given=given, allowed="a table of names and their public keys")
     for name, key in given.items():
         checked_name("member", name)
-        if not isinstance(key, str) or not re.fullmatch("[0-9a-f]{64}", key):
-            allowed = "the 64 hexadecimal digits of an Ed25519 public key"
-            raise InputError(f"key of {name}", given=key, allowed=allowed)
+        _check_hex(f"key of {name}", key, "the 64 hexadecimal digits of an Ed25519 public key")
     if len(set(given.values())) < len(given):
         raise InputError.because("two members have the same key: each must be somebody of its own.")
     return dict(given)
@@ -177,9 +179,7 @@ def _cohorts(given: Any) -> dict[str, str]:
     for round, digest in given.items():
         if not isinstance(round, str) or not re.fullmatch("0|[1-9][0-9]{0,9}", round):
             raise InputError("round", given=round, allowed="a whole number")
-        if not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
-            allowed = "the 64 hexadecimal digits of a SHA-256"
-            raise InputError(f"cohort of round {round}", given=digest, allowed=allowed)
+        _check_hex(f"cohort of round {round}", digest, "the 64 hexadecimal digits of a SHA-256")
     return dict(given)
 
 
