@@ -222,15 +222,17 @@ class Federation(Format):
         return found.model_copy(update={"model": found.model.found_beside(path)})
 
 
-def disagreements(job: FederatedJob, client: str, hello: Hello, *, resume: bool) -> list[str]:
+def disagreements(job: FederatedJob, client: str, hello: Hello | str, *, resume: bool) -> list[str]:
     """What in a client's terms does not cover its part of the plan; empty if all does.
 
     Args:
         job: plan, model and run.
         client: which client.
-        hello: what its guard says.
+        hello: what its guard says, or why that is not known.
         resume: the run goes on, so draws may be counted already.
     """
+    if isinstance(hello, str):
+        return [hello]
     federation, plan = job.federation, job.plan
     k = plan.population.index_of(client)
     if hello.protocol != PROTOCOL:

@@ -221,15 +221,11 @@ class GuardTrainer:
         heard = self._exchange.ask(messages, group="terms", satisfied=guard_answered)
         problems: dict[str, list[str]] = {}
         for client, answers in heard.items():
-            if not answers.bodies:
-                if not resume:  # a run that goes on may have lost a client
-                    problems[client] = ["no answer: " + "; ".join(answers.errors[-2:])]
-                continue
-            hello = read_hello(answers.bodies[-1])
-            if isinstance(hello, str):
-                problems[client] = [hello]
-                continue
-            problems[client] = disagreements(self._job, client, hello, resume=resume)
+            if answers.bodies:
+                hello = read_hello(answers.bodies[-1])
+                problems[client] = disagreements(self._job, client, hello, resume=resume)
+            elif not resume:  # a run that goes on may have lost a client
+                problems[client] = ["no answer: " + "; ".join(answers.errors[-2:])]
         check_agreements(problems)
         if self._pool is not None:
             self._cards = ask_cards(self._exchange, self._federation.drawn, self._federation.run)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import grp
 import hashlib
-import json
 import math
 import pwd
 import tomllib
@@ -50,6 +49,7 @@ from dpcohort.deploy.pooled import cohort_sha256
 from dpcohort.errors import InputError
 from dpcohort.limits import MOST_CLASSES, MOST_INPUT_VALUES
 from dpcohort.tasks import Task
+from dpcohort.text_files import toml_value
 
 if TYPE_CHECKING:
     from dpcohort.plan import Plan
@@ -622,7 +622,7 @@ def terms_from_plan(
     if plan.pooled is not None:
         pool = pool_from_plan(plan, members or {}, client=client)
         said = pool.model_dump(exclude={"members", "cohorts"})
-        keys = {_toml(name): key for name, key in pool.members.items()}
+        keys = {toml_value(name): key for name, key in pool.members.items()}
         lines += _table("runs.pool", "whose noise your promise counts on beside yours", said)
         lines += _table("runs.pool.members", "everybody who may be in a cohort: ask them", keys)
         about = "your rounds, and the hash of who is in each"
@@ -671,7 +671,7 @@ def with_ledger_id(text: str, identity: str) -> str:
         raise InputError("ledger_id", given=identity, allowed=allowed)
     if "ledger_id" in before:
         return text
-    line = f"ledger_id = {_toml(identity)}  # no other ledger is served from"
+    line = f"ledger_id = {toml_value(identity)}  # no other ledger is served from"
     lines = text.split("\n")
     places = [place for place, one in enumerate(lines) if one.startswith("# ledger_id = ")]
     if places:
@@ -689,14 +689,5 @@ def _table(name: str, about: str, values: Mapping[str, Any]) -> list[str]:
 
 
 def _line(key: str, value: Any, comment: str) -> str:
-    said = f"{key} = {_toml(value)}"
+    said = f"{key} = {toml_value(value)}"
     return f"{said:<30} # {comment}" if comment else said
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, Mapping):
-        parts = (f"{json.dumps(str(key))} = {_toml(one)}" for key, one in value.items())
-        return "{ " + ", ".join(parts) + " }" if value else "{}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)  # as TOML writes it
