@@ -333,14 +333,9 @@ class PrivacyMod:
         if accepted is not None and self.unit == "client":
             with within_terms():
                 check_whole(accepted)
-        return GuardTerms(
-            dataset=name,
-            lifetime_epsilon=cap.epsilon,
-            lifetime_delta=cap.delta,
-            neighbours=cap.neighbours,
-            across_runs=cap.across_runs,
-            model=_MODEL,
-        )
+        said = cap.model_dump(include={"neighbours", "across_runs"})
+        said |= {"lifetime_epsilon": cap.epsilon, "lifetime_delta": cap.delta}
+        return GuardTerms(dataset=name, model=_MODEL, **said)
 
     def _trainer(self, message: Any, context: Any, call_next: Any) -> tuple[int, Any]:
         if self._records is None or self._network is None:

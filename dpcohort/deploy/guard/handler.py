@@ -359,13 +359,8 @@ class GuardHandler:
             raise RefusedError("terms", message)
         named = request.model_dump(include={"run", "round", "draw"})
         key = DrawKey(dataset=self.terms.dataset, **named)
-        event = Event(
-            noise_multiplier=request.noise_multiplier,
-            sampling_rate=request.sampling_rate,
-            steps=request.local_steps,
-            sampler=request.sampler,  # type: ignore[arg-type]  # checked by the class
-            neighbours=request.neighbours,  # type: ignore[arg-type]
-        )
+        said = {"noise_multiplier", "sampling_rate", "sampler", "neighbours"}
+        event = Event(**request.model_dump(include=said), steps=request.local_steps)
         terms.check_request(event, clip=request.clip, round=request.round)
         return key, event, _lattice(request, accepted)
 

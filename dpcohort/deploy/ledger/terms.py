@@ -157,9 +157,7 @@ class AcceptedReports(Format):
     @property
     def asked(self) -> ReportTerms:
         """What each record's loss is made into."""
-        return ReportTerms(
-            statistic=self.statistic, loss_bound=self.loss_bound, mini_batch=self.mini_batch
-        )
+        return ReportTerms(**self.model_dump(exclude={"count", "least_noise_multiplier"}))
 
 
 def _members(given: Any) -> dict[str, str]:
