@@ -179,6 +179,8 @@ def write_kit(
             model = model.model_copy(update={"weights": _WEIGHTS})
         code = own_model_files(model.name)
         charges = (*charges_in(plan.before), *charges_of(federation.get("charges") or None))
+        values["own_model"] = _own_model_words("owner", model.name, code, values)
+        values["pooled"] = "" if plan.pooled is None else kit_text("pooled.md")
         keys = {}
         for client in drawn_clients(plan):
             terms = terms_from_plan(
@@ -195,10 +197,7 @@ def write_kit(
                 members=members,
             )
             own = client_folder(scratch, client)
-            words = _own_model_words("owner", model.name, code, values)
-            told = {"client": client, "own_model": words}
-            told["pooled"] = "" if plan.pooled is None else kit_text("pooled.md")
-            keys[client] = _write_client(own, terms, {**values, **told})
+            keys[client] = _write_client(own, terms, {**values, "client": client})
             if client in identities:
                 write_secret(own / IDENTITY_FILE, f"{identities[client].hex()}\n".encode())
             _write_code(own, code)

@@ -340,22 +340,20 @@ class Member:
         plus = [own, *(seed for name, seed in common.items() if self.name < name)]
         add_masks_(vector, plus, [seed for name, seed in common.items() if self.name > name])
         vector &= np.uint64(2**asked.pool.modulus_bits - 1)
-        own_shares = split(own, threshold=threshold, members=len(places))
+        own_shares = map(_share, split(own, threshold=threshold, members=len(places)))
         # With itself a member has no mask; zeros keep the places.
         secrets = [common.get(name, bytes(SEED_BYTES)) for name in asked.names]
         shares = [split(one, threshold=threshold, members=len(places)) for one in secrets]
         for_each = [b"".join(map(_share, (row[place] for row in shares))) for place in places]
-        seal = [
-            (
-                _seal(agreed[name], asked, "own", self.name, name, _share(own_shares[place])),
-                _seal(agreed[name], asked, "pairs", self.name, name, for_each[place]),
-            )
-            for place, name in enumerate(asked.names)
+        sealed = [
+            _seal(agreed[name], asked, what, self.name, name, text)
+            for what, texts in (("own", own_shares), ("pairs", for_each))
+            for name, text in zip(asked.names, texts, strict=True)
         ]
         return MaskedVector(
             member=self.name,
             vector=vector,
-            sealed=b"".join([one for one, _ in seal] + [both for _, both in seal]),
+            sealed=b"".join(sealed),
             signature=self._identity.sign("masked", asked.context),
         )
 
