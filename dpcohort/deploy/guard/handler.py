@@ -289,13 +289,9 @@ class GuardHandler:
         if run in self.terms.closed_runs:
             raise RefusedError("not-accepted", "the client's owner has closed this run")
         with _ledger_in_use():
-            try:
-                terms = self._ledger.terms(self.terms.dataset, run)
-            except InputError as error:
-                if error.field != "run":
-                    raise
-                message = "the client's owner has not accepted this run"
-                raise RefusedError("not-accepted", message) from None
+            terms = self._ledger.accepted(self.terms.dataset).get(run)
+        if terms is None:
+            raise RefusedError("not-accepted", "the client's owner has not accepted this run")
         if run not in self._certified:
             with within_terms():
                 check_with_sampling(terms, self._trainer.dimension)
